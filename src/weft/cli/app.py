@@ -35,6 +35,8 @@ COMMANDS = {
     "devices": "List devices.",
     "doctor": "Check every kernel against the baseline and NumPy.",
     "calibrate": "Measure what ops and copies cost here.",
+    "convert": "Write a Hugging Face folder as a GGUF file.",
+    "gguf": "Split, merge, change or check GGUF files.",
     "quantize": "Write a model again with its matrices in another type.",
     "completion": "Print a script that completes commands and options in a shell.",
     "help": "Show the commands, or the options of one.",

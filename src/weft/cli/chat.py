@@ -17,7 +17,7 @@ from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, dra
 from weft.cli.loading import loads_model
 from weft.cli.mistakes import show_error
 from weft.cli.model_file import ModelFile
-from weft.cli.options import ContextShift, Keep, most_tokens
+from weft.cli.options import ContextShift, Keep, WeightType, most_tokens
 from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_file, read_line
 from weft.errors import ChatError, ContextError, TokenizerError
@@ -65,6 +65,7 @@ def chat(
     ] = None,
     context_shift: ContextShift = False,
     keep: Keep = 0,
+    weight_type: WeightType = None,
     spec_type: SpecType = "ngram",
     draft_max: DraftMax = MOST,
     draft_min: DraftMin = 0,
@@ -94,7 +95,7 @@ def chat(
     source = None if template is None else _template(template)
     with LoadProgress() as progress:
         llm = LLM(
-            model, context_shift=context_shift and n_predict != -2, n_keep=keep,
+            model, type=weight_type, context_shift=context_shift and n_predict != -2, n_keep=keep,
             chat_template=source, drafting=drafts, progress=progress, **load,
         )  # fmt: skip
     llm.chat_template.render([{"role": "user", "content": "x"}])  # raises if the template is broken

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from weft.cli.console import console, size_text, wide
 from weft.cli.model_file import ModelFile, takes_model
-from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.describe import describe
+from weft.frontends.models import open_model
 
 __all__ = ["inspect"]
 
@@ -24,7 +24,7 @@ def inspect(
     tensors: Annotated[bool, typer.Option(help="List every tensor.")] = True,
 ) -> None:
     """Show the metadata, tensors, types and sizes of a GGUF file."""
-    with open_gguf(model) as file:
+    with open_model(model) as file:
         about = describe(file, width=100)
     if as_json:
         print(json.dumps(asdict(about), indent=1))

@@ -77,7 +77,7 @@ from weft.cli.unused_options import (
     unused_parameter,
 )
 from weft.cli.value_lists import MOST_VALUES, numbers, switches, words
-from weft.frontends.gguf import open_gguf
+from weft.frontends.models import open_model
 from weft.llm.config_keys import read_config
 
 __all__ = [
@@ -171,7 +171,7 @@ def _layers(devices: str | None, n: int | None) -> int | None:
 
 def trained_context(path: Path) -> int:
     """The length in tokens that a model was trained for."""
-    with open_gguf(path) as file:
+    with open_model(path) as file:
         return read_config(file).n_ctx_train
 
 

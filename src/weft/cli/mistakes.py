@@ -172,16 +172,16 @@ _REWORDED = {
 _FETCHED = "a model named hf:OWNER/NAME[:QUANT] is fetched when it is first used"
 _FILES = "models are files; weft inspect shows what one holds"
 _SERVED = "a server runs until Ctrl-C, with one model: weft serve MODEL"
-_CONVERTED = "GGUF files come from llama.cpp's converter; weft quantize changes their types"
 _ELSEWHERE = {
     **dict.fromkeys(("pull", "fetch", "download"), _FETCHED),
-    **dict.fromkeys(("show", "gguf", "gguf-hash", "info"), "weft inspect shows what a file holds"),
+    **dict.fromkeys(("show", "gguf-hash", "info"), "weft inspect shows what a file holds"),
     **dict.fromkeys(("list", "ls", "rm", "cp", "push", "create"), _FILES),
     **dict.fromkeys(("ps", "stop", "launch", "signin", "signout"), _SERVED),
     **dict.fromkeys(("generate", "complete", "simple"), "weft run continues a text"),
     **dict.fromkeys(("cli", "completion-cli"), "weft run continues a text, weft chat talks"),
     **dict.fromkeys(("server", "start", "api"), "weft serve is one"),
-    **dict.fromkeys(("convert", "convert-hf-to-gguf", "gguf-split"), _CONVERTED),
+    "convert-hf-to-gguf": "weft convert does that",
+    **dict.fromkeys(("gguf-split", "gguf-merge"), "weft gguf split and weft gguf merge do that"),
     **dict.fromkeys(("batched-bench", "parallel"), "weft bench measures one text at a time"),
     "imatrix": "weft quantize treats every weight alike",
     "rpc-server": "devices are those of this machine",

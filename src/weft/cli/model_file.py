@@ -26,17 +26,15 @@ __all__ = ["ModelFile", "ModelFiles", "find_model", "takes_model"]
 ModelFile = Path
 """The annotation of the parameter `model` of a command with `@takes_model`."""
 
+WHAT = "A GGUF file, a folder with safetensors, or hf:OWNER/NAME[:QUANT]."
+
 Argument = Annotated[
     str | None,
-    typer.Argument(
-        metavar="MODEL", help="A GGUF file, or hf:OWNER/NAME[:QUANT].", show_default=False
-    ),
+    typer.Argument(metavar="MODEL", help=WHAT, show_default=False),
 ]
 OptionalArgument = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[MODEL]", help="A GGUF file, or hf:OWNER/NAME[:QUANT].", show_default=False
-    ),
+    typer.Argument(metavar="[MODEL]", help=WHAT, show_default=False),
 ]
 Named = Annotated[
     str | None,
@@ -57,7 +55,9 @@ _Several = list[str] | None
 Arguments = Annotated[
     _Several,
     typer.Argument(
-        metavar="[MODEL]", help="GGUF files, or hf:OWNER/NAME[:QUANT].", show_default=False
+        metavar="[MODEL]",
+        show_default=False,
+        help="GGUF files, folders with safetensors, or hf:OWNER/NAME[:QUANT].",
     ),
 ]
 SeveralNamed = Annotated[_Several, get_args(Named)[1]]
@@ -93,7 +93,7 @@ def takes_model(command: Callable[..., None]) -> Callable[..., None]:
             _shift(argument, behind, arguments)
         name = option if option is not None else argument
         if name is None and needed:
-            raise usage_error("MODEL is missing: a GGUF file, or hf:OWNER/NAME[:QUANT]")
+            raise usage_error(f"MODEL is missing: a{WHAT[1:-1]}")
         command(**arguments, model=None if name is None else find_model(name))
 
     added = _ADDED if needed else _ADDED | {"model_argument": OptionalArgument}

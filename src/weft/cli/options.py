@@ -47,6 +47,7 @@ __all__ = [
     "SpeedsFile",
     "SwaFull",
     "UbatchSize",
+    "WeightType",
     "context_option",
     "most_tokens",
     "parse_count",
@@ -133,6 +134,13 @@ CtxSize = Annotated[
         "Default: the same, at most 4096."
     ),
 ]
+WeightType = Annotated[
+    str | None,
+    typer.Option(
+        "--type", metavar="TYPE", rich_help_panel=MODEL,
+        help="Quantize the weights while loading: q4_K_M, q8_0, ... Default: as they are stored.",
+    ),
+]  # fmt: skip
 UbatchSize = Annotated[
     int | None,
     typer.Option(

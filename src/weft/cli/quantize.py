@@ -10,6 +10,7 @@ import typer
 from weft.cli.console import errors, note, size_text
 from weft.frontends.gguf.mixes import MIXES, find_mix
 from weft.frontends.gguf.quantize import QuantizedTensor, quantize_file
+from weft.frontends.models import open_model
 from weft.llm.hub import local_path
 
 __all__ = ["quantize"]
@@ -19,7 +20,9 @@ def quantize(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="IN", parser=local_path, help="The GGUF file to read, or hf:OWNER/NAME[:QUANT]."
+            metavar="IN",
+            parser=local_path,
+            help="The GGUF file or Hugging Face folder to read, or hf:OWNER/NAME[:QUANT].",
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
@@ -47,7 +50,8 @@ def quantize(
             soft_wrap=True,
         )
 
-    tensors = quantize_file(source, target, mix.name, pure=pure, progress=show)
+    file = open_model(source, to_write=True)
+    tensors = quantize_file(file, target, mix.name, pure=pure, progress=show)
     old, new = sum(t.old_bytes for t in tensors), sum(t.new_bytes for t in tensors)
     weights = max(sum(t.n_elements for t in tensors), 1)
     errors.print(

@@ -14,7 +14,7 @@ from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, dra
 from weft.cli.dump import TensorDump
 from weft.cli.loading import loads_model
 from weft.cli.model_file import ModelFile
-from weft.cli.options import ContextShift, Keep, most_tokens
+from weft.cli.options import ContextShift, Keep, WeightType, most_tokens
 from weft.cli.plan_lines import plan_lines
 from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_text, unescaped
@@ -57,6 +57,7 @@ def run(
     ] = None,
     context_shift: ContextShift = False,
     keep: Keep = 0,
+    weight_type: WeightType = None,
     spec_type: SpecType = "ngram",
     draft_max: DraftMax = MOST,
     draft_min: DraftMin = 0,
@@ -114,8 +115,8 @@ def run(
     with LoadProgress() as progress:
         shifts = context_shift and n_predict != -2
         llm = LLM(
-            model, context_shift=shifts, n_keep=keep, drafting=drafts, progress=progress,
-            eval_callback=dump, repack_later=True, **load,
+            model, type=weight_type, context_shift=shifts, n_keep=keep, drafting=drafts,
+            progress=progress, eval_callback=dump, repack_later=True, **load,
         )  # fmt: skip
     if dump is not None:
         dump.require_match()

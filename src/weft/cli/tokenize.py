@@ -12,7 +12,7 @@ import typer
 from weft.cli.model_file import ModelFile, takes_model
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
-from weft.frontends.gguf import open_gguf
+from weft.frontends.models import open_model
 from weft.llm import Tokenizer
 
 __all__ = ["tokenize"]
@@ -50,7 +50,7 @@ def tokenize(
     if sum(source is not None for source in (text, prompt, file)) + stdin > 1:
         raise ContextError("give the text as an argument or with -p, --file or --stdin, not both")
     text = read_text("-" if stdin else text if prompt is None else prompt, file)
-    with open_gguf(model) as opened:
+    with open_model(model) as opened:
         tokenizer = Tokenizer.from_gguf(opened)
         tokens = tokenizer.encode(text, add_special=bos, parse_special=special)
         if ids:

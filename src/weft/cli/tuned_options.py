@@ -11,7 +11,7 @@ import typer
 
 from weft.cli.command import ADVANCED
 from weft.flags import FLAGS
-from weft.frontends.gguf import open_gguf
+from weft.frontends.models import open_model
 from weft.llm.tuned import Tuned, find, tuned_file
 
 __all__ = ["TunedOption", "take_tuned"]
@@ -36,7 +36,7 @@ def take_tuned(load: dict[str, Any], typed: Mapping[str, Any], model: Path) -> T
     result."""
     if FLAGS.devices or any(typed.get(name) for name in _PLACES) or not tuned_file().exists():
         return None
-    with open_gguf(model) as file:
+    with open_model(model) as file:
         found = find(file)
     if found is None:
         return None

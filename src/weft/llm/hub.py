@@ -1,5 +1,7 @@
 """Finds models by name: huggingface_hub downloads the file of `hf:owner/name:quant` once.
 
+    hf:owner/name                  the whole folder, if the repository has safetensors and no GGUF
+
     hf:owner/name-GGUF             the first quantization of PREFERRED that the repository has
     hf:owner/name-GGUF:Q5_K_M      the file of that quantization; case does not matter
     hf:owner/name-GGUF/file.gguf   that file
@@ -23,6 +25,9 @@ PREFIX = "hf:"
 PREFERRED = ("Q4_K_M", "Q8_0", "Q4_K_S", "Q5_K_M", "Q4_0", "Q6_K", "F16", "BF16", "F32")
 """Quantizations to look for, in this order, if a name has none."""
 
+_OF_A_FOLDER = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "README.md"]
+"""Files of a repository that make a model in safetensors."""
+
 TIMEOUT = 20.0
 """Seconds to wait for the list of files of a repository."""
 
@@ -36,8 +41,8 @@ def is_hub_name(path: str | os.PathLike[str]) -> bool:
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """The path of a model file. A path is returned as it is; the file of a `hf:` name is downloaded
-    if it is not cached.
+    """The path of a model file or folder. A path is returned as it is; what a `hf:` name stands for
+    is downloaded if it is not cached.
 
     Raises FormatError for a malformed name, if the extra `weft[hub]` is not installed, and if the
     repository, the file or the network cannot be reached."""
@@ -60,7 +65,7 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     try:
         if file is None:
             file = _find(hub, repo, parts["quant"], name)
-        return _fetch(hub, repo, file, name)
+        return _fetch(hub, repo, file, name) if file else _fetch_folder(hub, repo)
     except FormatError:
         raise
     except Exception as error:  # the errors of its HTTP client have no common base
@@ -124,7 +129,7 @@ def _number(file: str) -> int:
 
 
 def _find(hub: Any, repo: str, quant: str | None, name: str) -> str:
-    """Picks the file of a repository.
+    """Picks the file of a repository; empty: it is a folder of safetensors.
 
     A cached quantization needs no list from the hub; `_fetch` still checks for a newer version.
     Without a network only cached files are considered."""
@@ -140,7 +145,25 @@ def _find(hub: Any, repo: str, quant: str | None, name: str) -> str:
         if not files:
             raise
         name = f"{name} (there is no network, so of what is cached)"
+    if quant is None and _is_folder(files):
+        return ""
     return pick_file(files, quant, name)
+
+
+def _is_folder(files: Sequence[str]) -> bool:
+    """True for a repository with a model in safetensors and none in GGUF."""
+    weights = any(f.endswith(".safetensors") and "/" not in f for f in files)
+    return weights and "config.json" in files and not _models(files)
+
+
+def _fetch_folder(hub: Any, repo: str) -> Path:
+    """Downloads what belongs to a model in safetensors."""
+    try:
+        return Path(hub.snapshot_download(repo, allow_patterns=_OF_A_FOLDER))
+    except Exception as error:
+        if _missing(hub, error):
+            raise
+        return Path(hub.snapshot_download(repo, local_files_only=True, allow_patterns=_OF_A_FOLDER))
 
 
 def _listed(hub: Any, repo: str) -> list[str]:
@@ -150,12 +173,13 @@ def _listed(hub: Any, repo: str) -> list[str]:
 
 
 def _cached(hub: Any, repo: str) -> list[str]:
-    """The cached GGUF files of a repository."""
+    """The cached model files of a repository."""
     try:
         root = Path(hub.snapshot_download(repo, local_files_only=True))
     except Exception:  # nothing is cached
         return []
-    return [f.relative_to(root).as_posix() for f in root.rglob("*.gguf")]
+    kinds = ("*.gguf", "*.safetensors", "config.json")
+    return [f.relative_to(root).as_posix() for kind in kinds for f in root.rglob(kind)]
 
 
 def _fetch(hub: Any, repo: str, file: str, name: str) -> Path:

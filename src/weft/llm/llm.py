@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from weft.errors import ArgumentError, ContextError
 from weft.execute import Progress, TensorCallback
-from weft.frontends.gguf import open_gguf
+from weft.frontends.models import open_model
 from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, embed_texts, sequences_for, unit_rows
@@ -72,6 +72,7 @@ class LLM:
         self,
         path: str | os.PathLike[str],
         *,
+        type: str | None = None,
         n_ctx: int | None = None,
         context_shift: bool = False,
         n_keep: int = 0,
@@ -82,9 +83,10 @@ class LLM:
         repack_later: bool = False,
         **options: Unpack[PlanArguments],
     ) -> None:
-        """Opens the GGUF file at `path`, or a model by name (`hf:owner/name:quant`, see
-        `weft.llm.hub`). Weights in host memory are mapped from the file and used in place, or
-        repacked for the kernels.
+        """Opens the GGUF file at `path`, a Hugging Face folder with safetensors, or a model by name
+        (`hf:owner/name:quant`, see `weft.llm.hub`). Weights in host memory are mapped from the file
+        and used in place, or repacked for the kernels. `type`, such as `q4_K_M`, quantizes matrices
+        in memory.
 
         `drafting` guesses tokens and checks several at once, which makes repetitive texts faster
         and changes none of them (see `weft.llm.drafting`); None: it does not.
@@ -95,7 +97,7 @@ class LLM:
         out of range; ScheduleError for an impossible placement; and OutOfMemoryError, with needed
         and available bytes, before anything is loaded."""
         require_options("LLM", options, tuple(LLM_OPTIONS), "help(weft.LLM)")
-        file = open_gguf(local_path(path))
+        file = open_model(local_path(path), type, progress=progress)
         model = Model(file)
         tokenizer = Tokenizer.from_gguf(file)
         if n_ctx is None and options.get("plan") is None:

@@ -10,7 +10,10 @@ from dataclasses import replace
 from weft import graph as G
 from weft.backends.memory import BufferType
 from weft.errors import FormatError
-from weft.frontends.gguf import GGUFFile, open_gguf
+from weft.frontends.gguf import GGUFFile
+from weft.frontends.gguf.format import ROPE_HALVES
+from weft.frontends.models import open_model
+from weft.graph import RopeMode
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache
@@ -42,13 +45,17 @@ class Model:
             at = f"{file.path}: "
             raise e if str(e).startswith(at) else FormatError(f"{at}{e}") from None
         self.file = file
+        if file.get_bool(ROPE_HALVES, False):
+            self.architecture = replace(self.architecture, rope_mode=RopeMode.NEOX)
 
     @staticmethod
-    def open(path: str | os.PathLike[str]) -> Model:
-        """Opens the GGUF file at `path`, or the model of a name `hf:owner/name:quant`.
+    def open(path: str | os.PathLike[str], type: str | None = None) -> Model:
+        """Opens the GGUF file or folder at `path`, or the model of a name `hf:owner/name:quant`.
+
+        With `type`, such as `q4_K_M`, matrices are quantized in memory.
 
         Raises FormatError for a file that is missing, damaged or of an unknown architecture."""
-        return Model(open_gguf(local_path(path)))
+        return Model(open_model(local_path(path), type))
 
     def summary(self) -> str:
         """One line, such as `model.gguf: llama, 22 layers of 2048, 32000 tokens`."""

@@ -15,7 +15,7 @@ import numpy as np
 from fastapi.concurrency import run_in_threadpool
 from numpy.typing import NDArray
 
-from weft.frontends.gguf import open_gguf
+from weft.frontends.models import open_model
 from weft.llm import Context, Model, Tokenizer
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.embed import MOST, sequences_for
@@ -46,19 +46,21 @@ class Service:
         path: str | os.PathLike[str],
         options: ServeOptions,
         *,
+        type: str | None = None,
         embeddings: bool = False,
         drafting: DraftOptions | None = DRAFTS,
         n_ctx: int | None = None,
         n_ubatch: int | None = None,
         **context: Any,
     ) -> None:
-        """Opens a model. With `embeddings` it computes embeddings too, with a second context; a
-        model that writes no text always does. `n_ctx` is the number of cells that all texts share.
+        """Opens a model; `type`, such as `q4_K_M`, quantizes it in memory. With `embeddings` it
+        computes embeddings too, with a second context; a model that writes no text always does.
+        `n_ctx` is the number of cells that all texts share.
         `drafting` says how tokens are guessed (None: not at all); answers are the same.
         `context` has further arguments of `Context`.
 
         Raises the errors of `Model.open`, `Context` and `Tokenizer.from_gguf`."""
-        file = open_gguf(path)
+        file = open_model(path, type, progress=context.get("progress"))
         model = Model(file)
         config = model.config
         self.options = options

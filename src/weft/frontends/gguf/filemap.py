@@ -7,6 +7,7 @@ import os
 import stat
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from weft.errors import FormatError, MissingFileError
 from weft.frontends.gguf.format import MAX_NAME, MAX_WORK
 
-__all__ = ["Cursor", "FileMap", "quoted"]
+__all__ = ["BytesMap", "Cursor", "FileMap", "quoted"]
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -76,6 +77,21 @@ class FileMap:
     def error(self, problem: str) -> FormatError:
         """A FormatError that begins with the file's name."""
         return FormatError(f"{self.path}: {problem}")
+
+
+class BytesMap(FileMap):
+    """Bytes in memory in the place of a file; errors name `path`."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        self.path = path
+        self.size = len(data)
+        self._bytes = data
+        self._mmap = None
+
+    @property
+    def buffer(self) -> Any:
+        """The bytes."""
+        return self._bytes
 
 
 class Cursor:

@@ -47,6 +47,7 @@ __all__ = [
     "MAX_WORK",
     "MIN_ALIGNMENT",
     "REMOVED_TYPES",
+    "ROPE_HALVES",
     "SCALARS",
     "VERSIONS",
     "RawValue",
@@ -120,6 +121,10 @@ REMOVED_TYPES = {
     38: "iq4_nl_8_8",
 }
 """Tensor types that files of some age use and ggml has since dropped."""
+
+ROPE_HALVES = "weft.rope_halves"
+"""A key of models that are not stored as GGUF: their queries and keys are in the order in which
+halves of a head rotate, where GGUF files of the architecture have another."""
 
 
 @dataclass(frozen=True, slots=True)

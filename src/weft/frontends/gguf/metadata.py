@@ -11,17 +11,18 @@ import sys
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from itertools import repeat
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import FormatError
-from weft.frontends.gguf.filemap import Cursor, FileMap, quoted
+from weft.frontends.gguf.filemap import BytesMap, Cursor, FileMap, quoted
 from weft.frontends.gguf.format import MAX_DEPTH, SCALARS, RawValue, ValueType
 from weft.records import dataclass
 
-__all__ = ["Metadata", "Value", "read_metadata"]
+__all__ = ["Metadata", "Value", "made_metadata", "read_metadata"]
 
 Value: TypeAlias = int | float | bool | str | NDArray[Any] | list[str] | list[Any]
 """A decoded value: a scalar, a NumPy array, a list of strings, or a list of arrays (nested)."""
@@ -197,6 +198,21 @@ class Metadata(Mapping[str, Value]):
             f"the metadata key {quoted(key)} has the type {self._entries[key].label}, and "
             f"{expected} is needed there; convert the model again with a converter that writes that"
         )
+
+
+def made_metadata(path: Path, values: Mapping[str, RawValue]) -> Metadata:
+    """Metadata that is in no file; errors name `path`."""
+    entries: dict[str, _Entry] = {}
+    at, parts = 0, []
+    for key, raw in values.items():
+        item, count = None, 0
+        if raw.type is ValueType.ARRAY:
+            number, count = struct.unpack_from("<IQ", raw.data)
+            item = ValueType(number)
+        entries[key] = _Entry(raw.type, at, at + len(raw.data), item, count)
+        at += len(raw.data)
+        parts.append(raw.data)
+    return Metadata(BytesMap(path, b"".join(parts)), entries)
 
 
 def read_metadata(cursor: Cursor, n: int) -> Metadata:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
@@ -23,7 +23,7 @@ from weft.frontends.gguf.metadata import Metadata, read_metadata
 from weft.frontends.gguf.sniff import HEAD_BYTES, describe_other
 from weft.frontends.gguf.tensors import TensorInfo, read_tensors
 
-__all__ = ["GGUFFile", "open_gguf"]
+__all__ = ["GGUFFile", "open_gguf", "present_as_gguf"]
 
 _SHARD_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
@@ -84,6 +84,10 @@ class GGUFFile:
         is one file)."""
         return {k: self.metadata.raw(k) for k in self.metadata if not k.startswith("split.")}
 
+    def presented(self, metadata: Metadata, tensors: Iterable[TensorInfo]) -> GGUFFile:
+        """The same file with other metadata and tensors; see `present_as_gguf`."""
+        return present_as_gguf(self.path, metadata, tensors, [part.map for part in self._parts])
+
     def close(self) -> None:
         """Releases the file. Reading from it then raises FormatError; arrays stay valid."""
         for part in self._parts:
@@ -104,6 +108,21 @@ class GGUFFile:
         return (
             f"<GGUFFile {str(self.path)!r}: {len(self.metadata)} keys, {len(self.tensors)} tensors>"
         )
+
+
+def present_as_gguf(
+    path: Path, metadata: Metadata, tensors: Iterable[TensorInfo], files: Sequence[FileMap]
+) -> GGUFFile:
+    """A model that is stored in another way, with the metadata and tensors that its GGUF file would
+    have. `path` is its name; `files` are closed with it."""
+    parts = [_Part(file) for file in files]
+    for part in parts:
+        part.metadata = metadata
+    parts[0].version = max(VERSIONS)
+    parts[0].tensors = {tensor.name: tensor for tensor in tensors}
+    file = GGUFFile(parts)
+    file.path = path
+    return file
 
 
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import field
 from itertools import pairwise
 from math import prod
@@ -32,9 +33,11 @@ class TensorInfo:
     n_dims: int
     """The number of dimensions that the file lists."""
     offset: int
-    """Byte offset from the start of the file (of its shard)."""
+    """Byte offset from the start of the file (of its shard); -1 for a tensor that is computed when
+    it is loaded."""
     nbytes: int
     _map: FileMap = field(repr=False, compare=False)
+    _make: Callable[[], NDArray[np.uint8]] | None = field(default=None, repr=False, compare=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -55,9 +58,9 @@ class TensorInfo:
     def data(self) -> NDArray[np.uint8]:
         """The stored bytes, uint8 `[nbytes]`, read-only, sharing the mapped file (no copy).
 
-        The array stays valid after the file is closed; a later request for it raises
-        FormatError."""
-        return self._map.view(self.offset, self.nbytes)
+        The array stays valid after the file is closed; a later request for it raises FormatError. A
+        tensor that is computed is computed by each request."""
+        return self._make() if self._make else self._map.view(self.offset, self.nbytes)
 
 
 def read_tensors(cursor: Cursor, n: int, alignment: int) -> dict[str, TensorInfo]:

@@ -51,6 +51,7 @@ def write_gguf(
     tensors: Iterable[TensorSource],
     *,
     version: int = 3,
+    all_sizes: bool = False,
 ) -> None:
     """Write a GGUF file; `path` is replaced at the end, in one step, or not at all.
 
@@ -58,6 +59,7 @@ def write_gguf(
     bytes, NumPy scalars and one-dimensional arrays (of exactly their type), int (u32, or i32 when
     negative), float (f32), and non-empty lists of bool, int (i32), float (f32), str or bytes; what
     does not fit 32 bits takes 64. `general.alignment` in it, default 32, aligns the tensors.
+    `all_sizes` stores trailing sizes of 1 too, as the reference's converter does.
 
     Raises FormatError naming the key or tensor when something cannot be written, and when the file
     system refuses."""
@@ -70,7 +72,7 @@ def write_gguf(
         values = {key: encode_value(key, value) for key, value in metadata.items()}
     alignment = _alignment(values)
     rows = [(name, find_dtype(dtype), tuple(ne), data) for name, dtype, ne, data in tensors]
-    header, offsets = _header(version, values, rows, alignment)
+    header, offsets = _header(version, values, rows, alignment, all_sizes)
 
     with replacing(target) as file:
         file.write(header)
@@ -192,6 +194,7 @@ def _header(
     values: Mapping[str, RawValue],
     rows: Sequence[tuple[str, DType, tuple[int, ...], object]],
     alignment: int,
+    all_sizes: bool,
 ) -> tuple[bytes, list[int]]:
     """Everything up to the data section, padded; and the offset of each tensor in that section."""
     if len(values) > MAX_KEYS or len(rows) > MAX_TENSORS:
@@ -217,7 +220,7 @@ def _header(
             nbytes = tensor_bytes(dtype, ne)
         except FormatError as e:
             raise FormatError(f"tensor {name!r}: {e}") from None
-        n_dims = max((i for i, n in enumerate(ne, start=1) if n > 1), default=1)
+        n_dims = max((i for i, n in enumerate(ne, start=1) if n > 1 or all_sizes), default=1)
         sizes = struct.pack(f"<I{n_dims}Q", n_dims, *ne[:n_dims])
         out += [_name(name, "tensor"), sizes, struct.pack("<IQ", dtype.id, offset)]
         offsets.append(offset)

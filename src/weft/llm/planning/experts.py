@@ -42,9 +42,10 @@ def with_experts(
     for leaf, (layer, n_used) in layers.items():
         backend = readers[leaf][0] if leaf in readers else None
         info = model.file.tensors.get(leaf.name)
-        if not isinstance(backend, CpuBackend) or info is None or leaf.dtype.tail:
+        in_file = info is not None and info.offset >= 0
+        if not isinstance(backend, CpuBackend) or not in_file or leaf.dtype.tail:
             continue
-        assert leaf.buffer is not None
+        assert leaf.buffer is not None and info is not None
         # what is read from the file is put in order on the way, not made anew
         in_order = leaf in layouts and layouts[leaf].layout == "interleaved"
         layout: Layout = "interleaved" if in_order else "rows"

@@ -1,0 +1,75 @@
+"""`weft gguf` splits, merges, changes and checks GGUF files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.cli.command import usage_error
+from weft.cli.console import errors, say
+from weft.cli.convert import MaxSize, MaxTensors
+from weft.errors import FormatError
+from weft.frontends.gguf.reader import open_gguf
+from weft.frontends.gguf.shards import bad_tensors, merge_shards, set_key, split_file
+
+__all__ = ["gguf"]
+
+
+_WANTED = {
+    "split": "IN OUT", "merge": "IN OUT", "set": "FILE KEY VALUE [OUT]", "check": "FILE",
+}  # fmt: skip
+"""The actions, and what follows them."""
+
+
+def gguf(
+    action: Annotated[str, typer.Argument(metavar="|".join(_WANTED))],
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="split IN OUT; merge IN OUT, where IN is the first of several files; set FILE KEY "
+            "VALUE [OUT]; check FILE, which reads every value.",
+        ),
+    ],
+    max_bytes: MaxSize = 0,
+    max_tensors: MaxTensors = 0,
+    kind: Annotated[
+        str | None,
+        typer.Option("--type", metavar="TYPE", help="The type of a new key: u32, f32, string, ..."),
+    ] = None,
+) -> None:
+    """Split a GGUF file into several, merge them, change a metadata key, or check all values."""
+    if action not in _WANTED:
+        raise usage_error(f"{action!r} is none of {', '.join(_WANTED)}")
+    wanted = _WANTED[action]
+    least = len(wanted.partition(" [")[0].split())
+    if not least <= len(arguments) <= len(wanted.split()):
+        raise usage_error(f"weft gguf {action} takes {wanted}")
+    source, rest = Path(arguments[0]), arguments[1:]
+    if action == "check":
+        _check(source)
+    elif action == "set":
+        target = Path(rest[2]) if len(rest) > 2 else source
+        set_key(source, target, rest[0], rest[1], kind)
+        say(f"{target}: {rest[0]} is {rest[1]}")
+    elif action == "merge":
+        merge_shards(source, rest[0])
+        say(f"{rest[0]}: one file")
+    else:
+        if not max_bytes and not max_tensors:
+            raise usage_error("weft gguf split takes --max-size 4G or --max-tensors 128")
+        paths = split_file(source, rest[0], max_bytes=max_bytes, max_tensors=max_tensors)
+        say(f"{paths[0]}: {len(paths)} files")
+
+
+def _check(path: Path) -> None:
+    with open_gguf(path) as file:
+        found = list(bad_tensors(file))
+        n = len(file.tensors)
+    for tensor, problem in found:
+        errors.print(f"{tensor.name}: {problem}", markup=False, soft_wrap=True)
+    if found:
+        raise FormatError(f"{path}: {len(found)} of {n} tensors are damaged; download it again")
+    say(f"{path}: {n} tensors, all values finite")

@@ -1,0 +1,173 @@
+"""`Config`: config.json of a Hugging Face folder, as converters read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.errors import FormatError
+from weft.files import read_json
+
+__all__ = ["Config", "class_of", "read_config_json"]
+
+_TEXT = ("text_config", "llm_config", "lm_config", "language_config")
+_LAYERS = ("n_layers", "num_hidden_layers", "n_layer", "num_layers")
+_THETA = ("global_rope_theta", "rope_global_theta", "rope_theta_global", "rope_theta",
+          "rotary_emb_base")  # fmt: skip
+_LOCAL_THETA = ("local_rope_theta", "rope_local_theta", "rope_theta_local", "swa_rope_theta",
+                "rope_local_base_freq")  # fmt: skip
+_PARTIAL = ("partial_rotary_factor", "rope_pct", "rope_percent")
+
+
+def read_config_json(folder: Path) -> dict[str, Any]:
+    """config.json of `folder`. Raises FormatError if there is none or it is not an object."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FormatError(
+            f"{folder}: a folder without config.json; give a .gguf file, or a folder with "
+            "config.json and model.safetensors"
+        )
+    config = read_json(path, "the model's configuration")
+    if not isinstance(config, dict):
+        raise FormatError(f"{path}: must be a JSON object")
+    return config
+
+
+def class_of(config: Mapping[str, Any]) -> str:
+    """The class of transformers that computes the text, such as `LlamaForCausalLM`; may be
+    empty."""
+    for source in (_text_of(config), config):
+        names = source.get("architectures")
+        if isinstance(names, list) and names and isinstance(names[0], str):
+            return names[0]
+    return ""
+
+
+def _text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    for key in _TEXT:
+        text = config.get(key)
+        if isinstance(text, dict):
+            return text
+    return {}
+
+
+class Config(Mapping[str, Any]):
+    """The values of config.json, those of the text model in front, `defaults` behind."""
+
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+    ) -> None:
+        self.folder = folder
+        self.cls: str = class_of(config)
+        """The class of transformers that computes the text."""
+        own = {**config, **_text_of(config)}
+        given = {key: value for key, value in own.items() if value is not None}
+        self._values: dict[str, Any] = {**(defaults or {}), **given}
+        self.n_layer: int = self.count(*_LAYERS)
+        self.rope: Mapping[str, Any] = self._rope()
+        """`rope_parameters`, in today's form."""
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return self._values[key]
+        except KeyError:
+            raise self.bad(key, "is missing") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._values.get(key, default)
+
+    def first(self, *keys: str) -> Any:
+        """The value of the first of `keys` that there is; None: there is none."""
+        return next((self._values[key] for key in keys if key in self._values), None)
+
+    def count(self, *keys: str) -> int:
+        """The first of `keys` as a count of 0 or more. Raises FormatError if there is none."""
+        value = self.first(*keys)
+        if type(value) is not int or not 0 <= value < 1 << 31:
+            raise self.bad(keys[0], f"is {value!r}, and must be an integer of 0 or more")
+        return value
+
+    @property
+    def n_head(self) -> int:
+        """Heads of a layer."""
+        return self.count("num_attention_heads", "n_heads", "n_head")
+
+    @property
+    def n_head_kv(self) -> int:
+        """Key and value heads of a layer."""
+        kv = self.first("num_key_value_heads", "n_kv_heads")
+        return kv if isinstance(kv, int) else self.n_head
+
+    @property
+    def n_embd(self) -> int:
+        """The width of the model."""
+        return self.count("hidden_size", "n_embd", "dim", "d_model")
+
+    @property
+    def head_dim(self) -> int:
+        """The width of a head."""
+        head = self.get("head_dim")
+        return head if isinstance(head, int) else self.n_embd // max(self.n_head, 1)
+
+    @property
+    def n_expert(self) -> int:
+        """Experts of a layer; 0: there are none."""
+        return self.first("num_local_experts", "num_experts", "n_routed_experts") or 0
+
+    def rope_of(self, kind: str) -> Mapping[str, Any]:
+        """The rope parameters of layers of a kind, where kinds have their own."""
+        own = self.rope.get(kind)
+        return own if isinstance(own, dict) else {}
+
+    @property
+    def main_rope(self) -> Mapping[str, Any]:
+        """The rope parameters of layers without a window."""
+        return self.rope_of("full_attention") or self.rope
+
+    def text(self, name: str) -> str | None:
+        """The text of a file of the folder; None if it is not there."""
+        path = self.folder / name
+        if not path.is_file():
+            return None
+        try:
+            return path.read_text("utf-8")
+        except (OSError, ValueError) as error:
+            raise FormatError(f"{path}: cannot be read as UTF-8 text: {error}") from None
+
+    def json(self, name: str) -> dict[str, Any]:
+        """The object in a JSON file of the folder; empty if the file is not there."""
+        path = self.folder / name
+        value = read_json(path, "a file of the model") if path.is_file() else {}
+        return value if isinstance(value, dict) else {}
+
+    def bad(self, key: str, what: str) -> FormatError:
+        """The error for a key of config.json."""
+        return FormatError(f"{self.folder / 'config.json'}: {key!r} {what}")
+
+    def _rope(self) -> Mapping[str, Any]:
+        given = self.first("rope_parameters", "rope_scaling")
+        rope: dict[str, Any] = dict(given) if isinstance(given, dict) else {}
+        if "full_attention" in rope or "sliding_attention" in rope:
+            return rope
+        local = self.first(*_LOCAL_THETA)
+        if local is not None:
+            rope["sliding_attention"] = {"rope_theta": local}
+        for key, value in (
+            ("rope_theta", self.first(*_THETA)),
+            ("rope_type", rope.get("type")),
+            ("partial_rotary_factor", self.first(*_PARTIAL)),
+            ("original_max_position_embeddings", self.get("original_max_position_embeddings")),
+        ):
+            if value is not None:
+                rope.setdefault(key, value)
+        return rope

@@ -1,0 +1,100 @@
+"""The families of models that a Hugging Face folder may have, by the class in its config.json.
+
+A family is a row of a table `FAMILIES` in a file of this folder, and its classes a row here. The
+steps are in docs/add-a-model.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from weft.errors import FormatError
+from weft.frontends.hf.config import class_of
+from weft.frontends.hf.family import Family
+
+__all__ = ["CLASSES", "find_family"]
+
+_FILES = {
+    "bert": {
+        "bert": "BertModel BertForMaskedLM BertForSequenceClassification CamembertModel",
+        "distilbert": "DistilBertModel DistilBertForMaskedLM",
+        "roberta": "RobertaModel",
+    },
+    "cohere": {"command-r": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM"},
+    "deepseek": {
+        "deepseek2": "DeepseekV2ForCausalLM DeepseekV3ForCausalLM",
+        "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
+    },
+    "gemma": {
+        "gemma": "GemmaForCausalLM",
+        "gemma2": "Gemma2ForCausalLM",
+        "gemma3": "Gemma3ForCausalLM Gemma3ForConditionalGeneration",
+    },
+    "gpt": {
+        "bloom": "BloomForCausalLM BloomModel",
+        "falcon": "FalconForCausalLM RWForCausalLM",
+        "gpt2": "GPT2LMHeadModel",
+        "gptneox": "GPTNeoXForCausalLM",
+        "mpt": "MPTForCausalLM MptForCausalLM",
+        "starcoder2": "Starcoder2ForCausalLM",
+    },
+    "gptoss": {"gpt-oss": "GptOssForCausalLM"},
+    "lfm2": {"lfm2": "Lfm2ForCausalLM"},
+    "llama": {
+        "llama": "LlamaForCausalLM LLaMAForCausalLM LlamaModel",
+        "mistral": "MistralForCausalLM",
+        "mixtral": "MixtralForCausalLM",
+        "arcee": "ArceeForCausalLM",
+        "bitnet": "BitnetForCausalLM BitNetForCausalLM",
+        "granite": "GraniteForCausalLM",
+        "granitemoe": "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM",
+        "smollm3": "SmolLM3ForCausalLM",
+    },
+    "mamba": {"mamba": "MambaForCausalLM MambaLMHeadModel", "mamba2": "Mamba2ForCausalLM"},
+    "olmo": {
+        "olmo": "OlmoForCausalLM OLMoForCausalLM",
+        "olmo2": "Olmo2ForCausalLM",
+        "olmo3": "Olmo3ForCausalLM",
+        "olmoe": "OlmoeForCausalLM",
+    },
+    "others": {
+        "ernie4_5": "Ernie4_5ForCausalLM Ernie4_5_ForCausalLM",
+        "exaone4": "Exaone4ForCausalLM",
+        "glm4": "Glm4ForCausalLM",
+        "nemotron": "NemotronForCausalLM",
+        "seed_oss": "SeedOssForCausalLM",
+        "stablelm": "StableLmForCausalLM StableLMEpochForCausalLM",
+    },
+    "phi": {"phi2": "PhiForCausalLM", "phi3": "Phi3ForCausalLM"},
+    "qwen": {
+        "qwen2": "Qwen2ForCausalLM Qwen2Model",
+        "qwen2moe": "Qwen2MoeForCausalLM",
+        "qwen3": "Qwen3ForCausalLM Qwen3Model",
+        "qwen3moe": "Qwen3MoeForCausalLM",
+    },
+}
+"""The files of this folder, the families in each, and the classes of transformers of a family."""
+
+CLASSES = {
+    name: (file, family)
+    for file, families in _FILES.items()
+    for family, names in families.items()
+    for name in names.split()
+}
+"""The file and the family of each class."""
+
+
+def find_family(config: Mapping[str, Any]) -> Family:
+    """The family of a model by its config.json. Raises FormatError, which lists the known classes,
+    if it is not known."""
+    name = class_of(config)
+    if name not in CLASSES:
+        what = f"the class {name!r}" if name else "a model without `architectures`"
+        raise FormatError(
+            f"config.json is of {what}, which weft does not know; known are {', '.join(CLASSES)}"
+        )
+    file, family = CLASSES[name]
+    found: Family = import_module(f"{__name__}.{file}").FAMILIES[family]
+    return found

@@ -1,0 +1,128 @@
+"""DeepSeek-V2 and V3, and GLM-4.7-Flash: latent attention, shared and routed experts."""
+
+from __future__ import annotations
+
+import re
+
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.families.others import glm_vocab
+from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.keys import Pairs, common_keys
+from weft.frontends.hf.special import SpecialTokens
+from weft.frontends.hf.values import Values
+from weft.frontends.hf.vocab import Vocabulary, token_id
+
+__all__ = ["FAMILIES"]
+
+
+def _common(c: Config) -> Pairs:
+    for key, value in common_keys(c):
+        if key == "block_count":
+            value = c.n_layer + _n_draft(c)
+        elif key == "attention.head_count_kv":
+            value = 1  # the latent vector is the key and value of all heads
+        yield key, value
+
+
+def _n_draft(c: Config) -> int:
+    """Layers that predict the token after the next; only files of GLM keep them."""
+    return int(c.get("num_nextn_predict_layers", 0)) if c.cls == "Glm4MoeLiteForCausalLM" else 0
+
+
+def _keys(c: Config) -> Pairs:
+    routed = c.get("n_routed_experts")
+    dense = c.get("first_k_dense_replace")
+    yield "leading_dense_block_count", dense if dense is not None else 0 if routed else c.n_layer
+    rank = c.get("kv_lora_rank", 512)
+    yield "vocab_size", c.count("vocab_size")
+    if c.get("q_lora_rank") is not None:
+        yield "attention.q_lora_rank", c["q_lora_rank"]
+    rotated = c["qk_rope_head_dim"]
+    yield "attention.kv_lora_rank", rank
+    yield "attention.key_length", rank + rotated
+    yield "attention.value_length", rank
+    yield "attention.key_length_mla", c["qk_nope_head_dim"] + rotated
+    yield "attention.value_length_mla", c["v_head_dim"]
+    yield "expert_feed_forward_length", c.first("moe_intermediate_size", "intermediate_size")
+    if routed is not None:
+        yield "expert_count", routed
+    yield "expert_shared_count", c.get("n_shared_experts", 0)
+    if c.get("routed_scaling_factor") is not None:
+        yield "expert_weights_scale", float(c["routed_scaling_factor"])
+    if c.get("norm_topk_prob"):
+        yield "expert_weights_norm", True
+    yield "rope.dimension_count", rotated
+    if c.rope.get("mscale_all_dim") is not None:
+        yield "rope.scaling.yarn_log_multiplier", 0.1 * c.rope["mscale_all_dim"]
+    if _n_draft(c):
+        yield "nextn_predict_layers", _n_draft(c)
+
+
+def _change(c: Config, name: str, values: Values) -> Named:
+    layer = re.match(r"model\.layers\.(\d+)\.", name)
+    if layer and int(layer[1]) >= c.n_layer + _n_draft(c):
+        return
+    if c.get("tie_word_embeddings") and name.endswith("lm_head.weight"):
+        return
+    if name.endswith("kv_b_proj.weight"):
+        keys, vals = c["qk_nope_head_dim"], c["v_head_dim"]
+        n, rank = values.shape[0] // (keys + vals), values.shape[-1]
+        each = values.reshaped(n, keys + vals, rank)
+        yield (
+            name.replace("kv_b_proj", "k_b_proj"),
+            each.through(lambda x: x[:, :keys].swapaxes(1, 2), (n, rank, keys)),
+        )
+        yield (
+            name.replace("kv_b_proj", "v_b_proj"),
+            each.through(lambda x: x[:, keys:], (n, vals, rank)),
+        )
+        return
+    stem = name.removesuffix(".weight")
+    if stem.endswith("mlp.experts.gate_up_proj"):
+        from weft.frontends.hf.families.qwen import split_experts
+
+        yield from split_experts(c, name, values)
+        return
+    yield (f"{stem}.weight" if stem.endswith("mlp.experts.down_proj") else name), values
+
+
+def _flash_vocab(c: Config) -> Vocabulary:
+    special = SpecialTokens(c, merges=True)
+    plain = (pair for pair in glm_vocab(c) if not _is_special(pair[0]))
+    yield from plain
+    for kind, text in (("bos", "[gMASK]"), ("eot", "<|user|>"), ("unk", "<|endoftext|>"),
+                       ("eom", "<|observation|>")):  # fmt: skip
+        special.set(kind, token_id(c, text))
+    yield from special.keys()
+
+
+def _is_special(key: str) -> bool:
+    names = ("model", "pre", "tokens", "token_type")
+    return key not in {f"tokenizer.ggml.{name}" for name in names}
+
+
+_NAMES = {
+    "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
+    "self_attn.k_b_proj": "attn_k_b", "self_attn.v_b_proj": "attn_v_b",
+    "eh_proj": "nextn.eh_proj", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm",
+    "embed_tokens": "nextn.embed_tokens", "shared_head.head": "nextn.shared_head_head",
+    "shared_head.norm": "nextn.shared_head_norm",
+}  # fmt: skip
+_DEFAULTS = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "head_dim": 64}
+
+FAMILIES = {
+    "deepseek2": Family(
+        "deepseek2", _keys, common=_common, names=_NAMES, change=_change, defaults=_DEFAULTS
+    ),
+    "glm4_moe_lite": Family(
+        "deepseek2",
+        _keys,
+        common=_common,
+        names=_NAMES,
+        change=_change,
+        vocab=_flash_vocab,
+        defaults={"rope_theta": 10000.0, "rms_norm_eps": 1e-5},
+    ),
+}

@@ -1,0 +1,198 @@
+"""Older decoders: GPT-2, GPT-NeoX, BLOOM, MPT, Falcon, StarCoder 2."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.keys import Pairs
+from weft.frontends.hf.values import Values
+
+__all__ = ["FAMILIES"]
+
+
+def _gpt2_keys(c: Config) -> Pairs:
+    width = c.n_embd
+    yield "block_count", c.n_layer
+    yield "context_length", c.first("n_ctx", "n_positions")
+    yield "embedding_length", width
+    yield "feed_forward_length", 4 * width
+    yield "attention.head_count", c.n_head
+    yield "attention.layer_norm_epsilon", float(c.get("layer_norm_epsilon", 1e-5))
+    yield "general.file_type", None
+
+
+def _transposed(c: Config, name: str, values: Values) -> Named:
+    """GPT-2's matrices are stored with inputs outermost."""
+    if name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
+        values = values.through(lambda x: x.T, values.shape[::-1])
+    yield name, values
+
+
+def _neox_keys(c: Config) -> Pairs:
+    yield "context_length", c["max_position_embeddings"]
+    yield "embedding_length", c.n_embd
+    yield "block_count", c.n_layer
+    yield "feed_forward_length", c["intermediate_size"]
+    part = c.first("rotary_pct") or c.rope.get("partial_rotary_factor", 0.25)
+    yield "rope.dimension_count", int(part * (c.n_embd // c.n_head))
+    yield "attention.head_count", c.n_head
+    yield "use_parallel_residual", bool(c.get("use_parallel_residual", True))
+    yield "attention.layer_norm_epsilon", float(c.get("layer_norm_eps", 1e-5))
+
+
+def _heads_apart(c: Config, name: str, values: Values) -> Named:
+    """Puts the queries of all heads first, then the keys, then the values; the folder has the three
+    of a head together."""
+    if "query_key_value" in name:
+        n, rest = c.n_head, values.shape[1:]
+        values = values.through(
+            lambda x: x.reshape(n, 3, -1, *rest).swapaxes(0, 1).reshape(x.shape)
+        )
+    yield name, values
+
+
+def _bloom_keys(c: Config) -> Pairs:
+    width = c.n_embd
+    yield "context_length", c.get("seq_length", width)
+    yield "embedding_length", width
+    yield "feed_forward_length", 4 * width
+    yield "block_count", c.n_layer
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", c.n_head
+    yield "attention.layer_norm_epsilon", float(c.get("layer_norm_epsilon", 1e-5))
+    yield "general.file_type", None
+
+
+def _mpt_keys(c: Config) -> Pairs:
+    attention = c.get("attn_config", {})
+    yield "context_length", c["max_seq_len"]
+    yield "embedding_length", c.n_embd
+    yield "block_count", c.n_layer
+    yield "feed_forward_length", 4 * c.n_embd
+    yield "attention.head_count", c.n_head
+    if attention.get("kv_n_heads"):
+        yield "attention.head_count_kv", attention["kv_n_heads"]
+    yield "attention.layer_norm_epsilon", 1e-5
+    if attention.get("clip_qkv") is not None:
+        yield "attention.clamp_kqv", float(attention["clip_qkv"])
+    bias = attention.get("alibi_bias_max", 8) if attention.get("alibi", True) else 0.0
+    yield "attention.max_alibi_bias", float(bias)
+
+
+def _falcon_keys(c: Config) -> Pairs:
+    yield "context_length", 2048  # not in config.json
+    yield "tensor_data_layout", "jploski"
+    yield "embedding_length", c.n_embd
+    yield "feed_forward_length", 4 * c.n_embd
+    yield "block_count", c.n_layer
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", _falcon_kv(c)
+    yield "attention.layer_norm_epsilon", float(c.get("layer_norm_epsilon", 1e-5))
+    yield "general.file_type", None
+
+
+def _falcon_kv(c: Config) -> int:
+    """Groups of heads with a key and a value of their own. Falcon 7B has one for all, whatever
+    `num_kv_heads` says."""
+    if c.get("multi_query", True) and not c.get("new_decoder_architecture"):
+        return 1
+    return int(c.first("num_kv_heads", "n_head_kv") or 1)
+
+
+def _falcon_parts(c: Config, name: str, values: Values) -> Named:
+    """A group is the queries of its heads, a key and a value; all queries go first, then the keys,
+    then the values."""
+    if "query_key_value" in name:
+        n_kv, dim = _falcon_kv(c), c.n_embd // c.n_head
+        each = c.n_head // n_kv
+
+        def regrouped(x: NDArray[np.float32]) -> NDArray[np.float32]:
+            groups = x.reshape(n_kv, each + 2, dim, -1)
+            parts = (groups[:, :-2], groups[:, -2:-1], groups[:, -1:])
+            return np.concatenate([p.reshape(-1, groups.shape[-1]) for p in parts])
+
+        values = values.through(regrouped)
+    yield name, values
+
+
+_NEOX_NAMES = {
+    "post_attention_layernorm": "ffn_norm",
+    "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output",
+    "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
+}  # fmt: skip
+_BLOOM_NAMES = {
+    "self_attention.query_key_value": "attn_qkv", "self_attention.dense": "attn_output",
+    "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
+}  # fmt: skip
+
+FAMILIES = {
+    "gpt2": Family(
+        "gpt2",
+        common=_gpt2_keys,
+        change=_transposed,
+        outer={"wpe": "position_embd"},
+        names={
+            "ln_1": "attn_norm",
+            "ln_2": "ffn_norm",
+            "attn.c_attn": "attn_qkv",
+            "attn.c_proj": "attn_output",
+            "mlp.c_fc": "ffn_up",
+            "mlp.c_proj": "ffn_down",
+        },
+    ),
+    "gptneox": Family(
+        "gptneox",
+        common=_neox_keys,
+        change=_heads_apart,
+        names=_NEOX_NAMES,
+        outer={
+            "embed_in": "token_embd",
+            "embed_out": "output",
+            "final_layer_norm": "output_norm",
+        },
+    ),
+    "bloom": Family(
+        "bloom",
+        common=_bloom_keys,
+        change=_heads_apart,
+        names=_BLOOM_NAMES,
+        outer={"word_embeddings_layernorm": "token_embd_norm"},
+    ),
+    "mpt": Family(
+        "mpt",
+        common=_mpt_keys,
+        outer={"wpe": "position_embd", "norm_f": "output_norm"},
+        names={
+            "norm_1": "attn_norm",
+            "norm_2": "ffn_norm",
+            "attn.Wqkv": "attn_qkv",
+            "attn.out_proj": "attn_output",
+            "attn.q_ln": "attn_q_norm",
+            "attn.k_ln": "attn_k_norm",
+            "ffn.up_proj": "ffn_up",
+            "ffn.down_proj": "ffn_down",
+            "ffn.act": "ffn.act",
+        },
+    ),
+    "falcon": Family(
+        "falcon",
+        common=_falcon_keys,
+        change=_falcon_parts,
+        names={
+            **_BLOOM_NAMES,
+            "ln_mlp": "attn_norm",
+            "ln_attn": "attn_norm_2",
+        },
+    ),
+    "starcoder2": Family(
+        "starcoder2",
+        defaults={"rope_theta": 10000.0},
+        names={
+            "mlp.c_fc": "ffn_up",
+            "mlp.c_proj": "ffn_down",
+        },
+    ),
+}

@@ -1,0 +1,63 @@
+"""LFM2: short convolutions and attention in turn."""
+
+from __future__ import annotations
+
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.keys import Pairs, common_keys
+from weft.frontends.hf.values import Values
+
+__all__ = ["FAMILIES"]
+
+
+def _common(c: Config) -> Pairs:
+    kinds = c.get("layer_types") or ["full_attention"] * c.n_layer
+    for key, value in common_keys(c):
+        if key == "attention.head_count_kv":
+            value = [0 if kind == "conv" else c.n_head_kv for kind in kinds]
+        yield key, value
+
+
+def _keys(c: Config) -> Pairs:
+    yield "vocab_size", c.count("vocab_size")
+    yield "shortconv.l_cache", c["conv_L_cache"]
+    yield "attention.layer_norm_rms_epsilon", float(c["norm_eps"])
+    width = c.first("block_ff_dim", "intermediate_size")
+    if c.get("block_auto_adjust_ff_dim", True):
+        width = int(2 * width / 3)
+        if c.get("block_ffn_dim_multiplier", 1.0) is not None:
+            width = int(c.get("block_ffn_dim_multiplier", 1.0) * width)
+        unit = c.get("block_multiple_of", 256)
+        width = unit * -(-width // unit)
+    yield "feed_forward_length", width
+
+
+def _change(c: Config, name: str, values: Values) -> Named:
+    if "conv.conv" in name:  # one filter per channel: [n, 1, width]
+        values = values.reshaped(values.shape[0], *values.shape[2:])
+    yield name, values
+
+
+FAMILIES = {
+    "lfm2": Family(
+        "lfm2",
+        _keys,
+        common=_common,
+        change=_change,
+        outer={"embedding_norm": "token_embd_norm"},
+        names={
+            "operator_norm": "attn_norm",
+            "ffn_norm": "ffn_norm",
+            "self_attn.out_proj": "attn_output",
+            "self_attn.q_layernorm": "attn_q_norm",
+            "self_attn.k_layernorm": "attn_k_norm",
+            "conv.conv": "shortconv.conv",
+            "conv.in_proj": "shortconv.in_proj",
+            "conv.out_proj": "shortconv.out_proj",
+            "feed_forward.w1": "ffn_gate",
+            "feed_forward.w2": "ffn_down",
+            "feed_forward.w3": "ffn_up",
+        },
+        defaults={"rope_theta": 1e6, "norm_eps": 1e-5},
+    ),
+}

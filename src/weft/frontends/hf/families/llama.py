@@ -1,0 +1,177 @@
+"""LLaMA, and models with its tensors: Mistral, Mixtral, Arcee, SmolLM3, Granite, BitNet."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.keys import Pairs, pooling_keys
+from weft.frontends.hf.values import Values
+from weft.frontends.hf.vocab import llama, sentencepiece
+
+__all__ = ["FAMILIES", "llama3_factors", "llama_keys"]
+
+ROTARY = {"rope_theta": 10000.0}
+DERIVED = {**ROTARY, "head_dim": 0}
+
+
+def llama_keys(c: Config) -> Pairs:
+    """The vocabulary's size, and that whole heads rotate."""
+    yield "vocab_size", c.count("vocab_size")
+    yield "rope.dimension_count", c.head_dim
+
+
+def llama3_factors(c: Config) -> Named:
+    """LLaMA 3.1's divisors of the rotary frequencies, if the model has them: 1 for wavelengths that
+    training has seen often, `factor` for those it has not, and something between.
+
+    Source: `_compute_llama3_parameters` in transformers."""
+    rope = c.main_rope
+    if str(rope.get("rope_type", "")).lower() != "llama3":
+        return
+    base, dim = float(rope.get("rope_theta", 10000.0)), c.head_dim
+    # single precision, step by step, as the reference's converter computes them
+    powers = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
+    frequencies = np.float32(1.0) / np.power(np.float32(base), powers)
+    factor = rope.get("factor", 8.0)
+    low, high = rope.get("low_freq_factor", 1.0), rope.get("high_freq_factor", 4.0)
+    seen = rope.get("original_max_position_embeddings", 8192)
+    factors = []
+    for frequency in frequencies:
+        length = np.float32(2 * math.pi) / frequency
+        if length < np.float32(seen / high):
+            factors.append(np.float32(1))
+        elif length > np.float32(seen / low):
+            factors.append(np.float32(factor))
+        else:
+            smooth = (np.float32(seen) / length - np.float32(low)) / np.float32(high - low)
+            inverse = (np.float32(1) - smooth) / np.float32(factor) + smooth
+            factors.append(np.float32(1) / inverse)
+    array = np.array(factors, np.float32)
+    yield "=rope_freqs.weight", Values(array.shape, "f32", lambda: array)
+
+
+def _smollm3_keys(c: Config) -> Pairs:
+    yield from llama_keys(c)
+    rotates = c.get("no_rope_layers")  # GGUF has no key for it, and every fourth layer does not
+    if rotates and [bool(r) for r in rotates] != [(il + 1) % 4 != 0 for il in range(c.n_layer)]:
+        raise c.bad("no_rope_layers", "is not every fourth layer, which weft needs here")
+
+
+def _arcee_keys(c: Config) -> Pairs:
+    yield from llama_keys(c)
+    yield from pooling_keys(c)
+
+
+def _granite_keys(c: Config) -> Pairs:
+    yield from llama_keys(c)
+    for key, name in (
+        ("attention.scale", "attention_multiplier"),
+        ("embedding_scale", "embedding_multiplier"),
+        ("residual_scale", "residual_multiplier"),
+        ("logit_scale", "logits_scaling"),
+        ("expert_shared_feed_forward_length", "shared_intermediate_size"),
+    ):
+        value = c.get(name)
+        if value:
+            yield key, value if isinstance(c.get(name), int) and "length" in key else float(value)
+
+
+def _granite_parts(c: Config, name: str, values: Values) -> Named:
+    """Takes gate and up apart, which Granite's mixtures have as one matrix."""
+    kind = ("shexp" if c.n_expert else "") if "shared_mlp." in name else "exps"
+    layer = f"model.layers.{name.split('.layers.')[-1].split('.')[0]}"
+    blk = layer.replace("model.layers", "=blk")
+    if name.endswith("input_linear.weight"):
+        n = values.shape[-2] // 2
+        for part, start in (("gate", 0), ("up", n)):
+            shape = (*values.shape[:-2], n, values.shape[-1])
+            cut = values.taken(..., slice(start, start + n), slice(None), shape=shape)
+            yield f"{blk}.ffn_{part}{'_' if kind else ''}{kind}.weight", cut
+    elif name.endswith("output_linear.weight"):
+        yield f"{blk}.ffn_down{'_' if kind else ''}{kind}.weight", values
+    else:
+        yield name, values
+
+
+def _ternary(c: Config, name: str, values: Values) -> Named:
+    """BitNet's weights are trained as -1, 0 or 1 times the mean magnitude of the matrix, and stored
+    as they were before rounding."""
+
+    def rounded(x: NDArray[np.float32]) -> NDArray[np.float32]:
+        scale = np.float32(1) / np.maximum(np.abs(x).mean(dtype=np.float32), np.float32(1e-5))
+        return np.asarray(np.clip(np.rint(x * scale), -1, 1) / scale, np.float32)
+
+    yield name, values.through(rounded) if name.endswith("_proj.weight") else values
+
+
+def _bitnet_keys(c: Config) -> Pairs:
+    yield "rope.scaling.type", "linear"
+    yield "rope.scaling.factor", 1.0
+
+
+_MIXTRAL = {**DERIVED, "rope_theta": 1e6}
+_MIXTRAL.pop("head_dim")
+_EXPERTS = ("w1", "w2", "w3")
+_GRANITE_NAMES = {
+    "block_sparse_moe.router.layer": "ffn_gate_inp",
+}
+
+FAMILIES = {
+    "llama": Family(
+        "llama", llama_keys, extra=llama3_factors, vocab=llama, defaults=DERIVED, adjacent=True
+    ),
+    "mistral": Family(
+        "llama", llama_keys, extra=llama3_factors, vocab=llama, defaults=DERIVED, adjacent=True
+    ),
+    "mixtral": Family(
+        "llama",
+        llama_keys,
+        extra=llama3_factors,
+        vocab=llama,
+        defaults=_MIXTRAL,
+        adjacent=True,
+        experts=_EXPERTS,
+    ),
+    "arcee": Family(
+        "arcee", _arcee_keys, extra=llama3_factors, vocab=llama, defaults=DERIVED, adjacent=True
+    ),
+    "smollm3": Family(
+        "smollm3",
+        _smollm3_keys,
+        extra=llama3_factors,
+        vocab=llama,
+        defaults={"rope_theta": 2e6},
+        adjacent=True,
+    ),
+    "granite": Family(
+        "granite", _granite_keys, extra=llama3_factors, vocab=llama, defaults=ROTARY, adjacent=True
+    ),
+    "granitemoe": Family(
+        "granitemoe",
+        _granite_keys,
+        names=_GRANITE_NAMES,
+        change=_granite_parts,
+        extra=llama3_factors,
+        vocab=llama,
+        defaults=ROTARY,
+        adjacent=True,
+    ),
+    "bitnet": Family(
+        "bitnet",
+        _bitnet_keys,
+        change=_ternary,
+        vocab=sentencepiece,
+        names={
+            "self_attn.attn_sub_norm": "attn_sub_norm",
+            "self_attn.inner_attn_ln": "attn_sub_norm",
+            "mlp.ffn_sub_norm": "ffn_sub_norm",
+            "mlp.ffn_layernorm": "ffn_sub_norm",
+        },
+        defaults=ROTARY,
+    ),
+}

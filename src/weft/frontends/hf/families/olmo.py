@@ -1,0 +1,41 @@
+"""OLMo, OLMo 2, OLMo 3 and OLMoE."""
+
+from __future__ import annotations
+
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.families.qwen import split_experts
+from weft.frontends.hf.family import Family
+from weft.frontends.hf.keys import Pairs, window_keys
+
+__all__ = ["FAMILIES"]
+
+_BEHIND = {
+    "post_attention_layernorm": "post_attention_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+
+
+def _keys(c: Config) -> Pairs:
+    yield "attention.layer_norm_epsilon", 1e-5
+    if c.get("clip_qkv") is not None:
+        yield "attention.clamp_kqv", float(c["clip_qkv"])
+
+
+def _keys2(c: Config) -> Pairs:
+    return window_keys(c, lambda il: (il + 1) % 4 != 0)
+
+
+def _keys_moe(c: Config) -> Pairs:
+    yield "attention.layer_norm_rms_epsilon", 1e-5
+
+
+_ROTARY = {"rope_theta": 10000.0}
+
+FAMILIES = {
+    "olmo": Family("olmo", _keys, defaults=_ROTARY, adjacent=True),
+    "olmo2": Family("olmo2", _keys2, names=_BEHIND, defaults=_ROTARY),
+    "olmo3": Family(
+        "olmo2", _keys2, names=_BEHIND, defaults={"rope_theta": 500000.0, "sliding_window": 4096}
+    ),
+    "olmoe": Family("olmoe", _keys_moe, change=split_experts, defaults=_ROTARY),
+}

@@ -1,0 +1,103 @@
+"""Phi-2, Phi-3 and Phi-4."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.keys import Pairs
+from weft.frontends.hf.values import Values
+from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece
+
+__all__ = ["FAMILIES"]
+
+
+def _keys2(c: Config) -> Pairs:
+    yield "context_length", c.first("n_positions", "max_position_embeddings")
+    yield "embedding_length", c.n_embd
+    yield "feed_forward_length", 4 * c.n_embd
+    yield "block_count", c.n_layer
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", c.n_head
+    yield "attention.layer_norm_epsilon", float(c.first("layer_norm_epsilon", "layer_norm_eps"))
+    yield "rope.dimension_count", int(c.rope["partial_rotary_factor"] * c.n_embd) // c.n_head
+    yield "general.file_type", None
+    yield "tokenizer.ggml.add_bos_token", False
+
+
+def _rotated(c: Config) -> int:
+    return int(c.rope.get("partial_rotary_factor", 1.0) * c.n_embd) // c.n_head
+
+
+def _original(c: Config) -> int:
+    return int(c.rope.get("original_max_position_embeddings") or c["max_position_embeddings"])
+
+
+def _keys3(c: Config) -> Pairs:
+    yield "context_length", c.first("n_positions", "max_position_embeddings")
+    yield "rope.scaling.original_context_length", _original(c)
+    yield "embedding_length", c.n_embd
+    yield "feed_forward_length", c["intermediate_size"]
+    yield "block_count", c.n_layer
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", c.n_head_kv
+    yield "attention.layer_norm_rms_epsilon", float(c["rms_norm_eps"])
+    yield "rope.dimension_count", _rotated(c)
+    yield "rope.freq_base", float(c.main_rope["rope_theta"])
+    yield "general.file_type", None
+    yield "attention.sliding_window", c.get("sliding_window", 0)
+
+
+def _magnitude(c: Config) -> Pairs:
+    """The factor of rotated vectors where the context is longer than it was in training."""
+    scale = c["max_position_embeddings"] / _original(c)
+    if not c.rope.get("long_factor"):
+        return
+    factor = math.sqrt(1 + math.log(max(scale, 1.0)) / math.log(_original(c)))
+    if c.rope.get("rope_type") == "yarn":
+        factor = 0.1 * math.log(max(scale, 1.0)) + 1.0
+    yield "rope.scaling.attn_factor", factor
+
+
+def _factors(c: Config) -> Named:
+    for kind in ("long", "short"):
+        factors = np.array(c.rope.get(f"{kind}_factor") or (), np.float32)
+        if len(factors):
+            yield f"=rope_factors_{kind}.weight", Values(factors.shape, "f32", factors.copy)
+
+
+def _vocab3(c: Config) -> Vocabulary:
+    """Phi-4 has GPT-2's kind of vocabulary; Phi-3 has LLaMA's."""
+    if c.json("tokenizer_config.json").get("tokenizer_class") == "GPT2Tokenizer":
+        yield from bpe(c)
+    else:
+        yield from sentencepiece(c) if has(c, "tokenizer.model") else llama(c)
+
+
+FAMILIES = {
+    "phi2": Family(
+        "phi2",
+        common=_keys2,
+        names={
+            "self_attn.dense": "attn_output",
+            "mlp.fc1": "ffn_up",
+            "mlp.fc2": "ffn_down",
+        },
+        defaults={"rope_theta": 10000.0, "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5},
+    ),
+    "phi3": Family(
+        "phi3",
+        common=_keys3,
+        first=_magnitude,
+        extra=_factors,
+        vocab=_vocab3,
+        defaults={
+            "rope_theta": 10000.0,
+            "rms_norm_eps": 1e-5,
+            "original_max_position_embeddings": 4096,
+        },
+    ),
+}

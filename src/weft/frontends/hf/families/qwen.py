@@ -1,0 +1,50 @@
+"""Qwen2, Qwen2-MoE, Qwen3 and Qwen3-MoE."""
+
+from __future__ import annotations
+
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.keys import Pairs, pooling_keys
+from weft.frontends.hf.values import Values
+from weft.frontends.hf.vocab import Vocabulary, bpe, has, sentencepiece
+
+__all__ = ["FAMILIES", "split_experts"]
+
+
+def _vocab(c: Config) -> Vocabulary:
+    return sentencepiece(c) if has(c, "tokenizer.model") else bpe(c)
+
+
+def expert_keys(c: Config) -> Pairs:
+    """Widths of experts."""
+    for key, name in (
+        ("expert_feed_forward_length", "moe_intermediate_size"),
+        ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+    ):
+        if c.get(name) is not None:
+            yield key, c[name]
+
+
+def split_experts(c: Config, name: str, values: Values) -> Named:
+    """Takes gate and up apart where the folder has the experts of a layer as one tensor each."""
+    stem = name.removesuffix(".weight")
+    if stem.endswith("mlp.experts.gate_up_proj"):
+        n = values.shape[-2] // 2
+        shape = (*values.shape[:-2], n, values.shape[-1])
+        base = stem.removesuffix("gate_up_proj")
+        yield f"{base}gate_proj.weight", values.taken(..., slice(0, n), slice(None), shape=shape)
+        yield f"{base}up_proj.weight", values.taken(..., slice(n, None), slice(None), shape=shape)
+    elif stem.endswith("mlp.experts.down_proj"):
+        yield f"{stem}.weight", values
+    else:
+        yield name, values
+
+
+_ROTARY = {"rope_theta": 10000.0}
+
+FAMILIES = {
+    "qwen2": Family("qwen2", pooling_keys, vocab=_vocab, defaults=_ROTARY),
+    "qwen2moe": Family("qwen2moe", expert_keys, change=split_experts, defaults=_ROTARY),
+    "qwen3": Family("qwen3", pooling_keys, vocab=_vocab, defaults={**_ROTARY, "head_dim": 128}),
+    "qwen3moe": Family("qwen3moe", expert_keys, change=split_experts, defaults=_ROTARY),
+}

@@ -1,0 +1,220 @@
+"""`Family`: how a kind of model in a Hugging Face folder becomes the tensors and keys of GGUF.
+
+A family says how it differs from LLaMA: keys beside the common ones, names beside `NAMES`, and what
+happens to the values of a tensor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from weft.errors import FormatError
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.keys import Pairs, common_keys
+from weft.frontends.hf.values import Values, stacked
+from weft.frontends.hf.vocab import Vocabulary, bpe
+from weft.records import dataclass
+
+__all__ = ["Change", "Family", "Named", "as_is", "family_tensors", "is_f32"]
+
+Named = Iterable[tuple[str, Values]]
+Change = Callable[[Config, str, Values], Named]
+"""From a tensor's name in the folder and its values to new names and values. A result whose name
+begins with `=` has its GGUF name already."""
+
+NAMES = {
+    "embed_tokens": "token_embd", "wte": "token_embd", "word_embeddings": "token_embd",
+    "norm": "output_norm", "ln_f": "output_norm", "final_layernorm": "output_norm",
+    "lm_head": "output",
+}  # fmt: skip
+"""GGUF names of tensors outside the layers, without `.weight` and `.bias`."""
+
+LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "self_attn.sinks": "attn_sinks",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "mlp.gate_up_proj": "ffn_up", "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
+    "mlp.gate.e_score_correction": "exp_probs_b", "mlp.e_score_correction": "exp_probs_b",
+    "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.w1": "ffn_gate_exps",
+    "block_sparse_moe.experts.w2": "ffn_down_exps", "block_sparse_moe.experts.w3": "ffn_up_exps",
+}  # fmt: skip
+"""GGUF names of a layer's tensors, without `blk.N.` in front and the kind behind."""
+
+_IGNORED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq",
+            ".attn.masked_bias", ".attn.bias")  # fmt: skip
+# Towers for pictures and sound; the text model does without them.
+_TOWER_STARTS = ("mlp", "vit.", "vpm.", "siglip2.", "conformer.", "merger.", "resampler.",
+                 "sound_encoder.", "sound_projection.", "speech_embeddings.")  # fmt: skip
+_TOWER_PARTS = ("visual.", "vision.", "audio.", "talker.", "vision_", "audio_", "token2wav.",
+                "code2wav.", "projector.", "pre_mm_projector_norm", "image_newline",
+                "view_seperator", "patch_embed", "patch_merger.", "patch_merge_mlp.",
+                "model.connector.")  # fmt: skip
+_LAYER = re.compile(r"(?:layers|layer|h|blocks)\.(\d+)\.(.+)")
+_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
+_ROOTS = ("model.", "transformer.", "gpt_neox.", "backbone.", "decoder.", "encoder.", "bert.",
+          "language_model.")  # fmt: skip
+
+# Matrices that stay float32 in a file of any type: routers, and small ones that kernels read so.
+_F32 = frozenset(
+    (
+        "ffn_gate_inp", "ffn_gate_inp_shexp", "position_embd", "token_types", "ssm_conv1d",
+        "shortconv.conv", "time_mix_first", "time_mix_w1", "time_mix_w2", "time_mix_decay_w1",
+        "time_mix_decay_w2", "time_mix_lerp_fused", "altup_correct_coef", "altup_predict_coef",
+        "ssm_conv1d_q", "ssm_conv1d_k", "ssm_conv1d_v", "indexer.proj",
+    )
+)  # fmt: skip
+
+
+def as_is(c: Config, name: str, values: Values) -> Named:
+    """The change that changes nothing."""
+    return ((name, values),)
+
+
+def no_keys(c: Config) -> Pairs:
+    """No metadata beside the common."""
+    return ()
+
+
+def no_tensors(c: Config) -> Named:
+    """No tensors that the folder lacks."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of model: what `general.architecture` calls it, and how its folder differs."""
+
+    arch: str
+    keys: Callable[[Config], Pairs] = no_keys
+    """Metadata behind the common; a key that is there already changes its value. Keys with a known
+    beginning (`general.`, `tokenizer.`) are whole, the others get the architecture in front."""
+    common: Callable[[Config], Pairs] = common_keys
+    """Metadata in front of `keys`."""
+    first: Callable[[Config], Pairs] = no_keys
+    """Metadata in front of the model's name."""
+    names: Mapping[str, str] | None = None
+    """Names of a layer's tensors beside `LAYER_NAMES`."""
+    outer: Mapping[str, str] | None = None
+    """Names of other tensors beside `NAMES`."""
+    change: Change = as_is
+    extra: Callable[[Config], Named] = no_tensors
+    """Tensors in front of those of the folder, such as the factors of scaled rotary embeddings."""
+    vocab: Callable[[Config], Vocabulary] = bpe
+    defaults: Mapping[str, object] | None = None
+    """Values that config.json may leave out, as transformers has them."""
+    adjacent: bool = False
+    """True if converters put the rows of queries and keys in the order in which adjacent pairs
+    rotate. Loaded straight, they stay as they are, and halves rotate."""
+    experts: tuple[str, ...] = ("down_proj", "gate_proj", "up_proj")
+    """The matrices of an expert, in the order in which converters write them."""
+
+    def gguf_name(self, c: Config, name: str) -> str:
+        """What a GGUF file calls the tensor `name` of the folder. Raises FormatError if the
+        architecture has no such tensor."""
+        if name.startswith("="):
+            return name[1:]
+        bare = name
+        while bare.startswith(_ROOTS):
+            bare = bare.partition(".")[2]
+        layer = _LAYER.fullmatch(bare)
+        stem, kind = _suffix(layer[2] if layer else bare)
+        own, table = (self.names, LAYER_NAMES) if layer else (self.outer, NAMES)
+        found = (own or {}).get(stem) or table.get(stem)
+        if found is None:
+            raise FormatError(
+                f"{c.folder}: tensor {name} has no place in a model of the architecture "
+                f"{self.arch}; leaving it out would give wrong results"
+            )
+        return f"blk.{layer[1]}.{found}{kind}" if layer else f"{found}{kind}"
+
+
+def _suffix(name: str) -> tuple[str, str]:
+    for kind in (".weight", ".bias"):
+        if name.endswith(kind):
+            return name.removesuffix(kind), kind
+    return name, ""
+
+
+def is_f32(name: str, n_dims: int) -> bool:
+    """True if the tensor of that GGUF name is float32 in a file of any type."""
+    stem = re.sub(r"^blk\.\d+\.", "", name)
+    return (
+        n_dims <= 1
+        or name.endswith("_norm.weight")
+        or not name.endswith(".weight")
+        or stem.removesuffix(".weight") in _F32
+    )
+
+
+def family_tensors(
+    family: Family, c: Config, stored: Mapping[str, Values], *, adjacent: bool
+) -> Iterator[tuple[str, Values]]:
+    """GGUF names and values of all tensors, in the order in which converters write them.
+
+    With `adjacent`, queries and keys are put in the order in which adjacent pairs rotate, if the
+    family's files have them so."""
+    for name, values in family.extra(c):
+        yield family.gguf_name(c, name), values
+    for name, values in _experts_together(family, c, _text_tensors(stored)):
+        for new, changed in family.change(c, name, values):
+            if adjacent and family.adjacent:
+                changed = _adjacent(c, new, changed)
+            yield family.gguf_name(c, new), changed
+
+
+def _text_tensors(stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
+    for full, values in stored.items():
+        name = full.replace("e_score_correction_bias", "e_score_correction.bias")
+        name = name.replace("language_model.", "")
+        tower = name.startswith(_TOWER_STARTS) or any(part in name for part in _TOWER_PARTS)
+        if not tower and not name.endswith(_IGNORED):
+            yield name, values
+
+
+def _experts_together(family: Family, c: Config, tensors: Named) -> Iterator[tuple[str, Values]]:
+    """Joins the matrices of the experts of a layer, where the folder has a tensor for each."""
+    waiting: dict[str, dict[tuple[str, int], Values]] = {}
+    for name, values in tensors:
+        expert = _EXPERT.fullmatch(name)
+        if expert is None:
+            yield name, values
+            continue
+        layer = waiting.setdefault(expert[1], {})
+        layer[expert[3], int(expert[2])] = values
+        if len(layer) < c.n_expert * len(family.experts):
+            continue
+        del waiting[expert[1]]
+        for kind in family.experts:
+            parts = [layer.get((kind, i)) for i in range(c.n_expert)]
+            whole = [part for part in parts if part is not None]
+            if len(whole) < c.n_expert or len({part.shape for part in whole}) > 1:
+                raise FormatError(f"{c.folder}: the experts {expert[1]} are not all there")
+            yield f"{expert[1]}.{kind}.weight", stacked(whole)
+    if waiting:
+        raise FormatError(
+            f"{c.folder}: {next(iter(waiting))} has fewer experts than the {c.n_expert} that "
+            "config.json says; download the whole folder"
+        )
+
+
+def _adjacent(c: Config, name: str, values: Values) -> Values:
+    stem = name.rpartition(".")[0]
+    if not stem.endswith(("q_proj", "k_proj")):
+        return values
+    n = c.n_head if stem.endswith("q_proj") else c.n_head_kv
+    half = values.shape[0] // n // 2
+    return values.through(
+        lambda x: x.reshape(n, 2, half, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+    )

@@ -1,0 +1,143 @@
+"""Opens a Hugging Face folder as the GGUF file that a converter would make of it.
+
+Tensors that need no change are mapped from the safetensors files. Others, such as norms, which are
+float32, and experts with a tensor each, are computed when they are loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft import quants
+from weft.dtype import DType, find_dtype
+from weft.errors import FormatError
+from weft.frontends.gguf.format import ROPE_HALVES, tensor_bytes
+from weft.frontends.gguf.metadata import made_metadata
+from weft.frontends.gguf.reader import GGUFFile, present_as_gguf
+from weft.frontends.gguf.tensors import TensorInfo
+from weft.frontends.gguf.writer import encode_value
+from weft.frontends.hf.checkpoints import readable
+from weft.frontends.hf.config import Config, read_config_json
+from weft.frontends.hf.families import find_family
+from weft.frontends.hf.family import Family, family_tensors, is_f32
+from weft.frontends.hf.keys import Pairs
+from weft.frontends.hf.safetensors import Stored, open_shards
+from weft.frontends.hf.values import Values
+from weft.records import dataclass
+
+__all__ = ["FILE_TYPES", "Folder", "is_some", "open_folder", "read_folder", "stored_bytes"]
+
+FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32, "tq1_0": 36, "tq2_0": 37, "mxfp4": 38}
+"""`general.file_type` of what a converter writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder, read: what its GGUF file has, apart from the types of tensors."""
+
+    path: Path
+    family: Family
+    config: Config
+    stored: Mapping[str, Stored]
+    """Tensors as they are in the files."""
+    tensors: list[tuple[str, Values]]
+    """GGUF names and values, in the order in which converters write them."""
+
+    def first_keys(self) -> dict[str, object]:
+        """Metadata in front of the model's name."""
+        own = self._whole(self.family.first(self.config), 0)
+        return {"general.architecture": self.family.arch, **dict(own)}
+
+    def keys(self, file_type: int) -> Iterator[tuple[str, object]]:
+        """Metadata of the architecture, and `general.file_type`."""
+        yield from self._whole(self.family.common(self.config), file_type)
+        yield from self._whole(self.family.keys(self.config), file_type)
+
+    def _whole(self, pairs: Pairs, file_type: int) -> Iterator[tuple[str, object]]:
+        for key, value in pairs:
+            whole = key.startswith(("general.", "tokenizer."))
+            name = key if whole else f"{self.family.arch}.{key}"
+            yield name, file_type if key == "general.file_type" else value
+
+
+def read_folder(path: str | os.PathLike[str], *, adjacent: bool) -> Folder:
+    """Reads config.json and the headers of the safetensors files; no tensor is read.
+
+    With `adjacent`, rows of queries and keys are in the order of GGUF files. Raises FormatError for
+    a folder that is incomplete, damaged or of an unknown class."""
+    folder = Path(path)
+    config = read_config_json(folder)
+    try:
+        family = find_family(config)
+    except FormatError as error:
+        raise FormatError(f"{folder}: {error}") from None
+    c = Config(folder, config, family.defaults)
+    stored = open_shards(folder)
+    values = readable(c, stored)
+    tensors = list(family_tensors(family, c, values, adjacent=adjacent))
+    tensors.sort(key=lambda t: t[1].packed is None)  # blocks go first, as converters write them
+    return Folder(folder, family, c, stored, tensors)
+
+
+def open_folder(path: str | os.PathLike[str], *, adjacent: bool = False) -> GGUFFile:
+    """Opens a folder with config.json and safetensors; see `read_folder`.
+
+    Without `adjacent` queries and keys are mapped as they are, and the metadata says so."""
+    folder = read_folder(path, adjacent=adjacent)
+    files = list({id(t.file): t.file for t in folder.stored.values()}.values())
+    kinds = [v.kind for _, v in folder.tensors for _ in range(len(v.shape) > 1)]
+    usual = max(set(kinds), key=kinds.count, default="f32")
+    keys = folder.first_keys()
+    keys |= {"general.type": "model", "general.name": folder.path.resolve().name}
+    keys |= dict(folder.keys(FILE_TYPES.get(usual, 0)))
+    keys |= dict(folder.family.vocab(folder.config))
+    if folder.family.adjacent and not adjacent:
+        keys[ROPE_HALVES] = True
+    raw = {key: encode_value(key, value) for key, value in keys.items() if is_some(value)}
+    infos = [_info(folder, name, values) for name, values in folder.tensors]
+    return present_as_gguf(folder.path, made_metadata(folder.path, raw), infos, files)
+
+
+def _info(folder: Folder, name: str, values: Values) -> TensorInfo:
+    dtype = find_dtype("f32" if is_f32(name, len(values.shape)) else values.kind)
+    ne = values.shape[::-1] or (1,)
+    if len(ne) > 4 or 0 in ne:
+        raise FormatError(f"{folder.path}: tensor {name} has the sizes {list(ne)}")
+    padded = (*ne, 1, 1, 1)
+    ne4 = (padded[0], padded[1], padded[2], padded[3])
+    nbytes = tensor_bytes(dtype, ne)
+    stored = values.stored
+    if stored is not None and values.kind == dtype.name and stored.offset % dtype.bytes == 0:
+        return TensorInfo(name, dtype, ne4, len(ne), stored.offset, nbytes, stored.file)
+    first = next(iter(folder.stored.values())).file
+    return TensorInfo(
+        name, dtype, ne4, len(ne), -1, nbytes, first, _maker(folder.path, name, values, dtype)
+    )
+
+
+def _maker(path: Path, name: str, values: Values, dtype: DType) -> Callable[[], NDArray[np.uint8]]:
+    # a copy where the place in the file does not suit the type
+    return lambda: np.array(stored_bytes(path, name, values, dtype), copy=values.stored is not None)
+
+
+def is_some(value: object) -> bool:
+    """False for empty texts and lists, which converters do not write."""
+    return not isinstance(value, str | list) or len(value) > 0
+
+
+def stored_bytes(path: Path, name: str, values: Values, dtype: DType) -> NDArray[np.uint8]:
+    """The bytes that a GGUF file stores for `values` in the type `dtype`, uint8 `[nbytes]`."""
+    if values.packed is not None and values.kind == dtype.name:
+        return values.packed().reshape(-1)
+    if values.stored is not None and values.kind == dtype.name:
+        return values.stored.data
+    try:
+        x = values.load()
+    except MemoryError:
+        raise FormatError(f"{path}: no memory for tensor {name}") from None
+    return np.ascontiguousarray(quants.to_storage(x, dtype)).reshape(-1).view(np.uint8)

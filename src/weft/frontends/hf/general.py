@@ -1,0 +1,65 @@
+"""`general.*` metadata of a converted model: its name, size, licence and what it was made from.
+
+How a model's name is taken apart, and its card read, is up to the package `gguf`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from weft.errors import FormatError
+from weft.frontends.gguf.format import RawValue, ValueType
+from weft.frontends.gguf.writer import encode_value
+from weft.frontends.hf.values import Values
+
+__all__ = ["general_keys"]
+
+
+def general_keys(
+    folder: Path, name: str | None, tensors: Iterable[tuple[str, Values]]
+) -> Iterator[tuple[str, RawValue]]:
+    """Keys and values in the order of the reference's converter. `name` replaces the model's own.
+
+    Raises FormatError if the extra `weft[hf]` is not installed."""
+    try:
+        import gguf
+    except ImportError:
+        raise FormatError(
+            "weft convert needs the package gguf for the names of models; install weft[hf]"
+        ) from None
+    sizes = {name: values.shape for name, values in tensors}
+    writer: Any = gguf.GGUFWriter(None, "llama")
+    counts = _parameters(writer, sizes)
+    about: Any = gguf.Metadata.load(None, folder, name, counts[0])
+    generation = gguf.Metadata.load_generation_config(folder)
+    if about.sampling_penalty_repeat is None:  # newer versions of the package read it
+        about.sampling_penalty_repeat = generation.get("repetition_penalty")
+    if about.name is None:
+        about.name = folder.name
+    if about.size_label is None and counts[0] > 0:
+        about.size_label = gguf.size_label(*counts)
+    yield "general.type", encode_value("general.type", "model")
+    about.set_gguf_meta_model(writer)
+    for key, value in writer.kv_data[0].items():
+        if key != "general.architecture":
+            yield key, _raw(gguf, key, value)
+
+
+def _parameters(writer: Any, sizes: dict[str, tuple[int, ...]]) -> tuple[int, int, int, int]:
+    """Elements in all, outside experts, of one expert in every layer, and the number of experts."""
+    import numpy as np
+
+    for name, shape in sizes.items():
+        writer.add_tensor_info(name, shape, np.dtype(np.float32), 0)
+    counts: tuple[int, int, int, int] = writer.get_total_parameter_count()
+    return counts
+
+
+def _raw(gguf: Any, key: str, value: Any) -> RawValue:
+    """A value of the package's writer, packed as it packs it."""
+    packed: bytes = gguf.GGUFWriter(None, "llama")._pack_val(
+        value.value, value.type, add_vtype=False, sub_type=getattr(value, "sub_type", None)
+    )
+    return RawValue(ValueType(int(value.type)), packed)

@@ -1,0 +1,171 @@
+"""Reads the headers of safetensors files; tensors stay mapped.
+
+A file is the length of its header (8 bytes, little endian), the header as JSON, and the data:
+
+    {"name": {"dtype": "BF16", "shape": [4096, 4096], "data_offsets": [0, 33554432]}, ...}
+
+The package `safetensors` reads these files too, but not without a copy: NumPy has no bfloat16.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import FormatError
+from weft.frontends.gguf.filemap import FileMap, quoted
+from weft.records import dataclass
+
+__all__ = ["ITEM_BYTES", "Stored", "open_shards", "read_safetensors"]
+
+ITEM_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+"""Bytes of an element, by the names of types in headers."""
+MAX_HEADER = 100_000_000  # bytes; the reference implementation's limit
+_INDEX = "model.safetensors.index.json"
+_AGAIN = "download or copy it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor of a safetensors file, as the header describes it."""
+
+    name: str
+    kind: str
+    """The type, a key of `ITEM_BYTES`."""
+    shape: tuple[int, ...]
+    """Sizes, outermost first."""
+    offset: int
+    """Byte offset from the start of the file."""
+    nbytes: int
+    file: FileMap
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The bytes, uint8 `[nbytes]`, read-only, sharing the mapped file."""
+        return self.file.view(self.offset, self.nbytes)
+
+
+def read_safetensors(file: FileMap) -> dict[str, Stored]:
+    """The tensors of a mapped file, by name and in order of names.
+
+    Raises FormatError, which names the file and the tensor, for a file that is damaged."""
+    if file.size < 8:
+        raise file.error(f"not a safetensors file: it has {file.size} bytes; {_AGAIN}")
+    n = int.from_bytes(file.buffer[:8], "little")
+    if n > min(file.size - 8, MAX_HEADER):
+        raise file.error(
+            f"not a safetensors file, or cut short: its header should have {n} bytes, and "
+            f"{file.size - 8} follow; {_AGAIN}"
+        )
+    try:
+        header = json.loads(file.buffer[8 : 8 + n])
+    except (ValueError, RecursionError) as e:
+        raise file.error(f"the header is not JSON ({e}); {_AGAIN}") from None
+    if not isinstance(header, dict):
+        raise file.error(f"the header is not a JSON object; {_AGAIN}")
+    rows = {
+        name: _stored(file, name, row, 8 + n)
+        for name, row in header.items()
+        if name != "__metadata__"
+    }
+    return dict(sorted(rows.items()))
+
+
+def _stored(file: FileMap, name: str, row: Any, start: int) -> Stored:
+    try:
+        kind, shape = row["dtype"], tuple(row["shape"])
+        begin, end = row["data_offsets"]
+        counts = (*shape, begin, end)
+        if not all(type(n) is int and 0 <= n < 1 << 62 for n in counts) or not isinstance(
+            kind, str
+        ):
+            raise TypeError
+    except (TypeError, KeyError, ValueError):
+        raise file.error(f"the header describes tensor {quoted(name)} wrongly; {_AGAIN}") from None
+    if kind not in ITEM_BYTES:
+        raise file.error(
+            f"tensor {quoted(name)} has the type {quoted(kind)}; weft reads {', '.join(ITEM_BYTES)}"
+        )
+    nbytes = ITEM_BYTES[kind] * prod(shape)
+    if end - begin != nbytes or start + end > file.size:
+        raise file.error(
+            f"tensor {quoted(name)} ({kind} {list(shape)}, {nbytes} bytes) is said to take bytes "
+            f"{start + begin} to {start + end} of {file.size}; the file is cut short or damaged: "
+            f"{_AGAIN}"
+        )
+    return Stored(name, kind, shape, start + begin, nbytes, file)
+
+
+def open_shards(folder: Path) -> dict[str, Stored]:
+    """The tensors of all safetensors files of a model's folder: file after file, in order of names.
+
+    Raises FormatError if there are none, a file of the index is missing, or two files have tensors
+    of the same name."""
+    files = _shard_names(folder)
+    tensors: dict[str, Stored] = {}
+    for name in files:
+        for stored in read_safetensors(FileMap(folder / name)).values():
+            if stored.name in tensors:
+                raise stored.file.error(
+                    f"tensor {quoted(stored.name)} is also in "
+                    f"{tensors[stored.name].file.path.name}; the files are not of one model: "
+                    "download all again"
+                )
+            tensors[stored.name] = stored
+    return tensors
+
+
+def _shard_names(folder: Path) -> list[str]:
+    index = folder / _INDEX
+    if index.is_file():
+        return _indexed(folder, index)
+    names = sorted(p.name for p in folder.glob("model*.safetensors"))
+    if not names:
+        others = sorted(p.name for p in folder.glob("*.bin"))
+        hint = (
+            f"{others[0]} is a pickle, which may run any program when it is read: save the model "
+            "with save_pretrained(..., safe_serialization=True)"
+            if others
+            else "give a folder with config.json and model.safetensors, or a .gguf file"
+        )
+        raise FormatError(f"{folder}: no model*.safetensors in this folder; {hint}")
+    return names
+
+
+def _indexed(folder: Path, index: Path) -> list[str]:
+    try:
+        listed = json.loads(index.read_text("utf-8"))["weight_map"]
+        names = sorted(set(listed.values()))
+        if not all(isinstance(name, str) and Path(name).name == name for name in names):
+            raise TypeError
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise FormatError(f"{index}: no table `weight_map` of file names; {_AGAIN}") from None
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise FormatError(
+            f"{folder}: {len(missing)} of {len(names)} files are missing ({', '.join(missing[:3])}"
+            f"{', ...' if len(missing) > 3 else ''}); download them into this folder"
+        )
+    _check_listed(folder, listed, names)
+    return names
+
+
+def _check_listed(folder: Path, listed: Mapping[str, str], names: list[str]) -> None:
+    """Raises FormatError unless the files have the tensors that the index says."""
+    for file in names:
+        there = read_safetensors(FileMap(folder / file))
+        gone = [name for name, at in listed.items() if at == file and name not in there]
+        if gone:
+            raise FormatError(
+                f"{folder / file}: {len(gone)} tensors that {_INDEX} lists are missing "
+                f"({', '.join(gone[:3])}); {_AGAIN}"
+            )

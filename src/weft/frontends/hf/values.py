@@ -1,0 +1,100 @@
+"""`Values`: a tensor on its way into a GGUF file, computed when it is written or loaded.
+
+A tensor that needs no change keeps its place in the folder, so that it can be mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.frontends.hf.float8 import decode_f8
+from weft.frontends.hf.safetensors import Stored
+from weft.records import dataclass
+
+__all__ = ["Values", "stacked", "stored_values"]
+
+Floats = NDArray[np.float32]
+
+_FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+_KINDS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """A tensor: its sizes, its type in the folder, and how to get its values."""
+
+    shape: tuple[int, ...]
+    """Sizes, outermost first."""
+    kind: str
+    """The type of the values in the folder: `f32`, `f16` or `bf16`; others count as `f32`."""
+    load: Callable[[], Floats]
+    """Computes the values, float32 `[*shape]`."""
+    stored: Stored | None = None
+    """Where the values are as they are, if the folder has them so."""
+    packed: Callable[[], NDArray[np.uint8]] | None = None
+    """For values that are quantized already, their blocks; `kind` names the type."""
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+    def through(
+        self, change: Callable[[Floats], Floats], shape: Sequence[int] | None = None
+    ) -> Values:
+        """What `change` makes of these values; it has the sizes `shape` (None: the same)."""
+        load, sizes = self.load, self.shape if shape is None else tuple(shape)
+        return Values(sizes, self.kind, lambda: change(load()).reshape(sizes))
+
+    def reshaped(self, *shape: int) -> Values:
+        """The same values in other sizes."""
+        load = self.load
+        return Values(shape, self.kind, lambda: load().reshape(shape), self.stored)
+
+    def taken(self, *index: Any, shape: Sequence[int]) -> Values:
+        """A part, as NumPy's basic indexing takes it; it has the sizes `shape`."""
+        return self.through(lambda x: x[index], shape)
+
+    def rows(self, start: int, stop: int) -> Values:
+        """The rows [start, stop) of the outermost dimension."""
+        return self.taken(slice(start, stop), shape=(stop - start, *self.shape[1:]))
+
+    def split(self, *counts: int) -> list[Values]:
+        """Parts of so many rows each, in order."""
+        ends = np.cumsum(counts).tolist()
+        return [self.rows(end - n, end) for n, end in zip(counts, ends, strict=True)]
+
+
+def stored_values(t: Stored) -> Values:
+    """A tensor of a safetensors file, as it is."""
+    return Values(t.shape, _KINDS.get(t.kind, "f32"), lambda: _decode(t), t)
+
+
+def stacked(parts: Sequence[Values]) -> Values:
+    """Tensors of the same sizes one after another along a new outermost dimension."""
+    first = parts[0]
+
+    def load() -> Floats:
+        out = np.empty((len(parts), *first.shape), np.float32)
+        for i, part in enumerate(parts):
+            out[i] = part.load()
+        return out
+
+    return Values((len(parts), *first.shape), first.kind, load)
+
+
+def _decode(t: Stored) -> Floats:
+    data = t.data
+    if t.kind == "BF16":
+        return (data.view("<u2").astype(np.uint32) << 16).view(np.float32).reshape(t.shape)
+    if t.kind in _FLOATS:
+        return data.view(_FLOATS[t.kind]).astype(np.float32).reshape(t.shape)
+    if t.kind.startswith("F8"):
+        return decode_f8(data, t.kind).reshape(t.shape)
+    kind = "?" if t.kind == "BOOL" else f"<{t.kind[0].lower()}{int(t.kind[1:]) // 8}"
+    return data.view(kind).astype(np.float32).reshape(t.shape)

@@ -1,0 +1,194 @@
+"""The keys `tokenizer.*` of a Hugging Face folder, from tokenizer.json or tokenizer.model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from weft.errors import FormatError
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.pretokenizer import name_pretokenizer
+from weft.frontends.hf.sentencepiece import Piece, read_pieces
+from weft.frontends.hf.special import SpecialTokens
+
+__all__ = ["Vocabulary", "bpe", "has", "llama", "sentencepiece", "token_id", "word_pieces"]
+
+Vocabulary = Iterator[tuple[str, object]]
+"""Metadata keys, and their values."""
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # as SentencePiece has them
+_SPACE = "\u2581"
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_LOOK_SPECIAL = re.compile(
+    r"<pad>|<mask>|<2mass>|\[@BOS@\]|<\|.*\|>|<\uff5c.*\uff5c>|<unused.*>", re.DOTALL
+)
+
+
+def has(c: Config, name: str) -> bool:
+    """True if the folder has the file `name`."""
+    return (c.folder / name).is_file()
+
+
+def bpe(c: Config, *, merges: bool = True) -> Vocabulary:
+    """A byte-level vocabulary, GGUF's `gpt2`."""
+    tokens, kinds = _listed(c)
+    yield "tokenizer.ggml.model", "gpt2"
+    yield "tokenizer.ggml.pre", name_pretokenizer(c)
+    yield "tokenizer.ggml.tokens", tokens
+    yield "tokenizer.ggml.token_type", np.array(kinds, np.int32)
+    yield from SpecialTokens(c, merges=merges).keys()
+
+
+def word_pieces(c: Config) -> Vocabulary:
+    """A WordPiece vocabulary, GGUF's `bert`."""
+    tokens, kinds = _listed(c)
+    yield "tokenizer.ggml.token_type_count", c.get("type_vocab_size", 1)
+    yield "tokenizer.ggml.model", "bert"
+    yield "tokenizer.ggml.pre", name_pretokenizer(c)
+    # words begin with U+2581 there, and the rest of words with nothing instead of ##
+    yield (
+        "tokenizer.ggml.tokens",
+        [_phantom(t, kind) for t, kind in zip(tokens, kinds, strict=True)],
+    )
+    yield "tokenizer.ggml.token_type", np.array(kinds, np.int32)
+    yield from SpecialTokens(c, n_vocab=len(tokens)).keys()
+
+
+def _phantom(token: str, kind: int) -> str:
+    if kind == CONTROL:
+        return token
+    return token[2:] if token.startswith("##") else _SPACE + token
+
+
+def llama(c: Config) -> Vocabulary:
+    """What LLaMA's folders have: SentencePiece, the same as tokenizer.json, or LLaMA 3's bytes."""
+    settings = c.json("tokenizer_config.json")
+    if settings.get("add_prefix_space") is not None:
+        yield "tokenizer.ggml.add_space_prefix", settings["add_prefix_space"]
+    if has(c, "tokenizer.model"):
+        yield from sentencepiece(c)
+    elif _falls_back_to_bytes(c):
+        yield from _pieces_of_json(c)
+    else:
+        yield from bpe(c)
+    n_vocab = c.get("vocab_size", 32000)
+    if n_vocab == 32016:  # Code Llama fills in the middle
+        for kind, id_ in (("prefix", 32007), ("suffix", 32008), ("middle", 32009), ("eot", 32010)):
+            yield f"tokenizer.ggml.{kind}_token_id", id_
+    elif n_vocab == 49152:  # Granite's small models
+        yield "tokenizer.ggml.add_bos_token", False
+
+
+def sentencepiece(c: Config) -> Vocabulary:
+    """The vocabulary of tokenizer.model, GGUF's `llama`."""
+    pieces = _padded(c, read_pieces(c.folder / "tokenizer.model"))
+    n = len(pieces)
+    for text, id_ in c.json("added_tokens.json").items():
+        if isinstance(id_, int) and 0 <= id_ < n:
+            pieces[id_] = (text, -1000.0, USER_DEFINED)
+    decoder = c.json("tokenizer_config.json").get("added_tokens_decoder")
+    for key, row in (decoder if isinstance(decoder, dict) else {}).items():
+        if int(key) < n:
+            text = row["content"]
+            special = row.get("special") or _LOOK_SPECIAL.fullmatch(text)
+            kind = CONTROL if special else USER_DEFINED
+            pieces[int(key)] = (text if special else text.replace(_SPACE, " "), -1000.0, kind)
+    yield from _as_llama(c, pieces)
+
+
+def _as_llama(c: Config, pieces: list[Piece]) -> Vocabulary:
+    yield "tokenizer.ggml.model", "llama"
+    yield "tokenizer.ggml.pre", "default"
+    yield "tokenizer.ggml.tokens", [text for text, _, _ in pieces]
+    yield "tokenizer.ggml.scores", np.array([score for _, score, _ in pieces], np.float32)
+    yield "tokenizer.ggml.token_type", np.array([kind for _, _, kind in pieces], np.int32)
+    yield from SpecialTokens(c, n_vocab=len(pieces)).keys()
+
+
+def _padded(c: Config, pieces: list[Piece]) -> list[Piece]:
+    n = c.first("vocab_size_per_layer_input", "vocab_size") or len(pieces)
+    missing = [(f"[PAD{i}]", -10000.0, UNUSED) for i in range(len(pieces), n)]
+    return pieces[:n] + missing
+
+
+def _falls_back_to_bytes(c: Config) -> bool:
+    """True if tokenizer.json has a SentencePiece vocabulary, with byte tokens such as <0x0A>."""
+    tokenizer = c.json("tokenizer.json")
+    model = tokenizer.get("model") or {}
+    return model.get("type", "BPE") == "BPE" and bool(model.get("byte_fallback"))
+
+
+def _pieces_of_json(c: Config) -> Vocabulary:
+    """The SentencePiece vocabulary of tokenizer.json. A token's score is the rank of the first
+    merge that makes it, which gives the same tokens as the merges; the reference's converter writes
+    -1000 for each, which does not (docs/decisions.md)."""
+    tokens, kinds = _listed(c)
+    rank: dict[str, int] = {}
+    for i, merge in enumerate(_merges(c)):
+        rank.setdefault(merge, i)
+    pieces: list[Piece] = []
+    for text, kind in zip(tokens, kinds, strict=True):
+        if kind == NORMAL and _BYTE_TOKEN.fullmatch(text):
+            kind = BYTE
+        elif kind == NORMAL and text == (c.json("tokenizer.json")["model"].get("unk_token") or ""):
+            kind = UNKNOWN
+        pieces.append((text, -float(rank[text]) if text in rank else -1e6, kind))
+    yield from _as_llama(c, pieces)
+
+
+def _merges(c: Config) -> Iterator[str]:
+    """The tokens that the merges of tokenizer.json make."""
+    for merge in c.json("tokenizer.json")["model"].get("merges", ()):
+        yield merge.replace(" ", "") if isinstance(merge, str) else "".join(merge)
+
+
+def _listed(c: Config) -> tuple[list[str], list[int]]:
+    """The tokens and their kinds, by id; ids without a token are padding."""
+    by_id, added = _vocabulary(c)
+    n = c.get("vocab_size") or max((*by_id, *added), default=-1) + 1
+    tokens: list[str] = []
+    kinds: list[int] = []
+    for i in range(n):
+        text, kind = by_id.get(i, f"[PAD{i}]"), NORMAL if i in by_id else UNUSED
+        if i in added:
+            text = added[i]["content"]
+            special = added[i].get("special") or _LOOK_SPECIAL.fullmatch(text)
+            kind = CONTROL if special else USER_DEFINED
+            text = text if special else text.replace(_SPACE, " ")
+        tokens.append(text)
+        kinds.append(kind)
+    return tokens, kinds
+
+
+def _vocabulary(c: Config) -> tuple[dict[int, str], dict[int, Mapping[str, Any]]]:
+    """Tokens by id, and added tokens by id."""
+    tokenizer = c.json("tokenizer.json")
+    model = tokenizer.get("model") or {}
+    vocab = model.get("vocab") if tokenizer else c.json("vocab.json")
+    if isinstance(vocab, list):  # unigrams: pairs of text and score
+        vocab = {row[0]: i for i, row in enumerate(vocab)}
+    if not vocab and has(c, "vocab.txt"):
+        lines = (c.text("vocab.txt") or "").splitlines()
+        vocab = {line: i for i, line in enumerate(lines)}
+    if not isinstance(vocab, dict) or not vocab:
+        raise FormatError(
+            f"{c.folder}: no vocabulary: neither tokenizer.json nor tokenizer.model nor vocab.json "
+            "is in this folder; download or save the tokenizer too"
+        )
+    added = {int(row["id"]): row for row in tokenizer.get("added_tokens") or ()}
+    decoder = c.json("tokenizer_config.json").get("added_tokens_decoder")
+    for key, row in (decoder if isinstance(decoder, dict) else {}).items():
+        added.setdefault(int(key), row)
+    for text, id_ in c.json("added_tokens.json").items():
+        added.setdefault(int(id_), {"content": text})
+    return {i: text for text, i in vocab.items()}, added
+
+
+def token_id(c: Config, text: str) -> int | None:
+    """The id of the token `text`; None if there is none."""
+    by_id, added = _vocabulary(c)
+    ids = {row["content"]: i for i, row in added.items()}
+    return ids.get(text, next((i for i, t in by_id.items() if t == text), None))

@@ -1,0 +1,85 @@
+"""`weft convert`, `weft gguf` and `--type`, over folders of tiny models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.in_process import weft
+from weft.frontends.gguf import open_gguf
+from weft.frontends.gguf.writer import write_gguf
+
+pytest.importorskip("gguf")
+MODEL = Path(__file__).parents[1] / "data" / "hf" / "qwen3-tiny-moe"
+
+
+def test_convert_and_run(tmp_path: Path) -> None:
+    out = tmp_path / "m.gguf"
+    done = weft("convert", MODEL, out, "--outtype", "f16", "-v")
+    assert done.returncode == 0 and "blk.0.attn_q.weight" in done.stderr
+    assert f"{out}: 15 tensors" in done.stderr
+    text = ("-p", "the sun", "-n", "4", "-q", "--temp", "0")
+    ran = [weft("run", model, *text) for model in (MODEL, out)]
+    assert ran[0].returncode == 0 and ran[0].stdout == ran[1].stdout
+    quantized = weft("run", MODEL, "--type", "q8_0", *text)
+    assert quantized.returncode == 0, quantized.stderr
+    assert weft("convert", MODEL, tmp_path / "q.gguf", "--type", "Q8_0").returncode == 0
+    assert weft("quantize", MODEL, tmp_path / "q2.gguf", "q8_0").returncode == 0
+    assert weft("run", tmp_path / "q2.gguf", *text).stdout == quantized.stdout
+
+
+def test_split_and_merge(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "m.gguf", tmp_path / "c.gguf"
+    weft("convert", MODEL, whole)
+    done = weft("convert", MODEL, cut, "--split", "20K")
+    shards = sorted(tmp_path.glob("c-*.gguf"))
+    assert done.returncode == 0 and len(shards) > 1 and not cut.exists()
+    assert weft("gguf", "merge", shards[0], tmp_path / "merged.gguf").returncode == 0
+    assert (tmp_path / "merged.gguf").read_bytes() == whole.read_bytes()
+    done = weft("gguf", "split", whole, tmp_path / "d.gguf", "--max-tensors", "4")
+    assert done.returncode == 0 and "4 files" in done.stderr
+    assert weft("run", tmp_path / "d-00001-of-00004.gguf", "-p", "a", "-n", "1").returncode == 0
+    assert "4G" in weft("gguf", "split", whole, tmp_path / "e.gguf").stderr
+    assert "no size" in weft("convert", MODEL, cut, "--split", "4X").stderr
+    assert "file being read" in weft("gguf", "merge", shards[0], shards[0]).stderr
+
+
+def test_set_a_key(tmp_path: Path) -> None:
+    path, key = tmp_path / "m.gguf", "qwen3moe.context_length"
+    weft("convert", MODEL, path)
+    before = open_gguf(path)
+    assert weft("gguf", "set", path, key, "32").returncode == 0
+    after = open_gguf(path)
+    assert after.get_int(key) == 32 and after.metadata.type_of(key) == before.metadata.type_of(key)
+    assert list(after.tensors) == list(before.tensors)
+    for name, tensor in before.tensors.items():
+        np.testing.assert_array_equal(after.tensors[name].data, tensor.data)
+    for value, message in (("1.5", "is no u32"), ("x", "is no u32"), (str(1 << 32), "is no u32")):
+        assert message in weft("gguf", "set", path, key, value).stderr
+    assert "say the type of a new one" in weft("gguf", "set", path, "new", "1").stderr
+    assert weft("gguf", "set", path, "new", "true", "--type", "bool").returncode == 0
+    assert open_gguf(path).get_bool("new") is True
+    assert "takes FILE KEY VALUE" in weft("gguf", "set", path, "new").stderr
+    assert "none of split" in weft("gguf", "join", path).stderr
+
+
+def test_check(tmp_path: Path) -> None:
+    good = tmp_path / "m.gguf"
+    weft("convert", MODEL, good)
+    assert "all values finite" in weft("gguf", "check", good).stderr
+    values = np.array([1, np.nan, 3, np.inf], np.float32)
+    write_gguf(tmp_path / "bad.gguf", {"general.architecture": "x"}, [("w", "f32", (4,), values)])
+    done = weft("gguf", "check", tmp_path / "bad.gguf")
+    assert done.returncode != 0 and "w: 2 of 4 values are not finite" in done.stderr
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    out = tmp_path / "m.gguf"
+    assert "not there" in weft("convert", tmp_path / "x", out).stderr
+    out.write_bytes(b"GGUF")
+    assert "weft quantize takes GGUF files" in weft("convert", out, out).stderr
+    assert "did you mean" in weft("convert", MODEL, out, "--type", "q4_k_mm").stderr
+    assert "without config.json" in weft("run", tmp_path, "-p", "x").stderr
+    assert out.read_bytes() == b"GGUF"

@@ -1,0 +1,189 @@
+"""Hugging Face folders of tiny random models, made by transformers and tokenizers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+
+__all__ = ["HEADLESS", "MODELS", "make_folder", "save_tokenizer"]
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 400, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+}  # fmt: skip
+NO_KV = {k: v for k, v in SHAPE.items() if k not in ("num_key_value_heads", "rms_norm_eps")}
+MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+MIXTURE = {"num_local_experts": 4, "num_experts_per_tok": 2}
+TIED = {"tie_word_embeddings": True}
+LATENT = {
+    "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+    "n_shared_experts": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4, "topk_group": 1,
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+}  # fmt: skip
+LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
+YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0,
+        "original_max_position_embeddings": 16}  # fmt: skip
+LONG = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64,
+    "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 3.0, 4.0],
+}  # fmt: skip
+GPT = {"vocab_size": 400, "n_layer": 2, "n_head": 4}
+
+# the class of transformers, its options beside SHAPE or instead of it, and the tokenizer
+MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "arcee": ("Arcee", SHAPE | {"hidden_act": "relu2"}, "llama3"),
+    "bert": ("Bert", NO_KV, "words"),
+    "bloom": ("Bloom", GPT | {"hidden_size": 32}, "gpt2"),
+    "cohere": ("Cohere", SHAPE | TIED, "gpt2"),
+    "cohere2": ("Cohere2", SHAPE | TIED | {"sliding_window": 6}, "gpt2"),
+    "deepseek2": ("DeepseekV2", SHAPE | LATENT | {"q_lora_rank": None, "n_group": 1}, "qwen2"),
+    "deepseek3": ("DeepseekV3", SHAPE | LATENT | {"q_lora_rank": 24, "n_group": 2}, "qwen2"),
+    "distilbert": ("DistilBert", {"vocab_size": 400, "dim": 32, "hidden_dim": 48, "n_layers": 2,
+                                  "n_heads": 4, "max_position_embeddings": 64}, "words"),
+    "ernie4_5": ("Ernie4_5", SHAPE | {"head_dim": 16}, "pieces"),
+    "exaone4": ("Exaone4", SHAPE | {"sliding_window": 6, "sliding_window_pattern": 2}, "gpt2"),
+    "falcon": ("Falcon", NO_KV | {"multi_query": True}, "gpt2"),
+    "falcon2": ("Falcon", NO_KV | {"num_kv_heads": 2, "new_decoder_architecture": True}, "gpt2"),
+    "gemma": ("Gemma", SHAPE | TIED | {"head_dim": 8}, "pieces"),
+    "gemma2": ("Gemma2", SHAPE | TIED | {"head_dim": 8, "sliding_window": 6,
+                                         "query_pre_attn_scalar": 8}, "pieces"),
+    "gemma3": ("Gemma3Text", SHAPE | TIED | {"head_dim": 8, "sliding_window": 6,
+                                             "query_pre_attn_scalar": 8, "num_hidden_layers": 7},
+               "pieces"),
+    "glm4": ("Glm4", SHAPE | {"head_dim": 8, "pad_token_id": 0}, "llama3"),
+    "gpt2": ("GPT2", GPT | {"n_embd": 32, "n_positions": 64, "bos_token_id": 0,
+                            "eos_token_id": 0}, "gpt2"),
+    "gptneox": ("GPTNeoX", NO_KV, "gpt2"),
+    "granite": ("Granite", SHAPE | {"attention_multiplier": 0.1, "embedding_multiplier": 2.0,
+                                    "residual_multiplier": 0.5, "logits_scaling": 3.0}, "digits"),
+    "granitemoe": ("GraniteMoeShared", SHAPE | MIXTURE | {"shared_intermediate_size": 16},
+                   "digits"),
+    "lfm2": ("Lfm2", SHAPE | {"layer_types": ["conv", "full_attention"],
+                              "block_multiple_of": 16}, "gpt2"),
+    "llama": ("Llama", SHAPE, "pieces"),
+    "llama biases": ("Llama", SHAPE | {"head_dim": 16, "attention_bias": True,
+                                       "rope_parameters": LINEAR}, "pieces"),
+    "llama3": ("Llama", SHAPE | {"rope_parameters": LLAMA3}, "llama3"),
+    "mamba": ("Mamba", {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2}, "gpt2"),
+    "mamba2": ("Mamba2", {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2,
+                          "head_dim": 8, "num_heads": 8, "n_groups": 2, "state_size": 16}, "gpt2"),
+    "mixtral": ("Mixtral", SHAPE | MIXTURE, "pieces"),
+    "mpt": ("Mpt", {"vocab_size": 400, "d_model": 32, "n_layers": 2, "n_heads": 4,
+                    "max_seq_len": 64}, "gpt2"),
+    "nemotron": ("Nemotron", SHAPE | {"head_dim": 8}, "pieces"),
+    "olmo": ("Olmo", SHAPE | {"clip_qkv": 0.5}, "gpt2"),
+    "olmo2": ("Olmo2", SHAPE, "gpt2"),
+    "olmo3": ("Olmo3", SHAPE | {"sliding_window": 6, "num_hidden_layers": 4}, "gpt2"),
+    "olmoe": ("Olmoe", SHAPE | MOE, "gpt2"),
+    "phi2": ("Phi", NO_KV | {"intermediate_size": 128}, "gpt2"),
+    "phi3": ("Phi3", SHAPE | {"pad_token_id": 0, "original_max_position_embeddings": 64},
+             "pieces"),
+    "phi3 long": ("Phi3", SHAPE | {"pad_token_id": 0, "rope_parameters": LONG,
+                                   "original_max_position_embeddings": 64,
+                                   "max_position_embeddings": 128}, "pieces"),
+    "qwen2": ("Qwen2", SHAPE | TIED, "qwen2"),
+    "qwen2moe": ("Qwen2Moe", SHAPE | MOE | {"shared_expert_intermediate_size": 32}, "qwen2"),
+    "qwen3": ("Qwen3", SHAPE | {"head_dim": 16, "rope_parameters": YARN}, "qwen2"),
+    "qwen3moe": ("Qwen3Moe", SHAPE | MOE | {"head_dim": 16, "norm_topk_prob": True}, "qwen2"),
+    "roberta": ("Roberta", NO_KV | {"pad_token_id": 1}, "gpt2"),
+    "seed_oss": ("SeedOss", SHAPE | {"head_dim": 16}, "gpt2"),
+    "smollm3": ("SmolLM3", SHAPE | {"no_rope_layer_interval": 4, "num_hidden_layers": 4,
+                                     "pad_token_id": None}, "llama3"),
+    "stablelm": ("StableLm", SHAPE, "gpt2"),
+    "starcoder2": ("Starcoder2", SHAPE, "digits"),
+}  # fmt: skip
+HEADLESS = ("bert", "distilbert", "roberta")
+_SHIFTED = ("Gemma", "Gemma2", "Gemma3Text", "Nemotron")  # their norms multiply by 1 + weight
+
+_TEXT = ["the quick brown fox jumps over the lazy dog, again and again. " * 3,
+         "Once upon a time there was a little girl. She liked to play in the sun. " * 3,
+         "def f(x):\n    return x + 1\n" * 4, "1234567 89 äöü 你好 世界"] * 5  # fmt: skip
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_LLAMA3 = (
+    _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+_REGEXES = {"llama3": _LLAMA3, "qwen2": _LLAMA3.replace("{1,3}", "")}
+ENDS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|user|>")
+
+
+def make_folder(name: str, folder: Path, dtype: str = "float32", shards: str = "5GB") -> Any:
+    """Saves the model `name` of `MODELS` with its tokenizer; returns it in float32."""
+    kind, options, tokenizer = MODELS[name]
+    config = getattr(transformers, f"{kind}Config")(**options)
+    suffix = "Model" if name in HEADLESS else "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
+    model = getattr(transformers, kind.removesuffix("Text") + suffix)(config).eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter, p in model.named_parameters():
+            scale = 1.5 / p.shape[-1] ** 0.5 if p.dim() > 1 else 0.2
+            is_norm = p.dim() == 1 and "bias" not in parameter and kind not in _SHIFTED
+            p.copy_(torch.randn_like(p) * scale + is_norm)
+    model = model.to(getattr(torch, dtype))
+    model.save_pretrained(folder, max_shard_size=shards)
+    save_tokenizer(tokenizer, folder)
+    return model.float()
+
+
+def save_tokenizer(kind: str, folder: Path) -> None:
+    """Trains a tokenizer on a few lines and saves it: `gpt2`, `digits`, `llama3`, `qwen2` (bytes),
+    `pieces` (SentencePiece in tokenizer.json) or `words`."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, processors, trainers
+    from tokenizers import pre_tokenizers as pre
+
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    if kind == "words":
+        made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre.BertPreTokenizer()
+        names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        trainer: Any = trainers.WordPieceTrainer(vocab_size=200, special_tokens=names)
+        made.train_from_iterator(_TEXT, trainer)
+        ends = [("[CLS]", 2), ("[SEP]", 3)]
+        made.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", None, ends)
+        settings |= dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"),
+                             names, strict=True))  # fmt: skip
+    elif kind == "pieces":
+        made = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+        made.pre_tokenizer = pre.Metaspace(prepend_scheme="first", split=False)
+        made.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback()])
+        names = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256))]
+        trainer = trainers.BpeTrainer(vocab_size=380, special_tokens=names, show_progress=False)
+        made.train_from_iterator([line.replace(" ", "\u2581") for line in _TEXT], trainer)
+        made.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 1)])
+        settings |= {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+        data = json.loads(made.to_str())  # bytes are pieces, not added tokens
+        data["added_tokens"] = data["added_tokens"][:3]
+        made = Tokenizer.from_str(json.dumps(data))
+    else:
+        made = Tokenizer(models.BPE(ignore_merges=kind == "llama3"))
+        regex = kind not in _REGEXES
+        steps = [pre.ByteLevel(add_prefix_space=False, use_regex=regex)]
+        if not regex:
+            steps.insert(0, pre.Split(tokenizers.Regex(_REGEXES[kind]), "isolated"))
+        if kind == "digits":
+            steps.insert(0, pre.Digits(individual_digits=True))
+        made.pre_tokenizer = pre.Sequence(steps) if len(steps) > 1 else steps[0]
+        made.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(vocab_size=350, initial_alphabet=pre.ByteLevel.alphabet(),
+                                      show_progress=False)  # fmt: skip
+        made.train_from_iterator(_TEXT, trainer)
+        made.add_special_tokens(list(ENDS))
+        settings |= {"eos_token": ENDS[0], "chat_template": "{{ messages[0].content }}"}
+        if kind == "llama3":
+            begin = (ENDS[0], made.token_to_id(ENDS[0]))
+            made.post_processor = processors.TemplateProcessing(f"{ENDS[0]} $A", None, [begin])
+            settings["bos_token"] = ENDS[0]
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
