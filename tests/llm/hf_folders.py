@@ -39,6 +39,12 @@ LONG = {
     "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64,
     "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 3.0, 4.0],
 }  # fmt: skip
+TEMPERATURE = YARN | {"llama_4_scaling_beta": 0.5, "original_max_position_embeddings": 4,
+                      "mscale": 1.0, "mscale_all_dim": 1.0}  # fmt: skip
+SHARED = MOE | {"n_routed_experts": 4, "n_shared_experts": 2, "first_k_dense_replace": 1,
+                "routed_scaling_factor": 1.5, "norm_topk_prob": True}  # fmt: skip
+PARTIAL = {"head_dim": 16, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5,
+                                               "rope_type": "default"}}  # fmt: skip
 GPT = {"vocab_size": 400, "n_layer": 2, "n_head": 4}
 
 # the class of transformers, its options beside SHAPE or instead of it, and the tokenizer
@@ -52,7 +58,14 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "deepseek3": ("DeepseekV3", SHAPE | LATENT | {"q_lora_rank": 24, "n_group": 2}, "qwen2"),
     "distilbert": ("DistilBert", {"vocab_size": 400, "dim": 32, "hidden_dim": 48, "n_layers": 2,
                                   "n_heads": 4, "max_position_embeddings": 64}, "words"),
+    "dots1": ("Dots1", SHAPE | SHARED | {"n_group": 1, "topk_group": 1}, "qwen2"),
     "ernie4_5": ("Ernie4_5", SHAPE | {"head_dim": 16}, "pieces"),
+    "ernie4_5 moe": ("Ernie4_5_Moe", SHAPE | {
+        "moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 16, "moe_num_shared_experts": 2,
+        "moe_layer_start_index": 1}, "pieces"),
+    "exaone moe": ("ExaoneMoe", SHAPE | SHARED | {
+        "head_dim": 16, "num_shared_experts": 1, "sliding_window": 6, "num_hidden_layers": 4,
+        "n_group": 1, "topk_group": 1, "mlp_layer_types": ["dense"] + ["sparse"] * 3}, "gpt2"),
     "exaone4": ("Exaone4", SHAPE | {"sliding_window": 6, "sliding_window_pattern": 2}, "gpt2"),
     "falcon": ("Falcon", NO_KV | {"multi_query": True}, "gpt2"),
     "falcon2": ("Falcon", NO_KV | {"num_kv_heads": 2, "new_decoder_architecture": True}, "gpt2"),
@@ -63,6 +76,9 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
                                              "query_pre_attn_scalar": 8, "num_hidden_layers": 7},
                "pieces"),
     "glm4": ("Glm4", SHAPE | {"head_dim": 8, "pad_token_id": 0}, "llama3"),
+    "glm4 moe": ("Glm4Moe", SHAPE | SHARED | PARTIAL | {
+        "use_qk_norm": True, "attention_bias": True, "n_group": 1, "topk_group": 1,
+        "pad_token_id": 0}, "llama3"),
     "gpt2": ("GPT2", GPT | {"n_embd": 32, "n_positions": 64, "bos_token_id": 0,
                             "eos_token_id": 0}, "gpt2"),
     "gptneox": ("GPTNeoX", NO_KV, "gpt2"),
@@ -70,6 +86,9 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
                                     "residual_multiplier": 0.5, "logits_scaling": 3.0}, "digits"),
     "granitemoe": ("GraniteMoeShared", SHAPE | MIXTURE | {"shared_intermediate_size": 16},
                    "digits"),
+    "hunyuan": ("HunYuanDenseV1", SHAPE | {"head_dim": 16}, "gpt2"),
+    "hunyuan moe": ("HunYuanMoEV1", SHAPE | {"head_dim": 16, "num_experts": 4, "moe_topk": 2},
+                    "gpt2"),
     "lfm2": ("Lfm2", SHAPE | {"layer_types": ["conv", "full_attention"],
                               "block_multiple_of": 16}, "gpt2"),
     "llama": ("Llama", SHAPE, "pieces"),
@@ -79,6 +98,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "mamba": ("Mamba", {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2}, "gpt2"),
     "mamba2": ("Mamba2", {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2,
                           "head_dim": 8, "num_heads": 8, "n_groups": 2, "state_size": 16}, "gpt2"),
+    "minimax": ("MiniMaxM2", SHAPE | MIXTURE | PARTIAL, "gpt2"),
+    "mistral3": ("Ministral3", SHAPE | {"head_dim": 16, "rope_parameters": TEMPERATURE}, "llama3"),
     "mixtral": ("Mixtral", SHAPE | MIXTURE, "pieces"),
     "mpt": ("Mpt", {"vocab_size": 400, "d_model": 32, "n_layers": 2, "n_heads": 4,
                     "max_seq_len": 64}, "gpt2"),

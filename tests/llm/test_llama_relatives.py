@@ -36,9 +36,33 @@ YARN = {
     "attention.value_length": 8,
 }
 WINDOW = {"attention.sliding_window": 6}
+SIGMOID = EXPERTS | {
+    "expert_shared_count": 2,
+    "expert_gating_func": 2,
+    "expert_weights_norm": True,
+    "expert_weights_scale": 1.5,
+    "leading_dense_block_count": 1,
+}
 
 # name: architecture, and what its metadata has besides that of a tiny llama
 MODELS: dict[str, tuple[str, dict[str, object]]] = {
+    "mistral3": (
+        "mistral3",
+        # all of its tokens are of the first span, because later ones do not just move
+        YARN | {"attention.temperature_scale": 0.5, "rope.scaling.original_context_length": 64},
+    ),
+    "mistral3 experts": ("mistral3", EXPERTS),
+    "qwen2vl": ("qwen2vl", {"rope.dimension_sections": np.array([1, 1, 0, 0], np.int32)}),
+    "qwen3vl": ("qwen3vl", {}),
+    "qwen3vlmoe": ("qwen3vlmoe", EXPERTS),
+    "dots1": ("dots1", SIGMOID),
+    "ernie4_5-moe": ("ernie4_5-moe", SIGMOID | {"interleave_moe_layer_step": 2}),
+    "exaone-moe": ("exaone-moe", SIGMOID | WINDOW | {"block_count": 4}),
+    "glm4moe": ("glm4moe", SIGMOID | {"rope.dimension_count": 2}),
+    # one layer: gains behind the rotation make scores differ by position, so later layers move
+    "hunyuan-dense": ("hunyuan-dense", {"block_count": 1}),
+    "hunyuan-moe": ("hunyuan-moe", EXPERTS | {"block_count": 1}),
+    "minimax-m2": ("minimax-m2", EXPERTS | {"rope.dimension_count": 2}),
     "qwen2": ("qwen2", {}),
     "qwen2 yarn": ("qwen2", YARN),
     "qwen2moe": ("qwen2moe", EXPERTS | {"expert_shared_feed_forward_length": 12}),

@@ -77,6 +77,7 @@ MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "command-r": ("command-r", {"logit_scale": 0.5}),
     "cohere2": ("cohere2", WINDOW | {"block_count": 4, "logit_scale": 2.0}),
     "cohere2 pattern": ("cohere2", WINDOW | {"attention.sliding_window_pattern": 2}),
+    "chatglm": ("chatglm", {"rope.dimension_count": 2}),
     "glm4": ("glm4", {"rope.dimension_count": 2}),
     "nemotron": ("nemotron", YARN | {"rope.dimension_count": 4}),
     "deepseek2": ("deepseek2", MLA | EXPERTS),

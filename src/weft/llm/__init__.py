@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         RecurrentConfig,
         RopeConfig,
         RopeScaling,
+        Temperature,
     )
     from weft.llm.drafting.options import DraftOptions
     from weft.llm.engine.growth import FinishReason
@@ -75,6 +76,7 @@ __all__ = [
     "SamplingParams",
     "Stats",
     "StreamDecoder",
+    "Temperature",
     "Together",
     "TokenLogprobs",
     "Tokenizer",
@@ -91,7 +93,7 @@ _HOMES = {
     "weft.llm.compute.ubatches": ("Together",),
     "weft.llm.config": (
         "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig", "RopeConfig",
-        "RopeScaling",
+        "RopeScaling", "Temperature",
     ),
     "weft.llm.drafting.options": ("DraftOptions",),
     "weft.llm.engine.growth": ("FinishReason",),

@@ -16,6 +16,7 @@ __all__ = [
     "RecurrentConfig",
     "RopeConfig",
     "RopeScaling",
+    "Temperature",
 ]
 
 Pooling = Literal["none", "mean", "cls", "last"]
@@ -96,6 +97,24 @@ class MoeConfig:
     """Number of groups from which the experts of a token are chosen."""
     n_dense: int = 0
     """Number of first layers that have a dense feed-forward layer instead."""
+
+    step: int = 1
+    """Of the layers behind these, the last of each `step` has experts."""
+
+    def is_dense(self, il: int) -> bool:
+        """True if layer `il` has a dense feed-forward layer."""
+        return il < self.n_dense or (il + 1) % self.step != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """Scores of late tokens are sharpened: queries at position p are multiplied by
+    1 + scale * log(1 + floor((p + offset) / span))  (LLaMA 4, "Scalable-Softmax", arXiv
+    2501.19399)."""
+
+    scale: float
+    span: int
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +208,10 @@ class ModelConfig:
     """Epsilon of LayerNorm; `rms_eps` is that of RMS norm."""
     attn_scale: float = 0.0
     """Factor of attention scores; 0: 1 / sqrt(head size)."""
+    temperature: Temperature | None = None
+    """How queries are scaled by their position; None: they are not."""
+    heads_last: bool = False
+    """True if the norms of queries and keys are behind the rotation."""
     attn_softcap: float = 0.0
     """Cap of attention scores s, which become cap * tanh(s / cap); 0: there is none."""
     final_softcap: float = 0.0

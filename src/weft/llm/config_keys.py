@@ -101,6 +101,8 @@ class Keys:
         if n_used > n_expert:
             raise self.bad("expert_used_count", n_used, f"at most expert_count = {n_expert}")
         n_ff = self.count("expert_feed_forward_length", 0, least=0)
+        n_ff = n_ff or self.per_layer("feed_forward_length", 1)[0]
+        n_shared = self.count("expert_shared_count", 0, least=0, most=1 << 16)
         n_group = self.count("expert_group_count", 1, least=0) or 1
         n_group_used = self.count("expert_group_used_count", n_group, least=0) or n_group
         if n_expert % n_group or n_expert < 2 * n_group > 2:
@@ -113,14 +115,15 @@ class Keys:
         return MoeConfig(
             n_expert,
             n_used,
-            n_ff or self.per_layer("feed_forward_length", 1)[0],
-            n_ff_shared=self.count("expert_shared_feed_forward_length", 0, least=0),
+            n_ff,
+            n_ff_shared=self.count("expert_shared_feed_forward_length", n_ff * n_shared, least=0),
             renormalise=self.file.get_bool(norm) if norm in self.file.metadata else None,
             scale=self.number("expert_weights_scale", 0.0) or 1.0,
             sigmoid=self._is_sigmoid(),
             n_group=n_group,
             n_group_used=n_group_used,
             n_dense=self.count("leading_dense_block_count", 0, least=0),
+            step=self.count("interleave_moe_layer_step", 1, least=0) or 1,
         )
 
     def _is_sigmoid(self) -> bool:

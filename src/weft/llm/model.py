@@ -45,7 +45,9 @@ class Model:
             at = f"{file.path}: "
             raise e if str(e).startswith(at) else FormatError(f"{at}{e}") from None
         self.file = file
-        if file.get_bool(ROPE_HALVES, False):
+        # rows with three positions per token (M-RoPE) are in the order in which halves rotate
+        sections = f"{file.architecture}.rope.dimension_sections"
+        if file.get_bool(ROPE_HALVES, False) or sections in file.metadata:
             self.architecture = replace(self.architecture, rope_mode=RopeMode.NEOX)
 
     @staticmethod

@@ -122,7 +122,8 @@ class Config(Mapping[str, Any]):
     @property
     def n_expert(self) -> int:
         """Experts of a layer; 0: there are none."""
-        return self.first("num_local_experts", "num_experts", "n_routed_experts") or 0
+        names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+        return self.first(*names) or 0
 
     def rope_of(self, kind: str) -> Mapping[str, Any]:
         """The rope parameters of layers of a kind, where kinds have their own."""

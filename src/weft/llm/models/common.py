@@ -22,6 +22,7 @@ __all__ = [
     "output",
     "qkv",
     "rope",
+    "sharpened",
     "shift_keys",
     "soft_cap",
     "wanted",
@@ -92,6 +93,19 @@ def rope(step: Step, w: Weights, x: Tensor, il: int = 0) -> Tensor:
     return _rotate(r, step.rope_mode, factors, x, step.positions, r.kernel_attn_factor)
 
 
+def sharpened(step: Step, q: Tensor) -> Tensor:
+    """Queries [d, n_head, n_tokens] times the temperature of their positions, if the model has
+    one."""
+    t = step.config.temperature
+    if t is None:
+        return q
+    n_tokens = step.positions.ne[0]
+    # half a position more, so that rounding leaves multiples of the span where they are
+    spans = G.scale(G.cast(step.positions, "f32"), 1.0 / t.span, (t.offset + 0.5) / t.span)
+    factors = G.scale(G.log(G.scale(G.floor(spans), 1.0, 1.0)), t.scale, 1.0)
+    return G.mul(q, G.reshape(factors, 1, 1, n_tokens))
+
+
 def shift_keys(
     c: ModelConfig,
     w: Weights,
@@ -114,7 +128,8 @@ def shift_keys(
             shift = small_shift
         factors = _freq_factors(w, r, cache)
         d, factor = c.head_dim_k, r.shift_attn_factor
-        in_place = k.dtype.name in ("f32", "f16")
+        gains = w.get(f"blk.{il}.attn_k_norm.weight") if c.heads_last else None
+        in_place = k.dtype.name in ("f32", "f16") and gains is None
         skipped = r.offset if in_place else 0
         keys = G.view_3d(
             k,
@@ -129,7 +144,11 @@ def shift_keys(
             shifted.append(_rotate(r, mode, factors, keys, shift, factor, inplace=True))
             continue
         decoded = G.cast(keys, "f32")
+        if gains is not None:  # they follow the rotation
+            decoded = G.div(decoded, gains)
         rotated = _rotate(r, mode, factors, decoded, shift, factor, inplace=True, n_offset=r.offset)
+        if gains is not None:
+            rotated = G.mul(rotated, gains)
         shifted.append(G.cpy(rotated, keys))
     return shifted
 

@@ -34,7 +34,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sizes of the latent attention, its scale under YaRN, and the shared experts' width."""
+    """Sizes of the latent attention, and its scale under YaRN."""
     head_dim_k = keys.count("attention.key_length_mla", 0, least=0)
     head_dim_v = keys.count("attention.value_length_mla", 0, least=0)
     absorbed = bool(head_dim_k and head_dim_v)
@@ -55,11 +55,8 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
         raise keys.bad("attention.head_count_kv", c.heads_kv[0], "1: the latent is shared")
     if c.heads_kv != c.heads and not absorbed:
         raise keys.bad("attention.head_count_kv", c.heads_kv[0], "attention.head_count")
-    moe = c.moe
-    if moe is not None:
-        moe = replace(moe, n_ff_shared=moe.n_ff * keys.count("expert_shared_count", 0, least=0))
     rope, scale = _yarn(c, mla)
-    return replace(c, mla=mla, moe=moe, rope=rope, attn_scale=scale)
+    return replace(c, mla=mla, rope=rope, attn_scale=scale)
 
 
 def _yarn(c: ModelConfig, mla: MlaConfig) -> tuple[RopeConfig, float]:

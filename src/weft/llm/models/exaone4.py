@@ -1,7 +1,8 @@
 """EXAONE 4.0 (arXiv 2507.11407): norms behind attention and feed-forward layer instead of in front
 of them, and an RMS norm of each query and key head.
 
-In the 32B model three of four layers have a sliding window; the others do not rotate.
+In the 32B model three of four layers have a sliding window; the others do not rotate. K-EXAONE
+(arXiv 2601.01739) has the norms in front, and a mixture of experts behind the first layers.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from weft.graph import RopeMode
 from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture
+from weft.llm.models.experts import Experts
 from weft.llm.models.parts import EACH_HEAD, Attention
 
 __all__ = ["ARCHITECTURES"]
@@ -33,5 +35,11 @@ ARCHITECTURES = {
         attention=Attention(EACH_HEAD),
         before=("", ""),
         after=("post_attention_norm", "post_ffw_norm"),
-    )
+    ),
+    "exaone-moe": Architecture(
+        RopeMode.NEOX,
+        configure,
+        attention=Attention(EACH_HEAD),
+        feed_forward=Experts(shared="added", renormalise=False, balanced=True),
+    ),
 }

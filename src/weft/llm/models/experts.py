@@ -47,7 +47,7 @@ class Experts:
         """Router and stacked experts, with optional biases; or those of the dense layer.
 
         Raises FormatError for a file that must have experts and has none."""
-        if self.dense is not None and (c.moe is None or il < c.moe.n_dense):
+        if self.dense is not None and (c.moe is None or c.moe.is_dense(il)):
             yield from self.dense.rows(c, il)
             return
         moe = require_experts(c)
@@ -71,7 +71,7 @@ class Experts:
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
         """The mixture or the dense layer, from x [n_embd, n_tokens] to the same sizes."""
         moe, layer = step.config.moe, w.layer(il)
-        if moe is None or (self.dense is not None and il < moe.n_dense):
+        if moe is None or (self.dense is not None and moe.is_dense(il)):
             assert self.dense is not None
             return self.dense(step, w, il, x)
         if self.shared == "gated":

@@ -140,12 +140,16 @@ class Attention:
         layer = w.layer(il)
         q, k, v = self.project(step, layer, il, x)
         q, k = common.rope(step, w, q, il), common.rope(step, w, k, il)
+        if step.config.heads_last:
+            q, k, v = self.norm_heads(step.config, layer, q, k, v)
+        q = common.sharpened(step, q)
         sinks = layer["attn_sinks.weight"] if self.sinks else None
         return self.output(step, layer, common.attention(step, il, q, k, v, sinks=sinks))
 
     def project(self, step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The queries, keys and values before the rotation."""
-        return self.norm_heads(step.config, w, *common.qkv(step, w, il, x))
+        q, k, v = common.qkv(step, w, il, x)
+        return (q, k, v) if step.config.heads_last else self.norm_heads(step.config, w, q, k, v)
 
     def norm_heads(
         self, c: ModelConfig, w: Weights, q: Tensor, k: Tensor, v: Tensor

@@ -2,6 +2,8 @@
 
 Qwen1.5-MoE and Qwen2-57B-A14B have a mixture instead of the feed-forward layer: the experts'
 weights are not scaled to sum 1, and the output of a shared expert is added, weighted by a sigmoid.
+The text models of Qwen2-VL and Qwen2.5-VL (qwen2vl) have three positions per token (M-RoPE); those
+of text are equal, and rotate as one.
 """
 
 from __future__ import annotations
@@ -29,5 +31,6 @@ _EXPERTS = Experts(shared="gated", renormalise=False)
 
 ARCHITECTURES = {
     "qwen2": Architecture(RopeMode.NEOX, feed_forward=_EXPERTS),
+    "qwen2vl": Architecture(RopeMode.NEOX),
     "qwen2moe": Architecture(RopeMode.NEOX, configure_experts, feed_forward=_EXPERTS),
 }

@@ -1,5 +1,6 @@
 """Qwen3 (arXiv 2505.09388): LLaMA's blocks with an RMS norm of each query and key head in front of
-the rotation; the feed-forward layer is dense or a mixture of experts."""
+the rotation; the feed-forward layer is dense or a mixture of experts.
+The text models of Qwen3-VL are the same."""
 
 from __future__ import annotations
 
@@ -24,10 +25,13 @@ def configure_experts(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 
 _ATTENTION = Attention(EACH_HEAD)
+_DENSE = Architecture(RopeMode.NEOX, attention=_ATTENTION, feed_forward=Experts())
+_MIXTURE = replace(_DENSE, configure=configure_experts)
 
+# text has three equal positions per token (M-RoPE), and nothing to add to the first layers' outputs
 ARCHITECTURES = {
-    "qwen3": Architecture(RopeMode.NEOX, attention=_ATTENTION, feed_forward=Experts()),
-    "qwen3moe": Architecture(
-        RopeMode.NEOX, configure_experts, attention=_ATTENTION, feed_forward=Experts()
-    ),
+    "qwen3": _DENSE,
+    "qwen3moe": _MIXTURE,
+    "qwen3vl": _DENSE,
+    "qwen3vlmoe": _MIXTURE,
 }

@@ -45,12 +45,22 @@ _FILES = {
     "llama": {
         "llama": "LlamaForCausalLM LLaMAForCausalLM LlamaModel",
         "mistral": "MistralForCausalLM",
+        "mistral3": "Ministral3ForCausalLM Mistral3ForConditionalGeneration",
         "mixtral": "MixtralForCausalLM",
         "arcee": "ArceeForCausalLM",
         "bitnet": "BitnetForCausalLM BitNetForCausalLM",
         "granite": "GraniteForCausalLM",
         "granitemoe": "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM",
         "smollm3": "SmolLM3ForCausalLM",
+    },
+    "mixtures": {
+        "dots1": "Dots1ForCausalLM",
+        "ernie4_5-moe": "Ernie4_5_MoeForCausalLM",
+        "exaone-moe": "ExaoneMoEForCausalLM ExaoneMoeForCausalLM",
+        "glm4moe": "Glm4MoeForCausalLM",
+        "hunyuan-dense": "HunYuanDenseV1ForCausalLM",
+        "hunyuan-moe": "HunYuanMoEV1ForCausalLM",
+        "minimax-m2": "MiniMaxM2ForCausalLM",
     },
     "mamba": {"mamba": "MambaForCausalLM MambaLMHeadModel", "mamba2": "Mamba2ForCausalLM"},
     "olmo": {
@@ -71,6 +81,9 @@ _FILES = {
     "qwen": {
         "qwen2": "Qwen2ForCausalLM Qwen2Model",
         "qwen2moe": "Qwen2MoeForCausalLM",
+        "qwen2vl": "Qwen2VLForConditionalGeneration Qwen2_5_VLForConditionalGeneration",
+        "qwen3vl": "Qwen3VLForConditionalGeneration",
+        "qwen3vlmoe": "Qwen3VLMoeForConditionalGeneration",
         "qwen3": "Qwen3ForCausalLM Qwen3Model",
         "qwen3moe": "Qwen3MoeForCausalLM",
     },

@@ -12,7 +12,7 @@ from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, token_id
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "MTP_NAMES", "glm_moe_vocab"]
 
 
 def _common(c: Config) -> Pairs:
@@ -86,7 +86,8 @@ def _change(c: Config, name: str, values: Values) -> Named:
     yield (f"{stem}.weight" if stem.endswith("mlp.experts.down_proj") else name), values
 
 
-def _flash_vocab(c: Config) -> Vocabulary:
+def glm_moe_vocab(c: Config) -> Vocabulary:
+    """The vocabulary of GLM 4.5 and later, whose texts begin with [gMASK]."""
     special = SpecialTokens(c, merges=True)
     plain = (pair for pair in glm_vocab(c) if not _is_special(pair[0]))
     yield from plain
@@ -101,14 +102,18 @@ def _is_special(key: str) -> bool:
     return key not in {f"tokenizer.ggml.{name}" for name in names}
 
 
-_NAMES = {
+MTP_NAMES = {
+    "eh_proj": "nextn.eh_proj", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm",
+    "embed_tokens": "nextn.embed_tokens", "shared_head.head": "nextn.shared_head_head",
+    "shared_head.norm": "nextn.shared_head_norm",
+}  # fmt: skip
+"""Names of the tensors of layers that draft tokens, beside those of a layer."""
+
+_NAMES = MTP_NAMES | {
     "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
     "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
     "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
     "self_attn.k_b_proj": "attn_k_b", "self_attn.v_b_proj": "attn_v_b",
-    "eh_proj": "nextn.eh_proj", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm",
-    "embed_tokens": "nextn.embed_tokens", "shared_head.head": "nextn.shared_head_head",
-    "shared_head.norm": "nextn.shared_head_norm",
 }  # fmt: skip
 _DEFAULTS = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "head_dim": 64}
 
@@ -122,7 +127,7 @@ FAMILIES = {
         common=_common,
         names=_NAMES,
         change=_change,
-        vocab=_flash_vocab,
+        vocab=glm_moe_vocab,
         defaults={"rope_theta": 10000.0, "rms_norm_eps": 1e-5},
     ),
 }

@@ -62,6 +62,13 @@ def _smollm3_keys(c: Config) -> Pairs:
         raise c.bad("no_rope_layers", "is not every fourth layer, which weft needs here")
 
 
+def _mistral3_keys(c: Config) -> Pairs:
+    yield from llama_keys(c)
+    if c.get("model_type") == "ministral3":
+        yield "rope.scaling.yarn_log_multiplier", float(c.rope["mscale_all_dim"])
+        yield "attention.temperature_scale", float(c.rope["llama_4_scaling_beta"])
+
+
 def _arcee_keys(c: Config) -> Pairs:
     yield from llama_keys(c)
     yield from pooling_keys(c)
@@ -127,6 +134,14 @@ FAMILIES = {
     ),
     "mistral": Family(
         "llama", llama_keys, extra=llama3_factors, vocab=llama, defaults=DERIVED, adjacent=True
+    ),
+    "mistral3": Family(
+        "mistral3",
+        _mistral3_keys,
+        extra=llama3_factors,
+        vocab=llama,
+        defaults=DERIVED,
+        adjacent=True,
     ),
     "mixtral": Family(
         "llama",

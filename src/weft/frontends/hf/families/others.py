@@ -10,7 +10,7 @@ from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece, token_id
 
-__all__ = ["FAMILIES", "glm_vocab"]
+__all__ = ["FAMILIES", "ernie_parts", "ernie_vocab", "exaone_keys", "glm_vocab"]
 
 _BEHIND = {
     "post_attention_layernorm": "post_attention_norm",
@@ -18,7 +18,8 @@ _BEHIND = {
 }
 
 
-def _ernie_vocab(c: Config) -> Vocabulary:
+def ernie_vocab(c: Config) -> Vocabulary:
+    """The vocabulary of ERNIE 4.5."""
     if not has(c, "tokenizer.model"):
         yield from llama(c)
         return
@@ -28,7 +29,7 @@ def _ernie_vocab(c: Config) -> Vocabulary:
         yield "tokenizer.ggml.add_space_prefix", settings["add_prefix_space"]
 
 
-def _ernie_parts(c: Config, name: str, values: Values) -> Named:
+def ernie_parts(c: Config, name: str, values: Values) -> Named:
     """Takes fused projections apart."""
     name = name.replace("ernie.", "model.")
     if "qkv_proj" in name:
@@ -43,7 +44,8 @@ def _ernie_parts(c: Config, name: str, values: Values) -> Named:
         yield name, values
 
 
-def _exaone_keys(c: Config) -> Pairs:
+def exaone_keys(c: Config) -> Pairs:
+    """The vocabulary's size and the windows."""
     yield "vocab_size", c.count("vocab_size")
     pattern = c.get("sliding_window_pattern")
     default = None
@@ -121,12 +123,12 @@ _ROTARY = {"rope_theta": 10000.0}
 FAMILIES = {
     "ernie4_5": Family(
         "ernie4_5",
-        change=_ernie_parts,
-        vocab=_ernie_vocab,
+        change=ernie_parts,
+        vocab=ernie_vocab,
         defaults={"rope_theta": 500000.0, "head_dim": 128},
     ),
     "exaone4": Family(
-        "exaone4", _exaone_keys, names=_BEHIND, extra=llama3_factors, defaults=_ROTARY
+        "exaone4", exaone_keys, names=_BEHIND, extra=llama3_factors, defaults=_ROTARY
     ),
     "glm4": Family(
         "glm4",

@@ -25,6 +25,24 @@ def expert_keys(c: Config) -> Pairs:
             yield key, c[name]
 
 
+def _vision_keys(c: Config) -> Pairs:
+    yield from pooling_keys(c)
+    yield from expert_keys(c)
+    vision = c.get("vision_config") or {}
+    yield "n_deepstack_layers", len(vision.get("deepstack_visual_indexes", ()))
+
+
+def _split_transposed(c: Config, name: str, values: Values) -> Named:
+    """Qwen3-VL's experts, whose matrices are transposed in the files of the makers, not in those
+    that transformers saves today."""
+    if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        n, rows, columns = values.shape
+        width = c["moe_intermediate_size"]
+        if (rows, columns) in ((c.n_embd, 2 * width), (width, c.n_embd)):
+            values = values.through(lambda x: x.swapaxes(-1, -2), (n, columns, rows))
+    yield from split_experts(c, name, values)
+
+
 def split_experts(c: Config, name: str, values: Values) -> Named:
     """Takes gate and up apart where the folder has the experts of a layer as one tensor each."""
     stem = name.removesuffix(".weight")
@@ -45,6 +63,11 @@ _ROTARY = {"rope_theta": 10000.0}
 FAMILIES = {
     "qwen2": Family("qwen2", pooling_keys, vocab=_vocab, defaults=_ROTARY),
     "qwen2moe": Family("qwen2moe", expert_keys, change=split_experts, defaults=_ROTARY),
+    "qwen2vl": Family("qwen2vl", vocab=_vocab, defaults=_ROTARY),
+    "qwen3vl": Family("qwen3vl", _vision_keys, vocab=_vocab, defaults={**_ROTARY, "head_dim": 128}),
+    "qwen3vlmoe": Family(
+        "qwen3vlmoe", _vision_keys, change=_split_transposed, vocab=_vocab, defaults=_ROTARY
+    ),
     "qwen3": Family("qwen3", pooling_keys, vocab=_vocab, defaults={**_ROTARY, "head_dim": 128}),
     "qwen3moe": Family("qwen3moe", expert_keys, change=split_experts, defaults=_ROTARY),
 }
