@@ -49,6 +49,14 @@ GPT = {"vocab_size": 400, "n_layer": 2, "n_head": 4}
 
 # the class of transformers, its options beside SHAPE or instead of it, and the tokenizer
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "apertus": ("Apertus", SHAPE, "llama3"),
+    "dbrx": ("Dbrx", {"vocab_size": 400, "d_model": 32, "n_heads": 4, "n_layers": 2,
+                      "max_seq_len": 64, "attn_config": {"kv_n_heads": 2, "clip_qkv": 2.0,
+                                                         "rope_theta": 10000.0},
+                      "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 2,
+                                     "hidden_size": 32}}, "llama3"),
+    "starcoder": ("GPTBigCode", GPT | {"n_embd": 32, "n_positions": 64, "bos_token_id": 0,
+                                       "eos_token_id": 0}, "gpt2"),
     "arcee": ("Arcee", SHAPE | {"hidden_act": "relu2"}, "llama3"),
     "bert": ("Bert", NO_KV, "words"),
     "bloom": ("Bloom", GPT | {"hidden_size": 32}, "gpt2"),

@@ -210,6 +210,8 @@ class ModelConfig:
     """Factor of attention scores; 0: 1 / sqrt(head size)."""
     temperature: Temperature | None = None
     """How queries are scaled by their position; None: they are not."""
+    activation: tuple[tuple[float, ...], ...] = ()
+    """Parameters of the activation of each layer, where it has some."""
     heads_last: bool = False
     """True if the norms of queries and keys are behind the rotation."""
     attn_softcap: float = 0.0

@@ -224,6 +224,15 @@ class Keys:
             raise self.bad(key, value, "finite" if above is None else f"above {above}")
         return value
 
+    def plain_numbers(self, key: str, n_layer: int) -> tuple[float, ...]:
+        """A finite float for each layer, from a key without the architecture in front. Raises
+        FormatError if the array is missing or short."""
+        values = self.file.get_array(key)
+        if len(values) < n_layer or not np.isfinite(values[:n_layer]).all():
+            wanted = f"a number for each of {n_layer} layers"
+            raise self.bad(key, f"an array of {len(values)}", wanted)
+        return tuple(float(v) for v in values[:n_layer])
+
     def flag(self, key: str, default: bool) -> bool:
         """A boolean value."""
         return self.file.get_bool(f"{self.arch}.{key}", default)

@@ -14,7 +14,7 @@ from weft.dtype import DType, find_dtype
 from weft.errors import FormatError
 from weft.frontends.gguf.shards import write_shards
 from weft.frontends.gguf.writer import TensorSource, encode_value
-from weft.frontends.hf.family import is_f32
+from weft.frontends.hf.family import Family, is_f32
 from weft.frontends.hf.folder import FILE_TYPES, Folder, is_some, read_folder, stored_bytes
 from weft.frontends.hf.general import general_keys
 from weft.frontends.hf.values import Values
@@ -63,7 +63,7 @@ def convert_folder(
     report: list[ConvertedTensor] = []
     rows: list[TensorSource] = []
     for tensor, values in folder.tensors:
-        dtype = _type_of(tensor, values, kind)
+        dtype = _type_of(folder.family, tensor, values, kind)
 
         def make(
             tensor: str = tensor, values: Values = values, dtype: DType = dtype
@@ -103,11 +103,11 @@ def _guessed(folder: Folder) -> str:
     return "f16"
 
 
-def _type_of(name: str, values: Values, kind: str) -> DType:
+def _type_of(family: Family, name: str, values: Values, kind: str) -> DType:
     if values.packed is not None:
         return find_dtype(values.kind)
     stem = name.removesuffix(".weight")
-    if is_f32(name, len(values.shape)):
+    if is_f32(family, name, len(values.shape)):
         return find_dtype("f32")
     dtype = find_dtype("f16" if kind.startswith("tq") and stem in _WIDE else kind)
     return dtype if values.shape[-1] % dtype.block == 0 else find_dtype("f16")

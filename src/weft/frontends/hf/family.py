@@ -117,6 +117,8 @@ class Family:
     adjacent: bool = False
     """True if converters put the rows of queries and keys in the order in which adjacent pairs
     rotate. Loaded straight, they stay as they are, and halves rotate."""
+    f32_routers: bool = True
+    """False if routers have the type of other matrices."""
     experts: tuple[str, ...] = ("down_proj", "gate_proj", "up_proj")
     """The matrices of an expert, in the order in which converters write them."""
 
@@ -147,14 +149,14 @@ def _suffix(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def is_f32(name: str, n_dims: int) -> bool:
+def is_f32(family: Family, name: str, n_dims: int) -> bool:
     """True if the tensor of that GGUF name is float32 in a file of any type."""
     stem = re.sub(r"^blk\.\d+\.", "", name)
     return (
         n_dims <= 1
         or name.endswith("_norm.weight")
         or not name.endswith(".weight")
-        or stem.removesuffix(".weight") in _F32
+        or (stem.removesuffix(".weight") in _F32 and family.f32_routers)
     )
 
 

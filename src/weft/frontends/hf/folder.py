@@ -60,7 +60,7 @@ class Folder:
 
     def _whole(self, pairs: Pairs, file_type: int) -> Iterator[tuple[str, object]]:
         for key, value in pairs:
-            whole = key.startswith(("general.", "tokenizer."))
+            whole = key.startswith(("general.", "tokenizer.", "xielu."))
             name = key if whole else f"{self.family.arch}.{key}"
             yield name, file_type if key == "general.file_type" else value
 
@@ -104,7 +104,7 @@ def open_folder(path: str | os.PathLike[str], *, adjacent: bool = False) -> GGUF
 
 
 def _info(folder: Folder, name: str, values: Values) -> TensorInfo:
-    dtype = find_dtype("f32" if is_f32(name, len(values.shape)) else values.kind)
+    dtype = find_dtype("f32" if is_f32(folder.family, name, len(values.shape)) else values.kind)
     ne = values.shape[::-1] or (1,)
     if len(ne) > 4 or 0 in ne:
         raise FormatError(f"{folder.path}: tensor {name} has the sizes {list(ne)}")

@@ -16,11 +16,13 @@ from weft.llm.models.architecture import Architecture
 __all__ = ["ARCHITECTURES", "Architecture", "find_architecture"]
 
 _FILES = {
+    "apertus": ("apertus",),
     "arcee": ("arcee",),
     "bert": ("bert", "nomic-bert"),
     "bitnet": ("bitnet",),
     "bloom": ("bloom",),
     "commandr": ("command-r", "cohere2"),
+    "dbrx": ("dbrx",),
     "deepseek2": ("deepseek2",),
     "dots1": ("dots1",),
     "ernie": ("ernie4_5", "ernie4_5-moe"),
@@ -30,10 +32,10 @@ _FILES = {
     "gemma2": ("gemma2",),
     "gemma3": ("gemma3",),
     "glm4": ("chatglm", "glm4", "glm4moe"),
-    "gpt2": ("gpt2",),
+    "gpt2": ("gpt2", "starcoder"),
     "gptneox": ("gptneox",),
     "gptoss": ("gpt-oss",),
-    "granite": ("granite", "granitemoe"),
+    "granite": ("granite", "granitemoe", "minicpm"),
     "hunyuan": ("hunyuan-dense", "hunyuan-moe"),
     "lfm2": ("lfm2",),
     "llama": ("llama", "mistral3"),

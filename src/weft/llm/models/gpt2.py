@@ -1,5 +1,7 @@
 """GPT-2 (Radford et al., 2019): learned positions, LayerNorm, and a feed-forward layer of two
-matrices around GELU."""
+matrices around GELU.
+
+StarCoder (arXiv 2305.06161) has one key and value head for all query heads."""
 
 from __future__ import annotations
 
@@ -19,4 +21,6 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
     return replace(c.without_rope(), n_positions=c.n_ctx_train)
 
 
-ARCHITECTURES = {"gpt2": Architecture(RopeMode.NEOX, configure, norm=LAYER, feed_forward=Mlp())}
+_GPT2 = Architecture(RopeMode.NEOX, configure, norm=LAYER, feed_forward=Mlp())
+
+ARCHITECTURES = {"gpt2": _GPT2, "starcoder": _GPT2}

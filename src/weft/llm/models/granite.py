@@ -1,6 +1,8 @@
 """Granite 3 (IBM, 2024): LLaMA's blocks with four constants: factors of embeddings, of attention
 scores and of the outputs that a layer adds to the residual, and a divisor of logits.
 
+MiniCPM (arXiv 2404.06395) has the same factors.
+
 The mixture of experts (granitemoe) may have a shared expert, whose output is added."""
 
 from __future__ import annotations
@@ -37,4 +39,4 @@ class Granite(Architecture):
 
 _GRANITE = Granite(RopeMode.NORMAL, configure, feed_forward=Experts(shared="added"))
 
-ARCHITECTURES = {"granite": _GRANITE, "granitemoe": _GRANITE}
+ARCHITECTURES = {"granite": _GRANITE, "granitemoe": _GRANITE, "minicpm": _GRANITE}

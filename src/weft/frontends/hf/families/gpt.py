@@ -24,6 +24,17 @@ def _gpt2_keys(c: Config) -> Pairs:
     yield "general.file_type", None
 
 
+def _starcoder_keys(c: Config) -> Pairs:
+    yield "context_length", c["n_positions"]
+    yield "embedding_length", c.n_embd
+    yield "feed_forward_length", 4 * c.n_embd
+    yield "block_count", c.n_layer
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", 1
+    yield "attention.layer_norm_epsilon", float(c.get("layer_norm_epsilon", 1e-5))
+    yield "general.file_type", None
+
+
 def _transposed(c: Config, name: str, values: Values) -> Named:
     """GPT-2's matrices are stored with inputs outermost."""
     if name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
@@ -185,6 +196,19 @@ FAMILIES = {
             **_BLOOM_NAMES,
             "ln_mlp": "attn_norm",
             "ln_attn": "attn_norm_2",
+        },
+    ),
+    "starcoder": Family(
+        "starcoder",
+        common=_starcoder_keys,
+        outer={"wpe": "position_embd"},
+        names={
+            "ln_1": "attn_norm",
+            "ln_2": "ffn_norm",
+            "attn.c_attn": "attn_qkv",
+            "attn.c_proj": "attn_output",
+            "mlp.c_fc": "ffn_up",
+            "mlp.c_proj": "ffn_down",
         },
     ),
     "starcoder2": Family(

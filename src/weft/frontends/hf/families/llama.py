@@ -7,10 +7,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs, pooling_keys
-from weft.frontends.hf.values import Values
+from weft.frontends.hf.safetensors import open_shards
+from weft.frontends.hf.values import Values, stored_values
 from weft.frontends.hf.vocab import llama, sentencepiece
 
 __all__ = ["FAMILIES", "llama3_factors", "llama_keys"]
@@ -36,19 +38,20 @@ def llama3_factors(c: Config) -> Named:
     base, dim = float(rope.get("rope_theta", 10000.0)), c.head_dim
     # single precision, step by step, as the reference's converter computes them
     powers = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
-    frequencies = np.float32(1.0) / np.power(np.float32(base), powers)
+    frequencies = np.float32(1.0) / np.power(base, powers.astype(np.float64)).astype(np.float32)
     factor = rope.get("factor", 8.0)
     low, high = rope.get("low_freq_factor", 1.0), rope.get("high_freq_factor", 4.0)
     seen = rope.get("original_max_position_embeddings", 8192)
     factors = []
+    one = np.float32(1)  # quotients are products with reciprocals there
     for frequency in frequencies:
-        length = np.float32(2 * math.pi) / frequency
+        length = np.float32(2 * math.pi) * (one / frequency)
         if length < np.float32(seen / high):
             factors.append(np.float32(1))
         elif length > np.float32(seen / low):
             factors.append(np.float32(factor))
         else:
-            smooth = (np.float32(seen) / length - np.float32(low)) / np.float32(high - low)
+            smooth = (np.float32(seen) * (one / length) - np.float32(low)) / np.float32(high - low)
             inverse = (np.float32(1) - smooth) / np.float32(factor) + smooth
             factors.append(np.float32(1) / inverse)
     array = np.array(factors, np.float32)
@@ -67,6 +70,31 @@ def _mistral3_keys(c: Config) -> Pairs:
     if c.get("model_type") == "ministral3":
         yield "rope.scaling.yarn_log_multiplier", float(c.rope["mscale_all_dim"])
         yield "attention.temperature_scale", float(c.rope["llama_4_scaling_beta"])
+
+
+def _minicpm_keys(c: Config) -> Pairs:
+    yield "embedding_scale", float(c["scale_emb"])
+    yield "residual_scale", c["scale_depth"] / c.n_layer**0.5
+    yield "logit_scale", c.n_embd / c["dim_model_base"]
+
+
+_XIELU = ("alpha_n", "alpha_p", "beta", "eps")
+
+
+def _xielu_keys(c: Config) -> Pairs:
+    """Apertus' activation has parameters per layer, which are metadata."""
+    stored = open_shards(c.folder)
+    for name in _XIELU:
+        each = [stored.get(f"model.layers.{il}.mlp.act_fn.{name}") for il in range(c.n_layer)]
+        column = [stored_values(t).load().item() for t in each if t is not None]
+        if len(column) < c.n_layer:
+            raise FormatError(f"{c.folder}: tensors mlp.act_fn.{name} are missing")
+        yield f"xielu.{name}", np.array(column, np.float32)
+
+
+def _without_xielu(c: Config, name: str, values: Values) -> Named:
+    if ".mlp.act_fn." not in name:
+        yield name, values
 
 
 def _arcee_keys(c: Config) -> Pairs:
@@ -175,6 +203,17 @@ FAMILIES = {
         vocab=llama,
         defaults=ROTARY,
         adjacent=True,
+    ),
+    "minicpm": Family("minicpm", _minicpm_keys, vocab=llama, defaults=ROTARY, adjacent=True),
+    "apertus": Family(
+        "apertus",
+        llama_keys,
+        first=_xielu_keys,
+        names={"attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm"},
+        change=_without_xielu,
+        extra=llama3_factors,
+        vocab=llama,
+        defaults={"rope_theta": 12e6},
     ),
     "bitnet": Family(
         "bitnet",

@@ -1,5 +1,5 @@
 """Mixtures of experts with a difference or two: dots.llm1, ERNIE 4.5, K-EXAONE, GLM 4.5, Hunyuan,
-MiniMax-M2."""
+MiniMax-M2, DBRX."""
 
 from __future__ import annotations
 
@@ -136,6 +136,38 @@ def _minimax_keys(c: Config) -> Pairs:
 
 
 _HEADS = {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"}
+
+
+def _dbrx_keys(c: Config) -> Pairs:
+    attention, layer = c["attn_config"], c["ffn_config"]
+    yield "block_count", c.n_layer
+    yield "context_length", c["max_seq_len"]
+    yield "embedding_length", c.n_embd
+    yield "feed_forward_length", layer["ffn_hidden_size"]
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", attention["kv_n_heads"]
+    yield "rope.freq_base", float(attention["rope_theta"])
+    yield "attention.clamp_kqv", float(attention["clip_qkv"])
+    yield "expert_count", layer["moe_num_experts"]
+    yield "expert_used_count", layer["moe_top_k"]
+    yield "attention.layer_norm_epsilon", 1e-5
+    yield "general.file_type", None
+
+
+def _dbrx_change(c: Config, name: str, values: Values) -> Named:
+    """Experts are stacked along the rows."""
+    part = name.rpartition(".")[2]
+    if ".experts.mlp." not in name or part not in ("w1", "v1", "w2"):
+        yield name, values
+        return
+    n, width = c["ffn_config"]["moe_num_experts"], c.n_embd
+    stack = values.reshaped(n, values.shape[0] // n, width)
+    if part == "w2":
+        shape = (n, width, stack.shape[1])
+        stack = stack.through(lambda x: x.swapaxes(1, 2), shape)
+    yield f"{name}.weight", stack
+
+
 _ROTARY = {"rope_theta": 10000.0}
 
 FAMILIES = {
@@ -188,5 +220,22 @@ FAMILIES = {
         names={"block_sparse_moe.e_score_correction": "exp_probs_b"},
         defaults=_ROTARY,
         experts=("w1", "w2", "w3"),
+    ),
+    "dbrx": Family(
+        "dbrx",
+        common=_dbrx_keys,
+        f32_routers=False,
+        change=_dbrx_change,
+        outer={"norm_f": "output_norm"},
+        names={
+            "norm_attn_norm.norm_1": "attn_norm",
+            "norm_attn_norm.norm_2": "attn_output_norm",
+            "norm_attn_norm.attn.Wqkv": "attn_qkv",
+            "norm_attn_norm.attn.out_proj": "attn_output",
+            "ffn.router.layer": "ffn_gate_inp",
+            "ffn.experts.mlp.w1": "ffn_gate_exps",
+            "ffn.experts.mlp.v1": "ffn_up_exps",
+            "ffn.experts.mlp.w2": "ffn_down_exps",
+        },
     ),
 }
