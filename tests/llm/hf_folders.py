@@ -60,6 +60,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "arcee": ("Arcee", SHAPE | {"hidden_act": "relu2"}, "llama3"),
     "bert": ("Bert", NO_KV, "words"),
     "bloom": ("Bloom", GPT | {"hidden_size": 32}, "gpt2"),
+    "chatglm": ("Glm", SHAPE | {"head_dim": 8, "pad_token_id": 0}, "llama3"),
     "cohere": ("Cohere", SHAPE | TIED, "gpt2"),
     "cohere2": ("Cohere2", SHAPE | TIED | {"sliding_window": 6}, "gpt2"),
     "deepseek2": ("DeepseekV2", SHAPE | LATENT | {"q_lora_rank": None, "n_group": 1}, "qwen2"),

@@ -76,6 +76,7 @@ _FILES = {
     "others": {
         "ernie4_5": "Ernie4_5ForCausalLM Ernie4_5_ForCausalLM",
         "exaone4": "Exaone4ForCausalLM",
+        "chatglm": "GlmForCausalLM ChatGLMModel ChatGLMForConditionalGeneration",
         "glm4": "Glm4ForCausalLM",
         "nemotron": "NemotronForCausalLM",
         "seed_oss": "SeedOssForCausalLM",

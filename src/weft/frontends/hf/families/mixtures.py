@@ -13,6 +13,7 @@ from weft.frontends.hf.families.qwen import expert_keys, split_experts
 from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.values import Values
+from weft.frontends.hf.vocab import Vocabulary, bpe
 
 __all__ = ["FAMILIES"]
 
@@ -55,8 +56,6 @@ def _ernie_change(c: Config, name: str, values: Values) -> Named:
     if name.startswith("model.mtp_"):
         return
     name = name.replace("moe_statics.e_score", "e_score")
-    if name.endswith("e_score_correction.bias"):
-        values = values.reshaped(values.size)
     for new, changed in ernie_parts(c, name, values):
         yield from split_experts(c, new, changed)
 
@@ -138,6 +137,15 @@ def _minimax_keys(c: Config) -> Pairs:
 _HEADS = {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"}
 
 
+def _hunyuan_vocab(c: Config) -> Vocabulary:
+    yield from bpe(c)
+    if c.get("eod_token_id") is not None:
+        yield "tokenizer.ggml.eos_token_id", c["eod_token_id"]
+    ends = c.json("generation_config.json").get("eos_token_id")
+    if isinstance(ends, list) and len(ends) >= 2:
+        yield "tokenizer.ggml.eot_token_id", ends[0]
+
+
 def _dbrx_keys(c: Config) -> Pairs:
     attention, layer = c["attn_config"], c["ffn_config"]
     yield "block_count", c.n_layer
@@ -199,11 +207,17 @@ FAMILIES = {
         defaults={**_ROTARY, "head_dim": 128},
     ),
     "hunyuan-dense": Family(
-        "hunyuan-dense", _plain_rope, names=_HEADS, change=_untied, defaults=_ROTARY
+        "hunyuan-dense",
+        _plain_rope,
+        vocab=_hunyuan_vocab,
+        names=_HEADS,
+        change=_untied,
+        defaults=_ROTARY,
     ),
     "hunyuan-moe": Family(
         "hunyuan-moe",
         _hunyuan_keys,
+        vocab=_hunyuan_vocab,
         names={
             **_HEADS,
             "mlp.gate.wg": "ffn_gate_inp",

@@ -81,6 +81,31 @@ def _glm_keys(c: Config) -> Pairs:
     yield "rope.dimension_count", int(c.head_dim * part)
 
 
+def _chat_vocab(c: Config) -> Vocabulary:
+    """The same without a BOS of its own."""
+    special = SpecialTokens(c, merges=True)
+    yield from (pair for pair in bpe(c) if not pair[0].startswith(_SPECIAL_KEYS))
+    for kind, text in (("eos", "<|endoftext|>"), ("eot", "<|user|>"), ("unk", "<|endoftext|>")):
+        special.set(kind, token_id(c, text))
+    yield from special.keys()
+
+
+def _chat_keys(c: Config) -> Pairs:
+    width = c.n_embd
+    yield "context_length", c.get("seq_length", width)
+    yield "embedding_length", width
+    yield "feed_forward_length", c.first("ffn_hidden_size", "intermediate_size") or 4 * width
+    yield "block_count", c.n_layer
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", c.get("multi_query_group_num", c.n_head_kv)
+    yield "attention.layer_norm_rms_epsilon", float(c.get("layernorm_epsilon", 1e-5))
+    yield "general.file_type", None
+    dim = c.get("attention_dim", width // c.n_head)
+    yield "rope.dimension_count", int(dim * c.rope.get("partial_rotary_factor", 0.5))
+    yield "tokenizer.ggml.add_bos_token", False
+    yield "rope.freq_base", float(10000 * c.get("rope_ratio", 1))
+
+
 def _nemotron_keys(c: Config) -> Pairs:
     yield "vocab_size", c.count("vocab_size")
     eps = c.first("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
@@ -129,6 +154,12 @@ FAMILIES = {
     ),
     "exaone4": Family(
         "exaone4", exaone_keys, names=_BEHIND, extra=llama3_factors, defaults=_ROTARY
+    ),
+    "chatglm": Family(
+        "chatglm",
+        common=_chat_keys,
+        vocab=_chat_vocab,
+        defaults={**_ROTARY, "partial_rotary_factor": 0.5},
     ),
     "glm4": Family(
         "glm4",

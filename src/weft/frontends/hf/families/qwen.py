@@ -38,7 +38,8 @@ def _split_transposed(c: Config, name: str, values: Values) -> Named:
     if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
         n, rows, columns = values.shape
         width = c["moe_intermediate_size"]
-        if (rows, columns) in ((c.n_embd, 2 * width), (width, c.n_embd)):
+        today = rows == columns and str(c.get("transformers_version", "")).startswith("5")
+        if (rows, columns) in ((c.n_embd, 2 * width), (width, c.n_embd)) and not today:
             values = values.through(lambda x: x.swapaxes(-1, -2), (n, columns, rows))
     yield from split_experts(c, name, values)
 
