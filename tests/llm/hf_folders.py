@@ -45,6 +45,11 @@ SHARED = MOE | {"n_routed_experts": 4, "n_shared_experts": 2, "first_k_dense_rep
                 "routed_scaling_factor": 1.5, "norm_topk_prob": True}  # fmt: skip
 PARTIAL = {"head_dim": 16, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5,
                                                "rope_type": "default"}}  # fmt: skip
+PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+BOTH_ROPES = {"full_attention": PLAIN, "sliding_attention": PLAIN | {"rope_theta": 100.0}}
+HALF_ROPE = BOTH_ROPES | {"full_attention": PLAIN | {"partial_rotary_factor": 0.5}}
+WINDOWS = {"sliding_window": 6, "num_hidden_layers": 4, "head_dim": 16,
+           "layer_types": ["full_attention"] + ["sliding_attention"] * 3}  # fmt: skip
 GPT = {"vocab_size": 400, "n_layer": 2, "n_head": 4}
 
 # the class of transformers, its options beside SHAPE or instead of it, and the tokenizer
@@ -57,12 +62,19 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
                                      "hidden_size": 32}}, "llama3"),
     "starcoder": ("GPTBigCode", GPT | {"n_embd": 32, "n_positions": 64, "bos_token_id": 0,
                                        "eos_token_id": 0}, "gpt2"),
+    "afmoe": ("Afmoe", SHAPE | MOE | {
+        "head_dim": 16, "num_hidden_layers": 4, "sliding_window": 6, "mup_enabled": True,
+        "num_dense_layers": 1, "route_scale": 1.5}, "llama3"),
     "arcee": ("Arcee", SHAPE | {"hidden_act": "relu2"}, "llama3"),
     "bert": ("Bert", NO_KV, "words"),
     "bloom": ("Bloom", GPT | {"hidden_size": 32}, "gpt2"),
     "chatglm": ("Glm", SHAPE | {"head_dim": 8, "pad_token_id": 0}, "llama3"),
     "cohere": ("Cohere", SHAPE | TIED, "gpt2"),
     "cohere2": ("Cohere2", SHAPE | TIED | {"sliding_window": 6}, "gpt2"),
+    "cohere2 moe": ("Cohere2Moe", SHAPE | MOE | WINDOWS | TIED | {
+        "first_k_dense_replace": 1, "num_shared_experts": 2, "expert_selection_fn": "sigmoid"},
+        "gpt2"),
+    "cohere2 rms": ("Cohere2Moe", SHAPE | MOE | WINDOWS | TIED | {"rms_norm_eps": None}, "gpt2"),
     "deepseek2": ("DeepseekV2", SHAPE | LATENT | {"q_lora_rank": None, "n_group": 1}, "qwen2"),
     "deepseek3": ("DeepseekV3", SHAPE | LATENT | {"q_lora_rank": 24, "n_group": 2}, "qwen2"),
     "distilbert": ("DistilBert", {"vocab_size": 400, "dim": 32, "hidden_dim": 48, "n_layers": 2,
@@ -98,6 +110,11 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "hunyuan": ("HunYuanDenseV1", SHAPE | {"head_dim": 16}, "gpt2"),
     "hunyuan moe": ("HunYuanMoEV1", SHAPE | {"head_dim": 16, "num_experts": 4, "moe_topk": 2},
                     "gpt2"),
+    "granite windows": ("GraniteSWA", SHAPE | WINDOWS | {
+        "num_local_experts": 0, "attention_multiplier": 0.1, "logits_scaling": 3.0}, "digits"),
+    "hy_v3": ("HYV3", SHAPE | MOE | {"head_dim": 16, "num_shared_experts": 1}, "gpt2"),
+    "jais2": ("Jais2", SHAPE, "gpt2"),
+    "laguna": ("Laguna", SHAPE | MOE | WINDOWS | {"rope_parameters": HALF_ROPE}, "gpt2"),
     "lfm2": ("Lfm2", SHAPE | {"layer_types": ["conv", "full_attention"],
                               "block_multiple_of": 16}, "gpt2"),
     "llama": ("Llama", SHAPE, "pieces"),
@@ -107,6 +124,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "mamba": ("Mamba", {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2}, "gpt2"),
     "mamba2": ("Mamba2", {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2,
                           "head_dim": 8, "num_heads": 8, "n_groups": 2, "state_size": 16}, "gpt2"),
+    "mellum": ("Mellum", SHAPE | MOE | WINDOWS | {"rope_parameters": BOTH_ROPES}, "qwen2"),
     "minimax": ("MiniMaxM2", SHAPE | MIXTURE | PARTIAL, "gpt2"),
     "mistral3": ("Ministral3", SHAPE | {"head_dim": 16, "rope_parameters": TEMPERATURE}, "llama3"),
     "mixtral": ("Mixtral", SHAPE | MIXTURE, "pieces"),

@@ -28,5 +28,5 @@ def test_an_unknown_one_is_refused_with_the_known_names() -> None:
 def test_the_readme_lists_them() -> None:
     text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     start = text.index("by their names in GGUF files: ")
-    listed = text[start:].partition(": ")[2].partition(". ")[0].replace("\n", " ")
+    listed = text[start:].partition(": ")[2].replace("\n", " ").partition(". ")[0]
     assert listed.split(", ") == sorted(ARCHITECTURES)

@@ -55,12 +55,28 @@ MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "qwen2vl": ("qwen2vl", {"rope.dimension_sections": np.array([1, 1, 0, 0], np.int32)}),
     "qwen3vl": ("qwen3vl", {}),
     "qwen3vlmoe": ("qwen3vlmoe", EXPERTS),
+    "afmoe": ("afmoe", SIGMOID | WINDOW | {"block_count": 4}),
+    "apertus": ("apertus", {}),
     "dots1": ("dots1", SIGMOID),
     "ernie4_5-moe": ("ernie4_5-moe", SIGMOID | {"interleave_moe_layer_step": 2}),
     "exaone-moe": ("exaone-moe", SIGMOID | WINDOW | {"block_count": 4}),
     "glm4moe": ("glm4moe", SIGMOID | {"rope.dimension_count": 2}),
     # one layer: gains behind the rotation make scores differ by position, so later layers move
     "hunyuan-dense": ("hunyuan-dense", {"block_count": 1}),
+    "granite_swa": (
+        "granite_swa",
+        WINDOW | {"block_count": 4, "logit_scale": 2.0, "attention.rope_pattern": np.arange(4) < 2},
+    ),
+    "hy_v3": ("hy_v3", SIGMOID),
+    "jais2": ("jais2", {}),
+    "laguna": (
+        "laguna",
+        SIGMOID
+        | YARN
+        | WINDOW
+        | {"block_count": 4, "rope.dimension_count": 4, "rope.dimension_count_swa": 8},
+    ),
+    "mellum": ("mellum", EXPERTS | YARN | WINDOW | {"block_count": 4, "rope.freq_base_swa": 50.0}),
     "hunyuan-moe": ("hunyuan-moe", EXPERTS | {"block_count": 1}),
     "minimax-m2": ("minimax-m2", EXPERTS | {"rope.dimension_count": 2}),
     "qwen2": ("qwen2", {}),
@@ -114,6 +130,8 @@ def keys_of(arch: str, changes: dict[str, object]) -> dict[str, object]:
     own = {key.split(".", 1)[1]: meta.pop(key) for key in list(meta) if key.startswith("llama.")}
     own["attention.layer_norm_epsilon"] = 1e-5
     named = {f"{arch}.{key}": value for key, value in (own | changes).items()}
+    for name in ("alpha_n", "alpha_p", "beta", "eps") if arch == "apertus" else ():
+        named[f"xielu.{name}"] = np.linspace(-0.2, 0.6, 4).astype(np.float32)
     return meta | {"general.architecture": arch} | named
 
 

@@ -78,6 +78,14 @@ MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "cohere2": ("cohere2", WINDOW | {"block_count": 4, "logit_scale": 2.0}),
     "cohere2 pattern": ("cohere2", WINDOW | {"attention.sliding_window_pattern": 2}),
     "chatglm": ("chatglm", {"rope.dimension_count": 2}),
+    "cohere2moe": (
+        "cohere2moe",
+        EXPERTS
+        | WINDOW
+        | {"block_count": 4, "expert_shared_count": 2, "leading_dense_block_count": 1},
+    ),
+    "dbrx": ("dbrx", EXPERTS | {"attention.clamp_kqv": 0.8}),
+    "starcoder": ("starcoder", {"attention.head_count_kv": 1}),
     "glm4": ("glm4", {"rope.dimension_count": 2}),
     "nemotron": ("nemotron", YARN | {"rope.dimension_count": 4}),
     "deepseek2": ("deepseek2", MLA | EXPERTS),
@@ -105,7 +113,7 @@ MODELS |= {
         },
     ),
 }
-LEARNED = ("gpt2",)
+LEARNED = ("gpt2", "starcoder")
 """Those that know where they are: moved keys are of the old positions."""
 
 

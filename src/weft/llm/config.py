@@ -214,6 +214,9 @@ class ModelConfig:
     """Parameters of the activation of each layer, where it has some."""
     heads_last: bool = False
     """True if the norms of queries and keys are behind the rotation."""
+    gated_heads: bool = False
+    """True if the gate of attention, where there is one, has a number for each head, not for each
+    element."""
     attn_softcap: float = 0.0
     """Cap of attention scores s, which become cap * tanh(s / cap); 0: there is none."""
     final_softcap: float = 0.0

@@ -53,6 +53,9 @@ class Keys:
                 f"a divisor of embedding_length {n_embd} (there is no attention.key_length)",
             )
         head_dim_k = self.count("attention.key_length", head_dim)
+        # a mixture of experts without dense layers may state the width of experts alone
+        n_ff = self.count("expert_feed_forward_length", 0, least=0)
+        no_widths = (n_ff,) * n_layer if n_ff else None
         return ModelConfig(
             arch=self.arch,
             name=self.file.get_str("general.name", ""),
@@ -63,7 +66,7 @@ class Keys:
             n_blocks=n_blocks,
             heads=heads,
             heads_kv=heads_kv,
-            widths=self.per_layer("feed_forward_length", n_layer),
+            widths=self.per_layer("feed_forward_length", n_layer, no_widths),
             head_dim_k=head_dim_k,
             head_dim_v=self.count("attention.value_length", head_dim),
             rms_eps=self.number("attention.layer_norm_rms_epsilon", 1e-5),
@@ -144,23 +147,30 @@ class Keys:
         pooling: Pooling = names[number]
         return pooling
 
-    def windowed(self, period: int, n_layer: int) -> tuple[bool, ...]:
+    def windowed(self, period: int, n_layer: int, *, first: bool = False) -> tuple[bool, ...]:
         """For each layer, whether it sees only the sliding window.
 
         `attention.sliding_window_pattern` has a flag for each layer, or a period (default:
-        `period`): the last layer of each period sees everything; with period 0, no layer does."""
+        `period`): the last layer of each period (or the `first`) sees everything; with period 0, no
+        layer does."""
         key = "attention.sliding_window_pattern"
+        flags = self.flags(key, n_layer)
+        if flags:
+            return flags
+        period = self.count(key, period, least=0)
+        full_at = 0 if first else period - 1
+        return tuple(period == 0 or il % period != full_at for il in range(n_layer))
+
+    def flags(self, key: str, n_layer: int) -> tuple[bool, ...]:
+        """A flag for each layer; empty if the metadata has no array of that name."""
         full = f"{self.arch}.{key}"
         meta = self.file.metadata
-        if full in meta and meta.item_type_of(full) is not None:
-            flags = self.file.get_array(full)
-            if len(flags) < n_layer:
-                raise self.bad(
-                    key, f"an array of {len(flags)}", f"one for each of {n_layer} layers"
-                )
-            return tuple(bool(flag) for flag in flags[:n_layer])
-        period = self.count(key, period, least=0)
-        return tuple(period == 0 or il % period < period - 1 for il in range(n_layer))
+        if full not in meta or meta.item_type_of(full) is None:
+            return ()
+        flags = self.file.get_array(full)
+        if len(flags) < n_layer:
+            raise self.bad(key, f"an array of {len(flags)}", f"one for each of {n_layer} layers")
+        return tuple(bool(flag) for flag in flags[:n_layer])
 
     def rope(self, head_dim: int) -> RopeConfig:
         """The rotary embedding of heads of `head_dim` elements."""
@@ -197,6 +207,13 @@ class Keys:
             beta_fast=self.number("rope.scaling.yarn_beta_fast", 32.0),
             beta_slow=self.number("rope.scaling.yarn_beta_slow", 1.0),
             log_multiplier=multiplier,
+        )
+
+    def local_rope(self, c: ModelConfig) -> RopeConfig:
+        """The rotary embedding of layers with a window, where these are never scaled."""
+        return RopeConfig(
+            self.count("rope.dimension_count_swa", c.rope.n_dims),
+            self.number("rope.freq_base_swa", c.rope.freq_base, above=0.0),
         )
 
     def _yarn_attn_factor(self, factor: float) -> float:

@@ -30,9 +30,9 @@ class Experts:
 
     dense: Part | None = Gated()
     """The feed-forward part of dense layers; None: every file has experts."""
-    shared: Literal["", "added", "gated"] = ""
-    """Experts that every token uses: `gated` by a sigmoid of their own, or `added` if the file has
-    them; empty: there are none."""
+    shared: Literal["", "added", "averaged", "gated"] = ""
+    """Experts that every token uses: `gated` by a sigmoid of their own, or `added` or `averaged`
+    with the mixture if the file has them; empty: there are none."""
     softmax_first: bool = True
     """True takes the softmax over all experts, False over the chosen ones only."""
     renormalise: bool = True
@@ -79,10 +79,13 @@ class Experts:
             always = G.mul(_SHARED(step, w, il, x), gate)
             return G.add(self.mixture(layer, x, moe), always)
         y = self.mixture(layer, x, moe)
-        return G.add(y, _SHARED(step, w, il, x)) if self._has_shared(moe) else y
+        if not self._has_shared(moe):
+            return y
+        y = G.add(y, _SHARED(step, w, il, x))
+        return G.scale(y, 0.5) if self.shared == "averaged" else y
 
     def _has_shared(self, moe: MoeConfig) -> bool:
-        return self.shared == "gated" or (self.shared == "added" and moe.n_ff_shared > 0)
+        return self.shared == "gated" or (self.shared != "" and moe.n_ff_shared > 0)
 
     def mixture(self, w: Weights, x: Tensor, moe: MoeConfig) -> Tensor:
         """The outputs of the chosen experts for each token of x [n_embd, n_tokens], summed with the
@@ -126,8 +129,9 @@ def _best_experts(w: Weights, scores: Tensor, moe: MoeConfig) -> Tensor:
     are chosen from whose best two experts have the largest sum (DeepSeek-V3, arXiv 2412.19437), or,
     where weights are a softmax, whose best expert is best (DeepSeek-V2, arXiv 2405.04434)."""
     n_expert, n_tokens, _, _ = scores.ne
-    if "exp_probs_b.bias" in w:
-        scores = G.add(scores, w["exp_probs_b.bias"])
+    bias = w.get("exp_probs_b.bias", w.get("exp_probs_b"))
+    if bias is not None:
+        scores = G.add(scores, bias)
     if moe.n_group > 1:
         size = moe.n_expert // moe.n_group
         groups = G.reshape(scores, size, moe.n_group, n_tokens)

@@ -126,6 +126,8 @@ class Attention:
     heads: HeadNorm | None = None
     sinks: bool = False
     """True if each head has a learned logit that counts only in the denominator of the softmax."""
+    gate: Callable[[Tensor], Tensor] | None = None
+    """The activation of the gate of the heads' results; None: there is no gate."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """The projections, norms of heads, and sinks."""
@@ -134,6 +136,9 @@ class Attention:
             yield from self.heads.rows(c, il)
         if self.sinks:
             yield need(f"blk.{il}.attn_sinks.weight", c.n_head(il))
+        if self.gate is not None:
+            n_gates = c.n_head(il) * (1 if c.gated_heads else c.head_dim_v)
+            yield from linear_rows(f"blk.{il}.attn_gate", c.n_embd, n_gates)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
         """Attention, from x [n_embd, n_tokens] to the same sizes."""
@@ -144,7 +149,21 @@ class Attention:
             q, k, v = self.norm_heads(step.config, layer, q, k, v)
         q = common.sharpened(step, q)
         sinks = layer["attn_sinks.weight"] if self.sinks else None
-        return self.output(step, layer, common.attention(step, il, q, k, v, sinks=sinks))
+        y = common.attention(step, il, q, k, v, sinks=sinks)
+        return self.output(step, layer, self.gated(step, layer, il, x, y))
+
+    def gated(self, step: Step, w: Weights, il: int, x: Tensor, y: Tensor) -> Tensor:
+        """The heads' results y [dv * n_head, n_tokens] times a gate computed from the input x of
+        attention, if the architecture has one."""
+        if self.gate is None:
+            return y
+        gate = self.gate(linear(w, "attn_gate", x))
+        if not step.config.gated_heads:
+            return G.mul(y, gate)
+        n_head, n_tokens = step.config.n_head(il), y.ne[1]
+        heads = G.reshape(y, step.config.head_dim_v, n_head, n_tokens)
+        heads = G.mul(heads, G.reshape(gate, 1, n_head, n_tokens))
+        return G.reshape(heads, step.config.head_dim_v * n_head, n_tokens)
 
     def project(self, step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The queries, keys and values before the rotation."""

@@ -1,6 +1,7 @@
 """Qwen3 (arXiv 2505.09388): LLaMA's blocks with an RMS norm of each query and key head in front of
 the rotation; the feed-forward layer is dense or a mixture of experts.
-The text models of Qwen3-VL are the same."""
+The text models of Qwen3-VL are the same. Mellum 2 (JetBrains, 2026) has a sliding window in some
+layers, whose rotation has a base of its own and is never scaled."""
 
 from __future__ import annotations
 
@@ -24,12 +25,23 @@ def configure_experts(c: ModelConfig, keys: Keys) -> ModelConfig:
     return replace(c, moe=replace(moe, n_ff=n_ff))
 
 
+def configure_windows(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the layers with a window, besides the width of experts."""
+    c = configure_experts(c, keys)
+    if not c.sliding_window:
+        return c
+    windowed = keys.windowed(4, c.n_layer)
+    local = keys.local_rope(c)
+    return replace(c, windowed=windowed, ropes=tuple(local if w else c.rope for w in windowed))
+
+
 _ATTENTION = Attention(EACH_HEAD)
 _DENSE = Architecture(RopeMode.NEOX, attention=_ATTENTION, feed_forward=Experts())
 _MIXTURE = replace(_DENSE, configure=configure_experts)
 
 # text has three equal positions per token (M-RoPE), and nothing to add to the first layers' outputs
 ARCHITECTURES = {
+    "mellum": replace(_MIXTURE, configure=configure_windows),
     "qwen3": _DENSE,
     "qwen3moe": _MIXTURE,
     "qwen3vl": _DENSE,

@@ -22,7 +22,11 @@ _FILES = {
         "distilbert": "DistilBertModel DistilBertForMaskedLM",
         "roberta": "RobertaModel",
     },
-    "cohere": {"command-r": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM"},
+    "cohere": {
+        "command-r": "CohereForCausalLM",
+        "cohere2": "Cohere2ForCausalLM",
+        "cohere2moe": "Cohere2MoeForCausalLM",
+    },
     "deepseek": {
         "deepseek2": "DeepseekV2ForCausalLM DeepseekV3ForCausalLM",
         "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
@@ -54,6 +58,8 @@ _FILES = {
         "granite": "GraniteForCausalLM",
         "granitemoe": "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM",
         "minicpm": "MiniCPMForCausalLM",
+        "granite_swa": "GraniteSWAForCausalLM",
+        "jais2": "Jais2ForCausalLM",
         "smollm3": "SmolLM3ForCausalLM",
     },
     "mixtures": {
@@ -64,6 +70,7 @@ _FILES = {
         "glm4moe": "Glm4MoeForCausalLM",
         "hunyuan-dense": "HunYuanDenseV1ForCausalLM",
         "hunyuan-moe": "HunYuanMoEV1ForCausalLM",
+        "hy_v3": "HYV3ForCausalLM",
         "minimax-m2": "MiniMaxM2ForCausalLM",
     },
     "mamba": {"mamba": "MambaForCausalLM MambaLMHeadModel", "mamba2": "Mamba2ForCausalLM"},
@@ -91,6 +98,11 @@ _FILES = {
         "qwen3vlmoe": "Qwen3VLMoeForConditionalGeneration",
         "qwen3": "Qwen3ForCausalLM Qwen3Model",
         "qwen3moe": "Qwen3MoeForCausalLM",
+    },
+    "windowed": {
+        "afmoe": "AfmoeForCausalLM",
+        "laguna": "LagunaForCausalLM",
+        "mellum": "MellumForCausalLM",
     },
 }
 """The files of this folder, the families in each, and the classes of transformers of a family."""

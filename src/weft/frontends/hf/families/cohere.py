@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from weft.frontends.hf.config import Config
+from weft.frontends.hf.families.qwen import split_experts
 from weft.frontends.hf.family import Family, Named
-from weft.frontends.hf.keys import Pairs, common_keys
+from weft.frontends.hf.keys import Pairs, common_keys, window_keys
 from weft.frontends.hf.values import Values
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "tied"]
 
 
 def _common(c: Config) -> Pairs:
@@ -34,18 +35,48 @@ def _keys2(c: Config) -> Pairs:
     yield "rope.scaling.type", "none"
 
 
+def _keys_moe(c: Config) -> Pairs:
+    kinds = c.get("mlp_layer_types")
+    n_dense = c.get("first_k_dense_replace", 0)
+    if kinds:
+        n_dense = next((il for il, kind in enumerate(kinds) if kind != "dense"), len(kinds))
+    width, n_shared = c["intermediate_size"], c.get("num_shared_experts", 0)
+    yield "logit_scale", float(c["logit_scale"])
+    yield from window_keys(c)
+    yield "vocab_size", c.count("vocab_size")
+    yield "expert_feed_forward_length", width
+    yield "leading_dense_block_count", n_dense
+    yield "expert_weights_norm", bool(c.get("norm_topk_prob", False))
+    if n_shared:
+        if c.get("shared_expert_combination_strategy", "average") != "average":
+            raise c.bad("shared_expert_combination_strategy", "must be average")
+        yield "expert_shared_count", n_shared
+        yield "expert_shared_feed_forward_length", width * n_shared
+    n_draft = int(c.get("num_nextn_predict_layers", 0))
+    if n_draft:
+        raise c.bad("num_nextn_predict_layers", "must be 0: layers that draft are not read here")
+    yield "rope.dimension_count", c.head_dim
+    yield "rope.scaling.type", "none"
+
+
+def _experts_without_biases(c: Config, name: str, values: Values) -> Named:
+    for new, changed in _without_biases(c, name, values):
+        yield from split_experts(c, new, changed)
+
+
 def _without_biases(c: Config, name: str, values: Values) -> Named:
     """Biases are all zero, and files have none."""
     if name.endswith(".bias"):
         if np.any(values.load()):
             raise c.bad("architectures", f"has no biases, but tensor {name} is not zero")
         return
-    if name != "lm_head.weight":
+    if name != "lm_head.weight" or not c.get("tie_word_embeddings", True):
         yield name, values
 
 
-def _tied(c: Config, name: str, values: Values) -> Named:
-    if name != "lm_head.weight":  # the same as the embedding
+def tied(c: Config, name: str, values: Values) -> Named:
+    """Leaves out the output, which is the embedding."""
+    if name != "lm_head.weight":
         yield name, values
 
 
@@ -54,8 +85,14 @@ FAMILIES = {
         "command-r",
         _keys,
         common=_common,
-        change=_tied,
+        change=tied,
         defaults={"rope_theta": 500000.0, "logit_scale": 0.0625},
+    ),
+    "cohere2moe": Family(
+        "cohere2moe",
+        _keys_moe,
+        change=_experts_without_biases,
+        defaults={"rope_theta": 10000.0, "logit_scale": 0.0625, "head_dim": 128},
     ),
     "cohere2": Family(
         "cohere2",

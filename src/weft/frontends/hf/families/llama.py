@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Family, Named
-from weft.frontends.hf.keys import Pairs, pooling_keys
+from weft.frontends.hf.keys import Pairs, pooling_keys, window_keys
 from weft.frontends.hf.safetensors import open_shards
 from weft.frontends.hf.values import Values, stored_values
 from weft.frontends.hf.vocab import llama, sentencepiece
@@ -116,6 +116,18 @@ def _granite_keys(c: Config) -> Pairs:
             yield key, value if isinstance(c.get(name), int) and "length" in key else float(value)
 
 
+def _granite_swa_keys(c: Config) -> Pairs:
+    yield from _granite_keys(c)
+    yield from window_keys(c, lambda il: il % 4 != 0)
+    rotates = c.get("no_rope_layers")
+    if rotates:
+        yield "attention.rope_pattern", [bool(r) for r in rotates]
+
+
+def _named_sinks(c: Config, name: str, values: Values) -> Named:
+    yield (f"{name}.weight" if name.endswith("sinks") else name), values
+
+
 def _granite_parts(c: Config, name: str, values: Values) -> Named:
     """Takes gate and up apart, which Granite's mixtures have as one matrix."""
     kind = ("shexp" if c.n_expert else "") if "shared_mlp." in name else "exps"
@@ -142,6 +154,10 @@ def _ternary(c: Config, name: str, values: Values) -> Named:
         return np.asarray(np.clip(np.rint(x * scale), -1, 1) / scale, np.float32)
 
     yield name, values.through(rounded) if name.endswith("_proj.weight") else values
+
+
+def _jais2_keys(c: Config) -> Pairs:
+    yield "rope.dimension_count", c.head_dim
 
 
 def _bitnet_keys(c: Config) -> Pairs:
@@ -215,6 +231,16 @@ FAMILIES = {
         vocab=llama,
         defaults={"rope_theta": 12e6},
     ),
+    "granite_swa": Family(
+        "granite_swa",
+        _granite_swa_keys,
+        change=_named_sinks,
+        extra=llama3_factors,
+        vocab=llama,
+        defaults={**ROTARY, "sliding_window": 128},
+        adjacent=True,
+    ),
+    "jais2": Family("jais2", _jais2_keys, defaults=ROTARY),
     "bitnet": Family(
         "bitnet",
         _bitnet_keys,

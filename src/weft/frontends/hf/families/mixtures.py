@@ -128,6 +128,17 @@ def _untied(c: Config, name: str, values: Values) -> Named:
         yield from split_experts(c, name, values)
 
 
+def _hy_keys(c: Config) -> Pairs:
+    width = c["moe_intermediate_size"]
+    yield "expert_feed_forward_length", width
+    yield "expert_shared_feed_forward_length", width * c.get("num_shared_experts", 1)
+    yield "expert_weights_norm", bool(c.get("route_norm", True))
+    yield "expert_weights_scale", float(c.get("router_scaling_factor", 1.0))
+    yield "expert_gating_func", 2
+    if _n_draft(c):
+        yield "nextn_predict_layers", _n_draft(c)
+
+
 def _minimax_keys(c: Config) -> Pairs:
     yield "expert_feed_forward_length", c["intermediate_size"]
     part = c.rope.get("partial_rotary_factor", 1.0)
@@ -226,6 +237,21 @@ FAMILIES = {
             "mlp.shared_mlp.down_proj": "ffn_down_shexp",
         },
         change=_untied,
+        defaults=_ROTARY,
+    ),
+    "hy_v3": Family(
+        "hy_v3",
+        _hy_keys,
+        common=_drafting,
+        names={
+            **MTP_NAMES,
+            "mlp.expert_bias": "exp_probs_b",
+            "mlp.router.gate": "ffn_gate_inp",
+            "mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
+            "mlp.shared_mlp.up_proj": "ffn_up_shexp",
+            "mlp.shared_mlp.down_proj": "ffn_down_shexp",
+        },
+        change=split_experts,
         defaults=_ROTARY,
     ),
     "minimax-m2": Family(

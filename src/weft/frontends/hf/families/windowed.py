@@ -1,0 +1,97 @@
+"""Mixtures of experts whose layers differ in their window: AFMoE, Laguna, Mellum 2."""
+
+from __future__ import annotations
+
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.families.llama import llama_keys
+from weft.frontends.hf.families.qwen import split_experts
+from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.keys import Pairs, window_keys
+from weft.frontends.hf.values import Values
+from weft.frontends.hf.vocab import llama
+
+__all__ = ["FAMILIES"]
+
+
+def _afmoe_keys(c: Config) -> Pairs:
+    yield from llama_keys(c)
+    yield "expert_shared_count", c["num_shared_experts"]
+    yield "expert_feed_forward_length", c["moe_intermediate_size"]
+    yield "leading_dense_block_count", c["num_dense_layers"]
+    if "route_norm" in c:
+        yield "expert_weights_norm", bool(c["route_norm"])
+    if "route_scale" in c:
+        yield "expert_weights_scale", float(c["route_scale"])
+    if "sliding_window" in c:
+        yield "attention.sliding_window", c["sliding_window"]
+    if not c.get("mup_enabled"):  # files have no key for it
+        raise c.bad("mup_enabled", "is not true, which weft needs here")
+
+
+def _afmoe_change(c: Config, name: str, values: Values) -> Named:
+    if name.endswith("mlp.expert_bias"):
+        name += ".bias"
+    yield from split_experts(c, name, values)
+
+
+def _laguna_keys(c: Config) -> Pairs:
+    yield "vocab_size", c.count("vocab_size")
+    heads = c.get("num_attention_heads_per_layer")
+    yield "attention.head_count", heads or [c.n_head] * c.n_layer
+    if c.get("sliding_window"):
+        yield "attention.sliding_window", c["sliding_window"]
+    yield "expert_feed_forward_length", c["moe_intermediate_size"]
+    yield "expert_shared_feed_forward_length", c["shared_expert_intermediate_size"]
+    yield "expert_weights_norm", True
+    yield "expert_weights_scale", float(c["moe_routed_scaling_factor"])
+    yield "expert_gating_func", 2
+    kinds = c["mlp_layer_types"]
+    yield (
+        "leading_dense_block_count",
+        next((il for il, kind in enumerate(kinds) if kind != "dense"), len(kinds)),
+    )
+    for key, kind in (("", "full_attention"), ("_swa", "sliding_attention")):
+        rope = c.rope_of(kind)
+        if rope:
+            part = float(rope.get("partial_rotary_factor", 1.0))
+            yield f"rope.dimension_count{key}", int(c.head_dim * part)
+
+
+def _mellum_keys(c: Config) -> Pairs:
+    yield "expert_feed_forward_length", c["moe_intermediate_size"]
+    if c.get("use_sliding_window", True):
+        yield from window_keys(c)
+
+
+FAMILIES = {
+    "afmoe": Family(
+        "afmoe",
+        _afmoe_keys,
+        vocab=llama,
+        change=_afmoe_change,
+        names={
+            "self_attn.gate_proj": "attn_gate",
+            "post_attention_layernorm": "post_attention_norm",
+            "pre_mlp_layernorm": "ffn_norm",
+            "post_mlp_layernorm": "post_ffw_norm",
+            "mlp.router.gate": "ffn_gate_inp",
+            "mlp.expert_bias": "exp_probs_b",
+        },
+        defaults={"rope_theta": 10000.0, "head_dim": 128},
+        experts=("gate_proj", "up_proj", "down_proj"),
+    ),
+    "laguna": Family(
+        "laguna",
+        _laguna_keys,
+        change=split_experts,
+        names={
+            "self_attn.g_proj": "attn_gate",
+            "mlp.experts.e_score_correction": "exp_probs_b",
+        },
+        defaults={"head_dim": 128, "moe_routed_scaling_factor": 1.0},
+        experts=("gate_proj", "up_proj", "down_proj"),
+    ),
+    "mellum": Family(
+        "mellum", _mellum_keys, change=split_experts, defaults={"rope_theta": 10000.0}
+    ),
+}
