@@ -44,7 +44,22 @@ GLM = LAYER | {
     "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
     "mlp.shared_experts.down_proj": "ffn_down_shexp",
 }  # fmt: skip
+GEMMA4 = LAYER | BEHIND | {
+    "pre_feedforward_layernorm": "ffn_norm", "layer_scalar": "layer_output_scale",
+    "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj",
+    "post_per_layer_input_norm": "post_norm",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1", "router.proj": "ffn_gate_inp",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "altup.router_norm": "altup_router_norm", "altup.modality_router": "altup_router",
+    "altup.prediction_coefs": "altup_predict_coef", "laurel.linear_left": "laurel_l",
+    "altup.correction_coefs": "altup_correct_coef", "laurel.linear_right": "laurel_r",
+    "laurel.post_laurel_norm": "laurel_post_norm",
+}  # fmt: skip
 OUTER = {
+    "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj",
+    "model.per_layer_projection_norm": "per_layer_proj_norm",
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "embeddings.word_embeddings": "token_embd", "embeddings.LayerNorm": "token_embd_norm",
     "embeddings.position_embeddings": "position_embd",
@@ -54,9 +69,10 @@ OUTER = {
 def randomised(model: Any) -> Any:
     """The model with weights that make a difference."""
     torch.manual_seed(1)
+    saved = model.state_dict()
     with torch.no_grad():
         for name, p in (*model.named_parameters(), *model.named_buffers()):
-            if p.dtype == torch.float32 and "inv_freq" not in name:
+            if p.dtype == torch.float32 and name in saved:
                 scale = 1.5 / p.shape[-1] ** 0.5 if p.dim() > 1 else 0.2
                 p.copy_(torch.randn_like(p) * scale + (p.dim() == 1 and "bias" not in name))
     return model.eval()
@@ -136,6 +152,107 @@ def test_relatives_of_llama(tmp_path: Path, name: str) -> None:
         "rope.freq_base": 1000.0, "rope.dimension_count": 4,
     }  # fmt: skip
     got = weft_rows(tmp_path / "m.gguf", keys_of(arch, shape | changes), tensors)
+    same(got, model(torch.tensor([IDS])).logits)
+
+
+WINDOWS = {
+    "attention.sliding_window": 6, "final_logit_softcapping": 6.0, "attention.key_length": 8,
+    "attention.value_length": 8,
+    "attention.sliding_window_pattern": np.array([True, False, True, True, False]),
+}  # fmt: skip
+KINDS = ["sliding_attention", "full_attention"]
+LAYERS = {
+    "layer_types": [*KINDS, KINDS[0], *KINDS], "num_hidden_layers": 5, "sliding_window": 6,
+    "head_dim": 8, "final_logit_softcapping": 6.0, "tie_word_embeddings": True,
+    "hidden_size_per_layer_input": 4, "num_kv_shared_layers": 2,
+    "vocab_size_per_layer_input": N_VOCAB,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_gemma4(tmp_path: Path, experts: bool) -> None:
+    """Small models have inputs of layers and shared keys and values, large ones experts, and keys
+    that are the values."""
+    options = {
+        "global_head_dim": 12, "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.34,
+                               "rope_theta": 5000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}},
+    }  # fmt: skip
+    mixture = {
+        "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "enable_moe_block": True,
+        "attention_k_eq_v": True, "num_global_key_value_heads": 1, "num_experts": 4,
+        "top_k_experts": 2, "moe_intermediate_size": 12,
+    }  # fmt: skip
+    config = transformers.Gemma4TextConfig(
+        **SHAPE | LAYERS | options | (mixture if experts else {})
+    )
+    model = randomised(transformers.Gemma4ForCausalLM(config))
+    tensors = renamed(model, GEMMA4, "model.layers.")
+    tensors.pop("output.weight")
+    tensors["rope_freqs.weight"] = np.array([1.0, 1.0, *[1e30] * 4], np.float32)
+    meta = WINDOWS | {
+        "block_count": 5, "attention.key_length": 12, "attention.value_length": 12,
+        "attention.key_length_swa": 8, "attention.value_length_swa": 8, "rope.freq_base": 5000.0,
+        "rope.freq_base_swa": 1000.0, "rope.dimension_count": 12, "rope.dimension_count_swa": 8,
+    }  # fmt: skip
+    state = model.state_dict()
+    for il in range(5):
+        layer = f"model.layers.{il}"
+        tensors[f"blk.{il}.layer_output_scale.weight"] = state[f"{layer}.layer_scalar"].numpy()
+        if experts:
+            for name, of in (("ffn_gate_up_exps.weight", "experts.gate_up_proj"),
+                             ("ffn_down_exps.weight", "experts.down_proj"),
+                             ("ffn_down_exps.scale", "router.per_expert_scale"),
+                             ("ffn_gate_inp.scale", "router.scale")):  # fmt: skip
+                tensors[f"blk.{il}.{name}"] = state[f"{layer}.{of}"].numpy()
+    if experts:
+        kinds = WINDOWS["attention.sliding_window_pattern"]
+        meta |= {
+            "attention.head_count_kv": np.array([2 if w else 1 for w in kinds], np.int32),
+            "expert_count": 4,
+            "expert_used_count": 2,
+            "expert_feed_forward_length": 12,
+        }
+    else:
+        meta |= {"attention.shared_kv_layers": 2, "embedding_length_per_layer_input": 4}
+    got = weft_rows(tmp_path / "m.gguf", keys_of("gemma4", meta), without_empty(tensors))
+    same(got, model(torch.tensor([IDS])).logits)
+
+
+def without_empty(tensors: Tensors) -> Tensors:
+    """The tensors whose names have a kind."""
+    return {name: a for name, a in tensors.items() if not name.endswith(".")}
+
+
+def test_gemma3n(tmp_path: Path) -> None:
+    options = {
+        "altup_num_inputs": 3,
+        "altup_active_idx": 1,
+        "laurel_rank": 3,
+        "intermediate_size": [24] * 5,
+        "activation_sparsity_pattern": [0.9] + [0.0] * 4,
+    }
+    config = transformers.Gemma3nTextConfig(**SHAPE | LAYERS | options)
+    model = randomised(transformers.Gemma3nForCausalLM(config))
+    state = {name: p.numpy() for name, p in model.state_dict().items()}
+    tensors = renamed(model, GEMMA4, "model.layers.")
+    tensors.pop("output.weight")
+    for il in range(5):
+        scale = state[f"model.layers.{il}.altup.correct_output_scale"]
+        tensors[f"blk.{il}.altup_correct_scale.weight"] = scale
+    for name, of in (("altup_proj", "altup_projections"),
+                     ("altup_unembd_proj", "altup_unembed_projections")):  # fmt: skip
+        each = [state[f"model.{of}.{i}.weight"] for i in range(2)]
+        tensors[f"{name}.weight"] = np.stack(each)
+    meta = WINDOWS | {
+        "block_count": 5, "attention.shared_kv_layers": 2, "embedding_length_per_layer_input": 4,
+        "altup.num_inputs": 3, "altup.active_idx": 1, "rope.freq_base": 1e6,
+        "rope.freq_base_swa": 1e4,
+        # the quantile of the normal distribution below which 90 percent of gates are
+        "activation_sparsity_scale": np.array([1.2815516] + [-np.inf] * 4, np.float32),
+    }  # fmt: skip
+    got = weft_rows(tmp_path / "m.gguf", keys_of("gemma3n", meta), without_empty(tensors))
     same(got, model(torch.tensor([IDS])).logits)
 
 

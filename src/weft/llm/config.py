@@ -49,6 +49,8 @@ class RopeConfig:
     includes."""
     offset: int = 0
     """Number of dimensions of a cached key head before the rotated ones."""
+    factored: bool = True
+    """False: the divisors of angles that the file may have are for other layers."""
 
     @property
     def freq_scale(self) -> float:
@@ -194,6 +196,18 @@ class ModelConfig:
     head_dim_v: int
     rms_eps: float
     rope: RopeConfig
+    head_dim_window: int = 0
+    """Elements of a head in layers with a window, where that differs from other layers; 0: it does
+    not."""
+    kv_sources: tuple[int, ...] = ()
+    """For each layer, the layer whose keys and values it attends to; empty: its own. A layer with
+    those of another has no heads in `heads_kv`."""
+    n_embd_layer: int = 0
+    """Width of the inputs that each layer has besides the previous one's output; 0: none."""
+    streams: tuple[int, int] = (1, 0)
+    """Number of streams between layers, and the one that layers compute with (AltUp)."""
+    laurel_rank: int = 0
+    """Width of the low-rank path beside attention; 0: there is none."""
     moe: MoeConfig | None = None
     mla: MlaConfig | None = None
     recurrent: RecurrentConfig | None = None
@@ -252,6 +266,15 @@ class ModelConfig:
         """The layers in the file that draft tokens, which weft does not use."""
         return range(self.n_layer, max(self.n_blocks, self.n_layer))
 
+    @property
+    def unused_tensors(self) -> list[str]:
+        """What the names of tensors begin with that a file may have and weft does not use."""
+        layers = [f"blk.{il}." for il in self.unused_layers]
+        shared = [il for il in range(self.n_layer) if self.kv_source(il) != il]
+        return layers + [
+            f"blk.{il}.attn_{name}" for il in shared for name in ("k.", "v.", "k_norm.")
+        ]
+
     def without_rope(self) -> ModelConfig:
         """The same config without rotary embedding."""
         return replace(self, rope=replace(self.rope, n_dims=0), ropes=())
@@ -268,13 +291,25 @@ class ModelConfig:
         """The inner width of the feed-forward layer `il`."""
         return self.widths[il]
 
+    def d_k(self, il: int) -> int:
+        """The number of elements of a query or key head of layer `il`."""
+        return (self.is_windowed(il) and self.head_dim_window) or self.head_dim_k
+
+    def d_v(self, il: int) -> int:
+        """The number of elements of a value head of layer `il`."""
+        return (self.is_windowed(il) and self.head_dim_window) or self.head_dim_v
+
     def n_embd_k(self, il: int = 0) -> int:
         """The number of elements of one cached key of layer `il`, all heads together."""
-        return self.heads_kv[il] * self.head_dim_k
+        return self.heads_kv[il] * self.d_k(il)
 
     def n_embd_v(self, il: int = 0) -> int:
         """The number of elements of one cached value of layer `il`, all heads together."""
-        return self.heads_kv[il] * self.head_dim_v
+        return self.heads_kv[il] * self.d_v(il)
+
+    def kv_source(self, il: int) -> int:
+        """The layer whose keys and values layer `il` attends to."""
+        return self.kv_sources[il] if self.kv_sources else il
 
     @property
     def kq_scale(self) -> float:

@@ -39,7 +39,7 @@ class Model:
             config = read_config(file)
             self.config: ModelConfig = self.architecture.configure(config, Keys(file))
             self.weights: Weights = load_weights(
-                file, self.architecture.table(self.config), unused=self.config.unused_layers
+                file, self.architecture.table(self.config), unused=self.config.unused_tensors
             )
         except FormatError as e:
             at = f"{file.path}: "

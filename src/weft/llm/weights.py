@@ -88,10 +88,10 @@ def _in_memory(leaf: Tensor, name: str, buffer_type: BufferType | None) -> Tenso
     return Tensor(leaf.dtype, leaf.ne, nb=leaf.nb, name=name, buffer=buffer)
 
 
-def load_weights(file: GGUFFile, table: Iterable[Row], unused: Iterable[int] = ()) -> Weights:
+def load_weights(file: GGUFFile, table: Iterable[Row], unused: Iterable[str] = ()) -> Weights:
     """The tensors of `table` as leaves over the mapped file; nothing is read or copied.
 
-    The layers `unused` may be in the file although the model does not have them. Raises FormatError
+    Tensors whose names begin with one of `unused` may be in the file, too. Raises FormatError
     for a tensor that is missing, has other sizes than the table says, or is not in the table: with
     an unknown tensor the model would be computed wrongly."""
     leaves: dict[str, Tensor] = {}
@@ -106,11 +106,11 @@ def load_weights(file: GGUFFile, table: Iterable[Row], unused: Iterable[int] = (
                 f"{file.path}: tensor {row.name} of sizes {list(row.ne)} is missing (architecture "
                 f"{file.architecture}); convert the model again"
             )
-    layers = tuple(f"blk.{il}." for il in unused)
+    known = tuple(unused)
     extra = [
         name
         for name in file.tensors
-        if not (name in leaves or name.endswith(_UNUSED_SUFFIXES) or name.startswith(layers))
+        if not (name in leaves or name.endswith(_UNUSED_SUFFIXES) or name.startswith(known))
     ]
     if extra:
         shown = ", ".join(extra[:5]) + (", ..." if len(extra) > 5 else "")

@@ -32,6 +32,8 @@ _FILES = {
     "gemma": ("gemma",),
     "gemma2": ("gemma2",),
     "gemma3": ("gemma3",),
+    "gemma3n": ("gemma3n",),
+    "gemma4": ("gemma4",),
     "glm4": ("chatglm", "glm4", "glm4moe"),
     "gpt2": ("gpt2", "starcoder"),
     "gptneox": ("gptneox",),

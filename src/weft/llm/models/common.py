@@ -72,9 +72,11 @@ def qkv(step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Ten
     [dv, n_head_kv, n_tokens]. `w` has the weights of layer `il`."""
     c, n_tokens = step.config, x.ne[1]
     n_head, n_kv = c.n_head(il), c.n_head_kv(il)
-    heads = (c.head_dim_k, n_head), (c.head_dim_k, n_kv), (c.head_dim_v, n_kv)
+    heads = (c.d_k(il), n_head), (c.d_k(il), n_kv), (c.d_v(il), n_kv)
     if "attn_qkv.weight" not in w:
-        each = [linear(w, f"attn_{name}", x) for name in "qkv"]
+        # without a matrix for values, they are the keys
+        names = "qkv" if "attn_v.weight" in w else "qkk"
+        each = [linear(w, f"attn_{name}", x) for name in names]
         q, k, v = (G.reshape(y, d, n, n_tokens) for y, (d, n) in zip(each, heads, strict=True))
         return q, k, v
     y = linear(w, "attn_qkv", x)
@@ -127,7 +129,7 @@ def shift_keys(
         if small_shift is not None and cache.is_small(il):
             shift = small_shift
         factors = _freq_factors(w, r, cache)
-        d, factor = c.head_dim_k, r.shift_attn_factor
+        d, factor = c.d_k(il), r.shift_attn_factor
         gains = w.get(f"blk.{il}.attn_k_norm.weight") if c.heads_last else None
         in_place = k.dtype.name in ("f32", "f16") and gains is None
         skipped = r.offset if in_place else 0
@@ -188,6 +190,8 @@ def _freq_factors(w: Weights, r: RopeConfig, cache: KVCache) -> Tensor | None:
     """The divisors of rotation angles, if the file has them. LongRoPE has one set for contexts
     within the original length and one beyond; the size of the cache decides, because all cached
     keys must use the same set."""
+    if not r.factored:
+        return None
     if "rope_freqs.weight" in w:
         return w["rope_freqs.weight"]
     long = cache.size > r.n_ctx_orig
@@ -198,20 +202,22 @@ def attention(
     step: Step,
     il: int,
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     *,
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Writes k and v to the cache and computes attention over its first n_kv cells.
 
-    Takes q [d, n_head, n_tokens], k [d, n_head_kv, n_tokens] and v [dv, n_head_kv, n_tokens].
-    Returns [dv * n_head, n_tokens]."""
+    Takes q [d, n_head, n_tokens], k [d, n_head_kv, n_tokens] and v [dv, n_head_kv, n_tokens]; None
+    stands for what the layer `kv_source` has in the cache. Returns [dv * n_head, n_tokens]."""
     mask = step.mask_of(il)
     scale, cap = step.config.kq_scale, step.config.attn_softcap
     bias = step.config.alibi_bias
-    keys = _cached(step, il, step.cache.k[il], k)
-    values = _cached(step, il, step.cache.v[il], v)
+    if k is not None and v is not None:
+        keys = _cached(step, il, step.cache.k[il], k)
+        step.kv[il] = keys, _cached(step, il, step.cache.v[il], v)
+    keys, values = step.kv[step.config.kv_source(il)]
     q = G.permute(q, 0, 2, 1, 3)  # [d, n_tokens, n_head]
     if step.flash:
         out = G.flash_attn_ext(
@@ -224,7 +230,7 @@ def attention(
         probs = G.soft_max(scores, mask, sinks, scale, bias)
         out = G.mul_mat(G.cont(G.transpose(values)), probs)  # [dv, n_tokens, n_head]
         out = G.cont(G.permute(out, 0, 2, 1, 3))
-    n_out = step.config.head_dim_v * step.config.n_head(il)
+    n_out = step.config.d_v(il) * step.config.n_head(il)
     return G.reshape(out, n_out, step.tokens.ne[0]).named(f"kqv_out-{il}")
 
 

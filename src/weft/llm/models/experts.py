@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from weft import graph as G
@@ -41,7 +41,9 @@ class Experts:
     balanced: bool = False
     """True if files may have a bias that affects the choice of experts but not their weights."""
     oai: bool = False
-    """True uses gpt-oss' clamped activation instead of SwiGLU."""
+    """True uses gpt-oss' clamped activation instead of `act`."""
+    act: Callable[..., Tensor] = G.swiglu
+    """The activation of gate and up, which may be one matrix, one after another."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """Router and stacked experts, with optional biases; or those of the dense layer.
@@ -53,12 +55,15 @@ class Experts:
         moe = require_experts(c)
         yield need(f"blk.{il}.ffn_gate_inp.weight", c.n_embd, moe.n_expert)
         yield maybe(f"blk.{il}.ffn_gate_inp.bias", moe.n_expert)
+        both = f"blk.{il}.ffn_gate_up_exps.weight"
+        yield maybe(both, c.n_embd, 2 * moe.n_ff, moe.n_expert)
         for name, n_in, n_out in (
             ("ffn_gate_exps", c.n_embd, moe.n_ff),
             ("ffn_up_exps", c.n_embd, moe.n_ff),
             ("ffn_down_exps", moe.n_ff, c.n_embd),
         ):
-            yield need(f"blk.{il}.{name}.weight", n_in, n_out, moe.n_expert)
+            unless = "" if "down" in name else both
+            yield need(f"blk.{il}.{name}.weight", n_in, n_out, moe.n_expert, unless=unless)
             yield maybe(f"blk.{il}.{name}.bias", n_out, moe.n_expert)
             yield maybe(f"blk.{il}.{name}.scale", moe.n_expert)
         if self.balanced:
@@ -87,12 +92,15 @@ class Experts:
     def _has_shared(self, moe: MoeConfig) -> bool:
         return self.shared == "gated" or (self.shared != "" and moe.n_ff_shared > 0)
 
-    def mixture(self, w: Weights, x: Tensor, moe: MoeConfig) -> Tensor:
+    def mixture(
+        self, w: Weights, x: Tensor, moe: MoeConfig, scores: Tensor | None = None
+    ) -> Tensor:
         """The outputs of the chosen experts for each token of x [n_embd, n_tokens], summed with the
-        weights of the router."""
+        weights of the router, whose `scores` [n_expert, n_tokens] may be given."""
         n_embd, n_tokens = x.ne[0], x.ne[1]
         n_used = moe.n_used
-        scores = linear(w, "ffn_gate_inp", x)  # [n_expert, n_tokens]
+        if scores is None:
+            scores = linear(w, "ffn_gate_inp", x)  # [n_expert, n_tokens]
         if moe.sigmoid:
             scores = G.sigmoid(scores)
         elif self.softmax_first:
@@ -110,16 +118,21 @@ class Experts:
             weights = G.scale(weights, moe.scale)
 
         x = G.reshape(x, n_embd, 1, n_tokens)
-        gate = _experts(w, "ffn_gate_exps", x, best)  # [n_ff, n_used, n_tokens]
-        up = _experts(w, "ffn_up_exps", x, best)
-        act = G.swiglu_oai(gate, up, alpha=1.702, limit=7.0) if self.oai else G.swiglu(gate, up)
-        y = _experts(w, "ffn_down_exps", act, best)  # [n_embd, n_used, n_tokens]
+        y = _experts(w, "ffn_down_exps", self.inside(w, x, best), best)
+        # [n_embd, n_used, n_tokens]
         y = G.mul(y, G.reshape(weights, 1, n_used, n_tokens))
         parts = [G.view_2d(y, n_embd, n_tokens, y.nb[2], i * y.nb[1]) for i in range(n_used)]
         total = parts[0] if n_used > 1 else G.cont(parts[0])
         for part in parts[1:]:
             total = G.add(total, part)
         return total
+
+    def inside(self, w: Weights, x: Tensor, best: Tensor) -> Tensor:
+        """The input of the last matrix of the experts `best`, [n_ff, n_used, n_tokens]."""
+        if "ffn_gate_up_exps.weight" in w:
+            return self.act(_experts(w, "ffn_gate_up_exps", x, best))
+        gate, up = _experts(w, "ffn_gate_exps", x, best), _experts(w, "ffn_up_exps", x, best)
+        return G.swiglu_oai(gate, up, alpha=1.702, limit=7.0) if self.oai else self.act(gate, up)
 
 
 def _best_experts(w: Weights, scores: Tensor, moe: MoeConfig) -> Tensor:

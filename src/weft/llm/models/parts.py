@@ -96,7 +96,7 @@ class HeadNorm:
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """The gains for queries and for keys."""
         for name, n_head in (("q", c.n_head(il)), ("k", c.n_head_kv(il))):
-            d = c.head_dim_k
+            d = c.d_k(il)
             sizes = (d * n_head,) if self.whole else (d, n_head) if self.own_gains else (d,)
             yield from self.norm.rows(f"blk.{il}.attn_{name}_norm", *sizes, optional=self.optional)
 
@@ -137,7 +137,7 @@ class Attention:
         if self.sinks:
             yield need(f"blk.{il}.attn_sinks.weight", c.n_head(il))
         if self.gate is not None:
-            n_gates = c.n_head(il) * (1 if c.gated_heads else c.head_dim_v)
+            n_gates = c.n_head(il) * (1 if c.gated_heads else c.d_v(il))
             yield from linear_rows(f"blk.{il}.attn_gate", c.n_embd, n_gates)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
@@ -161,9 +161,10 @@ class Attention:
         if not step.config.gated_heads:
             return G.mul(y, gate)
         n_head, n_tokens = step.config.n_head(il), y.ne[1]
-        heads = G.reshape(y, step.config.head_dim_v, n_head, n_tokens)
+        d = step.config.d_v(il)
+        heads = G.reshape(y, d, n_head, n_tokens)
         heads = G.mul(heads, G.reshape(gate, 1, n_head, n_tokens))
-        return G.reshape(heads, step.config.head_dim_v * n_head, n_tokens)
+        return G.reshape(heads, d * n_head, n_tokens)
 
     def project(self, step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The queries, keys and values before the rotation."""
@@ -198,14 +199,14 @@ class ClampedAttention(Attention):
 def attention_rows(c: ModelConfig, il: int) -> Iterator[Row]:
     """The projections of layer `il`, with optional biases and scales: of the output, and of q, k
     and v, which may be one matrix with their rows one after another."""
-    n_q, n_k, n_v = c.n_head(il) * c.head_dim_k, c.n_embd_k(il), c.n_embd_v(il)
+    n_q, n_k, n_v = c.n_head(il) * c.d_k(il), c.n_embd_k(il), c.n_embd_v(il)
     fused = f"blk.{il}.attn_qkv"
     yield maybe(f"{fused}.weight", c.n_embd, n_q + n_k + n_v)
     yield maybe(f"{fused}.bias", n_q + n_k + n_v)
     yield maybe(f"{fused}.scale", 1)
     for name, n_out in (("q", n_q), ("k", n_k), ("v", n_v)):
         yield from linear_rows(f"blk.{il}.attn_{name}", c.n_embd, n_out, unless=f"{fused}.weight")
-    yield from linear_rows(f"blk.{il}.attn_output", c.n_head(il) * c.head_dim_v, c.n_embd)
+    yield from linear_rows(f"blk.{il}.attn_output", c.n_head(il) * c.d_v(il), c.n_embd)
 
 
 def linear_rows(name: str, n_in: int, n_out: int, *, unless: str = "") -> Iterator[Row]:

@@ -50,6 +50,9 @@ class Step:
     writes: list[Tensor] = field(default_factory=list)
     """Writes of recurrent states, which the graph computes besides its output."""
 
+    kv: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Keys and values in the cache by layer, once that layer has written its own."""
+
     @property
     def n_seq_tokens(self) -> Size:
         """Number of tokens of each sequence."""

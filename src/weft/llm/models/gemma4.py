@@ -1,0 +1,188 @@
+"""Gemma 4 (Google, 2026): Gemma 3's blocks, where values are normed as well, the last layers attend
+to the keys and values of earlier ones, heads of layers with a window are smaller, and each layer
+may have an input of its own, from the token and from its embedding.
+
+The mixture of experts stands beside the dense layer, and has norms and a router of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from weft import graph as G
+from weft.graph import RopeMode
+from weft.graph.tensor import Tensor
+from weft.llm.config import ModelConfig
+from weft.llm.config_keys import Keys
+from weft.llm.models import common
+from weft.llm.models.architecture import last
+from weft.llm.models.common import linear
+from weft.llm.models.experts import Experts
+from weft.llm.models.gemma2 import Capped
+from weft.llm.models.parts import EACH_HEAD, RMS, Attention, Gated, attention_rows, linear_rows
+from weft.llm.models.step import Step
+from weft.llm.weights import Row, Weights, maybe, need
+
+__all__ = ["ARCHITECTURES", "SharedAttention", "layer_input", "layer_inputs", "shared_caches"]
+
+_EXPERTS = Experts(dense=None, act=G.geglu)
+
+
+def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets windows, sizes of heads, rotations, and whose keys and values the last layers have."""
+    windowed = keys.windowed(6, c.n_layer)
+    size = keys.count("attention.key_length_swa", c.head_dim_k)
+    if keys.count("attention.value_length_swa", size) != size or c.head_dim_v != c.head_dim_k:
+        raise keys.bad("attention.value_length", c.head_dim_v, "the length of keys")
+    local = replace(keys.local_rope(c), factored=False)
+    c = replace(
+        c,
+        embedding_scale=math.sqrt(c.n_embd),
+        attn_scale=1.0,
+        windowed=windowed,
+        head_dim_window=size,
+        ropes=tuple(local if w else c.rope for w in windowed),
+        n_embd_layer=keys.count("embedding_length_per_layer_input", 0, least=0),
+    )
+    return shared_caches(
+        c, keys.count("attention.shared_kv_layers", 0, least=0, most=c.n_layer - 1)
+    )
+
+
+def shared_caches(c: ModelConfig, n_shared: int) -> ModelConfig:
+    """Lets the last `n_shared` layers attend to the keys and values of the last layer before them
+    with the same kind of window."""
+    n_own = c.n_layer - n_shared
+    own = {c.is_windowed(il): il for il in range(n_own)}
+    sources = (il if il < n_own else own.get(c.is_windowed(il), 0) for il in range(c.n_layer))
+    heads_kv = tuple(n if il < n_own else 0 for il, n in enumerate(c.heads_kv))
+    return replace(c, kv_sources=tuple(sources), heads_kv=heads_kv) if n_shared else c
+
+
+class SharedAttention(Attention):
+    """Attention with normed values, which are the keys if there is no matrix for them; some layers
+    have the keys and values of another."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """The projections and norms of heads; without keys and values where they are another's."""
+        assert self.heads is not None
+        shared = c.kv_source(il) != il
+        for row in (*attention_rows(c, il), *self.heads.rows(c, il)):
+            if shared and (".attn_k" in row.name or ".attn_v" in row.name):
+                continue
+            yield replace(row, optional=True) if row.name.endswith("attn_v.weight") else row
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """Attention, from x [n_embd, n_tokens] to the same sizes."""
+        c, layer = step.config, w.layer(il)
+        if c.kv_source(il) == il:
+            return super().__call__(step, w, il, x)
+        assert self.heads is not None
+        q = G.reshape(linear(layer, "attn_q", x), c.d_k(il), c.n_head(il), x.ne[1])
+        q = common.rope(step, w, self.heads(c, layer, "attn_q_norm", q), il)
+        return self.output(step, layer, common.attention(step, il, q, None, None))
+
+    def project(self, step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The queries, keys and values before the rotation."""
+        q, k, v = common.qkv(step, w, il, x)
+        q, k, v = self.norm_heads(step.config, w, q, k, v)
+        return q, k, G.rms_norm(v, step.config.rms_eps)
+
+
+def layer_inputs(step: Step, w: Weights, x: Tensor) -> Tensor:
+    """The inputs of all layers, [n_embd_layer, n_layer, n_tokens], from the tokens and from their
+    embeddings x. Rows given in place of tokens count as token 0."""
+    c = step.config
+    n, n_tokens = c.n_embd_layer, x.ne[1]
+    tokens = step.tokens if step.embd is None else G.constant([0], dtype="i32")
+    own = G.get_rows(w["per_layer_token_embd.weight"], tokens)
+    own = G.reshape(G.scale(own, math.sqrt(n)), n, c.n_layer, tokens.ne[0])
+    projected = G.scale(G.mul_mat(w["per_layer_model_proj.weight"], x), 1 / math.sqrt(c.n_embd))
+    projected = G.reshape(projected, n, c.n_layer, n_tokens)
+    projected = RMS(c, w, "per_layer_proj_norm", projected)
+    return G.scale(G.add(projected, own), math.sqrt(0.5))
+
+
+def layer_input(step: Step, inputs: Tensor, il: int) -> Tensor:
+    """The input of layer `il`, [n_embd_layer, n_tokens]; in the last layer, [.., n_outputs]."""
+    n, n_layer, n_tokens, _ = inputs.ne
+    assert isinstance(n, int) and isinstance(n_layer, int)
+    size = inputs.dtype.bytes
+    one = G.view_2d(inputs, n, n_tokens, n * n_layer * size, il * n * size)
+    return last(step, il, G.cont(one))[0]
+
+
+class Gemma4(Capped):
+    """Layers have an input of their own, a mixture of experts beside the dense layer, and a factor
+    of their output, as far as the file has them."""
+
+    def outer_rows(self, c: ModelConfig) -> Iterator[Row]:
+        """Tensors outside the layers."""
+        yield from super().outer_rows(c)
+        n = c.n_embd_layer * c.n_layer
+        if n:
+            yield need("per_layer_token_embd.weight", n, c.n_vocab)
+            yield need("per_layer_model_proj.weight", c.n_embd, n)
+            yield need("per_layer_proj_norm.weight", c.n_embd_layer)
+
+    def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Tensors of a layer."""
+        yield from super().block_rows(c, il)
+        yield maybe(f"blk.{il}.layer_output_scale.weight", 1)
+        if c.n_embd_layer:
+            yield from linear_rows(f"blk.{il}.inp_gate", c.n_embd, c.n_embd_layer)
+            yield from linear_rows(f"blk.{il}.proj", c.n_embd_layer, c.n_embd)
+            yield need(f"blk.{il}.post_norm.weight", c.n_embd)
+        if c.moe is not None:
+            rows = _EXPERTS.rows(c, il)
+            yield from (row for row in rows if not row.name.endswith("ffn_gate_inp.bias"))
+            yield need(f"blk.{il}.ffn_gate_inp.scale", c.n_embd)
+            for name in ("pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"):
+                yield need(f"blk.{il}.{name}.weight", c.n_embd)
+
+    def forward(self, step: Step, w: Weights) -> Tensor:
+        """Computes logits [n_vocab, n_outputs] from tokens."""
+        x = self.embed(step, w)
+        inputs = layer_inputs(step, w, x) if step.config.n_embd_layer else None
+        for il in range(step.config.n_layer):
+            x, layer = self.block(step, w, il, x), w.layer(il)
+            if inputs is not None:
+                y = G.mul(G.gelu(linear(layer, "inp_gate", x)), layer_input(step, inputs, il))
+                x = G.add(x, self.normed(step, layer, "post_norm", linear(layer, "proj", y)))
+            if "layer_output_scale.weight" in layer:
+                x = G.mul(x, layer["layer_output_scale.weight"])
+            x = x.named(f"l_out-{il}")
+        return self.logits(step, w, x)
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """One layer, from x [n_embd, n_tokens] to the same sizes."""
+        layer = w.layer(il)
+        y = self.attention(step, w, il, self.normed(step, layer, "attn_norm", x))
+        x, y = last(step, il, x, y)
+        x = G.add(x, self.normed(step, layer, "post_attention_norm", y))
+        y = self.feed_forward(step, w, il, self.normed(step, layer, "ffn_norm", x))
+        if step.config.moe is not None:
+            routed = self.normed(step, layer, "post_ffw_norm_2", self.routed(step, layer, x))
+            y = G.add(self.normed(step, layer, "post_ffw_norm_1", y), routed)
+        return G.add(x, self.normed(step, layer, "post_ffw_norm", y))
+
+    def routed(self, step: Step, w: Weights, x: Tensor) -> Tensor:
+        """The mixture of experts of x [n_embd, n_tokens]; the router norms x without gains."""
+        c = step.config
+        assert c.moe is not None
+        routes = G.scale(G.rms_norm(x, c.rms_eps), 1 / math.sqrt(c.n_embd))
+        scores = G.mul_mat(w["ffn_gate_inp.weight"], G.mul(routes, w["ffn_gate_inp.scale"]))
+        return _EXPERTS.mixture(w, self.normed(step, w, "pre_ffw_norm_2", x), c.moe, scores)
+
+
+ARCHITECTURES = {
+    "gemma4": Gemma4(
+        RopeMode.NEOX,
+        configure,
+        attention=SharedAttention(EACH_HEAD),
+        feed_forward=Gated(G.geglu),
+        after=("post_attention_norm", "post_ffw_norm"),
+    )
+}
