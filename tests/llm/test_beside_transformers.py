@@ -256,6 +256,33 @@ def test_gemma3n(tmp_path: Path) -> None:
     same(got, model(torch.tensor([IDS])).logits)
 
 
+@pytest.mark.parametrize("chunk", [6, 64])
+def test_llama4(tmp_path: Path, chunk: int) -> None:
+    """Some layers see chunks only; every second one has experts. Adjacent pairs rotate."""
+    config = transformers.Llama4TextConfig(
+        **SHAPE, head_dim=8, num_local_experts=4, num_experts_per_tok=1, intermediate_size_mlp=20,
+        interleave_moe_layer_step=2, attention_chunk_size=chunk, no_rope_layer_interval=4,
+    )  # fmt: skip
+    model = randomised(transformers.Llama4ForCausalLM(config))
+    parts = {"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"}
+    names = LAYER | {f"feed_forward.{of}": name for of, name in parts.items()}
+    names |= {f"feed_forward.shared_expert.{of}": f"{n}_shexp" for of, n in parts.items()}
+    tensors = renamed(model, names | {"feed_forward.router": "ffn_gate_inp"}, "model.layers.")
+    for il in (1, 3):
+        experts = f"model.layers.{il}.feed_forward.experts"
+        both = model.state_dict()[f"{experts}.gate_up_proj"].numpy().swapaxes(1, 2)
+        down = model.state_dict()[f"{experts}.down_proj"].numpy().swapaxes(1, 2)
+        for name, array in (("gate", both[:, :24]), ("up", both[:, 24:]), ("down", down)):
+            tensors[f"blk.{il}.ffn_{name}_exps.weight"] = array.copy()
+    meta = {
+        "block_count": 4, "attention.key_length": 8, "attention.value_length": 8,
+        "feed_forward_length": 20, "expert_feed_forward_length": 24, "expert_count": 4,
+        "expert_used_count": 1, "interleave_moe_layer_step": 2, "attention.sliding_window": chunk,
+    }  # fmt: skip
+    got = weft_rows(tmp_path / "m.gguf", keys_of("llama4", meta), tensors)
+    same(got, model(torch.tensor([IDS])).logits)
+
+
 @pytest.mark.parametrize("stated", [None, 1.0, 1.2079, 1.7])
 def test_yarn_magnitude(tmp_path: Path, stated: float | None) -> None:
     """`attention_factor` is the whole magnitude, not one on top of YaRN's own."""

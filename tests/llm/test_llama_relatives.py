@@ -54,6 +54,8 @@ GEMMA4 = WINDOW | {
 
 # name: architecture, and what its metadata has besides that of a tiny llama
 MODELS: dict[str, tuple[str, dict[str, object]]] = {
+    "llama4": ("llama4", EXPERTS | WINDOW | {"block_count": 4, "interleave_moe_layer_step": 2}),
+    "llama4 whole": ("llama4", EXPERTS | {"attention.sliding_window": 0}),
     "mistral3": (
         "mistral3",
         # all of its tokens are of the first span, because later ones do not just move
@@ -219,12 +221,13 @@ def test_batches_single_tokens_and_both_attentions_agree(tiny: Tiny) -> None:
 def test_moved_positions_are_as_if_computed_there(tiny: Tiny) -> None:
     """All of these models know relative positions only; the K-shift has to turn each layer's keys
     as that layer does, and not change their length."""
+    distance = 12 if tiny[0]["general.architecture"] == "llama4" else 9  # two chunks of 6
     moved = context(tiny[2])
     moved.decode(TOKENS[:-1])
-    moved.cache.seq_add(0, -1, -1, 9)
+    moved.cache.seq_add(0, -1, -1, distance)
     got = moved.decode(TOKENS[-1:])
     there = context(tiny[2])
-    positions = np.arange(len(TOKENS)) + 9
+    positions = np.arange(len(TOKENS)) + distance
     np.testing.assert_allclose(got, there.decode(TOKENS, positions)[-1:], atol=2e-4, rtol=0)
 
 

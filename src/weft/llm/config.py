@@ -117,6 +117,8 @@ class Temperature:
     scale: float
     span: int
     offset: int = 0
+    unrotated: bool = False
+    """True if only layers that do not rotate do so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,8 @@ class ModelConfig:
     windowed: tuple[bool, ...] = ()
     """For each layer, whether it sees only the sliding window; empty: none does. The architecture's
     `configure` sets it."""
+    chunked: bool = False
+    """True if a window is the chunk of positions that a token is in: it sees no earlier ones."""
     ropes: tuple[RopeConfig, ...] = ()
     """Rotary embedding of each layer, if layers differ (n_dims 0: none); empty: all have `rope`."""
     norm_eps: float = 1e-5

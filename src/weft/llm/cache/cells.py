@@ -395,20 +395,22 @@ class Cells:
         *,
         distances: bool = False,
         causal: bool = True,
+        chunked: bool = False,
     ) -> None:
         """Writes the attention mask: 0 where a token sees a cell, -inf elsewhere.
 
         `out` is [n_tokens, n_kv]; `positions` and `seqs`, the first sequence of each token, are
         [n_tokens]. If `window` is not 0, a token sees only the last `window` positions, its own
-        included. With `distances`, minus the distance in positions stands in place of 0 (ALiBi).
-        Without `causal`, a token also sees later positions."""
+        included, or with `chunked` those of its chunk of `window` positions. With `distances`,
+        minus the distance in positions stands in place of 0 (ALiBi). Without `causal`, a token also
+        sees later positions."""
         pos, p = self.pos[: out.shape[1]], positions[:, None]
         # a free cell has no members, so its position of -1 does not matter
         seen = self.members[seqs, : out.shape[1]]
         if causal:
             seen &= pos <= p
         if window:
-            seen &= pos > p - window
+            seen &= pos // window == p // window if chunked else pos > p - window
         if distances:
             out[:] = np.where(seen, -np.abs(pos - p), -np.inf)
         else:

@@ -33,8 +33,9 @@ class Inputs:
         }
         self._masks = {name: cells for name, cells in masks.items() if name in names}
         self._writers: dict[str, _native.MaskWriter] = {}
-        if config.alibi_bias <= 0:  # masks with distances are written by `Cells.fill_mask`
-            for name, (cells, window) in self._masks.items():
+        for name, (cells, window) in self._masks.items():
+            # masks with distances or chunks are written by `Cells.fill_mask`
+            if config.alibi_bias <= 0 and not (window and config.chunked):
                 out = views[name].view(np.uint16)
                 self._writers[name] = _native.MaskWriter(
                     cells.pos, cells.members, out, window, config.causal
@@ -95,5 +96,14 @@ class Inputs:
             return
         view: NDArray[Any] = self._views[name]
         out = view[: len(ubatch) * n_kv].reshape(-1, n_kv)
-        causal = self._config.causal
-        cells.fill_mask(out, ubatch.positions, ubatch.first, window, distances=True, causal=causal)
+        c, positions = self._config, ubatch.positions
+        distances = c.alibi_bias > 0
+        cells.fill_mask(
+            out,
+            positions,
+            ubatch.first,
+            window,
+            distances=distances,
+            causal=c.causal,
+            chunked=c.chunked,
+        )

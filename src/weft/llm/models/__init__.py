@@ -42,6 +42,7 @@ _FILES = {
     "hunyuan": ("hunyuan-dense", "hunyuan-moe", "hy_v3"),
     "lfm2": ("lfm2",),
     "llama": ("llama", "mistral3"),
+    "llama4": ("llama4",),
     "mamba": ("mamba", "mamba2"),
     "minimax": ("minimax-m2",),
     "mpt": ("mpt",),

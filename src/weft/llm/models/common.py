@@ -95,11 +95,11 @@ def rope(step: Step, w: Weights, x: Tensor, il: int = 0) -> Tensor:
     return _rotate(r, step.rope_mode, factors, x, step.positions, r.kernel_attn_factor)
 
 
-def sharpened(step: Step, q: Tensor) -> Tensor:
-    """Queries [d, n_head, n_tokens] times the temperature of their positions, if the model has
+def sharpened(step: Step, q: Tensor, il: int) -> Tensor:
+    """Queries [d, n_head, n_tokens] times the temperature of their positions, if the layer has
     one."""
     t = step.config.temperature
-    if t is None:
+    if t is None or (t.unrotated and step.config.rope_of(il).n_dims):
         return q
     n_tokens = step.positions.ne[0]
     # half a position more, so that rounding leaves multiples of the span where they are

@@ -42,6 +42,8 @@ class Experts:
     """True if files may have a bias that affects the choice of experts but not their weights."""
     oai: bool = False
     """True uses gpt-oss' clamped activation instead of `act`."""
+    weigh_inputs: bool = False
+    """True multiplies the experts' inputs, not their outputs, by the weights."""
     act: Callable[..., Tensor] = G.swiglu
     """The activation of gate and up, which may be one matrix, one after another."""
 
@@ -117,10 +119,13 @@ class Experts:
         if moe.scale != 1.0:
             weights = G.scale(weights, moe.scale)
 
+        weights = G.reshape(weights, 1, n_used, n_tokens)
         x = G.reshape(x, n_embd, 1, n_tokens)
+        if self.weigh_inputs:
+            x = G.mul(G.repeat(x, (n_embd, n_used, n_tokens, 1)), weights)
         y = _experts(w, "ffn_down_exps", self.inside(w, x, best), best)
-        # [n_embd, n_used, n_tokens]
-        y = G.mul(y, G.reshape(weights, 1, n_used, n_tokens))
+        if not self.weigh_inputs:
+            y = G.mul(y, weights)  # [n_embd, n_used, n_tokens]
         parts = [G.view_2d(y, n_embd, n_tokens, y.nb[2], i * y.nb[1]) for i in range(n_used)]
         total = parts[0] if n_used > 1 else G.cont(parts[0])
         for part in parts[1:]:

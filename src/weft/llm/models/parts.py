@@ -147,7 +147,7 @@ class Attention:
         q, k = common.rope(step, w, q, il), common.rope(step, w, k, il)
         if step.config.heads_last:
             q, k, v = self.norm_heads(step.config, layer, q, k, v)
-        q = common.sharpened(step, q)
+        q = common.sharpened(step, q, il)
         sinks = layer["attn_sinks.weight"] if self.sinks else None
         y = common.attention(step, il, q, k, v, sinks=sinks)
         return self.output(step, layer, self.gated(step, layer, il, x, y))
