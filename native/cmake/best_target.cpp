@@ -4,6 +4,10 @@
 #include "kernels/supports.h"
 
 int main() {
-  std::puts(weft::supports_avx512() ? "avx512" : weft::supports_avx2() ? "avx2" : "baseline");
+  const char* best = "baseline";
+  if (weft::supports_avx2()) best = "avx2";
+  if (weft::supports_avx_vnni()) best = "avx2;avx_vnni";  // it takes what is no product from avx2
+  if (weft::supports_avx512()) best = "avx512";
+  std::puts(best);
   return 0;
 }

@@ -105,6 +105,20 @@ def test_as_plain_rows(target: str, dtype: DType) -> None:
             _assert_same(product.run(target, True), product.run(target, False))
 
 
+SHARES_BITS = {"avx2", "avx_vnni"} <= set(TARGETS)
+
+
+@pytest.mark.skipif(not SHARES_BITS, reason="the machine lacks AVX2 or AVX-VNNI")
+@pytest.mark.parametrize("interleaved", [False, True], ids=["rows", "panels"])
+@pytest.mark.parametrize("dtype", [dtype_from_id(t) for t in TYPES], ids=lambda d: d.name)
+def test_avx_vnni_has_the_bits_of_avx2(dtype: DType, interleaved: bool) -> None:
+    """Sums of codes are exact on both, and floats are added in one order."""
+    for columns in (1, 2, 3, 4, 5, 6, 7, 13, 44):
+        product = Product(dtype, 96, 768, columns)
+        got, want = (product.run(t, interleaved) for t in ("avx_vnni", "avx2"))
+        np.testing.assert_array_equal(got, want)
+
+
 QUANTIZED = [t for t in TYPES if DTYPES["i2_s"].id != t and dtype_from_id(t).block > 1]
 
 

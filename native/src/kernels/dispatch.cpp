@@ -16,6 +16,12 @@ const KernelTable& table();
 const PeakLoops& peak_loops();
 }  // namespace avx2
 #endif
+#if defined(WEFT_HAVE_AVX_VNNI)
+namespace avx_vnni {
+const KernelTable& table();
+const PeakLoops& peak_loops();
+}  // namespace avx_vnni
+#endif
 #if defined(WEFT_HAVE_AVX512)
 namespace avx512 {
 const KernelTable& table();
@@ -32,6 +38,10 @@ std::vector<Target> make_targets() {
 #endif
 #if defined(WEFT_HAVE_AVX2)
   all.push_back({"avx2", &avx2::table, supports_avx2() ? 10 : 0, &avx2::peak_loops});
+#endif
+#if defined(WEFT_HAVE_AVX_VNNI)
+  all.push_back(
+      {"avx_vnni", &avx_vnni::table, supports_avx_vnni() ? 15 : 0, &avx_vnni::peak_loops});
 #endif
 #if defined(WEFT_HAVE_AVX512)
   all.push_back({"avx512", &avx512::table, supports_avx512() ? 20 : 0, &avx512::peak_loops});
@@ -71,6 +81,7 @@ std::vector<std::string> cpu_features() {
   WEFT_FEATURE("avx2");
   WEFT_FEATURE("fma");
   WEFT_FEATURE("f16c");
+  if (supports_avx_vnni()) features.emplace_back("avxvnni");
   WEFT_FEATURE("avx512f");
   WEFT_FEATURE("avx512bw");
   WEFT_FEATURE("avx512vl");

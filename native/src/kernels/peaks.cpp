@@ -80,6 +80,15 @@ struct DotBytes {
   static constexpr bool kFused = true;
   static inline Sum step(Sum sum, Left a, Right b) { return _mm512_dpbusd_epi32(sum, a, b); }
 };
+#elif defined(__AVXVNNI__)
+struct DotBytes {
+  using Sum = __m256i;
+  using Left = __m256i;
+  using Right = __m256i;
+  static constexpr int kProducts = 32;
+  static constexpr bool kFused = true;
+  static inline Sum step(Sum sum, Left a, Right b) { return _mm256_dpbusd_avx_epi32(sum, a, b); }
+};
 #elif defined(__AVX2__)
 struct DotBytes {
   using Sum = __m256i;

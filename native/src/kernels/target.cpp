@@ -1,9 +1,20 @@
-// Builds the kernel table of one target: each family of families.inc registers its kernels.
+// Builds the kernel table of one target: each family of families.inc registers its kernels. A
+// target over another one (WEFT_BASE) has its table, and products of its own.
 #include "kernels/kernel.h"
+
+#if defined(WEFT_BASE)
+namespace weft::WEFT_BASE {
+const KernelTable& table();
+}
+#define WEFT_OTHER_FAMILY(family)
+#else
+#define WEFT_OTHER_FAMILY(family) WEFT_PRODUCT_FAMILY(family)
+#endif
 
 namespace weft::WEFT_TARGET {
 
-#define WEFT_FAMILY(family) void register_##family(KernelTable& table);
+#define WEFT_FAMILY(family) WEFT_OTHER_FAMILY(family)
+#define WEFT_PRODUCT_FAMILY(family) void register_##family(KernelTable& table);
 #include "kernels/families.inc"
 #undef WEFT_FAMILY
 
@@ -11,8 +22,13 @@ const KernelTable& table();
 
 const KernelTable& table() {
   static const KernelTable of_target = [] {
+#if defined(WEFT_BASE)
+    KernelTable t = WEFT_BASE::table();
+#else
     KernelTable t;
-#define WEFT_FAMILY(family) register_##family(t);
+#endif
+#define WEFT_FAMILY(family) WEFT_OTHER_FAMILY(family)
+#define WEFT_PRODUCT_FAMILY(family) register_##family(t);
 #include "kernels/families.inc"
 #undef WEFT_FAMILY
     return t;

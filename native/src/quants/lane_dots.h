@@ -46,7 +46,7 @@ static inline V odd_codes(V words) {
   return reinterpret_cast<V>(reinterpret_cast<numbers>(words) >> 8);
 }
 
-#if defined(__AVX512VNNI__)
+#if defined(WEFT_VNNI)
 
 template <typename F>
 inline constexpr bool kSigned = false;  // whether the codes of panels are
@@ -63,13 +63,26 @@ inline constexpr int kFewColumns = kMostFewColumns;  // see QuantKernels
 template <typename F>
 inline constexpr bool kWideZero = false;  // whether what is due to kZero is added in the end
 
+#if defined(__AVX512VNNI__)
 static inline vi keep(vi v) { return v; }
+#else
+// The compiler would reorder the sums of a tile until most of them are in memory.
+static inline vi keep(vi v) {
+  __asm__("" : "+x"(v));
+  return v;
+}
+#endif
 static inline vi add_signed(vi acc, vi, vi) { return acc; }  // there are none
 static inline vi add_widened(vi acc, vi, vi) { return acc; }
 
 static inline vi dot_words(vi acc, vi w, vi x) {
+#if !defined(__AVX512VNNI__)
+  return reinterpret_cast<vi>(_mm256_dpbusd_avx_epi32(
+      reinterpret_cast<__m256i>(acc), reinterpret_cast<__m256i>(w), reinterpret_cast<__m256i>(x)));
+#else
   return reinterpret_cast<vi>(_mm512_dpbusd_epi32(
       reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
+#endif
 }
 
 // acc + the sums of a word of a panel.

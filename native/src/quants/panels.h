@@ -83,7 +83,7 @@ struct TileCodes {
   const char* chunk(int64_t i) const { return reinterpret_cast<const char*>(tiles[i].q); }
 };
 
-#if !defined(__AVX512VNNI__)
+#if !defined(WEFT_VNNI)
 
 // What panels of 16-bit codes are multiplied with is as wide.
 template <typename F, int kColumns>

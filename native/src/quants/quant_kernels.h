@@ -35,10 +35,13 @@ inline constexpr int kPanelRows = 32;
 #if defined(__AVX512VNNI__)
 inline constexpr int kTileColumns = 6;
 inline constexpr int kTileSizes[] = {1, 2, 4, 6};
-inline constexpr int64_t kCodeBytes = 1;  // of a code in a panel, at most
 #else
 inline constexpr int kTileColumns = 4;
 inline constexpr int kTileSizes[] = {1, 2, 4};
+#endif
+#if defined(WEFT_VNNI)
+inline constexpr int64_t kCodeBytes = 1;  // of a code in a panel, at most
+#else
 inline constexpr int64_t kCodeBytes = 2;
 #endif
 inline constexpr int kTileVariants = sizeof kTileSizes / sizeof kTileSizes[0];

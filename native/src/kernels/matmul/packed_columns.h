@@ -72,7 +72,7 @@ static float minimum_factor(const Activation* row, int64_t chunk, int32_t sum) {
 // See ActivationTile.
 static inline int32_t zero_correction(const QuantKernels& kernels, const PairSums& sums) {
   const int32_t zero = kernels.zero;
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(__AVX2__) && !defined(WEFT_VNNI)
   if (kernels.wide_zero) return -zero * sums.all();
   const auto low = static_cast<uint16_t>(-zero * sums.of[0]);
   const auto high = static_cast<uint16_t>(-zero * sums.of[1]);

@@ -95,7 +95,10 @@ static inline u8x32 spread_bits(uint32_t bits, int value) {
 // Adds the products of the unsigned u and the signed x to acc. Lane i sums the elements 4i..4i+3.
 // On AVX2 without VNNI, u must be below 128.
 static inline i32x8 dot_bytes(i32x8 acc, u8x32 u, s8x32 x) {
-#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+#if defined(__AVXVNNI__)
+  return reinterpret_cast<i32x8>(_mm256_dpbusd_avx_epi32(
+      reinterpret_cast<__m256i>(acc), reinterpret_cast<__m256i>(u), reinterpret_cast<__m256i>(x)));
+#elif defined(WEFT_VNNI)
   return reinterpret_cast<i32x8>(_mm256_dpbusd_epi32(
       reinterpret_cast<__m256i>(acc), reinterpret_cast<__m256i>(u), reinterpret_cast<__m256i>(x)));
 #elif defined(__AVX2__)
@@ -128,7 +131,7 @@ static inline i32x8 dot_bytes(i32x8 acc, u8x32 u, s8x32 x) {
 // The sums of (u - 128) * x, for any u. `minus_128_sums` holds the sums of -128 * x, which some
 // targets start from.
 static inline i32x8 dot_bytes_wide(u8x32 u, s8x32 x, [[maybe_unused]] i32x8 minus_128_sums) {
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(__AVX2__) && !defined(WEFT_VNNI)
   const __m256i w = reinterpret_cast<__m256i>(u ^ splat8(128));
   const __m256i signed_x = _mm256_sign_epi8(reinterpret_cast<__m256i>(x), w);
   const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), signed_x);

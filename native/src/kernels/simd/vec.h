@@ -23,6 +23,11 @@
 #include <arm_neon.h>
 #endif
 
+// Dot products of bytes in 32-bit sums, 512 or 256 bits wide.
+#if defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))
+#define WEFT_VNNI 1
+#endif
+
 namespace weft::WEFT_TARGET {
 
 #if defined(__AVX512F__)
