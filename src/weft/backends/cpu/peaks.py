@@ -28,8 +28,9 @@ class Peaks:
     read: float
     """Bytes per second read from memory, far beyond the caches."""
     int8: float
-    """Operations per second of dot products of 8-bit numbers, summed in 32 bits; with AVX2 of
-    numbers of up to seven bits, summed in 16: eight-bit codes (q8_0, iq4_xs) reach half of that."""
+    """Operations per second of dot products of 8-bit numbers, summed in 32 bits; with AVX2
+    (not AVX-VNNI) of numbers of up to seven bits, summed in 16: eight-bit codes (q8_0, iq4_xs)
+    reach half of that."""
     f32: float
     """Operations per second of float32 multiply-adds."""
     bf16: float | None
