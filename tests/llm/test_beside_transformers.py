@@ -283,6 +283,61 @@ def test_llama4(tmp_path: Path, chunk: int) -> None:
     same(got, model(torch.tensor([IDS])).logits)
 
 
+LATENT = {"q_lora_rank": 5, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4,
+          "v_head_dim": 4, "num_key_value_heads": 4, "num_hidden_layers": 3}  # fmt: skip
+INDEXER = {
+    "self_attn.indexer.wq_b": "indexer.attn_q_b", "self_attn.indexer.wk": "indexer.attn_k",
+    "self_attn.indexer.k_norm": "indexer.k_norm", "self_attn.indexer.weights_proj": "indexer.proj",
+}  # fmt: skip
+
+
+def test_minicpm3(tmp_path: Path) -> None:
+    options = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}
+    config = transformers.MiniCPM3Config(**SHAPE | LATENT | options)
+    model = randomised(transformers.MiniCPM3ForCausalLM(config))
+    names = GLM | {"self_attn.kv_b_proj": "attn_kv_b"}
+    meta = keys_of("minicpm3", {
+        "block_count": 3, "attention.q_lora_rank": 5, "attention.kv_lora_rank": 8,
+        "attention.head_count_kv": 4, "attention.key_length": 8, "rope.dimension_count": 4,
+        "rope.freq_base": 1000.0,
+    })  # fmt: skip
+    got = weft_rows(tmp_path / "m.gguf", meta, renamed(model, names, "model.layers."))
+    same(got, model(torch.tensor([IDS])).logits)
+
+
+@pytest.mark.parametrize("n_chosen", [5, 64])
+@pytest.mark.parametrize(
+    ("arch", "kind"), [("deepseek32", "DeepseekV32"), ("glm-dsa", "GlmMoeDsa")]
+)
+def test_indexers(tmp_path: Path, arch: str, kind: str, n_chosen: int) -> None:
+    """Tokens attend to five positions, or to all. Many heads score them, so that no two scores are
+    0."""
+    options = {
+        "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 12, "norm_topk_prob": True,
+        "routed_scaling_factor": 1.8, "first_k_dense_replace": 3, "index_topk": n_chosen,
+        "mlp_layer_types": ["dense"] * 3, "index_head_dim": 6, "index_n_heads": 32,
+    }  # fmt: skip
+    config = getattr(transformers, f"{kind}Config")(**SHAPE | LATENT | options)
+    model = randomised(getattr(transformers, f"{kind}ForCausalLM")(config))
+    tensors = renamed(model, GLM | INDEXER, "model.layers.")
+    for il in range(3):
+        both = model.state_dict()[f"model.layers.{il}.self_attn.kv_b_proj.weight"]
+        kv = both.numpy().reshape(4, 8, 8)
+        tensors[f"blk.{il}.attn_k_b.weight"] = kv[:, :4].transpose(0, 2, 1).copy()
+        tensors[f"blk.{il}.attn_v_b.weight"] = kv[:, 4:].copy()
+    meta = keys_of(arch, {
+        "block_count": 3, "leading_dense_block_count": 3, "attention.kv_lora_rank": 8,
+        "attention.q_lora_rank": 5, "attention.head_count_kv": 1, "attention.key_length": 12,
+        "attention.value_length": 8, "attention.key_length_mla": 8, "rope.freq_base": 1000.0,
+        "attention.value_length_mla": 4, "rope.dimension_count": 4,
+        "attention.indexer.head_count": 32, "attention.indexer.key_length": 6,
+        "attention.indexer.top_k": n_chosen,
+    })  # fmt: skip
+    got = weft_rows(tmp_path / "m.gguf", meta, tensors)
+    same(got, model(torch.tensor([IDS])).logits)
+
+
 @pytest.mark.parametrize("stated", [None, 1.0, 1.2079, 1.7])
 def test_yarn_magnitude(tmp_path: Path, stated: float | None) -> None:
     """`attention_factor` is the whole magnitude, not one on top of YaRN's own."""

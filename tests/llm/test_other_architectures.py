@@ -62,6 +62,11 @@ GROUPS = {
     "expert_weights_scale": 1.5,
 }
 
+SPARSE = MLA | EXPERTS | {
+    "attention.indexer.head_count": 32, "attention.indexer.key_length": 6,
+    "attention.indexer.top_k": 5,
+}  # fmt: skip
+
 SSM = {"ssm.conv_kernel": 4, "ssm.inner_size": 24, "ssm.state_size": 5}
 
 # name: architecture, and what its metadata has besides that of a tiny llama
@@ -99,6 +104,19 @@ MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "deepseek2 expanded yarn": ("deepseek2", PLAIN_MLA | DEEPSEEK_YARN),
 }
 MODELS |= {
+    "deepseek32": ("deepseek32", SPARSE),
+    "glm-dsa": ("glm-dsa", SPARSE),
+    "minicpm3": (
+        "minicpm3",
+        {
+            "attention.q_lora_rank": 5,
+            "attention.kv_lora_rank": 6,
+            "rope.dimension_count": 4,
+            "attention.head_count_kv": 4,
+            "attention.key_length": 7,
+            "attention.value_length": 3,
+        },
+    ),
     "mamba": ("mamba", SSM | {"ssm.time_step_rank": 3}),
     "mamba wide": ("mamba", SSM | {"ssm.conv_kernel": 2, "ssm.time_step_rank": 5}),
     "falcon-mamba": ("mamba", SSM | {"ssm.time_step_rank": 3, "ssm.dt_b_c_rms": True}),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from weft.llm.compute.perplexity import Perplexity
     from weft.llm.compute.ubatches import Together
     from weft.llm.config import (
+        IndexerConfig,
         MlaConfig,
         ModelConfig,
         MoeConfig,
@@ -57,6 +58,7 @@ __all__ = [
     "DraftOptions",
     "FinishReason",
     "GenerateOptions",
+    "IndexerConfig",
     "KVCache",
     "Message",
     "MlaConfig",
@@ -92,8 +94,8 @@ _HOMES = {
     "weft.llm.compute.perplexity": ("Perplexity",),
     "weft.llm.compute.ubatches": ("Together",),
     "weft.llm.config": (
-        "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig", "RopeConfig",
-        "RopeScaling", "Temperature",
+        "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig",
+        "RopeConfig", "RopeScaling", "Temperature",
     ),
     "weft.llm.drafting.options": ("DraftOptions",),
     "weft.llm.engine.growth": ("FinishReason",),

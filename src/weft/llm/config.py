@@ -9,6 +9,7 @@ from typing import Literal
 from weft.records import dataclass
 
 __all__ = [
+    "IndexerConfig",
     "MlaConfig",
     "ModelConfig",
     "MoeConfig",
@@ -139,6 +140,21 @@ class MlaConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexerConfig:
+    """The choice of the positions that a token attends to (DeepSeek-V3.2, arXiv 2512.02556). Its
+    keys are cached behind the values."""
+
+    n_head: int
+    head_dim: int
+    top_k: int
+    """Number of positions that are chosen."""
+    halves: bool
+    """True if halves of the first dimensions of a head rotate, False: adjacent pairs."""
+    layers: tuple[bool, ...]
+    """For each layer, whether it chooses; the others take the choice of the layer before."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecurrentConfig:
     """Layers with a state of fixed size for each sequence, instead of keys and values."""
 
@@ -212,6 +228,7 @@ class ModelConfig:
     """Width of the low-rank path beside attention; 0: there is none."""
     moe: MoeConfig | None = None
     mla: MlaConfig | None = None
+    indexer: IndexerConfig | None = None
     recurrent: RecurrentConfig | None = None
     sliding_window: int = 0
     """Number of positions that a sliding-window layer sees; 0: not stated."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache
-from weft.llm.config import ModelConfig, RopeConfig
+from weft.llm.config import IndexerConfig, ModelConfig, RopeConfig
 from weft.llm.models.step import Step
 from weft.llm.weights import Weights
 
 __all__ = [
     "add_positions",
     "attention",
+    "cached",
     "embed",
     "layer_norm",
     "linear",
@@ -88,11 +89,12 @@ def qkv(step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Ten
     return parts[0], parts[1], parts[2]
 
 
-def rope(step: Step, w: Weights, x: Tensor, il: int = 0) -> Tensor:
-    """Rotates x [d, n_head, n_tokens] by its positions, with the rotary embedding of layer `il`."""
+def rope(step: Step, w: Weights, x: Tensor, il: int = 0, mode: G.RopeMode | None = None) -> Tensor:
+    """Rotates x [d, n_head, n_tokens] by its positions, with the rotary embedding of layer `il`;
+    `mode` stands for that of the model."""
     r = step.config.rope_of(il)
     factors = _freq_factors(w, r, step.cache)
-    return _rotate(r, step.rope_mode, factors, x, step.positions, r.kernel_attn_factor)
+    return _rotate(r, mode or step.rope_mode, factors, x, step.positions, r.kernel_attn_factor)
 
 
 def sharpened(step: Step, q: Tensor, il: int) -> Tensor:
@@ -123,6 +125,8 @@ def shift_keys(
     shifted = []
     for il, k in enumerate(cache.k):
         r = c.rope_of(il)
+        if c.indexer is not None and c.indexer.layers[il]:
+            shifted.append(_shift_indexer(c, c.indexer, w, cache, il, full_shift))
         if r.n_dims == 0 or c.n_head_kv(il) == 0:
             continue
         shift = full_shift
@@ -153,6 +157,21 @@ def shift_keys(
             rotated = G.mul(rotated, gains)
         shifted.append(G.cpy(rotated, keys))
     return shifted
+
+
+def _shift_indexer(
+    c: ModelConfig, indexer: IndexerConfig, w: Weights, cache: KVCache, il: int, shift: Tensor
+) -> Tensor:
+    """Rotates the cached keys of the indexer of layer `il`, which are behind the values."""
+    v, r, d = cache.v[il], c.rope_of(il), indexer.head_dim
+    start = v.dtype.row_bytes(c.head_dim_v - d)
+    keys = G.view_3d(v, d, 1, shift.ne[0], v.dtype.row_bytes(d), v.nb[1], start)
+    mode = G.RopeMode.NEOX if indexer.halves else G.RopeMode.NORMAL
+    factors = _freq_factors(w, r, cache)
+    plain = v.dtype.name in ("f32", "f16")
+    x = keys if plain else G.cast(keys, "f32")
+    x = _rotate(r, mode, factors, x, shift, r.shift_attn_factor, inplace=True)
+    return x if plain else G.cpy(x, keys)
 
 
 def _rotate(
@@ -206,17 +225,19 @@ def attention(
     v: Tensor | None,
     *,
     sinks: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Writes k and v to the cache and computes attention over its first n_kv cells.
 
     Takes q [d, n_head, n_tokens], k [d, n_head_kv, n_tokens] and v [dv, n_head_kv, n_tokens]; None
-    stands for what the layer `kv_source` has in the cache. Returns [dv * n_head, n_tokens]."""
-    mask = step.mask_of(il)
+    stands for what the layer `kv_source` has in the cache. `mask` stands for that of the layer.
+    Returns [dv * n_head, n_tokens]."""
+    mask = step.mask_of(il) if mask is None else mask
     scale, cap = step.config.kq_scale, step.config.attn_softcap
     bias = step.config.alibi_bias
     if k is not None and v is not None:
-        keys = _cached(step, il, step.cache.k[il], k)
-        step.kv[il] = keys, _cached(step, il, step.cache.v[il], v)
+        keys = cached(step, il, step.cache.k[il], k)
+        step.kv[il] = keys, cached(step, il, step.cache.v[il], v)
     keys, values = step.kv[step.config.kv_source(il)]
     q = G.permute(q, 0, 2, 1, 3)  # [d, n_tokens, n_head]
     if step.flash:
@@ -230,12 +251,14 @@ def attention(
         probs = G.soft_max(scores, mask, sinks, scale, bias)
         out = G.mul_mat(G.cont(G.transpose(values)), probs)  # [dv, n_tokens, n_head]
         out = G.cont(G.permute(out, 0, 2, 1, 3))
-    n_out = step.config.d_v(il) * step.config.n_head(il)
-    return G.reshape(out, n_out, step.tokens.ne[0]).named(f"kqv_out-{il}")
+    dv = values.ne[0]
+    assert isinstance(dv, int)
+    return G.reshape(out, dv * step.config.n_head(il), step.tokens.ne[0]).named(f"kqv_out-{il}")
 
 
-def _cached(step: Step, il: int, cache: Tensor, x: Tensor) -> Tensor:
-    """Writes x [d, n_head_kv, n_tokens] to its cells; returns the cache as [d, n_kv, n_head_kv]."""
+def cached(step: Step, il: int, cache: Tensor, x: Tensor) -> Tensor:
+    """Writes x [d, n_head_kv, n_tokens] to its cells of `cache`; returns the cache as [d, n_kv,
+    n_head_kv]."""
     d, n_head, n_tokens, _ = x.ne
     assert isinstance(d, int)
     if not x.is_contiguous:  # a part of a fused projection

@@ -14,7 +14,7 @@ files have `attn_kv_b`, K and V of each head in one matrix, and cache keys and v
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from weft import graph as G
@@ -29,11 +29,21 @@ from weft.llm.models.experts import Experts
 from weft.llm.models.parts import linear_rows
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, need
+from weft.records import dataclass
 
-__all__ = ["ARCHITECTURES"]
+__all__ = [
+    "ARCHITECTURES",
+    "EXPERTS",
+    "LatentAttention",
+    "absorbed",
+    "configure_latent",
+    "latent",
+    "latent_rows",
+    "project",
+]
 
 
-def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
+def configure_latent(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Sizes of the latent attention, and its scale under YaRN."""
     head_dim_k = keys.count("attention.key_length_mla", 0, least=0)
     head_dim_v = keys.count("attention.value_length_mla", 0, least=0)
@@ -96,58 +106,71 @@ def latent_rows(c: ModelConfig, il: int) -> Iterator[Row]:
 
 
 def latent(c: ModelConfig) -> MlaConfig:
-    """The sizes of latent attention, which `configure` has set."""
+    """The sizes of latent attention, which `configure_latent` has set."""
     assert c.mla is not None
     return c.mla
 
 
-def attention(step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-    """Latent attention and its output projection, from x [n_embd, n_tokens] to the same sizes."""
+@dataclass(frozen=True, slots=True)
+class Latents:
+    """What attention is computed from."""
+
+    query: Tensor
+    """What queries are computed from, [q_rank or n_embd, n_tokens]."""
+    q_nope: Tensor
+    q_pe: Tensor
+    short: Tensor
+    """The latents, [kv_rank, n_tokens]."""
+    k_pe: Tensor
+
+
+def project(step: Step, w: Weights, il: int, x: Tensor) -> Latents:
+    """Projects the input x [n_embd, n_tokens] of attention in layer `il`."""
     c, layer = step.config, w.layer(il)
     mla, n_rot, n_head = latent(c), c.rope.n_dims, c.n_head(il)
     d_nope = mla.head_dim_k - n_rot
+    query = x
     if mla.q_rank:
-        q = norm(layer, "attn_q_a_norm", linear(layer, "attn_q_a", x), c.rms_eps)
-        q = linear(layer, "attn_q_b", q)
-    else:
-        q = linear(layer, "attn_q", x)
+        query = norm(layer, "attn_q_a_norm", linear(layer, "attn_q_a", x), c.rms_eps)
+    q = linear(layer, "attn_q_b" if mla.q_rank else "attn_q", query)
     q_nope = heads(q, d_nope, n_head, mla.head_dim_k, 0)
     q_pe = common.rope(step, w, heads(q, n_rot, n_head, mla.head_dim_k, d_nope), il)
     kv = linear(layer, "attn_kv_a_mqa", x)  # [kv_rank + n_rot, n_tokens]
     k_pe = common.rope(step, w, heads(kv, n_rot, 1, n_rot, mla.kv_rank), il)
     short = G.view_2d(kv, mla.kv_rank, kv.ne[1], kv.nb[1], 0)
     short = norm(layer, "attn_kv_a_norm", short, c.rms_eps)
-    attend = absorbed if mla.absorbed else expanded
-    return linear(layer, "attn_output", attend(step, layer, il, q_nope, q_pe, short, k_pe))
+    return Latents(query, q_nope, q_pe, short, k_pe)
+
+
+Attend = Callable[[Step, int, Tensor, Tensor, Tensor], Tensor]
+"""Attention of queries, keys and values, as `common.attention`."""
 
 
 def absorbed(
-    step: Step, w: Weights, il: int, q_nope: Tensor, q_pe: Tensor, short: Tensor, k_pe: Tensor
+    step: Step, w: Weights, il: int, p: Latents, attend: Attend = common.attention
 ) -> Tensor:
-    """Computes attention over the latents `short` [kv_rank, n_tokens] themselves."""
-    mla, n_tokens = latent(step.config), short.ne[1]
-    n_head = q_nope.ne[1]
-    q = G.mul_mat(w["attn_k_b.weight"], G.permute(q_nope, 0, 2, 1, 3))  # [kv_rank, n_tokens, head]
-    q = G.concat(G.cont(G.permute(q, 0, 2, 1, 3)), q_pe, 0)
-    v = G.reshape(short, mla.kv_rank, 1, n_tokens)
-    y = common.attention(step, il, q, G.concat(v, k_pe, 0), v)
+    """Computes attention over the latents themselves."""
+    mla, n_tokens = latent(step.config), p.short.ne[1]
+    n_head = p.q_nope.ne[1]
+    q = G.mul_mat(w["attn_k_b.weight"], G.permute(p.q_nope, 0, 2, 1, 3))
+    q = G.concat(G.cont(G.permute(q, 0, 2, 1, 3)), p.q_pe, 0)  # [kv_rank + n_rot, head, n_tokens]
+    v = G.reshape(p.short, mla.kv_rank, 1, n_tokens)
+    y = attend(step, il, q, G.concat(v, p.k_pe, 0), v)
     y = G.permute(G.reshape(y, mla.kv_rank, n_head, n_tokens), 0, 2, 1, 3)
     y = G.mul_mat(w["attn_v_b.weight"], y)  # [head_dim_v, n_tokens, n_head]
     return G.reshape(G.cont(G.permute(y, 0, 2, 1, 3)), mla.head_dim_v * n_head, n_tokens)
 
 
-def expanded(
-    step: Step, w: Weights, il: int, q_nope: Tensor, q_pe: Tensor, short: Tensor, k_pe: Tensor
-) -> Tensor:
+def expanded(step: Step, w: Weights, il: int, p: Latents) -> Tensor:
     """Computes attention over the keys and values that each head computes from the latents."""
     mla = latent(step.config)
-    d_nope, n_head = q_nope.ne[0], q_nope.ne[1]
+    d_nope, n_head = p.q_nope.ne[0], p.q_nope.ne[1]
     assert isinstance(d_nope, int) and isinstance(n_head, int)
-    kv, stride = linear(w, "attn_kv_b", short), d_nope + mla.head_dim_v
+    kv, stride = linear(w, "attn_kv_b", p.short), d_nope + mla.head_dim_v
     k = heads(kv, d_nope, n_head, stride, 0)
     v = heads(kv, mla.head_dim_v, n_head, stride, d_nope)
-    k = G.concat(k, G.repeat(k_pe, q_pe), 0)
-    return common.attention(step, il, G.concat(q_nope, q_pe, 0), k, v)
+    k = G.concat(k, G.repeat(p.k_pe, p.q_pe), 0)
+    return common.attention(step, il, G.concat(p.q_nope, p.q_pe, 0), k, v)
 
 
 def heads(x: Tensor, d: int, n_head: int, stride: int, start: int) -> Tensor:
@@ -165,14 +188,18 @@ class LatentAttention:
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
         """Attention, from x [n_embd, n_tokens] to the same sizes."""
-        return attention(step, w, il, x)
+        attend = absorbed if latent(step.config).absorbed else expanded
+        layer = w.layer(il)
+        return linear(layer, "attn_output", attend(step, layer, il, project(step, w, il, x)))
 
+
+EXPERTS = Experts(shared="added", renormalise=False, balanced=True)
 
 ARCHITECTURES = {
     "deepseek2": Architecture(
         RopeMode.NORMAL,
-        configure,
+        configure_latent,
         attention=LatentAttention(),
-        feed_forward=Experts(shared="added", renormalise=False, balanced=True),
+        feed_forward=EXPERTS,
     )
 }

@@ -53,6 +53,9 @@ class Step:
     kv: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Keys and values in the cache by layer, once that layer has written its own."""
 
+    chosen: list[Tensor] = field(default_factory=list)
+    """Masks of the positions that layers have chosen, f16 [n_kv, n_tokens] each."""
+
     @property
     def n_seq_tokens(self) -> Size:
         """Number of tokens of each sequence."""
