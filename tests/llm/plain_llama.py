@@ -22,6 +22,8 @@ def forward(meta: dict[str, Any], w: dict[str, Any], tokens: list[int]) -> Array
     n = len(tokens)
     x = w["token_embd.weight"][tokens]
     mask = np.where(np.tril(np.ones((n, n), bool)), 0.0, -np.inf)
+    distance = np.abs(np.arange(n)[:, None] - np.arange(n))
+    alibi = get("llama.attention.max_alibi_bias", 0.0)  # for a power of two heads
     cos_sin = angles(meta, w, n, get("llama.rope.dimension_count", d))
     for il in range(get("llama.block_count")):
         layer = {
@@ -36,7 +38,8 @@ def forward(meta: dict[str, Any], w: dict[str, Any], tokens: list[int]) -> Array
         heads = []
         for h in range(n_head):
             g = h // (n_head // n_kv)
-            p = softmax(q[:, h] @ k[:, g].T / math.sqrt(d) + mask)
+            slope = 2 ** (-alibi * (h + 1) / n_head) if alibi else 0.0
+            p = softmax(q[:, h] @ k[:, g].T / math.sqrt(d) + mask - slope * distance)
             heads.append(p @ v[:, g])
         x = x + np.concatenate(heads, axis=1) @ layer["attn_output"].T
         y = rms(x) * layer["ffn_norm"]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.llm import plain_llama
 from tests.llm.tiny import metadata, write_model
 from tests.vectors import models
 from tests.vectors.result import Options
@@ -278,6 +279,45 @@ def test_every_tensor_of_a_file_is_used(tiny: Tiny) -> None:
     model = Model.open(tiny[2])
     graph = model.build(KVCache(model.config, 8), n_ubatch=4, n_outputs=4)
     assert set(model.weights) - {leaf.name for leaf in graph.leaves} == set()
+
+
+# -- models whose blocks are those of another ------------------------------------------------------
+
+BLOCKS = {
+    "baichuan": "llama", "internlm2": "llama", "xverse": "llama", "exaone": "qwen2",
+    "qwen": "qwen2",
+    "orion": "stablelm", "codeshell": "starcoder2", "deepseek": "granitemoe",
+    "bailingmoe": "granitemoe",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", BLOCKS)
+def test_the_same_blocks_have_the_same_logits(tmp_path: Path, arch: str) -> None:
+    """As another architecture, which is held against transformers or golden models."""
+    moe: dict[str, object] = {}
+    if BLOCKS[arch] == "granitemoe":
+        moe = EXPERTS | {"expert_shared_count": 2, "leading_dense_block_count": 1,
+                         "expert_weights_norm": False}  # fmt: skip
+    meta = keys_of(arch, moe | ({"feed_forward_length": 48} if arch == "qwen" else {}))
+    other = keys_of(BLOCKS[arch], moe)
+    tensors = made_up(configure(tmp_path, meta))
+    got = context(write_model(tmp_path / "a.gguf", meta, tensors)).decode(TOKENS, outputs="all")
+    want = context(write_model(tmp_path / "b.gguf", other, tensors)).decode(TOKENS, outputs="all")
+    np.testing.assert_allclose(got, want, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("arch", "n_layer"), [("refact", 2), ("baichuan", 40)])
+def test_biases_in_place_of_a_rotation(tmp_path: Path, arch: str, n_layer: int) -> None:
+    meta = keys_of(arch, {"block_count": n_layer})
+    tensors = made_up(configure(tmp_path, meta), lambda row: not row.optional)
+    for name in tensors:  # 40 layers of large weights would make small errors large
+        if ".ffn_down." in name or ".attn_output." in name:
+            tensors[name] *= 0.2
+    got = context(write_model(tmp_path / "m.gguf", meta, tensors)).decode(TOKENS, outputs="all")
+    plain = metadata(**{"llama.block_count": n_layer, "llama.rope.dimension_count": 0,
+                        "llama.attention.max_alibi_bias": 8.0})  # fmt: skip
+    want = plain_llama.forward(plain, tensors, TOKENS)
+    np.testing.assert_allclose(got, want, atol=1e-4, rtol=0)
 
 
 # -- what is special about a family ----------------------------------------------------------------

@@ -1,8 +1,9 @@
 """EXAONE 4.0 (arXiv 2507.11407): norms behind attention and feed-forward layer instead of in front
 of them, and an RMS norm of each query and key head.
 
-In the 32B model three of four layers have a sliding window; the others do not rotate. K-EXAONE
-(arXiv 2601.01739) has the norms in front, and a mixture of experts behind the first layers.
+In the 32B model three of four layers have a sliding window; the others do not rotate. EXAONE 3
+(arXiv 2408.03541) has LLaMA's blocks. K-EXAONE (arXiv 2601.01739) has the norms in front, and a
+mixture of experts behind the first layers.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 
 ARCHITECTURES = {
+    "exaone": Architecture(RopeMode.NEOX),
     "exaone4": Architecture(
         RopeMode.NEOX,
         configure,

@@ -1,4 +1,4 @@
-"""Qwen2 (arXiv 2407.10671): LLaMA's blocks with biases on q, k and v.
+"""Qwen (arXiv 2309.16609) and Qwen2 (arXiv 2407.10671): LLaMA's blocks with biases on q, k and v.
 
 Qwen1.5-MoE and Qwen2-57B-A14B have a mixture instead of the feed-forward layer: the experts'
 weights are not scaled to sum 1, and the output of a shared expert is added, weighted by a sigmoid.
@@ -29,7 +29,14 @@ def configure_experts(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 _EXPERTS = Experts(shared="gated", renormalise=False)
 
+
+def configure_first(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets widths: `feed_forward_length` of Qwen is that of gate and up together."""
+    return replace(c, widths=tuple(n // 2 for n in c.widths))
+
+
 ARCHITECTURES = {
+    "qwen": Architecture(RopeMode.NEOX, configure_first),
     "qwen2": Architecture(RopeMode.NEOX, feed_forward=_EXPERTS),
     "qwen2vl": Architecture(RopeMode.NEOX),
     "qwen2moe": Architecture(RopeMode.NEOX, configure_experts, feed_forward=_EXPERTS),
