@@ -338,6 +338,24 @@ def test_indexers(tmp_path: Path, arch: str, kind: str, n_chosen: int) -> None:
     same(got, model(torch.tensor([IDS])).logits)
 
 
+def test_phimoe(tmp_path: Path) -> None:
+    """Many experts and few dimensions, so that scores are near each other, which SparseMixer
+    asks."""
+    options = {"num_local_experts": 16, "num_experts_per_tok": 2, "attention_bias": True,
+               "lm_head_bias": True}  # fmt: skip
+    model = randomised(transformers.PhimoeForCausalLM(transformers.PhimoeConfig(**SHAPE | options)))
+    tensors = renamed(model, LAYER | {"mlp.router": "ffn_gate_inp"}, "model.layers.")
+    for il in range(4):
+        experts = f"model.layers.{il}.mlp.experts"
+        both = model.state_dict()[f"{experts}.gate_up_proj"].numpy()
+        down = model.state_dict()[f"{experts}.down_proj"].numpy()
+        for name, array in (("gate", both[:, :24]), ("up", both[:, 24:]), ("down", down)):
+            tensors[f"blk.{il}.ffn_{name}_exps.weight"] = array.copy()
+    meta = keys_of("phimoe", {"block_count": 4, "expert_count": 16, "expert_used_count": 2})
+    got = weft_rows(tmp_path / "m.gguf", meta, tensors)
+    same(got, model(torch.tensor([IDS])).logits)
+
+
 @pytest.mark.parametrize("stated", [None, 1.0, 1.2079, 1.7])
 def test_yarn_magnitude(tmp_path: Path, stated: float | None) -> None:
     """`attention_factor` is the whole magnitude, not one on top of YaRN's own."""

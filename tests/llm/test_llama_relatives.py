@@ -115,6 +115,7 @@ MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "stablelm": ("stablelm", {"rope.dimension_count": 2}),
     "phi2": ("phi2", {"rope.dimension_count": 2}),
     "phi3": ("phi3", WINDOW),
+    "phimoe": ("phimoe", EXPERTS),
     "phi3 longrope": (
         "phi3",
         {

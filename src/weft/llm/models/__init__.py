@@ -55,6 +55,7 @@ _FILES = {
     "olmoe": ("olmoe",),
     "phi2": ("phi2",),
     "phi3": ("phi3",),
+    "phimoe": ("phimoe",),
     "qwen2": ("qwen", "qwen2", "qwen2vl", "qwen2moe"),
     "qwen3": ("mellum", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe"),
     "seed_oss": ("seed_oss",),

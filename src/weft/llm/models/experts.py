@@ -108,17 +108,7 @@ class Experts:
         elif self.softmax_first:
             scores = G.soft_max(scores)
         best = _best_experts(w, scores, moe)
-        columns = G.reshape(scores, 1, moe.n_expert, n_tokens)
-        weights = G.reshape(G.get_rows(columns, best), n_used, n_tokens)
-        if not self.softmax_first:
-            weights = G.soft_max(weights)
-        elif self.renormalise if moe.renormalise is None else moe.renormalise:
-            total = G.sum_rows(weights)
-            # the sum of sigmoids may be near 0, that of a softmax is not
-            weights = G.div(weights, G.clamp(total, _LEAST_SUM, math.inf) if moe.sigmoid else total)
-        if moe.scale != 1.0:
-            weights = G.scale(weights, moe.scale)
-
+        weights = self.weigh(scores, best, moe)
         weights = G.reshape(weights, 1, n_used, n_tokens)
         x = G.reshape(x, n_embd, 1, n_tokens)
         if self.weigh_inputs:
@@ -131,6 +121,19 @@ class Experts:
         for part in parts[1:]:
             total = G.add(total, part)
         return total
+
+    def weigh(self, scores: Tensor, best: Tensor, moe: MoeConfig) -> Tensor:
+        """The weights of the experts `best` i32 [n_used, n_tokens], from the scores of all."""
+        n_tokens = scores.ne[1]
+        columns = G.reshape(scores, 1, moe.n_expert, n_tokens)
+        weights = G.reshape(G.get_rows(columns, best), moe.n_used, n_tokens)
+        if not self.softmax_first:
+            weights = G.soft_max(weights)
+        elif self.renormalise if moe.renormalise is None else moe.renormalise:
+            total = G.sum_rows(weights)
+            # the sum of sigmoids may be near 0, that of a softmax is not
+            weights = G.div(weights, G.clamp(total, _LEAST_SUM, math.inf) if moe.sigmoid else total)
+        return G.scale(weights, moe.scale) if moe.scale != 1.0 else weights
 
     def inside(self, w: Weights, x: Tensor, best: Tensor) -> Tensor:
         """The input of the last matrix of the experts `best`, [n_ff, n_used, n_tokens]."""
