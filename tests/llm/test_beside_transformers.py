@@ -356,6 +356,30 @@ def test_phimoe(tmp_path: Path) -> None:
     same(got, model(torch.tensor([IDS])).logits)
 
 
+def test_hrm_text(tmp_path: Path) -> None:
+    """Two stacks of two layers, which run four and two times."""
+    options = {
+        "num_hidden_layers": 2,
+        "H_cycles": 2,
+        "L_cycles": 2,
+        "num_key_value_heads": 4,
+        "head_dim": 4,
+    }
+    config = transformers.HrmTextConfig(**SHAPE | options)
+    model = randomised(transformers.HrmTextForCausalLM(config))
+    names = LAYER | {"self_attn.gate_proj": "attn_gate"}
+    tensors = renamed(model, names, "model.L_module.layers.")
+    for name, array in renamed(model, names, "model.H_module.layers.").items():
+        tensors[name.replace("blk.1.", "blk.3.").replace("blk.0.", "blk.2.")] = array
+    tensors["hrm.z_l_init"] = model.state_dict()["model.z_L_init"].numpy()
+    meta = keys_of("hrm_text", {
+        "block_count": 12, "attention.head_count_kv": 4, "embedding_scale": config.embedding_scale,
+        "hrm.layers_per_stack": 2, "hrm.h_cycles": 2, "hrm.l_cycles": 2, "rope.freq_base": 1000.0,
+    })  # fmt: skip
+    got = weft_rows(tmp_path / "m.gguf", meta, tensors)
+    same(got, model(torch.tensor([IDS]), use_cache=False).logits)
+
+
 @pytest.mark.parametrize("stated", [None, 1.0, 1.2079, 1.7])
 def test_yarn_magnitude(tmp_path: Path, stated: float | None) -> None:
     """`attention_factor` is the whole magnitude, not one on top of YaRN's own."""

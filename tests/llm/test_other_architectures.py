@@ -106,6 +106,10 @@ MODELS: dict[str, tuple[str, dict[str, object]]] = {
 MODELS |= {
     "deepseek32": ("deepseek32", SPARSE),
     "glm-dsa": ("glm-dsa", SPARSE),
+    "hrm_text": (
+        "hrm_text",
+        {"block_count": 4, "hrm.layers_per_stack": 1, "hrm.h_cycles": 2, "hrm.l_cycles": 1},
+    ),
     "minicpm3": (
         "minicpm3",
         {

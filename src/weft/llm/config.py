@@ -224,6 +224,9 @@ class ModelConfig:
     """Width of the inputs that each layer has besides the previous one's output; 0: none."""
     streams: tuple[int, int] = (1, 0)
     """Number of streams between layers, and the one that layers compute with (AltUp)."""
+    cycles: tuple[int, int, int] = (0, 0, 0)
+    """Layers of a stack, and how often the slow stack runs, and the fast one before each of these
+    (HRM)."""
     laurel_rank: int = 0
     """Width of the low-rank path beside attention; 0: there is none."""
     moe: MoeConfig | None = None

@@ -41,6 +41,7 @@ _FILES = {
     "gptneox": ("gptneox",),
     "gptoss": ("gpt-oss",),
     "granite": ("granite", "granite_swa", "granitemoe", "minicpm"),
+    "hrm_text": ("hrm_text",),
     "hunyuan": ("hunyuan-dense", "hunyuan-moe", "hy_v3"),
     "lfm2": ("lfm2",),
     "llama": ("baichuan", "internlm2", "llama", "mistral3", "orion", "refact", "xverse"),
