@@ -172,13 +172,12 @@ inline constexpr bool kOneColumn =
 template <typename F, int kColumns>
 void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, float scale,
                       float* const* out) {
-  // One column takes a block at once, so that memory is asked for all the time; for more, the sums
-  // of two vectors are in registers. Four vectors ask for a share of what is ahead each: with AVX2
-  // all of a block at once is more than can be under way. Blocks of many chunks, whose words are
-  // not read in the order of their addresses, are asked for several blocks ahead; the small ones,
-  // which the hardware follows, lose by that.
-  constexpr int kAll = kPanelRows / kLanes;
-  constexpr int kVectors = kColumns == 1 ? kAll : 2;
+  // A block is taken at once, so that memory is asked for all the time and in order, though the
+  // sums of several columns are not all in registers. Four vectors ask for a share of what is ahead
+  // each: with AVX2 all of a block at once is more than can be under way. Blocks of many chunks,
+  // whose words are not read in the order of their addresses, are asked for several blocks ahead;
+  // the small ones, which the hardware follows, lose by that.
+  constexpr int kVectors = kPanelRows / kLanes;
   constexpr int kShares = kVectors == 4 ? 4 : 1;
   constexpr int64_t kDistance = kShares > 1 && F::kChunks > 1 ? 12288 : kAhead;
   constexpr int64_t kBytes = kPanelRows * kStoredBytes<F>;
@@ -188,31 +187,28 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
     return multiply_column<F>(panel, x, n_chunks, scale, out[0]);
   }
 #endif
-  for (int first = 0; first < kAll; first += kVectors) {
-    vf acc[kVectors][kColumns] = {};
-    for (int64_t b = 0; b < n_chunks / F::kChunks; ++b) {
-      const char* block = lane_block<F>(panel, b);
-      float scales[F::kGroups * kPanelRows];
-      float mins[F::kGroups * kPanelRows];
-      if (kShares == 1 && first == 0) prefetch_lines<kBytes>(block + kAhead);
+  vf acc[kVectors][kColumns] = {};
+  for (int64_t b = 0; b < n_chunks / F::kChunks; ++b) {
+    const char* block = lane_block<F>(panel, b);
+    float scales[F::kGroups * kPanelRows];
+    float mins[F::kGroups * kPanelRows];
+    if (kShares == 1) prefetch_lines<kBytes>(block + kAhead);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        if (kShares > 1) {
-          prefetch_lines<kBytes / kShares>(block + kDistance + v * (kBytes / kShares));
-        }
-        Lanes<F>::scales(block, first + v, scales + v * kLanes, mins + v * kLanes);
-        if constexpr (kOneScale<F>) {
-          add_lane_block<F>(block, first + v, scales + v * kLanes, x + b * 8, acc[v]);
-        } else {
-          add_groups<F>(block, first + v, scales + v * kLanes, mins + v * kLanes,
-                        x + b * F::kChunks, acc[v]);
-        }
+    for (int v = 0; v < kVectors; ++v) {
+      if (kShares > 1) {
+        prefetch_lines<kBytes / kShares>(block + kDistance + v * (kBytes / kShares));
+      }
+      Lanes<F>::scales(block, v, scales + v * kLanes, mins + v * kLanes);
+      if constexpr (kOneScale<F>) {
+        add_lane_block<F>(block, v, scales + v * kLanes, x + b * 8, acc[v]);
+      } else {
+        add_groups<F>(block, v, scales + v * kLanes, mins + v * kLanes, x + b * F::kChunks, acc[v]);
       }
     }
-    for (int c = 0; c < kColumns; ++c) {
-      for (int v = 0; v < kVectors; ++v) {
-        store(out[c] + (first + v) * kLanes, acc[v][c] * splat(scale));
-      }
+  }
+  for (int c = 0; c < kColumns; ++c) {
+    for (int v = 0; v < kVectors; ++v) {
+      store(out[c] + v * kLanes, acc[v][c] * splat(scale));
     }
   }
 }

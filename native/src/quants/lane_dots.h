@@ -12,6 +12,8 @@
 // quantizer here writes them.
 #pragma once
 
+#include <type_traits>
+
 #include "quants/formats.h"
 #include "quants/quant_kernels.h"
 
@@ -46,6 +48,13 @@ static inline V odd_codes(V words) {
   return reinterpret_cast<V>(reinterpret_cast<numbers>(words) >> 8);
 }
 
+// See QuantKernels. With 16 registers, more columns of blocks of many chunks lose their sums to
+// memory, and digits of base 3 are better taken apart once.
+template <typename F>
+inline constexpr int kFewColumns = kLanes == 16 || F::kChunks == 1  ? kMostFewColumns
+                                   : std::is_same_v<F, FormatTQ1_0> ? 1
+                                                                    : 2;
+
 #if defined(WEFT_VNNI)
 
 template <typename F>
@@ -56,9 +65,6 @@ inline constexpr int kPanelWords = 8;  // of a chunk
 
 template <typename F>
 inline constexpr int kWordRun = 64;  // words whose sums may be added up
-
-template <typename F>
-inline constexpr int kFewColumns = kMostFewColumns;  // see QuantKernels
 
 template <typename F>
 inline constexpr bool kWideZero = false;  // whether what is due to kZero is added in the end
@@ -104,10 +110,6 @@ inline constexpr bool kSigned = F::kTop > 127;
 
 template <typename F>
 inline constexpr int kPanelWords = kSigned<F> ? 16 : 8;
-
-// Taking codes apart is a third of the work of a column; wide ones take twice the work afterwards.
-template <typename F>
-inline constexpr int kFewColumns = kSigned<F> ? kMostFewColumns : 1;
 
 template <typename F>
 inline constexpr int kGroupWords = kOneScale<F> ? 64 : 8 / kGroupsPerChunk<F>;

@@ -124,7 +124,7 @@ struct QuantKernels {
   // that many columns, one per chunk.
   void (*tile[kTileVariants])(const Panel& w, const void* x, int64_t n_chunks, bool add,
                               float scale, float* const* out) = {};
-  // out[column][row] = scale * that panel times kTileSizes[variant] columns.
+  // out[column][row] = scale * that panel times kTileSizes[variant] columns; for few_columns.
   void (*columns[kTileVariants])(const char* w, const void* x, int64_t n_chunks, float scale,
                                  float* const* out) = {};
 };

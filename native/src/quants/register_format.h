@@ -16,7 +16,12 @@ namespace weft::WEFT_TARGET {
 template <typename F, int kVariant>
 void set_variants(QuantKernels& k) {
   k.tile[kVariant] = multiply_tile<F, kTileSizes[kVariant]>;
-  if constexpr (kHasLanes<F>) k.columns[kVariant] = multiply_columns<F, kTileSizes[kVariant]>;
+  if constexpr (kHasLanes<F>) {
+    constexpr int kFewer = kVariant > 0 ? kTileSizes[kVariant > 0 ? kVariant - 1 : 0] : 0;
+    if constexpr (kFewer < kFewColumns<F>) {
+      k.columns[kVariant] = multiply_columns<F, kTileSizes[kVariant]>;
+    }
+  }
   if constexpr (kVariant > 0) set_variants<F, kVariant - 1>(k);
 }
 
