@@ -1,4 +1,4 @@
-"""Embeddings: encoders (bert, nomic-bert), and what decoders make logits of."""
+"""Embeddings: encoders, and what decoders make logits of."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
 from weft.llm.model import Model
 
+ENCODERS: dict[str, dict[str, object]] = {
+    "bert": {}, "eurobert": {}, "gemma-embedding": {"attention.sliding_window": 64},
+    "jina-bert-v2": {}, "jina-bert-v3": {}, "llama-embed": {}, "modern-bert": {}, "neo-bert": {},
+    "nomic-bert": {}, "nomic-bert-moe": {
+        "expert_count": 4, "expert_used_count": 2, "moe_every_n_layers": 2},
+}  # fmt: skip
 ENCODER = {"attention.causal": False, "attention.head_count_kv": 4, "pooling_type": 1}
 
 
@@ -21,9 +27,9 @@ def make(tmp_path: Path, arch: str = "bert", **changes: object) -> tuple[Path, T
     return write_model(tmp_path / f"{arch}.gguf", meta, tensors), tensors
 
 
-@pytest.mark.parametrize("arch", ["bert", "nomic-bert"])
+@pytest.mark.parametrize("arch", ENCODERS)
 def test_every_token_sees_all_others(tmp_path: Path, arch: str) -> None:
-    path, _ = make(tmp_path, arch)
+    path, _ = make(tmp_path, arch, **ENCODERS[arch])
     c = context(path)
     before = c.embed(TOKENS, "none")
     assert before.shape == (len(TOKENS), 16)
@@ -43,6 +49,8 @@ def test_pooling(tmp_path: Path) -> None:
     np.testing.assert_allclose(c.embed(TOKENS, "cls"), rows[0], atol=1e-6)
     np.testing.assert_allclose(c.embed(TOKENS, "last"), rows[-1], atol=1e-6)
     assert c.cache.n_used == 0
+    with pytest.raises(ContextError, match="this one has none"):
+        c.embed(TOKENS, "rank")
     with pytest.raises(ContextError, match="none, mean, cls, last"):
         c.embed(TOKENS, "max")  # type: ignore[arg-type]
     with pytest.raises(ContextError, match="at least one token"):
@@ -99,5 +107,5 @@ def test_token_types_are_those_of_the_first_sentence(tmp_path: Path) -> None:
 
 
 def test_unknown_pooling_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"bert\.pooling_type is 4"):
-        make(tmp_path, pooling_type=4)
+    with pytest.raises(FormatError, match=r"bert\.pooling_type is 5"):
+        make(tmp_path, pooling_type=5)

@@ -225,7 +225,7 @@ def _tune_one(
     path: Path, load: Sequence[Loading], tests: Sequence[BenchTest], seconds: float
 ) -> None:
     model = Model.open(path)
-    if not model.config.causal or model.architecture.embeds:
+    if not model.config.causal or not model.writes:
         raise ContextError(f"{path.name} writes no text; --tune is for models that do")
     print(f"{path.name}: comparing for at most about {seconds:g} s")
     with StatusLine() as status:

@@ -20,8 +20,9 @@ __all__ = [
     "Temperature",
 ]
 
-Pooling = Literal["none", "mean", "cls", "last"]
-"""The embedding of a text: those of all its tokens, their mean, the first or the last one."""
+Pooling = Literal["none", "mean", "cls", "last", "rank"]
+"""The embedding of a text: those of all its tokens, their mean, the first or the last one; "rank"
+has the scores of the model's classifier instead."""
 RopeScaling = Literal["none", "linear", "yarn", "longrope"]
 
 
@@ -279,11 +280,41 @@ class ModelConfig:
     """True if a token sees only earlier ones. If not, a text must be computed at once."""
     pooling: Pooling = "none"
     """The pooling of the embeddings of a text's tokens."""
+    dense: tuple[int, ...] = ()
+    """Widths of the dense layers behind the pooling."""
+    classifier: tuple[int, int] = (0, 0)
+    """Widths of the two layers of the classifier; 0: it lacks the layer."""
+    classifier_pooling: Pooling = "none"
+    """The pooling in front of the classifier; "none": see `score_pooling`."""
+    labels: tuple[str, ...] = ()
+    """Names of the classifier's scores, if the file has them."""
+    hidden_act: str = ""
+    """The activation that the file names; empty: it names none."""
+    fused_gate: bool = False
+    """True if `ffn_up` has the gate in its first half."""
     n_blocks: int = 0
     """Number of layers in the file. Layers behind `n_layer` draft tokens (multi-token prediction)
     and are not used."""
     n_token_types: int = 0
     """Number of token types (sentence A or B) in the file; 0: there are none."""
+
+    @property
+    def n_scores(self) -> int:
+        """How many scores the classifier gives; 0: there is none."""
+        return self.classifier[1] or self.classifier[0]
+
+    @property
+    def score_pooling(self) -> Pooling:
+        """The pooling in front of the classifier: unless the file says it, the token that has seen
+        all others."""
+        if self.classifier_pooling != "none":
+            return self.classifier_pooling
+        return "last" if self.causal else "cls"
+
+    @property
+    def n_embd_out(self) -> int:
+        """The width of a text's embedding."""
+        return self.dense[-1] if self.dense else self.n_embd
 
     @property
     def unused_layers(self) -> range:

@@ -7,6 +7,7 @@ under the architecture's name, e.g. `llama.embedding_length`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import get_args
 
 import numpy as np
@@ -83,7 +84,12 @@ class Keys:
             alibi_bias=self.number("attention.max_alibi_bias", 0.0),
             clamp_qkv=self.number("attention.clamp_kqv", 0.0),
             causal=self.flag("attention.causal", True),
-            pooling=self.pooling(),
+            pooling=self.pooling("pooling_type", "none"),
+            dense=tuple(self._dense()),
+            classifier=(self._rows_of("cls.weight"), self._rows_of("cls.output.weight")),
+            classifier_pooling=self.pooling("classifier.pooling_type", "none"),
+            labels=tuple(self.file.get_str_list(f"{self.arch}.classifier.output_labels", [])),
+            hidden_act=self.file.get_str(f"{self.arch}.hidden_activation", ""),
             n_token_types=self.file.get_int("tokenizer.ggml.token_type_count", 0),
             parallel_residual=self.flag("use_parallel_residual", True),
         )
@@ -137,15 +143,26 @@ class Keys:
             return self.count(key, least=0) == 2
         return any(name.endswith(".exp_probs_b.bias") for name in self.file.tensors)
 
-    def pooling(self) -> Pooling:
+    def pooling(self, key: str, default: Pooling) -> Pooling:
         """The pooling of embeddings; the key has llama.cpp's numbers."""
         names = get_args(Pooling)
-        number = self.count("pooling_type", 0, least=0)
+        number = self.count(key, names.index(default), least=0)
         if number >= len(names):
             known = ", ".join(f"{i} ({name})" for i, name in enumerate(names))
-            raise self.bad("pooling_type", number, f"one of {known}; others are not supported")
+            raise self.bad(key, number, f"one of {known}; others are not supported")
         pooling: Pooling = names[number]
         return pooling
+
+    def _dense(self) -> Iterator[int]:
+        """Widths of the dense layers behind the pooling, as files of sentence-transformers have."""
+        for name in ("dense_2", "dense_3"):
+            if f"{name}.weight" in self.file.tensors:
+                yield self.count(f"{name}_feat_out")
+
+    def _rows_of(self, name: str) -> int:
+        """The number of rows of a matrix; 0: the file has none of that name."""
+        info = self.file.tensors.get(name)
+        return 0 if info is None else info.ne[1]
 
     def windowed(self, period: int, n_layer: int, *, first: bool = False) -> tuple[bool, ...]:
         """For each layer, whether it sees only the sliding window.

@@ -105,7 +105,7 @@ class LLM:
         if options.get("n_ubatch") is None and not model.config.causal:
             options["n_ubatch"] = n_ctx  # every token sees the whole text
         side = cast("dict[str, Any]", {**options})
-        if model.architecture.embeds:
+        if not model.writes:
             if options.get("plan") is None:
                 options.setdefault("n_seq_max", sequences_for(model.config, MOST))
         else:
@@ -399,7 +399,7 @@ class LLM:
             raise ContextError('pooling "none" gives a row for each token; give texts one by one')
         prompts = [self._prompt(t, False) for t in texts]
         if not prompts:
-            return np.empty((0, self.model.config.n_embd), np.float32)
+            return np.empty((0, self.model.config.n_embd_out), np.float32)
         with self._open().side.embedding() as context:
             rows = np.stack(embed_texts(context, prompts, pooling))
         if normalize:

@@ -59,6 +59,11 @@ class Model:
         Raises FormatError for a file that is missing, damaged or of an unknown architecture."""
         return Model(open_model(local_path(path), type))
 
+    @property
+    def writes(self) -> bool:
+        """False for a model that computes embeddings or scores only."""
+        return not self.architecture.embeds and self.config.pooling != "rank"
+
     def summary(self) -> str:
         """One line, such as `model.gguf: llama, 22 layers of 2048, 32000 tokens`."""
         c = self.config
@@ -138,6 +143,18 @@ class Model:
         if not embeddings:
             return G.Graph(out.as_output("logits"), *step.writes)
         return G.Graph(_find(out, "result_norm").as_output("embeddings"), *step.writes)
+
+    def build_behind(self, n_rows: int, *, scores: bool) -> G.Graph:
+        """Builds the graph of the layers behind the pooling, for at most `n_rows` texts: those of
+        the classifier, if `scores`, or the dense ones.
+
+        Its input is rows f32 [n_rows, n_embd], its output pooled f32 [n_rows, n_scores] or
+        [n_rows, n_embd_out]."""
+        head, c, w = self.architecture.head, self.config, self.weights
+        assert head is not None
+        x = G.input("rows", (G.Sym("n_rows", 1, n_rows), c.n_embd), "f32")
+        y = head.scores(c, w, x) if scores else head.dense(c, w, x)
+        return G.Graph(y.as_output("pooled"))
 
     def build_shift(self, cache: KVCache) -> G.Graph | None:
         """Builds the graph that rotates cached keys in place after their positions have changed;

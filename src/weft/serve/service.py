@@ -66,7 +66,7 @@ class Service:
         self.options = options
         self.model_id = options.alias or _SHARD.sub("", Path(path).stem)
         self.created = int(time.time())
-        self.n_embd = config.n_embd
+        self.n_embd = config.n_embd_out
         self.tokenizer = Tokenizer.from_gguf(file)
         longest = min(config.n_ctx_train, DEFAULT_TEXT)
         n_ctx = options.parallel * longest if n_ctx is None else n_ctx

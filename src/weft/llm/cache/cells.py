@@ -403,13 +403,15 @@ class Cells:
         [n_tokens]. If `window` is not 0, a token sees only the last `window` positions, its own
         included, or with `chunked` those of its chunk of `window` positions. With `distances`,
         minus the distance in positions stands in place of 0 (ALiBi). Without `causal`, a token also
-        sees later positions."""
+        sees later positions, and half of the window is on each side of it."""
         pos, p = self.pos[: out.shape[1]], positions[:, None]
         # a free cell has no members, so its position of -1 does not matter
         seen = self.members[seqs, : out.shape[1]]
         if causal:
             seen &= pos <= p
-        if window:
+        if window and not causal:
+            seen &= np.abs(pos - p) <= window // 2
+        elif window:
             seen &= pos // window == p // window if chunked else pos > p - window
         if distances:
             out[:] = np.where(seen, -np.abs(pos - p), -np.inf)

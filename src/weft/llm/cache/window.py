@@ -18,9 +18,9 @@ __all__ = ["WindowCells", "window_size"]
 
 def window_size(config: ModelConfig, n_ctx: int, n_seq_max: int, n_ubatch: int) -> int:
     """The number of cells that sliding-window layers need; 0 if the model has no such layers or
-    they need as many cells as the others."""
+    they need as many cells as the others, as those of texts that are computed at once do."""
     cells = config.window * n_seq_max + n_ubatch
-    return cells if config.window and cells < n_ctx else 0
+    return cells if config.window and config.causal and cells < n_ctx else 0
 
 
 class WindowCells(Cells):

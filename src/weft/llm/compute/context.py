@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Unpack, get_args
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,7 @@ from weft.llm.cache.state import load_state, save_state
 from weft.llm.compute.batch import Batch, Outputs, Ubatch, checked, one_token
 from weft.llm.compute.counters import Counters, MemoryUse
 from weft.llm.compute.fallback import Held, Loaded, decode_anew, load, load_without_failed, remember
+from weft.llm.compute.pooling import BehindPooling, require_pooling
 from weft.llm.compute.ubatches import split, together_sizes
 from weft.llm.config import Pooling
 from weft.llm.model import Model
@@ -30,7 +31,7 @@ from weft.llm.planning.regime import Regime
 from weft.options import shows_options
 from weft.program import Program
 
-__all__ = ["Context", "Counters", "MemoryUse", "pooled"]
+__all__ = ["Context", "Counters", "MemoryUse"]
 
 _LAST = np.iinfo(np.int32).max
 
@@ -70,7 +71,7 @@ class Context(Sequences):
         ArgumentError for an unknown option, ScheduleError for an impossible placement, FormatError
         for a plan of another model, and OutOfMemoryError before anything large is allocated."""
         if pooling is not None:
-            _require_pooling(pooling)
+            require_pooling(pooling, model.config)
         loaded = load(model, n_ctx, options, progress, repack_later=repack_later)
         chosen = loaded.plan.options
         if pooling is not None and not chosen.embeddings:
@@ -106,6 +107,7 @@ class Context(Sequences):
         self.fell_back = loaded.fell_back
         """Says which device failed and which ones replace it; empty if none failed."""
         self.cache = self.plan.cache
+        self._behind: BehindPooling | None = None
         self._reads_all = not self.plan.options.flash
         if self._eval is not None:
             self._graphs.watch(self._eval)
@@ -400,22 +402,32 @@ class Context(Sequences):
 
     def embed(self, tokens: ArrayLike, pooling: Pooling | None = None) -> NDArray[np.float32]:
         """Computes the embedding of a text (token ids [n]): f32 [n_embd], or [n, n_embd] with
-        pooling "none".
+        pooling "none", or the scores of the model's classifier [n_scores] with "rank".
 
         `pooling` takes the "mean" of the tokens' embeddings, the first ("cls"), the "last" or all
-        of them ("none"); None is the pooling of the context. Embeddings are not normalised. The
-        cache is emptied. Raises ContextError if the context was created for logits, and the errors
-        of `decode`."""
+        of them ("none"); None is the pooling of the context. Dense layers of the file follow.
+        Embeddings are not normalised. The cache is emptied. Raises ContextError if the context was
+        created for logits, and the errors of `decode`."""
         if not self.embeddings:
             raise ContextError("this context gives logits; create it with embeddings=True")
         pooling = self.pooling if pooling is None else pooling
-        _require_pooling(pooling)
+        require_pooling(pooling, self.model.config)
+        last = "last" in (pooling, pooling == "rank" and self.model.config.score_pooling)
         self.cache.clear()
         try:
-            rows = self.decode(tokens, outputs="last" if pooling == "last" else "all")
+            rows = self.decode(tokens, outputs="last" if last else "all")
         finally:
             self.cache.clear()
-        return pooled(rows, pooling)
+        return self.pool([rows], pooling)[0]
+
+    def pool(
+        self, texts: Sequence[NDArray[np.float32]], pooling: Pooling
+    ) -> list[NDArray[np.float32]]:
+        """The embedding or the scores of each of `texts`, given the rows of its tokens
+        [n_tokens, n_embd]; see `embed`."""
+        if self._behind is None:
+            self._behind = BehindPooling(self.plan)
+        return self._behind(texts, pooling)
 
     def save_state(self, seq: int | None = None) -> bytes:
         """Saves the cache, or only sequence `seq`, as bytes; see `weft.llm.cache.state`."""
@@ -430,20 +442,3 @@ class Context(Sequences):
         Raises FormatError for data that is damaged or of another model, and ContextError if it does
         not fit. The cache is unchanged then."""
         load_state(self.model.config, self.cache, data, seq)
-
-
-def pooled(rows: NDArray[np.float32], pooling: Pooling) -> NDArray[np.float32]:
-    """The embedding of a text [n_embd] from those of its tokens [n, n_embd], which pooling "none"
-    returns."""
-    if pooling == "mean":
-        return np.asarray(rows.mean(axis=0, dtype=np.float64), np.float32)
-    if pooling == "none":
-        return rows
-    return np.asarray(rows[-1 if pooling == "last" else 0])
-
-
-def _require_pooling(pooling: str) -> None:
-    if pooling not in get_args(Pooling):
-        raise ContextError(
-            f"pooling is {pooling!r}; it must be one of {', '.join(get_args(Pooling))}"
-        )

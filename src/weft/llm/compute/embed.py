@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
-from weft.llm.compute.context import Context, pooled
+from weft.llm.compute.context import Context
 from weft.llm.config import ModelConfig, Pooling
 
 __all__ = ["MOST", "embed_texts", "sequences_for", "text_groups", "unit_rows"]
@@ -31,7 +31,7 @@ def embed_texts(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[NDArray[np.float32]]:
     """Computes the embedding of each of `texts` (token ids): [n_embd], or [n_tokens, n_embd] with
-    pooling "none". Results are those of `Context.embed`.
+    pooling "none", or with "rank" its scores. Results are those of `Context.embed`.
 
     Short texts are computed together, as many as there are sequences and a ubatch holds; longer
     texts alone. `progress(done, total)` is called with numbers of texts. The cache is emptied.
@@ -81,7 +81,7 @@ def _together(
         )
     finally:
         context.cache.clear()
-    return [pooled(part, pooling) for part in np.split(rows, ends[:-1])]
+    return context.pool(np.split(rows, ends[:-1]), pooling)
 
 
 def unit_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:

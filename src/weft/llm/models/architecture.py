@@ -10,6 +10,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models import common
+from weft.llm.models.heads import Head
 from weft.llm.models.parts import RMS, Attention, Gated, Norm, Part
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
@@ -48,6 +49,8 @@ class Architecture:
     """Name of the norm in front of the output projection; empty: there is none."""
     embeds: bool = False
     """True if `forward` computes embeddings instead of logits."""
+    head: Head | None = None
+    """The layers behind the pooling of a text; None: no file has any."""
 
     def table(self, c: ModelConfig) -> Iterator[Row]:
         """The tensors of a file. Raises FormatError if the metadata lacks a key for them."""
@@ -67,6 +70,8 @@ class Architecture:
         yield maybe("output.scale", 1)
         for name in ("rope_freqs", "rope_factors_long", "rope_factors_short"):
             yield maybe(f"{name}.weight", c.rope.n_dims // 2)
+        if self.head is not None:
+            yield from self.head.rows(c)
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """Tensors of a layer."""
@@ -97,8 +102,10 @@ class Architecture:
         return G.add(x, scaled(step, self.normed(step, layer, self.after[1], y)))
 
     def logits(self, step: Step, w: Weights, x: Tensor) -> Tensor:
-        """The last norm and the output projection of x [n_embd, n_outputs]."""
-        return common.output(w, self.normed(step, w, self.last_norm, x).named("result_norm"))
+        """The last norm and the output projection of x [n_embd, n_outputs], if the architecture has
+        logits."""
+        x = self.normed(step, w, self.last_norm, x).named("result_norm")
+        return x if self.embeds else common.output(w, x)
 
     def normed(self, step: Step, w: Weights, name: str, x: Tensor) -> Tensor:
         """Applies the norm called `name` to x; an empty name is no norm."""

@@ -1,9 +1,12 @@
 """BERT (arXiv 1810.04805): an encoder. Tokens see tokens on both sides, there are no logits, and
-norms follow the residual sums of attention and feed-forward layer. Token types are all 0, "sentence
-A"; DistilBERT (arXiv 1910.01108) has none.
+norms follow the residual sums of attention and feed-forward layer. DistilBERT (arXiv 1910.01108)
+has no token types, and another activation in its classifier.
 
 Nomic BERT (arXiv 2402.01613) rotates instead of learning positions, and gates its feed-forward
-layer with SiLU."""
+layer with SiLU; its second version (arXiv 2502.07972) has experts without a gate in every second
+layer. Jina's second BERT (arXiv 2310.19923) has ALiBi on both sides, the third (arXiv 2409.10173)
+rotates.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,17 @@ from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models import common
 from weft.llm.models.architecture import Architecture, Configure, last
-from weft.llm.models.parts import LAYER, Gated, Mlp, Part
+from weft.llm.models.experts import Experts, require_experts, through_experts
+from weft.llm.models.heads import Head
+from weft.llm.models.parts import (
+    LAYER,
+    Attention,
+    FusedGated,
+    Gated,
+    HeadNorm,
+    Mlp,
+    Part,
+)
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe
 
@@ -25,8 +38,23 @@ __all__ = ["ARCHITECTURES"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets learned positions, which nomic-bert does not have."""
+    """Sets learned positions, which only BERT itself has."""
     return replace(c.without_rope(), n_positions=c.n_ctx_train)
+
+
+def configure_jina(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets biases in place of the rotation, which no key has, and where the gate is."""
+    info = keys.file.tensors.get("blk.0.ffn_up.weight")
+    fused = info is not None and info.ne[1] == 2 * c.n_ff()
+    return replace(c.without_rope(), alibi_bias=8.0, fused_gate=fused)
+
+
+def configure_experts(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the layers with experts, which are every second one."""
+    period = keys.count("moe_every_n_layers")
+    if period != 2:
+        raise keys.bad("moe_every_n_layers", period, "2; others are not supported")
+    return replace(c, moe=replace(require_experts(c), step=2, renormalise=False))
 
 
 class Bert(Architecture):
@@ -43,9 +71,10 @@ class Bert(Architecture):
         yield from super().block_rows(c, il)
         for name in ("attn_output_norm", "layer_output_norm"):
             yield from self.norm.rows(f"blk.{il}.{name}", c.n_embd)
+        yield from self.norm.rows(f"blk.{il}.attn_norm_2", c.n_embd, optional=True)
 
     def embed(self, step: Step, w: Weights) -> Tensor:
-        """The normed sum of the embeddings of tokens, type 0 and positions: [n_embd, n_tokens]."""
+        """The normed sum of the embeddings of tokens, types and positions: [n_embd, n_tokens]."""
         x = common.embed(step, w)
         if "token_types.weight" in w:
             x = G.add(x, G.view_1d(w["token_types.weight"], step.config.n_embd, 0))
@@ -55,13 +84,47 @@ class Bert(Architecture):
         """One layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         x, y = last(step, il, x, self.attention(step, w, il, x))
-        x = self.normed(step, layer, "attn_output_norm", G.add(x, y))
-        y = self.feed_forward(step, w, il, x)
-        return self.normed(step, layer, "layer_output_norm", G.add(x, y))
+        y = self.normed(step, layer, "attn_output_norm", G.add(x, y))
+        if "attn_norm_2.weight" in layer:  # Jina's code model adds its input a second time
+            y = self.normed(step, layer, "attn_norm_2", G.add(x, y))
+        x = G.add(y, self.feed_forward(step, w, il, y))
+        return self.normed(step, layer, "layer_output_norm", x)
 
-    def logits(self, step: Step, w: Weights, x: Tensor) -> Tensor:
-        """The embeddings [n_embd, n_outputs] themselves."""
-        return x.named("result_norm")
+
+class BertHead(Head):
+    """BERT's classifier; DistilBERT, which has no token types, has ReLU in it."""
+
+    def activate(self, w: Weights, x: Tensor) -> Tensor:
+        """The activation of the first layer."""
+        return self.act(x) if "token_types.weight" in w else G.relu(x)
+
+
+_SPLIT, _FUSED = Gated(G.geglu_erf), FusedGated(G.geglu_erf)
+
+
+class JinaGated:
+    """A feed-forward layer whose gate is a matrix of its own, or the first half of `ffn_up`."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """The matrices."""
+        return (_FUSED if c.fused_gate else _SPLIT).rows(c, il)
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """The layer, from x [n_embd, n_tokens] to the same sizes."""
+        return (_FUSED if step.config.fused_gate else _SPLIT)(step, w, il, x)
+
+
+class UngatedExperts(Experts):
+    """Experts without a gate."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Router and stacked experts, or the dense layer."""
+        gates = ("ffn_gate_exps", "ffn_gate_up_exps")
+        return (row for row in super().rows(c, il) if not any(g in row.name for g in gates))
+
+    def inside(self, w: Weights, x: Tensor, best: Tensor) -> Tensor:
+        """The input of the last matrix of the experts `best`, [n_ff, n_used, n_tokens]."""
+        return G.gelu_erf(through_experts(w, "ffn_up_exps", x, best))
 
 
 def _bert(feed_forward: Part, configure: Configure = lambda c, keys: c) -> Bert:
@@ -74,7 +137,20 @@ def _bert(feed_forward: Part, configure: Configure = lambda c, keys: c) -> Bert:
         embedding_norm="token_embd_norm",
         last_norm="",
         embeds=True,
+        head=BertHead(),
     )
 
 
-ARCHITECTURES = {"bert": _bert(Mlp(), configure), "nomic-bert": _bert(Gated())}
+_ERF = Mlp(G.gelu_erf)
+
+ARCHITECTURES = {
+    # files of BERT stand for the tanh form of GELU
+    "bert": _bert(Mlp(), configure),
+    "jina-bert-v2": replace(
+        _bert(JinaGated(), configure_jina),
+        attention=Attention(HeadNorm(LAYER, whole=True, optional=True)),
+    ),
+    "jina-bert-v3": _bert(_ERF),
+    "nomic-bert": _bert(Gated()),
+    "nomic-bert-moe": _bert(UngatedExperts(_ERF), configure_experts),
+}

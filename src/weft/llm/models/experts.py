@@ -16,7 +16,7 @@ from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 
-__all__ = ["Experts", "require_experts"]
+__all__ = ["Experts", "require_experts", "through_experts"]
 
 _LEAST_SUM = 2.0**-14
 """Least divisor of expert weights."""
@@ -113,7 +113,7 @@ class Experts:
         x = G.reshape(x, n_embd, 1, n_tokens)
         if self.weigh_inputs:
             x = G.mul(G.repeat(x, (n_embd, n_used, n_tokens, 1)), weights)
-        y = _experts(w, "ffn_down_exps", self.inside(w, x, best), best)
+        y = through_experts(w, "ffn_down_exps", self.inside(w, x, best), best)
         if not self.weigh_inputs:
             y = G.mul(y, weights)  # [n_embd, n_used, n_tokens]
         parts = [G.view_2d(y, n_embd, n_tokens, y.nb[2], i * y.nb[1]) for i in range(n_used)]
@@ -138,8 +138,9 @@ class Experts:
     def inside(self, w: Weights, x: Tensor, best: Tensor) -> Tensor:
         """The input of the last matrix of the experts `best`, [n_ff, n_used, n_tokens]."""
         if "ffn_gate_up_exps.weight" in w:
-            return self.act(_experts(w, "ffn_gate_up_exps", x, best))
-        gate, up = _experts(w, "ffn_gate_exps", x, best), _experts(w, "ffn_up_exps", x, best)
+            return self.act(through_experts(w, "ffn_gate_up_exps", x, best))
+        gate = through_experts(w, "ffn_gate_exps", x, best)
+        up = through_experts(w, "ffn_up_exps", x, best)
         return G.swiglu_oai(gate, up, alpha=1.702, limit=7.0) if self.oai else self.act(gate, up)
 
 
@@ -167,7 +168,9 @@ def _best_experts(w: Weights, scores: Tensor, moe: MoeConfig) -> Tensor:
     return G.top_k(scores, moe.n_used)
 
 
-def _experts(w: Weights, name: str, x: Tensor, ids: Tensor) -> Tensor:
+def through_experts(w: Weights, name: str, x: Tensor, ids: Tensor) -> Tensor:
+    """Multiplies x [n, n_used or 1, n_tokens] by the matrices `name` of the experts `ids` i32
+    [n_used, n_tokens], with their scales and biases if the file has them."""
     y = G.mul_mat_id(w[f"{name}.weight"], x, ids)
     if f"{name}.scale" in w:  # a number for each expert
         n_used, n_tokens = ids.ne[0], ids.ne[1]

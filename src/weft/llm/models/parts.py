@@ -250,7 +250,9 @@ class Gated:
 
 @dataclass(frozen=True)
 class FusedGated:
-    """SwiGLU whose gate is the first half of `ffn_up`."""
+    """A gated feed-forward layer whose gate is the first half of `ffn_up`."""
+
+    act: Callable[[Tensor], Tensor] = G.swiglu
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """The two matrices."""
@@ -260,7 +262,7 @@ class FusedGated:
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
         """The layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
-        return linear(layer, "ffn_down", G.swiglu(linear(layer, "ffn_up", x)))
+        return linear(layer, "ffn_down", self.act(linear(layer, "ffn_up", x)))
 
 
 def squared_relu(x: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.experts import Experts, require_experts
+from weft.llm.models.heads import Head
 from weft.llm.models.parts import EACH_HEAD, Attention
 
 __all__ = ["ARCHITECTURES"]
@@ -36,7 +37,10 @@ def configure_windows(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 
 _ATTENTION = Attention(EACH_HEAD)
-_DENSE = Architecture(RopeMode.NEOX, attention=_ATTENTION, feed_forward=Experts())
+# rerankers score by two rows of the output matrix, for "yes" and for "no"
+_DENSE = Architecture(
+    RopeMode.NEOX, attention=_ATTENTION, feed_forward=Experts(), head=Head(softmax=True)
+)
 _MIXTURE = replace(_DENSE, configure=configure_experts)
 
 # text has three equal positions per token (M-RoPE), and nothing to add to the first layers' outputs

@@ -326,7 +326,7 @@ def context_options(
         type_k=option("type_k", arguments.get("type_k"), "f16"),
         type_v=option("type_v", arguments.get("type_v"), "f16"),
         flash=option("flash", arguments.get("flash"), True),
-        embeddings=embeds or model.architecture.embeds,
+        embeddings=embeds or not model.writes,
         repack=option("repack", arguments.get("repack"), True),
         swa_full=option("swa_full", arguments.get("swa_full"), True),
         n_copies=arguments.get("n_copies") or 1,
