@@ -52,9 +52,14 @@ class MaskWriter {
     if (seq < 0 || seq >= static_cast<int64_t>(members_.shape(0))) {
       throw nb::value_error(("members has no sequence " + std::to_string(seq)).c_str());
     }
-    const int64_t above = window_ > 0 ? position - window_ : INT32_MIN;
+    int64_t above = INT32_MIN;
+    int64_t last = causal_ ? position : INT32_MAX;
+    if (window_ > 0) {
+      above = position - (causal_ ? window_ : window_ / 2 + 1);
+      if (!causal_) last = position + window_ / 2;
+    }
     weft::fill_mask_row(pos_.data(), members_.data() + seq * static_cast<int64_t>(pos_.shape(0)),
-                        n_kv, above, causal_ ? position : INT32_MAX, out_.data() + i * n_kv);
+                        n_kv, above, last, out_.data() + i * n_kv);
   }
 
   Numbers pos_;
@@ -73,7 +78,8 @@ void bind_mask(nb::module_& m) {
       .def(nb::init<Numbers, Members, Bits, int64_t, bool>(), nb::arg("pos"), nb::arg("members"),
            nb::arg("out"), nb::arg("window"), nb::arg("causal"),
            "Keeps `pos` [cells], `members` [sequences, cells] and `out`. A token sees only the "
-           "last `window` positions (0: all), and with `causal` none behind its own.")
+           "last `window` positions (0: all), and with `causal` none behind its own; without it, "
+           "half of the window is on each side.")
       .def("one", &MaskWriter::one, nb::arg("n_kv"), nb::arg("position"), nb::arg("seq"),
            "Writes a row of `n_kv` cells for one token; raises ValueError when it does not fit.")
       .def("all", &MaskWriter::all, nb::arg("n_kv"), nb::arg("positions"), nb::arg("seqs"),

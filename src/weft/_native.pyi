@@ -237,7 +237,7 @@ class MaskWriter:
         causal: bool,
     ) -> None:
         """
-        Keeps `pos` [cells], `members` [sequences, cells] and `out`. A token sees only the last `window` positions (0: all), and with `causal` none behind its own.
+        Keeps `pos` [cells], `members` [sequences, cells] and `out`. A token sees only the last `window` positions (0: all), and with `causal` none behind its own; without it, half of the window is on each side.
         """
 
     def one(self, n_kv: int, position: int, seq: int) -> None:

@@ -34,9 +34,8 @@ class Inputs:
         self._masks = {name: cells for name, cells in masks.items() if name in names}
         self._writers: dict[str, _native.MaskWriter] = {}
         for name, (cells, window) in self._masks.items():
-            # masks with distances, chunks or two sides are written by `Cells.fill_mask`
-            last_ones = not window or (config.causal and not config.chunked)
-            if config.alibi_bias <= 0 and last_ones:
+            # masks with distances or chunks are written by `Cells.fill_mask`
+            if config.alibi_bias <= 0 and not (window and config.chunked):
                 out = views[name].view(np.uint16)
                 self._writers[name] = _native.MaskWriter(
                     cells.pos, cells.members, out, window, config.causal
