@@ -24,6 +24,7 @@ COMMANDS = {
     "chat": "Talk with a model; /help lists the commands.",
     "serve": "Serve a model over the OpenAI API.",
     "embed": "Print embeddings of texts.",
+    "rerank": "Sort documents by how well they answer a query.",
     "perplexity": "Say how well a model predicts a text.",
     "tokenize": "Show the tokens of a text: id and piece, one a line.",
     "bench": "Measure tokens per second.",

@@ -24,7 +24,7 @@ from weft.llm.compute.embed import embed_texts, sequences_for, unit_rows
 from weft.llm.config import Pooling
 from weft.llm.llm import DEFAULT_N_CTX
 
-__all__ = ["embed"]
+__all__ = ["context_for", "embed"]
 
 
 class PoolingName(StrEnum):
@@ -34,6 +34,7 @@ class PoolingName(StrEnum):
     mean = "mean"
     cls = "cls"
     last = "last"
+    rank = "rank"
 
 
 class EmbedOutput(StrEnum):
@@ -88,22 +89,25 @@ def embed(
     loaded = Model.open(model)
     tokenizer = Tokenizer.from_gguf(loaded.file)
     tokens = [tokenizer.encode(text) for text in lines]
-    context = _context(loaded, load, [len(ids) for ids in tokens])
+    context = context_for(loaded, load, [len(ids) for ids in tokens])
     chosen: Pooling | None = None if pooling is None else pooling.value
     if chosen is None and loaded.config.pooling == "none":
         chosen = "mean"
+    scores = "rank" in (chosen, chosen is None and loaded.config.pooling)
     with CountProgress("embedding texts") as progress:
         parts = [np.atleast_2d(r) for r in embed_texts(context, tokens, chosen, progress)]
     counts = [len(part) for part in parts]
     rows = np.concatenate(parts)
-    if normalize and embd_normalize != -1:
+    if normalize and embd_normalize != -1 and not scores:
         rows = unit_rows(rows)
     _print(rows, output, sum(len(ids) for ids in tokens), model.name)
-    if output is EmbedOutput.text and len(lines) > 1 and max(counts) == 1:
+    if output is EmbedOutput.text and len(lines) > 1 and max(counts) == 1 and not scores:
         _print_cosines(rows)
 
 
-def _context(model: Model, load: dict[str, Any], lengths: Sequence[int]) -> Context:
+def context_for(model: Model, load: dict[str, Any], lengths: Sequence[int]) -> Context:
+    """A context that computes texts of these numbers of tokens, as many together as pays. Raises
+    ContextError for a text that is too long."""
     longest = max(lengths)
     if load["plan"] is None:  # a plan file has the number of sequences
         load["n_seq_max"] = sequences_for(model.config, len(lengths))

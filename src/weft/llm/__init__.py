@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from weft.llm.compute.batch import Batch, Outputs
     from weft.llm.compute.context import Context
     from weft.llm.compute.perplexity import Perplexity
+    from weft.llm.compute.rerank import Ranked
     from weft.llm.compute.ubatches import Together
     from weft.llm.config import (
         IndexerConfig,
@@ -70,6 +71,7 @@ __all__ = [
     "PlanArguments",
     "Pooling",
     "Prompt",
+    "Ranked",
     "RecurrentConfig",
     "Regime",
     "RopeConfig",
@@ -92,6 +94,7 @@ _HOMES = {
     "weft.llm.compute.batch": ("Batch", "Outputs"),
     "weft.llm.compute.context": ("Context",),
     "weft.llm.compute.perplexity": ("Perplexity",),
+    "weft.llm.compute.rerank": ("Ranked",),
     "weft.llm.compute.ubatches": ("Together",),
     "weft.llm.config": (
         "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig",

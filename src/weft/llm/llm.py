@@ -26,7 +26,9 @@ from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, embed_texts, sequences_for, unit_rows
 from weft.llm.compute.extra_contexts import ExtraContexts
+from weft.llm.compute.lengths import require_shifts, warn_of_length
 from weft.llm.compute.perplexity import Perplexity, chunks_at_once, score_chunks
+from weft.llm.compute.rerank import Ranked, best_first, pair_ids, rank_pairs, require_ranks
 from weft.llm.config import Pooling
 from weft.llm.drafting.options import DraftOptions, make_drafting, rows_needed
 from weft.llm.engine.growth import FinishReason, Stats
@@ -116,9 +118,9 @@ class LLM:
             model, n_ctx, progress=progress, eval_callback=eval_callback,
             repack_later=repack_later, **options,
         )  # fmt: skip
-        _warn_of_length(context)
+        warn_of_length(context)
         if context_shift:
-            _require_shifts(context, n_keep)
+            require_shifts(context, n_keep)
         self._shifts = context_shift
         self._n_keep = n_keep
         self._chat_template = chat_template
@@ -384,7 +386,8 @@ class LLM:
         n_embd]. With pooling "none", allowed for a single text, it is [n_tokens, n_embd].
 
         `pooling` is explained at `Context.embed`; None is the model's own, or the mean if it has
-        none. `normalize` scales embeddings to length 1, so that dot products are cosines.
+        none. `normalize` scales embeddings to length 1, so that dot products are cosines; scores
+        of a classifier ("rank") stay as they are.
 
         Texts of a list are computed together, as many as a ubatch holds. A model that generates
         text needs a second context for this, which shares its weights; it is created at the first
@@ -402,9 +405,23 @@ class LLM:
             return np.empty((0, self.model.config.n_embd_out), np.float32)
         with self._open().side.embedding() as context:
             rows = np.stack(embed_texts(context, prompts, pooling))
-        if normalize:
+        if normalize and (pooling or self.model.config.pooling) != "rank":
             rows = unit_rows(rows)
         return rows if many else np.asarray(rows[0])
+
+    def rerank(
+        self, query: str, documents: Sequence[str], *, top_n: int | None = None
+    ) -> list[Ranked]:
+        """Sorts `documents` by how well they answer `query`, the best one first: their indexes in
+        the list and their scores, only `top_n` if that is given. Scores compare documents; whether
+        they are probabilities depends on the model.
+
+        Raises ContextError for a model without a classifier, and for a document that does not fit
+        with the query."""
+        require_ranks(self.model.config, self.model.file.path.name)
+        pairs = [pair_ids(self.tokenizer, query, text) for text in documents]
+        with self._open().side.embedding() as context:
+            return best_first(rank_pairs(context, pairs), top_n)
 
     def perplexity(
         self,
@@ -428,24 +445,3 @@ class LLM:
         with self._open().side.scoring(n_ctx, n_seq) as context:
             *_, last = score_chunks(context, ids, n_ctx, bos=bos, n_chunks=n_chunks)
         return last
-
-
-def _warn_of_length(context: Context) -> None:
-    """Warns if texts may become longer than those that the model was trained with."""
-    config, longest = context.model.config, context.n_ctx_seq
-    several = context.plan.options.n_seq_max > 1 and longest == context.n_ctx
-    if longest > config.n_ctx_train and not several:
-        warnings.warn(
-            f"n_ctx is {longest}, and {context.model.file.path.name} was trained for "
-            f"{config.n_ctx_train} tokens: longer texts may become incoherent",
-            stacklevel=3,
-        )
-
-
-def _require_shifts(context: Context, n_keep: int) -> None:
-    context.require_movable()
-    if not -1 <= n_keep < context.n_ctx - 1:
-        raise ContextError(
-            f"n_keep is {n_keep}; it must be 0 to {context.n_ctx - 2}, so that there is something "
-            "to drop, or -1 for the prompt"
-        )

@@ -1,4 +1,4 @@
-"""Computes embeddings, with a context beside the one that writes texts."""
+"""Computes embeddings and ranks, with a context beside the one that writes texts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from numpy.typing import NDArray
 
 from weft.llm import Context
 from weft.llm.compute.embed import embed_texts, text_groups, unit_rows
+from weft.llm.compute.rerank import rank_pairs
 
 __all__ = ["Embedder"]
 
 
 class Embedder:
-    """Embeds lists of tokens, as many at once as fit. It is not thread-safe; the engine's thread
-    calls it."""
+    """Embeds or ranks lists of tokens, as many at once as fit. It is not thread-safe; the engine's
+    thread calls it."""
 
     def __init__(self, context: Context) -> None:
         """`context` was created with `embeddings=True`."""
         self.context = context
         self.pooling = context.model.config.pooling
+        self.ranks = self.pooling == "rank"
         if self.pooling == "none":
             self.pooling = "mean"  # files of generative models name none; users expect the mean
 
@@ -42,3 +44,7 @@ class Embedder:
         first numbers are kept, before scaling."""
         rows = embed_texts(self.context, texts, self.pooling)
         return [unit_rows(row[:dimensions]) for row in rows]
+
+    def rank(self, pairs: Sequence[Sequence[int]]) -> list[float]:
+        """The score of each pair of a query and a document."""
+        return rank_pairs(self.context, pairs)

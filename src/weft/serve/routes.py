@@ -15,6 +15,7 @@ from fastapi.responses import Response, StreamingResponse
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
+from weft.llm.compute.rerank import best_first, pair_ids
 from weft.serve.answers import Answer
 from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.guard import Guard
@@ -29,6 +30,7 @@ from weft.serve.schema import (
     EmbeddingBody,
     Generation,
     Part,
+    RerankBody,
     TokenizeBody,
 )
 from weft.serve.service import Service
@@ -68,6 +70,7 @@ def create_app(service: Service) -> FastAPI:
     install_handlers(app)
     _add_generation(app, service)
     _add_embeddings(app, service)
+    _add_rerank(app, service)
     _add_tokens(app, service)
     _add_about(app, service)
     return app
@@ -147,6 +150,10 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
     async def embeddings(body: EmbeddingBody, http: Request) -> dict[str, Any]:
         """An embedding of each text, of length 1."""
         _note(http, body, service)
+        if service.ranks:
+            raise ApiError(
+                400, f"{service.model_id} ranks documents; ask /v1/rerank", "model", "unsupported"
+            )
         width = service.n_embd
         if body.dimensions is not None and body.dimensions > width:
             raise ApiError(
@@ -188,6 +195,55 @@ def _embedding_texts(service: Service, body: EmbeddingBody) -> list[list[int]]:
                 "input", "context_length_exceeded",
             )  # fmt: skip
     return texts
+
+
+def _add_rerank(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/rerank", response_model=None)
+    @app.post("/rerank", include_in_schema=False, response_model=None)
+    @app.post("/v1/reranking", include_in_schema=False, response_model=None)
+    @app.post("/reranking", include_in_schema=False, response_model=None)
+    async def rerank(body: RerankBody, http: Request) -> dict[str, Any] | list[dict[str, Any]]:
+        """The indexes and scores of documents, those that answer a query best first."""
+        _note(http, body, service)
+        texts = body.documents or body.texts
+        if texts is None:
+            raise ApiError(400, "documents is missing; it must be a list of texts", "documents")
+        pairs = await run_in_threadpool(_pairs, service, body.query, texts)
+        rows = best_first(await service.rank(pairs, http.is_disconnected), body.top_n)
+        n_tokens = sum(map(len, pairs))
+        say_tokens(http.scope["state"], n_tokens, 0)
+        if body.documents is None:
+            shown = [{"text": texts[row.index]} if body.return_text else {} for row in rows]
+            return [row.as_json("score") | more for row, more in zip(rows, shown, strict=True)]
+        return {
+            "model": body.model or service.model_id,
+            "object": "list",
+            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+            "results": [row.as_json() for row in rows],
+        }
+
+
+def _pairs(service: Service, query: str, texts: list[str]) -> list[list[int]]:
+    """The token ids of each document with the query. Raises ApiError if the model does not rank, or
+    a text is too long."""
+    if not service.ranks:
+        raise ApiError(
+            400, f"{service.model_id} has no classifier, so it cannot rank; serve a reranker",
+            "model", "unsupported",
+        )  # fmt: skip
+    most = service.embedder.max_tokens
+    service.prompts.require_short(query, "query", most)
+    for text in texts:
+        service.prompts.require_short(text, "documents", most)
+    pairs = [pair_ids(service.tokenizer, query, text) for text in texts]
+    for number, ids in enumerate(pairs):
+        if len(ids) > most:
+            raise ApiError(
+                400, f"document {number} and the query have {len(ids)} tokens; the model reads "
+                f"{most} at once: shorten it, or start the server with a larger --ubatch-size",
+                "documents", "context_length_exceeded",
+            )  # fmt: skip
+    return pairs
 
 
 def _add_tokens(app: FastAPI, service: Service) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "EmbeddingBody",
     "Generation",
     "Part",
+    "RerankBody",
     "ResponseFormat",
     "TokenizeBody",
 ]
@@ -199,6 +200,24 @@ class EmbeddingBody(Body):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
     user: str | None = None
+
+
+Documents = Annotated[
+    Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MOST_TEXTS)] | None,
+    Field(description=f"a list of 1 to {MOST_TEXTS} texts"),
+]
+
+
+class RerankBody(Body):
+    """The body of `/v1/rerank`: with `documents`, as Jina and Cohere have it, or with `texts`, as
+    text-embeddings-inference has."""
+
+    model: str | None = None
+    query: str
+    documents: Documents = None
+    texts: Documents = None
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_text: bool = False
 
 
 class TokenizeBody(Body):

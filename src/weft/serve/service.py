@@ -1,4 +1,4 @@
-"""A loaded model: the engine that writes, the context that embeds, tokenizer and template."""
+"""A loaded model: engine that writes, context that embeds or ranks, tokenizer and template."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from fastapi.concurrency import run_in_threadpool
@@ -28,6 +28,7 @@ from weft.serve.prompts import Prompts
 
 __all__ = ["Service"]
 
+_Row = TypeVar("_Row")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
 DEFAULT_TEXT = 2048
@@ -108,7 +109,8 @@ class Service:
     def engine(self) -> Engine:
         """The engine. Raises ApiError if the model writes no text or the engine is stopping."""
         if self._engine is None:
-            raise ApiError(400, f"{self.model_id} gives embeddings only", "model", "unsupported")
+            what = "ranks documents" if self.ranks else "gives embeddings"
+            raise ApiError(400, f"{self.model_id} {what} only", "model", "unsupported")
         if not self._engine.alive:
             raise ApiError(503, "the server is stopping; try another one")
         return self._engine
@@ -133,20 +135,42 @@ class Service:
             )  # fmt: skip
         return self._embedder
 
+    @property
+    def ranks(self) -> bool:
+        """True if the model ranks documents, and does nothing else."""
+        return self._embedder is not None and self._embedder.ranks
+
     async def embed(
         self,
         texts: Sequence[Sequence[int]],
         dimensions: int | None,
         left: Callable[[], Awaitable[bool]],
     ) -> list[NDArray[np.float32]]:
-        """Computes the embeddings of texts, each batch between two steps of the engine. Raises
-        ApiError if the client has left, which `left` says."""
-        embedder = self.embedder
-        rows: list[NDArray[np.float32]] = []
-        for batch in embedder.batches(texts):
+        """Computes the embeddings of texts. Raises ApiError if the client has left, which `left`
+        says."""
+        return await self._in_batches(
+            texts, partial(self.embedder.embed, dimensions=dimensions), left
+        )
+
+    async def rank(
+        self, pairs: Sequence[Sequence[int]], left: Callable[[], Awaitable[bool]]
+    ) -> list[float]:
+        """Computes the score of each pair of a query and a document; see `embed`."""
+        return await self._in_batches(pairs, self.embedder.rank, left)
+
+    async def _in_batches(
+        self,
+        texts: Sequence[Sequence[int]],
+        compute: Callable[[list[Sequence[int]]], list[_Row]],
+        left: Callable[[], Awaitable[bool]],
+    ) -> list[_Row]:
+        """What `compute` gives for each text. Each batch has its turn between two steps of the
+        engine."""
+        rows: list[_Row] = []
+        for batch in self.embedder.batches(texts):
             if await left():
                 raise ApiError(499, "the client left")
-            work = partial(embedder.embed, batch, dimensions)
+            work = partial(compute, batch)
             if self._engine is None:
                 async with self._lock:
                     rows += await run_in_threadpool(work)

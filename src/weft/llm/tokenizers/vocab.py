@@ -147,6 +147,10 @@ _END_TEXTS = (
 _VISIBLE_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
 
+_SEPARATED = ("jina-v1-en", "jina-v2-code", "roberta-bpe")
+"""Pre-tokenizers of models that read pairs with a separator more, unless the file says it."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocab:
     """The tokens of a model, by id, and the ids that have a special meaning."""
@@ -173,6 +177,8 @@ class Vocab:
     """Ids in front of a text if special tokens are added."""
     suffix: tuple[int, ...]
     """Ids behind a text if special tokens are added."""
+    between: tuple[int, ...]
+    """Ids between two texts that are read as a pair."""
     add_space_prefix: bool
     clean_spaces: bool
     """True if the reference removes spaces in front of punctuation from decoded text."""
@@ -228,6 +234,8 @@ class Vocab:
         first, last = (bos if add_bos else None), (eos if add_eos else None)
         if model == "bert":  # [CLS] and [SEP], whatever add_bos_token and add_eos_token say
             first, last = special.get("bos", special.get("cls")), special.get("sep")
+        suffix, sep = () if last is None else (last,), special.get("sep")
+        separates = model != "bert" and file.get_bool(f"{_PREFIX}.add_sep_token", pre in _SEPARATED)
         return Vocab(
             model=model,
             pre=pre,
@@ -242,7 +250,8 @@ class Vocab:
             add_bos=add_bos and bos is not None,
             add_eos=add_eos and eos is not None,
             prefix=() if first is None else (first,),
-            suffix=() if last is None else (last,),
+            suffix=suffix,
+            between=(*suffix, sep) if separates and sep is not None else suffix,
             add_space_prefix=file.get_bool(
                 f"{_PREFIX}.add_space_prefix", defaults.add_space_prefix
             ),

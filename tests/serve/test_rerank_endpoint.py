@@ -1,0 +1,76 @@
+"""`/v1/rerank`, as Jina and Cohere have it, and as text-embeddings-inference has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.llm.test_rerank import DOCUMENTS, make_reranker
+from tests.serve.server import DEMO, Server
+from weft.llm import LLM
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_reranker(tmp_path_factory.mktemp("model") / "m.gguf")
+
+
+@pytest.fixture(scope="module")
+def server(path: Path) -> Iterator[Server]:
+    with Server(path, "-t", 1) as running:
+        yield running
+
+
+def ask(server: Server, at: str = "/v1/rerank", **body: Any) -> tuple[int, Any]:
+    status, _, answer = server.call("POST", at, body)
+    return status, answer
+
+
+@pytest.mark.parametrize("at", ["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"])
+def test_documents(server: Server, path: Path, at: str) -> None:
+    with LLM(path, n_threads=1) as llm:
+        want = llm.rerank("the", DOCUMENTS)
+        n = sum(len(llm.tokenize(text)) + len(llm.tokenize("the")) for text in DOCUMENTS)
+    status, answer = ask(server, at, query="the", documents=DOCUMENTS, model="mine")
+    assert status == 200 and answer["object"] == "list" and answer["model"] == "mine"
+    assert [row["index"] for row in answer["results"]] == [row.index for row in want]
+    scores = [row["relevance_score"] for row in answer["results"]]
+    assert scores == pytest.approx([row.relevance_score for row in want], abs=1e-5)
+    assert answer["usage"] == {"prompt_tokens": n, "total_tokens": n}
+    for top_n in (2, 99):
+        _, few = ask(server, at, query="the", documents=DOCUMENTS, top_n=top_n)
+        assert few["results"] == answer["results"][:top_n]
+
+
+def test_texts(server: Server) -> None:
+    _, answer = ask(server, query="the", documents=DOCUMENTS)
+    rows = [{"index": r["index"], "score": r["relevance_score"]} for r in answer["results"]]
+    assert ask(server, query="the", texts=DOCUMENTS) == (200, rows)
+    _, shown = ask(server, query="the", texts=DOCUMENTS, return_text=True, top_n=2)
+    assert shown == [row | {"text": DOCUMENTS[row["index"]]} for row in rows[:2]]
+
+
+@pytest.mark.parametrize("documents", [[], None, 123, [1, 2, 3]])
+def test_documents_that_are_none(server: Server, documents: Any) -> None:
+    status, answer = ask(server, query="the", documents=documents)
+    assert status == 400 and "list of" in answer["error"]["message"]
+
+
+def test_what_is_refused(server: Server) -> None:
+    status, answer = ask(server, documents=DOCUMENTS)
+    assert status == 400 and "query is missing" in answer["error"]["message"]
+    status, answer = ask(server, query="the", documents=["a", "the abc " * 40])
+    assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
+    status, answer = ask(server, "/v1/embeddings", input="a")
+    assert status == 400 and "ask /v1/rerank" in answer["error"]["message"]
+    status, answer = ask(server, "/v1/completions", prompt="a")
+    assert status == 400 and "ranks documents only" in answer["error"]["message"]
+
+
+def test_a_model_that_writes() -> None:
+    with Server(DEMO, "-t", 1) as server:
+        status, answer = ask(server, query="the", documents=DOCUMENTS)
+        assert status == 400 and "no classifier" in answer["error"]["message"]
