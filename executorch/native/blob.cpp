@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "program_generated.h"
+#include "quants/interleave.h"
 
 namespace weft::et {
 
@@ -11,7 +12,7 @@ namespace {
 
 namespace fb = weft::blob;
 
-constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersion = 2;
 constexpr size_t kMaxDims = 16;
 
 std::string text(const flatbuffers::String* s) { return s == nullptr ? std::string() : s->str(); }
@@ -195,16 +196,29 @@ Status check_roles(const Blob& blob) {
   return Status::ok();
 }
 
-Status read_program(const fb::Program& p, Blob& out) {
-  if (p.version() != kVersion) {
-    return bad("the blob has version " + std::to_string(p.version()) + ", this build reads " +
-               std::to_string(kVersion) + "; export the model again");
+// Until version 1, panels had the codes of all types as files have them (quants/whole_codes.h).
+bool has_older_panels(const Blob& blob) {
+  for (const TensorDecl& t : blob.program.tensors) {
+    const bool panels = blob.buffers[static_cast<size_t>(t.buffer)].stored == Layout::kInterleaved;
+    const InterleavedFormat* format = panels ? interleaved_format(t.type) : nullptr;
+    if (format != nullptr && format->to_panel != nullptr) return true;
   }
+  return false;
+}
+
+Status bad_version(uint16_t version) {
+  return bad("the blob has version " + std::to_string(version) + ", this build reads " +
+             std::to_string(kVersion) + "; export the model again");
+}
+
+Status read_program(const fb::Program& p, Blob& out) {
+  if (p.version() < 1 || p.version() > kVersion) return bad_version(p.version());
   if (Status s = read_symbols(p, out); !s.is_ok()) return s;
   if (Status s = read_buffers(p, out); !s.is_ok()) return s;
   if (Status s = read_tensors(p, out); !s.is_ok()) return s;
   if (Status s = read_steps(p, out); !s.is_ok()) return s;
   if (Status s = out.program.check(); !s.is_ok()) return s;
+  if (p.version() < 2 && has_older_panels(out)) return bad_version(p.version());
   if (Status s = read_values(*p.inputs(), out.program, false, out.inputs); !s.is_ok()) return s;
   if (Status s = read_values(*p.outputs(), out.program, true, out.outputs); !s.is_ok()) return s;
   if (Status s = check_symbols(out); !s.is_ok()) return s;

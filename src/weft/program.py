@@ -36,8 +36,8 @@ Layout = Literal["rows", "interleaved", "lookup", "levels", "planes"]
 """How the blocks of a matrix are stored.
 
     rows          row after row
-    interleaved   in panels of 32 rows: the same bytes in another order
-                  (`native/src/quants/interleave.h`)
+    interleaved   in panels of 32 rows: the same bytes in another order, codes of q3_K, q5_K and
+                  q6_K in other bits of them (`native/src/quants/interleave.h`)
     lookup        as indices of tables that are built for each column of activations; ternary
                   weights (`native/src/quants/lookup_layout.h`)
     levels        in panels of 32 rows that name each weight's level; codebook types

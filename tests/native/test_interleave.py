@@ -44,12 +44,63 @@ FIELDS = {
 }
 
 
+# Where codes of more than one plane are in a file, and in panels: for each code of those that share
+# bytes, its bits from the lowest on, as (byte of 32, bit); then the 32-byte rows of a run of them.
+WHOLE = {
+    "q3_K": (
+        [[(1 + i // 4, i % 4 * 2), (1 + i // 4, i % 4 * 2 + 1), (0, i)] for i in range(8)],
+        [[(i // 2, i % 2 * 3 + b) for b in range(3)] for i in range(6)]
+        + [[(0, 6), (0, 7), (2, 6)], [(1, 6), (1, 7), (2, 7)]],
+        [[0, 1, 2]],
+    ),
+    "q5_K": (
+        [[*((1 + i // 2, i % 2 * 4 + b) for b in range(4)), (0, i)] for i in range(8)],
+        [[(i, b) for b in range(5)] for i in range(5)]
+        + [
+            [(0, 5), (0, 6), (0, 7), (3, 5), (3, 6)],
+            [(1, 5), (1, 6), (1, 7), (3, 7), (4, 7)],
+            [(2, 5), (2, 6), (2, 7), (4, 5), (4, 6)],
+        ],
+        [[0, 1, 2, 3, 4]],
+    ),
+    "q6_K": (
+        [
+            [*((i % 2, i // 2 * 4 + b) for b in range(4)), (2, 2 * i), (2, 2 * i + 1)]
+            for i in range(4)
+        ],
+        [[(i, b) for b in range(6)] for i in range(3)]
+        + [[(0, 6), (0, 7), (1, 6), (1, 7), (2, 6), (2, 7)]],
+        [[0, 1, 4], [2, 3, 5]],
+    ),
+}
+
+
+def made_whole(name: str, blocks: np.ndarray) -> np.ndarray:
+    """The blocks with the bits of their codes where panels have them."""
+    if name not in WHOLE:
+        return blocks
+    planes, whole, runs = WHOLE[name]
+    first = {"q3_K": 0, "q5_K": 16, "q6_K": 0}[name]
+    out = blocks.copy()
+    for number, rows in enumerate(runs):
+        from_at = [first + 32 * row for row in rows]
+        to_at = [first + 32 * (number * len(rows) + i) for i in range(len(rows))]
+        for at in to_at:
+            out[..., at : at + 32] = 0
+        for code, places in zip(planes, whole, strict=True):
+            for (a, i), (b, j) in zip(code, places, strict=True):
+                bits = blocks[..., from_at[a] : from_at[a] + 32] >> i & 1
+                out[..., to_at[b] : to_at[b] + 32] |= bits << j
+    return out
+
+
 def shuffled(name: str, data: np.ndarray, rows: int, k: int) -> np.ndarray:
     """The panels of `data` (one matrix, or several behind each other), by NumPy."""
     block, fields = FIELDS[name]
     size = sum(width * count for _, width, count in fields)
     rows -= rows % 32  # those behind the last panel stay rows
     blocks = data[: rows * (k // block) * size].reshape(rows // 32, 32, k // block, size)
+    blocks = made_whole(name, blocks)
     parts = []
     for offset, width, count in fields:
         words = blocks[..., offset : offset + width * count]

@@ -22,7 +22,7 @@ from weft_executorch.dynamic_sizes import linear
 
 __all__ = ["VERSION", "Blob", "IoSpec", "StateSpec", "write_blob"]
 
-VERSION = 1
+VERSION = 2
 
 _ALIGNMENT = 64
 

@@ -4,12 +4,14 @@
 #include <cstring>
 
 #include "quants/blocks.h"
+#include "quants/whole_codes.h"
 
 namespace weft {
 
 namespace {
 
 constexpr auto kRows = static_cast<size_t>(kPanelRows);
+constexpr size_t kMostConverted = sizeof(BlockQ6_K);  // bytes of a block that is converted
 
 // Four words. Interleaving transposes 4 x 4 words, four of each of four rows, at a time.
 using Words = uint32_t __attribute__((vector_size(16)));
@@ -75,20 +77,27 @@ void move_words4(char* rows, size_t stride, size_t count, char* panel) {
 
 // Moves one panel: from rows to the panel when kToPanel, otherwise back. It only reads the source.
 template <bool kToPanel>
-void move_panel(const InterleavedFormat& format, char* rows, size_t stride, size_t n_blocks,
+void move_panel(const InterleavedFormat& format, char* rows, size_t row_stride, size_t n_blocks,
                 char* panel) {
   const auto block_size = static_cast<size_t>(format.block_size);
   if (format.n_fields == 1 && format.fields[0].width == 4) {
     // All words of a row are one run, whatever its blocks.
-    move_words4<kToPanel>(rows, stride, n_blocks * block_size / 4, panel);
+    move_words4<kToPanel>(rows, row_stride, n_blocks * block_size / 4, panel);
     return;
   }
-  for (size_t b = 0; b < n_blocks; ++b) {
+  char converted[kRows * kMostConverted];
+  const bool converts = format.to_panel != nullptr;
+  for (size_t b = 0; b < n_blocks; ++b, rows += block_size) {
+    for (size_t r = 0; kToPanel && converts && r < kRows; ++r) {
+      format.to_panel(rows + r * row_stride, converted + r * block_size);
+    }
+    char* blocks = converts ? converted : rows;
+    const size_t stride = converts ? block_size : row_stride;
     for (int32_t f = 0; f < format.n_fields; ++f) {
       const WordField& field = format.fields[f];
       const auto width = static_cast<size_t>(field.width);
       const auto count = static_cast<size_t>(field.count);
-      char* block = rows + b * block_size + field.offset;
+      char* block = blocks + field.offset;
       if (width == 4) {
         move_words4<kToPanel>(block, stride, count, panel);
       } else {
@@ -102,6 +111,9 @@ void move_panel(const InterleavedFormat& format, char* rows, size_t stride, size
         }
       }
       panel += width * count * kRows;
+    }
+    for (size_t r = 0; !kToPanel && converts && r < kRows; ++r) {
+      format.to_row(converted + r * block_size, rows + r * row_stride);
     }
   }
 }
@@ -140,6 +152,14 @@ struct Table {
     }
     // Those of one block, or of as many as fill a word (the 16-bit floats).
     format.block = info.block * (format.block_size / info.block_size);
+  }
+
+  template <class Whole>
+  void set_whole(DType type) {
+    static_assert(sizeof(typename Whole::Block) <= kMostConverted);
+    InterleavedFormat& format = formats[static_cast<size_t>(type)];
+    format.to_panel = make_whole<Whole>;
+    format.to_row = make_planes<Whole>;
   }
 
   void set_simple();
@@ -185,6 +205,9 @@ void Table::set_k_quants() {
                      WEFT_FIELD(BlockQ5_K, qs, 4)});
   set(DType::kQ6_K, {WEFT_FIELD(BlockQ6_K, d, 2), WEFT_FIELD(BlockQ6_K, scales, 4),
                      WEFT_FIELD(BlockQ6_K, ql, 4), WEFT_FIELD(BlockQ6_K, qh, 4)});
+  set_whole<WholeQ3_K>(DType::kQ3_K);
+  set_whole<WholeQ5_K>(DType::kQ5_K);
+  set_whole<WholeQ6_K>(DType::kQ6_K);
   set(DType::kTQ1_0,
       {WEFT_FIELD(BlockTQ1_0, d, 2), WEFT_FIELD(BlockTQ1_0, qs, 4), WEFT_FIELD(BlockTQ1_0, qh, 4)});
   set(DType::kTQ2_0, {WEFT_FIELD(BlockTQ2_0, d, 2), WEFT_FIELD(BlockTQ2_0, qs, 4)});
@@ -257,15 +280,18 @@ void deinterleave_row(DType type, const void* src, int64_t row_elements, int64_t
     return;
   }
   auto* to = static_cast<char*>(dst);
+  char converted[kMostConverted];
   for (size_t b = 0; b < n_blocks; ++b, to += block_size) {
+    char* block = format.to_row != nullptr ? converted : to;
     for (int32_t f = 0; f < format.n_fields; ++f) {
       const WordField& field = format.fields[f];
       const auto width = static_cast<size_t>(field.width);
-      char* words = to + field.offset;
+      char* words = block + field.offset;
       for (int32_t w = 0; w < field.count; ++w, panel += width * kRows, words += width) {
         std::memcpy(words, panel + r * width, width);
       }
     }
+    if (format.to_row != nullptr) format.to_row(converted, to);
   }
 }
 

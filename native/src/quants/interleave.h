@@ -12,6 +12,8 @@
 //     byte 448            qs[12..15] of rows 0..31
 //     byte 576  block 1   d of rows 0..31, ...
 //
+// Codes of q3_K, q5_K and q6_K lie in other bits of their words than in the file (whole_codes.h).
+//
 // The matrix has as many bytes as in rows; panel p begins where row 32 * p would. Rows behind the
 // last whole panel stay rows, in the types whose products are integers (has_panels).
 #pragma once
@@ -37,6 +39,10 @@ struct InterleavedFormat {
   int32_t block_size = 0;  // bytes of the block of one row
   int32_t n_fields = 0;
   WordField fields[kMaxFields] = {};
+  // Copy a block of a row to one whose words the panel has, and back; nullptr where they are the
+  // same.
+  void (*to_panel)(const char* from, char* to) = nullptr;
+  void (*to_row)(const char* from, char* to) = nullptr;
 };
 
 // The fields of `type`; nullptr when it has no interleaved layout.

@@ -129,11 +129,11 @@ static inline void lane_fields(const char* block, int header, int word, int shif
   for (int j = 0; j < 8; ++j) w[j] = bits(lane_word(block, header, word + j, v), shift, mask);
 }
 
-// Adds bit `bit` of each byte of the eight words from `word` on to the codes, as their bit `to`.
-static inline void add_plane(const char* block, int header, int word, int bit, int to, int v,
+// Adds what the eight words from `word` on have in `mask` after a shift to the left: see add_bits.
+static inline void add_field(const char* block, int header, int word, int shift, int mask, int v,
                              vi* w) {
   for (int j = 0; j < 8; ++j) {
-    w[j] = add_bits(w[j], lane_word(block, header, word + j, v), to - bit, 1 << to);
+    w[j] = add_bits(w[j], lane_word(block, header, word + j, v), shift, mask);
   }
 }
 

@@ -1,5 +1,5 @@
 // Lanes of the K-quants: blocks of 256 with a scale for each group of 16 or 32, in four to eight
-// bits.
+// bits. Codes of three, five and six bits are where whole_codes.h says.
 #pragma once
 
 #include "quants/lanes.h"
@@ -57,7 +57,7 @@ struct Lanes<FormatQ2_K> {
 
 template <>
 struct Lanes<FormatQ3_K> {
-  static constexpr int kHigh = 0, kLow = 8, kScales = 24;  // words
+  static constexpr int kScales = 24;  // words
   struct Scales {
     vf d;
     vi scales[4];
@@ -75,15 +75,14 @@ struct Lanes<FormatQ3_K> {
     store_scales<16>(Scales(block, v), scale, min);
   }
   static void codes(const char* block, int c, int v, vi* w) {
-    lane_fields(block, 2, kLow + 8 * (c / 4), c % 4 * 2, 3, v, w);
-    add_plane(block, 2, kHigh, c, 2, v, w);
+    if (c < 6) return lane_fields(block, 2, c / 2 * 8, c % 2 * 3, 7, v, w);
+    lane_fields(block, 2, (c - 6) * 8, 6, 3, v, w);
+    add_field(block, 2, 16, c == 6 ? -4 : -5, 4, v, w);
   }
-  // The third bit of codes at the top of a byte would be outside.
-  static constexpr int place(int c) { return c % 4 == 3 ? 0 : c % 4 * 2; }
+  static constexpr int place(int c) { return c < 6 ? c % 2 * 3 : 0; }
   static void codes_in_place(const char* block, int c, int v, vi* w) {
-    const int shift = place(c);
-    lane_fields(block, 2, kLow + 8 * (c / 4), c % 4 * 2 - shift, 3 << shift, v, w);
-    add_plane(block, 2, kHigh, c, 2 + shift, v, w);
+    if (c >= 6) return codes(block, c, v, w);
+    lane_fields(block, 2, c / 2 * 8, 0, 7 << place(c), v, w);
   }
 };
 
@@ -109,14 +108,21 @@ struct Lanes<FormatQ5_K> {
     store_scales<8>(Scales(block, v), scale, min);
   }
   static void codes(const char* block, int c, int v, vi* w) {
-    lane_fields(block, 4, 11 + 8 * (c / 2), c % 2 * 4, 15, v, w);
-    add_plane(block, 4, 3, c, 4, v, w);
+    constexpr int kCodes = 3;  // words
+    if (c < 5) return lane_fields(block, 4, kCodes + c * 8, 0, 31, v, w);
+    lane_fields(block, 4, kCodes + (c - 5) * 8, 5, 7, v, w);
+    if (c == 6) {
+      add_field(block, 4, kCodes + 24, -4, 8, v, w);
+      add_field(block, 4, kCodes + 32, -3, 16, v, w);
+    } else {
+      add_field(block, 4, kCodes + (c == 5 ? 24 : 32), -2, 24, v, w);
+    }
   }
 };
 
 template <>
 struct Lanes<FormatQ6_K> {
-  static constexpr int kScales = 0, kLow = 4, kHigh = 36;  // words
+  static constexpr int kScales = 0, kCodes = 4;  // words
   struct Scales {
     vf d;
     vi scales[4];
@@ -130,10 +136,11 @@ struct Lanes<FormatQ6_K> {
     store_scales<16>(Scales(block, v), scale, min);
   }
   static void codes(const char* block, int c, int v, vi* w) {
-    lane_fields(block, 2, kLow + 16 * (c / 4) + 8 * (c % 2), c / 2 % 2 * 4, 15, v, w);
-    for (int j = 0; j < 8; ++j) {
-      w[j] = add_bits(w[j], lane_word(block, 2, kHigh + 8 * (c / 4) + j, v), 4 - c % 4 * 2, 48);
-    }
+    const int half = kCodes + c / 4 * 24;
+    if (c % 4 < 3) return lane_fields(block, 2, half + c % 4 * 8, 0, 63, v, w);
+    lane_fields(block, 2, half, 6, 3, v, w);
+    add_field(block, 2, half + 8, -4, 12, v, w);
+    add_field(block, 2, half + 16, -2, 48, v, w);
   }
 };
 

@@ -53,7 +53,7 @@ struct OctalLanes {
     static constexpr LevelTable kTable(kLevelsIQ2, 4, F::kZero);
     constexpr int kWords = kSteps / 8;
     lane_fields(block, kLevelHeader, kWords + 8 * (c / 4), c % 4 * 2, 3, v, w);
-    add_plane(block, kLevelHeader, kWords + 16, c, 2, v, w);
+    add_field(block, kLevelHeader, kWords + 16, 2 - c, 4, v, w);
     for (int j = 0; j < 8; ++j) w[j] = look_up_lanes(kTable.of, w[j]);
   }
 };
