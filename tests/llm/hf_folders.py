@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.llm.chars_map import chars_map
+
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
-__all__ = ["HEADLESS", "MODELS", "make_folder", "save_tokenizer"]
+__all__ = ["HEADLESS", "MODELS", "made_model", "make_folder", "save_tokenizer"]
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 400, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -158,6 +160,7 @@ _SHIFTED = ("Gemma", "Gemma2", "Gemma3Text", "Nemotron")  # their norms multiply
 _TEXT = ["the quick brown fox jumps over the lazy dog, again and again. " * 3,
          "Once upon a time there was a little girl. She liked to play in the sun. " * 3,
          "def f(x):\n    return x + 1\n" * 4, "1234567 89 äöü 你好 世界"] * 5  # fmt: skip
+_RULES = {"Ａ": "a", "ﬀ": "ff", "\t": " ", "\n": " ", "\u200b": "", "É": "é"}
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _LLAMA3 = (
     _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -170,24 +173,30 @@ ENDS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|user|>")
 def make_folder(name: str, folder: Path, dtype: str = "float32", shards: str = "5GB") -> Any:
     """Saves the model `name` of `MODELS` with its tokenizer; returns it in float32."""
     kind, options, tokenizer = MODELS[name]
-    config = getattr(transformers, f"{kind}Config")(**options)
     suffix = "Model" if name in HEADLESS else "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
-    model = getattr(transformers, kind.removesuffix("Text") + suffix)(config).eval()
+    model = made_model(kind, suffix, options).to(getattr(torch, dtype))
+    model.save_pretrained(folder, max_shard_size=shards)
+    save_tokenizer(tokenizer, folder)
+    return model.float()
+
+
+def made_model(kind: str, suffix: str, options: dict[str, Any]) -> Any:
+    """A random model of the class of transformers that the names make."""
+    config = getattr(transformers, f"{kind}Config")(**options)
+    found = getattr(transformers, kind + suffix, None)
+    model = (found or getattr(transformers, kind.removesuffix("Text") + suffix))(config).eval()
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter, p in model.named_parameters():
             scale = 1.5 / p.shape[-1] ** 0.5 if p.dim() > 1 else 0.2
             is_norm = p.dim() == 1 and "bias" not in parameter and kind not in _SHIFTED
             p.copy_(torch.randn_like(p) * scale + is_norm)
-    model = model.to(getattr(torch, dtype))
-    model.save_pretrained(folder, max_shard_size=shards)
-    save_tokenizer(tokenizer, folder)
-    return model.float()
+    return model
 
 
 def save_tokenizer(kind: str, folder: Path) -> None:
     """Trains a tokenizer on a few lines and saves it: `gpt2`, `digits`, `llama3`, `qwen2` (bytes),
-    `pieces` (SentencePiece in tokenizer.json) or `words`."""
+    `pieces` (SentencePiece in tokenizer.json), `unigrams`, `classes` (bytes) or `words`."""
     from tokenizers import Tokenizer, decoders, models, normalizers, processors, trainers
     from tokenizers import pre_tokenizers as pre
 
@@ -199,9 +208,32 @@ def save_tokenizer(kind: str, folder: Path) -> None:
         trainer: Any = trainers.WordPieceTrainer(vocab_size=200, special_tokens=names)
         made.train_from_iterator(_TEXT, trainer)
         ends = [("[CLS]", 2), ("[SEP]", 3)]
-        made.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", None, ends)
+        pair = "[CLS] $A [SEP] $B [SEP]"
+        made.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", pair, ends)
         settings |= dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"),
                              names, strict=True))  # fmt: skip
+    elif kind == "unigrams":
+        made = Tokenizer(models.Unigram())
+        made.normalizer = normalizers.Precompiled(chars_map(_RULES).tobytes())
+        made.pre_tokenizer = pre.Sequence([pre.WhitespaceSplit(), pre.Metaspace()])
+        names = ["<s>", "<pad>", "</s>", "<unk>"]
+        trainer = trainers.UnigramTrainer(vocab_size=150, special_tokens=names, unk_token="<unk>",
+                                          show_progress=False)  # fmt: skip
+        made.train_from_iterator(_TEXT, trainer)
+        pair, ends = "<s> $A </s> </s> $B </s>", [("<s>", 0), ("</s>", 2)]
+        made.post_processor = processors.TemplateProcessing("<s> $A </s>", pair, ends)
+        settings |= {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
+                     "cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>"}  # fmt: skip
+    elif kind == "classes":
+        made = Tokenizer(models.BPE())
+        made.pre_tokenizer = pre.ByteLevel(add_prefix_space=False)
+        names = ["<s>", "<pad>", "</s>", "<unk>"]
+        trainer = trainers.BpeTrainer(vocab_size=350, initial_alphabet=pre.ByteLevel.alphabet(),
+                                      special_tokens=names, show_progress=False)  # fmt: skip
+        made.train_from_iterator(_TEXT, trainer)
+        made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+        settings |= {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>",
+                     "sep_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}  # fmt: skip
     elif kind == "pieces":
         made = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
         made.pre_tokenizer = pre.Metaspace(prepend_scheme="first", split=False)

@@ -119,8 +119,9 @@ def window_keys(c: Config, default: Callable[[int], bool] | None = None) -> Pair
         yield "attention.sliding_window_pattern", [default(il) for il in range(c.n_layer)]
 
 
-def pooling_keys(c: Config) -> Iterator[tuple[str, object]]:
-    """How sentence-transformers makes the embedding of a text from those of its tokens."""
+def pooling_keys(c: Config, *, classifiers: bool = True) -> Iterator[tuple[str, object]]:
+    """How sentence-transformers makes the embedding of a text from those of its tokens, and with
+    `classifiers` what is in front of a classifier."""
     modules = c.folder / "modules.json"
     if modules.is_file():
         from weft.files import read_json
@@ -129,7 +130,7 @@ def pooling_keys(c: Config) -> Iterator[tuple[str, object]]:
             if str(module.get("type", "")).endswith("Pooling"):
                 yield "pooling_type", _pooling(c, str(module.get("path", "")))
                 break
-    classifier = c.get("classifier_pooling")
+    classifier = c.get("classifier_pooling") if classifiers else None
     if classifier is not None:
         if classifier not in ("cls", "mean"):
             raise c.bad("classifier_pooling", f"is {classifier!r}; known are cls and mean")

@@ -19,8 +19,12 @@ __all__ = ["CLASSES", "find_family"]
 _FILES = {
     "bert": {
         "bert": "BertModel BertForMaskedLM BertForSequenceClassification CamembertModel",
-        "distilbert": "DistilBertModel DistilBertForMaskedLM",
-        "roberta": "RobertaModel",
+        "distilbert": ("DistilBertModel DistilBertForMaskedLM DistilBertForSequenceClassification"),
+        "roberta": "RobertaModel RobertaForSequenceClassification",
+        "xlm-roberta": "XLMRobertaModel XLMRobertaForSequenceClassification",
+        "nomic-bert": "NomicBertModel",
+        "jina-bert-v2": "JinaBertModel JinaBertForMaskedLM",
+        "jina-bert-v3": "JinaEmbeddingsV3Model",
     },
     "cohere": {
         "command-r": "CohereForCausalLM",
@@ -30,6 +34,13 @@ _FILES = {
     "deepseek": {
         "deepseek2": "DeepseekV2ForCausalLM DeepseekV3ForCausalLM",
         "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
+    },
+    "encoders": {
+        "modern-bert": "ModernBertModel ModernBertForMaskedLM ModernBertForSequenceClassification",
+        "eurobert": "EuroBertModel JinaEmbeddingsV5Model",
+        "neo-bert": "NeoBERT NeoBERTLMHead NeoBERTForSequenceClassification",
+        "llama-embed": "LlamaBidirectionalModel",
+        "gemma-embedding": "Gemma3TextModel",
     },
     "gemma": {
         "gemma": "GemmaForCausalLM",
@@ -114,6 +125,11 @@ CLASSES = {
     for name in names.split()
 }
 """The file and the family of each class."""
+_VARIANTS = {
+    "nomic-bert": ("moe_every_n_layers", "nomic-bert-moe"),
+    "xlm-roberta": ("lora_adaptations", "jina-bert-v3"),
+}
+"""Families whose folders are of another one if config.json has a key."""
 
 
 def find_family(config: Mapping[str, Any]) -> Family:
@@ -126,5 +142,8 @@ def find_family(config: Mapping[str, Any]) -> Family:
             f"config.json is of {what}, which weft does not know; known are {', '.join(CLASSES)}"
         )
     file, family = CLASSES[name]
+    key, variant = _VARIANTS.get(family, ("", family))
+    if config.get(key):
+        family = variant
     found: Family = import_module(f"{__name__}.{file}").FAMILIES[family]
     return found

@@ -1,39 +1,64 @@
-"""Encoders for embeddings: BERT, DistilBERT, RoBERTa."""
+"""BERT and its kin: DistilBERT, RoBERTa, XLM-RoBERTa, Jina's and Nomic's."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.family import Change, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys, pooling_keys
+from weft.frontends.hf.unigrams import is_unigram, unigrams
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, word_pieces
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "label_keys"]
+
+_ROOTS = ("bert.", "distilbert.", "roberta.", "new.", "model.")
+_NOMIC_TRAINED = {8192: 2048, 2048: 512}
+"""Tokens that Nomic's models were trained for, by `n_positions`."""
 
 
 def _keys(c: Config) -> Pairs:
     yield "attention.causal", False
     yield from pooling_keys(c)
-    labels = c.get("id2label")
-    if isinstance(labels, dict) and labels and list(labels.values())[:1] != ["LABEL_0"]:
-        yield "classifier.output_labels", [v for _, v in sorted(labels.items())]
+    yield from label_keys(c)
+
+
+def label_keys(c: Config) -> Pairs:
+    """The names of a classifier's scores, if they are not the two that every model has."""
+    labels = _labels(c)
+    if labels:
+        yield "classifier.output_labels", labels
+
+
+def _labels(c: Config) -> list[str]:
+    given = c.get("id2label")
+    if not isinstance(given, dict):
+        given = {i: f"LABEL_{i}" for i in range(c.get("num_labels", 2))}
+    labels = [str(text) for _, text in sorted(given.items(), key=lambda row: int(row[0]))]
+    return [] if len(labels) == 2 and labels[0] == "LABEL_0" else labels
+
+
+def _change(c: Config, name: str, values: Values) -> Named:
+    """Leaves out the heads for training, and the pooler where no classifier is behind it."""
+    for root in _ROOTS:
+        name = name.removeprefix(root)
+    name = name.replace(".gamma", ".weight").replace(".beta", ".bias")
+    if name.startswith(("cls.", "vocab_", "lm_head.")) or name.endswith("position_ids"):
+        return
+    if name.startswith("pooler.") and c.cls != "BertForSequenceClassification":
+        return
+    if name in ("classifier.weight", "classifier.bias") and c.cls.endswith("Classification"):
+        name = name.replace("classifier", "classifier.out_proj")
+    if name == "embeddings.position_embeddings.weight" and "Roberta" in c.cls:
+        values = values.rows(_first_position(c), values.shape[0])
+    yield name, values
 
 
 def _distil_common(c: Config) -> Pairs:
     yield "attention.layer_norm_epsilon", 1e-12
     yield from common_keys(c)
-
-
-def _change(c: Config, name: str, values: Values) -> Named:
-    """Leaves out the heads for training."""
-    for prefix in ("bert.", "distilbert.", "roberta."):
-        name = name.removeprefix(prefix)
-    name = name.replace(".gamma", ".weight").replace(".beta", ".bias")
-    if name.startswith(("cls.", "vocab_", "lm_head.", "pooler.")) or name.endswith("position_ids"):
-        return
-    if name == "embeddings.position_embeddings.weight" and "Roberta" in c.cls:
-        values = values.rows(_first_position(c), values.shape[0])
-    yield name, values
 
 
 def _first_position(c: Config) -> int:
@@ -57,11 +82,72 @@ def _roberta_vocab(c: Config) -> Vocabulary:
     yield "tokenizer.ggml.token_type_count", c.get("type_vocab_size", 1)
 
 
+# **** Nomic's ****
+
+
+def _nomic_common(c: Config) -> Pairs:
+    for key, value in common_keys(c):
+        if key == "context_length" and c.get("max_trained_positions", 2048) == 2048:
+            value = _NOMIC_TRAINED.get(c.get("n_positions", 0), value)
+        yield key, value
+
+
+def _moe_keys(c: Config) -> Pairs:
+    yield from _keys(c)
+    yield "moe_every_n_layers", c["moe_every_n_layers"]
+    yield "expert_used_count", c["moe_top_k"]
+
+
+def _nomic_vocab(c: Config) -> Vocabulary:
+    return unigrams(c, mask=250001 if _is_mixture(c) else None) if is_unigram(c) else word_pieces(c)
+
+
+def _is_mixture(c: Config) -> bool:
+    return bool(c.get("moe_every_n_layers"))
+
+
+def _nomic_change(c: Config, name: str, values: Values) -> Named:
+    """Experts as one matrix each; their bias is not used."""
+    for new, changed in _change(c, name, values):
+        if "mlp.experts.bias" in new:
+            return
+        if "mlp.experts.mlp.w" in new:
+            n, inner = c.n_expert, c["n_inner"]
+            changed = changed.reshaped(n, inner, c.n_embd)
+            if new.endswith("w2"):
+                changed = changed.through(lambda x: x.swapaxes(1, 2), (n, c.n_embd, inner))
+            new += ".weight"
+        yield new, changed
+
+
+# **** Jina's ****
+
+
+def _jina_vocab(c: Config) -> Vocabulary:
+    if c.json("tokenizer_config.json").get("tokenizer_class") == "RobertaTokenizer":
+        yield from bpe(c)
+        yield "tokenizer.ggml.token_type_count", 2
+    else:
+        yield from word_pieces(c)
+
+
+def _without_adapters(change: Change) -> Change:
+    """Matrices of parametrized layers under their own names, without the adapters of tasks."""
+
+    def changed(c: Config, name: str, values: Values) -> Iterator[tuple[str, Values]]:
+        name = name.replace(".parametrizations.", ".").removesuffix(".original")
+        if not name.endswith((".lora_A", ".lora_B")):
+            yield from change(c, name, values)
+
+    return changed
+
+
 _OUTER = {
     "embeddings.word_embeddings": "token_embd", "embeddings.LayerNorm": "token_embd_norm",
-    "embeddings.position_embeddings": "position_embd",
-    "embeddings.token_type_embeddings": "token_types",
-    "classifier.dense": "cls", "classifier.out_proj": "cls.output", "classifier": "cls",
+    "embeddings.position_embeddings": "position_embd", "emb_ln": "token_embd_norm",
+    "embeddings.token_type_embeddings": "token_types", "pooler.dense": "cls",
+    "pre_classifier": "cls", "classifier.dense": "cls", "classifier.out_proj": "cls.output",
+    "classifier": "cls",
 }  # fmt: skip
 _NAMES = {
     "attention.self.query": "attn_q", "attention.self.key": "attn_k",
@@ -72,36 +158,47 @@ _NAMES = {
     "attention.q_lin": "attn_q", "attention.k_lin": "attn_k", "attention.v_lin": "attn_v",
     "attention.out_lin": "attn_output", "sa_layer_norm": "attn_output_norm", "ffn.lin1": "ffn_up",
     "ffn.lin2": "ffn_down", "output_layer_norm": "layer_output_norm",
+    # Nomic's and Jina's
+    "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "norm1": "attn_output_norm",
+    "mixer.Wqkv": "attn_qkv", "mixer.out_proj": "attn_output", "norm2": "layer_output_norm",
+    "mlp.fc11": "ffn_up", "mlp.fc12": "ffn_gate", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+    "mlp.router.layer": "ffn_gate_inp", "mlp.experts.mlp.w1": "ffn_up_exps",
+    "mlp.experts.mlp.w2": "ffn_down_exps",
+    "attention.self.layer_norm_q": "attn_q_norm", "attention.self.layer_norm_k": "attn_k_norm",
+    "mlp.gated_layers": "ffn_up", "mlp.up_gated_layer": "ffn_up", "mlp.wo": "ffn_down",
+    "mlp.down_layer": "ffn_down", "mlp.layernorm": "layer_output_norm",
+    "layer_norm_1": "attn_norm_2", "layer_norm_2": "layer_output_norm",
+    # those that transformers saves
+    "self_attn.o_proj": "attn_output", "post_attention_layernorm": "attn_output_norm",
+    "post_mlp_layernorm": "layer_output_norm",
 }  # fmt: skip
 
+_BERT = Family(
+    "bert",
+    _keys,
+    names=_NAMES,
+    outer=_OUTER,
+    change=_change,
+    vocab=word_pieces,
+    defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2},
+)
+_XLM = replace(_BERT, common=_roberta_common, vocab=unigrams)
+_NOMIC = replace(
+    _BERT,
+    arch="nomic-bert",
+    common=_nomic_common,
+    change=_nomic_change,
+    vocab=_nomic_vocab,
+    defaults={"type_vocab_size": 2},
+)
+
 FAMILIES = {
-    "bert": Family(
-        "bert",
-        _keys,
-        names=_NAMES,
-        outer=_OUTER,
-        change=_change,
-        vocab=word_pieces,
-        defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2},
-    ),
-    "distilbert": Family(
-        "bert",
-        _keys,
-        common=_distil_common,
-        names=_NAMES,
-        outer=_OUTER,
-        change=_change,
-        vocab=word_pieces,
-        defaults={"max_position_embeddings": 512},
-    ),
-    "roberta": Family(
-        "bert",
-        _keys,
-        common=_roberta_common,
-        names=_NAMES,
-        outer=_OUTER,
-        change=_change,
-        vocab=_roberta_vocab,
-        defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2},
-    ),
+    "bert": _BERT,
+    "distilbert": replace(_BERT, common=_distil_common, defaults={"max_position_embeddings": 512}),
+    "roberta": replace(_BERT, common=_roberta_common, vocab=_roberta_vocab),
+    "xlm-roberta": _XLM,
+    "nomic-bert": _NOMIC,
+    "nomic-bert-moe": replace(_NOMIC, arch="nomic-bert-moe", keys=_moe_keys),
+    "jina-bert-v2": replace(_BERT, arch="jina-bert-v2", vocab=_jina_vocab),
+    "jina-bert-v3": replace(_XLM, arch="jina-bert-v3", change=_without_adapters(_change)),
 }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs, pooling_keys
 from weft.frontends.hf.values import Values
-from weft.frontends.hf.vocab import Vocabulary, bpe, has, sentencepiece
+from weft.frontends.hf.vocab import Vocabulary, bpe, has, sentencepiece, token_id
 
 __all__ = ["FAMILIES", "split_experts"]
 
@@ -59,6 +60,48 @@ def split_experts(c: Config, name: str, values: Values) -> Named:
         yield name, values
 
 
+# **** Qwen3's rerankers ****
+
+_RERANK = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
+    'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+    "<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that "
+    "answer the query\n<Query>: {query}\n<Document>: {document}<|im_end|>\n"
+    "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+
+
+def _ranks(c: Config) -> bool:
+    """True for a reranker, which config.json does not tell; its name or its card does."""
+    names = (c.folder.resolve().name, str(c.get("_name_or_path", "")))
+    card = c.text("README.md") or ""
+    return any("qwen3-reranker" in text.lower() for text in names) or (
+        "# qwen3-reranker" in card.lower()
+    )
+
+
+def _qwen3_keys(c: Config) -> Pairs:
+    yield from pooling_keys(c)
+    if _ranks(c):
+        yield "pooling_type", 4
+        yield "classifier.output_labels", ["yes", "no"]
+        yield "tokenizer.chat_template.rerank", _RERANK
+        yield "tokenizer.chat_templates", ["rerank"]
+
+
+def _qwen3_change(c: Config, name: str, values: Values) -> Named:
+    """Of a reranker's output matrix, the rows of "yes" and "no" are left."""
+    tied = bool(c.get("tie_word_embeddings"))
+    if name.endswith("embed_tokens.weight" if tied else "lm_head.weight") and _ranks(c):
+        ids = [token_id(c, word) for word in ("yes", "no")]
+        if None in ids:
+            raise FormatError(f"{c.folder}: a reranker whose vocabulary lacks yes or no")
+        yield "=cls.output.weight", values.taken(ids, shape=(2, *values.shape[1:]))
+        if not tied:
+            return
+    yield name, values
+
+
 _ROTARY = {"rope_theta": 10000.0}
 
 FAMILIES = {
@@ -69,6 +112,12 @@ FAMILIES = {
     "qwen3vlmoe": Family(
         "qwen3vlmoe", _vision_keys, change=_split_transposed, vocab=_vocab, defaults=_ROTARY
     ),
-    "qwen3": Family("qwen3", pooling_keys, vocab=_vocab, defaults={**_ROTARY, "head_dim": 128}),
+    "qwen3": Family(
+        "qwen3",
+        _qwen3_keys,
+        change=_qwen3_change,
+        vocab=_vocab,
+        defaults={**_ROTARY, "head_dim": 128},
+    ),
     "qwen3moe": Family("qwen3moe", expert_keys, change=split_experts, defaults=_ROTARY),
 }

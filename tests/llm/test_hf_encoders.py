@@ -1,0 +1,219 @@
+"""Folders of encoders and rerankers: embeddings, scores and tokens of transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from weft.errors import FormatError
+from weft.frontends.hf.convert import convert_folder
+from weft.llm import LLM, Context, Tokenizer
+from weft.llm.model import Model
+
+folders = pytest.importorskip("tests.llm.hf_folders")
+torch = pytest.importorskip("torch")
+tokenizers = pytest.importorskip("tokenizers")
+
+SHAPE = folders.NO_KV | {"hidden_act": "gelu_new"}  # the tanh form, which files stand for
+WIDE = folders.SHAPE
+PADDED = SHAPE | {"pad_token_id": 1}
+WINDOWED = folders.NO_KV | {
+    "local_attention": 6,
+    "rope_parameters": folders.BOTH_ROPES,
+    "pad_token_id": 0,
+}
+IDS = [5, 90, 17, 99, 8, 90, 44, 3, 120, 66, 9, 110, 33, 71, 2, 19]
+
+# the class of transformers, its options, and the tokenizer
+ENCODERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "eurobert": ("EuroBert", WIDE | {"pad_token_id": 0, "mask_token_id": 5}, "llama3"),
+    "gemma-embedding": ("Gemma3Text", WIDE | {
+        "head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8, "num_hidden_layers": 7,
+        "use_bidirectional_attention": True}, "pieces"),
+    "jina-bert-v3": ("JinaEmbeddingsV3", folders.NO_KV | {
+        "type_vocab_size": 1, "pad_token_id": 1}, "unigrams"),
+    "modern-bert": ("ModernBert", WINDOWED | {"num_hidden_layers": 4}, "classes"),
+    "nomic-bert": ("NomicBert", folders.NO_KV | {"head_dim": 8}, "words"),
+    "xlm-roberta": ("XLMRoberta", PADDED, "unigrams"),
+}  # fmt: skip
+CLASSIFIERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "bert": ("Bert", SHAPE | {"num_labels": 3}, "words"),
+    "distilbert": ("DistilBert", {
+        "vocab_size": 400, "dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4,
+        "max_position_embeddings": 64, "activation": "gelu_new"}, "words"),
+    "modern-bert": ("ModernBert", WINDOWED | {"num_labels": 1, "classifier_pooling": "mean"},
+                    "classes"),
+    "roberta": ("Roberta", PADDED | {"num_labels": 1}, "classes"),
+    "xlm-roberta": ("XLMRoberta", PADDED | {"num_labels": 1}, "unigrams"),
+}  # fmt: skip
+
+
+def both(folder: Path) -> list[Path]:
+    """The folder, and the file that it converts to."""
+    convert_folder(folder, folder / "m.gguf", "f32")
+    return [folder, folder / "m.gguf"]
+
+
+def context(path: Path) -> Context:
+    options: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "devices": ["reference"]}
+    return Context(Model.open(path), 64, embeddings=True, **options)
+
+
+def computed(model: Any, ids: list[int]) -> Any:
+    with torch.no_grad():
+        out = model(torch.tensor([ids]))
+    return (out.logits if "logits" in out else out.last_hidden_state)[0]
+
+
+def near(got: NDArray[np.float32], want: Any) -> None:
+    atol = 5e-5 * max(1.0, want.abs().max().item())
+    np.testing.assert_allclose(got, want.numpy(), atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_embeddings_of_transformers(tmp_path: Path, name: str) -> None:
+    kind, options, tokenizer = ENCODERS[name]
+    model = folders.made_model(kind, "Model", options)
+    model.save_pretrained(tmp_path)
+    folders.save_tokenizer(tokenizer, tmp_path)
+    want = computed(model, IDS)
+    for path in both(tmp_path):
+        near(context(path).embed(IDS, "none"), want)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_scores_of_transformers(tmp_path: Path, name: str) -> None:
+    """Of a query with a document, whose tokens are those of the tokenizer, too."""
+    kind, options, tokenizer = CLASSIFIERS[name]
+    model = folders.made_model(kind, "ForSequenceClassification", options)
+    model.save_pretrained(tmp_path)
+    folders.save_tokenizer(tokenizer, tmp_path)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    documents = ["the quick brown fox", "jumps over the lazy dog", "a little girl"]
+    pairs = [theirs.encode("the sun", text).ids for text in documents]
+    want = [computed(model, ids) for ids in pairs]
+    for path in both(tmp_path):
+        c = context(path)
+        for ids, scores in zip(pairs, want, strict=True):
+            near(c.embed(ids, "rank"), scores)
+        with LLM(path, n_threads=1) as llm:
+            found = {row.index: row.relevance_score for row in llm.rerank("the sun", documents)}
+        for i, scores in enumerate(want):
+            assert found[i] == pytest.approx(scores[0].item(), abs=5e-3)
+
+
+def test_qwen3_rerankers(tmp_path: Path) -> None:
+    """The probability of "yes" beside that of "no"; the card says what the model is."""
+    model = folders.made_model("Qwen3", "ForCausalLM", WIDE | {"head_dim": 16})
+    model.save_pretrained(tmp_path)
+    folders.save_tokenizer("qwen2", tmp_path)
+    (tmp_path / "README.md").write_text("# Qwen3-Reranker-0.6B\n")
+    path = tmp_path / "tokenizer.json"
+    data = json.loads(path.read_text())
+    vocab = data["model"]["vocab"]
+    names = {id_: text for text, id_ in vocab.items()}
+    for word, id_ in (("yes", 300), ("no", 301)):
+        vocab[word] = vocab.pop(names[id_])
+    data["model"]["merges"] = data["model"]["merges"][:20]
+    path.write_text(json.dumps(data))
+    want = computed(model, IDS)[-1, [300, 301]].softmax(dim=-1)
+    for converted in both(tmp_path):
+        c = context(converted)
+        assert c.model.config.labels == ("yes", "no") and not c.model.writes
+        near(c.embed(IDS), want)
+
+
+def with_modules(folder: Path, *dense: int, act: str = "torch.nn.modules.linear.Identity") -> None:
+    """Files of sentence-transformers: the mean, and dense layers of these widths behind it."""
+    from safetensors.torch import save_file
+
+    modules = [{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    for number, (n_in, n_out) in enumerate(zip((32, *dense), dense, strict=False), 2):
+        inner = folder / f"{number}_Dense"
+        inner.mkdir()
+        config = {"in_features": n_in, "out_features": n_out, "activation_function": act}
+        (inner / "config.json").write_text(json.dumps(config))
+        save_file({"linear.weight": torch.randn(n_out, n_in) / 6}, inner / "model.safetensors")
+        modules.append({"path": inner.name, "type": "sentence_transformers.models.Dense"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def test_dense_layers_behind_the_mean(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    kind, options, tokenizer = ENCODERS["gemma-embedding"]
+    model = folders.made_model(kind, "Model", options)
+    model.save_pretrained(tmp_path)
+    folders.save_tokenizer(tokenizer, tmp_path)
+    with_modules(tmp_path, 48, 24)
+    want = computed(model, IDS).mean(dim=0)
+    for name in ("2_Dense", "3_Dense"):
+        want = load_file(tmp_path / name / "model.safetensors")["linear.weight"] @ want
+    for path in both(tmp_path):
+        c = context(path)
+        assert c.pooling == "mean" and c.model.config.n_embd_out == 24
+        near(c.embed(IDS), want)
+
+
+def test_dense_layers_with_an_activation_are_refused(tmp_path: Path) -> None:
+    kind, options, _ = ENCODERS["gemma-embedding"]
+    folders.made_model(kind, "Model", options).save_pretrained(tmp_path)
+    with_modules(tmp_path, 24, act="torch.nn.modules.activation.Tanh")
+    with pytest.raises(FormatError, match="without bias and activation"):
+        Model.open(tmp_path)
+
+
+def test_names_that_the_makers_have(tmp_path: Path) -> None:
+    """Nomic's own names, with fused matrices; transformers saves others."""
+    from safetensors.torch import save_file
+
+    kind, options, tokenizer = ENCODERS["nomic-bert"]
+    model = folders.made_model(kind, "Model", options)
+    own = {"self_attn.o_proj": "attn.out_proj", "post_attention_layernorm": "norm1",
+           "post_mlp_layernorm": "norm2", "mlp.up_proj": "mlp.fc11", "mlp.gate_proj": "mlp.fc12",
+           "mlp.down_proj": "mlp.fc2", "embeddings.LayerNorm": "emb_ln"}  # fmt: skip
+    tensors: dict[str, Any] = {}
+    for name, p in model.state_dict().items():
+        for new, theirs in own.items():
+            name = name.replace(new, theirs)
+        name = f"encoder.{name}" if name.startswith("layers.") else name
+        if ".q_proj" in name:
+            prefix = name.removeprefix("encoder.").removesuffix("q_proj.weight")
+            parts = [model.state_dict()[f"{prefix}{x}_proj.weight"] for x in "qkv"]
+            tensors[name.replace("self_attn.q_proj", "attn.Wqkv")] = torch.cat(parts)
+        elif "k_proj" not in name and "v_proj" not in name:
+            tensors[name] = p.clone()
+    save_file(tensors, tmp_path / "model.safetensors")
+    c = model.config
+    (tmp_path / "config.json").write_text(json.dumps({
+        "architectures": ["NomicBertModel"], "n_embd": 32, "n_head": 4, "n_inner": 48,
+        "n_layer": 2, "n_positions": 8192, "layer_norm_epsilon": c.layer_norm_eps,
+        "rotary_emb_base": c.rope_parameters["rope_theta"], "vocab_size": 400,
+    }))  # fmt: skip
+    folders.save_tokenizer(tokenizer, tmp_path)
+    assert Model.open(tmp_path).config.n_ctx_train == 2048  # that it was trained for
+    for path in both(tmp_path):
+        near(context(path).embed(IDS, "none"), computed(model, IDS))
+
+
+TEXTS = ["the quick brown fox", "  jumps\tover \n the  dog ", "a ﬀ Ａ É \u200b x", "你好 ü", "1234",
+         "", "</s> <s>", "Once upon a time there was a little girl."]  # fmt: skip
+
+
+def test_unigrams_of_tokenizers(tmp_path: Path) -> None:
+    kind, options, tokenizer = ENCODERS["xlm-roberta"]
+    folders.made_model(kind, "Model", options).save_pretrained(tmp_path)
+    folders.save_tokenizer(tokenizer, tmp_path)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for path in both(tmp_path):
+        ours = Tokenizer.from_gguf(Model.open(path).file)
+        assert ours.vocab.model == "t5"
+        for text in TEXTS:
+            assert ours.encode(text, parse_special=True) == theirs.encode(text).ids, text
