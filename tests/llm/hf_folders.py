@@ -208,7 +208,7 @@ def save_tokenizer(kind: str, folder: Path) -> None:
         trainer: Any = trainers.WordPieceTrainer(vocab_size=200, special_tokens=names)
         made.train_from_iterator(_TEXT, trainer)
         ends = [("[CLS]", 2), ("[SEP]", 3)]
-        pair = "[CLS] $A [SEP] $B [SEP]"
+        pair = "[CLS] $A [SEP] $B:1 [SEP]:1"
         made.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", pair, ends)
         settings |= dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"),
                              names, strict=True))  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 from tests.llm.test_llama_relatives import TOKENS, Tensors, configure, context, keys_of, made_up
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
+from weft.llm.compute.embed import Pair, embed_texts
 from weft.llm.model import Model
 
 ENCODERS: dict[str, dict[str, object]] = {
@@ -104,6 +105,28 @@ def test_token_types_are_those_of_the_first_sentence(tmp_path: Path) -> None:
         types[row] += np.linspace(-1, 1, 16, dtype=np.float32)
         other = write_model(tmp_path / "o.gguf", meta, tensors | {"token_types.weight": types})
         assert (np.abs(context(other).embed(TOKENS) - before).max() > 1e-3) == matters
+
+
+def test_token_types_of_a_second_sentence(tmp_path: Path) -> None:
+    path, tensors = make(tmp_path)
+    c = context(path)
+    types = [0] * 4 + [1] * (len(TOKENS) - 4)
+    one, two = c.embed(TOKENS), c.embed(TOKENS, types=types)
+    assert np.abs(one - two).max() > 1e-3
+    table = tensors["token_types.weight"]
+    meta = keys_of("bert", ENCODER) | {"tokenizer.ggml.token_type_count": 2}
+    same = tensors | {"token_types.weight": np.stack([table[1], table[1]])}
+    of_second = context(write_model(tmp_path / "o.gguf", meta, same)).embed(TOKENS)
+    np.testing.assert_allclose(c.embed(TOKENS, types=[1] * len(TOKENS)), of_second, atol=1e-6)
+    pair = Pair(TOKENS)
+    pair.n_first = 4
+    alone, typed, last = embed_texts(context(path, n_seq_max=3), [TOKENS, pair, TOKENS])
+    np.testing.assert_allclose(alone, one, atol=1e-5)
+    np.testing.assert_allclose(typed, two, atol=1e-5)
+    np.testing.assert_allclose(last, one, atol=1e-5)
+    for wrong in ([0], [2] * len(TOKENS), [-1] * len(TOKENS), [0.5] * len(TOKENS)):
+        with pytest.raises(ContextError, match="types must be"):
+            c.embed(TOKENS, types=wrong)
 
 
 def test_unknown_pooling_is_refused(tmp_path: Path) -> None:

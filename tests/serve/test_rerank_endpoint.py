@@ -70,6 +70,17 @@ def test_what_is_refused(server: Server) -> None:
     assert status == 400 and "ranks documents only" in answer["error"]["message"]
 
 
+def test_a_file_that_does_not_say_that_it_ranks(tmp_path: Path) -> None:
+    """As those of most rerankers do not. It gives embeddings, too."""
+    path = make_reranker(tmp_path / "m.gguf", **{"bert.pooling_type": 1})
+    with LLM(path, n_threads=1) as llm, Server(path, "-t", 1) as server:
+        want = [row.index for row in llm.rerank("the", DOCUMENTS)]
+        _, answer = ask(server, query="the", documents=DOCUMENTS)
+        assert [row["index"] for row in answer["results"]] == want
+        status, answer = ask(server, "/v1/embeddings", input="a")
+        assert status == 200 and len(answer["data"][0]["embedding"]) == 16
+
+
 def test_a_model_that_writes() -> None:
     with Server(DEMO, "-t", 1) as server:
         status, answer = ask(server, query="the", documents=DOCUMENTS)

@@ -102,6 +102,7 @@ class Model:
             mask                  f16 [n_tokens, n_kv]
             window_mask           f16 [n_tokens, n_kv or n_kv_window], for sliding-window layers
             window_cells          i64 [n_tokens], if these have cells of their own
+            types                 i32 [n_tokens], if the model has several types of tokens
             out_ids               i32 [n_outputs], the tokens whose rows are computed
             state_in, state_out   i32 [n_seqs], for recurrent models
 
@@ -122,6 +123,7 @@ class Model:
                 n_seen = G.Sym("n_kv_window", 1, cache.window.size)
                 window_cells = G.input("window_cells", (n_tokens,), "i64")
             window_mask = G.input("window_mask", (n_tokens, n_seen), "f16")
+        typed = self.config.n_token_types > 1 and "token_types.weight" in self.weights
         step = Step(
             config=self.config,
             cache=cache,
@@ -135,6 +137,7 @@ class Model:
             out_ids=G.input("out_ids", (n_out,), "i32"),
             rope_mode=self.architecture.rope_mode,
             flash=flash,
+            types=G.input("types", (n_tokens,), "i32") if typed else None,
         )
         if self.config.recurrent is not None:
             slots = G.input("state_in", (n_seqs,), "i32"), G.input("state_out", (n_seqs,), "i32")

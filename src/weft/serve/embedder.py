@@ -22,7 +22,8 @@ class Embedder:
         """`context` was created with `embeddings=True`."""
         self.context = context
         self.pooling = context.model.config.pooling
-        self.ranks = self.pooling == "rank"
+        self.ranks = context.model.config.n_scores > 0
+        """True if the model has a classifier; few files say in their pooling that it ranks."""
         if self.pooling == "none":
             self.pooling = "mean"  # files of generative models name none; users expect the mean
 

@@ -15,6 +15,7 @@ from fastapi.responses import Response, StreamingResponse
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
+from weft.llm.compute.embed import Pair
 from weft.llm.compute.rerank import best_first, pair_ids
 from weft.serve.answers import Answer
 from weft.serve.errors import ApiError, Json, install_handlers
@@ -150,7 +151,7 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
     async def embeddings(body: EmbeddingBody, http: Request) -> dict[str, Any]:
         """An embedding of each text, of length 1."""
         _note(http, body, service)
-        if service.ranks:
+        if service.embedder.pooling == "rank":
             raise ApiError(
                 400, f"{service.model_id} ranks documents; ask /v1/rerank", "model", "unsupported"
             )
@@ -223,7 +224,7 @@ def _add_rerank(app: FastAPI, service: Service) -> None:
         }
 
 
-def _pairs(service: Service, query: str, texts: list[str]) -> list[list[int]]:
+def _pairs(service: Service, query: str, texts: list[str]) -> list[Pair]:
     """The token ids of each document with the query. Raises ApiError if the model does not rank, or
     a text is too long."""
     if not service.ranks:

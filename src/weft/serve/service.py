@@ -109,7 +109,7 @@ class Service:
     def engine(self) -> Engine:
         """The engine. Raises ApiError if the model writes no text or the engine is stopping."""
         if self._engine is None:
-            what = "ranks documents" if self.ranks else "gives embeddings"
+            what = "ranks documents" if self.embedder.pooling == "rank" else "gives embeddings"
             raise ApiError(400, f"{self.model_id} {what} only", "model", "unsupported")
         if not self._engine.alive:
             raise ApiError(503, "the server is stopping; try another one")
@@ -137,7 +137,7 @@ class Service:
 
     @property
     def ranks(self) -> bool:
-        """True if the model ranks documents, and does nothing else."""
+        """True if the model ranks documents."""
         return self._embedder is not None and self._embedder.ranks
 
     async def embed(

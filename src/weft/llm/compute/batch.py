@@ -35,6 +35,8 @@ class Batch:
     embeddings: ArrayLike | None = None
     """Float rows [n, n_embd] instead of tokens. The first layer reads them in place of (scaled)
     token embeddings; they come from an image encoder or a learned prompt, for example."""
+    types: ArrayLike | None = None
+    """Types of the tokens [n], for models that tell a second sentence from the first; None: 0."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +54,8 @@ class Ubatch:
     """Whether the row of each token is wanted."""
     rows: NDArray[np.intp]
     """Where `outputs` is true, the token's row of the result."""
+    types: NDArray[np.int32]
+    """The type of each token."""
     n_seqs: int = 1
     """For recurrent models: the number of sequences, which have the same number of tokens each and
     follow one another."""
@@ -73,6 +77,7 @@ class Ubatch:
             self.members[:, part],
             self.outputs[part],
             self.rows[part],
+            self.types[part],
         )
 
 
@@ -124,7 +129,8 @@ def checked(batch: Batch, config: ModelConfig, cells: Cells, n_batch: int) -> Ub
             "shorter texts"
         )
     wanted = _wanted(batch.outputs, n)
-    return Ubatch(tokens, positions, first, members, wanted, np.cumsum(wanted) - 1)
+    types = _types(batch.types, n, config)
+    return Ubatch(tokens, positions, first, members, wanted, np.cumsum(wanted) - 1, types)
 
 
 def _tokens(batch: Batch, config: ModelConfig) -> NDArray[Any]:
@@ -194,6 +200,16 @@ def _positions(numbers: ArrayLike | None, n: int, cells: Cells) -> NDArray[np.in
             f"positions must be {n} numbers from 0, one for each token, and below 2^30"
         )
     return positions
+
+
+def _types(given: ArrayLike | None, n: int, config: ModelConfig) -> NDArray[np.int32]:
+    if given is None:
+        return np.zeros(n, np.int32)
+    types = np.atleast_1d(np.asarray(given))
+    most = max(config.n_token_types - 1, 0)
+    if types.shape != (n,) or types.dtype.kind not in "iu" or types.min() < 0 or types.max() > most:
+        raise ContextError(f"types must be {n} numbers of 0 to {most}, one for each token")
+    return types.astype(np.int32)
 
 
 def _wanted(outputs: Outputs, n: int) -> NDArray[np.bool_]:

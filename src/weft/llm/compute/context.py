@@ -400,12 +400,19 @@ class Context(Sequences):
         finally:
             self.clear()
 
-    def embed(self, tokens: ArrayLike, pooling: Pooling | None = None) -> NDArray[np.float32]:
+    def embed(
+        self,
+        tokens: ArrayLike,
+        pooling: Pooling | None = None,
+        *,
+        types: ArrayLike | None = None,
+    ) -> NDArray[np.float32]:
         """Computes the embedding of a text (token ids [n]): f32 [n_embd], or [n, n_embd] with
         pooling "none", or the scores of the model's classifier [n_scores] with "rank".
 
         `pooling` takes the "mean" of the tokens' embeddings, the first ("cls"), the "last" or all
         of them ("none"); None is the pooling of the context. Dense layers of the file follow.
+        `types` [n] are 1 for tokens of a second sentence, if the model has such types.
         Embeddings are not normalised. The cache is emptied. Raises ContextError if the context was
         created for logits, and the errors of `decode`."""
         if not self.embeddings:
@@ -415,7 +422,8 @@ class Context(Sequences):
         last = "last" in (pooling, pooling == "rank" and self.model.config.score_pooling)
         self.cache.clear()
         try:
-            rows = self.decode(tokens, outputs="last" if last else "all")
+            outputs: Outputs = "last" if last else "all"
+            rows = self.decode(Batch(tokens, outputs=outputs, types=types))
         finally:
             self.cache.clear()
         return self.pool([rows], pooling)[0]

@@ -8,10 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
+from weft.llm.compute.batch import Batch
 from weft.llm.compute.context import Context
 from weft.llm.config import ModelConfig, Pooling
 
-__all__ = ["MOST", "embed_texts", "sequences_for", "text_groups", "unit_rows"]
+__all__ = ["MOST", "Pair", "embed_texts", "sequences_for", "text_groups", "unit_rows"]
+
+
+class Pair(list[int]):
+    """The token ids of two texts that are read as one."""
+
+    n_first: int | None = None
+    """The number of tokens of the first text; the others have the second type, if the model has
+    types. None: all tokens are of the first."""
+
 
 MOST = 32
 """Most texts in a batch, for models whose sequences need only cells."""
@@ -44,7 +54,7 @@ def embed_texts(
     rows: list[NDArray[np.float32]] = []
     for group in text_groups(context, texts):
         if len(group) == 1:
-            rows.append(context.embed(group[0], pooling))
+            rows.append(context.embed(group[0], pooling, types=_types(context, group)))
         else:
             rows += _together(context, group, pooling)
         if progress is not None:
@@ -74,14 +84,28 @@ def _together(
     context.cache.clear()
     try:
         rows = context.decode(
-            np.concatenate([np.asarray(ids) for ids in group]),
-            np.concatenate([np.arange(len(ids)) for ids in group]),
-            seqs=[[seq] for seq, ids in enumerate(group) for _ in ids],
-            outputs="all",
+            Batch(
+                np.concatenate([np.asarray(ids) for ids in group]),
+                np.concatenate([np.arange(len(ids)) for ids in group]),
+                seqs=[[seq] for seq, ids in enumerate(group) for _ in ids],
+                outputs="all",
+                types=_types(context, group),
+            )
         )
     finally:
         context.cache.clear()
     return context.pool(np.split(rows, ends[:-1]), pooling)
+
+
+def _types(context: Context, texts: Sequence[Sequence[int]]) -> list[int] | None:
+    """The type of each token, for a model that has several."""
+    if context.model.config.n_token_types < 2:
+        return None
+    types: list[int] = []
+    for ids in texts:
+        n = ids.n_first if isinstance(ids, Pair) else None
+        types += [int(n is not None and i >= n) for i in range(len(ids))]
+    return types
 
 
 def unit_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:

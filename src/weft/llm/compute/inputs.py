@@ -41,8 +41,9 @@ class Inputs:
                     cells.pos, cells.members, out, window, config.causal
                 )
         self.takes_one = (
-            "tokens" in views and cache.window is None and len(self._writers) == len(self._masks)
-        )
+            "tokens" in views and "types" not in views and cache.window is None
+            and len(self._writers) == len(self._masks)
+        )  # fmt: skip
         """True if `write_one` can be used."""
         unused = np.zeros(1, np.int64)
         self._token, self._position, self._cell, self._out_id, self._read, self._written = (
@@ -82,6 +83,8 @@ class Inputs:
             views["state_in"][: ubatch.n_seqs], views["state_out"][: ubatch.n_seqs] = places.slots
         if "positions" in views:  # a model without rotation does not read them
             views["positions"][:n] = ubatch.positions
+        if "types" in views:
+            views["types"][:n] = ubatch.types
         # the graph computes at least one row, even if none is wanted
         views["out_ids"][: len(out_ids) or 1] = out_ids if len(out_ids) else 0
         for name, (cells, window) in self._masks.items():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from weft.errors import ContextError
 from weft.llm.compute.context import Context
-from weft.llm.compute.embed import embed_texts
+from weft.llm.compute.embed import Pair, embed_texts
 from weft.llm.config import ModelConfig
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
@@ -44,7 +44,7 @@ def require_ranks(config: ModelConfig, name: str) -> None:
         )
 
 
-def pair_ids(tokenizer: Tokenizer, query: str, document: str) -> list[int]:
+def pair_ids(tokenizer: Tokenizer, query: str, document: str) -> Pair:
     """The token ids of a query with a document. As in chats, names of control tokens are read as
     these tokens if the file has a template."""
     vocab = tokenizer.vocab
@@ -52,9 +52,13 @@ def pair_ids(tokenizer: Tokenizer, query: str, document: str) -> list[int]:
     if isinstance(template, str):
         parts = {"query": query, "document": document}
         text = _PLACES.sub(lambda place: parts[place[1]], template)
-        return tokenizer.encode(text, add_special=False, parse_special=True)
+        return Pair(tokenizer.encode(text, add_special=False, parse_special=True))
     first, second = (tokenizer.encode(text, add_special=False) for text in (query, document))
-    return [*vocab.prefix, *first, *vocab.between, *second, *vocab.suffix]
+    pair = Pair([*vocab.prefix, *first, *vocab.between])
+    if vocab.model == "bert":  # others were trained with one type, even where the file has two
+        pair.n_first = len(pair)
+    pair += [*second, *vocab.suffix]
+    return pair
 
 
 def rank_pairs(

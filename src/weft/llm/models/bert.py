@@ -76,7 +76,9 @@ class Bert(Architecture):
     def embed(self, step: Step, w: Weights) -> Tensor:
         """The normed sum of the embeddings of tokens, types and positions: [n_embd, n_tokens]."""
         x = common.embed(step, w)
-        if "token_types.weight" in w:
+        if step.types is not None:
+            x = G.add(x, G.get_rows(w["token_types.weight"], step.types))
+        elif "token_types.weight" in w:
             x = G.add(x, G.view_1d(w["token_types.weight"], step.config.n_embd, 0))
         return self.normed(step, w, self.embedding_norm, common.add_positions(step, w, x))
 

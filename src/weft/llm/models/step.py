@@ -40,6 +40,9 @@ class Step:
     embd: Tensor | None = None
     """f32 [n_embd, n_tokens] in place of the tokens' embeddings."""
 
+    types: Tensor | None = None
+    """i32 [n_tokens]: the type of each token; None when the model has one type or none."""
+
     window_cells: Tensor | None = None
     """i64 [n_tokens]: the same as `cells` for sliding-window layers with cells of their own."""
     slots: tuple[Tensor, Tensor] | None = None
