@@ -20,6 +20,8 @@ from weft.frontends.fx import Converted, Input, Output, convert
 from weft.frontends.fx.arguments import bound_arguments, positional_names
 from weft.frontends.fx.decompose import core_program
 from weft.frontends.fx.export import dim_names, exported, parameter_names, quiet
+from weft.frontends.fx.dtypes import STORED
+from weft.frontends.fx.hosted import unpacked
 from weft.frontends.fx.leaves import array_of
 from weft.graph.graph import Graph
 from weft.graph.size import Expr, evaluate
@@ -34,6 +36,7 @@ def from_torch(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     devices: Sequence[Any] = ("cpu",),
+    host: bool = True,
     **options: Any,
 ) -> TorchModule:
     """Converts a PyTorch module, function or exported program to a `TorchModule`, which is called
@@ -57,18 +60,21 @@ def from_torch(
     written buffers are sent there, and it runs the ops that it has kernels for; `offload=False`
     leaves them in host memory.
 
+    Ops that weft has no kernels for run in PyTorch, on the `host` device (docs/torch.md);
+    `host=False` refuses them instead.
+
     Raises ArgumentError for an option that there is not; UnsupportedOpError, which lists every node
     that weft cannot convert and why; GraphError for a dimension without an upper bound;
     ProgramError if `program` is not a program or the inputs do not fit it; and whatever
     `torch.export` raises."""
     tensors = {name: options.pop(name) for name in list(options) if _is_tensor(options[name])}
-    own = ("example_kwargs", "dynamic_shapes", "devices")
+    own = ("example_kwargs", "dynamic_shapes", "devices", "host")
     require_compile_options("from_torch", options, own)
     if tensors:
         example_kwargs = {**(example_kwargs or {}), **tensors}
     with quiet():
         whole = exported(program, example_inputs, example_kwargs, dynamic_shapes)
-        converted = convert(core_program(whole), names=dim_names(whole, dynamic_shapes))
+        converted = convert(core_program(whole), names=dim_names(whole, dynamic_shapes), host=host)
     return TorchModule(converted, devices, options, parameters=parameter_names(program))
 
 
@@ -211,6 +217,10 @@ class TorchModule:
         if out.tensor is None:
             return out.constant if out.size is None else evaluate(out.size, values)
         assert out.dtype is not None
+        if out.dtype not in STORED or out.counted or out.is_number:
+            array = self.session.output(out.name, values)
+            carried = unpacked(array, out.dtype, out.shape, out.counted, values)
+            return carried.item() if out.is_number else carried
         tensor = torch.from_numpy(self.session.output(out.name, values))
         if out.dtype is torch.uint8:
             tensor = tensor.to(torch.uint8)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from weft.backends.memory import BufferType, Memory, WeightBufferType
 from weft.errors import DeviceError, GraphError
+from weft.graph.host import HOST
 from weft.graph.rewrite.general import general_form
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
@@ -275,6 +276,8 @@ def why_not_general(
     node: Tensor, ops: Collection[str], why_not: Callable[[Tensor], str | None]
 ) -> str | None:
     """What `why_not` has against a node; of a node of one of `ops`, against its general form."""
+    if node.op is HOST:
+        return "a function of the host, which the host device calls"
     if node.op.name not in ops:
         return why_not(node)
     try:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from weft.allocate import Allocation, allocate, validate
 from weft.backends import Backend, make_backend
 from weft.backends.cpu import OPTIONS as CPU_OPTIONS
+from weft.backends.host import HostBackend
 from weft.compiler.check import check_program
 from weft.compiler.homes import with_weights_on_device
 from weft.compiler.layouts import Layouts, choose_layouts
@@ -18,6 +19,7 @@ from weft.errors import AllocationError, ArgumentError, GraphError, ScheduleErro
 from weft.flags import FLAGS
 from weft.graph.check import check_graph
 from weft.graph.graph import Graph
+from weft.graph.host import HOST
 from weft.graph.rewrite import chosen_rewrites
 from weft.graph.tensor import Tensor
 from weft.options import require_options
@@ -101,7 +103,7 @@ def compile(
     require_compile_options("compile", options)
     graph = graph if isinstance(graph, Graph) else graph.graph
     _require_results(graph)
-    backends = resolve_devices(devices, **options)
+    backends = with_host(graph, resolve_devices(devices, **options))
     if offload:
         graph, moved = with_weights_on_device(graph, backends)
         assign = {moved.get(tensor, tensor): b for tensor, b in (assign or {}).items()}
@@ -240,6 +242,15 @@ def resolve_devices(devices: Sequence[str | Backend], **options: Any) -> list[Ba
         raise ScheduleError(f"a device is listed twice: {', '.join(names)}")
     _require_different([b for b, d in zip(backends, devices, strict=True) if isinstance(d, str)])
     return backends
+
+
+def with_host(graph: Graph, backends: list[Backend]) -> list[Backend]:
+    """The devices, with `host` before the last one where a graph has host functions that none of
+    them calls."""
+    calls = [node for node in graph.nodes if node.op is HOST]
+    if not calls or any(b.supports_op(calls[0]) for b in backends):
+        return backends
+    return [*backends[:-1], HostBackend(), backends[-1]]
 
 
 def _is_cpu(name: str) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.errors import GraphError
 from weft.graph.graph import Graph
+from weft.graph.host import HOST
 from weft.graph.node import describe
 from weft.graph.op import NONE, OPS
 from weft.graph.size import Expr, Size, is_at_most
@@ -78,7 +79,7 @@ def _enter(t: Tensor, earlier: set[Tensor]) -> None:
 
 def _check_op(t: Tensor) -> None:
     op = t.op
-    if OPS.get(op.name) is not op:
+    if op is not HOST and OPS.get(op.name) is not op:
         raise _illegal(t, f"has op {op}, which is not in the table")
     present = sum(s is not None for s in t.src)
     if not op.min_src <= present <= len(t.src) <= op.max_src:

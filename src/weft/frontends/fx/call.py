@@ -18,7 +18,8 @@ __all__ = ["Call", "StaleValueError", "aten_op", "fake_of", "op_name"]
 
 
 class StaleValueError(GraphError):
-    """A value of a buffer that was overwritten since."""
+    """A value that cannot be read: of a buffer that was overwritten since, or one inside of a host
+    function."""
 
 
 def aten_op(target: Any) -> torch._ops.OpOverload | None:
@@ -127,7 +128,7 @@ class Call:
         """The value of an argument that is a node."""
         value = self._values.get(arg)
         if not isinstance(value, Value):
-            raise GraphError(f"{self.node.name}: {arg} is not a tensor of the program")
+            raise StaleValueError(f"{self.node.name}: {arg} is not a tensor of the program")
         if value.tensor in self._overwritten:
             raise StaleValueError(f"{self.node.name} reads {arg} after it was overwritten")
         return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,16 +19,18 @@ from torch.export.graph_signature import (
 from torch.fx import Node
 
 from weft import graph as g
-from weft.errors import GraphError
+from weft.errors import GraphError, UnsupportedOpError
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call, StaleValueError, aten_op, op_name
 from weft.frontends.fx.channels_last import channels_last_nodes
 from weft.frontends.fx.converted import Converted, Input, Output, State
 from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
 from weft.frontends.fx.fold import known_constants
+from weft.frontends.fx.hosted import Carried, add_region, carried_input
 from weft.frontends.fx.layout import folded_ne
 from weft.frontends.fx.leaves import Weights, initial_values, state_leaf
 from weft.frontends.fx.ops.quantized import chooses_parameters
+from weft.frontends.fx.regions import Region, in_stages, regions, why_not_on_host
 from weft.frontends.fx.registry import (
     FROM_DATA,
     find_visitor,
@@ -103,25 +106,49 @@ def weight_nodes(program: ExportedProgram) -> set[Node]:
     return {n for n in nodes if n.op == "get_attr" or (n.op == "placeholder" and n.name in names)}
 
 
-def convert(program: ExportedProgram, *, names: dict[str, str] | None = None) -> Converted:
+def convert(
+    program: ExportedProgram, *, names: dict[str, str] | None = None, host: bool = False
+) -> Converted:
     """The graph of an exported program of the aten or Edge dialect, without in-place ops (the
     result of `run_decompositions`).
 
     `names` are names of symbols, by PyTorch's name. Weights are used in the memory that they have.
+    With `host`, nodes that cannot be converted become functions of the host that call PyTorch.
     Raises UnsupportedOpError with a line for each node that cannot be converted, GraphError for a
     symbol without an upper bound."""
     known = known_constants(program)
     refusals = _unsupported(program, known)
-    if refusals:
-        raise refuse_all(refusals)
-    return _Walk(program, Sizes(program.range_constraints, names), known).run()
+    if not host:
+        if refusals:
+            raise refuse_all(refusals)
+        return _Walk(program, Sizes(program.range_constraints, names), known, {}).run()
+    nodes = {node.name: node for node in program.graph.nodes}
+    hosted = {nodes[r.node] for r in refusals}
+    while True:
+        stay = [r for r in refusals if why_not_on_host(nodes[r.node]) is not None]
+        if stay:
+            raise refuse_all([replace(r, cause="") for r in stay])
+        found = regions(nodes.values(), hosted)
+        try:
+            return _Walk(program, Sizes(program.range_constraints, names), known, found).run()
+        except UnsupportedOpError as error:
+            # a visitor finds out only from shapes and strides that it cannot build a node
+            refusals = list(getattr(error, "refusals", ()))
+            more = {nodes[r.node] for r in refusals} - hosted
+            if not more or any(n in found for n in more):
+                raise
+            hosted |= more
 
 
 class _Walk:
     """One conversion."""
 
     def __init__(
-        self, program: ExportedProgram, sizes: Sizes, known: dict[Node, torch.Tensor]
+        self,
+        program: ExportedProgram,
+        sizes: Sizes,
+        known: dict[Node, torch.Tensor],
+        found: dict[Node, Region],
     ) -> None:
         self.program = program
         self.builder = Builder(sizes)
@@ -130,6 +157,11 @@ class _Walk:
         self.states: dict[str, State] = {}
         self.known = known
         """Constants, and values computed from them."""
+        self.regions = found
+        """The nodes that PyTorch runs."""
+        self._constants: dict[Node, torch.Tensor] = dict(known)
+        """What a host function reads in PyTorch's memory."""
+        self._drawn: Tensor | None = None
         self._given: set[Tensor] = set()
         """Tensors that outputs share memory with."""
         self._mutated = {
@@ -144,11 +176,15 @@ class _Walk:
         self.builder.channels_last = channels_last_nodes(
             self.program.graph, weight_nodes(self.program)
         )
-        for node in self.program.graph.nodes:
-            if node.op == "placeholder":
+        for node in in_stages(self.program.graph.nodes, self.regions):
+            if node in self.regions:
+                if node is self.regions[node].nodes[0]:
+                    self._region(self.regions[node])
+            elif node.op == "placeholder":
                 values[node] = self._leaf(node, specs[node.name])
             elif node.op == "get_attr":
-                values[node] = self.weights.value(node.name, _attribute(self.program, node))
+                self._constants[node] = _attribute(self.program, node)
+                values[node] = self._weight(node, node.name, self._constants[node])
             elif node.op == "call_function":
                 self._call(node)
         return self._finish()
@@ -167,15 +203,25 @@ class _Walk:
         if isinstance(spec.arg, SymIntArgument):
             self.inputs.append(Input(node.name, size=self.builder.sizes.of(fake)))
             return None
-        if not isinstance(spec.arg, TensorArgument) or fake.dtype not in STORED:
-            kind = type(fake).__name__
-            is_tensor = isinstance(fake, torch.Tensor)
-            why = refused_type(fake.dtype) if is_tensor else f"type {kind} is not supported"
-            raise GraphError(f"input {node.name}: {why}")
+        if not isinstance(spec.arg, TensorArgument):
+            raise GraphError(f"input {node.name}: type {type(fake).__name__} is not supported")
         shape = self.builder.sizes.shape(fake.shape)
+        if fake.dtype not in STORED:
+            if not self.regions and node.users:
+                raise GraphError(f"input {node.name}: {refused_type(fake.dtype)}")
+            tensor, carried = carried_input(fake, self.builder.sizes, node.name)
+            self.inputs.append(Input(node.name, fake.dtype, shape, tensor))
+            return carried
         tensor = leaf(stored_type(fake.dtype), folded_ne(shape), node.name, frozenset({"input"}))
         self.inputs.append(Input(node.name, fake.dtype, shape, tensor))
         return Value.whole(tensor, fake.dtype, shape)
+
+    def _weight(self, node: Node, name: str, data: torch.Tensor) -> Value | None:
+        """A constant as a leaf; None where weft's nodes do not read it."""
+        readers = [n for n in node.users if n not in self.regions]
+        if data.dtype not in STORED and all(n in self.known for n in readers):
+            return None
+        return self.weights.value(name, data)
 
     def _constant(self, node: Node, spec: Any) -> Value | None:
         target = spec.target
@@ -184,9 +230,8 @@ class _Walk:
         if not isinstance(data, torch.Tensor):
             raise GraphError(f"{node.name} has no tensor called {target!r} in the program")
         if target not in self._mutated:
-            if node in self.known and data.dtype not in STORED:
-                return None  # only known values read it
-            return self.weights.value(target, data)
+            self._constants[node] = data.detach()
+            return self._weight(node, target, data)
         tensor = state_leaf(target, data.detach())
         shape = tuple(int(n) for n in data.shape)
         self.states[target] = State(target, data.dtype, shape, tensor, initial_values(data))
@@ -194,6 +239,30 @@ class _Walk:
         return Value.whole(tensor, data.dtype, shape)
 
     # ---- nodes -----------------------------------------------------------------------------------
+
+    def _region(self, region: Region) -> None:
+        """Adds a host function for nodes that PyTorch runs; nothing where no other node reads
+        them."""
+        builder = self.builder
+        first = region.nodes[0]
+        builder.current = first.name
+        results = [n for n in region.nodes if any(u not in self.regions or self.regions[u]
+                   is not region for u in n.users)]
+        if results:
+            after = self._drawn if region.draws else None
+            try:
+                found = add_region(builder, region, self._constants, results, after)
+            except GraphError as error:
+                refusal = Refusal(first.name, op_name(first.target), str(error))
+                raise refuse_all([refusal]) from error
+            builder.values.update(found)
+            for node, value in found.items():
+                builder.label(value.tensor, node.name)
+                if region.draws:
+                    self._drawn = value.tensor
+        for node in region.nodes:
+            for source in node.all_input_nodes:
+                builder.pending[source] -= 1
 
     def _call(self, node: Node) -> None:
         builder = self.builder
@@ -275,26 +344,36 @@ class _Walk:
         if not isinstance(arg, Node):
             return Output(f"output_{i}", constant=arg)
         fake = arg.meta["val"]
+        value = self.builder.values.get(arg)
+        mutates = None
+        if spec.kind is OutputKind.USER_INPUT_MUTATION:
+            mutates = next(k for k, port in enumerate(self.inputs) if port.name == spec.target)
+        if isinstance(value, Carried):
+            tensor = self._own_tensor(value.tensor)
+            self.builder.label(tensor, f"{arg.name}.out{i}")
+            tensor.as_output()
+            return Output(
+                tensor.name, value.dtype, value.shape, tensor, mutates=mutates,
+                counted=value.counted, is_number=value.is_number,
+            )  # fmt: skip
         if not isinstance(fake, torch.Tensor):
             return Output(arg.name, size=self.builder.sizes.of(fake))
         if fake.dtype not in STORED:
             raise GraphError(f"output {arg.name}: {refused_type(fake.dtype)}")
-        value = self.builder.values[arg]
         if value is None:
             raise GraphError(f"output {arg.name} is a result that weft does not compute")
         tensor = self._own(value)
         self.builder.label(tensor, f"{arg.name}.out{i}")
         tensor.as_output()
-        mutates = None
-        if spec.kind is OutputKind.USER_INPUT_MUTATION:
-            mutates = next(k for k, port in enumerate(self.inputs) if port.name == spec.target)
         return Output(tensor.name, fake.dtype, value.shape, tensor, mutates=mutates)
 
     def _own(self, value: Value) -> Tensor:
         """A dense tensor in the stored type that a node computes: outputs never share memory with
         inputs, weights or state, nor with each other."""
         ready = self.builder.stored(value)
-        tensor = self.builder.dense(ready, stored=True)
+        return self._own_tensor(self.builder.dense(ready, stored=True))
+
+    def _own_tensor(self, tensor: Tensor) -> Tensor:
         base = tensor if tensor.view_src is None else tensor.view_src
         if base.op is not g.OPS["NONE"] and base not in self._given:
             self._given.add(base)

@@ -50,6 +50,10 @@ class Output:
     constant: Any = None
     mutates: int | None = None
     """The input that gets this value after the run; such an output is not returned."""
+    counted: bool = False
+    """Its sizes depend on data: they come first in the tensor, as int64, and `shape` bounds them."""
+    is_number: bool = False
+    """A number that the program reads out of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch._decomp import get_decompositions
 from torch.export import ExportedProgram, default_decompositions
+from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 
 from weft.frontends.fx.call import aten_op
 from weft.frontends.fx.registry import find_visitor
@@ -30,12 +31,19 @@ def kept_whole() -> list[torch._ops.OpOverload]:
     return [op for op in default_decompositions() if find_visitor(op) is not None]
 
 
+def _drawing(table: dict[Any, Any]) -> list[Any]:
+    """Ops that draw random numbers: decomposed, they would draw others than PyTorch does."""
+    return [op for op in table if torch.Tag.nondeterministic_seeded in op.tags]
+
+
 def core_program(program: ExportedProgram) -> ExportedProgram:
     """The program without in-place ops, in core ops and those of `kept_whole`."""
     table: dict[Any, Any] = default_decompositions()
-    for op in kept_whole():
-        table.pop(op, None)
+    for op in table.keys() & {*kept_whole(), *_drawing(table)}:
+        del table[op]
     program = program.run_decompositions(table)
+    if any(n.target is torch.ops.higher_order.with_effects for n in program.graph.nodes):
+        program = _remove_effect_tokens(program)
     remaining = {aten_op(n.target) for n in program.graph.nodes}
     more = get_decompositions([op for op in _NOT_CORE if op in remaining])
     return program.run_decompositions(more) if more else program

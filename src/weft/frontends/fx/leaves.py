@@ -25,10 +25,12 @@ def array_of(tensor: torch.Tensor) -> NDArray[Any]:
     """A tensor's memory as an array of its stored type (see `dtypes.STORED`), with the same
     strides.
 
-    It copies only uint8; the array keeps the memory alive."""
+    It copies only uint8; the array keeps the memory alive. Other types are flat bytes."""
     plain = tensor.detach()
     if plain.dtype is torch.uint8:
         plain = plain.to(torch.int16)
+    if plain.dtype not in STORED:
+        return plain.contiguous().reshape(-1).view(torch.int8).numpy()
     if plain.dtype in _AS_INTEGERS:
         plain = plain.view(_AS_INTEGERS[plain.dtype])
     return np.asarray(plain.numpy())

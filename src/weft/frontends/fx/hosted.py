@@ -1,0 +1,285 @@
+"""A region of a program (`regions.py`) as a host function that calls PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.fx import Graph, GraphModule, Node
+
+from weft import graph as g
+from weft.dtype import DTYPES, DType
+from weft.errors import GraphError
+from weft.frontends.fx.builder import Builder
+from weft.frontends.fx.call import op_name
+from weft.frontends.fx.dtypes import STORED, stored_type
+from weft.frontends.fx.layout import folded_ne, product
+from weft.frontends.fx.leaves import array_of
+from weft.frontends.fx.regions import Region
+from weft.frontends.fx.registry import is_from_data
+from weft.frontends.fx.sizes import Sizes
+from weft.frontends.fx.value import Value
+from weft.graph.host import HostFunction, host_call
+from weft.graph.size import Size, evaluate, upper
+from weft.graph.tensor import Tensor
+from weft.records import dataclass
+
+__all__ = ["Carried", "add_region", "carried_input", "unpacked"]
+
+I8 = DTYPES["i8"]
+ALIGNMENT = 64
+_WORD = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carried:
+    """A value that weft has no type or no size for, as bytes that it hands from PyTorch to
+    PyTorch."""
+
+    tensor: Tensor
+    dtype: torch.dtype
+    shape: tuple[Size, ...]
+    """The sizes, or where the tensor starts with its sizes, their bounds."""
+    counted: bool = False
+    """The tensor starts with the sizes (an int64 for each), because they depend on data."""
+    is_number: bool = False
+    """A number that was read out of a tensor."""
+
+    @staticmethod
+    def of(fake: Any, sizes: Sizes) -> tuple[torch.dtype, tuple[Size, ...], bool, bool]:
+        """Type, shape and the two flags that carry what the exporter says of a value. Raises
+        GraphError for a value that has no bound."""
+        if not isinstance(fake, torch.Tensor):
+            if isinstance(fake, (bool, torch.SymBool)):
+                return torch.bool, (), False, True
+            whole = isinstance(fake, (int, torch.SymInt))
+            return torch.int64 if whole else torch.float64, (), False, True
+        if fake.layout is not torch.strided:
+            raise GraphError(f"layout {fake.layout} is not supported as a result")
+        if not any(is_from_data(n) for n in fake.shape):
+            return fake.dtype, sizes.shape(fake.shape), False, False
+        return fake.dtype, tuple(_bound(n, sizes) for n in fake.shape), True, False
+
+
+def _bound(n: Any, sizes: Sizes) -> int:
+    try:
+        return upper(sizes.of(n))
+    except GraphError as error:
+        raise GraphError(
+            "a size depends on data and has no bound to plan memory for; state one in the module, "
+            "e.g. torch._check(x.shape[0] <= 1000)"
+        ) from error
+
+
+def carried_input(fake: torch.Tensor, sizes: Sizes, name: str) -> tuple[Tensor, Carried]:
+    """The leaf of an input of a type that weft has not, and its value."""
+    shape = sizes.shape(fake.shape)
+    nbytes = product(shape) * fake.dtype.itemsize
+    leaf = g.leaf(I8, folded_ne((nbytes,)), name, frozenset({"input"}))
+    return leaf, Carried(leaf, fake.dtype, shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Port:
+    """A tensor of the graph that a region reads: the way to a tensor of PyTorch."""
+
+    dtype: torch.dtype
+    shape: tuple[Size, ...]
+    counted: bool = False
+    is_number: bool = False
+    as_bytes: bool = False
+
+    def read(self, array: NDArray[Any], values: Mapping[str, int]) -> Any:
+        """The tensor (or number), over the same memory where the types are the same."""
+        if self.as_bytes:
+            tensor = unpacked(array, self.dtype, self.shape, self.counted, values)
+            return tensor.item() if self.is_number else tensor
+        tensor = torch.from_numpy(array)
+        if tensor.dtype is torch.uint16 and self.dtype is torch.bfloat16:
+            tensor = tensor.view(torch.bfloat16)
+        return tensor.to(self.dtype).reshape([evaluate(n, values) for n in self.shape])
+
+
+def unpacked(
+    array: NDArray[Any],
+    dtype: torch.dtype,
+    shape: Sequence[Size],
+    counted: bool,
+    values: Mapping[str, int],
+) -> torch.Tensor:
+    """A tensor over the bytes that carry it."""
+    raw = array.reshape(-1).view(np.uint8)
+    sizes = [evaluate(n, values) for n in shape]
+    head = 0
+    if counted:
+        head = _WORD * len(shape)
+        sizes = [int(n) for n in raw[:head].view(np.int64)]
+    nbytes = int(np.prod(sizes, dtype=np.int64)) * dtype.itemsize
+    return torch.from_numpy(raw[head : head + nbytes]).view(dtype).reshape(sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A result in the bytes that a region fills."""
+
+    offset: int
+    nbytes: int
+    dtype: torch.dtype
+    stored: DType | None
+    """The type of the tensor that reads it; None: it is carried."""
+    shape: tuple[Size, ...]
+    counted: bool
+    is_number: bool
+
+    def write(self, result: Any, out: NDArray[np.uint8]) -> None:
+        """Puts a result of PyTorch here."""
+        tensor = torch.as_tensor(result, dtype=self.dtype) if self.is_number else result
+        tensor = tensor.resolve_conj().resolve_neg().contiguous()
+        at = self.offset
+        if self.counted:
+            head = np.array(tensor.shape, np.int64).view(np.uint8)
+            out[at : at + head.nbytes] = head
+            at += head.nbytes
+        if self.stored is not None:
+            data = array_of(tensor).reshape(-1).view(np.uint8)
+        else:
+            data = tensor.reshape(-1).view(torch.uint8).numpy()
+        if at + data.nbytes > self.offset + self.nbytes:
+            raise ValueError(f"a result of shape {list(tensor.shape)} is larger than its bound")
+        out[at : at + data.nbytes] = data
+
+
+def add_region(
+    builder: Builder,
+    region: Region,
+    constants: Mapping[Node, torch.Tensor],
+    results: Sequence[Node],
+    after: Tensor | None = None,
+) -> dict[Node, Value | Carried]:
+    """The values of `results`, the nodes of a region that are read elsewhere.
+
+    `constants` are tensors that it reads in PyTorch's memory. `after` is a tensor that must be
+    computed before."""
+    module, ports, sources = _module(builder, region, constants, results)
+    places = _places(builder, results)
+    if after is not None:
+        sources.append(after)
+    first = next(n for n in region.nodes if n.op == "call_function")
+    name = op_name(first.target) + (f" and {n} more" if (n := len(region.nodes) - 1) else "")
+    found: dict[Node, Value | Carried] = {}
+    if len(places) == 1 and places[0].stored is not None:
+        [place] = places
+        assert place.stored is not None
+        function = HostFunction(name, _function(module, ports, places))
+        tensor = host_call(function, place.stored, folded_ne(place.shape), *sources)
+        return {results[0]: Value.whole(tensor, place.dtype, place.shape)}
+    total = max((p.offset + p.nbytes for p in places), default=0)
+    function = HostFunction(name, _function(module, ports, places))
+    packed = host_call(function, I8, (max(total, 1),), *sources)
+    for node, place in zip(results, places, strict=True):
+        part = HostFunction(f"{node.name} of {name}", _part(place))
+        if place.stored is not None:
+            tensor = host_call(part, place.stored, folded_ne(place.shape), packed)
+            found[node] = Value.whole(tensor, place.dtype, place.shape)
+        else:
+            tensor = packed if len(places) == 1 else host_call(part, I8, (place.nbytes,), packed)
+            found[node] = Carried(tensor, place.dtype, place.shape, place.counted, place.is_number)
+    return found
+
+
+def _module(
+    builder: Builder,
+    region: Region,
+    constants: Mapping[Node, torch.Tensor],
+    results: Sequence[Node],
+) -> tuple[GraphModule, list[Any], list[Tensor]]:
+    """The region as a module, and its arguments: a port for each tensor (`sources`), or a size."""
+    inside = set(region.nodes)
+    copied: dict[Node, Node] = {}
+    graph = Graph()
+    ports: list[Any] = []
+    sources: list[Tensor] = []
+    holder = torch.nn.Module()
+    outside = dict.fromkeys(s for n in region.nodes for s in n.all_input_nodes if s not in inside)
+    for i, node in enumerate(outside):
+        if node in constants:
+            setattr(holder, f"constant{i}", constants[node])
+            continue
+        copied[node] = graph.placeholder(f"source{i}")
+        value = builder.values.get(node)
+        fake = node.meta.get("val")
+        if isinstance(value, Value):
+            sources.append(builder.dense(value, stored=True))
+            ports.append(_Port(value.dtype, value.shape))
+        elif isinstance(value, Carried):
+            sources.append(value.tensor)
+            port = _Port(value.dtype, value.shape, value.counted, value.is_number, as_bytes=True)
+            ports.append(port)
+        elif not isinstance(fake, torch.Tensor) and fake is not None:
+            ports.append(_number(fake, builder.sizes))
+        else:
+            raise GraphError(f"{node.name} is a result that weft does not compute")
+    for i, node in enumerate(outside):
+        if node in constants:
+            copied[node] = graph.get_attr(f"constant{i}")
+    for node in region.nodes:
+        copied[node] = graph.node_copy(node, copied.__getitem__)
+    graph.output(tuple(copied[n] for n in results))
+    return GraphModule(holder, graph), ports, sources
+
+
+def _number(fake: Any, sizes: Sizes) -> Callable[[Mapping[str, int]], Any]:
+    """A number that is computed from sizes, as a function of the symbols' values."""
+    if isinstance(fake, torch.SymFloat):
+        size, function = sizes.function(fake)
+        return lambda values: float(function(np.array([evaluate(size, values)]))[0])
+    if isinstance(fake, torch.SymInt):
+        whole = sizes.of(fake)
+        return lambda values: evaluate(whole, values)
+    return lambda values: fake
+
+
+def _places(builder: Builder, results: Sequence[Node]) -> list[_Place]:
+    places: list[_Place] = []
+    offset = 0
+    for node in results:
+        fake = node.meta["val"]
+        dtype, shape, counted, is_number = Carried.of(fake, builder.sizes)
+        is_typed = dtype in STORED and not (counted or is_number)
+        stored = stored_type(dtype) if is_typed else None
+        itemsize = stored.bytes if stored is not None else dtype.itemsize
+        nbytes = upper(product(shape)) * itemsize + _WORD * len(shape) * counted
+        nbytes = max(nbytes, 1)
+        places.append(_Place(offset, nbytes, dtype, stored, shape, counted, is_number))
+        offset += -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return places
+
+
+def _function(module: GraphModule, ports: Sequence[Any], places: Sequence[_Place]) -> Any:
+    def compute(
+        sources: Sequence[NDArray[Any]], out: NDArray[Any], values: Mapping[str, int]
+    ) -> None:
+        given = iter(sources)
+        args = [
+            p.read(next(given), values) if isinstance(p, _Port) else p(values) for p in ports
+        ]
+        with torch.no_grad():
+            results = module(*args)
+        raw = out.view(np.uint8)
+        for place, result in zip(places, results, strict=True):
+            place.write(result, raw)
+
+    return compute
+
+
+def _part(place: _Place) -> Any:
+    def compute(
+        sources: Sequence[NDArray[Any]], out: NDArray[Any], values: Mapping[str, int]
+    ) -> None:
+        raw = out.view(np.uint8)
+        raw[:] = sources[0].view(np.uint8)[place.offset : place.offset + raw.nbytes]
+
+    return compute
