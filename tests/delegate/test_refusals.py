@@ -93,7 +93,7 @@ def test_left_outside_with_a_reason(lower, name):
     want = alone.method().execute([value])[0]
     torch.testing.assert_close(lowered.method().execute([value])[0], want)
     with pytest.raises(WeftError, match=why):
-        weft.from_torch(module, (value,))
+        weft.from_torch(module, (value,), host=False)
 
 
 def test_the_rest_of_a_program_with_nonzero_is_delegated(lower):

@@ -76,9 +76,7 @@ class HostExecutable:
                 function.compute(sources, out, values)
             except Exception as error:
                 name = self._program.tensors[step.dst].name
-                raise DeviceError(
-                    f"{self._device}: {function.name} -> {name}: {error}"
-                ) from error
+                raise DeviceError(f"{self._device}: {function.name} -> {name}: {error}") from error
 
     def _array(self, index: int, values: Mapping[str, int]) -> NDArray[Any]:
         """The elements of a contiguous tensor, in place."""

@@ -61,9 +61,7 @@ HOST = Op("HOST", -1, 0, 1 << 16, params=HostParams, cost=0.0)
 """The op of every host function; it has no number in native code."""
 
 
-def host_call(
-    function: HostFunction, dtype: DType, ne: Sequence[Size], *sources: Tensor
-) -> Tensor:
+def host_call(function: HostFunction, dtype: DType, ne: Sequence[Size], *sources: Tensor) -> Tensor:
     """What a host function makes of contiguous tensors. Raises GraphError for other ones."""
     for t in sources:
         require(t.is_contiguous, "HOST", f"{function.name} reads contiguous tensors", t)

@@ -43,10 +43,10 @@ def check(
     rtol: float = 1e-4,
     atol: float = 1e-5,
 ) -> weft.torch_module.TorchModule:
-    """Runs a module on the cpu device and compares with eager; returns what ran."""
+    """Runs a module on the cpu device alone and compares with eager; returns what ran."""
     if not isinstance(module, torch.nn.Module):
         module = Function(module)
-    program = weft.from_torch(module.eval(), inputs)
+    program = weft.from_torch(module.eval(), inputs, host=False)
     with torch.no_grad():
         expected = module(*inputs)
     torch.testing.assert_close(program(*inputs), expected, rtol=rtol, atol=atol, equal_nan=True)

@@ -66,7 +66,7 @@ def test_all_unsupported_nodes_are_in_one_error() -> None:
 
     what = r"(?s)7 nodes.*nonzero.*on data[^\n]*5 behind it[^\n]*\n[^\n]*_fft_r2c.*complex"
     with pytest.raises(UnsupportedOpError, match=what):
-        weft.from_torch(Two(), (torch.randn(3),))
+        weft.from_torch(Two(), (torch.randn(3),), host=False)
 
 
 def test_an_op_has_one_visitor() -> None:
@@ -155,12 +155,12 @@ def test_what_depends_on_data_is_refused() -> None:
             return torch.zeros(n)
 
     with pytest.raises(UnsupportedOpError, match="read out of a tensor"):
-        weft.from_torch(Item(), (torch.tensor([3, 2]),))
+        weft.from_torch(Item(), (torch.tensor([3, 2]),), host=False)
 
 
 def test_a_module_that_is_trained_is_refused() -> None:
     with pytest.raises(UnsupportedOpError, match=r"call eval\(\)"):
-        weft.from_torch(torch.nn.Dropout(), (torch.randn(3),))
+        weft.from_torch(torch.nn.Dropout(), (torch.randn(3),), host=False)
 
 
 def test_a_dimension_without_a_bound_is_refused() -> None:

@@ -205,6 +205,8 @@ class _Walk:
             return None
         if not isinstance(spec.arg, TensorArgument):
             raise GraphError(f"input {node.name}: type {type(fake).__name__} is not supported")
+        if fake.layout is not torch.strided:
+            raise GraphError(f"input {node.name}: layout {fake.layout} is not supported")
         shape = self.builder.sizes.shape(fake.shape)
         if fake.dtype not in STORED:
             if not self.regions and node.users:
@@ -246,8 +248,11 @@ class _Walk:
         builder = self.builder
         first = region.nodes[0]
         builder.current = first.name
-        results = [n for n in region.nodes if any(u not in self.regions or self.regions[u]
-                   is not region for u in n.users)]
+        results = [
+            n
+            for n in region.nodes
+            if any(u not in self.regions or self.regions[u] is not region for u in n.users)
+        ]
         if results:
             after = self._drawn if region.draws else None
             try:

@@ -51,7 +51,7 @@ class Output:
     mutates: int | None = None
     """The input that gets this value after the run; such an output is not returned."""
     counted: bool = False
-    """Its sizes depend on data: they come first in the tensor, as int64, and `shape` bounds them."""
+    """Its sizes depend on data: they come first in the tensor, as int64; `shape` bounds them."""
     is_number: bool = False
     """A number that the program reads out of a tensor."""
 

@@ -263,9 +263,7 @@ def _function(module: GraphModule, ports: Sequence[Any], places: Sequence[_Place
         sources: Sequence[NDArray[Any]], out: NDArray[Any], values: Mapping[str, int]
     ) -> None:
         given = iter(sources)
-        args = [
-            p.read(next(given), values) if isinstance(p, _Port) else p(values) for p in ports
-        ]
+        args = [p.read(next(given), values) if isinstance(p, _Port) else p(values) for p in ports]
         with torch.no_grad():
             results = module(*args)
         raw = out.view(np.uint8)

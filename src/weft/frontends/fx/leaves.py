@@ -30,7 +30,7 @@ def array_of(tensor: torch.Tensor) -> NDArray[Any]:
     if plain.dtype is torch.uint8:
         plain = plain.to(torch.int16)
     if plain.dtype not in STORED:
-        return plain.contiguous().reshape(-1).view(torch.int8).numpy()
+        return np.asarray(plain.contiguous().reshape(-1).view(torch.int8).numpy())
     if plain.dtype in _AS_INTEGERS:
         plain = plain.view(_AS_INTEGERS[plain.dtype])
     return np.asarray(plain.numpy())
@@ -49,6 +49,8 @@ class Weights:
         type that weft cannot store, and for memory that the processor cannot read."""
         if tensor.dtype not in STORED:
             raise GraphError(f"constant {name!r}: {refused_type(tensor.dtype)}")
+        if tensor.layout is not torch.strided:
+            raise GraphError(f"constant {name!r}: layout {tensor.layout} is not supported")
         if tensor.device.type != "cpu":
             raise GraphError(
                 f"constant {name!r} is on {tensor.device}; move the module to the cpu first"

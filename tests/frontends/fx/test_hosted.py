@@ -1,0 +1,100 @@
+"""What weft has no kernels for runs in PyTorch, as functions of the host."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional as F  # noqa: E402
+
+import weft  # noqa: E402
+from tests.frontends.fx.exported import Function  # noqa: E402
+from weft.backends import make_backend  # noqa: E402
+from weft.graph.host import HOST  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+CASES: dict[str, Callable[[Any], Any]] = {
+    "one result": lambda x: torch.linalg.inv(x) + 1,
+    "several results": lambda x: torch.linalg.svd(x),
+    "a result in between": lambda x: torch.relu(torch.linalg.qr(torch.relu(x) + x)[1]),
+    "twice, with an op between": lambda x: torch.fft.fft(torch.fft.fft(x).real * 2).imag,
+    "a complex result": lambda x: torch.fft.rfft(x),
+    "float64 inside": lambda x: (x.double() * 2).sin().float() + x,
+    "a float64 result": lambda x: (x @ x).double() / 3,
+    "uint8": lambda x: (x * 10).abs().to(torch.uint8) * 3,
+    "counts": lambda x: (torch.nonzero(x > 0), x[x > 0] * 2, torch.unique(x.round())),
+    "nothing is counted": lambda x: torch.nonzero(x > 1e9),
+    "counted inside": lambda x: x[x > 0].sum() + x,
+    "a number": lambda x: x.sum().item(),
+    "a number inside": lambda x: x * x.max().item(),
+    "values for a mask": lambda x: x.index_put((x > 0,), x[x > 0] * 2),
+    "half": lambda x: torch.digamma(x.half()),
+    "empty": lambda x: torch.special.erfcx(x[:, :0]),
+    "a constant": lambda x: torch.linalg.solve(torch.eye(5) * 2, x),
+    "a constant of float64": lambda x: torch.tensor([2.0], dtype=torch.float64) * x.double(),
+    "resampled": lambda x: F.interpolate(x[None, None], size=3, mode="bilinear", antialias=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_pytorch_runs_is_eager(name: str) -> None:
+    x = torch.randn(5, 5, generator=torch.Generator().manual_seed(0))
+    f = weft.from_torch(Function(CASES[name]), (x,))
+    assert any(node.op is HOST for node in f.graph.nodes)
+    for again in (x, x.flip(0)):
+        torch.testing.assert_close(f(again), CASES[name](again), rtol=1e-4, atol=1e-4)
+
+
+def test_random_numbers_are_those_of_pytorch() -> None:
+    def drawing(x: Any) -> Any:
+        first = F.dropout(x, 0.5, training=True)
+        return torch.bernoulli(torch.sigmoid(first)) + torch.rand(3), torch.randn_like(x)
+
+    x = torch.randn(4, 3)
+    f = weft.from_torch(Function(drawing), (x,))
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        expected = drawing(x)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(f(x), expected)
+
+
+def test_sizes_that_vary_reach_pytorch() -> None:
+    def spectrum(x: Any) -> Any:
+        return torch.fft.rfft(x).abs() * x.shape[0], x[x > 0]
+
+    n = torch.export.Dim("n", min=2, max=9)
+    f = weft.from_torch(Function(spectrum), (torch.randn(4, 6),), dynamic_shapes=(({0: n},),))
+    for rows in (2, 9, 5):
+        x = torch.randn(rows, 6)
+        torch.testing.assert_close(f(x), spectrum(x), rtol=1e-4, atol=1e-4)
+
+
+def test_the_plan_shows_what_runs_there() -> None:
+    torch.manual_seed(0)
+    first, last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    module = Function(lambda x: last(torch.linalg.inv(first(x)))).requires_grad_(False)
+    x = torch.randn(4, 4)
+    f = weft.from_torch(module, (x,), devices=[make_backend("reference"), "cpu"])
+    torch.testing.assert_close(f(x), module(x), rtol=1e-4, atol=1e-4)
+    splits = [split.device for split in f.session.program.splits]
+    assert splits == ["reference", "host", "reference"]
+    assert "a function of the host" in f.explain()
+    assert sum(len(split.copies) for split in f.session.program.splits) == 3
+
+
+def test_what_has_no_bound_is_refused() -> None:
+    with pytest.raises(weft.UnsupportedOpError, match="no bound to plan memory"):
+        weft.from_torch(
+            Function(lambda x, n: torch.repeat_interleave(x, n)),
+            (torch.randn(3), torch.tensor([1, 0, 2])),
+        )
+
+
+def test_an_error_of_pytorch_names_the_function() -> None:
+    f = weft.from_torch(Function(torch.linalg.cholesky), (torch.eye(3),))
+    with pytest.raises(weft.DeviceError, match=r"cholesky.*positive-definite"):
+        f(-torch.eye(3))
