@@ -46,36 +46,53 @@ void unpack_panel(const char* w, int64_t first_chunk, int64_t n_chunks, const Pa
   }
 }
 
-// acc + the products of kWords words and as many activations, as add_word.
-template <typename F, int kWords>
-static inline vi add_codes(const vi* w, const int8_t* x, vi acc) {
+// acc + the products of a word of codes and four activations.
+template <typename F>
+static inline vi add_codes(vi acc, vi codes, vi four) {
+  if constexpr (kSigned<F>) return add_signed(acc, codes, four);
+  if constexpr (kWordRun<F> == 1) return add_widened(acc, codes, four);
+  return keep(add_word<F>(acc, codes, four));
+}
+
+// Adds kWords words of codes times the columns of a tile, from byte `at` of the chunk on. Columns
+// take turns: the sums of one would wait for each other.
+template <typename F, int kWords, int kColumns>
+static inline void add_words_of(const vi* w, const ActivationTile<kColumns>& x, int at,
+                                vi (&s)[kColumns]) {
 #pragma GCC unroll 8
   for (int j = 0; j < kWords; ++j) {
-    const vi four = splat_codes(x + 4 * j);
-    if constexpr (kSigned<F>) {
-      acc = add_signed(acc, w[j], four);
-    } else {
-      acc = keep(add_word<F>(acc, w[j], four));
+#pragma GCC unroll 4
+    for (int c = 0; c < kColumns; ++c) {
+      s[c] = add_codes<F>(s[c], w[j], splat_codes(x.q[c] + at + 4 * j));
     }
   }
-  return acc;
 }
 
 // The same as 32-bit sums.
-template <typename F, int kWords>
-static inline vi dot_codes(const vi* w, const int8_t* x, vi acc) {
+template <typename F, int kWords, int kColumns>
+static inline void dot_codes(const vi* w, const ActivationTile<kColumns>& x, int at,
+                             vi (&s)[kColumns]) {
   constexpr int kRun = kWords < kWordRun<F> ? kWords : kWordRun<F>;
-  if constexpr (kRun == 1) {
-#pragma GCC unroll 8
-    for (int j = 0; j < kWords; ++j) acc = add_widened(acc, w[j], splat_codes(x + 4 * j));
-    return acc;
-  }
-  vi sum = widen_sums<F>(add_codes<F, kRun>(w, x, acc));
+  if constexpr (kRun == 1) return add_words_of<F, kWords>(w, x, at, s);
+  add_words_of<F, kRun>(w, x, at, s);
+  for (int c = 0; c < kColumns; ++c) s[c] = widen_sums<F>(s[c]);
 #pragma GCC unroll 2
   for (int j = kRun; j < kWords; j += kRun) {
-    sum += widen_sums<F>(add_codes<F, kRun>(w + j, x + 4 * j, vi{}));
+    vi more[kColumns] = {};
+    add_words_of<F, kRun>(w + j, x, at + 4 * j, more);
+    for (int c = 0; c < kColumns; ++c) s[c] += widen_sums<F>(more[c]);
   }
-  return sum;
+}
+
+// Adds the sum of a group to `acc`.
+template <typename F, int kColumns>
+static inline void add_sum(vi sum, const float* scale, const float* min,
+                           const ActivationTile<kColumns>& x, int g, int c, vf& acc) {
+  const vi s = end_sum<F>(sum, x, g, c);
+  vf factor = load(scale);
+  if constexpr (!kBlockActivations<F>) factor = factor * splat(x.d[c]);
+  acc = fma(__builtin_convertvector(s, vf), factor, acc);
+  if constexpr (F::kHasMin) acc = fma(load(min), splat(x.sum[g][c]), acc);
 }
 
 // One chunk of one vector of rows times the columns of a tile, added to `acc`.
@@ -86,17 +103,54 @@ static inline void add_lanes(const vi (&w)[8], const float* scale, const float* 
   constexpr int kSteps = 8 / kPer;
 #pragma GCC unroll 2
   for (int g = 0; g < kPer; ++g) {
+    vi sums[kColumns];
+    for (int c = 0; c < kColumns; ++c) sums[c] = start_sum<F>(x, g, c);
+    dot_codes<F, kSteps>(w + g * kSteps, x, g * kSteps * 4, sums);
 #pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) {
-      const vi s = end_sum<F>(
-          dot_codes<F, kSteps>(w + g * kSteps, x.q[c] + g * kSteps * 4, start_sum<F>(x, g, c)), x,
-          g, c);
-      vf factor = load(scale + g * kPanelRows);
-      if constexpr (!kBlockActivations<F>) factor = factor * splat(x.d[c]);
-      acc[c] = fma(__builtin_convertvector(s, vf), factor, acc[c]);
-      if constexpr (F::kHasMin) {
-        acc[c] = fma(load(min + g * kPanelRows), splat(x.sum[g][c]), acc[c]);
+      add_sum<F>(sums[c], scale + g * kPanelRows, min + g * kPanelRows, x, g, c, acc[c]);
+    }
+  }
+}
+
+// Whether few columns are multiplied with two vectors of rows at once: each activation is loaded
+// once for both. With AVX2 the sums of more than two columns are not all in registers, and with
+// AVX-512 a load is no more than its product.
+template <typename F, int kColumns>
+inline constexpr bool kTwoVectors =
+    kLanes == 8 && F::kChunks == 1 && kColumns > 1 && (kColumns == 2 || kVnni);
+
+// Two vectors of rows of a block of one chunk, from vector `v` on.
+template <typename F, int kColumns>
+static inline void add_two(const char* block, int v, const float* scale, const float* min,
+                           const ActivationTile<kColumns>& x, vf* acc) {
+  static_assert(F::kGroups == 1 && kWordRun<F> >= 4);
+  constexpr int kRuns = kWordRun<F> < 8 ? 2 : 1;
+  vi s[kRuns][2][kColumns] = {};
+  for (int c = 0; c < kColumns; ++c) s[0][0][c] = s[0][1][c] = start_sum<F>(x, 0, c);
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    // a word of nibbles is words j and j + 4; the others are not computed here
+    vi w[2][8];
+    for (int i = 0; i < 2; ++i) lane_codes<F>(block, 0, v + i, w[i]);
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const int word = j + 4 * half;
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) {
+        const vi four = keep(splat_codes(x.q[c] + 4 * word));
+        for (int i = 0; i < 2; ++i) {
+          vi& sum = s[half % kRuns][i][c];
+          sum = add_codes<F>(sum, w[i][word], four);
+        }
       }
+    }
+  }
+  for (int i = 0; i < 2; ++i) {
+    for (int c = 0; c < kColumns; ++c) {
+      vi sum = widen_sums<F>(s[0][i][c]);
+      if constexpr (kRuns == 2) sum += widen_sums<F>(s[1][i][c]);
+      add_sum<F>(sum, scale + i * kLanes, min + i * kLanes, x, 0, c, acc[i * kColumns + c]);
     }
   }
 }
@@ -135,8 +189,7 @@ static inline void add_lane_block(const char* block, int v, const float* scale,
     vi w[8];
     lane_codes<F>(block, chunk, v, w);
     vi(&sums)[kColumns] = s[chunk % kSums];
-#pragma GCC unroll 8
-    for (int c = 0; c < kColumns; ++c) sums[c] = add_codes<F, 8>(w, x[chunk].q[c], sums[c]);
+    add_words_of<F, 8>(w, x[chunk], 0, sums);
   }
   for (int c = 0; c < kColumns; ++c) {
     vi sum = {};
@@ -199,7 +252,11 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
         prefetch_lines<kBytes / kShares>(block + kDistance + v * (kBytes / kShares));
       }
       Lanes<F>::scales(block, v, scales + v * kLanes, mins + v * kLanes);
-      if constexpr (kOneScale<F>) {
+      if constexpr (kTwoVectors<F, kColumns>) {
+        if (v % 2 == 0) continue;  // its scales are ready
+        const float* scale = scales + (v - 1) * kLanes;
+        add_two<F>(block, v - 1, scale, mins + (v - 1) * kLanes, x[b], acc[v - 1]);
+      } else if constexpr (kOneScale<F>) {
         add_lane_block<F>(block, v, scales + v * kLanes, x + b * 8, acc[v]);
       } else {
         add_groups<F>(block, v, scales + v * kLanes, mins + v * kLanes, x + b * F::kChunks, acc[v]);

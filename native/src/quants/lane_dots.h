@@ -57,6 +57,8 @@ inline constexpr int kFewColumns = kLanes == 16 || F::kChunks == 1  ? kMostFewCo
 
 #if defined(WEFT_VNNI)
 
+inline constexpr bool kVnni = true;
+
 template <typename F>
 inline constexpr bool kSigned = false;  // whether the codes of panels are
 
@@ -104,6 +106,8 @@ static inline vi widen_sums(vi sums) {
 }
 
 #else
+
+inline constexpr bool kVnni = false;
 
 template <typename F>
 inline constexpr bool kSigned = F::kTop > 127;
