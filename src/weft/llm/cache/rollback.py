@@ -43,7 +43,7 @@ class Change:
     def occupy(self, ubatch: Ubatch) -> Places:
         """Takes cells for a ubatch, and a slot for its new states."""
         used = self._cache.place(ubatch.first, ubatch.positions, ubatch.members)
-        ids = None if ubatch.is_rows else ubatch.tokens
+        ids = ubatch.ids if ubatch.is_rows else ubatch.tokens
         self._cache.occupy(used, ubatch.positions, ubatch.members, ids, ubatch.first)
         small = None if self._window is None else self._window.occupy(ubatch, ids)
         return Places(used, small, self._next_slots(ubatch))

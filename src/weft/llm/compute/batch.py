@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -59,6 +59,10 @@ class Ubatch:
     n_seqs: int = 1
     """For recurrent models: the number of sequences, which have the same number of tokens each and
     follow one another."""
+    ids: NDArray[np.int32] | None = None
+    """Where `tokens` are rows of an image, their ids; see `InputRows`."""
+    together: bool = False
+    """True if these rows all see one another, whatever their positions."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -78,6 +82,7 @@ class Ubatch:
             self.outputs[part],
             self.rows[part],
             self.types[part],
+            ids=None if self.ids is None else self.ids[part],
         )
 
 
@@ -114,9 +119,13 @@ def one_token(
     return (tokens[0], position, seq) if wanted else None
 
 
-def checked(batch: Batch, config: ModelConfig, cells: Cells, n_batch: int) -> Ubatch:
-    """Converts a batch to arrays; raises ContextError for values that cannot be computed."""
-    tokens = _tokens(batch, config)
+def checked(
+    batch: Batch, config: ModelConfig, cells: Cells, n_batch: int, known: Container[int] = ()
+) -> Ubatch:
+    """Converts a batch to arrays; raises ContextError for values that cannot be computed.
+
+    `known` are ids beyond the vocabulary that stand for rows."""
+    tokens = _tokens(batch, config, known)
     n = len(tokens)
     if n > n_batch:
         raise ContextError(f"{n} tokens in one call, but n_batch is {n_batch}")
@@ -133,7 +142,7 @@ def checked(batch: Batch, config: ModelConfig, cells: Cells, n_batch: int) -> Ub
     return Ubatch(tokens, positions, first, members, wanted, np.cumsum(wanted) - 1, types)
 
 
-def _tokens(batch: Batch, config: ModelConfig) -> NDArray[Any]:
+def _tokens(batch: Batch, config: ModelConfig, known: Container[int]) -> NDArray[Any]:
     if batch.embeddings is not None:
         if batch.tokens is not None:
             raise ContextError("a batch has tokens or embeddings, not both")
@@ -142,7 +151,8 @@ def _tokens(batch: Batch, config: ModelConfig) -> NDArray[Any]:
     if ids.ndim != 1 or len(ids) == 0 or ids.dtype.kind not in "iu":
         raise ContextError("tokens must be a list of at least one token id")
     low, high = ids.min(), ids.max()
-    if low < 0 or high >= config.n_vocab:
+    odd = ids[ids >= config.n_vocab].tolist() if high >= config.n_vocab else ()
+    if low < 0 or not all(id_ in known for id_ in odd):
         raise ContextError(f"token ids are 0..{config.n_vocab - 1}, got {low}..{high}")
     return ids.astype(np.int32)
 

@@ -22,6 +22,7 @@ from weft.llm.cache.state import load_state, save_state
 from weft.llm.compute.batch import Batch, Outputs, Ubatch, checked, one_token
 from weft.llm.compute.counters import Counters, MemoryUse
 from weft.llm.compute.fallback import Held, Loaded, decode_anew, load, load_without_failed, remember
+from weft.llm.compute.input_rows import InputRows
 from weft.llm.compute.pooling import BehindPooling, require_pooling
 from weft.llm.compute.ubatches import split, together_sizes
 from weft.llm.config import Pooling
@@ -94,6 +95,8 @@ class Context(Sequences):
         self.pooling: Pooling = model.config.pooling if pooling is None else pooling
         """The default pooling of `embed`."""
         self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
+        self.input_rows = InputRows(model.config.n_vocab, model.config.n_embd)
+        """Rows of images, which ids beyond the vocabulary stand for."""
         self._eval: TensorCallback | None = None
         self._use(loaded)
         if eval_callback is not None:
@@ -240,7 +243,8 @@ class Context(Sequences):
             return self._go_on(error, held, tokens)
 
     def _decode(self, tokens: Batch) -> NDArray[np.float32]:
-        batch = checked(tokens, self.model.config, self.cache, self.n_batch)
+        known = self.input_rows
+        batch = checked(tokens, self.model.config, self.cache, self.n_batch, known)
         self._require_share(batch)
         self._require_window(batch)
         parts = split(
@@ -249,6 +253,7 @@ class Context(Sequences):
             self.n_outputs,
             by_sequence=self.cache.states is not None,
             together=self._together,
+            inputs=known,
         )
         if len(parts) > 1 and not self.model.config.causal:
             raise ContextError(

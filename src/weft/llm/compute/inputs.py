@@ -24,6 +24,7 @@ class Inputs:
     def __init__(self, session: Session, cache: KVCache, config: ModelConfig) -> None:
         self._session = session
         self._config = config
+        self._small = cache.window
         names = session.program.inputs
         self._views = views = {name: session.input_view(name) for name in names}
         self._sent = [name for name in names if session.needs_upload(name)]
@@ -89,6 +90,9 @@ class Inputs:
         views["out_ids"][: len(out_ids) or 1] = out_ids if len(out_ids) else 0
         for name, (cells, window) in self._masks.items():
             self._write_mask(name, ubatch, cells, window)
+            if ubatch.together:
+                small = name == "window_mask" and cells is self._small
+                self._join(name, ubatch, places.window_cells if small else places.cells, window)
         for name in self._sent:
             self._session.upload(name)
 
@@ -110,3 +114,13 @@ class Inputs:
             causal=c.causal,
             chunked=c.chunked,
         )
+
+    def _join(
+        self, name: str, ubatch: Ubatch, own: NDArray[np.int64] | None, window: int
+    ) -> None:
+        """Lets the rows of an image see its later rows too, in the cells `own`."""
+        n, p = len(ubatch), ubatch.positions
+        n_kv = self._masks[name][0].n_seen
+        out = self._views[name].view(np.float16)[: n * n_kv].reshape(n, n_kv)
+        seen = p > p[:, None] - window if window else np.ones((n, n), np.bool_)
+        out[:, own] = np.where(seen, 0, -np.inf)

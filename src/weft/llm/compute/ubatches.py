@@ -1,5 +1,6 @@
 """Cuts the tokens of a call into ubatches.
 
+by row        rows of images apart from tokens, each image by itself
 by size       tokens in order of position, as many as fit
 by sequence   for recurrent states: one sequence at a time, in order
 equal         for recurrent states, if no token belongs to several sequences: the same number of
@@ -8,10 +9,14 @@ equal         for recurrent states, if no token belongs to several sequences: th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.errors import ContextError
 from weft.llm.compute.batch import Ubatch
+from weft.llm.compute.input_rows import InputRows
 from weft.records import dataclass
 
 __all__ = ["Together", "split", "together_sizes"]
@@ -41,12 +46,24 @@ def split(
     *,
     by_sequence: bool,
     together: Together | None = None,
+    inputs: InputRows | None = None,
 ) -> list[Ubatch]:
     """Cuts a batch into ubatches of at most `n_ubatch` tokens and `n_outputs` wanted rows.
 
     Ubatches are in order of position, because a token must not come before one that it sees; within
     a ubatch the order does not matter. Recurrent states need `by_sequence`: one sequence at a time,
-    or several with the same number of tokens each if `together` has room for them."""
+    or several with the same number of tokens each if `together` has room for them. `inputs` has
+    the rows of ids beyond the vocabulary; raises ContextError for an image larger than a ubatch."""
+    if inputs is not None and not batch.is_rows and batch.tokens.max() >= inputs.n_vocab:
+        parts = []
+        for part in _by_row(batch, inputs, n_ubatch, n_outputs):
+            if part.together:
+                parts.append(part)
+            else:
+                parts += split(
+                    part, n_ubatch, n_outputs, by_sequence=by_sequence, together=together
+                )
+        return parts
     if not by_sequence:
         return _by_size(batch, n_ubatch, n_outputs)
     if len(batch) == 1:
@@ -59,6 +76,36 @@ def split(
     cuts = np.flatnonzero((members[:, 1:] != members[:, :-1]).any(axis=0)) + 1
     parts = [batch.take(part) for part in np.split(order, cuts)]
     return [small for part in parts for small in _by_size(part, n_ubatch, n_outputs)]
+
+
+def _by_row(
+    batch: Ubatch, inputs: InputRows, n_ubatch: int, n_outputs: int
+) -> Iterator[Ubatch]:
+    # one sequence after another; a token of several comes with the lowest one
+    order = np.lexsort((batch.positions, batch.members.argmax(axis=0)))
+    batch = batch.take(order)
+    cuts = np.flatnonzero((batch.members[:, 1:] != batch.members[:, :-1]).any(axis=0)) + 1
+    for numbers in np.split(np.arange(len(batch)), cuts):
+        for start, end, run in inputs.spans(batch.tokens[numbers]):
+            part = batch.take(numbers[start:end])
+            if run is not None:
+                part.ids, part.together = part.tokens, run.together
+                part.tokens = inputs.rows(part.tokens)
+                if run.together:
+                    _require_whole(part, len(run.ids), n_ubatch, n_outputs)
+            yield part
+
+
+def _require_whole(part: Ubatch, n: int, n_ubatch: int, n_outputs: int) -> None:
+    if len(part) < n:
+        raise ContextError(
+            f"{len(part)} of an image's {n} rows are in this call, but they must come together"
+        )
+    if n > n_ubatch or part.outputs.sum() > n_outputs:
+        raise ContextError(
+            f"an image has {n} rows that are computed at once, but n_ubatch is {n_ubatch}; make "
+            f"n_ubatch (-ub) {n} or more"
+        )
 
 
 def _by_size(batch: Ubatch, n_ubatch: int, n_outputs: int) -> list[Ubatch]:

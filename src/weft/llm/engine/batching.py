@@ -81,7 +81,7 @@ def pack(slots: Sequence[Slot], most: int, most_beside: int) -> Batch:
     wants = [min(s.n_left, SCORED) if s.scores else s.n_left for s in prompts]
     for slot, n in zip(prompts, share(wants, room), strict=True):
         if n:
-            batch.add(slot, n)
+            batch.add(slot, slot.whole(n))
     return batch
 
 

@@ -10,6 +10,7 @@ texts, random numbers, constraints and the cache are what they would be without 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from weft.backends.cpu import CpuBackend
 from weft.llm.compute.context import Context
@@ -93,7 +94,9 @@ class Checking:
         if room < 1:
             return
         room = min(room, self._slots.room_beside(n_base))
-        for slot, draft in zip(running, self.drafting.propose(wanted, n_base, room), strict=True):
+        n_vocab = context.model.config.n_vocab
+        for slot, guess in zip(running, self.drafting.propose(wanted, n_base, room), strict=True):
+            draft = list(takewhile(n_vocab.__gt__, guess))  # ids beyond are of images
             n = slot.n_left + len(draft)
             if draft and slot.text is not None and context.cache.has_room_behind(slot.seq, n):
                 slot.draft = draft

@@ -121,7 +121,8 @@ class Ticket:
         self.stops: StopAutomaton = after.stops if after and same else StopAutomaton(request.stop)
         sampler = Sampler(request.sampling, tokenizer)
         if request.penalize_prompt:
-            sampler.start(request.prompt)
+            n_vocab = len(tokenizer.vocab)  # ids beyond are of images
+            sampler.start([id_ for id_ in request.prompt if id_ < n_vocab])
         self.growth = Growth(
             sampler,
             tokenizer,

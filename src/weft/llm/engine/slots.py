@@ -33,7 +33,7 @@ MOST_COMPARED = 4
 class Slot:
     """A sequence of the context, and the text that it holds."""
 
-    __slots__ = ("draft", "known", "last_used", "n_done", "seq", "text", "tokens")
+    __slots__ = ("draft", "known", "last_used", "n_done", "runs", "seq", "text", "tokens")
 
     def __init__(self, seq: int) -> None:
         self.seq = seq
@@ -47,11 +47,21 @@ class Slot:
         self.known: NDArray[np.int64] | None = None
         """The prompt of the text, or all tokens that the last one left; None: not known."""
         self.last_used = 0
+        self.runs: list[tuple[int, int]] = []
+        """Where images are in the tokens, first and end, that are computed at once."""
 
     @property
     def n_left(self) -> int:
         """Number of tokens to compute before the next one can be drawn."""
         return len(self.tokens) - self.n_done
+
+    def whole(self, n: int) -> int:
+        """The number of next tokens near `n` that cuts no image."""
+        end = self.n_done + n
+        for first, last in self.runs:
+            if first < end < last:
+                return (first if first > self.n_done else last) - self.n_done
+        return n
 
     def may_share(self, prompt: NDArray[np.int64]) -> int:
         """The most tokens of the prompt that the sequence can hold. Reads no cells."""
@@ -135,6 +145,8 @@ class Slots:
                 self.cache.seq_cp(source.seq, slot.seq, 0, n)
         slot.tokens, slot.n_done, slot.text = prompt, n, text
         slot.known = np.array(prompt, np.int64)
+        spans = self._context.input_rows.spans(prompt)
+        slot.runs = [(a, b) for a, b, run in spans if run is not None and run.together]
         text.n_reused = n
         self.running.append(slot)
         return True

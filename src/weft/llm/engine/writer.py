@@ -90,8 +90,12 @@ class Writer:
         """Raises ContextError for a request that can never be served."""
         config = self.context.model.config
         require_fits(request.prompt, self.max_text, config.n_ctx_train)
-        ids = (*request.prompt, *(request.sampling.logit_bias or ()))
-        if min(ids) < 0 or max(ids) >= config.n_vocab:
+        images = self.context.input_rows
+        ids = [id_ for id_ in request.prompt if id_ not in images]
+        if len(ids) < len(request.prompt) and request.prompt_logprobs is not None:
+            raise ContextError("prompt_logprobs are of tokens; leave them out beside an image")
+        ids += request.sampling.logit_bias or ()
+        if ids and min(ids) < 0 or max(ids, default=0) >= config.n_vocab:
             raise ContextError(f"token ids are 0..{config.n_vocab - 1}, got {min(ids)}..{max(ids)}")
 
     def add(self, text: Ticket) -> None:

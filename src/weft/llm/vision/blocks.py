@@ -1,0 +1,86 @@
+"""The parts of vision transformers (arXiv 2010.11929) that towers share: patches, attention without
+a mask, and blocks. A part lists its weights (`rows`) and computes, as those of text models do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from weft import graph as G
+from weft.graph.size import Size
+from weft.graph.tensor import Tensor
+from weft.llm.models import common
+from weft.llm.vision.config import TowerConfig
+from weft.llm.weights import Row, Weights, maybe, need
+
+__all__ = ["attention", "block_rows", "embed_patches", "encode", "layer_norm", "patch_rows"]
+
+_ACT: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": G.gelu,
+    "gelu_quick": G.gelu_quick,
+    "gelu_erf": G.gelu_erf,
+    "silu": G.silu,
+}
+
+
+def patch_rows(c: TowerConfig, name: str = "v.patch_embd", *, bias: bool = True) -> Iterator[Row]:
+    """The kernel that makes a row of a patch."""
+    yield need(f"{name}.weight", c.patch_size, c.patch_size, 3, c.n_embd)
+    if bias:
+        yield maybe(f"{name}.bias", c.n_embd)
+
+
+def embed_patches(c: TowerConfig, w: Weights, patches: Tensor) -> Tensor:
+    """Rows [n_embd, n_patches] of patches [3 p p, n_patches]: a convolution whose windows do not
+    overlap."""
+    kernel = G.reshape(w["v.patch_embd.weight"], c.patch_values, c.n_embd)
+    x = G.mul_mat(kernel, patches)
+    return G.add(x, w["v.patch_embd.bias"]) if "v.patch_embd.bias" in w else x
+
+
+def block_rows(c: TowerConfig, il: int, *, bias: bool = True) -> Iterator[Row]:
+    """The weights of one block with LayerNorm and a feed-forward layer of two matrices."""
+    at = f"v.blk.{il}"
+    for name in ("ln1", "ln2"):
+        yield need(f"{at}.{name}.weight", c.n_embd)
+        yield need(f"{at}.{name}.bias", c.n_embd)
+    for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
+        yield need(f"{at}.{name}.weight", c.n_embd, c.n_embd)
+        if bias:
+            yield maybe(f"{at}.{name}.bias", c.n_embd)
+    yield need(f"{at}.ffn_up.weight", c.n_embd, c.n_ff)
+    yield maybe(f"{at}.ffn_up.bias", c.n_ff)
+    yield need(f"{at}.ffn_down.weight", c.n_ff, c.n_embd)
+    yield maybe(f"{at}.ffn_down.bias", c.n_embd)
+
+
+def layer_norm(c: TowerConfig, w: Weights, name: str, x: Tensor) -> Tensor:
+    """LayerNorm with weight and bias."""
+    y = G.mul(G.norm(x, c.eps), w[f"{name}.weight"])
+    return G.add(y, w[f"{name}.bias"]) if f"{name}.bias" in w else y
+
+
+def attention(c: TowerConfig, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Attention of all rows to all, or where `mask` f16 [n, n] is 0; q, k and v are [d, n_head, n].
+    Returns [d n_head, n]."""
+    n: Size = q.ne[2]
+    d = c.n_embd // c.n_head
+    q, k, v = (G.permute(t, 0, 2, 1, 3) for t in (q, k, v))
+    out = G.flash_attn_ext(q, k, v, mask, scale=1 / math.sqrt(d))
+    return G.reshape(out, c.n_embd, n)
+
+
+def encode(c: TowerConfig, w: Weights, x: Tensor, n_layer: int) -> Tensor:
+    """The first `n_layer` blocks over rows x [n_embd, n]."""
+    d, n = c.n_embd // c.n_head, x.ne[1]
+    for il in range(n_layer):
+        layer = Weights(dict(w), f"v.blk.{il}.")
+        y = layer_norm(c, layer, "ln1", x)
+        q, k, v = (
+            G.reshape(common.linear(layer, f"attn_{name}", y), d, c.n_head, n) for name in "qkv"
+        )
+        x = G.add(x, common.linear(layer, "attn_out", attention(c, q, k, v)))
+        y = common.linear(layer, "ffn_up", layer_norm(c, layer, "ln2", x))
+        x = G.add(x, common.linear(layer, "ffn_down", _ACT[c.act](y)))
+        x = x.named(f"v.l_out-{il}")
+    return x

@@ -1,0 +1,97 @@
+"""`TowerConfig`: the hyper-parameters of an `mmproj` file."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.errors import FormatError
+from weft.frontends.gguf import GGUFFile
+from weft.llm.config_keys import Keys
+from weft.records import dataclass
+
+__all__ = ["TowerConfig", "read_tower_config"]
+
+
+@dataclass(frozen=True, slots=True)
+class TowerConfig:
+    """The sizes of a tower for images."""
+
+    projector: str
+    """The kind of tower and projector, e.g. "gemma3"."""
+    n_embd: int
+    n_ff: int
+    n_layer: int
+    n_head: int
+    n_out: int
+    """Width of the text model."""
+    eps: float
+    image_size: int
+    """Pixels of each side of a square image; the size that positions were learned for."""
+    patch_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    """Of each colour, of values from 0 to 1."""
+    act: str
+    """Activation: "gelu", "silu" or "gelu_quick"."""
+    merge: int
+    """Patches of each side of a square that becomes one row."""
+
+    @property
+    def side(self) -> int:
+        """Patches of each side of a square image."""
+        return self.image_size // self.patch_size
+
+    @property
+    def patch_values(self) -> int:
+        """Numbers of a patch."""
+        return 3 * self.patch_size * self.patch_size
+
+
+def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
+    """Reads the keys `clip.*`; `merge` is what `clip.vision.projector.scale_factor` is if the file
+    does not say. Raises FormatError for a file without a tower for images, and for a wrong key."""
+    if file.architecture != "clip":
+        raise FormatError(
+            f"{file.path}: a {file.architecture} model is no tower for images (mmproj); it belongs "
+            "before mmproj, as the model"
+        )
+    keys = Keys(file)
+    if not keys.flag("has_vision_encoder", False):
+        raise FormatError(f"{file.path}: this mmproj file has no tower for images")
+    size = keys.count("vision.image_size", most=1 << 16)
+    patch = keys.count("vision.patch_size", most=size)
+    n_embd, n_head = keys.count("vision.embedding_length"), keys.count("vision.attention.head_count")
+    if n_embd % n_head:
+        raise keys.bad("vision.attention.head_count", n_head, f"a divisor of {n_embd}")
+    act = "gelu" if keys.flag("use_gelu", False) else "gelu_quick"
+    return TowerConfig(
+        projector=projector_of(file),
+        n_embd=n_embd,
+        n_ff=keys.count("vision.feed_forward_length"),
+        n_layer=keys.count("vision.block_count", most=1 << 10),
+        n_head=n_head,
+        n_out=keys.count("vision.projection_dim"),
+        eps=keys.number("vision.attention.layer_norm_epsilon", 1e-6, above=0),
+        image_size=size,
+        patch_size=patch,
+        mean=_colours(file, "image_mean"),
+        std=_colours(file, "image_std"),
+        act="silu" if keys.flag("use_silu", False) else act,
+        merge=keys.count("vision.projector.scale_factor", merge, most=size // patch),
+    )
+
+
+def projector_of(file: GGUFFile) -> str:
+    """The kind of projector of the tower for images."""
+    for key in ("clip.vision.projector_type", "clip.projector_type"):
+        if key in file.metadata:
+            return file.get_str(key)
+    raise FormatError(f"{file.path}: there is no clip.projector_type; convert the model again")
+
+
+def _colours(file: GGUFFile, name: str) -> tuple[float, ...]:
+    key = f"clip.vision.{name}"
+    values = np.asarray(file.get_array(key), np.float64)
+    if values.shape != (3,) or not np.isfinite(values).all():
+        raise FormatError(f"{file.path}: {key} must have three numbers")
+    return tuple(values.tolist())

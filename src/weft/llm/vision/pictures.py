@@ -1,0 +1,151 @@
+"""Images from files, bytes and data URLs, as pixels; what is hostile is refused before it is
+decoded. Needs the extra `weft[vision]`, which is Pillow."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import ArgumentError, ContextError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["MOST_BYTES", "MOST_PIXELS", "Picture", "Pixels", "open_picture", "resized"]
+
+Picture: TypeAlias = "str | os.PathLike[str] | bytes | NDArray[np.uint8] | Image"
+"""A path, a data URL, the bytes of a file, pixels u8 [height, width, 3], or an image of Pillow."""
+Pixels: TypeAlias = NDArray[np.uint8]
+"""RGB, u8 [height, width, 3]."""
+
+MOST_BYTES = 64 << 20
+"""Most bytes of an image file."""
+MOST_PIXELS = 64 << 20
+"""Most pixels of an image; more are refused before any is decoded."""
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+_DATA = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:;[\w.+=-]+)*?;base64,", re.ASCII)
+
+
+def open_picture(picture: Any, *, files: bool = True) -> Pixels:
+    """Decodes an image, turned as its camera was held, without transparency.
+
+    With `files`, a text that is no data URL is a path. Raises ContextError for what is no image, is
+    damaged, or is larger than `MOST_BYTES` or `MOST_PIXELS`; ArgumentError for another type of
+    object, and ImportError without Pillow."""
+    if isinstance(picture, np.ndarray):
+        return _array(picture)
+    if isinstance(picture, str) and picture[:5].lower() == "data:":
+        picture = _data(picture)
+    elif isinstance(picture, str | os.PathLike) and files:
+        picture = _read(Path(picture))
+    elif isinstance(picture, str):
+        start = f"{picture[:40]!r}"
+        raise ContextError(
+            f"an image is a data: URL with base64 (data:image/png;base64,...), not {start}; "
+            "addresses of other machines are not fetched"
+        )
+    image_module = _pillow()
+    if isinstance(picture, bytes | bytearray | memoryview):
+        if len(picture) > MOST_BYTES:
+            raise ContextError(
+                f"an image has {len(picture)} bytes, more than {MOST_BYTES}; make it smaller"
+            )
+        return _decoded(lambda: image_module.open(io.BytesIO(picture), formats=_FORMATS))
+    if isinstance(picture, image_module.Image):
+        return _decoded(lambda: picture)
+    raise ArgumentError(
+        f"an image is {type(picture).__name__}; give a path, bytes, a data: URL, pixels "
+        "[height, width, 3] or an image of Pillow"
+    )
+
+
+def resized(pixels: Pixels, width: int, height: int, resampling: str = "bilinear") -> Pixels:
+    """The image in another size. `resampling` is "nearest", "bilinear", "bicubic" or "lanczos"."""
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    module = _pillow()
+    how = module.Resampling[resampling.upper()]
+    return np.asarray(module.fromarray(pixels).resize((width, height), how))
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ImportError("images need Pillow: pip install 'weft[vision]'") from None
+    return Image
+
+
+def _array(pixels: NDArray[Any]) -> Pixels:
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
+        raise ContextError(
+            f"pixels are u8 [height, width, 3], not {pixels.dtype} {list(pixels.shape)}"
+        )
+    _require_size(pixels.shape[1], pixels.shape[0])
+    return np.ascontiguousarray(pixels)
+
+
+def _data(url: str) -> bytes:
+    start = _DATA.match(url[:256])
+    if start is None:
+        raise ContextError(
+            "an image's data: URL does not begin like data:image/png;base64,; write it so"
+        )
+    if len(url) > MOST_BYTES * 4 // 3 + 256:
+        raise ContextError(f"an image has more than {MOST_BYTES} bytes; make it smaller")
+    try:
+        return base64.b64decode(url[start.end() :], validate=True)
+    except (binascii.Error, ValueError):
+        raise ContextError("the base64 of an image's data: URL is damaged; encode it again") from (
+            None
+        )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ContextError(f"{path}: an image of more than {MOST_BYTES} bytes; make it smaller")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ContextError(f"image {str(path)[:200]!r} cannot be read: {why}") from None
+
+
+def _decoded(opened: Any) -> Pixels:
+    from PIL import ImageOps
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # sizes are checked here
+            image = opened()
+            _require_size(*image.size)
+            return np.array(ImageOps.exif_transpose(image).convert("RGB"))
+    except ContextError:
+        raise
+    except Exception as error:
+        if type(error).__name__ == "DecompressionBombError":
+            raise ContextError(
+                f"an image has more than {MOST_PIXELS} pixels; make it smaller"
+            ) from None
+        raise ContextError(
+            f"an image cannot be decoded ({str(error)[:80]}); it may be damaged; "
+            f"{', '.join(_FORMATS)} are read"
+        ) from None
+
+
+def _require_size(width: int, height: int) -> None:
+    if width < 1 or height < 1:
+        raise ContextError(f"an image is {width} x {height} pixels; it must have some")
+    if width * height > MOST_PIXELS:
+        raise ContextError(
+            f"an image is {width} x {height} pixels, more than {MOST_PIXELS}; make it smaller"
+        )

@@ -1,0 +1,92 @@
+"""`Sight`: images as token ids of a context, whose rows a tower computes."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.compiler import Plan, lower_plan, plan_graph, resolve_devices
+from weft.errors import ContextError, FormatError
+from weft.execute import Session
+from weft.llm.compute.context import Context
+from weft.llm.tokenizers.tokenizer import Tokenizer
+from weft.llm.vision.family import patches_of
+from weft.llm.vision.pictures import open_picture
+from weft.llm.vision.tower import Tower
+
+__all__ = ["Sight"]
+
+
+class Sight:
+    """A tower beside a context. Threads may share it."""
+
+    def __init__(self, tower: Tower, context: Context, tokenizer: Tokenizer) -> None:
+        """Raises FormatError for a tower of another model, and ContextError if an image does not
+        fit into the context."""
+        self.tower = tower
+        self._context = context
+        self._tokenizer = tokenizer
+        c, n_embd = tower.config, context.model.config.n_embd
+        if c.n_out != n_embd:
+            raise FormatError(
+                f"{tower.file.path}: its rows have {c.n_out} numbers, but those of "
+                f"{context.model.file.path.name} have {n_embd}; it belongs to another model"
+            )
+        if tower.family.together and tower.n_rows > context.n_ubatch:
+            raise ContextError(
+                f"an image has {tower.n_rows} rows that are computed at once, but n_ubatch is "
+                f"{context.n_ubatch}; make n_ubatch (-ub) {tower.n_rows} or more"
+            )
+        self.plan: Plan = plan_graph(tower.build(), resolve_devices(context.devices_beside()))
+        """Where the tower is computed, and why."""
+        self._session: Session | None = None
+        self._lock = threading.Lock()
+
+    def ids(self, picture: Any, *, files: bool = True) -> list[int]:
+        """The ids that stand for an image, without text around them; `open_picture` says what an
+        image is. The tower computes only images that are not kept."""
+        pixels = open_picture(picture, files=files)
+        digest = hashlib.sha256(str(pixels.shape).encode())
+        digest.update(np.ascontiguousarray(pixels))
+        key = digest.digest()
+        with self._lock:
+            known = self._context.input_rows.find(key)
+            if known is not None:
+                return known
+            rows = self._rows(pixels)
+            return self._context.input_rows.add(key, rows, together=self.tower.family.together)
+
+    def rows(self, picture: Any) -> NDArray[np.float32]:
+        """What the tower makes of an image: f32 [n, n_embd]."""
+        pixels = open_picture(picture)
+        with self._lock:
+            return self._rows(pixels)
+
+    def _rows(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        if self._session is None:
+            self._session = Session(lower_plan(self.plan))
+        c = self.tower.config
+        patches = patches_of(c, self.tower.family.sizing(c, pixels))
+        return np.array(self._session.run({"patches": patches})["rows"], np.float32)
+
+    def prompt(self, pieces: Sequence[str], images: Sequence[list[int]]) -> list[int]:
+        """The token ids of texts with an image between each and the next. Names of control tokens
+        are read as these tokens; if the model expects BOS, it comes first, once."""
+        ids: list[int] = []
+        family = self.tower.family
+        for i, piece in enumerate(pieces):
+            text = (family.after if i else "") + piece
+            text += family.before if i < len(images) else ""
+            if text:
+                ids += self._tokenizer.encode(text, add_special=False, parse_special=True)
+            if i < len(images):
+                ids += images[i]
+        vocab = self._tokenizer.vocab
+        if vocab.bos is None or not vocab.add_bos or ids[:1] == [vocab.bos]:
+            return ids
+        return [vocab.bos, *ids]

@@ -1,0 +1,53 @@
+"""`Tower`: an `mmproj` file as config, weights and graph."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from weft import graph as G
+from weft.errors import FormatError
+from weft.frontends.gguf import open_gguf
+from weft.graph.tensor import Tensor
+from weft.llm.hub import local_path
+from weft.llm.vision.config import projector_of, read_tower_config
+from weft.llm.vision.family import Family
+from weft.llm.vision.gemma3 import GEMMA3
+from weft.llm.weights import Weights, load_weights
+
+__all__ = ["FAMILIES", "Tower"]
+
+FAMILIES: Mapping[str, Family] = {"gemma3": GEMMA3}
+"""The kinds of towers, by `clip.projector_type`."""
+
+
+class Tower:
+    """The contents of a file, without any state; reads no weight."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Opens the file at `path`. Raises FormatError for a file that is missing or damaged, and
+        for a tower that is not known."""
+        self.file = open_gguf(local_path(path))
+        if self.file.architecture != "clip":
+            read_tower_config(self.file)
+        kind = projector_of(self.file)
+        family = FAMILIES.get(kind)
+        if family is None:
+            raise FormatError(
+                f"{self.file.path}: towers of kind {kind!r} are not known; there are "
+                f"{', '.join(FAMILIES)}"
+            )
+        self.family = family
+        self.config = read_tower_config(self.file, family.merge)
+        self.weights: Weights = load_weights(self.file, family.rows(self.config))
+
+    @property
+    def n_rows(self) -> int:
+        """Most rows of an image."""
+        return (self.config.side // self.config.merge) ** 2
+
+    def build(self) -> G.Graph:
+        """The graph from patches f32 [n_patches, 3 p p] to rows f32 [n, n_out]."""
+        c = self.config
+        patches: Tensor = G.input("patches", (c.side * c.side, c.patch_values), "f32")
+        return G.Graph(self.family.forward(c, self.weights, patches).as_output("rows"))
