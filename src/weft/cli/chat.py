@@ -17,7 +17,7 @@ from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, dra
 from weft.cli.loading import loads_model
 from weft.cli.mistakes import show_error
 from weft.cli.model_file import ModelFile
-from weft.cli.options import ContextShift, Keep, WeightType, most_tokens
+from weft.cli.options import ContextShift, Images, Keep, MmProj, WeightType, most_tokens
 from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_file, read_line
 from weft.errors import ChatError, ContextError, TokenizerError
@@ -65,6 +65,8 @@ def chat(
     ] = None,
     context_shift: ContextShift = False,
     keep: Keep = 0,
+    mmproj: MmProj = None,
+    image: Images = None,
     weight_type: WeightType = None,
     spec_type: SpecType = "ngram",
     draft_max: DraftMax = MOST,
@@ -96,7 +98,8 @@ def chat(
     with LoadProgress() as progress:
         llm = LLM(
             model, type=weight_type, context_shift=context_shift and n_predict != -2, n_keep=keep,
-            chat_template=source, drafting=drafts, progress=progress, **load,
+            chat_template=source, drafting=drafts, mmproj=mmproj, progress=progress,
+            **load,
         )  # fmt: skip
     llm.chat_template.render([{"role": "user", "content": "x"}])  # raises if the template is broken
     if not quiet:
@@ -112,6 +115,8 @@ def chat(
         "stop": tuple(stop or ()),
     }
     talk = Conversation(llm, system, options, single=single_turn)
+    for path in image or ():
+        talk.take(f"/image {path}")
     first = text if prompt is None else prompt
     if first is not None:
         talk.ask(first)

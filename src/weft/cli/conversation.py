@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from weft.cli.console import PromptProgress, say, text_out
 from weft.errors import ChatError, ContextError, FormatError
@@ -37,12 +38,14 @@ class Conversation:
         self._llm = llm
         self._options = options
         self._again = 0
+        self._images: list[str] = []
         first = [] if system is None else [{"role": "system", "content": system}]
-        self._first: list[dict[str, str]] = first
-        self.messages: list[dict[str, str]] = list(first)
+        self._first: list[dict[str, Any]] = first
+        self.messages: list[dict[str, Any]] = list(first)
         self.done = False
         self._single = single
         self._commands: dict[str, tuple[Callable[[str], None], str]] = {
+            "/image": (self._add_image, "FILE: an image for the next message"),
             "/clear": (self._clear, "forget the conversation, but not the system prompt"),
             "/regen": (self._regenerate, "answer the last message again"),
             "/save": (self._save, "FILE: write the conversation, as JSON"),
@@ -75,9 +78,18 @@ class Conversation:
     def ask(self, text: str) -> None:
         """Adds a message and answers it."""
         self._again = 0
-        self._answer([*self.messages, {"role": "user", "content": text}])
+        content: Any = text
+        if self._images:
+            content = [{"type": "image", "image": path} for path in self._images]
+            content.append({"type": "text", "text": text})
+        self._answer([*self.messages, {"role": "user", "content": content}])
+        self._images = []
 
-    def _answer(self, messages: list[dict[str, str]]) -> None:
+    def _add_image(self, path: str) -> None:
+        self._llm.sight.ids(path)  # raises now if it is none
+        self._images.append(path)
+
+    def _answer(self, messages: list[dict[str, Any]]) -> None:
         """Streams the answer to stdout. Ctrl-C ends it; the text so far stays."""
         options = self._options.copy()
         sampling = SamplingParams.combine(options.get("sampling"), {})
@@ -141,7 +153,9 @@ class Conversation:
         if not isinstance(messages, list) or data.get("format") != FORMAT:
             raise ChatError(f"{path} holds no conversation of weft chat")
         if not all(
-            isinstance(m, dict) and all(isinstance(m.get(k), str) for k in ("role", "content"))
+            isinstance(m, dict)
+            and isinstance(m.get("role"), str)
+            and isinstance(m.get("content"), str | list)
             for m in messages
         ):
             raise ChatError(f"{path}: a message has no role or no content")

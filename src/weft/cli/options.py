@@ -32,9 +32,11 @@ __all__ = [
     "Fit",
     "FlashAttention",
     "GpuLayers",
+    "Images",
     "Keep",
     "ListDevices",
     "Memory",
+    "MmProj",
     "NCopies",
     "NoKvOffload",
     "NoRewrite",
@@ -133,6 +135,17 @@ CtxSize = Annotated[
         "Tokens of prompt and text together: 4096, 32k; 0: as many as the model was trained for. "
         "Default: the same, at most 4096."
     ),
+]
+MmProj = Annotated[
+    Path | None,
+    typer.Option(
+        "--mmproj", "-mm", metavar="FILE", rich_help_panel=MODEL,
+        help="The model's tower for images, a GGUF file.",
+    ),
+]  # fmt: skip
+Images = Annotated[
+    list[Path] | None,
+    typer.Option("--image", metavar="FILE", help="An image in front of the text; repeatable."),
 ]
 WeightType = Annotated[
     str | None,

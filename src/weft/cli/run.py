@@ -14,7 +14,7 @@ from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, dra
 from weft.cli.dump import TensorDump
 from weft.cli.loading import loads_model
 from weft.cli.model_file import ModelFile
-from weft.cli.options import ContextShift, Keep, WeightType, most_tokens
+from weft.cli.options import ContextShift, Images, Keep, MmProj, WeightType, most_tokens
 from weft.cli.plan_lines import plan_lines
 from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_text, unescaped
@@ -22,6 +22,7 @@ from weft.cli.unused_options import Conversation, Interactive, require_text_only
 from weft.errors import ContextError
 from weft.llm import LLM, SamplingParams, Stats
 from weft.llm.drafting.options import MOST
+from weft.llm.prompts import Prompt
 from weft.llm.sampling.constraint import check_constraint
 
 __all__ = ["run"]
@@ -57,6 +58,8 @@ def run(
     ] = None,
     context_shift: ContextShift = False,
     keep: Keep = 0,
+    mmproj: MmProj = None,
+    image: Images = None,
     weight_type: WeightType = None,
     spec_type: SpecType = "ngram",
     draft_max: DraftMax = MOST,
@@ -116,7 +119,7 @@ def run(
         shifts = context_shift and n_predict != -2
         llm = LLM(
             model, type=weight_type, context_shift=shifts, n_keep=keep, drafting=drafts,
-            progress=progress, eval_callback=dump, repack_later=True, **load,
+            mmproj=mmproj, progress=progress, eval_callback=dump, repack_later=True, **load,
         )  # fmt: skip
     if dump is not None:
         dump.require_match()
@@ -126,11 +129,12 @@ def run(
             _show_tokens(llm, start)
     waiting = PromptProgress()
     pieces: Iterator[str]
+    ids = _with_images(llm, start, image) if image else start
     if most == 0:
-        pieces = _compute_only(llm, start, waiting)
+        pieces = _compute_only(llm, ids, waiting)
     else:
         pieces = llm.generate(
-            start, max_tokens=most, sampling=sampling, stop=stop or (), ignore_eos=ignore_eos,
+            ids, max_tokens=most, sampling=sampling, stop=stop or (), ignore_eos=ignore_eos,
             progress=waiting, stream=True,
         )  # fmt: skip
     shown = start if _is_shown(display_prompt, sampling, quiet) else ""
@@ -157,11 +161,19 @@ def _is_shown(option: bool | None, sampling: SamplingParams, quiet: bool) -> boo
     return not quiet and sys.stdout.isatty() and not sampling.constrained
 
 
-def _compute_only(llm: LLM, prompt: str, progress: PromptProgress) -> Iterator[str]:
+def _compute_only(llm: LLM, prompt: Prompt, progress: PromptProgress) -> Iterator[str]:
     """Computes the prompt without generating text."""
     llm.generate(prompt, max_tokens=1, progress=progress)
     llm.stats.n_generated, llm.stats.finish_reason = 0, "length"
     yield ""
+
+
+def _with_images(llm: LLM, text: str, images: list[Path]) -> list[int]:
+    """The prompt of images and a text: a message, if the model has a template for them."""
+    if llm.chat_template.is_fallback:
+        return llm.sight.prompt([""] * len(images) + [text], images)
+    parts = [{"type": "image", "image": image} for image in images]
+    return llm.chat_prompt([{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
 
 
 def _show_tokens(llm: LLM, prompt: str) -> None:

@@ -10,6 +10,7 @@ planning/      arguments of a caller to the plan of a context, and whether it fi
 compute/       tokens to logits: `Context`, batches, ubatches, graphs
 sampling/      logits to a token
 chat/          messages to the text that a model was trained on
+vision/        images to rows of a model's width, and prompts with them
 answers/       splits answers into content, reasoning and tool calls
 engine/        the writer of texts, one or many, and the thread that serves many
 hub.py         finds and downloads the files of `hf:` names
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
     from weft.llm.tokenizers.tokenizer import StreamDecoder, Tokenizer
     from weft.llm.tokenizers.vocab import Vocab
+    from weft.llm.vision.sight import Sight
+    from weft.llm.vision.tower import Tower
 
 __all__ = [
     "LLM",

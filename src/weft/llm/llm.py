@@ -40,6 +40,9 @@ from weft.llm.planning.explain import html_of, memory_lines, placement_lines
 from weft.llm.planning.options import LLM_OPTIONS, PlanArguments
 from weft.llm.prompts import Prompt, is_list, prompt_ids, require_fits
 from weft.llm.tokenizers.tokenizer import Tokenizer
+from weft.llm.vision.messages import mark_images
+from weft.llm.vision.sight import Sight
+from weft.llm.vision.tower import Tower
 from weft.options import require_options, shows_options
 from weft.records import dataclass
 
@@ -80,6 +83,7 @@ class LLM:
         n_keep: int = 0,
         drafting: DraftOptions | None = DRAFTS,
         chat_template: str | ChatTemplate | None = None,
+        mmproj: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
         eval_callback: TensorCallback | None = None,
         repack_later: bool = False,
@@ -93,6 +97,8 @@ class LLM:
         `drafting` guesses tokens and checks several at once, which makes repetitive texts faster
         and changes none of them (see `weft.llm.drafting`); None: it does not.
 
+        `mmproj` is the GGUF file of the model's tower, for images in messages (see `chat`).
+
         Raises ArgumentError for an unknown option; MissingFileError (a FormatError and a
         FileNotFoundError) for a missing file; FormatError for a file that is not GGUF or has an
         unknown architecture; TokenizerError for an unknown tokenizer; ContextError for an option
@@ -100,6 +106,7 @@ class LLM:
         and available bytes, before anything is loaded."""
         require_options("LLM", options, tuple(LLM_OPTIONS), "help(weft.LLM)")
         file = open_model(local_path(path), type, progress=progress)
+        tower = None if mmproj is None else Tower(mmproj)
         model = Model(file)
         tokenizer = Tokenizer.from_gguf(file)
         if n_ctx is None and options.get("plan") is None:
@@ -129,6 +136,7 @@ class LLM:
         writing = SharedWriter(context, tokenizer, drafts)
         loaded = _Loaded(model, tokenizer, context, writing, ExtraContexts(context, side))
         self._loaded: _Loaded | None = loaded
+        self._sight = None if tower is None else Sight(tower, context, tokenizer)
         self._last_stats = writing.stats
 
     def close(self) -> None:
@@ -137,7 +145,7 @@ class LLM:
         if self._loaded is not None:
             self._loaded.writing.end()
             self._last_stats = self._loaded.writing.stats
-            self._loaded, self._chat_template = None, None
+            self._loaded, self._chat_template, self._sight = None, None, None
 
     def __enter__(self) -> Self:
         return self
@@ -336,6 +344,8 @@ class LLM:
         pieces of the answer, as they come.
 
         `messages` are mappings such as `{"role": "user", "content": "Hello"}`; see `ChatTemplate`.
+        Contents may have parts, and with `mmproj` images among them: `{"type": "image", "image":
+        x}`, where x is a path, bytes, pixels or an image of Pillow, and OpenAI's `image_url`.
         `tools` and `variables` are for the template; see `ChatTemplate.render`. Calls of tools are
         part of the text, control tokens included. `options` are those of `generate`. Only the new
         part of a conversation is computed, unless `cache_prompt` is False.
@@ -372,8 +382,21 @@ class LLM:
                 "not know",
                 stacklevel=3,
             )
-        text = template.render(messages, tools=tools, **(variables or {}))
-        return prompt_tokens(self.tokenizer, text)
+        marked = mark_images(messages)
+        text = template.render(marked.messages, tools=tools, **(variables or {}))
+        if not marked.images:
+            return prompt_tokens(self.tokenizer, text)
+        return self.sight.prompt(marked.pieces(text), marked.images)
+
+    @property
+    def sight(self) -> Sight:
+        """Makes prompts with images. Raises ContextError for a model without `mmproj`."""
+        if self._sight is None:
+            raise ContextError(
+                f"{self.model.file.path.name} was opened without a tower for images; give its "
+                "file as mmproj (--mmproj)"
+            )
+        return self._sight
 
     def embed(
         self,

@@ -115,9 +115,7 @@ class Inputs:
             chunked=c.chunked,
         )
 
-    def _join(
-        self, name: str, ubatch: Ubatch, own: NDArray[np.int64] | None, window: int
-    ) -> None:
+    def _join(self, name: str, ubatch: Ubatch, own: NDArray[np.int64] | None, window: int) -> None:
         """Lets the rows of an image see its later rows too, in the cells `own`."""
         n, p = len(ubatch), ubatch.positions
         n_kv = self._masks[name][0].n_seen

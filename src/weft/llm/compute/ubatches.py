@@ -78,9 +78,7 @@ def split(
     return [small for part in parts for small in _by_size(part, n_ubatch, n_outputs)]
 
 
-def _by_row(
-    batch: Ubatch, inputs: InputRows, n_ubatch: int, n_outputs: int
-) -> Iterator[Ubatch]:
+def _by_row(batch: Ubatch, inputs: InputRows, n_ubatch: int, n_outputs: int) -> Iterator[Ubatch]:
     # one sequence after another; a token of several comes with the lowest one
     order = np.lexsort((batch.positions, batch.members.argmax(axis=0)))
     batch = batch.take(order)
@@ -102,9 +100,10 @@ def _require_whole(part: Ubatch, n: int, n_ubatch: int, n_outputs: int) -> None:
             f"{len(part)} of an image's {n} rows are in this call, but they must come together"
         )
     if n > n_ubatch or part.outputs.sum() > n_outputs:
+        name, limit = ("n_ubatch", n_ubatch) if n > n_ubatch else ("n_outputs", n_outputs)
         raise ContextError(
-            f"an image has {n} rows that are computed at once, but n_ubatch is {n_ubatch}; make "
-            f"n_ubatch (-ub) {n} or more"
+            f"an image has {n} rows that are computed at once, but {name} is {limit}; make it "
+            "larger"
         )
 
 

@@ -95,7 +95,7 @@ class Writer:
         if len(ids) < len(request.prompt) and request.prompt_logprobs is not None:
             raise ContextError("prompt_logprobs are of tokens; leave them out beside an image")
         ids += request.sampling.logit_bias or ()
-        if ids and min(ids) < 0 or max(ids, default=0) >= config.n_vocab:
+        if ids and not 0 <= min(ids) <= max(ids) < config.n_vocab:
             raise ContextError(f"token ids are 0..{config.n_vocab - 1}, got {min(ids)}..{max(ids)}")
 
     def add(self, text: Ticket) -> None:

@@ -201,6 +201,7 @@ LLM_OPTIONS: dict[str, Option] = {
         "repeats itself; None: not at all.",
     ),
     "chat_template": Option(None, "Source of a Jinja template; None: the model's own template."),
+    "mmproj": Option(None, "File of the model's tower, for images in messages."),
     "progress": Option(
         None,
         "Function that is called with (bytes done, all bytes) while weights are repacked or sent "

@@ -60,7 +60,9 @@ def layer_norm(c: TowerConfig, w: Weights, name: str, x: Tensor) -> Tensor:
     return G.add(y, w[f"{name}.bias"]) if f"{name}.bias" in w else y
 
 
-def attention(c: TowerConfig, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+def attention(
+    c: TowerConfig, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
+) -> Tensor:
     """Attention of all rows to all, or where `mask` f16 [n, n] is 0; q, k and v are [d, n_head, n].
     Returns [d n_head, n]."""
     n: Size = q.ne[2]

@@ -60,7 +60,10 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         raise FormatError(f"{file.path}: this mmproj file has no tower for images")
     size = keys.count("vision.image_size", most=1 << 16)
     patch = keys.count("vision.patch_size", most=size)
-    n_embd, n_head = keys.count("vision.embedding_length"), keys.count("vision.attention.head_count")
+    n_embd, n_head = (
+        keys.count("vision.embedding_length"),
+        keys.count("vision.attention.head_count"),
+    )
     if n_embd % n_head:
         raise keys.bad("vision.attention.head_count", n_head, f"a divisor of {n_embd}")
     act = "gelu" if keys.flag("use_gelu", False) else "gelu_quick"

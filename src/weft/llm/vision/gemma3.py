@@ -1,5 +1,5 @@
-"""Gemma 3's tower: SigLIP (arXiv 2303.15343) over squares, whose patches are averaged in squares and
-projected (arXiv 2503.19786). The rows of an image see one another in the decoder."""
+"""Gemma 3's tower: SigLIP (arXiv 2303.15343) over squares, whose patches are averaged and projected
+(arXiv 2503.19786). The rows of an image see one another in the decoder."""
 
 from __future__ import annotations
 

@@ -136,9 +136,10 @@ def _decoded(opened: Any) -> Pixels:
             raise ContextError(
                 f"an image has more than {MOST_PIXELS} pixels; make it smaller"
             ) from None
+        unknown = type(error).__name__ == "UnidentifiedImageError"
+        why = "" if unknown else f" ({str(error)[:80]})"
         raise ContextError(
-            f"an image cannot be decoded ({str(error)[:80]}); it may be damaged; "
-            f"{', '.join(_FORMATS)} are read"
+            f"an image cannot be decoded{why}; it is damaged, or none of {', '.join(_FORMATS)}"
         ) from None
 
 

@@ -52,7 +52,7 @@ class Sight:
         image is. The tower computes only images that are not kept."""
         pixels = open_picture(picture, files=files)
         digest = hashlib.sha256(str(pixels.shape).encode())
-        digest.update(np.ascontiguousarray(pixels))
+        digest.update(np.ascontiguousarray(pixels).data)
         key = digest.digest()
         with self._lock:
             known = self._context.input_rows.find(key)
@@ -74,9 +74,13 @@ class Sight:
         patches = patches_of(c, self.tower.family.sizing(c, pixels))
         return np.array(self._session.run({"patches": patches})["rows"], np.float32)
 
-    def prompt(self, pieces: Sequence[str], images: Sequence[list[int]]) -> list[int]:
+    def prompt(
+        self, pieces: Sequence[str], pictures: Sequence[Any], *, files: bool = True
+    ) -> list[int]:
         """The token ids of texts with an image between each and the next. Names of control tokens
-        are read as these tokens; if the model expects BOS, it comes first, once."""
+        are read as these tokens; if the model expects BOS, it comes first, once. Without `files`,
+        images come as data only."""
+        images = [self.ids(picture, files=files) for picture in pictures]
         ids: list[int] = []
         family = self.tower.family
         for i, piece in enumerate(pieces):

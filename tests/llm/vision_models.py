@@ -1,0 +1,132 @@
+"""Small models with towers for images: of transformers, with random weights, and as two files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.llm.test_llama_relatives import keys_of
+from tests.llm.tiny import tokens, write_model
+
+N_VOCAB = len(tokens()[0])
+IMAGE = N_VOCAB - 1
+"""The token that stands for a row of an image in transformers."""
+TEXT: dict[str, Any] = {
+    "vocab_size": N_VOCAB, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5, "pad_token_id": None,
+}  # fmt: skip
+LAYER = {
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+GEMMA3 = LAYER | {
+    "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+}  # fmt: skip
+OUTER = {"embed_tokens": "token_embd", "norm": "output_norm"}
+Tensors = dict[str, NDArray[np.float32]]
+MEAN, STD = [0.5, 0.4, 0.6], [0.3, 0.2, 0.25]
+
+
+def randomised(model: Any) -> Any:
+    """The model with weights that make a difference."""
+    import torch
+
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            n_in = p.numel() // p.shape[0]
+            scale = 1.2 / n_in**0.5 if p.dim() > 1 else 0.2
+            p.copy_(torch.randn_like(p) * scale + (p.dim() == 1 and "bias" not in name))
+    return model.eval()
+
+
+def text_tensors(model: Any, table: dict[str, str], shift: float = 0.0) -> Tensors:
+    """The text model's parameters by their names in a file; `shift` is added to norms."""
+    out: Tensors = {}
+    for full, p in model.state_dict().items():
+        if "language_model." not in full and not full.startswith("lm_head."):
+            continue
+        stem, _, kind = full.rpartition("language_model.")[2].rpartition(".")
+        name = OUTER.get(stem, "output" if stem == "lm_head" else "")
+        if stem.startswith("layers."):
+            _, number, inner = stem.split(".", 2)
+            name = f"blk.{number}.{table[inner]}"
+        array = p.detach().numpy().astype(np.float32)
+        out[f"{name}.{kind}"] = array + np.float32(shift if "norm" in name else 0)
+    return out
+
+
+def tower_tensors(model: Any, n_layer: int) -> Tensors:
+    """The parameters of tower and projector by the names that the package gguf has for them."""
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, n_layer)
+    out: Tensors = {}
+    for full, p in model.state_dict().items():
+        name = full.removeprefix("model.")
+        if not name.startswith(("vision_tower.", "multi_modal_projector.", "visual.")):
+            continue
+        if ".head." in name:  # of another task
+            continue
+        if ".vision_model." not in name:  # as published checkpoints say it
+            name = name.replace("vision_tower.", "vision_tower.vision_model.")
+        name = name.replace("projection_weight", "projection.weight")
+        known = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert known is not None, name
+        out[known] = p.detach().numpy().astype(np.float32)
+    return out
+
+
+def write_tower(path: Path, kind: str, tensors: Tensors, **keys: object) -> Path:
+    """Writes an mmproj file."""
+    meta: dict[str, object] = {
+        "general.architecture": "clip", "general.type": "mmproj", "clip.has_vision_encoder": True,
+        "clip.projector_type": kind, "clip.vision.projection_dim": 16,
+        "clip.vision.image_mean": np.array(MEAN, np.float32),
+        "clip.vision.image_std": np.array(STD, np.float32),
+        "clip.vision.attention.layer_norm_epsilon": 1e-6,
+    }  # fmt: skip
+    return write_model(path, meta | keys, tensors)
+
+
+def gemma3(folder: Path) -> tuple[Any, Path, Path]:
+    """The model of transformers, and the files of text model and tower."""
+    import transformers
+
+    config = transformers.Gemma3Config(
+        text_config=TEXT | {
+            "head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 8,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+        vision_config={
+            "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "image_size": 32, "patch_size": 4, "layer_norm_eps": 1e-6,
+        },
+        mm_tokens_per_image=16, image_token_index=IMAGE, attn_implementation="eager",
+    )  # fmt: skip
+    model = randomised(transformers.Gemma3ForConditionalGeneration(config))
+    keys = keys_of("gemma3", {
+        "block_count": 3, "attention.key_length": 8, "attention.value_length": 8,
+        "rope.freq_base": 1000000.0, "rope.dimension_count": 8, "attention.sliding_window": 12,
+        "attention.sliding_window_pattern": np.array([True, False, True]),
+    })  # fmt: skip
+    tensors = text_tensors(model, GEMMA3, shift=1.0)
+    tensors.pop("output.weight")
+    text = write_model(folder / "gemma3.gguf", keys, tensors)
+    rows = tower_tensors(model, 2)
+    rows["mm.soft_emb_norm.weight"] += 1
+    tower = write_tower(
+        folder / "mmproj.gguf", "gemma3", rows,
+        **{"clip.use_gelu": True, "clip.vision.image_size": 32, "clip.vision.patch_size": 4,
+           "clip.vision.embedding_length": 24, "clip.vision.feed_forward_length": 40,
+           "clip.vision.block_count": 2, "clip.vision.attention.head_count": 2,
+           "clip.vision.projector.scale_factor": 2},
+    )  # fmt: skip
+    return model, text, tower
