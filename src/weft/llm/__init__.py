@@ -81,12 +81,14 @@ __all__ = [
     "RopeScaling",
     "Sampler",
     "SamplingParams",
+    "Sight",
     "Stats",
     "StreamDecoder",
     "Temperature",
     "Together",
     "TokenLogprobs",
     "Tokenizer",
+    "Tower",
     "Vocab",
     "token_logprobs",
 ]
@@ -114,5 +116,7 @@ _HOMES = {
     "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),
     "weft.llm.tokenizers.tokenizer": ("StreamDecoder", "Tokenizer"),
     "weft.llm.tokenizers.vocab": ("Vocab",),
+    "weft.llm.vision.sight": ("Sight",),
+    "weft.llm.vision.tower": ("Tower",),
 }  # fmt: skip
 __getattr__, __dir__ = imported_when_used(__name__, _HOMES)

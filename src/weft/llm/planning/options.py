@@ -185,6 +185,10 @@ LLM_OPTIONS: dict[str, Option] = {
         "Size of the context in tokens, prompt and generated text together; None: the length that "
         "the model was trained for, at most 4096.",
     ),
+    "type": Option(
+        None,
+        'Type that matrices are quantized to in memory, e.g. "q4_K_M"; None: as they are stored.',
+    ),
     "context_shift": Option(
         False,
         "True lets a text go on when the context is full: the older half of the tokens after the "
