@@ -113,12 +113,14 @@ def gemma3(folder: Path) -> tuple[Any, Path, Path]:
     )  # fmt: skip
     model = randomised(transformers.Gemma3ForConditionalGeneration(config))
     keys = keys_of("gemma3", {
-        "block_count": 3, "attention.key_length": 8, "attention.value_length": 8,
+        "context_length": 128, "block_count": 3,
+        "attention.key_length": 8, "attention.value_length": 8,
         "rope.freq_base": 1000000.0, "rope.dimension_count": 8, "attention.sliding_window": 12,
         "attention.sliding_window_pattern": np.array([True, False, True]),
     })  # fmt: skip
     tensors = text_tensors(model, GEMMA3, shift=1.0)
     tensors.pop("output.weight")
+    keys["tokenizer.chat_template"] = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
     text = write_model(folder / "gemma3.gguf", keys, tensors)
     rows = tower_tensors(model, 2)
     rows["mm.soft_emb_norm.weight"] += 1

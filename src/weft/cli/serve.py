@@ -15,7 +15,7 @@ from weft.cli.console import LoadProgress, say
 from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, draft_options
 from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
-from weft.cli.options import WeightType, parse_count
+from weft.cli.options import MmProj, WeightType, parse_count
 from weft.cli.plan_lines import plan_lines
 from weft.cli.unused_options import UNUSED_BY_SERVE, ServeNoEffect
 from weft.errors import WeftError
@@ -97,6 +97,7 @@ def serve(
     grace: Annotated[
         float, typer.Option(help="Seconds for running requests when the server is stopped.")
     ] = 30.0,
+    mmproj: MmProj = None,
     weight_type: WeightType = None,
     spec_type: SpecType = "ngram",
     draft_max: DraftMax = MOST,
@@ -141,7 +142,7 @@ def serve(
         with LoadProgress() as progress:
             service = api.Service(
                 model, options, type=weight_type, embeddings=embeddings, drafting=drafts,
-                progress=progress, **load,
+                mmproj=mmproj, progress=progress, **load,
             )  # fmt: skip
         if not quiet:
             for line in service_lines(model, service):

@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
-from weft.llm import Tokenizer
+from weft.llm import Sight, Tokenizer
 from weft.llm.answers import AnswerFormat
 from weft.llm.chat.template import ChatTemplate, prompt_tokens
 from weft.llm.engine import Request
+from weft.llm.vision.messages import Marked, mark_images
 from weft.records import dataclass
 from weft.serve.errors import ApiError
 from weft.serve.messages import (
@@ -68,22 +69,29 @@ class Prompts:
     """Turns bodies into requests. Raises ApiError or a WeftError for one that cannot be served."""
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate, options: ServeOptions, room: int
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        options: ServeOptions,
+        room: int,
+        sight: Sight | None = None,
     ) -> None:
-        """`room` is the most tokens of a prompt."""
+        """`room` is the most tokens of a prompt; `sight` makes prompts with images."""
         self._tokenizer = tokenizer
         self._template = template
         self._options = options
         self._room = room
+        self._sight = sight
 
     def of_chat(self, body: ChatBody) -> Asked:
         """The texts that a chat asks for: `n` requests with the same prompt."""
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
         tools = _tools(body)
-        text = self._template.render(body.messages, tools=tools)
-        self.require_short(text, "messages")
-        ids = prompt_tokens(self._tokenizer, text)
+        marked = mark_images(body.messages)
+        text = self._template.render(marked.messages, tools=tools)
+        self.require_short(text.replace(marked.mark, ""), "messages")
+        ids = self._ids(marked, text)
         n = body.n or 1
         calls = self._calls_only(body, tools, text)
         reads = partial(self._reader, body, tools, text, calls)
@@ -99,6 +107,16 @@ class Prompts:
         requests = self._requests(body, form, [ids], n, constraint)
         reads()  # raises now if the format of answers cannot be detected
         return Asked(requests, n, n, bool(body.logprobs), message=reads)
+
+    def _ids(self, marked: Marked, text: str) -> list[int]:
+        if not marked.images:
+            return prompt_tokens(self._tokenizer, text)
+        if self._sight is None:
+            raise ApiError(
+                400, "this server sees no images; start it with --mmproj FILE", "messages",
+                "unsupported",
+            )  # fmt: skip
+        return self._sight.prompt(marked.pieces(text), marked.images, files=False)
 
     @cached_property
     def _format(self) -> AnswerFormat:
@@ -241,7 +259,7 @@ class Prompts:
                 raise self._too_long(name, str(len(ids)), self._room)
             if not ids:
                 raise ApiError(400, f"{name} has no tokens; give some text", name)
-            if max(ids) > last:
+            if max(ids) > last and name == "prompt":  # those of messages may stand for images
                 raise ApiError(400, f"{name} has the token {max(ids)}; the last is {last}", name)
         for id_ in map(int, body.logit_bias or ()):
             if id_ > last:

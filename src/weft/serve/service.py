@@ -15,8 +15,9 @@ import numpy as np
 from fastapi.concurrency import run_in_threadpool
 from numpy.typing import NDArray
 
+from weft.errors import ContextError
 from weft.frontends.models import open_model
-from weft.llm import Context, Model, Tokenizer
+from weft.llm import Context, Model, Sight, Tokenizer, Tower
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.drafting.options import DraftOptions, make_drafting, rows_needed
@@ -50,18 +51,21 @@ class Service:
         type: str | None = None,
         embeddings: bool = False,
         drafting: DraftOptions | None = DRAFTS,
+        mmproj: str | os.PathLike[str] | None = None,
         n_ctx: int | None = None,
         n_ubatch: int | None = None,
         **context: Any,
     ) -> None:
         """Opens a model; `type`, such as `q4_K_M`, quantizes it in memory. With `embeddings` it
         computes embeddings too, with a second context; a model that writes no text always does.
-        `n_ctx` is the number of cells that all texts share.
+        `n_ctx` is the number of cells that all texts share. `mmproj` is the file of a tower for
+        images.
         `drafting` says how tokens are guessed (None: not at all); answers are the same.
         `context` has further arguments of `Context`.
 
         Raises the errors of `Model.open`, `Context` and `Tokenizer.from_gguf`."""
         file = open_model(path, type, progress=context.get("progress"))
+        tower = None if mmproj is None else Tower(mmproj)
         model = Model(file)
         config = model.config
         self.options = options
@@ -100,9 +104,14 @@ class Service:
                 prompt_delay=options.prompt_delay,
             )  # fmt: skip
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
+        sight = None
+        if tower is not None:
+            if self._engine is None:
+                raise ContextError(f"{self.model_id} writes no text about images; leave out mmproj")
+            sight = Sight(tower, self._engine.context, self.tokenizer)
         self.prompts = Prompts(
             self.tokenizer, self.template, options,
-            self._engine.max_text if self._engine else 0,
+            self._engine.max_text if self._engine else 0, sight,
         )  # fmt: skip
 
     @property

@@ -20,7 +20,7 @@ from weft.errors import ArgumentError, ContextError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["MOST_BYTES", "MOST_PIXELS", "Picture", "Pixels", "open_picture", "resized"]
+__all__ = ["MOST_BYTES", "MOST_PIXELS", "Picture", "Pixels", "open_picture", "pillow", "resized"]
 
 Picture: TypeAlias = "str | os.PathLike[str] | bytes | NDArray[np.uint8] | Image"
 """A path, a data URL, the bytes of a file, pixels u8 [height, width, 3], or an image of Pillow."""
@@ -39,8 +39,8 @@ def open_picture(picture: Any, *, files: bool = True) -> Pixels:
     """Decodes an image, turned as its camera was held, without transparency.
 
     With `files`, a text that is no data URL is a path. Raises ContextError for what is no image, is
-    damaged, or is larger than `MOST_BYTES` or `MOST_PIXELS`; ArgumentError for another type of
-    object, and ImportError without Pillow."""
+    damaged, or is larger than `MOST_BYTES` or `MOST_PIXELS`, and without Pillow; ArgumentError for
+    an object of another type."""
     if isinstance(picture, np.ndarray):
         return _array(picture)
     if isinstance(picture, str) and picture[:5].lower() == "data:":
@@ -53,7 +53,7 @@ def open_picture(picture: Any, *, files: bool = True) -> Pixels:
             f"an image is a data: URL with base64 (data:image/png;base64,...), not {start}; "
             "addresses of other machines are not fetched"
         )
-    image_module = _pillow()
+    image_module = pillow()
     if isinstance(picture, bytes | bytearray | memoryview):
         if len(picture) > MOST_BYTES:
             raise ContextError(
@@ -72,16 +72,19 @@ def resized(pixels: Pixels, width: int, height: int, resampling: str = "bilinear
     """The image in another size. `resampling` is "nearest", "bilinear", "bicubic" or "lanczos"."""
     if pixels.shape[:2] == (height, width):
         return pixels
-    module = _pillow()
+    module = pillow()
     how = module.Resampling[resampling.upper()]
     return np.asarray(module.fromarray(pixels).resize((width, height), how))
 
 
-def _pillow() -> Any:
+def pillow() -> Any:
+    """The module `PIL.Image`. Raises ContextError if the extra `weft[vision]` is missing."""
     try:
         from PIL import Image
     except ImportError:
-        raise ImportError("images need Pillow: pip install 'weft[vision]'") from None
+        raise ContextError(
+            "images need Pillow; install it with: pip install 'weft[vision]'"
+        ) from None
     return Image
 
 

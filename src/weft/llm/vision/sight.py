@@ -16,7 +16,7 @@ from weft.execute import Session
 from weft.llm.compute.context import Context
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.vision.family import patches_of
-from weft.llm.vision.pictures import open_picture
+from weft.llm.vision.pictures import open_picture, pillow
 from weft.llm.vision.tower import Tower
 
 __all__ = ["Sight"]
@@ -27,7 +27,8 @@ class Sight:
 
     def __init__(self, tower: Tower, context: Context, tokenizer: Tokenizer) -> None:
         """Raises FormatError for a tower of another model, and ContextError if an image does not
-        fit into the context."""
+        fit into the context, and without Pillow."""
+        pillow()
         self.tower = tower
         self._context = context
         self._tokenizer = tokenizer
@@ -80,6 +81,12 @@ class Sight:
         """The token ids of texts with an image between each and the next. Names of control tokens
         are read as these tokens; if the model expects BOS, it comes first, once. Without `files`,
         images come as data only."""
+        least = len(pictures) * self.tower.n_rows
+        if least > self._context.n_ctx_seq:
+            raise ContextError(
+                f"{len(pictures)} images have {least} rows, but the context holds "
+                f"{self._context.n_ctx_seq}; make n_ctx (-c) larger, or give fewer images"
+            )
         images = [self.ids(picture, files=files) for picture in pictures]
         ids: list[int] = []
         family = self.tower.family
