@@ -9,7 +9,6 @@ from torch._decomp import get_decompositions
 from torch.export import ExportedProgram, default_decompositions
 from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 
-from weft.frontends.fx.call import aten_op
 from weft.frontends.fx.registry import find_visitor
 
 __all__ = ["core_program", "kept_whole"]
@@ -44,9 +43,8 @@ def core_program(program: ExportedProgram) -> ExportedProgram:
     table: dict[Any, Any] = default_decompositions()
     for op in table.keys() & {*kept_whole(), *_drawing(table)}:
         del table[op]
+    table.update(get_decompositions(_NOT_CORE))
     program = program.run_decompositions(table)
     if any(n.target is torch.ops.higher_order.with_effects for n in program.graph.nodes):
         program = _remove_effect_tokens(program)
-    remaining = {aten_op(n.target) for n in program.graph.nodes}
-    more = get_decompositions([op for op in _NOT_CORE if op in remaining])
-    return program.run_decompositions(more) if more else program
+    return program
