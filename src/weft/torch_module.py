@@ -74,7 +74,8 @@ def from_torch(
         example_kwargs = {**(example_kwargs or {}), **tensors}
     with quiet():
         whole = exported(program, example_inputs, example_kwargs, dynamic_shapes)
-        converted = convert(core_program(whole), names=dim_names(whole, dynamic_shapes), host=host)
+        core = core_program(whole, host=host)
+        converted = convert(core, names=dim_names(whole, dynamic_shapes), host=host)
     return TorchModule(converted, devices, options, parameters=parameter_names(program))
 
 

@@ -1,5 +1,6 @@
 """What weft has no kernels for runs in PyTorch, as functions of the host."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -98,3 +99,24 @@ def test_an_error_of_pytorch_names_the_function() -> None:
     f = weft.from_torch(Function(torch.linalg.cholesky), (torch.eye(3),))
     with pytest.raises(weft.DeviceError, match=r"cholesky.*positive-definite"):
         f(-torch.eye(3))
+
+
+def test_a_batch_norm_that_is_trained_is_native() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).train()
+    eager = copy.deepcopy(module)
+    f = weft.from_torch(module, (torch.randn(2, 3, 8, 8),), host=False)
+    for _ in range(2):
+        x = torch.randn(2, 3, 8, 8)
+        torch.testing.assert_close(f(x), eager(x).detach(), rtol=1e-4, atol=1e-5)
+    mean = next(s.tensor for s in f.converted.states if s.name == "1.running_mean")
+    assert mean.buffer is not None
+    torch.testing.assert_close(torch.from_numpy(mean.buffer.data), eager[1].running_mean)
+
+
+def test_a_sampled_image_is_whole() -> None:
+    f = weft.from_torch(
+        Function(lambda x, grid: F.grid_sample(x, grid, align_corners=False)),
+        (torch.randn(1, 2, 5, 6), torch.rand(1, 3, 4, 2) * 2 - 1),
+    )
+    assert [node.op for node in f.graph.nodes] == [HOST]
