@@ -120,3 +120,30 @@ def test_a_sampled_image_is_whole() -> None:
         (torch.randn(1, 2, 5, 6), torch.rand(1, 3, 4, 2) * 2 - 1),
     )
     assert [node.op for node in f.graph.nodes] == [HOST]
+
+
+class Kept(torch.nn.Module):
+    """Reads what it keeps in PyTorch before and after it writes it, and draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.ones(4, 3))
+
+    def forward(self, x: Any, at: Any) -> Any:
+        before = torch.special.erfcx(self.rows), torch.fft.fft(self.rows), self.rows.double()
+        self.rows.index_copy_(0, at, x)
+        after = torch.logcumsumexp(self.rows, 0)
+        drawn = torch.multinomial(torch.softmax(self.rows, 1), 1)
+        return before[0].sum() + after, before[1].real * 2, before[2], drawn
+
+
+def test_what_a_program_keeps_is_read_in_order() -> None:
+    module = Kept()
+    eager = copy.deepcopy(module)
+    f = weft.from_torch(module, (torch.randn(1, 3), torch.tensor([0])))
+    for i in range(4):
+        x, at = torch.randn(1, 3), torch.tensor([i])
+        torch.manual_seed(i)
+        expected = eager(x, at)
+        torch.manual_seed(i)
+        torch.testing.assert_close(f(x, at), expected)

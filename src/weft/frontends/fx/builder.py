@@ -27,7 +27,7 @@ from weft.frontends.fx.layout import (
 )
 from weft.frontends.fx.sizes import Sizes, as_int
 from weft.frontends.fx.tensors import reshaped_to, strided, window
-from weft.frontends.fx.value import Value
+from weft.frontends.fx.value import Carried, Value
 from weft.graph.graph import Graph
 from weft.graph.node import leaf
 from weft.graph.size import Size, lower, upper
@@ -296,7 +296,7 @@ class Builder:
         for node, node_values in self.values.items():
             left = self.pending.get(node, 0) - (node is source)
             for value in node_values if isinstance(node_values, list) else [node_values]:
-                if isinstance(value, Value) and left > 0:
+                if isinstance(value, (Value, Carried)) and left > 0:
                     if (value.tensor.view_src or value.tensor) is leaf_:
                         return False
                     live.append(value.tensor)

@@ -26,7 +26,7 @@ from weft.frontends.fx.channels_last import channels_last_nodes
 from weft.frontends.fx.converted import Converted, Input, Output, State
 from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
 from weft.frontends.fx.fold import known_constants
-from weft.frontends.fx.hosted import Carried, add_region, carried_input
+from weft.frontends.fx.hosted import add_region, carried_input
 from weft.frontends.fx.layout import folded_ne
 from weft.frontends.fx.leaves import Weights, initial_values, state_leaf
 from weft.frontends.fx.ops.quantized import chooses_parameters
@@ -41,7 +41,7 @@ from weft.frontends.fx.registry import (
 from weft.frontends.fx.rewrite import REWRITES
 from weft.frontends.fx.sizes import Sizes
 from weft.frontends.fx.support import YES, Refusal, Support, refuse_all
-from weft.frontends.fx.value import Value
+from weft.frontends.fx.value import Carried, Value
 from weft.graph.node import leaf
 from weft.graph.tensor import Tensor
 

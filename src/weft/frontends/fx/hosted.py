@@ -21,47 +21,32 @@ from weft.frontends.fx.leaves import array_of
 from weft.frontends.fx.regions import Region
 from weft.frontends.fx.registry import is_from_data
 from weft.frontends.fx.sizes import Sizes
-from weft.frontends.fx.value import Value
+from weft.frontends.fx.value import Carried, Value
 from weft.graph.host import HostFunction, host_call
 from weft.graph.size import Size, evaluate, upper
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
-__all__ = ["Carried", "add_region", "carried_input", "unpacked"]
+__all__ = ["add_region", "carried_input", "unpacked"]
 
 I8 = DTYPES["i8"]
 ALIGNMENT = 64
 _WORD = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Carried:
-    """A value that weft has no type or no size for, as bytes that it hands from PyTorch to
-    PyTorch."""
-
-    tensor: Tensor
-    dtype: torch.dtype
-    shape: tuple[Size, ...]
-    """The sizes, or where the tensor starts with its sizes, their bounds."""
-    counted: bool = False
-    """The tensor starts with the sizes (an int64 for each), because they depend on data."""
-    is_number: bool = False
-    """A number that was read out of a tensor."""
-
-    @staticmethod
-    def of(fake: Any, sizes: Sizes) -> tuple[torch.dtype, tuple[Size, ...], bool, bool]:
-        """Type, shape and the two flags that carry what the exporter says of a value. Raises
-        GraphError for a value that has no bound."""
-        if not isinstance(fake, torch.Tensor):
-            if isinstance(fake, (bool, torch.SymBool)):
-                return torch.bool, (), False, True
-            whole = isinstance(fake, (int, torch.SymInt))
-            return torch.int64 if whole else torch.float64, (), False, True
-        if fake.layout is not torch.strided:
-            raise GraphError(f"layout {fake.layout} is not supported as a result")
-        if not any(is_from_data(n) for n in fake.shape):
-            return fake.dtype, sizes.shape(fake.shape), False, False
-        return fake.dtype, tuple(_bound(n, sizes) for n in fake.shape), True, False
+def _carried(fake: Any, sizes: Sizes) -> tuple[torch.dtype, tuple[Size, ...], bool, bool]:
+    """Type, shape and the two flags that carry what the exporter says of a value. Raises
+    GraphError for a value that has no bound."""
+    if not isinstance(fake, torch.Tensor):
+        if isinstance(fake, (bool, torch.SymBool)):
+            return torch.bool, (), False, True
+        whole = isinstance(fake, (int, torch.SymInt))
+        return torch.int64 if whole else torch.float64, (), False, True
+    if fake.layout is not torch.strided:
+        raise GraphError(f"layout {fake.layout} is not supported as a result")
+    if not any(is_from_data(n) for n in fake.shape):
+        return fake.dtype, sizes.shape(fake.shape), False, False
+    return fake.dtype, tuple(_bound(n, sizes) for n in fake.shape), True, False
 
 
 def _bound(n: Any, sizes: Sizes) -> int:
@@ -247,7 +232,7 @@ def _places(builder: Builder, results: Sequence[Node]) -> list[_Place]:
     offset = 0
     for node in results:
         fake = node.meta["val"]
-        dtype, shape, counted, is_number = Carried.of(fake, builder.sizes)
+        dtype, shape, counted, is_number = _carried(fake, builder.sizes)
         is_typed = dtype in STORED and not (counted or is_number)
         stored = stored_type(dtype) if is_typed else None
         itemsize = stored.bytes if stored is not None else dtype.itemsize

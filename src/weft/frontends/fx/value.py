@@ -1,4 +1,4 @@
-"""`Value`: the value of a node of an exported program while the graph is built."""
+"""`Value` and `Carried`: the value of a node of an exported program while the graph is built."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
-__all__ = ["Value"]
+__all__ = ["Carried", "Value"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,3 +96,18 @@ class Value:
     def as_type(self, dtype: torch.dtype) -> Value:
         """The same elements under another name of their type."""
         return replace(self, dtype=dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carried:
+    """A value that weft has no type or no size for, as bytes that it hands from PyTorch to
+    PyTorch."""
+
+    tensor: Tensor
+    dtype: torch.dtype
+    shape: tuple[Size, ...]
+    """The sizes, or where the tensor starts with its sizes, their bounds."""
+    counted: bool = False
+    """The tensor starts with the sizes (an int64 for each), because they depend on data."""
+    is_number: bool = False
+    """A number that was read out of a tensor."""
