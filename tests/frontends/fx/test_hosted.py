@@ -147,3 +147,27 @@ def test_what_a_program_keeps_is_read_in_order() -> None:
         expected = eager(x, at)
         torch.manual_seed(i)
         torch.testing.assert_close(f(x, at), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.uint8])
+def test_arguments_of_other_types(dtype: Any) -> None:
+    def function(x: Any) -> Any:
+        return x, (x * 2).real if dtype.is_complex else x * 2, x.abs().float() + 1
+
+    x = torch.arange(6).reshape(2, 3).to(dtype)
+    f = weft.from_torch(Function(function), (x,))
+    torch.testing.assert_close(f(x), function(x))
+
+
+def test_a_buffer_of_another_type_is_refused() -> None:
+    class Total(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", torch.zeros(3, dtype=torch.float64))
+
+        def forward(self, x: Any) -> Any:
+            self.total.add_(x.double())
+            return self.total.float()
+
+    with pytest.raises(weft.GraphError, match=r"buffer total.*float64"):
+        weft.from_torch(Total(), (torch.ones(3),))

@@ -209,8 +209,6 @@ class _Walk:
             raise GraphError(f"input {node.name}: layout {fake.layout} is not supported")
         shape = self.builder.sizes.shape(fake.shape)
         if fake.dtype not in STORED:
-            if not self.regions and node.users:
-                raise GraphError(f"input {node.name}: {refused_type(fake.dtype)}")
             tensor, carried = carried_input(fake, self.builder.sizes, node.name)
             self.inputs.append(Input(node.name, fake.dtype, shape, tensor))
             return carried
@@ -234,6 +232,10 @@ class _Walk:
         if target not in self._mutated:
             self._constants[node] = data.detach()
             return self._weight(node, target, data)
+        if data.dtype not in STORED:
+            raise GraphError(
+                f"buffer {target}, which the program writes: {refused_type(data.dtype)}"
+            )
         tensor = state_leaf(target, data.detach())
         shape = tuple(int(n) for n in data.shape)
         self.states[target] = State(target, data.dtype, shape, tensor, initial_values(data))
