@@ -27,6 +27,7 @@ __all__ = [
     "DeviceKind",
     "Event",
     "Executable",
+    "IsMeasuredAs",
     "Queue",
     "QueueSpan",
     "RecordsQueue",
@@ -258,6 +259,14 @@ class RewritesSplits(Protocol):
 
         It runs after placement. New nodes are fresh tensors; outputs of the graph must stay the
         same objects."""
+
+
+@runtime_checkable
+class IsMeasuredAs(Protocol):
+    """(optional) a backend whose speed a machine profile has under another name."""
+
+    measured_as: str
+    """The device of the profile."""
 
 
 @runtime_checkable

@@ -31,6 +31,8 @@ class HostBackend(BackendBase):
     """Calls host functions, one after the other, on the thread that runs the program."""
 
     kind: DeviceKind = "ACCEL"
+    measured_as = "cpu"
+    """The device of a machine profile that stands for this one."""
 
     def __init__(self, name: str = "host") -> None:
         self.name = name

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.backends.base import Backend
+from weft.backends.base import Backend, IsMeasuredAs
 from weft.errors import ScheduleError
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
@@ -135,7 +135,8 @@ class TimeModel:
 
 
 def _find(profile: Profile, backend: Backend) -> DeviceProfile:
-    device = profile.device(backend.name)
+    name = backend.measured_as if isinstance(backend, IsMeasuredAs) else backend.name
+    device = profile.device(name)
     if device is None:
         names = ", ".join(d.name for d in profile.devices)
         raise ScheduleError(

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ import weft  # noqa: E402
 from tests.frontends.fx.exported import Function  # noqa: E402
 from weft.backends import make_backend  # noqa: E402
 from weft.graph.host import HOST  # noqa: E402
+from weft.schedule import CostOptions  # noqa: E402
+from weft.schedule.profile import load_profile  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -171,3 +174,13 @@ def test_a_buffer_of_another_type_is_refused() -> None:
 
     with pytest.raises(weft.GraphError, match=r"buffer total.*float64"):
         weft.from_torch(Total(), (torch.ones(3),))
+
+
+def test_the_cost_policy_takes_it_for_the_cpu() -> None:
+    machine = load_profile("desktop-rtx4090")
+    cpu = replace(machine, devices=machine.devices[-1:], memories={"RAM": machine.memories["RAM"]},
+                  links={})  # fmt: skip
+    x = torch.randn(3, 4)
+    f = weft.from_torch(Function(torch.logcumsumexp), (x, 1), policy="cost", cost=CostOptions(cpu))
+    torch.testing.assert_close(f(x, 1), torch.logcumsumexp(x, 1))
+    assert " on host" in f.explain()
