@@ -269,6 +269,8 @@ class ModelConfig:
     alibi_bias: float = 0.0
     """Attention with linear biases (ALiBi, arXiv 2108.12409): the first head's slope is
     2^-(alibi_bias / heads); 0: none."""
+    rope_sections: tuple[int, ...] = ()
+    """Pairs of a head that rotate by time, height and width in images (M-RoPE); empty: none."""
     n_positions: int = 0
     """Number of learned positions; 0: there are none."""
     clamp_qkv: float = 0.0

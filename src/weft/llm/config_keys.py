@@ -91,6 +91,7 @@ class Keys:
             labels=tuple(self.file.get_str_list(f"{self.arch}.classifier.output_labels", [])),
             hidden_act=self.file.get_str(f"{self.arch}.hidden_activation", ""),
             n_token_types=self.file.get_int("tokenizer.ggml.token_type_count", 0),
+            rope_sections=self.sections(),
             parallel_residual=self.flag("use_parallel_residual", True),
         )
 
@@ -225,6 +226,16 @@ class Keys:
             beta_slow=self.number("rope.scaling.yarn_beta_slow", 1.0),
             log_multiplier=multiplier,
         )
+
+    def sections(self) -> tuple[int, ...]:
+        """The sections of M-RoPE; empty for a file without them."""
+        key = f"{self.arch}.rope.dimension_sections"
+        if key not in self.file.metadata:
+            return ()
+        values = tuple(int(n) for n in self.file.get_array(key)[:4])
+        if any(not 0 <= n <= 1 << 16 for n in values):
+            raise self.bad("rope.dimension_sections", values, "numbers of pairs")
+        return values if sum(values) else ()
 
     def local_rope(self, c: ModelConfig) -> RopeConfig:
         """The rotary embedding of layers with a window, where these are never scaled."""

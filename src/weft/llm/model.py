@@ -46,8 +46,8 @@ class Model:
             raise e if str(e).startswith(at) else FormatError(f"{at}{e}") from None
         self.file = file
         # rows with three positions per token (M-RoPE) are in the order in which halves rotate
-        sections = f"{file.architecture}.rope.dimension_sections"
-        if file.get_bool(ROPE_HALVES, False) or sections in file.metadata:
+        sections = f"{file.architecture}.rope.dimension_sections" in file.metadata
+        if file.get_bool(ROPE_HALVES, False) or sections:
             self.architecture = replace(self.architecture, rope_mode=RopeMode.NEOX)
 
     @staticmethod
@@ -97,7 +97,7 @@ class Model:
         Its inputs, with shapes outermost first:
 
             tokens                i32 [n_tokens]; with `rows_in` instead embd f32 [n_tokens, n_embd]
-            positions             i32 [n_tokens]
+            positions             i32 [n_tokens]; with `rows_in` [4 n_tokens] (M-RoPE)
             cells                 i64 [n_tokens]
             mask                  f16 [n_tokens, n_kv]
             window_mask           f16 [n_tokens, n_kv or n_kv_window], for sliding-window layers
@@ -124,18 +124,19 @@ class Model:
                 window_cells = G.input("window_cells", (n_tokens,), "i64")
             window_mask = G.input("window_mask", (n_tokens, n_seen), "f16")
         typed = self.config.n_token_types > 1 and "token_types.weight" in self.weights
+        planes = rows_in and bool(self.config.rope_sections)
         step = Step(
             config=self.config,
             cache=cache,
             tokens=G.input("tokens", (n_tokens,), "i32"),
             embd=G.input("embd", (n_tokens, self.config.n_embd), "f32") if rows_in else None,
-            positions=G.input("positions", (n_tokens,), "i32"),
+            positions=G.input("positions", (4 * n_tokens if planes else n_tokens,), "i32"),
             cells=G.input("cells", (n_tokens,), "i64"),
             mask=G.input("mask", (n_tokens, n_kv), "f16"),
             window_mask=window_mask,
             window_cells=window_cells,
             out_ids=G.input("out_ids", (n_out,), "i32"),
-            rope_mode=self.architecture.rope_mode,
+            rope_mode=self.architecture.image_rope if planes else self.architecture.rope_mode,
             flash=flash,
             types=G.input("types", (n_tokens,), "i32") if typed else None,
         )

@@ -61,6 +61,8 @@ class Ubatch:
     follow one another."""
     ids: NDArray[np.int32] | None = None
     """Where `tokens` are rows of an image, their ids; see `InputRows`."""
+    planes: NDArray[np.int32] | None = None
+    """Rotary positions [n, 4], where they are not `positions`; see `InputRows.planes`."""
     together: bool = False
     """True if these rows all see one another, whatever their positions."""
 
@@ -83,6 +85,7 @@ class Ubatch:
             self.rows[part],
             self.types[part],
             ids=None if self.ids is None else self.ids[part],
+            planes=None if self.planes is None else self.planes[part],
         )
 
 

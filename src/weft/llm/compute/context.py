@@ -245,6 +245,8 @@ class Context(Sequences):
     def _decode(self, tokens: Batch) -> NDArray[np.float32]:
         known = self.input_rows
         batch = checked(tokens, self.model.config, self.cache, self.n_batch, known)
+        if known.lags and not batch.is_rows and self.model.config.rope_sections:
+            batch.planes = known.planes(batch.tokens, batch.positions, batch.first, self.cache)
         self._require_share(batch)
         self._require_window(batch)
         parts = split(
@@ -285,6 +287,7 @@ class Context(Sequences):
             or not 0 <= token < config.n_vocab
             or position > (config.n_positions or _LAST) - 1
             or self.n_ctx_seq < self.n_ctx
+            or (self.input_rows.lags and config.rope_sections)
         ):
             return None
         change = OneChange(cache, cell, seq)

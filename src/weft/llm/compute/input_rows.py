@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weft.errors import ContextError
+from weft.llm.cache.cells import Cells
 from weft.records import dataclass
 
 __all__ = ["MOST_BYTES", "InputRows", "Run"]
@@ -34,6 +35,8 @@ class Run:
     """[n, n_embd]"""
     together: bool
     """True if each row sees all others, so that they are computed in one ubatch."""
+    width: int = 0
+    """Rows of each line of the image, for models whose positions have height and width; 0: none."""
 
 
 class InputRows:
@@ -46,6 +49,7 @@ class InputRows:
         self.most_bytes = most_bytes
         self._runs: OrderedDict[bytes, Run] = OrderedDict()
         self._where: dict[int, tuple[Run, int]] = {}
+        self._lags: dict[int, int] = {}  # by the last id of an image; never forgotten
 
     def find(self, key: bytes) -> list[int] | None:
         """The ids of the rows called `key`, if they are known."""
@@ -55,9 +59,12 @@ class InputRows:
         self._runs.move_to_end(key)
         return list(run.ids)
 
-    def add(self, key: bytes, rows: ArrayLike, *, together: bool = False) -> list[int]:
+    def add(
+        self, key: bytes, rows: ArrayLike, *, together: bool = False, width: int = 0
+    ) -> list[int]:
         """Keeps rows [n, n_embd] and returns their ids, which depend on `key` and n only. With
-        `together`, each row sees all others in attention, as Gemma 3 does with images.
+        `together`, each row sees all others in attention, as Gemma 3 does with images. `width` is
+        that of `Run`.
 
         Raises ContextError for rows of another size."""
         known = self.find(key)
@@ -69,7 +76,10 @@ class InputRows:
                 f"rows of an image are {list(values.shape)}, but the model takes "
                 f"[n, {self.n_embd}]; the tower is of another model"
             )
-        run = Run(self._ids(key, len(values)), values, together)
+        run = Run(self._ids(key, len(values)), values, together, width)
+        if width:
+            n = len(values)
+            self._lags[run.ids[-1]] = max(width, n // width) - n
         self._runs[key] = run
         self._where.update((id_, (run, i)) for i, id_ in enumerate(run.ids))
         while len(self._runs) > 1 and self.nbytes > self.most_bytes:
@@ -111,6 +121,40 @@ class InputRows:
         """The rows of ids of one run, in order."""
         run, i = self._of(int(ids[0]))
         return run.rows[i : i + len(ids)]
+
+    @property
+    def lags(self) -> bool:
+        """True if there are images that have fewer positions than rows."""
+        return bool(self._lags)
+
+    def planes(
+        self,
+        ids: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        first: NDArray[np.int32],
+        cells: Cells,
+    ) -> NDArray[np.int32]:
+        """The rotary positions [n, 4] of tokens of a call: time, height, width, and one that is not
+        used. An image is one moment; the text behind it goes on behind its larger side."""
+        out = np.repeat(positions[:, None], 4, axis=1)
+        for seq in np.unique(first):
+            mine = np.flatnonzero(first == seq)
+            held = np.flatnonzero(cells.members[seq] & (cells.tokens >= self.n_vocab))
+            new = mine[ids[mine] >= self.n_vocab]
+            numbers = np.concatenate([cells.tokens[held], ids[new]]).tolist()
+            at = np.concatenate([cells.pos[held], positions[new]]).tolist()
+            pairs = zip(at, numbers, strict=True)
+            ends = sorted((p, self._lags[id_]) for p, id_ in pairs if id_ in self._lags)
+            sums = np.concatenate([[0], np.cumsum([lag for _, lag in ends])]).astype(np.int32)
+            last = np.array([p for p, _ in ends])
+            out[mine] += sums[np.searchsorted(last, positions[mine])][:, None]
+            for i in new.tolist():
+                run, n = self._of(int(ids[i]))
+                if run.width:
+                    start = positions[i] - n
+                    start += sums[np.searchsorted(last, start)]
+                    out[i] = start, start + n // run.width, start + n % run.width, start
+        return out
 
     def _of(self, id_: int) -> tuple[Run, int]:
         found = self._where.get(id_)

@@ -83,7 +83,7 @@ class Inputs:
         if places.slots is not None:
             views["state_in"][: ubatch.n_seqs], views["state_out"][: ubatch.n_seqs] = places.slots
         if "positions" in views:  # a model without rotation does not read them
-            views["positions"][:n] = ubatch.positions
+            self._write_positions(ubatch)
         if "types" in views:
             views["types"][:n] = ubatch.types
         # the graph computes at least one row, even if none is wanted
@@ -95,6 +95,15 @@ class Inputs:
                 self._join(name, ubatch, places.window_cells if small else places.cells, window)
         for name in self._sent:
             self._session.upload(name)
+
+    def _write_positions(self, ubatch: Ubatch) -> None:
+        n, view, planes = len(ubatch), self._views["positions"], ubatch.planes
+        if ubatch.is_rows and self._config.rope_sections:
+            if planes is None:
+                planes = np.repeat(ubatch.positions[:, None], 4, axis=1)
+            view[: 4 * n] = planes.T.reshape(-1)
+        else:
+            view[:n] = ubatch.positions if planes is None else planes[:, 0]
 
     def _write_mask(self, name: str, ubatch: Ubatch, cells: Cells, window: int) -> None:
         writer, n_kv = self._writers.get(name), cells.n_seen

@@ -51,6 +51,8 @@ class Architecture:
     """True if `forward` computes embeddings instead of logits."""
     head: Head | None = None
     """The layers behind the pooling of a text; None: no file has any."""
+    image_rope: RopeMode = RopeMode.MROPE
+    """The order of sections for rows of images, in models whose positions have height and width."""
 
     def table(self, c: ModelConfig) -> Iterator[Row]:
         """The tensors of a file. Raises FormatError if the metadata lacks a key for them."""

@@ -94,7 +94,10 @@ def rope(step: Step, w: Weights, x: Tensor, il: int = 0, mode: G.RopeMode | None
     `mode` stands for that of the model."""
     r = step.config.rope_of(il)
     factors = _freq_factors(w, r, step.cache)
-    return _rotate(r, mode or step.rope_mode, factors, x, step.positions, r.kernel_attn_factor)
+    mode = mode or step.rope_mode
+    planes = mode in (G.RopeMode.MROPE, G.RopeMode.IMROPE)
+    sections = step.config.rope_sections if planes else (0, 0, 0, 0)
+    return _rotate(r, mode, factors, x, step.positions, r.kernel_attn_factor, sections=sections)
 
 
 def sharpened(step: Step, q: Tensor, il: int) -> Tensor:
@@ -184,6 +187,7 @@ def _rotate(
     *,
     inplace: bool = False,
     n_offset: int = 0,
+    sections: tuple[int, ...] = (0, 0, 0, 0),
 ) -> Tensor:
     if r.n_dims == 0:
         return x
@@ -201,6 +205,7 @@ def _rotate(
         beta_fast=r.beta_fast,
         beta_slow=r.beta_slow,
         n_offset=n_offset,
+        sections=sections,
         inplace=inplace,
     )
 

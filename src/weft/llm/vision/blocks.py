@@ -13,9 +13,18 @@ from weft.llm.models import common
 from weft.llm.vision.config import TowerConfig
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["attention", "block_rows", "embed_patches", "encode", "layer_norm", "patch_rows"]
+__all__ = [
+    "ACT",
+    "attention",
+    "block_rows",
+    "embed_patches",
+    "encode",
+    "layer_norm",
+    "patch_rows",
+    "square_inputs",
+]
 
-_ACT: dict[str, Callable[[Tensor], Tensor]] = {
+ACT: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": G.gelu,
     "gelu_quick": G.gelu_quick,
     "gelu_erf": G.gelu_erf,
@@ -28,6 +37,11 @@ def patch_rows(c: TowerConfig, name: str = "v.patch_embd", *, bias: bool = True)
     yield need(f"{name}.weight", c.patch_size, c.patch_size, 3, c.n_embd)
     if bias:
         yield maybe(f"{name}.bias", c.n_embd)
+
+
+def square_inputs(c: TowerConfig) -> dict[str, Tensor]:
+    """The input of a tower for squares: patches [3 p p, n_patches]."""
+    return {"patches": G.input("patches", (c.side * c.side, c.patch_values), "f32")}
 
 
 def embed_patches(c: TowerConfig, w: Weights, patches: Tensor) -> Tensor:
@@ -83,6 +97,6 @@ def encode(c: TowerConfig, w: Weights, x: Tensor, n_layer: int) -> Tensor:
         )
         x = G.add(x, common.linear(layer, "attn_out", attention(c, q, k, v)))
         y = common.linear(layer, "ffn_up", layer_norm(c, layer, "ln2", x))
-        x = G.add(x, common.linear(layer, "ffn_down", _ACT[c.act](y)))
+        x = G.add(x, common.linear(layer, "ffn_down", ACT[c.act](y)))
         x = x.named(f"v.l_out-{il}")
     return x

@@ -35,6 +35,11 @@ class TowerConfig:
     """Activation: "gelu", "silu" or "gelu_quick"."""
     merge: int
     """Patches of each side of a square that becomes one row."""
+    full_every: int = 0
+    """One layer of so many sees the whole image, the others windows; 0: all see it."""
+    least_pixels: int = 0
+    most_pixels: int = 0
+    """Of an image in its own proportions, if the file says; 0: it does not."""
 
     @property
     def side(self) -> int:
@@ -70,7 +75,7 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     return TowerConfig(
         projector=projector_of(file),
         n_embd=n_embd,
-        n_ff=keys.count("vision.feed_forward_length"),
+        n_ff=_width(file, keys),
         n_layer=keys.count("vision.block_count", most=1 << 10),
         n_head=n_head,
         n_out=keys.count("vision.projection_dim"),
@@ -81,7 +86,16 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         std=_colours(file, "image_std"),
         act="silu" if keys.flag("use_silu", False) else act,
         merge=keys.count("vision.projector.scale_factor", merge, most=size // patch),
+        full_every=keys.count("vision.n_wa_pattern", 0, least=0),
+        least_pixels=keys.count("vision.image_min_pixels", 0, least=0),
+        most_pixels=keys.count("vision.image_max_pixels", 0, least=0),
     )
+
+
+def _width(file: GGUFFile, keys: Keys) -> int:
+    """The width of feed-forward layers; files of Qwen2-VL have another number in the metadata."""
+    info = file.tensors.get("v.blk.0.ffn_up.weight")
+    return keys.count("vision.feed_forward_length") if info is None else info.ne[1]
 
 
 def projector_of(file: GGUFFile) -> str:

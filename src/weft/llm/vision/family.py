@@ -1,38 +1,20 @@
-"""`Family`: what differs from tower to tower, as data and two functions."""
+"""`Family`: what differs from tower to tower, as data and functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.graph.tensor import Tensor
 from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.vision.pictures import Pixels
 from weft.llm.weights import Row, Weights
 from weft.records import dataclass
 
-__all__ = ["Family", "Fixed", "Sizing", "patches_of"]
-
-
-class Sizing(Protocol):
-    """Makes the pixels of an image those of whole patches."""
-
-    def __call__(self, c: TowerConfig, pixels: Pixels) -> Pixels:
-        """The image in a size that the tower takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """Every image becomes a square of the same size."""
-
-    resampling: str
-
-    def __call__(self, c: TowerConfig, pixels: Pixels) -> Pixels:
-        """See `Sizing`."""
-        return resized(pixels, c.image_size, c.image_size, self.resampling)
+__all__ = ["Family", "normalised", "patches_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +23,16 @@ class Family:
 
     rows: Callable[[TowerConfig], Iterable[Row]]
     """The tensors of a file."""
-    forward: Callable[[TowerConfig, Weights, Tensor], Tensor]
-    """From patches [3 p p, n_patches] to rows [n_out, n]."""
-    sizing: Sizing
+    inputs: Callable[[TowerConfig], dict[str, Tensor]]
+    """The inputs of the graph, by name."""
+    forward: Callable[[TowerConfig, Weights, Mapping[str, Tensor]], Tensor]
+    """From the inputs to rows [n_out, n]."""
+    sized: Callable[[TowerConfig, Pixels], Pixels]
+    """An image in a size that the tower takes."""
+    values: Callable[[TowerConfig, Pixels], dict[str, NDArray[Any]]]
+    """The values of the inputs for an image of such a size."""
+    n_rows: Callable[[TowerConfig, int, int], int]
+    """The number of rows of an image of a height and a width, in any size."""
     merge: int = 1
     """`TowerConfig.merge`, if the file does not say."""
     before: str = ""
@@ -51,14 +40,20 @@ class Family:
     """Text in front of an image and behind it."""
     together: bool = False
     """True if the rows of an image see one another in the decoder."""
+    lines: bool = False
+    """True if the decoder's positions have height and width (M-RoPE)."""
 
 
-def patches_of(c: TowerConfig, pixels: Pixels) -> NDArray[np.float32]:
-    """The normalised values of an image [height, width, 3], a row for each patch, row by row:
-    f32 [n_patches, 3 p p], colours outermost."""
-    p = c.patch_size
+def normalised(c: TowerConfig, pixels: Pixels) -> NDArray[np.float32]:
+    """Values [height, width, 3] less the mean of each colour, in standard deviations."""
     mean, std = (np.array(values, np.float32) for values in (c.mean, c.std))
-    values = (pixels.astype(np.float32) / np.float32(255) - mean) / std
-    h, w = pixels.shape[0] // p, pixels.shape[1] // p
-    blocks = values.reshape(h, p, w, p, 3).transpose(0, 2, 4, 1, 3)
-    return np.ascontiguousarray(blocks.reshape(h * w, c.patch_values))
+    return np.asarray((pixels.astype(np.float32) / np.float32(255) - mean) / std)
+
+
+def patches_of(c: TowerConfig, pixels: Pixels, merge: int = 1) -> NDArray[np.float32]:
+    """The normalised values of an image, a row for each patch, f32 [n_patches, 3 p p], colours
+    outermost. Squares of `merge` patches follow one another, row by row."""
+    p, m = c.patch_size, merge
+    h, w = pixels.shape[0] // (p * m), pixels.shape[1] // (p * m)
+    blocks = normalised(c, pixels).reshape(h, m, p, w, m, p, 3).transpose(0, 3, 1, 4, 6, 2, 5)
+    return np.ascontiguousarray(blocks.reshape(h * w * m * m, c.patch_values))

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.vision import blocks
 from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, Fixed
+from weft.llm.vision.family import Family, patches_of
+from weft.llm.vision.pictures import resized
 from weft.llm.weights import Row, Weights, need
 
 __all__ = ["GEMMA3"]
@@ -27,9 +28,9 @@ def rows(c: TowerConfig) -> Iterator[Row]:
     yield need("mm.input_projection.weight", c.n_out, c.n_embd)
 
 
-def forward(c: TowerConfig, w: Weights, patches: Tensor) -> Tensor:
+def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     """Rows [n_out, n] of the patches of a square image."""
-    x = G.add(blocks.embed_patches(c, w, patches), w["v.position_embd.weight"])
+    x = G.add(blocks.embed_patches(c, w, inputs["patches"]), w["v.position_embd.weight"])
     x = blocks.encode(c, w, x, c.n_layer)
     x = blocks.layer_norm(c, w, "v.post_ln", x)
     planes = G.reshape(G.cont(G.transpose(x)), c.side, c.side, c.n_embd)
@@ -45,7 +46,10 @@ def forward(c: TowerConfig, w: Weights, patches: Tensor) -> Tensor:
 GEMMA3 = Family(
     rows=rows,
     forward=forward,
-    sizing=Fixed(resampling="bilinear"),
+    inputs=blocks.square_inputs,
+    sized=lambda c, pixels: resized(pixels, c.image_size, c.image_size, "bilinear"),
+    values=lambda c, pixels: {"patches": patches_of(c, pixels)},
+    n_rows=lambda c, height, width: (c.side // c.merge) ** 2,
     merge=4,
     before="\n\n<start_of_image>",
     after="<end_of_image>\n\n",

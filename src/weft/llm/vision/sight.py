@@ -15,7 +15,6 @@ from weft.errors import ContextError, FormatError
 from weft.execute import Session
 from weft.llm.compute.context import Context
 from weft.llm.tokenizers.tokenizer import Tokenizer
-from weft.llm.vision.family import patches_of
 from weft.llm.vision.pictures import open_picture, pillow
 from weft.llm.vision.tower import Tower
 
@@ -59,21 +58,32 @@ class Sight:
             known = self._context.input_rows.find(key)
             if known is not None:
                 return known
-            rows = self._rows(pixels)
-            return self._context.input_rows.add(key, rows, together=self.tower.family.together)
+            family, c = self.tower.family, self.tower.config
+            self._require_room(family.n_rows(c, *pixels.shape[:2]))
+            pixels = family.sized(c, pixels)
+            width = pixels.shape[1] // (c.patch_size * c.merge) if family.lines else 0
+            return self._context.input_rows.add(
+                key, self._rows(pixels), together=family.together, width=width
+            )
 
     def rows(self, picture: Any) -> NDArray[np.float32]:
         """What the tower makes of an image: f32 [n, n_embd]."""
         pixels = open_picture(picture)
         with self._lock:
-            return self._rows(pixels)
+            return self._rows(self.tower.family.sized(self.tower.config, pixels))
 
     def _rows(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         if self._session is None:
             self._session = Session(lower_plan(self.plan))
-        c = self.tower.config
-        patches = patches_of(c, self.tower.family.sizing(c, pixels))
-        return np.array(self._session.run({"patches": patches})["rows"], np.float32)
+        values = self.tower.family.values(self.tower.config, pixels)
+        return np.array(self._session.run(values)["rows"], np.float32)
+
+    def _require_room(self, n: int) -> None:
+        if n > self._context.n_ctx_seq:
+            raise ContextError(
+                f"an image has {n} rows, but the context holds {self._context.n_ctx_seq} tokens; "
+                "make n_ctx (-c) larger, or the image smaller"
+            )
 
     def prompt(
         self, pieces: Sequence[str], pictures: Sequence[Any], *, files: bool = True
@@ -81,7 +91,7 @@ class Sight:
         """The token ids of texts with an image between each and the next. Names of control tokens
         are read as these tokens; if the model expects BOS, it comes first, once. Without `files`,
         images come as data only."""
-        least = len(pictures) * self.tower.n_rows
+        least = len(pictures) * (1 if self.tower.family.lines else self.tower.n_rows)
         if least > self._context.n_ctx_seq:
             raise ContextError(
                 f"{len(pictures)} images have {least} rows, but the context holds "

@@ -8,16 +8,20 @@ from collections.abc import Mapping
 from weft import graph as G
 from weft.errors import FormatError
 from weft.frontends.gguf import open_gguf
-from weft.graph.tensor import Tensor
 from weft.llm.hub import local_path
 from weft.llm.vision.config import projector_of, read_tower_config
 from weft.llm.vision.family import Family
 from weft.llm.vision.gemma3 import GEMMA3
+from weft.llm.vision.qwen import QWEN2VL, QWEN25VL
 from weft.llm.weights import Weights, load_weights
 
 __all__ = ["FAMILIES", "Tower"]
 
-FAMILIES: Mapping[str, Family] = {"gemma3": GEMMA3}
+FAMILIES: Mapping[str, Family] = {
+    "gemma3": GEMMA3,
+    "qwen2vl_merger": QWEN2VL,
+    "qwen2.5vl_merger": QWEN25VL,
+}
 """The kinds of towers, by `clip.projector_type`."""
 
 
@@ -43,11 +47,10 @@ class Tower:
 
     @property
     def n_rows(self) -> int:
-        """Most rows of an image."""
-        return (self.config.side // self.config.merge) ** 2
+        """Most rows of an image of a usual size."""
+        return self.family.n_rows(self.config, self.config.image_size, self.config.image_size)
 
     def build(self) -> G.Graph:
-        """The graph from patches f32 [n_patches, 3 p p] to rows f32 [n, n_out]."""
-        c = self.config
-        patches: Tensor = G.input("patches", (c.side * c.side, c.patch_values), "f32")
-        return G.Graph(self.family.forward(c, self.weights, patches).as_output("rows"))
+        """The graph from the patches of an image to rows f32 [n, n_out]."""
+        c, family = self.config, self.family
+        return G.Graph(family.forward(c, self.weights, family.inputs(c)).as_output("rows"))

@@ -1,0 +1,185 @@
+"""The towers of Qwen2-VL (arXiv 2409.12191) and Qwen2.5-VL (arXiv 2502.13923): images in their own
+proportions, rotary positions by height and width, and squares of patches that become one row. In
+Qwen2.5-VL most layers see windows of the image only.
+
+Patches of a square follow one another, so that merging them is a reshape; windows are a mask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft import graph as G
+from weft.errors import ContextError
+from weft.graph.size import exact_div
+from weft.graph.tensor import Tensor
+from weft.llm.models import common
+from weft.llm.vision import blocks
+from weft.llm.vision.config import TowerConfig
+from weft.llm.vision.family import Family, patches_of
+from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.weights import Row, Weights, maybe, need
+
+__all__ = ["QWEN2VL", "QWEN25VL"]
+
+LEAST, MOST = 4, 1280
+"""Rows of an image, if the file says nothing else."""
+WINDOW = 112
+"""Pixels of each side of a window."""
+
+
+def rows(c: TowerConfig, *, gated: bool) -> Iterator[Row]:
+    """The tensors of a file."""
+    for name in ("weight", "weight.1"):
+        yield need(f"v.patch_embd.{name}", c.patch_size, c.patch_size, 3, c.n_embd)
+    for il in range(c.n_layer):
+        for row in blocks.block_rows(c, il):
+            if not (gated and row.name.endswith((".ln1.bias", ".ln2.bias"))):
+                yield row
+        if gated:
+            yield need(f"v.blk.{il}.ffn_gate.weight", c.n_embd, c.n_ff)
+            yield maybe(f"v.blk.{il}.ffn_gate.bias", c.n_ff)
+    yield need("v.post_ln.weight", c.n_embd)
+    if not gated:
+        yield need("v.post_ln.bias", c.n_embd)
+    wide = c.n_embd * c.merge**2
+    for name, n in (("mm.0", wide), ("mm.2", c.n_out)):
+        yield need(f"{name}.weight", wide, n)
+        yield maybe(f"{name}.bias", n)
+
+
+def limits(c: TowerConfig) -> tuple[int, int]:
+    """The least and the most pixels of an image."""
+    square = (c.patch_size * c.merge) ** 2
+    return c.least_pixels or LEAST * square, c.most_pixels or MOST * square
+
+
+def inputs(c: TowerConfig) -> dict[str, Tensor]:
+    """Patches, their positions, and the mask of windows."""
+    unit = c.merge**2
+    n = unit * G.Sym("n_rows", 1, max(limits(c)[1] // (c.patch_size**2 * unit), 1)).size
+    out = {
+        "patches": G.input("patches", (n, c.patch_values), "f32"),
+        "positions": G.input("positions", (4 * n,), "i32"),
+    }
+    if c.full_every:
+        out["mask"] = G.input("mask", (n, n), "f16")
+    return out
+
+
+def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor], *, gated: bool) -> Tensor:
+    """Rows [n_out, n] of an image."""
+    patches, n = inputs["patches"], inputs["patches"].ne[1]
+    # the two frames of a moment are the same image
+    kernels = (w["v.patch_embd.weight"], w["v.patch_embd.weight.1"])
+    first, second = (
+        G.mul_mat(G.reshape(kernel, c.patch_values, c.n_embd), patches) for kernel in kernels
+    )
+    x = G.add(first, second)
+    d = c.n_embd // c.n_head
+
+    def normed(layer: Weights, name: str, x: Tensor) -> Tensor:
+        return common.norm(layer, name, x, c.eps) if gated else blocks.layer_norm(c, layer, name, x)
+
+    def rotated(x: Tensor) -> Tensor:
+        return G.rope(
+            x, inputs["positions"], mode=G.RopeMode.VISION, n_dims=d // 2, sections=(d // 4,) * 4
+        )
+
+    for il in range(c.n_layer):
+        layer = Weights(dict(w), f"v.blk.{il}.")
+        y = normed(layer, "ln1", x)
+        q, k, v = (
+            G.reshape(common.linear(layer, f"attn_{name}", y), d, c.n_head, n) for name in "qkv"
+        )
+        mask = inputs["mask"] if c.full_every and (il + 1) % c.full_every else None
+        y = blocks.attention(c, rotated(q), rotated(k), v, mask)
+        x = G.add(x, common.linear(layer, "attn_out", y))
+        y = normed(layer, "ln2", x)
+        up = common.linear(layer, "ffn_up", y)
+        if gated:
+            up = G.swiglu(common.linear(layer, "ffn_gate", y), up)
+        else:
+            up = blocks.ACT[c.act](up)
+        x = G.add(x, common.linear(layer, "ffn_down", up)).named(f"v.l_out-{il}")
+    x = normed(w, "v.post_ln", x)
+    unit = c.merge**2
+    x = G.reshape(x, c.n_embd * unit, exact_div(n, unit))
+    return common.linear(w, "mm.2", G.gelu_erf(common.linear(w, "mm.0", x)))
+
+
+def size_of(c: TowerConfig, height: int, width: int) -> tuple[int, int]:
+    """Height and width of whole squares, near the proportions of an image and within the limits.
+    Raises ContextError for an image that is 200 times as long as wide."""
+    if max(height, width) > 200 * min(height, width):
+        raise ContextError(
+            f"an image is {width} x {height} pixels; one side is more than 200 times the other"
+        )
+    unit, (least, most) = c.patch_size * c.merge, limits(c)
+    h, w = (max(round(side / unit), 1) * unit for side in (height, width))
+    if h * w > most:
+        shrink = math.sqrt(height * width / most)
+        h, w = (max(math.floor(side / shrink / unit), 1) * unit for side in (height, width))
+    elif h * w < least:
+        grow = math.sqrt(least / (height * width))
+        h, w = (math.ceil(side * grow / unit) * unit for side in (height, width))
+    return h, w
+
+
+def sized(c: TowerConfig, pixels: Pixels) -> Pixels:
+    """The image in the size of `size_of`."""
+    height, width = size_of(c, *pixels.shape[:2])
+    return resized(pixels, width, height, "bicubic")
+
+
+def n_rows(c: TowerConfig, height: int, width: int) -> int:
+    """Rows of an image of this size."""
+    h, w = size_of(c, height, width)
+    return h * w // (c.patch_size * c.merge) ** 2
+
+
+def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
+    """The values of the inputs."""
+    m = c.merge
+    h, w = (side // (c.patch_size * m) for side in pixels.shape[:2])
+    y, x = (
+        np.broadcast_to(at, (h, w, m, m)).reshape(-1)
+        for at in (
+            np.arange(h * m).reshape(h, 1, m, 1),
+            np.arange(w * m).reshape(1, w, 1, m),
+        )
+    )
+    out: dict[str, NDArray[Any]] = {
+        "patches": patches_of(c, pixels, m),
+        "positions": np.concatenate([y, x, y, x]).astype(np.int32),
+    }
+    if c.full_every:
+        side = WINDOW // c.patch_size // m * m  # patches
+        window = y // side * (w * m) + x // side
+        seen = window[:, None] == window
+        out["mask"] = np.where(seen, 0, -np.inf).astype(np.float16)
+    return out
+
+
+def _family(*, gated: bool) -> Family:
+    return Family(
+        rows=partial(rows, gated=gated),
+        inputs=inputs,
+        forward=partial(forward, gated=gated),
+        sized=sized,
+        values=values,
+        n_rows=n_rows,
+        merge=2,
+        before="<|vision_start|>",
+        after="<|vision_end|>",
+        lines=True,
+    )
+
+
+QWEN2VL, QWEN25VL = _family(gated=False), _family(gated=True)
