@@ -74,6 +74,41 @@ def test_gemma3_beside_transformers(made: tuple[Any, Path, Path], llm: LLM) -> N
     close(llm.context.decode([*BEFORE, *ids, *BEHIND], outputs="all"), want)
 
 
+@pytest.mark.parametrize("newer", [False, True])
+def test_qwen_beside_transformers(tmp_path: Path, newer: bool) -> None:
+    """Images of two proportions in a prompt, and tokens behind them one by one."""
+    model, text, tower = vision_models.qwen(tmp_path, newer)
+    llm = LLM(text, mmproj=tower, n_outputs=128, **F32 | {"n_ctx": 128})
+    patches, grids, rows = [], [], []
+    prompt, ours = list(BEFORE), list(BEFORE)
+    for seed, (height, width) in enumerate([(168, 280), (224, 112)]):
+        pixels = picture(seed, height, width)
+        rows.append(llm.sight.rows(pixels))
+        ids = llm.sight.ids(pixels)
+        prompt += [vision_models.IMAGE] * len(ids) + BEHIND
+        ours += ids + BEHIND
+        h, w = height // 56, width // 56
+        values = pixel_values(pixels)[0].reshape(3, h, 2, 28, w, 2, 28).permute(1, 4, 2, 5, 0, 3, 6)
+        frames = values.reshape(h * w * 4, 3, 1, 28, 28).repeat(1, 1, 2, 1, 1)
+        patches.append(frames.reshape(h * w * 4, -1))
+        grids.append([1, h * 2, w * 2])
+    seen: dict[str, Any] = {"pixel_values": torch.cat(patches)}
+    seen["image_grid_thw"] = torch.tensor(grids)
+    features = model.get_image_features(*seen.values())
+    features = getattr(features, "pooler_output", features)
+    close(np.concatenate(rows), torch.cat(list(features)))
+    inputs = torch.tensor([prompt])
+    types = (inputs == vision_models.IMAGE).int()
+    want = model(input_ids=inputs, mm_token_type_ids=types, **seen).logits[0]
+    close(llm.context.decode(ours, outputs="all"), want)
+    llm.context.clear()
+    llm.context.decode(ours[:12], outputs=[False] * 12)  # within the first image
+    llm.context.decode(ours[12:-2], outputs=[False] * (len(ours) - 14))
+    close(np.concatenate([llm.context.decode([id_]) for id_ in ours[-2:]]), want[-2:])
+    with pytest.raises(ContextError, match="images in its texts"):
+        llm.context.drop_oldest()
+
+
 def test_two_sequences_and_parts_of_a_prompt(llm: LLM) -> None:
     """A batch with tokens and images of two sequences equals one after the other."""
     ids = [[*BEFORE, *llm.sight.ids(picture(n)), *BEHIND] for n in range(2)]

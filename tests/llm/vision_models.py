@@ -78,9 +78,19 @@ def tower_tensors(model: Any, n_layer: int) -> Tensors:
         if ".vision_model." not in name:  # as published checkpoints say it
             name = name.replace("vision_tower.", "vision_tower.vision_model.")
         name = name.replace("projection_weight", "projection.weight")
-        known = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        assert known is not None, name
-        out[known] = p.detach().numpy().astype(np.float32)
+        array = p.detach().numpy().astype(np.float32)
+        if "patch_embed.proj" in name:  # two frames
+            for i, kind in enumerate(("weight", "weight.1")):
+                out[f"v.patch_embd.{kind}"] = np.ascontiguousarray(array[:, :, i])
+            continue
+        parts = {name: array}
+        if ".qkv." in name:
+            each = np.split(array, 3)
+            parts = {name.replace("qkv", x): y for x, y in zip("qkv", each, strict=True)}
+        for part, values in parts.items():
+            known = names.get_name(part, try_suffixes=(".weight", ".bias"))
+            assert known is not None, part
+            out[known] = values
     return out
 
 
@@ -132,3 +142,40 @@ def gemma3(folder: Path) -> tuple[Any, Path, Path]:
            "clip.vision.projector.scale_factor": 2},
     )  # fmt: skip
     return model, text, tower
+
+
+def qwen(folder: Path, newer: bool) -> tuple[Any, Path, Path]:
+    """Qwen2-VL, or Qwen2.5-VL, whose windows have 2 by 2 rows; as `gemma3`."""
+    import transformers
+
+    rope = {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [2, 1, 1]}
+    text = TEXT | {"hidden_size": 32, "head_dim": 8, "rope_parameters": rope}
+    ids = {"image_token_id": IMAGE, "video_token_id": IMAGE - 1, "vision_start_token_id": IMAGE - 2,
+           "vision_end_token_id": IMAGE - 3, "attn_implementation": "eager"}  # fmt: skip
+    shape = {"depth": 4, "num_heads": 2, "patch_size": 28}
+    if newer:
+        config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=shape | {
+            "hidden_size": 16, "out_hidden_size": 32, "intermediate_size": 24,
+            "fullatt_block_indexes": [1, 3],
+        }, **ids)  # fmt: skip
+        model = randomised(transformers.Qwen2_5_VLForConditionalGeneration(config))
+    else:
+        config = transformers.Qwen2VLConfig(text_config=text, vision_config=shape | {
+            "embed_dim": 16, "hidden_size": 32, "mlp_ratio": 2,
+        }, **ids)  # fmt: skip
+        model = randomised(transformers.Qwen2VLForConditionalGeneration(config))
+    keys = keys_of("qwen2vl", {
+        "context_length": 128, "block_count": 3, "embedding_length": 32, "rope.freq_base": 1000.0,
+        "rope.dimension_sections": np.array([2, 1, 1, 0], np.int32), "rope.dimension_count": 8,
+    })  # fmt: skip
+    path = write_model(folder / "text.gguf", keys, text_tensors(model, LAYER))
+    tower = write_tower(
+        folder / "mmproj.gguf", "qwen2.5vl_merger" if newer else "qwen2vl_merger",
+        tower_tensors(model, 4),
+        **{"clip.use_silu": newer, "clip.vision.image_size": 560, "clip.vision.patch_size": 28,
+           "clip.vision.embedding_length": 16, "clip.vision.feed_forward_length": 24,
+           "clip.vision.block_count": 4, "clip.vision.attention.head_count": 2,
+           "clip.vision.projection_dim": 32}
+        | ({"clip.vision.n_wa_pattern": 2} if newer else {}),
+    )  # fmt: skip
+    return model, path, tower

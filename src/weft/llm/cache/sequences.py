@@ -10,6 +10,7 @@ from weft.llm.cache.compaction import compact, pays
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.pages import PAGE, STRIP
 from weft.llm.compute.counters import Counters
+from weft.llm.compute.input_rows import InputRows
 from weft.llm.model import Model
 
 __all__ = ["Sequences"]
@@ -25,6 +26,7 @@ class Sequences:
     model: Model
     cache: KVCache
     counters: Counters
+    input_rows: InputRows
     _reads_all: bool
     """True if attention reads every cell up to the last used one, free cells included."""
 
@@ -94,10 +96,12 @@ class Sequences:
 
     def require_movable(self) -> None:
         """Raises ContextError if the model cannot go on after a text lost its beginning, because of
-        recurrent states or learned positions."""
-        learned = self.model.config.n_positions
-        if self.cache.states is not None or learned:
-            what = "learned positions" if learned else "recurrent states"
+        recurrent states, learned positions, or images whose positions have height and width."""
+        config = self.model.config
+        seen = bool(config.rope_sections) and self.input_rows.lags
+        if self.cache.states is not None or config.n_positions or seen:
+            what = "learned positions" if config.n_positions else "recurrent states"
+            what = "images in its texts" if seen else what
             raise ContextError(
                 f"a model with {what} cannot go on when its context is full; make n_ctx larger"
             )

@@ -110,7 +110,9 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor], *, gated: 
         x = G.add(x, common.linear(layer, "ffn_down", up)).named(f"v.l_out-{il}")
     x = normed(w, "v.post_ln", x)
     unit = c.merge**2
-    x = G.reshape(x, c.n_embd * unit, exact_div(n, unit))
+    n_rows = exact_div(n, unit)
+    assert n_rows is not None  # the inputs have whole squares
+    x = G.reshape(x, c.n_embd * unit, n_rows)
     return common.linear(w, "mm.2", G.gelu_erf(common.linear(w, "mm.0", x)))
 
 
