@@ -40,7 +40,7 @@ def gguf(
         typer.Option("--type", metavar="TYPE", help="The type of a new key: u32, f32, string, ..."),
     ] = None,
 ) -> None:
-    """Split a GGUF file into several, merge them, change a metadata key, or check all values."""
+    """Split, merge, change or check GGUF files."""
     if action not in _WANTED:
         raise usage_error(f"{action!r} is none of {', '.join(_WANTED)}")
     wanted = _WANTED[action]
