@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from weft.errors import ArgumentError, ContextError
 from weft.execute import Progress
+from weft.llm.adapters import Chosen
 from weft.llm.engine.request import Request
 from weft.llm.sampling import SAMPLING_OPTIONS, SamplingOptions, SamplingParams
 from weft.options import Option
@@ -25,6 +26,7 @@ class GenerateOptions(SamplingOptions, total=False):
     sampling: SamplingParams | None
     logprobs: int | None
     cache_prompt: bool
+    adapters: Chosen | None
     progress: Progress | None
 
 
@@ -53,6 +55,11 @@ GENERATE_OPTIONS: dict[str, Option] = {
         True,
         "True computes only the tokens of the prompt that differ from the beginning of the text "
         "before (logits may then differ in their last bits).",
+    ),
+    "adapters": Option(
+        None,
+        "LoRA adapters of the text: a name, a list of names, or scales by name; None: all that "
+        "the model was opened with, at their scales.",
     ),
     "progress": Option(
         None,
@@ -90,6 +97,7 @@ def request_of(ids: list[int], options: GenerateOptions, *, n_keep: int | None =
         penalize_prompt=True,
         whole=True,
         n_keep=n_keep,
+        adapters=options.get("adapters"),
     )
 
 

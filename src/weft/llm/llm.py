@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from weft.errors import ArgumentError, ContextError
 from weft.execute import Progress, TensorCallback
 from weft.frontends.models import open_model
+from weft.llm.adapters import AdapterFiles
 from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, embed_texts, sequences_for, unit_rows
@@ -84,6 +85,7 @@ class LLM:
         drafting: DraftOptions | None = DRAFTS,
         chat_template: str | ChatTemplate | None = None,
         mmproj: str | os.PathLike[str] | None = None,
+        adapters: AdapterFiles | None = None,
         progress: Progress | None = None,
         eval_callback: TensorCallback | None = None,
         repack_later: bool = False,
@@ -97,6 +99,9 @@ class LLM:
         `drafting` guesses tokens and checks several at once, which makes repetitive texts faster
         and changes none of them (see `weft.llm.drafting`); None: it does not.
 
+        `adapters` are GGUF files of LoRA adapters: one, a list, or a mapping of names to files, each
+        alone or as (file, scale). Texts use all, unless `generate` names those of the text.
+
         `mmproj` is the GGUF file of the model's tower, for images in messages (see `chat`).
 
         Raises ArgumentError for an unknown option; MissingFileError (a FormatError and a
@@ -107,7 +112,7 @@ class LLM:
         require_options("LLM", options, tuple(LLM_OPTIONS), "help(weft.LLM)")
         file = open_model(local_path(path), type, progress=progress)
         tower = None if mmproj is None else Tower(mmproj)
-        model = Model(file)
+        model = Model(file, adapters)
         tokenizer = Tokenizer.from_gguf(file)
         if n_ctx is None and options.get("plan") is None:
             n_ctx = min(model.config.n_ctx_train, DEFAULT_N_CTX)

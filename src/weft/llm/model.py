@@ -7,15 +7,19 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft import graph as G
 from weft.backends.memory import BufferType
-from weft.errors import FormatError
+from weft.errors import ContextError, FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.format import ROPE_HALVES
 from weft.frontends.models import open_model
 from weft.graph import RopeMode
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
+from weft.llm.adapters import AdapterFiles, Adapters, Chosen, open_adapters
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.ubatches import Together
 from weft.llm.config import ModelConfig
@@ -31,9 +35,9 @@ __all__ = ["Model"]
 class Model:
     """The contents of a model file, without any state of inference; contexts share it."""
 
-    def __init__(self, file: GGUFFile) -> None:
-        """Checks config and tensors; reads no weight. Raises FormatError, which names the
-        architecture, key or tensor at fault."""
+    def __init__(self, file: GGUFFile, adapters: AdapterFiles | None = None) -> None:
+        """Checks config and tensors; reads no weight but those of `adapters`. Raises FormatError,
+        which names the architecture, key or tensor at fault."""
         try:
             self.architecture: Architecture = find_architecture(file.architecture)
             config = read_config(file)
@@ -49,6 +53,16 @@ class Model:
         sections = f"{file.architecture}.rope.dimension_sections" in file.metadata
         if file.get_bool(ROPE_HALVES, False) or sections:
             self.architecture = replace(self.architecture, rope_mode=RopeMode.NEOX)
+        self.adapters: Adapters | None = None
+        """LoRA adapters that texts may use, or None if there are none."""
+        if adapters is not None:
+            if self.config.recurrent is not None:
+                raise FormatError(
+                    f"{file.path}: adapters of recurrent models cannot be used yet; merge them into "
+                    "the model"
+                )
+            self.adapters = open_adapters(adapters, file.architecture, self.weights)
+            self.weights = self.weights.joined(self.adapters.leaves())
 
     @staticmethod
     def open(path: str | os.PathLike[str], type: str | None = None) -> Model:
@@ -73,6 +87,15 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<Model {self.summary()}>"
+
+    def adapter_row(self, chosen: Chosen | None = None) -> NDArray[np.float32] | None:
+        """The scales of a text with the adapters `chosen` (see `Adapters.row`); None for a model
+        without adapters. Raises ContextError for adapters that it does not have."""
+        if self.adapters is not None:
+            return self.adapters.row(chosen)
+        if chosen:
+            raise ContextError("the model has no adapters; open it with adapters=FILE")
+        return None
 
     def placed(self, types: Mapping[str, BufferType]) -> Model:
         """The same model with the buffer types that `types` has for its weights, by name; see
@@ -104,6 +127,7 @@ class Model:
             window_cells          i64 [n_tokens], if these have cells of their own
             types                 i32 [n_tokens], if the model has several types of tokens
             out_ids               i32 [n_outputs], the tokens whose rows are computed
+            adapter_scales        f32 [n_tokens, rows of adapters], if there are adapters
             state_in, state_out   i32 [n_seqs], for recurrent models
 
         The output is logits f32 [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd], from
@@ -143,7 +167,11 @@ class Model:
         if self.config.recurrent is not None:
             slots = G.input("state_in", (n_seqs,), "i32"), G.input("state_out", (n_seqs,), "i32")
             step = replace(step, slots=slots, n_seqs=n_seqs)
-        out = self.architecture.forward(step, self.weights)
+        weights = self.weights
+        if self.adapters is not None:
+            scales = G.input("adapter_scales", (n_tokens, self.adapters.n_rows), "f32")
+            weights = weights.joined({}, (scales, common.wanted(step, scales)))
+        out = self.architecture.forward(step, weights)
         if not embeddings:
             return G.Graph(out.as_output("logits"), *step.writes)
         return G.Graph(_find(out, "result_norm").as_output("embeddings"), *step.writes)

@@ -42,9 +42,13 @@ def maybe(name: str, *ne: int) -> Row:
 class Weights(Mapping[str, Tensor]):
     """The leaves of a model, by name. `layer(il)` has those of one layer, without the prefix."""
 
-    def __init__(self, leaves: dict[str, Tensor], prefix: str = "") -> None:
+    def __init__(
+        self, leaves: dict[str, Tensor], prefix: str = "", scales: tuple[Tensor, ...] = ()
+    ) -> None:
         self._leaves = leaves
         self._prefix = prefix
+        self.scales = scales
+        """Scales of adapters f32 [n_rows, n], for products with as many columns each."""
 
     def __getitem__(self, name: str) -> Tensor:
         return self._leaves[self._prefix + name]
@@ -58,7 +62,11 @@ class Weights(Mapping[str, Tensor]):
 
     def layer(self, il: int) -> Weights:
         """The weights called `blk.<il>.*`, by the rest of their names."""
-        return Weights(self._leaves, f"{self._prefix}blk.{il}.")
+        return Weights(self._leaves, f"{self._prefix}blk.{il}.", self.scales)
+
+    def joined(self, leaves: Mapping[str, Tensor], scales: tuple[Tensor, ...] = ()) -> Weights:
+        """The same weights and `leaves`, with `scales` for products with adapters."""
+        return Weights({**self._leaves, **leaves}, self._prefix, scales)
 
     def placed(self, types: Mapping[str, BufferType]) -> Weights:
         """The same weights as new leaves, with the buffer types that `types` has for their full

@@ -81,6 +81,8 @@ class KVCache(Cells):
         """The cells of layers with a sliding window, or None if they use those of this table."""
         if window_size:
             self.window = WindowCells(window_size, n_seq_max, config.window)
+        self.adapters: NDArray[np.float32] | None = None
+        """The scales of adapters by sequence, f32 [n_seq_max, n_rows]; None: there are none."""
         self._config = config
 
     def is_small(self, il: int) -> bool:

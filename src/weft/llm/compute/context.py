@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from weft.backends.base import Backend
 from weft.errors import ContextError, DeviceError
 from weft.execute import Profile, Progress, Session, TensorCallback
+from weft.llm.adapters import Chosen
 from weft.llm.cache.rollback import Change, OneChange
 from weft.llm.cache.sequences import Sequences
 from weft.llm.cache.state import load_state, save_state
@@ -109,6 +110,8 @@ class Context(Sequences):
         """The plan says where everything is, and why."""
         self.fell_back = loaded.fell_back
         """Says which device failed and which ones replace it; empty if none failed."""
+        if self.model.adapters is not None and hasattr(self, "cache"):  # after a failure
+            self.plan.cache.adapters = self.cache.adapters
         self.cache = self.plan.cache
         self._behind: BehindPooling | None = None
         self._reads_all = not self.plan.options.flash
@@ -445,11 +448,29 @@ class Context(Sequences):
             self._behind = BehindPooling(self.plan)
         return self._behind(texts, pooling)
 
+    def use_adapters(self, chosen: Chosen | None = None, seq: int = 0) -> None:
+        """Sets the adapters of sequence `seq`: a name, a list of names, or scales by name; None:
+        all, at the scales that they were given with, as it is at first.
+
+        Raises ContextError for an unknown name, and if the sequence has tokens that were computed
+        with others."""
+        row, rows = self.model.adapter_row(chosen), self.cache.adapters
+        if row is None or rows is None:
+            return
+        if not 0 <= seq < len(rows):
+            raise ContextError(f"sequence {seq} is not in 0..{len(rows) - 1}")
+        if (row != rows[seq]).any() and self.pos_max(seq) >= 0:
+            raise ContextError(
+                f"sequence {seq} has tokens that were computed with other adapters; remove them "
+                f"first with seq_rm({seq})"
+            )
+        rows[seq] = row
+
     def save_state(self, seq: int | None = None) -> bytes:
         """Saves the cache, or only sequence `seq`, as bytes; see `weft.llm.cache.state`."""
         if self.cache.has_shift:
             self._graphs.rotate_keys()
-        return save_state(self.model.config, self.cache, seq)
+        return save_state(self.model.config, self.cache, seq, self._adapters(seq))
 
     def load_state(self, data: bytes, seq: int | None = None) -> None:
         """Restores a cache, or as `seq` a single sequence, from the bytes of `save_state`. The
@@ -457,4 +478,12 @@ class Context(Sequences):
 
         Raises FormatError for data that is damaged or of another model, and ContextError if it does
         not fit. The cache is unchanged then."""
-        load_state(self.model.config, self.cache, data, seq)
+        load_state(self.model.config, self.cache, data, seq, self._adapters(seq))
+
+    def _adapters(self, seq: int | None) -> str:
+        """Tells the adapters of sequence `seq` (None: of all) from others; empty: there are none."""
+        adapters, rows = self.model.adapters, self.cache.adapters
+        if adapters is None or rows is None:
+            return ""
+        own = rows if seq is None else rows[[seq] if 0 <= seq < len(rows) else []]
+        return adapters.fingerprint(own)

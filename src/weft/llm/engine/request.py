@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Literal
 
 from weft.errors import ContextError
+from weft.llm.adapters import Chosen
 from weft.llm.engine.growth import Growth
 from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs
 from weft.llm.tokenizers.stop_strings import StopAutomaton, StopStrings
@@ -51,6 +52,9 @@ class Request:
     n_keep: int | None = None
     """Number of first tokens that stay when the context is full and the older half of the others is
     dropped; None: the text ends when the context is full."""
+
+    adapters: Chosen | None = None
+    """The adapters of the text; None: all, at the scales that they were given with."""
 
     def __post_init__(self) -> None:
         if not self.prompt:

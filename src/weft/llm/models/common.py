@@ -6,6 +6,7 @@ Sizes in comments are innermost first, as in ggml's `ne`. `d` is the size of a h
 from __future__ import annotations
 
 from weft import graph as G
+from weft.errors import FormatError
 from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.config import IndexerConfig, ModelConfig, RopeConfig
@@ -35,9 +36,22 @@ def linear(w: Weights, name: str, x: Tensor) -> Tensor:
     y = G.mul_mat(w[f"{name}.weight"], x)
     if f"{name}.scale" in w:
         y = G.mul(y, w[f"{name}.scale"])
+    if f"{name}.weight.lora_a" in w:
+        y = G.add(y, _adapters(w, f"{name}.weight", x))
     if f"{name}.bias" in w:
         y = G.add(y, w[f"{name}.bias"])
     return y
+
+
+def _adapters(w: Weights, name: str, x: Tensor) -> Tensor:
+    """What adapters add to the product of the matrix `name` with x: B (s * (A x))."""
+    scales = next((s for s in w.scales if s.ne[1:] == x.ne[1:]), None)
+    if scales is None:
+        raise FormatError(
+            f"an adapter changes {name}, which is not multiplied with one column for each token; "
+            "merge it into the model"
+        )
+    return G.mul_mat(w[f"{name}.lora_b"], G.mul(G.mul_mat(w[f"{name}.lora_a"], x), scales))
 
 
 def norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:

@@ -206,6 +206,11 @@ LLM_OPTIONS: dict[str, Option] = {
     ),
     "chat_template": Option(None, "Source of a Jinja template; None: the model's own template."),
     "mmproj": Option(None, "File of the model's tower, for images in messages."),
+    "adapters": Option(
+        None,
+        "LoRA adapters (GGUF files): a file, a list, or a mapping of names to files, each alone or "
+        "as (file, scale).",
+    ),
     "progress": Option(
         None,
         "Function that is called with (bytes done, all bytes) while weights are repacked or sent "

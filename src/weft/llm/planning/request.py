@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
 from weft.backends.base import Backend
 from weft.compiler import Plan, plan_graph, repacked
 from weft.graph import Graph
@@ -103,6 +105,8 @@ class Request:
             allocate=False,
             window_size=options.window_size(self.model.config),
         )
+        if self.model.adapters is not None:
+            cache.adapters = np.tile(self.model.adapters.row(), (options.n_seq_max, 1))
 
         def build(n: int, together: Together | None = None) -> Graph:
             return placed.build(
