@@ -5,9 +5,9 @@ B, so that each matrix costs two small products, however many adapters there are
 for every row of A and every token: the scale of the adapter for that token, or 0. Texts with
 different adapters, or none, so share a batch and a plan.
 
-Files are GGUF as llama.cpp's converter writes them: `general.type` "adapter", `adapter.type` "lora",
-`adapter.lora.alpha`, and for each matrix NAME the tensors NAME.lora_a [rank, n_in] and NAME.lora_b
-[n_out, rank].
+Files are GGUF as llama.cpp's converter writes them: `general.type` "adapter", `adapter.type`
+"lora", `adapter.lora.alpha`, and for each matrix NAME the tensors NAME.lora_a [rank, n_in] and
+NAME.lora_b [n_out, rank].
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ def _listed(files: AdapterFiles) -> list[tuple[str, Path, float]]:
     given: Any = [files] if isinstance(files, str | os.PathLike) else files
     if not isinstance(given, Mapping | Sequence) or not given:
         raise ArgumentError(
-            f"adapters is {files!r:.60}; it must be a file, a list of files or of (file, scale), or "
-            "a mapping of names to these"
+            f"adapters is {files!r:.60}; it must be a file, a list of files or of (file, scale), "
+            "or a mapping of names to these"
         )
     named = given.items() if isinstance(given, Mapping) else [(None, entry) for entry in given]
     listed = []
@@ -180,8 +180,8 @@ def _read(file: GGUFFile, name: str, scale: float, architecture: str, weights: W
         raise FormatError(f"the adapter is of type {how}; weft reads those of type lora")
     if file.architecture != architecture:
         raise FormatError(
-            f"the adapter is for architecture {file.architecture}, the model is {architecture}; use "
-            "the model that it was trained on"
+            f"the adapter is for architecture {file.architecture}, the model is {architecture}; "
+            "use the model that it was trained on"
         )
     alpha = meta.get_float("adapter.lora.alpha")
     if not math.isfinite(alpha):
@@ -202,9 +202,9 @@ def _read(file: GGUFFile, name: str, scale: float, architecture: str, weights: W
 
 
 def _pair(file: GGUFFile, matrix: str, alpha: float, weights: Weights) -> tuple[F32, F32]:
-    both = [file.tensors.get(f"{matrix}.{end}") for end in ("lora_a", "lora_b")]
-    if both[0] is None or both[1] is None:
-        there = "lora_a" if both[1] is None else "lora_b"
+    a, b = (file.tensors.get(f"{matrix}.{end}") for end in ("lora_a", "lora_b"))
+    if a is None or b is None:
+        there = "lora_a" if b is None else "lora_b"
         raise FormatError(f"{matrix} has a .{there} only; convert the adapter again")
     if matrix == "token_embd.weight":
         raise FormatError(f"it changes {matrix}, which weft cannot yet; merge it into the model")
@@ -214,7 +214,6 @@ def _pair(file: GGUFFile, matrix: str, alpha: float, weights: Weights) -> tuple[
             "trained on"
         )
     base = weights[matrix].ne
-    a, b = both
     if base[2] != 1 or a.ne[2] != 1 or b.ne[2] != 1:
         raise FormatError(
             f"it changes {matrix}, the matrices of experts, which weft cannot yet; merge it into "

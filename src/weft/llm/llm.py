@@ -99,8 +99,8 @@ class LLM:
         `drafting` guesses tokens and checks several at once, which makes repetitive texts faster
         and changes none of them (see `weft.llm.drafting`); None: it does not.
 
-        `adapters` are GGUF files of LoRA adapters: one, a list, or a mapping of names to files, each
-        alone or as (file, scale). Texts use all, unless `generate` names those of the text.
+        `adapters` are GGUF files of LoRA adapters: one, a list, or a mapping of names to files,
+        each alone or as (file, scale). Texts use all, unless `generate` names those of the text.
 
         `mmproj` is the GGUF file of the model's tower, for images in messages (see `chat`).
 

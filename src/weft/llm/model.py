@@ -58,8 +58,7 @@ class Model:
         if adapters is not None:
             if self.config.recurrent is not None:
                 raise FormatError(
-                    f"{file.path}: adapters of recurrent models cannot be used yet; merge them into "
-                    "the model"
+                    f"{file.path}: a recurrent model cannot use adapters yet; merge them into it"
                 )
             self.adapters = open_adapters(adapters, file.architecture, self.weights)
             self.weights = self.weights.joined(self.adapters.leaves())
@@ -172,6 +171,8 @@ class Model:
             scales = G.input("adapter_scales", (n_tokens, self.adapters.n_rows), "f32")
             weights = weights.joined({}, (scales, common.wanted(step, scales)))
         out = self.architecture.forward(step, weights)
+        if self.adapters is not None:
+            _require_all(out, [leaf for leaf in weights.values() if leaf.name.endswith(".lora_b")])
         if not embeddings:
             return G.Graph(out.as_output("logits"), *step.writes)
         return G.Graph(_find(out, "result_norm").as_output("embeddings"), *step.writes)
@@ -202,6 +203,17 @@ class Model:
         mode = self.architecture.rope_mode
         shifted = common.shift_keys(self.config, self.weights, cache, mode, shift, small)
         return G.Graph(*shifted) if shifted else None
+
+
+def _require_all(out: Tensor, leaves: list[Tensor]) -> None:
+    """Raises FormatError if `out` does not depend on one of `leaves` of adapters."""
+    used = set(G.Graph(out).leaves)
+    for leaf in leaves:
+        if leaf not in used:
+            raise FormatError(
+                f"an adapter changes {leaf.name.removesuffix('.lora_b')}, which this architecture "
+                "uses in a way of its own; merge the adapter into the model"
+            )
 
 
 def _find(out: Tensor, name: str) -> Tensor:

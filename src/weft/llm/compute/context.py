@@ -481,7 +481,7 @@ class Context(Sequences):
         load_state(self.model.config, self.cache, data, seq, self._adapters(seq))
 
     def _adapters(self, seq: int | None) -> str:
-        """Tells the adapters of sequence `seq` (None: of all) from others; empty: there are none."""
+        """Tells the adapters of sequence `seq` (None: all) from others; empty: there are none."""
         adapters, rows = self.model.adapters, self.cache.adapters
         if adapters is None or rows is None:
             return ""
