@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from weft.lazy import imported_when_used
 
 if TYPE_CHECKING:
-    from weft.llm.adapters import AdapterFiles, Adapters, Chosen
+    from weft.llm.adapters import Adapter, AdapterFiles, Adapters, Chosen
     from weft.llm.cache.kv_cache import KVCache
     from weft.llm.chat.template import ChatTemplate, Message
     from weft.llm.compute.batch import Batch, Outputs
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "Adapter",
     "AdapterFiles",
     "Adapters",
     "Batch",
@@ -98,7 +99,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "weft.llm.adapters": ("AdapterFiles", "Adapters", "Chosen"),
+    "weft.llm.adapters": ("Adapter", "AdapterFiles", "Adapters", "Chosen"),
     "weft.llm.cache.kv_cache": ("KVCache",),
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),
