@@ -31,6 +31,13 @@ GEMMA3 = LAYER | {
     "post_feedforward_layernorm": "post_ffw_norm", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
 }  # fmt: skip
+MERGER = {
+    "visual.merger.norm.": "v.post_ln.", "visual.merger.linear_fc1.": "mm.0.",
+    "visual.merger.linear_fc2.": "mm.2.",
+    "visual.deepstack_merger_list.0.linear_": "v.deepstack.0.",
+    "visual.deepstack_merger_list.1.linear_": "v.deepstack.1.",
+    "visual.deepstack_merger_list.": "v.deepstack.",
+}  # fmt: skip
 OUTER = {"embed_tokens": "token_embd", "norm": "output_norm"}
 Tensors = dict[str, NDArray[np.float32]]
 MEAN, STD = [0.5, 0.4, 0.6], [0.3, 0.2, 0.25]
@@ -79,12 +86,16 @@ def tower_tensors(model: Any, n_layer: int) -> Tensors:
             name = name.replace("vision_tower.", "vision_tower.vision_model.")
         name = name.replace("projection_weight", "projection.weight")
         array = p.detach().numpy().astype(np.float32)
-        if "patch_embed.proj" in name:  # two frames
+        if name.endswith("patch_embed.proj.weight"):  # two frames
             for i, kind in enumerate(("weight", "weight.1")):
                 out[f"v.patch_embd.{kind}"] = np.ascontiguousarray(array[:, :, i])
             continue
         parts = {name: array}
-        if ".qkv." in name:
+        moved = next((old for old in MERGER if name.startswith(old)), None)
+        if moved is not None:
+            out[name.replace(moved, MERGER[moved])] = array
+            continue
+        if ".qkv." in name and "linear_fc1" not in str(model):
             each = np.split(array, 3)
             parts = {name.replace("qkv", x): y for x, y in zip("qkv", each, strict=True)}
         for part, values in parts.items():
@@ -144,8 +155,8 @@ def gemma3(folder: Path) -> tuple[Any, Path, Path]:
     return model, text, tower
 
 
-def qwen(folder: Path, newer: bool) -> tuple[Any, Path, Path]:
-    """Qwen2-VL, or Qwen2.5-VL, whose windows have 2 by 2 rows; as `gemma3`."""
+def qwen(folder: Path, kind: str) -> tuple[Any, Path, Path]:
+    """Qwen2-VL, Qwen2.5-VL, whose windows have 2 by 2 rows, or Qwen3-VL; as `gemma3`."""
     import transformers
 
     rope = {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [2, 1, 1]}
@@ -153,7 +164,14 @@ def qwen(folder: Path, newer: bool) -> tuple[Any, Path, Path]:
     ids = {"image_token_id": IMAGE, "video_token_id": IMAGE - 1, "vision_start_token_id": IMAGE - 2,
            "vision_end_token_id": IMAGE - 3, "attn_implementation": "eager"}  # fmt: skip
     shape = {"depth": 4, "num_heads": 2, "patch_size": 28}
-    if newer:
+    if kind == "qwen3vl":
+        text["rope_parameters"] = rope | {"mrope_interleaved": True}
+        config = transformers.Qwen3VLConfig(text_config=text, vision_config=shape | {
+            "hidden_size": 16, "out_hidden_size": 32, "intermediate_size": 24,
+            "num_position_embeddings": 25, "deepstack_visual_indexes": [0, 1],
+        }, **ids)  # fmt: skip
+        model = randomised(transformers.Qwen3VLForConditionalGeneration(config))
+    elif kind == "qwen2.5vl":
         config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=shape | {
             "hidden_size": 16, "out_hidden_size": 32, "intermediate_size": 24,
             "fullatt_block_indexes": [1, 3],
@@ -164,18 +182,23 @@ def qwen(folder: Path, newer: bool) -> tuple[Any, Path, Path]:
             "embed_dim": 16, "hidden_size": 32, "mlp_ratio": 2,
         }, **ids)  # fmt: skip
         model = randomised(transformers.Qwen2VLForConditionalGeneration(config))
-    keys = keys_of("qwen2vl", {
+    third = kind == "qwen3vl"
+    deep: dict[str, object] = {"n_deepstack_layers": 2} if third else {}
+    keys = keys_of("qwen3vl" if third else "qwen2vl", deep | {
+        "attention.key_length": 8, "attention.value_length": 8,
         "context_length": 128, "block_count": 3, "embedding_length": 32, "rope.freq_base": 1000.0,
         "rope.dimension_sections": np.array([2, 1, 1, 0], np.int32), "rope.dimension_count": 8,
     })  # fmt: skip
-    path = write_model(folder / "text.gguf", keys, text_tensors(model, LAYER))
+    norms = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+    path = write_model(folder / "text.gguf", keys, text_tensors(model, LAYER | norms))
     tower = write_tower(
-        folder / "mmproj.gguf", "qwen2.5vl_merger" if newer else "qwen2vl_merger",
-        tower_tensors(model, 4),
-        **{"clip.use_silu": newer, "clip.vision.image_size": 560, "clip.vision.patch_size": 28,
+        folder / "mmproj.gguf", f"{kind}_merger", tower_tensors(model, 4),
+        **{"clip.use_silu": kind == "qwen2.5vl", "clip.use_gelu": third,
+           "clip.vision.image_size": 5 * 28 if third else 560, "clip.vision.patch_size": 28,
            "clip.vision.embedding_length": 16, "clip.vision.feed_forward_length": 24,
            "clip.vision.block_count": 4, "clip.vision.attention.head_count": 2,
            "clip.vision.projection_dim": 32}
-        | ({"clip.vision.n_wa_pattern": 2} if newer else {}),
+        | ({"clip.vision.n_wa_pattern": 2} if kind == "qwen2.5vl" else {})
+        | ({"clip.vision.is_deepstack_layers": np.array([1, 1, 0, 0], np.bool_)} if third else {}),
     )  # fmt: skip
     return model, path, tower

@@ -271,6 +271,8 @@ class ModelConfig:
     2^-(alibi_bias / heads); 0: none."""
     rope_sections: tuple[int, ...] = ()
     """Pairs of a head that rotate by time, height and width in images (M-RoPE); empty: none."""
+    n_deepstack: int = 0
+    """First layers behind which a part of an image's row is added (DeepStack, arXiv 2406.04334)."""
     n_positions: int = 0
     """Number of learned positions; 0: there are none."""
     clamp_qkv: float = 0.0
@@ -335,6 +337,11 @@ class ModelConfig:
     def without_rope(self) -> ModelConfig:
         """The same config without rotary embedding."""
         return replace(self, rope=replace(self.rope, n_dims=0), ropes=())
+
+    @property
+    def row_width(self) -> int:
+        """Numbers of a row that stands in place of a token."""
+        return self.n_embd * (1 + self.n_deepstack)
 
     def n_head(self, il: int = 0) -> int:
         """The number of query heads of layer `il`."""

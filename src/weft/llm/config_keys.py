@@ -92,6 +92,7 @@ class Keys:
             hidden_act=self.file.get_str(f"{self.arch}.hidden_activation", ""),
             n_token_types=self.file.get_int("tokenizer.ggml.token_type_count", 0),
             rope_sections=self.sections(),
+            n_deepstack=self.count("n_deepstack_layers", 0, least=0, most=max(n_layer - 1, 0)),
             parallel_residual=self.flag("use_parallel_residual", True),
         )
 

@@ -152,7 +152,7 @@ class Model:
             config=self.config,
             cache=cache,
             tokens=G.input("tokens", (n_tokens,), "i32"),
-            embd=G.input("embd", (n_tokens, self.config.n_embd), "f32") if rows_in else None,
+            embd=G.input("embd", (n_tokens, self.config.row_width), "f32") if rows_in else None,
             positions=G.input("positions", (4 * n_tokens if planes else n_tokens,), "i32"),
             cells=G.input("cells", (n_tokens,), "i64"),
             mask=G.input("mask", (n_tokens, n_kv), "f16"),

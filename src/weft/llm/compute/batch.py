@@ -149,7 +149,8 @@ def _tokens(batch: Batch, config: ModelConfig, known: Container[int]) -> NDArray
     if batch.embeddings is not None:
         if batch.tokens is not None:
             raise ContextError("a batch has tokens or embeddings, not both")
-        return _rows(batch.embeddings, config.n_embd)
+        rows = _rows(batch.embeddings, config.n_embd)
+        return np.pad(rows, ((0, 0), (0, config.row_width - config.n_embd)))
     ids = np.atleast_1d(np.asarray(batch.tokens))
     if ids.ndim != 1 or len(ids) == 0 or ids.dtype.kind not in "iu":
         raise ContextError("tokens must be a list of at least one token id")

@@ -96,7 +96,7 @@ class Context(Sequences):
         self.pooling: Pooling = model.config.pooling if pooling is None else pooling
         """The default pooling of `embed`."""
         self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
-        self.input_rows = InputRows(model.config.n_vocab, model.config.n_embd)
+        self.input_rows = InputRows(model.config.n_vocab, model.config.row_width)
         """Rows of images, which ids beyond the vocabulary stand for."""
         self._eval: TensorCallback | None = None
         self._use(loaded)

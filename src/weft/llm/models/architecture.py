@@ -87,6 +87,8 @@ class Architecture:
         x = self.embed(step, w)
         for il in range(step.config.n_layer):
             x = self.block(step, w, il, x).named(f"l_out-{il}")
+            if step.embd is not None and il < step.config.n_deepstack:
+                x = G.add(x, common.deepstack(step, il + 1))
         return self.logits(step, w, x)
 
     def embed(self, step: Step, w: Weights) -> Tensor:

@@ -69,10 +69,21 @@ def embed(step: Step, w: Weights) -> Tensor:
     """The embeddings of the tokens, times the model's scale if it has one, or the rows given in
     place of tokens: [n_embd, n_tokens]."""
     if step.embd is not None:
-        return step.embd
+        return deepstack(step, 0)
     x = G.get_rows(w["token_embd.weight"], step.tokens)
     scale = step.config.embedding_scale
     return (G.scale(x, scale) if scale else x).named("embd")
+
+
+def deepstack(step: Step, part: int) -> Tensor:
+    """A part [n_embd, n_tokens] of the rows given in place of tokens: 0 is the input, the others
+    are added behind the first layers."""
+    embd, n = step.embd, step.config.n_embd
+    assert embd is not None
+    if not step.config.n_deepstack:
+        return embd
+    start = part * n * embd.dtype.bytes
+    return G.cont(G.view_2d(embd, n, embd.ne[1], embd.nb[1], start))
 
 
 def add_positions(step: Step, w: Weights, x: Tensor) -> Tensor:

@@ -43,11 +43,11 @@ _DENSE = Architecture(
 )
 _MIXTURE = replace(_DENSE, configure=configure_experts)
 
-# text has three equal positions per token (M-RoPE), and nothing to add to the first layers' outputs
+# text has three equal positions per token (M-RoPE); rows of images have parts for the first layers
 ARCHITECTURES = {
     "mellum": replace(_MIXTURE, configure=configure_windows),
     "qwen3": _DENSE,
     "qwen3moe": _MIXTURE,
-    "qwen3vl": _DENSE,
-    "qwen3vlmoe": _MIXTURE,
+    "qwen3vl": replace(_DENSE, image_rope=RopeMode.IMROPE),
+    "qwen3vlmoe": replace(_MIXTURE, image_rope=RopeMode.IMROPE),
 }

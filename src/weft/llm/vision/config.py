@@ -37,6 +37,8 @@ class TowerConfig:
     """Patches of each side of a square that becomes one row."""
     full_every: int = 0
     """One layer of so many sees the whole image, the others windows; 0: all see it."""
+    deepstack: tuple[int, ...] = ()
+    """Layers whose outputs become further parts of a row."""
     least_pixels: int = 0
     most_pixels: int = 0
     """Of an image in its own proportions, if the file says; 0: it does not."""
@@ -87,9 +89,17 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         act="silu" if keys.flag("use_silu", False) else act,
         merge=keys.count("vision.projector.scale_factor", merge, most=size // patch),
         full_every=keys.count("vision.n_wa_pattern", 0, least=0),
+        deepstack=_deepstack(file),
         least_pixels=keys.count("vision.image_min_pixels", 0, least=0),
         most_pixels=keys.count("vision.image_max_pixels", 0, least=0),
     )
+
+
+def _deepstack(file: GGUFFile) -> tuple[int, ...]:
+    key = "clip.vision.is_deepstack_layers"
+    if key not in file.metadata:
+        return ()
+    return tuple(np.flatnonzero(file.get_array(key)).tolist())
 
 
 def _width(file: GGUFFile, keys: Keys) -> int:

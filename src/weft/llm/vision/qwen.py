@@ -76,21 +76,11 @@ def inputs(c: TowerConfig) -> dict[str, Tensor]:
 def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor], *, gated: bool) -> Tensor:
     """Rows [n_out, n] of an image."""
     patches, n = inputs["patches"], inputs["patches"].ne[1]
-    # the two frames of a moment are the same image
-    kernels = (w["v.patch_embd.weight"], w["v.patch_embd.weight.1"])
-    first, second = (
-        G.mul_mat(G.reshape(kernel, c.patch_values, c.n_embd), patches) for kernel in kernels
-    )
-    x = G.add(first, second)
+    x = embed_frames(c, w, patches)
     d = c.n_embd // c.n_head
 
     def normed(layer: Weights, name: str, x: Tensor) -> Tensor:
         return common.norm(layer, name, x, c.eps) if gated else blocks.layer_norm(c, layer, name, x)
-
-    def rotated(x: Tensor) -> Tensor:
-        return G.rope(
-            x, inputs["positions"], mode=G.RopeMode.VISION, n_dims=d // 2, sections=(d // 4,) * 4
-        )
 
     for il in range(c.n_layer):
         layer = Weights(dict(w), f"v.blk.{il}.")
@@ -99,7 +89,7 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor], *, gated: 
             G.reshape(common.linear(layer, f"attn_{name}", y), d, c.n_head, n) for name in "qkv"
         )
         mask = inputs["mask"] if c.full_every and (il + 1) % c.full_every else None
-        y = blocks.attention(c, rotated(q), rotated(k), v, mask)
+        y = attention(c, q, k, v, inputs, mask)
         x = G.add(x, common.linear(layer, "attn_out", y))
         y = normed(layer, "ln2", x)
         up = common.linear(layer, "ffn_up", y)
@@ -114,6 +104,31 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor], *, gated: 
     assert n_rows is not None  # the inputs have whole squares
     x = G.reshape(x, c.n_embd * unit, n_rows)
     return common.linear(w, "mm.2", G.gelu_erf(common.linear(w, "mm.0", x)))
+
+
+def embed_frames(c: TowerConfig, w: Weights, patches: Tensor) -> Tensor:
+    """Rows [n_embd, n_patches] of patches; the two frames of a moment are the same image."""
+    kernels = (w["v.patch_embd.weight"], w["v.patch_embd.weight.1"])
+    first, second = (
+        G.mul_mat(G.reshape(kernel, c.patch_values, c.n_embd), patches) for kernel in kernels
+    )
+    return G.add(first, second)
+
+
+def attention(
+    c: TowerConfig,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Mapping[str, Tensor],
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Attention of q, k and v [d, n_head, n], rotated by height and width."""
+    d, at = c.n_embd // c.n_head, inputs["positions"]
+    q, k = (
+        G.rope(x, at, mode=G.RopeMode.VISION, n_dims=d // 2, sections=(d // 4,) * 4) for x in (q, k)
+    )
+    return blocks.attention(c, q, k, v, mask)
 
 
 def size_of(c: TowerConfig, height: int, width: int) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from weft.llm.vision.config import projector_of, read_tower_config
 from weft.llm.vision.family import Family
 from weft.llm.vision.gemma3 import GEMMA3
 from weft.llm.vision.qwen import QWEN2VL, QWEN25VL
+from weft.llm.vision.qwen3 import QWEN3VL
 from weft.llm.weights import Weights, load_weights
 
 __all__ = ["FAMILIES", "Tower"]
@@ -21,6 +22,7 @@ FAMILIES: Mapping[str, Family] = {
     "gemma3": GEMMA3,
     "qwen2vl_merger": QWEN2VL,
     "qwen2.5vl_merger": QWEN25VL,
+    "qwen3vl_merger": QWEN3VL,
 }
 """The kinds of towers, by `clip.projector_type`."""
 

@@ -1,0 +1,140 @@
+"""The tower of Qwen3-VL (arXiv 2511.21631): Qwen2-VL's, with learned positions beside the rotary
+ones, interpolated for the size of an image. The outputs of some layers become further parts of a
+row, which the decoder adds behind its first layers (DeepStack, arXiv 2406.04334)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft import graph as G
+from weft.graph.size import Size, exact_div
+from weft.graph.tensor import Tensor
+from weft.llm.models import common
+from weft.llm.vision import blocks, qwen
+from weft.llm.vision.config import TowerConfig
+from weft.llm.vision.family import Family
+from weft.llm.vision.pictures import Pixels
+from weft.llm.weights import Row, Weights, maybe, need
+
+__all__ = ["QWEN3VL"]
+
+
+def rows(c: TowerConfig) -> Iterator[Row]:
+    """The tensors of a file."""
+    yield from blocks.patch_rows(c)
+    yield need("v.patch_embd.weight.1", c.patch_size, c.patch_size, 3, c.n_embd)
+    yield need("v.position_embd.weight", c.n_embd, c.side**2)
+    wide = c.n_embd * c.merge**2
+    for il in range(c.n_layer):
+        at = f"v.blk.{il}"
+        for row in blocks.block_rows(c, il):
+            if not row.name.startswith((f"{at}.attn_q", f"{at}.attn_k", f"{at}.attn_v")):
+                yield row
+        yield need(f"{at}.attn_qkv.weight", c.n_embd, 3 * c.n_embd)
+        yield maybe(f"{at}.attn_qkv.bias", 3 * c.n_embd)
+        if il in c.deepstack:
+            yield from _merger_rows(f"v.deepstack.{il}", ("fc1", "fc2"), wide, c.n_out)
+            yield need(f"v.deepstack.{il}.norm.weight", wide)
+            yield need(f"v.deepstack.{il}.norm.bias", wide)
+    yield need("v.post_ln.weight", c.n_embd)
+    yield need("v.post_ln.bias", c.n_embd)
+    yield from _merger_rows("mm", ("0", "2"), wide, c.n_out)
+
+
+def _merger_rows(at: str, names: tuple[str, str], wide: int, n_out: int) -> Iterator[Row]:
+    for name, n in zip(names, (wide, n_out), strict=True):
+        yield need(f"{at}.{name}.weight", wide, n)
+        yield maybe(f"{at}.{name}.bias", n)
+
+
+def inputs(c: TowerConfig) -> dict[str, Tensor]:
+    """Qwen2-VL's, and for each patch four learned positions and their shares."""
+    out = qwen.inputs(c)
+    n = out["patches"].ne[1]
+    for i in range(4):
+        out[f"corner_{i}"] = G.input(f"corner_{i}", (n,), "i32")
+        out[f"share_{i}"] = G.input(f"share_{i}", (n, 1), "f32")
+    return out
+
+
+def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Rows [n_out * (1 + deepstack layers), n] of an image."""
+    n = inputs["patches"].ne[1]
+    x = G.add(qwen.embed_frames(c, w, inputs["patches"]), w["v.patch_embd.bias"])
+    for i in range(4):
+        learned = G.get_rows(w["v.position_embd.weight"], inputs[f"corner_{i}"])
+        x = G.add(x, G.mul(learned, inputs[f"share_{i}"]))
+    n_rows = exact_div(n, c.merge**2)
+    assert n_rows is not None  # the inputs have whole squares
+    parts = []
+    for il in range(c.n_layer):
+        layer = Weights(dict(w), f"v.blk.{il}.")
+        y = common.linear(layer, "attn_qkv", blocks.layer_norm(c, layer, "ln1", x))
+        y = qwen.attention(c, *_split(c, y, n), inputs)
+        x = G.add(x, common.linear(layer, "attn_out", y))
+        y = common.linear(layer, "ffn_up", blocks.layer_norm(c, layer, "ln2", x))
+        x = G.add(x, common.linear(layer, "ffn_down", blocks.ACT[c.act](y)))
+        x = x.named(f"v.l_out-{il}")
+        if il in c.deepstack:
+            deep = Weights(dict(w), f"v.deepstack.{il}.")
+            y = blocks.layer_norm(c, deep, "norm", _merged(c, x, n_rows))
+            parts.append(_two(deep, ("fc1", "fc2"), y))
+    y = _merged(c, blocks.layer_norm(c, w, "v.post_ln", x), n_rows)
+    out = _two(w, ("mm.0", "mm.2"), y)
+    for part in parts:
+        out = G.concat(out, part, 0)
+    return out
+
+
+def _split(c: TowerConfig, y: Tensor, n: Size) -> tuple[Tensor, Tensor, Tensor]:
+    d, size = c.n_embd // c.n_head, y.dtype.bytes
+    q, k, v = (
+        G.view_3d(y, d, c.n_head, n, d * size, y.nb[1], part * c.n_embd * size) for part in range(3)
+    )
+    return q, k, v
+
+
+def _merged(c: TowerConfig, x: Tensor, n_rows: Size) -> Tensor:
+    return G.reshape(x, c.n_embd * c.merge**2, n_rows)
+
+
+def _two(w: Weights, names: tuple[str, str], x: Tensor) -> Tensor:
+    return common.linear(w, names[1], G.gelu_erf(common.linear(w, names[0], x)))
+
+
+def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
+    """The values of the inputs."""
+    out = qwen.values(c, pixels)
+    n = len(out["patches"])
+    side = c.side
+    ends = [edge // c.patch_size for edge in pixels.shape[:2]]
+    taps = []
+    for places, end in zip((out["positions"][:n], out["positions"][n : 2 * n]), ends, strict=True):
+        # the first and the last patch have the first and the last learned position
+        at = places.astype(np.float32) * np.float32(side - 1) / np.float32(max(end - 1, 1))
+        low = np.floor(at).astype(np.int32)
+        share = at - low
+        taps.append([(low, 1 - share), (np.minimum(low + 1, side - 1), share)])
+    for i in range(4):
+        (y, share_y), (x, share_x) = taps[0][i // 2], taps[1][i % 2]
+        out[f"corner_{i}"] = y * side + x
+        out[f"share_{i}"] = (share_y * share_x)[:, None].astype(np.float32)
+    return out
+
+
+QWEN3VL = Family(
+    rows=rows,
+    inputs=inputs,
+    forward=forward,
+    sized=qwen.sized,
+    values=values,
+    n_rows=qwen.n_rows,
+    merge=2,
+    before="<|vision_start|>",
+    after="<|vision_end|>",
+    lines=True,
+)
