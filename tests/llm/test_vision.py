@@ -64,6 +64,7 @@ def close(got: NDArray[np.float32], want: Any) -> None:
 def test_gemma3_beside_transformers(made: tuple[Any, Path, Path], llm: LLM) -> None:
     """The image is longer than the window of two layers and sees itself both ways in the third."""
     model, pixels = made[0], picture()
+    assert "tower: mmproj.gguf on cpu, weights" in llm.explain(brief=True)
     values = pixel_values(pixels)
     features = model.get_image_features(values)
     close(llm.sight.rows(pixels), getattr(features, "pooler_output", features)[0])

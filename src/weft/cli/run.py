@@ -125,6 +125,8 @@ def run(
         dump.require_match()
     if not quiet:
         _show_plan(model, llm, verbose)
+        if mmproj is not None:
+            say(llm.sight.about())
         if verbose:
             _show_tokens(llm, start)
     waiting = PromptProgress()

@@ -174,7 +174,9 @@ class LLM:
         a number of tokens that no batch has."""
         context = self.context
         lines = placement_lines(context.plan, tokens=tokens, width=width, nodes=not brief)
-        return "\n".join([*lines, "", *memory_lines(context.plan, context.memory.scratch)])
+        tower = [] if self._sight is None else [self._sight.about()]
+        memory = memory_lines(context.plan, context.memory.scratch)
+        return "\n".join([*lines, "", *memory, *tower])
 
     def __repr__(self) -> str:
         if self._loaded is None:

@@ -17,6 +17,7 @@ from weft.llm.compute.context import Context
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.vision.pictures import open_picture, pillow
 from weft.llm.vision.tower import Tower
+from weft.tables import size_text
 
 __all__ = ["Sight"]
 
@@ -71,6 +72,17 @@ class Sight:
         pixels = open_picture(picture)
         with self._lock:
             return self._rows(self.tower.family.sized(self.tower.config, pixels))
+
+    def about(self) -> str:
+        """A line with the tower's devices and bytes, which come beside those of the context."""
+        program = lower_plan(self.plan)
+        compute = sum(spec.size for spec in program.buffers if spec.kind == "arena")
+        names = ", ".join(dict.fromkeys(split.device for split in program.splits))
+        weights = size_text(self.tower.weights.nbytes)
+        return (
+            f"tower: {self.tower.file.path.name} on {names}, weights {weights}, compute "
+            f"{size_text(compute)}"
+        )
 
     def _rows(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         if self._session is None:
