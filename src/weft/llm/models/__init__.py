@@ -27,6 +27,7 @@ _FILES = {
     "deepseek": ("bailingmoe", "deepseek"),
     "deepseek2": ("deepseek2",),
     "deepseek32": ("deepseek32", "glm-dsa"),
+    "delta": ("qwen3next", "qwen35", "qwen35moe"),
     "dots1": ("dots1",),
     "encoders": ("eurobert", "gemma-embedding", "llama-embed", "modern-bert", "neo-bert"),
     "ernie": ("ernie4_5", "ernie4_5-moe"),

@@ -35,6 +35,11 @@ _FILES = {
         "deepseek2": "DeepseekV2ForCausalLM DeepseekV3ForCausalLM",
         "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
     },
+    "delta": {
+        "qwen3next": "Qwen3NextForCausalLM",
+        "qwen35": "Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration",
+        "qwen35moe": "Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration",
+    },
     "encoders": {
         "modern-bert": "ModernBertModel ModernBertForMaskedLM ModernBertForSequenceClassification",
         "eurobert": "EuroBertModel JinaEmbeddingsV5Model",

@@ -1,0 +1,158 @@
+"""Qwen3-Next and Qwen3.5, whose layers are gated delta nets and attention in turn."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.families.qwen import expert_keys, split_experts
+from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.keys import Pairs, common_keys
+from weft.frontends.hf.safetensors import open_shards
+from weft.frontends.hf.values import Values
+
+__all__ = ["FAMILIES"]
+
+Floats = NDArray[np.float32]
+_DRAFT = {
+    "fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm",
+    "norm": "shared_head.norm",
+}  # fmt: skip
+
+
+def _n_draft(c: Config) -> int:
+    """Layers that predict the token after the next; older folders have them unannounced."""
+    n = c.first("mtp_num_hidden_layers")
+    if n:
+        return int(n)
+    found = (re.match(r"(?:model\.)?mtp\.layers\.(\d+)\.", name) for name in open_shards(c.folder))
+    return max((int(m[1]) + 1 for m in found if m), default=0)
+
+
+def _common(c: Config) -> Pairs:
+    for key, value in common_keys(c):
+        yield key, c.n_layer + _n_draft(c) if key == "block_count" else value
+
+
+def _keys(c: Config) -> Pairs:
+    yield from expert_keys(c)
+    yield "ssm.conv_kernel", c["linear_conv_kernel_dim"]
+    yield "ssm.state_size", c["linear_key_head_dim"]
+    yield "ssm.group_count", c["linear_num_key_heads"]
+    yield "ssm.time_step_rank", c["linear_num_value_heads"]
+    yield "ssm.inner_size", c["linear_value_head_dim"] * c["linear_num_value_heads"]
+    kinds = c.get("layer_types")
+    if kinds:
+        recurrent = [kind == "linear_attention" for kind in kinds]
+        yield "attention.recurrent_layers", recurrent + [False] * _n_draft(c)
+    yield "full_attention_interval", c.get("full_attention_interval", 4)
+    part = c.rope.get("partial_rotary_factor", 0.25)
+    yield "rope.dimension_count", int(c.head_dim * part)
+    if _n_draft(c):
+        yield "nextn_predict_layers", _n_draft(c)
+
+
+def _keys35(c: Config) -> Pairs:
+    yield from _keys(c)
+    if "mrope_section" not in c.rope:
+        yield "rope.dimension_sections", [11, 11, 10, 0]
+
+
+def _change(c: Config, name: str, values: Values) -> Named:
+    name = _draft_name(c, name.removeprefix("model.") if name.startswith("model.mtp.") else name)
+    if name.endswith(".A_log"):  # decays are kept as logarithms
+        values = values.through(lambda x: -np.exp(x.astype(np.float64)).astype(np.float32))
+    elif name.endswith(".dt_bias"):
+        name = name.replace(".dt_bias", ".dt_proj.bias")
+    elif "conv1d" in name:  # one filter per channel: [n, 1, width]
+        values = values.reshaped(values.shape[0], values.shape[-1])
+    elif name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+        values = values.through(lambda x: x + 1)
+    if "in_proj_qkvz" not in name:
+        yield from split_experts(c, name, values)
+        return
+    sizes = _sizes(c)
+    blk = re.sub(r".*layers\.(\d+)\..*", r"=blk.\1", name)
+    n_k, d_k, each, _ = sizes
+    rows = (2 * d_k * n_k + each * n_k, each * n_k)
+
+    def parts(x: Floats) -> list[Floats]:
+        """Queries, keys, values and gates of all heads; the folder has the four of a head."""
+        heads = x.reshape(n_k, -1, x.shape[-1])
+        cut = np.split(heads, np.cumsum((d_k, d_k, each)), axis=1)
+        return [part.reshape(-1, x.shape[-1]) for part in cut]
+
+    width = values.shape[-1]
+    yield (
+        f"{blk}.attn_qkv.weight",
+        values.through(lambda x: np.concatenate(parts(x)[:3]), (rows[0], width)),
+    )
+    yield f"{blk}.attn_gate.weight", values.through(lambda x: parts(x)[3], (rows[1], width))
+
+
+def _sizes(c: Config) -> tuple[int, int, int, int]:
+    """Key heads, the size of one, the rows of values for one, value heads for one."""
+    n_k, n_v = c["linear_num_key_heads"], c["linear_num_value_heads"]
+    return n_k, c["linear_key_head_dim"], n_v // n_k * c["linear_value_head_dim"], n_v // n_k
+
+
+def _draft_name(c: Config, name: str) -> str:
+    if not name.startswith("mtp."):
+        return name
+    layer = re.match(r"mtp\.layers\.(\d+)\.(.+)", name)
+    if layer:
+        return f"model.layers.{c.n_layer + int(layer[1])}.{layer[2]}"
+    stem, _, kind = name.removeprefix("mtp.").rpartition(".")
+    return f"model.layers.{c.n_layer}.{_DRAFT.get(stem, stem)}.{kind}"
+
+
+def _in_turns(c: Config, name: str, values: Values) -> Named:
+    """Puts value heads that share a key head apart: first the first of each, then the second."""
+    n_k, d_k, _, r = _sizes(c)
+    if r > 1 and "linear_attn." in name:
+        values = _reordered(name, values, n_k, d_k, r)
+    yield from _change(c, name, values)
+
+
+def _reordered(name: str, values: Values, n_k: int, d_k: int, r: int) -> Values:
+    def turned(x: Floats, axis: int = 0) -> Floats:
+        n = x.shape[axis] // (n_k * r)
+        shape = (*x.shape[:axis], n_k, r, n, *x.shape[axis + 1 :])
+        return x.reshape(shape).swapaxes(axis, axis + 1).reshape(x.shape)
+
+    start = 2 * d_k * n_k
+    if ".in_proj_qkv." in name or ".conv1d" in name:
+        return values.through(lambda x: np.concatenate((x[:start], turned(x[start:]))))
+    if ".out_proj." in name:
+        return values.through(lambda x: turned(x, 1))
+    heads = (".in_proj_z.", ".in_proj_a.", ".in_proj_b.", ".A_log", ".dt_bias")
+    return values.through(turned) if any(part in name for part in heads) else values
+
+
+_NAMES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_ba": "ssm_ba", "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.in_proj_b": "ssm_beta", "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.dt_proj": "ssm_dt", "linear_attn.A_log": "ssm_a", "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
+    "eh_proj": "nextn.eh_proj", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm",
+    "embed_tokens": "nextn.embed_tokens", "shared_head.head": "nextn.shared_head_head",
+    "shared_head.norm": "nextn.shared_head_norm",
+}  # fmt: skip
+_DEFAULTS = {"rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+
+FAMILIES = {
+    "qwen3next": Family(
+        "qwen3next", _keys, common=_common, names=_NAMES, change=_change, defaults=_DEFAULTS
+    ),
+    "qwen35": Family(
+        "qwen35", _keys35, common=_common, names=_NAMES, change=_in_turns, defaults=_DEFAULTS
+    ),
+    "qwen35moe": Family(
+        "qwen35moe", _keys35, common=_common, names=_NAMES, change=_in_turns, defaults=_DEFAULTS
+    ),
+}

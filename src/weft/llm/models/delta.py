@@ -1,0 +1,210 @@
+"""Qwen3-Next (2025) and Qwen3.5 (2026): three of four layers are gated delta nets (arXiv
+2412.06464), the others attention whose output is gated by a part of the query projection.
+
+    q, k, v = silu(conv(qkv u))                     z = gate u
+    state = exp(g) state + beta (v - state k) k^T   y = state q / sqrt(d)
+    out(norm(y) silu(z))          g = A softplus(alpha u + dt),  beta = sigmoid(beta u)
+
+Queries and keys have unit length. In Qwen3-Next value heads that share a key head are neighbours;
+the files of Qwen3.5 have them in turns, as the op takes them. The feed-forward layer is a mixture
+with an expert that every token uses, or dense."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from weft import graph as G
+from weft.graph import RopeMode
+from weft.graph.tensor import Tensor
+from weft.llm.config import ModelConfig, RecurrentConfig
+from weft.llm.config_keys import Keys
+from weft.llm.models import common
+from weft.llm.models.architecture import Architecture
+from weft.llm.models.common import linear
+from weft.llm.models.experts import Experts
+from weft.llm.models.parts import EACH_HEAD, RMS, Attention, linear_rows
+from weft.llm.models.recurrence import convolve, require_recurrent
+from weft.llm.models.step import Step
+from weft.llm.weights import Row, Weights, maybe, need
+
+__all__ = ["ARCHITECTURES"]
+
+_EPS = 1e-6
+_SIZE = 4  # bytes of a float32
+
+
+def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the sizes of delta nets, and which layers are such."""
+    d, n_k = keys.count("ssm.state_size"), keys.count("ssm.group_count")
+    n_v, d_inner = keys.count("ssm.time_step_rank"), keys.count("ssm.inner_size")
+    if d_inner != d * n_v:
+        raise keys.bad("ssm.inner_size", d_inner, f"ssm.state_size x ssm.time_step_rank, {d * n_v}")
+    if n_v % n_k:
+        raise keys.bad("ssm.group_count", n_k, f"a divisor of {n_v} value heads")
+    r = RecurrentConfig(
+        layers=_layers(c, keys),
+        d_conv=keys.count("ssm.conv_kernel", least=2),
+        n_channels=2 * d * n_k + d_inner,
+        d_state=d,
+        n_head=n_v,
+        head_dim=d,
+        n_group=n_k,
+    )
+    heads_kv = tuple(0 if it else n for it, n in zip(r.layers, c.heads_kv, strict=True))
+    return replace(c, recurrent=r, heads_kv=heads_kv)
+
+
+def _layers(c: ModelConfig, keys: Keys) -> tuple[bool, ...]:
+    full = f"{c.arch}.attention.recurrent_layers"
+    if full in keys.file.metadata:
+        flags = np.asarray(keys.file.get_array(full))
+        if len(flags) >= c.n_layer:
+            return tuple(bool(flag) for flag in flags[: c.n_layer])
+    every = keys.count("full_attention_interval", 4)
+    return tuple((il + 1) % every != 0 for il in range(c.n_layer))
+
+
+class GatedAttention(Attention):
+    """Attention whose query projection has, for each head, the query and a gate of the output."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """The projections and the norms of heads."""
+        d, n_head = c.head_dim_k, c.n_head(il)
+        yield from linear_rows(f"blk.{il}.attn_q", c.n_embd, 2 * d * n_head)
+        yield from linear_rows(f"blk.{il}.attn_k", c.n_embd, c.n_embd_k(il))
+        yield from linear_rows(f"blk.{il}.attn_v", c.n_embd, c.n_embd_v(il))
+        yield from linear_rows(f"blk.{il}.attn_output", c.head_dim_v * n_head, c.n_embd)
+        yield from EACH_HEAD.rows(c, il)
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """Attention, from x [n_embd, n_tokens] to the same sizes."""
+        c, layer, n_tokens = step.config, w.layer(il), x.ne[1]
+        d, n_head, n_kv = c.head_dim_k, c.n_head(il), c.n_head_kv(il)
+        both = linear(layer, "attn_q", x)  # [2 d n_head, n_tokens]
+        q, gate = (_each(both, d, n_head, 2 * d, at) for at in (0, d))
+        k = G.reshape(linear(layer, "attn_k", x), d, n_kv, n_tokens)
+        v = G.reshape(linear(layer, "attn_v", x), c.head_dim_v, n_kv, n_tokens)
+        q, k, v = self.norm_heads(c, layer, q, k, v)
+        q, k = common.rope(step, w, q, il), common.rope(step, w, k, il)
+        y = common.attention(step, il, q, k, v)
+        y = G.mul(y, G.sigmoid(G.reshape(gate, d * n_head, n_tokens)))
+        return linear(layer, "attn_output", y)
+
+
+def _each(x: Tensor, n: int, n_head: int, stride: int, start: int) -> Tensor:
+    """The `n` elements of each head from `start` on, of x [stride n_head, n_tokens]."""
+    size = x.dtype.bytes
+    return G.cont(G.view_3d(x, n, n_head, x.ne[1], stride * size, x.nb[1], start * size))
+
+
+class DeltaOrAttention(GatedAttention):
+    """A gated delta net, or attention if the layer is not recurrent."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """The weights of the delta net or of attention."""
+        r = require_recurrent(c)
+        if not r.layers[il]:
+            yield from super().rows(c, il)
+            return
+        b = f"blk.{il}"
+        yield from linear_rows(f"{b}.attn_qkv", c.n_embd, r.n_channels)
+        yield from linear_rows(f"{b}.attn_gate", c.n_embd, r.d_inner)
+        yield need(f"{b}.ssm_conv1d.weight", r.d_conv, r.n_channels)
+        yield need(f"{b}.ssm_dt.bias", r.n_head)
+        yield need(f"{b}.ssm_a", r.n_head)
+        yield maybe(f"{b}.ssm_ba.weight", c.n_embd, 2 * r.n_head)
+        for name in ("beta", "alpha"):
+            yield need(f"{b}.ssm_{name}.weight", c.n_embd, r.n_head, unless=f"{b}.ssm_ba.weight")
+        yield need(f"{b}.ssm_norm.weight", r.head_dim)
+        yield from linear_rows(f"{b}.ssm_out", r.d_inner, c.n_embd)
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """The delta net or attention, from x [n_embd, n_tokens] to the same sizes."""
+        r = require_recurrent(step.config)
+        if not r.layers[il]:
+            return super().__call__(step, w, il, x)
+        layer, n_tokens, d = w.layer(il), x.ne[1], r.head_dim
+        grouped = "ssm_ba.weight" in layer
+        qkv = convolve(step, il, linear(layer, "attn_qkv", x), layer["ssm_conv1d.weight"])
+        qkv = G.silu(qkv)
+        n_k, stride = r.n_group, d
+        q, k = (_unit(_each(qkv, d, n_k, stride, at)) for at in (0, d * n_k))
+        v = _each(qkv, d, r.n_head, stride, 2 * d * n_k)
+        if grouped:
+            q, k = (_beside(t, r.n_head // n_k) for t in (q, k))
+        beta, alpha = _rates(step, layer, x)
+        g = G.mul(G.softplus(G.add(alpha, layer["ssm_dt.bias"])), layer["ssm_a"])
+        y = _delta(step, il, q, k, v, g, G.sigmoid(beta))  # [d, n_head, n_tokens]
+        z = G.reshape(linear(layer, "attn_gate", x), d, r.n_head, n_tokens)
+        y = G.mul(RMS(step.config, layer, "ssm_norm", y), G.silu(z))
+        return linear(layer, "ssm_out", G.reshape(y, r.d_inner, n_tokens))
+
+
+def _unit(x: Tensor) -> Tensor:
+    """The columns of x [d, ...], divided by their length."""
+    d = x.ne[0]
+    assert isinstance(d, int)
+    return G.scale(G.rms_norm(x, _EPS / d), 1.0 / math.sqrt(d))
+
+
+def _beside(x: Tensor, n: int) -> Tensor:
+    """Each head of x [d, n_head, n_tokens], `n` times beside itself."""
+    d, n_head, n_tokens, _ = x.ne
+    if n == 1:
+        return x
+    assert isinstance(d, int) and isinstance(n_head, int)
+    wide = G.repeat(G.reshape(x, d, 1, n_head, n_tokens), (d, n, n_head, n_tokens))
+    return G.reshape(wide, d, n * n_head, n_tokens)
+
+
+def _rates(step: Step, w: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What beta and the decay are computed from, [n_head, n_tokens] each."""
+    r = require_recurrent(step.config)
+    if "ssm_ba.weight" not in w:
+        return linear(w, "ssm_beta", x), linear(w, "ssm_alpha", x)
+    n = r.n_head // r.n_group  # for each key head, so many of one and then of the other
+    both = linear(w, "ssm_ba", x)
+    beta, alpha = (
+        G.reshape(_each(both, n, r.n_group, 2 * n, at), r.n_head, x.ne[1]) for at in (0, n)
+    )
+    return beta, alpha
+
+
+def _delta(step: Step, il: int, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
+    """Updates the states and reads them, for q, k, v [d, heads, n_tokens] and g, beta [n_head,
+    n_tokens]; returns [d, n_head, n_tokens]."""
+    r, n, n_seqs = require_recurrent(step.config), step.n_seq_tokens, step.n_seqs
+    assert step.slots is not None and step.cache.states is not None
+    d, n_tokens, table = r.head_dim, v.ne[2], step.cache.states.state[il]
+    state = G.reshape(G.get_rows(table, step.slots[0]), d, d, r.n_head, n_seqs)
+    q, k, v = (G.reshape(t, d, t.ne[1], n, n_seqs) for t in (q, k, v))
+    g, beta = (G.reshape(t, 1, r.n_head, n, n_seqs) for t in (g, beta))
+    both = G.gated_delta_net(q, k, v, g, beta, state)
+    at = r.d_inner * n_tokens * _SIZE
+    last = G.view_2d(both, r.state_size, n_seqs, r.state_size * _SIZE, at)
+    step.writes.append(G.set_rows(table, last, step.slots[1]))
+    y = G.view_2d(both, r.d_inner, n_tokens, r.d_inner * _SIZE, 0)
+    return G.reshape(y, d, r.n_head, n_tokens)
+
+
+def _architecture(feed_forward: Experts) -> Architecture:
+    return Architecture(
+        RopeMode.NEOX,
+        configure,
+        attention=DeltaOrAttention(EACH_HEAD),
+        feed_forward=feed_forward,
+        before=("attn_norm", "post_attention_norm"),
+    )
+
+
+_MIXTURE = _architecture(Experts(dense=None, shared="gated"))
+
+ARCHITECTURES = {
+    "qwen3next": _MIXTURE,
+    "qwen35": _architecture(Experts()),
+    "qwen35moe": _MIXTURE,
+}
