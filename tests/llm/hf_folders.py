@@ -53,6 +53,12 @@ HALF_ROPE = BOTH_ROPES | {"full_attention": PLAIN | {"partial_rotary_factor": 0.
 WINDOWS = {"sliding_window": 6, "num_hidden_layers": 4, "head_dim": 16,
            "layer_types": ["full_attention"] + ["sliding_attention"] * 3}  # fmt: skip
 GPT = {"vocab_size": 400, "n_layer": 2, "n_head": 4}
+DELTA = {"head_dim": 16, "num_hidden_layers": 4, "linear_num_key_heads": 2,
+         "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+         "linear_conv_kernel_dim": 4}  # fmt: skip
+IMAGE_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
+                                  "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1],
+                                  "mrope_interleaved": True}}  # fmt: skip
 
 # the class of transformers, its options beside SHAPE or instead of it, and the tokenizer
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -146,6 +152,11 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "qwen2": ("Qwen2", SHAPE | TIED, "qwen2"),
     "qwen2moe": ("Qwen2Moe", SHAPE | MOE | {"shared_expert_intermediate_size": 32}, "qwen2"),
     "qwen3": ("Qwen3", SHAPE | {"head_dim": 16, "rope_parameters": YARN}, "qwen2"),
+    "qwen3next": ("Qwen3Next", SHAPE | MOE | DELTA | {"shared_expert_intermediate_size": 24},
+                  "qwen2"),
+    "qwen35": ("Qwen3_5Text", SHAPE | DELTA | IMAGE_ROPE, "qwen2"),
+    "qwen35moe": ("Qwen3_5MoeText", SHAPE | MOE | DELTA | IMAGE_ROPE | {
+        "shared_expert_intermediate_size": 24}, "qwen2"),
     "qwen3moe": ("Qwen3Moe", SHAPE | MOE | {"head_dim": 16, "norm_topk_prob": True}, "qwen2"),
     "roberta": ("Roberta", NO_KV | {"pad_token_id": 1}, "gpt2"),
     "seed_oss": ("SeedOss", SHAPE | {"head_dim": 16}, "gpt2"),
@@ -155,7 +166,9 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "starcoder2": ("Starcoder2", SHAPE, "digits"),
 }  # fmt: skip
 HEADLESS = ("bert", "distilbert", "roberta")
-_SHIFTED = ("Gemma", "Gemma2", "Gemma3Text", "Nemotron")  # their norms multiply by 1 + weight
+# their norms multiply by 1 + weight
+_SHIFTED = ("Gemma", "Gemma2", "Gemma3Text", "Nemotron", "Qwen3Next", "Qwen3_5Text",
+            "Qwen3_5MoeText")  # fmt: skip
 
 _TEXT = ["the quick brown fox jumps over the lazy dog, again and again. " * 3,
          "Once upon a time there was a little girl. She liked to play in the sun. " * 3,

@@ -67,6 +67,12 @@ SPARSE = MLA | EXPERTS | {
     "attention.indexer.top_k": 5,
 }  # fmt: skip
 
+DELTA = {
+    "block_count": 4, "full_attention_interval": 2, "ssm.conv_kernel": 3, "ssm.state_size": 6,
+    "ssm.group_count": 2, "ssm.time_step_rank": 4, "ssm.inner_size": 24,
+}  # fmt: skip
+SHARED_DELTA = DELTA | EXPERTS | {"expert_shared_feed_forward_length": 12}
+
 SSM = {"ssm.conv_kernel": 4, "ssm.inner_size": 24, "ssm.state_size": 5}
 
 # name: architecture, and what its metadata has besides that of a tiny llama
@@ -119,6 +125,15 @@ MODELS |= {
             "attention.head_count_kv": 4,
             "attention.key_length": 7,
             "attention.value_length": 3,
+        },
+    ),
+    "qwen3next": ("qwen3next", SHARED_DELTA),
+    "qwen35": ("qwen35", DELTA | {"rope.dimension_count": 2}),
+    "qwen35moe": (
+        "qwen35moe",
+        SHARED_DELTA
+        | {
+            "attention.recurrent_layers": np.array([False, True, True, False]),
         },
     ),
     "mamba": ("mamba", SSM | {"ssm.time_step_rank": 3}),

@@ -29,7 +29,8 @@ from weft.llm.models.experts import Experts
 from weft.llm.models.parts import EACH_HEAD, RMS, Attention, linear_rows
 from weft.llm.models.recurrence import convolve, require_recurrent
 from weft.llm.models.step import Step
-from weft.llm.weights import Row, Weights, maybe, need
+from weft.llm.weights import Row, Weights, need
+from weft.records import dataclass
 
 __all__ = ["ARCHITECTURES"]
 
@@ -101,8 +102,12 @@ def _each(x: Tensor, n: int, n_head: int, stride: int, start: int) -> Tensor:
     return G.cont(G.view_3d(x, n, n_head, x.ne[1], stride * size, x.nb[1], start * size))
 
 
+@dataclass(frozen=True)
 class DeltaOrAttention(GatedAttention):
     """A gated delta net, or attention if the layer is not recurrent."""
+
+    grouped: bool = False
+    """True if value heads that share a key head are neighbours."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """The weights of the delta net or of attention."""
@@ -116,9 +121,11 @@ class DeltaOrAttention(GatedAttention):
         yield need(f"{b}.ssm_conv1d.weight", r.d_conv, r.n_channels)
         yield need(f"{b}.ssm_dt.bias", r.n_head)
         yield need(f"{b}.ssm_a", r.n_head)
-        yield maybe(f"{b}.ssm_ba.weight", c.n_embd, 2 * r.n_head)
-        for name in ("beta", "alpha"):
-            yield need(f"{b}.ssm_{name}.weight", c.n_embd, r.n_head, unless=f"{b}.ssm_ba.weight")
+        if self.grouped:
+            yield need(f"{b}.ssm_ba.weight", c.n_embd, 2 * r.n_head)
+        else:
+            yield need(f"{b}.ssm_beta.weight", c.n_embd, r.n_head)
+            yield need(f"{b}.ssm_alpha.weight", c.n_embd, r.n_head)
         yield need(f"{b}.ssm_norm.weight", r.head_dim)
         yield from linear_rows(f"{b}.ssm_out", r.d_inner, c.n_embd)
 
@@ -128,20 +135,31 @@ class DeltaOrAttention(GatedAttention):
         if not r.layers[il]:
             return super().__call__(step, w, il, x)
         layer, n_tokens, d = w.layer(il), x.ne[1], r.head_dim
-        grouped = "ssm_ba.weight" in layer
         qkv = convolve(step, il, linear(layer, "attn_qkv", x), layer["ssm_conv1d.weight"])
         qkv = G.silu(qkv)
         n_k, stride = r.n_group, d
         q, k = (_unit(_each(qkv, d, n_k, stride, at)) for at in (0, d * n_k))
         v = _each(qkv, d, r.n_head, stride, 2 * d * n_k)
-        if grouped:
+        if self.grouped:
             q, k = (_beside(t, r.n_head // n_k) for t in (q, k))
-        beta, alpha = _rates(step, layer, x)
+        beta, alpha = self._rates(step, layer, x)
         g = G.mul(G.softplus(G.add(alpha, layer["ssm_dt.bias"])), layer["ssm_a"])
         y = _delta(step, il, q, k, v, g, G.sigmoid(beta))  # [d, n_head, n_tokens]
         z = G.reshape(linear(layer, "attn_gate", x), d, r.n_head, n_tokens)
         y = G.mul(RMS(step.config, layer, "ssm_norm", y), G.silu(z))
         return linear(layer, "ssm_out", G.reshape(y, r.d_inner, n_tokens))
+
+    def _rates(self, step: Step, w: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What beta and the decay are computed from, [n_head, n_tokens] each."""
+        r = require_recurrent(step.config)
+        if not self.grouped:
+            return linear(w, "ssm_beta", x), linear(w, "ssm_alpha", x)
+        n = r.n_head // r.n_group  # for each key head, so many of one and then of the other
+        both = linear(w, "ssm_ba", x)
+        beta, alpha = (
+            G.reshape(_each(both, n, r.n_group, 2 * n, at), r.n_head, x.ne[1]) for at in (0, n)
+        )
+        return beta, alpha
 
 
 def _unit(x: Tensor) -> Tensor:
@@ -161,19 +179,6 @@ def _beside(x: Tensor, n: int) -> Tensor:
     return G.reshape(wide, d, n * n_head, n_tokens)
 
 
-def _rates(step: Step, w: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
-    """What beta and the decay are computed from, [n_head, n_tokens] each."""
-    r = require_recurrent(step.config)
-    if "ssm_ba.weight" not in w:
-        return linear(w, "ssm_beta", x), linear(w, "ssm_alpha", x)
-    n = r.n_head // r.n_group  # for each key head, so many of one and then of the other
-    both = linear(w, "ssm_ba", x)
-    beta, alpha = (
-        G.reshape(_each(both, n, r.n_group, 2 * n, at), r.n_head, x.ne[1]) for at in (0, n)
-    )
-    return beta, alpha
-
-
 def _delta(step: Step, il: int, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
     """Updates the states and reads them, for q, k, v [d, heads, n_tokens] and g, beta [n_head,
     n_tokens]; returns [d, n_head, n_tokens]."""
@@ -191,20 +196,20 @@ def _delta(step: Step, il: int, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta
     return G.reshape(y, d, r.n_head, n_tokens)
 
 
-def _architecture(feed_forward: Experts) -> Architecture:
+def _architecture(feed_forward: Experts, grouped: bool = False) -> Architecture:
     return Architecture(
         RopeMode.NEOX,
         configure,
-        attention=DeltaOrAttention(EACH_HEAD),
+        attention=DeltaOrAttention(EACH_HEAD, grouped=grouped),
         feed_forward=feed_forward,
         before=("attn_norm", "post_attention_norm"),
     )
 
 
-_MIXTURE = _architecture(Experts(dense=None, shared="gated"))
+_MIXTURE = Experts(dense=None, shared="gated")
 
 ARCHITECTURES = {
-    "qwen3next": _MIXTURE,
+    "qwen3next": _architecture(_MIXTURE, grouped=True),
     "qwen35": _architecture(Experts()),
-    "qwen35moe": _MIXTURE,
+    "qwen35moe": _architecture(_MIXTURE),
 }
