@@ -221,7 +221,8 @@ def test_every_token_goes_once_and_in_order(
                "some": random.random(n) < 0.4,
                "last": positions == np.array(lengths)[first] - 1}[wanted]  # fmt: skip
     members = first == np.arange(len(lengths))[:, None]
-    batch = Ubatch(np.arange(n, dtype=np.int32), positions, first, members, outputs, np.arange(n))
+    tokens, types = np.arange(n, dtype=np.int32), np.zeros(n, np.int32)
+    batch = Ubatch(tokens, positions, first, members, outputs, np.arange(n), types)
     room = together_sizes(n_ubatch, len(lengths))
     parts = split(batch, n_ubatch, min(n_outputs, n_ubatch), by_sequence=True, together=room)
     seen = [0] * len(lengths)
@@ -244,6 +245,7 @@ def test_every_token_goes_once_and_in_order(
 def test_tokens_of_two_sequences_are_split_simply() -> None:
     members = np.array([[1, 1, 0], [1, 0, 1]], np.bool_)
     positions, first = np.array([0, 1, 1], np.int32), np.array([0, 0, 1], np.int32)
-    batch = Ubatch(np.arange(3), positions, first, members, members.any(axis=0), np.arange(3))
+    tokens, outputs, types = np.arange(3), members.any(axis=0), np.zeros(3, np.int32)
+    batch = Ubatch(tokens, positions, first, members, outputs, np.arange(3), types)
     parts = split(batch, 8, 8, by_sequence=True, together=Together(2, 4))
     assert [(p.n_seqs, p.tokens.tolist()) for p in parts] == [(1, [0]), (1, [1]), (1, [2])]
