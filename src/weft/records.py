@@ -9,6 +9,7 @@ one of them is first needed. What a class can do, and how it looks, is the same.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import MISSING, Field, FrozenInstanceError
 from inspect import get_annotations
 from threading import RLock
@@ -55,11 +56,13 @@ def _is_usual(cls: type, options: dict[str, bool]) -> bool:
 class _About:
     """What a class was defined with."""
 
-    __slots__ = ("fields", "options")
+    __slots__ = ("fields", "methods", "options")
 
     def __init__(self, fields: dict[str, tuple[str, Any]], options: dict[str, bool]) -> None:
         self.fields = fields
         """Name -> (annotation, default, `Field` or MISSING), those of bases first."""
+        self.methods: dict[str, Callable[..., Any]] = {}
+        """Name -> what stands for a method until it is called."""
         self.options = options
 
 
@@ -79,6 +82,23 @@ class _Later:
         return value.__get__(instance, owner) if hasattr(value, "__get__") else value
 
 
+def _called_later(cls: type, name: str) -> Callable[..., Any]:
+    """A method that is made when it is first called.
+
+    It is no `_Later`: `hash`, `==` and `repr` take any exception of a lookup, such as that of a
+    signal, for a method that does not exist."""
+
+    def method(self: Any, *others: Any) -> Any:
+        with _LOCK:
+            if cls.__dict__[name] is method:
+                _make_rest(cls)
+        return cls.__dict__[name](self, *others)
+
+    method.__name__, method.__qualname__ = name, f"{cls.__qualname__}.{name}"
+    method.__module__ = cls.__module__
+    return method
+
+
 def _record(cls: type, options: dict[str, bool]) -> type:
     names: dict[str, str] = get_annotations(cls)
     own = {name: (kind, cls.__dict__.get(name, MISSING)) for name, kind in names.items()}
@@ -96,14 +116,20 @@ def _record(cls: type, options: dict[str, bool]) -> type:
     given = cls.__dict__
     hashes = "__hash__" in given and not (given["__hash__"] is None and "__eq__" in given)
     cls = _with_slots(cls, fields) if options.get("slots") else _with_defaults(cls, own)
-    setattr(cls, _ABOUT, _About(fields, options))
+    about = _About(fields, options)
+    setattr(cls, _ABOUT, about)
     if frozen:
         _freeze(cls, frozenset(fields))
     if eq and not hashes:
-        cls.__hash__ = _Later(cls, "__hash__") if frozen else None  # type: ignore[assignment]
-    later = ["__init__", "__dataclass_fields__", "__dataclass_params__", "__match_args__"]
-    later += ["__eq__"] * eq + ["__repr__"] * options.get("repr", True)
-    for name in later:
+        cls.__hash__ = None  # type: ignore[assignment]
+        if frozen:
+            about.methods["__hash__"] = _called_later(cls, "__hash__")
+    for name in ["__eq__"] * eq + ["__repr__"] * options.get("repr", True):
+        if name not in cls.__dict__:
+            about.methods[name] = _called_later(cls, name)
+    for name, method in about.methods.items():
+        setattr(cls, name, method)
+    for name in ("__init__", "__dataclass_fields__", "__dataclass_params__", "__match_args__"):
         if name not in cls.__dict__:
             setattr(cls, name, _Later(cls, name))
     return cls
@@ -228,5 +254,7 @@ def _make_rest(cls: Any) -> None:
     options = {k: v for k, v in about.options.items() if k != "slots"}
     twin = _whole(type(cls.__name__, (), attributes), options)
     for name, value in list(cls.__dict__.items()):
-        if isinstance(value, _Later) and name != "__init__":
+        if name != "__init__" and (
+            isinstance(value, _Later) or value is about.methods.get(name, cls)
+        ):
             setattr(cls, name, twin.__dict__[name])
