@@ -17,9 +17,9 @@ BEGIN, END = "Architectures, by their names in GGUF files:", "All scenarios of t
 
 def made(text: str) -> str:
     """`text` with the names of all architectures between BEGIN and END."""
-    names = f"{BEGIN} {', '.join(sorted(ARCHITECTURES))}. {END}"
+    names = f"{BEGIN} {', '.join(sorted(ARCHITECTURES))}."
     lines = textwrap.wrap(names, 103, break_long_words=False, break_on_hyphens=False)
-    lines[-1] = lines[-1].removesuffix(END).rstrip() + f" {END}"
+    lines[-1] += f" {END}"
     pattern = rf"{re.escape(BEGIN)}.*?{re.escape(END)}"
     return re.sub(pattern, lambda _: "\n".join(lines), text, flags=re.DOTALL)
 
