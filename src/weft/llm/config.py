@@ -101,13 +101,14 @@ class MoeConfig:
     """Number of groups from which the experts of a token are chosen."""
     n_dense: int = 0
     """Number of first layers that have a dense feed-forward layer instead."""
-
     step: int = 1
     """Of the layers behind these, the last of each `step` has experts."""
+    dense: tuple[int, ...] = ()
+    """Further layers without experts."""
 
     def is_dense(self, il: int) -> bool:
         """True if layer `il` has a dense feed-forward layer."""
-        return il < self.n_dense or (il + 1) % self.step != 0
+        return il < self.n_dense or (il + 1) % self.step != 0 or il in self.dense
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models import common
 from weft.llm.models.architecture import Architecture, Configure, last
-from weft.llm.models.experts import Experts, require_experts, through_experts
+from weft.llm.models.experts import Experts, require_experts
 from weft.llm.models.heads import Head
 from weft.llm.models.parts import (
     LAYER,
@@ -116,19 +116,6 @@ class JinaGated:
         return (_FUSED if step.config.fused_gate else _SPLIT)(step, w, il, x)
 
 
-class UngatedExperts(Experts):
-    """Experts without a gate."""
-
-    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Router and stacked experts, or the dense layer."""
-        gates = ("ffn_gate_exps", "ffn_gate_up_exps")
-        return (row for row in super().rows(c, il) if not any(g in row.name for g in gates))
-
-    def inside(self, w: Weights, x: Tensor, best: Tensor) -> Tensor:
-        """The input of the last matrix of the experts `best`, [n_ff, n_used, n_tokens]."""
-        return G.gelu_erf(through_experts(w, "ffn_up_exps", x, best))
-
-
 def _bert(feed_forward: Part, configure: Configure = lambda c, keys: c) -> Bert:
     return Bert(
         RopeMode.NEOX,
@@ -154,5 +141,5 @@ ARCHITECTURES = {
     ),
     "jina-bert-v3": _bert(_ERF),
     "nomic-bert": _bert(Gated()),
-    "nomic-bert-moe": _bert(UngatedExperts(_ERF), configure_experts),
+    "nomic-bert-moe": _bert(Experts(_ERF, plain=G.gelu_erf), configure_experts),
 }

@@ -11,7 +11,7 @@ from weft.errors import FormatError
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, MoeConfig
 from weft.llm.models.common import linear
-from weft.llm.models.parts import Gated, Part
+from weft.llm.models.parts import Gated, Mlp, Part
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
@@ -46,6 +46,8 @@ class Experts:
     """True multiplies the experts' inputs, not their outputs, by the weights."""
     act: Callable[..., Tensor] = G.swiglu
     """The activation of gate and up, which may be one matrix, one after another."""
+    plain: Callable[[Tensor], Tensor] | None = None
+    """The activation of experts without a gate, down(act(up x)); None: they have one."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """Router and stacked experts, with optional biases; or those of the dense layer.
@@ -57,13 +59,12 @@ class Experts:
         moe = require_experts(c)
         yield need(f"blk.{il}.ffn_gate_inp.weight", c.n_embd, moe.n_expert)
         yield maybe(f"blk.{il}.ffn_gate_inp.bias", moe.n_expert)
-        both = f"blk.{il}.ffn_gate_up_exps.weight"
-        yield maybe(both, c.n_embd, 2 * moe.n_ff, moe.n_expert)
-        for name, n_in, n_out in (
-            ("ffn_gate_exps", c.n_embd, moe.n_ff),
-            ("ffn_up_exps", c.n_embd, moe.n_ff),
-            ("ffn_down_exps", moe.n_ff, c.n_embd),
-        ):
+        both = "" if self.plain else f"blk.{il}.ffn_gate_up_exps.weight"
+        matrices = [("ffn_up_exps", c.n_embd, moe.n_ff), ("ffn_down_exps", moe.n_ff, c.n_embd)]
+        if both:
+            yield maybe(both, c.n_embd, 2 * moe.n_ff, moe.n_expert)
+            matrices.insert(0, ("ffn_gate_exps", c.n_embd, moe.n_ff))
+        for name, n_in, n_out in matrices:
             unless = "" if "down" in name else both
             yield need(f"blk.{il}.{name}.weight", n_in, n_out, moe.n_expert, unless=unless)
             yield maybe(f"blk.{il}.{name}.bias", n_out, moe.n_expert)
@@ -73,7 +74,7 @@ class Experts:
         if self.shared == "gated":
             yield need(f"blk.{il}.ffn_gate_inp_shexp.weight", c.n_embd)
         if self._has_shared(moe):
-            yield from _SHARED.sized_rows(c, il, moe.n_ff_shared)
+            yield from self._always.sized_rows(c, il, moe.n_ff_shared)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
         """The mixture or the dense layer, from x [n_embd, n_tokens] to the same sizes."""
@@ -83,13 +84,18 @@ class Experts:
             return self.dense(step, w, il, x)
         if self.shared == "gated":
             gate = G.sigmoid(G.mul_mat(layer["ffn_gate_inp_shexp.weight"], x))  # [1, n_tokens]
-            always = G.mul(_SHARED(step, w, il, x), gate)
+            always = G.mul(self._always(step, w, il, x), gate)
             return G.add(self.mixture(layer, x, moe), always)
         y = self.mixture(layer, x, moe)
         if not self._has_shared(moe):
             return y
-        y = G.add(y, _SHARED(step, w, il, x))
+        y = G.add(y, self._always(step, w, il, x))
         return G.scale(y, 0.5) if self.shared == "averaged" else y
+
+    @property
+    def _always(self) -> Gated | Mlp:
+        """The experts that every token uses, as one layer."""
+        return Mlp(self.plain, "_shexp") if self.plain else _SHARED
 
     def _has_shared(self, moe: MoeConfig) -> bool:
         return self.shared == "gated" or (self.shared != "" and moe.n_ff_shared > 0)
@@ -137,6 +143,8 @@ class Experts:
 
     def inside(self, w: Weights, x: Tensor, best: Tensor) -> Tensor:
         """The input of the last matrix of the experts `best`, [n_ff, n_used, n_tokens]."""
+        if self.plain is not None:
+            return self.plain(through_experts(w, "ffn_up_exps", x, best))
         if "ffn_gate_up_exps.weight" in w:
             return self.act(through_experts(w, "ffn_gate_up_exps", x, best))
         gate = through_experts(w, "ffn_gate_exps", x, best)

@@ -22,7 +22,7 @@ from weft.llm.models.parts import Attention, Gated
 from weft.llm.models.step import Step
 from weft.llm.weights import Weights
 
-__all__ = ["ARCHITECTURES"]
+__all__ = ["ARCHITECTURES", "Granite", "configure"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:

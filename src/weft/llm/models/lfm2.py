@@ -1,6 +1,6 @@
 """LFM2 (Liquid AI, arXiv 2511.23404): layers without key/value heads are gated short convolutions;
 the others are attention with an RMS norm of each query and key head. A gated feed-forward layer
-follows both.
+follows both, which may be a mixture of experts (lfm2moe).
 
     b, c, x = in(u)
     out(c * conv(b * x))
@@ -18,6 +18,7 @@ from weft.llm.config import ModelConfig, RecurrentConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.common import linear
+from weft.llm.models.experts import Experts
 from weft.llm.models.parts import EACH_HEAD, Attention, linear_rows
 from weft.llm.models.recurrence import convolve, require_recurrent
 from weft.llm.models.step import Step
@@ -64,10 +65,13 @@ class ConvolutionOrAttention(Attention):
 
 
 ARCHITECTURES = {
-    "lfm2": Architecture(
+    name: Architecture(
         RopeMode.NEOX,
         configure,
         attention=ConvolutionOrAttention(EACH_HEAD),
-        last_norm="token_embd_norm",  # the last norm has the name of the embedding's
+        feed_forward=Experts(balanced=True),
+        last_norm=last_norm,
     )
+    # older files have the last norm under the name of the embedding's
+    for name, last_norm in (("lfm2", "token_embd_norm"), ("lfm2moe", "token_embd_norm"))
 }

@@ -27,46 +27,50 @@ from weft.llm.models.recurrence import convolve, require_recurrent, scan
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["ARCHITECTURES"]
+__all__ = ["ARCHITECTURES", "Mixer", "sizes", "sizes2"]
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets the sizes of Mamba, where each inner dimension is a head."""
+    """Sets the sizes of Mamba."""
+    return _recurrent(c, sizes(keys, (True,) * c.n_layer))
+
+
+def sizes(keys: Keys, layers: tuple[bool, ...]) -> RecurrentConfig:
+    """The sizes of Mamba in these layers; each inner dimension is a head."""
     d_inner = keys.count("ssm.inner_size")
-    return _recurrent(
-        c,
-        RecurrentConfig(
-            layers=(True,) * c.n_layer,
-            d_conv=keys.count("ssm.conv_kernel", least=2),
-            n_channels=d_inner,
-            d_state=keys.count("ssm.state_size"),
-            n_head=d_inner,
-            head_dim=1,
-            dt_rank=keys.count("ssm.time_step_rank"),
-            norm_dt=keys.flag("ssm.dt_b_c_rms", False),
-        ),
+    return RecurrentConfig(
+        layers=layers,
+        d_conv=keys.count("ssm.conv_kernel", least=2),
+        n_channels=d_inner,
+        d_state=keys.count("ssm.state_size"),
+        n_head=d_inner,
+        head_dim=1,
+        dt_rank=keys.count("ssm.time_step_rank"),
+        norm_dt=keys.flag("ssm.dt_b_c_rms", False),
     )
 
 
 def configure2(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets the sizes of Mamba-2, where `time_step_rank` is the number of heads."""
+    """Sets the sizes of Mamba-2."""
+    return _recurrent(c, sizes2(keys, (True,) * c.n_layer))
+
+
+def sizes2(keys: Keys, layers: tuple[bool, ...]) -> RecurrentConfig:
+    """The sizes of Mamba-2 in these layers; `time_step_rank` is the number of heads."""
     d_inner, d_state = keys.count("ssm.inner_size"), keys.count("ssm.state_size")
     n_head, n_group = keys.count("ssm.time_step_rank"), keys.count("ssm.group_count")
     if d_inner % n_head:
         raise keys.bad("ssm.time_step_rank", n_head, f"a divisor of ssm.inner_size {d_inner}")
     if n_head % n_group or d_inner % n_group:
         raise keys.bad("ssm.group_count", n_group, f"a divisor of {n_head} heads")
-    return _recurrent(
-        c,
-        RecurrentConfig(
-            layers=(True,) * c.n_layer,
-            d_conv=keys.count("ssm.conv_kernel", least=2),
-            n_channels=d_inner + 2 * n_group * d_state,
-            d_state=d_state,
-            n_head=n_head,
-            head_dim=d_inner // n_head,
-            n_group=n_group,
-        ),
+    return RecurrentConfig(
+        layers=layers,
+        d_conv=keys.count("ssm.conv_kernel", least=2),
+        n_channels=d_inner + 2 * n_group * d_state,
+        d_state=d_state,
+        n_head=n_head,
+        head_dim=d_inner // n_head,
+        n_group=n_group,
     )
 
 

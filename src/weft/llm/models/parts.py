@@ -275,16 +275,23 @@ class Mlp:
     """A feed-forward layer without a gate: down(act(up x))."""
 
     act: Callable[[Tensor], Tensor] = G.gelu
+    suffix: str = ""
+    """End of the matrices' names; "_shexp" for shared experts."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """The two matrices."""
-        yield from linear_rows(f"blk.{il}.ffn_up", c.n_embd, c.n_ff(il))
-        yield from linear_rows(f"blk.{il}.ffn_down", c.n_ff(il), c.n_embd)
+        return self.sized_rows(c, il, c.n_ff(il))
+
+    def sized_rows(self, c: ModelConfig, il: int, n_ff: int) -> Iterator[Row]:
+        """The two matrices, with an inner width of `n_ff`."""
+        yield from linear_rows(f"blk.{il}.ffn_up{self.suffix}", c.n_embd, n_ff)
+        yield from linear_rows(f"blk.{il}.ffn_down{self.suffix}", n_ff, c.n_embd)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
         """The layer, from x [n_embd, n_tokens] to the same sizes."""
-        layer = w.layer(il)
-        return linear(layer, "ffn_down", self.inner(layer, self.act(linear(layer, "ffn_up", x))))
+        layer, s = w.layer(il), self.suffix
+        inside = self.act(linear(layer, f"ffn_up{s}", x))
+        return linear(layer, f"ffn_down{s}", self.inner(layer, inside))
 
     def inner(self, w: Weights, inside: Tensor) -> Tensor:
         """Changes the input of the last matrix, [n_ff, n_tokens]; here not at all."""

@@ -1,0 +1,358 @@
+"""Mamba beside attention: Granite 4, Jamba, Falcon-H1, Nemotron-H."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.families.llama import granite_keys, granite_parts
+from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.keys import Pairs, common_keys
+from weft.frontends.hf.values import Values
+from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece
+
+__all__ = ["FAMILIES"]
+
+Floats = NDArray[np.float32]
+
+
+def _first(c: Config, *names: str) -> int | None:
+    """The first of `names` that there is, as it is or with `mamba_` in front."""
+    value = c.first(*names, *(f"mamba_{name}" for name in names))
+    return None if value is None else int(value)
+
+
+def _sized(c: Config, *names: str) -> int:
+    value = _first(c, *names)
+    if value is None:
+        raise c.bad(f"mamba_{names[0]}", "is missing")
+    return value
+
+
+def _ssm_keys(c: Config, d_inner: int) -> Pairs:
+    yield "ssm.conv_kernel", _sized(c, "conv_kernel", "d_conv")
+    yield "ssm.state_size", _sized(c, "state_size", "d_state", "state_dim", "ssm_state_size")
+    yield "ssm.group_count", _sized(c, "n_groups", "num_groups")
+    yield "ssm.inner_size", d_inner
+    yield "ssm.time_step_rank", _sized(c, "n_heads", "num_heads")
+
+
+def _kinds(c: Config) -> list[str]:
+    return list(c.first("layer_types", "layers_block_type") or ())
+
+
+def _attends(c: Config, il: int) -> bool:
+    return _kinds(c)[il] in ("attention", "full_attention", "hybrid")
+
+
+def _mamba2(c: Config, name: str, values: Values, n_group: int, d_inner: int) -> Named:
+    """Mamba-2's tensors in the sizes that files have."""
+    if name.endswith(".A_log"):  # decays are kept as logarithms
+        values = values.through(lambda x: -np.exp(x.astype(np.float64)).astype(np.float32))
+    if name.endswith(".dt_bias"):
+        name = name.replace(".dt_bias", ".dt_proj.bias")
+    elif name.endswith("conv1d.weight"):
+        values = values.reshaped(values.shape[0], values.shape[-1])
+    elif name.endswith((".A_log", ".D")):
+        values = values.reshaped(*values.shape, 1)
+    elif name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+        values = values.reshaped(n_group, d_inner // n_group)
+    yield name, values
+
+
+# ---- Granite 4 -----------------------------------------------------------------------------------
+
+
+def _granite_inner(c: Config) -> int:
+    return _sized(c, "expand") * c.n_embd
+
+
+def _granite_keys(c: Config) -> Pairs:
+    yield from granite_keys(c)
+    yield from _ssm_keys(c, _granite_inner(c))
+    if c.get("attn_rotary_emb"):
+        yield "rope.dimension_count", c["attn_rotary_emb"]
+    kv = c.n_head_kv
+    yield "attention.head_count_kv", [kv if _attends(c, il) else 0 for il in range(c.n_layer)]
+    yield "rope.scaling.finetuned", False
+    yield "context_length", 1 << 20
+
+
+def _granite_change(c: Config, name: str, values: Values) -> Named:
+    if name.endswith("block_sparse_moe.input_linear.weight") or "shared_mlp" in name:
+        yield from granite_parts(c, name, values)
+    elif ".mamba." in name:
+        n_group = _sized(c, "n_groups", "num_groups")
+        yield from _mamba2(c, name, values, n_group, _granite_inner(c))
+    else:
+        yield from granite_parts(c, name, values)
+
+
+def _padded(c: Config, unit: int) -> Vocabulary:
+    """A vocabulary whose size is a multiple of `unit`."""
+    n = c.count("vocab_size")
+    return bpe(c, n_vocab=-(-n // unit) * unit)
+
+
+def _granite_vocab(c: Config) -> Vocabulary:
+    return sentencepiece(c) if has(c, "tokenizer.model") else _padded(c, 8)
+
+
+# ---- Jamba ---------------------------------------------------------------------------------------
+
+
+def _jamba_keys(c: Config) -> Pairs:
+    offset, period = c["attn_layer_offset"], c["attn_layer_period"]
+    attends = [il >= offset and (il - offset) % period == 0 for il in range(c.n_layer)]
+    yield "block_count", c.n_layer
+    yield "context_length", c.first("max_position_embeddings", "n_ctx")
+    yield "embedding_length", c.n_embd
+    yield "feed_forward_length", c["intermediate_size"]
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", [c.n_head_kv if it else 0 for it in attends]
+    yield "ssm.conv_kernel", c.get("mamba_d_conv", 4)
+    yield "ssm.inner_size", c["mamba_expand"] * c.n_embd
+    yield "ssm.state_size", c.get("mamba_d_state", 16)
+    rank = c.get("mamba_dt_rank")
+    yield "ssm.time_step_rank", rank if isinstance(rank, int) else -(-c.n_embd // 16)
+    yield "attention.layer_norm_rms_epsilon", float(c.get("rms_norm_eps", 1e-6))
+    yield "expert_count", c.n_expert
+    yield "expert_used_count", c.first("num_experts_per_tok", "num_experts_per_token")
+    yield "general.file_type", None
+
+
+def _jamba_change(c: Config, name: str, values: Values) -> Named:
+    name = name.replace(".moe.", ".feed_forward.")
+    layer = re.match(r"model\.layers\.(\d+)\.", name)
+    if layer:
+        behind = int(layer[1]) - c["expert_layer_offset"]
+        if behind < 0 or behind % c["expert_layer_period"]:
+            name = name.replace(".experts.0.", ".")
+    if name.endswith(".A_log"):
+        values = values.through(lambda x: -np.exp(x.astype(np.float64)).astype(np.float32))
+    elif name.endswith("conv1d.weight"):
+        values = values.reshaped(values.shape[0], values.shape[-1])
+    stem = name.removesuffix(".weight")
+    if stem.endswith("experts.gate_up_proj"):
+        n = values.shape[-2] // 2
+        shape = (*values.shape[:-2], n, values.shape[-1])
+        base = stem.removesuffix("gate_up_proj")
+        yield f"{base}gate_proj.weight", values.taken(..., slice(0, n), slice(None), shape=shape)
+        yield f"{base}up_proj.weight", values.taken(..., slice(n, None), slice(None), shape=shape)
+    elif stem.endswith("experts.down_proj"):
+        yield f"{stem}.weight", values
+    else:
+        yield name, values
+
+
+def _jamba_vocab(c: Config) -> Vocabulary:
+    if has(c, "tokenizer.model"):
+        yield from sentencepiece(c)
+        return
+    yield from llama(c)
+    yield "tokenizer.ggml.add_space_prefix", False
+
+
+# ---- Falcon-H1 -----------------------------------------------------------------------------------
+
+
+def _falcon_keys(c: Config) -> Pairs:
+    d_inner = c["mamba_d_ssm"]
+    yield "context_length", c.get("max_position_embeddings", 0)
+    yield "embedding_length", c.n_embd
+    yield "feed_forward_length", c["intermediate_size"]
+    yield "attention.head_count", c.n_head
+    yield "block_count", c.n_layer
+    yield "ssm.conv_kernel", c.get("mamba_d_conv", 4)
+    yield "ssm.inner_size", d_inner
+    yield "ssm.state_size", c.get("mamba_d_state", 128)
+    # the size of heads is looked for under `head_dim`, too, and that of attention is found first
+    head = c.first("mamba_d_head") or 64
+    yield "ssm.time_step_rank", d_inner // head
+    yield "ssm.group_count", c.get("mamba_n_groups", 1)
+    yield "attention.layer_norm_rms_epsilon", float(c.get("rms_norm_eps", 1e-5))
+    yield "general.file_type", None
+    yield "vocab_size", c.count("vocab_size")
+    yield "attention.head_count_kv", c.n_head_kv
+    yield "attention.key_length", c.head_dim
+    yield "attention.value_length", c.head_dim
+    yield "rope.freq_base", float(c.main_rope["rope_theta"])
+
+
+def _falcon_change(c: Config, name: str, values: Values) -> Named:
+    """Multiplies the model's constants into the matrices."""
+    n_group, d_inner = c.get("mamba_n_groups", 1), c["mamba_d_ssm"]
+    inward = c.get("attention_in_multiplier", 1.0)
+    factors = {
+        "down_proj": (c["mlp_multipliers"][1],), "gate_proj": (c["mlp_multipliers"][0],),
+        "k_proj": (c.get("key_multiplier", 1.0), inward), "q_proj": (inward,),
+        "v_proj": (inward,), "o_proj": (c.get("attention_out_multiplier", 1.0),),
+        "out_proj": (c.get("ssm_out_multiplier", 1.0),),
+        "in_proj": (c.get("ssm_in_multiplier", 1.0),),
+        "lm_head": (c["lm_head_multiplier"],), "embed_tokens": (c["embedding_multiplier"],),
+    }  # fmt: skip
+    found = next((factors[part] for part in factors if part in name), ())
+    if ".mamba.in_proj.weight" in name:
+        yield name, values.through(lambda x: _scaled_inputs(c, _times(x, found)))
+        return
+    values = values.through(lambda x: _times(x, found)) if found else values
+    yield from _mamba2(c, name, values, n_group, d_inner) if ".mamba." in name else ((name, values),)
+
+
+def _times(x: Floats, factors: tuple[float, ...]) -> Floats:
+    for factor in factors:
+        x = x * np.float32(factor)
+    return x
+
+
+def _scaled_inputs(c: Config, x: Floats) -> Floats:
+    """Each of gate, input, B, C and time steps has a factor of its own."""
+    d_inner, state = c["mamba_d_ssm"], c["mamba_n_groups"] * c["mamba_d_state"]
+    ends = np.cumsum([d_inner, d_inner, state, state, x.shape[0]])
+    start = 0
+    for end, factor in zip(ends, c["ssm_multipliers"], strict=True):
+        x[start:end] *= np.float32(factor)
+        start = end
+    return x
+
+
+# ---- Nemotron-H ----------------------------------------------------------------------------------
+
+
+def _pattern(c: Config) -> list[str]:
+    """For each layer, M: Mamba-2, *: attention, -: feed-forward layer, E: experts."""
+    pattern = c.get("hybrid_override_pattern")
+    if isinstance(pattern, str):
+        return list(pattern)
+    names = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*",
+             "moe": "E", "mlp": "-"}  # fmt: skip
+    return [names[kind] for kind in c.first("layers_block_type", "layer_types") or ()]
+
+
+def _nemotron_inner(c: Config) -> int:
+    return _sized(c, "num_heads") * _sized(c, "head_dim")
+
+
+def _nemotron_keys(c: Config) -> Pairs:
+    yield from granite_keys(c, rotates=False)
+    pattern = _pattern(c)
+    yield from _ssm_keys(c, c["mamba_num_heads"] * c["mamba_head_dim"])
+    kv = c.n_head_kv
+    yield "attention.head_count_kv", [kv if kind == "*" else 0 for kind in pattern]
+    yield "rope.scaling.finetuned", False
+    yield "context_length", 1 << 20
+    head = c.first("head_dim", "attention_head_dim")
+    yield "attention.key_length", head
+    yield "attention.value_length", head
+    if "num_experts_per_tok" not in c:
+        width = c["intermediate_size"]
+        yield "feed_forward_length", [width if kind == "-" else 0 for kind in pattern]
+        return
+    width = c["moe_intermediate_size"]
+    yield "feed_forward_length", [width if kind == "E" else 0 for kind in pattern]
+    yield "expert_used_count", c["num_experts_per_tok"]
+    yield "expert_feed_forward_length", width
+    yield "expert_shared_feed_forward_length", c["moe_shared_expert_intermediate_size"]
+    yield "expert_count", c["n_routed_experts"]
+    yield "expert_shared_count", c["n_shared_experts"]
+    yield "expert_weights_norm", bool(c["norm_topk_prob"])
+    yield "expert_weights_scale", float(c["routed_scaling_factor"])
+    yield "expert_group_count", c["n_group"]
+    if c.get("moe_latent_size") is not None:
+        yield "moe_latent_size", c["moe_latent_size"]
+
+
+def _nemotron_change(c: Config, name: str, values: Values) -> Named:
+    n_group = _sized(c, "n_groups", "num_groups")
+    stem = name.removesuffix(".weight")
+    if stem.endswith(("experts.up_proj", "experts.down_proj")):
+        yield f"{stem}.weight", values
+    else:
+        yield from _mamba2(c, name, values, n_group, c["mamba_num_heads"] * c["mamba_head_dim"])
+
+
+def _nemotron_vocab(c: Config) -> Vocabulary:
+    return _padded(c, 8)
+
+
+_MAMBA = {
+    "mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d", "mamba.x_proj": "ssm_x",
+    "mamba.dt_proj": "ssm_dt", "mamba.A_log": "ssm_a", "mamba.D": "ssm_d",
+    "mamba.norm": "ssm_norm", "mamba.out_proj": "ssm_out",
+}  # fmt: skip
+_JAMBA = {
+    "mamba.dt_layernorm": "ssm_dt_norm", "mamba.b_layernorm": "ssm_b_norm",
+    "mamba.c_layernorm": "ssm_c_norm", "pre_ff_layernorm": "ffn_norm",
+    "feed_forward.router": "ffn_gate_inp", "feed_forward.gate_proj": "ffn_gate",
+    "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
+    "feed_forward.experts.gate_proj": "ffn_gate_exps",
+    "feed_forward.experts.up_proj": "ffn_up_exps",
+    "feed_forward.experts.down_proj": "ffn_down_exps",
+}  # fmt: skip
+_NEMOTRON = {
+    "norm": "attn_norm", "mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d",
+    "mixer.dt_proj": "ssm_dt", "mixer.A_log": "ssm_a", "mixer.D": "ssm_d",
+    "mixer.norm": "ssm_norm", "mixer.out_proj": "ssm_out", "mixer.q_proj": "attn_q",
+    "mixer.k_proj": "attn_k", "mixer.v_proj": "attn_v", "mixer.o_proj": "attn_output",
+    "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down", "mixer.gate": "ffn_gate_inp",
+    "mixer.gate.e_score_correction": "exp_probs_b", "mixer.experts.up_proj": "ffn_up_exps",
+    "mixer.experts.down_proj": "ffn_down_exps",
+    "mixer.shared_experts.up_proj": "ffn_up_shexp",
+    "mixer.shared_experts.down_proj": "ffn_down_shexp",
+}  # fmt: skip
+_ROTARY = {"rope_theta": 10000.0}
+_EMBEDDINGS = {"embeddings": "token_embd", "norm_f": "output_norm"}
+
+FAMILIES = {
+    "granitehybrid": Family(
+        "granitehybrid",
+        _granite_keys,
+        names={**_MAMBA, "block_sparse_moe.router.layer": "ffn_gate_inp"},
+        change=_granite_change,
+        vocab=_granite_vocab,
+        defaults=_ROTARY,
+        adjacent=True,
+    ),
+    "jamba": Family(
+        "jamba",
+        common=_jamba_keys,
+        names={**_MAMBA, **_JAMBA},
+        outer={"final_layernorm": "output_norm"},
+        change=_jamba_change,
+        vocab=_jamba_vocab,
+    ),
+    "falcon-h1": Family(
+        "falcon-h1",
+        common=_falcon_keys,
+        names={
+            **_MAMBA,
+            "pre_ff_layernorm": "ffn_norm",
+            "feed_forward.gate_proj": "ffn_gate",
+            "feed_forward.up_proj": "ffn_up",
+            "feed_forward.down_proj": "ffn_down",
+        },
+        outer={"final_layernorm": "output_norm"},
+        change=_falcon_change,
+        defaults={"rope_theta": 100000.0, "head_dim": 0},
+    ),
+    "nemotron_h": Family(
+        "nemotron_h",
+        _nemotron_keys,
+        names=_NEMOTRON,
+        outer=_EMBEDDINGS,
+        change=_nemotron_change,
+        vocab=_nemotron_vocab,
+    ),
+    "nemotron_h_moe": Family(
+        "nemotron_h_moe",
+        _nemotron_keys,
+        names=_NEMOTRON,
+        outer=_EMBEDDINGS,
+        change=_nemotron_change,
+        vocab=_nemotron_vocab,
+        experts=("down_proj", "up_proj"),
+    ),
+}

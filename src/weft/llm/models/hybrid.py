@@ -1,0 +1,144 @@
+"""Mamba beside attention.
+
+Granite 4 (IBM, 2025): layers are Mamba-2 or attention, mostly without rotation; Granite's factors and
+experts. Jamba (arXiv 2403.19887): Mamba or attention without rotation, experts in every second layer.
+Falcon-H1 (arXiv 2507.22448): both in every layer, side by side. Nemotron-H (arXiv 2504.03624): a
+layer is one of Mamba-2, attention without rotation, and a feed-forward layer, which may be a
+mixture of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from weft import graph as G
+from weft.errors import FormatError
+from weft.graph import RopeMode
+from weft.graph.tensor import Tensor
+from weft.llm.config import ModelConfig
+from weft.llm.config_keys import Keys
+from weft.llm.models import granite
+from weft.llm.models.architecture import Architecture, last
+from weft.llm.models.experts import Experts
+from weft.llm.models.mamba import Mixer, sizes, sizes2
+from weft.llm.models.parts import Attention, Mlp, Part, squared_relu
+from weft.llm.models.recurrence import require_recurrent
+from weft.llm.models.step import Step
+from weft.llm.weights import Row, Weights
+
+__all__ = ["ARCHITECTURES"]
+
+
+def _layers(c: ModelConfig) -> tuple[bool, ...]:
+    """Layers without key/value heads are recurrent."""
+    return tuple(n == 0 for n in c.heads_kv)
+
+
+def configure_granite(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the layers that are recurrent, and whether the others rotate."""
+    return replace(granite.configure(c, keys), recurrent=sizes2(keys, _layers(c)))
+
+
+def configure_jamba(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the layers that are recurrent, and those that have experts, which no key says."""
+    c = replace(c.without_rope(), recurrent=sizes(keys, _layers(c)))
+    if c.moe is None:
+        return c
+    tensors = keys.file.tensors
+    routers = [f"blk.{il}.ffn_gate_inp.weight" for il in range(c.n_layer)]
+    dense = tuple(il for il, name in enumerate(routers) if name not in tensors)
+    return replace(c, moe=replace(c.moe, dense=dense))
+
+
+def configure_falcon(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """All layers are recurrent and attend."""
+    return replace(c, recurrent=sizes2(keys, (True,) * c.n_layer))
+
+
+def configure_nemotron(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Layers without heads and without a width are recurrent."""
+    layers = tuple(kv == 0 and n == 0 for kv, n in zip(c.heads_kv, c.widths, strict=True))
+    if keys.count("moe_latent_size", 0, least=0):
+        raise FormatError(
+            f"metadata key {c.arch}.moe_latent_size: experts behind a projection are not supported"
+        )
+    return replace(c.without_rope(), recurrent=sizes2(keys, layers))
+
+
+class MambaOrAttention(Attention):
+    """A mixer of Mamba, or attention if the layer is not recurrent."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """The weights of the mixer or of attention."""
+        mixer = require_recurrent(c).layers[il]
+        return _MIXER.rows(c, il) if mixer else super().rows(c, il)
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """The mixer or attention, from x [n_embd, n_tokens] to the same sizes."""
+        if require_recurrent(step.config).layers[il]:
+            return _MIXER(step, w, il, x)
+        return super().__call__(step, w, il, x)
+
+
+class MambaAndAttention(Attention):
+    """The sum of a mixer of Mamba and attention, which read the same input."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """The weights of both."""
+        yield from super().rows(c, il)
+        yield from _MIXER.rows(c, il)
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """Both, from x [n_embd, n_tokens] to the same sizes."""
+        return G.add(super().__call__(step, w, il, x), _MIXER(step, w, il, x))
+
+
+class OneOfThree(Architecture):
+    """A layer is a norm and one part: a mixer, attention, or the feed-forward layer."""
+
+    def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Tensors of a layer."""
+        yield from self.norm.rows(f"blk.{il}.attn_norm", c.n_embd)
+        yield from self._part(c, il).rows(c, il)
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """One layer, from x [n_embd, n_tokens] to the same sizes."""
+        part = self._part(step.config, il)
+        y = part(step, w, il, self.normed(step, w.layer(il), "attn_norm", x))
+        return G.add(*last(step, il, x, y))
+
+    def _part(self, c: ModelConfig, il: int) -> Part:
+        return self.feed_forward if c.n_ff(il) and not c.n_head_kv(il) else self.attention
+
+
+_MIXER = Mixer()
+
+ARCHITECTURES = {
+    "granitehybrid": granite.Granite(
+        RopeMode.NORMAL,
+        configure_granite,
+        attention=MambaOrAttention(),
+        feed_forward=Experts(shared="added"),
+    ),
+    "jamba": Architecture(
+        RopeMode.NEOX,
+        configure_jamba,
+        attention=MambaOrAttention(),
+        feed_forward=Experts(renormalise=False),
+    ),
+    "falcon-h1": Architecture(RopeMode.NEOX, configure_falcon, attention=MambaAndAttention()),
+    "nemotron_h": OneOfThree(
+        RopeMode.NEOX,
+        configure_nemotron,
+        attention=MambaOrAttention(),
+        feed_forward=Mlp(squared_relu),
+    ),
+    "nemotron_h_moe": OneOfThree(
+        RopeMode.NEOX,
+        configure_nemotron,
+        attention=MambaOrAttention(),
+        feed_forward=Experts(
+            dense=None, shared="added", renormalise=False, balanced=True, plain=squared_relu
+        ),
+    ),
+}
