@@ -56,6 +56,23 @@ GPT = {"vocab_size": 400, "n_layer": 2, "n_head": 4}
 DELTA = {"head_dim": 16, "num_hidden_layers": 4, "linear_num_key_heads": 2,
          "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
          "linear_conv_kernel_dim": 4}  # fmt: skip
+SSM = {"num_hidden_layers": 4, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16,
+       "mamba_n_groups": 2, "mamba_expand": 2}  # fmt: skip
+GRANITE = SSM | {"layer_types": ["mamba", "attention", "mamba", "mamba"], "pad_token_id": 0,
+                 "shared_intermediate_size": 16}  # fmt: skip
+NO_EXPERTS = {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 24}
+FALCON = SSM | {
+    "head_dim": 16, "mamba_d_ssm": 64, "ssm_multipliers": [1.1, 0.9, 0.8, 1.2, 0.7],
+    "mlp_multipliers": [1.2, 0.8], "key_multiplier": 0.9, "lm_head_multiplier": 0.5,
+    "embedding_multiplier": 2.0, "attention_in_multiplier": 1.1, "ssm_out_multiplier": 0.8,
+    "attention_out_multiplier": 0.9, "ssm_in_multiplier": 1.1, "mamba_norm_before_gate": False,
+}  # fmt: skip
+NEMOTRON = {k: v for k, v in NO_KV.items() if k != "num_hidden_layers"} | {
+    "head_dim": 16, "num_key_value_heads": 2, "mamba_num_heads": 8, "mamba_head_dim": 8,
+    "ssm_state_size": 16, "n_groups": 2, "moe_intermediate_size": 16, "n_routed_experts": 4,
+    "moe_shared_expert_intermediate_size": 24, "routed_scaling_factor": 1.5,
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe"],
+}  # fmt: skip
 IMAGE_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
                                   "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1],
                                   "mrope_interleaved": True}}  # fmt: skip
@@ -74,6 +91,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "head_dim": 16, "num_hidden_layers": 4, "sliding_window": 6, "mup_enabled": True,
         "num_dense_layers": 1, "route_scale": 1.5}, "llama3"),
     "arcee": ("Arcee", SHAPE | {"hidden_act": "relu2"}, "llama3"),
+    "bamba": ("Bamba", SHAPE | SSM | {"attn_layer_indices": [1]}, "gpt2"),
     "bert": ("Bert", NO_KV, "words"),
     "bloom": ("Bloom", GPT | {"hidden_size": 32}, "gpt2"),
     "chatglm": ("Glm", SHAPE | {"head_dim": 8, "pad_token_id": 0}, "llama3"),
@@ -98,6 +116,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "exaone4": ("Exaone4", SHAPE | {"sliding_window": 6, "sliding_window_pattern": 2}, "gpt2"),
     "falcon": ("Falcon", NO_KV | {"multi_query": True}, "gpt2"),
     "falcon2": ("Falcon", NO_KV | {"num_kv_heads": 2, "new_decoder_architecture": True}, "gpt2"),
+    "falcon-h1": ("FalconH1", SHAPE | FALCON, "gpt2"),
+    "falcon-h1 normed": ("FalconH1", SHAPE | FALCON | {"mamba_rms_norm": True}, "gpt2"),
     "gemma": ("Gemma", SHAPE | TIED | {"head_dim": 8}, "pieces"),
     "gemma2": ("Gemma2", SHAPE | TIED | {"head_dim": 8, "sliding_window": 6,
                                          "query_pre_attn_scalar": 8}, "pieces"),
@@ -115,6 +135,10 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
                                     "residual_multiplier": 0.5, "logits_scaling": 3.0}, "digits"),
     "granitemoe": ("GraniteMoeShared", SHAPE | MIXTURE | {"shared_intermediate_size": 16},
                    "digits"),
+    "granitehybrid": ("GraniteMoeHybrid", SHAPE | MIXTURE | GRANITE, "gpt2"),
+    "granitehybrid dense": ("GraniteMoeHybrid", SHAPE | GRANITE | NO_EXPERTS, "gpt2"),
+    "granitehybrid attention": ("GraniteMoeHybrid", SHAPE | GRANITE | NO_EXPERTS | {
+        "layer_types": ["attention"] * 4, "position_embedding_type": "rope"}, "gpt2"),
     "hunyuan": ("HunYuanDenseV1", SHAPE | {"head_dim": 16}, "gpt2"),
     "hunyuan moe": ("HunYuanMoEV1", SHAPE | {"head_dim": 16, "num_experts": 4, "moe_topk": 2},
                     "gpt2"),
@@ -122,9 +146,15 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "num_local_experts": 0, "attention_multiplier": 0.1, "logits_scaling": 3.0}, "digits"),
     "hy_v3": ("HYV3", SHAPE | MOE | {"head_dim": 16, "num_shared_experts": 1}, "gpt2"),
     "jais2": ("Jais2", SHAPE, "gpt2"),
+    "jamba": ("Jamba", SHAPE | MOE | {
+        "num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 8,
+        "use_mamba_kernels": False}, "pieces"),
     "laguna": ("Laguna", SHAPE | MOE | WINDOWS | {"rope_parameters": HALF_ROPE}, "gpt2"),
     "lfm2": ("Lfm2", SHAPE | {"layer_types": ["conv", "full_attention"],
                               "block_multiple_of": 16}, "gpt2"),
+    "lfm2 moe": ("Lfm2Moe", SHAPE | MOE | TIED | {
+        "num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2, "norm_eps": 1e-5,
+        "num_dense_layers": 1}, "gpt2"),
     "llama": ("Llama", SHAPE, "pieces"),
     "llama biases": ("Llama", SHAPE | {"head_dim": 16, "attention_bias": True,
                                        "rope_parameters": LINEAR}, "pieces"),
@@ -139,6 +169,10 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "mpt": ("Mpt", {"vocab_size": 400, "d_model": 32, "n_layers": 2, "n_heads": 4,
                     "max_seq_len": 64}, "gpt2"),
     "nemotron": ("Nemotron", SHAPE | {"head_dim": 8}, "pieces"),
+    "nemotron_h": ("NemotronH", NEMOTRON | {
+        "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"]}, "gpt2"),
+    "nemotron_h moe": ("NemotronH", NEMOTRON, "gpt2"),
+    "nemotron_h latent": ("NemotronH", NEMOTRON | {"moe_latent_size": 24}, "gpt2"),
     "olmo": ("Olmo", SHAPE | {"clip_qkv": 0.5}, "gpt2"),
     "olmo2": ("Olmo2", SHAPE, "gpt2"),
     "olmo3": ("Olmo3", SHAPE | {"sliding_window": 6, "num_hidden_layers": 4}, "gpt2"),

@@ -176,7 +176,7 @@ def plain(row: Row) -> bool:
     """Leaves out what stands for other tensors, and scales."""
     return not any(
         name in row.name for name in ("attn_qkv", "gate_up_exps", "rope_")
-    ) and not row.name.endswith(".scale")
+    ) and not row.name.endswith((".scale", "ffn_norm"))
 
 
 def made_up(config: ModelConfig, wanted: Callable[[Row], bool] = plain) -> Tensors:

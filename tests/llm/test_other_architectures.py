@@ -75,6 +75,15 @@ SHARED_DELTA = DELTA | EXPERTS | {"expert_shared_feed_forward_length": 12}
 
 SSM = {"ssm.conv_kernel": 4, "ssm.inner_size": 24, "ssm.state_size": 5}
 
+HYBRID = SSM | {
+    "block_count": 3, "ssm.time_step_rank": 4, "ssm.group_count": 2,
+    "attention.head_count_kv": np.array([0, 2, 0], np.int32),
+}  # fmt: skip
+NEMOTRON = HYBRID | {
+    "block_count": 4, "attention.head_count_kv": np.array([0, 0, 2, 0], np.int32),
+    "feed_forward_length": np.array([0, 12, 0, 12], np.int32),
+}  # fmt: skip
+
 # name: architecture, and what its metadata has besides that of a tiny llama
 MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "gpt2": ("gpt2", {}),
@@ -141,6 +150,48 @@ MODELS |= {
     "falcon-mamba": ("mamba", SSM | {"ssm.time_step_rank": 3, "ssm.dt_b_c_rms": True}),
     "mamba2": ("mamba2", SSM | {"ssm.time_step_rank": 6, "ssm.group_count": 1}),
     "mamba2 groups": ("mamba2", SSM | {"ssm.time_step_rank": 4, "ssm.group_count": 2}),
+    "granitehybrid": (
+        "granitehybrid",
+        HYBRID
+        | EXPERTS
+        | {
+            "expert_shared_feed_forward_length": 12,
+            "rope.scaling.finetuned": False,
+            "residual_scale": 0.5,
+            "logit_scale": 2.0,
+        },
+    ),
+    "granitehybrid rotating": ("granitehybrid", HYBRID | {"rope.dimension_count": 2}),
+    "jamba": (
+        "jamba",
+        SSM
+        | {
+            "ssm.time_step_rank": 3,
+            "attention.head_count_kv": np.array([0, 2], np.int32),
+        },
+    ),
+    "falcon-h1": ("falcon-h1", SSM | {"ssm.time_step_rank": 4, "ssm.group_count": 2}),
+    "nemotron_h": ("nemotron_h", NEMOTRON),
+    "nemotron_h_moe": (
+        "nemotron_h_moe",
+        NEMOTRON
+        | EXPERTS
+        | {
+            "moe_latent_size": 10,
+            "expert_shared_feed_forward_length": 12,
+        },
+    ),
+    "lfm2moe": (
+        "lfm2moe",
+        EXPERTS
+        | {
+            "block_count": 3,
+            "attention.head_count_kv": np.array([0, 2, 0], np.int32),
+            "shortconv.l_cache": 3,
+            "leading_dense_block_count": 1,
+            "expert_gating_func": 2,
+        },
+    ),
     "lfm2": (
         "lfm2",
         {

@@ -105,6 +105,8 @@ class MoeConfig:
     """Of the layers behind these, the last of each `step` has experts."""
     dense: tuple[int, ...] = ()
     """Further layers without experts."""
+    n_latent: int = 0
+    """Width of the experts' inputs and outputs, which are projections; 0: that of the model."""
 
     def is_dense(self, il: int) -> bool:
         """True if layer `il` has a dense feed-forward layer."""

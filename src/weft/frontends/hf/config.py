@@ -64,6 +64,9 @@ class Config(Mapping[str, Any]):
         own = {**config, **_text_of(config)}
         given = {key: value for key, value in own.items() if value is not None}
         self._values: dict[str, Any] = {**(defaults or {}), **given}
+        kinds = self.first("layers_block_type", "layer_types", "hybrid_override_pattern")
+        if self.first(*_LAYERS) is None and isinstance(kinds, list | str):
+            self._values["num_hidden_layers"] = len(kinds)
         self.n_layer: int = self.count(*_LAYERS)
         self.rope: Mapping[str, Any] = self._rope()
         """`rope_parameters`, in today's form."""

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
 
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
@@ -92,6 +95,11 @@ def no_tensors(c: Config) -> Named:
     return ()
 
 
+def no_variant(config: Mapping[str, Any]) -> str:
+    """A family that all folders of its classes are of."""
+    return ""
+
+
 @dataclass(frozen=True)
 class Family:
     """A kind of model: what `general.architecture` calls it, and how its folder differs."""
@@ -119,6 +127,8 @@ class Family:
     rotate. Loaded straight, they stay as they are, and halves rotate."""
     f32_routers: bool = True
     """False if routers have the type of other matrices."""
+    variant: Callable[[Mapping[str, Any]], str] = no_variant
+    """The family in the same table that a folder is of by its config.json; empty: this one."""
     experts: tuple[str, ...] = ("down_proj", "gate_proj", "up_proj")
     """The matrices of an expert, in the order in which converters write them."""
 
@@ -216,7 +226,10 @@ def _adjacent(c: Config, name: str, values: Values) -> Values:
     if not stem.endswith(("q_proj", "k_proj")):
         return values
     n = c.n_head if stem.endswith("q_proj") else c.n_head_kv
-    half = values.shape[0] // n // 2
-    return values.through(
-        lambda x: x.reshape(n, 2, half, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+    d = values.shape[0] // n
+    half = int(d * c.main_rope.get("partial_rotary_factor", 1.0)) // 2
+    order = np.concatenate(
+        [np.arange(2 * half).reshape(2, half).T.reshape(-1), np.arange(2 * half, d)]
     )
+    rows = (np.arange(n)[:, None] * d + order).reshape(-1)
+    return values.through(lambda x: x[rows])

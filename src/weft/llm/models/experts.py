@@ -11,7 +11,7 @@ from weft.errors import FormatError
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, MoeConfig
 from weft.llm.models.common import linear
-from weft.llm.models.parts import Gated, Mlp, Part
+from weft.llm.models.parts import Gated, Mlp, Part, linear_rows
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
@@ -59,11 +59,15 @@ class Experts:
         moe = require_experts(c)
         yield need(f"blk.{il}.ffn_gate_inp.weight", c.n_embd, moe.n_expert)
         yield maybe(f"blk.{il}.ffn_gate_inp.bias", moe.n_expert)
+        n_embd = moe.n_latent or c.n_embd
+        if moe.n_latent:
+            yield from linear_rows(f"blk.{il}.ffn_latent_down", c.n_embd, n_embd)
+            yield from linear_rows(f"blk.{il}.ffn_latent_up", n_embd, c.n_embd)
         both = "" if self.plain else f"blk.{il}.ffn_gate_up_exps.weight"
-        matrices = [("ffn_up_exps", c.n_embd, moe.n_ff), ("ffn_down_exps", moe.n_ff, c.n_embd)]
+        matrices = [("ffn_up_exps", n_embd, moe.n_ff), ("ffn_down_exps", moe.n_ff, n_embd)]
         if both:
-            yield maybe(both, c.n_embd, 2 * moe.n_ff, moe.n_expert)
-            matrices.insert(0, ("ffn_gate_exps", c.n_embd, moe.n_ff))
+            yield maybe(both, n_embd, 2 * moe.n_ff, moe.n_expert)
+            matrices.insert(0, ("ffn_gate_exps", n_embd, moe.n_ff))
         for name, n_in, n_out in matrices:
             unless = "" if "down" in name else both
             yield need(f"blk.{il}.{name}.weight", n_in, n_out, moe.n_expert, unless=unless)
@@ -85,8 +89,8 @@ class Experts:
         if self.shared == "gated":
             gate = G.sigmoid(G.mul_mat(layer["ffn_gate_inp_shexp.weight"], x))  # [1, n_tokens]
             always = G.mul(self._always(step, w, il, x), gate)
-            return G.add(self.mixture(layer, x, moe), always)
-        y = self.mixture(layer, x, moe)
+            return G.add(self.routed(layer, x, moe), always)
+        y = self.routed(layer, x, moe)
         if not self._has_shared(moe):
             return y
         y = G.add(y, self._always(step, w, il, x))
@@ -99,6 +103,14 @@ class Experts:
 
     def _has_shared(self, moe: MoeConfig) -> bool:
         return self.shared == "gated" or (self.shared != "" and moe.n_ff_shared > 0)
+
+    def routed(self, w: Weights, x: Tensor, moe: MoeConfig) -> Tensor:
+        """The mixture, with the projections around it if there are such."""
+        if not moe.n_latent:
+            return self.mixture(w, x, moe)
+        scores = linear(w, "ffn_gate_inp", x)
+        y = self.mixture(w, linear(w, "ffn_latent_down", x), moe, scores)
+        return linear(w, "ffn_latent_up", y)
 
     def mixture(
         self, w: Weights, x: Tensor, moe: MoeConfig, scores: Tensor | None = None

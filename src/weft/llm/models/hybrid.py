@@ -1,10 +1,10 @@
 """Mamba beside attention.
 
-Granite 4 (IBM, 2025): layers are Mamba-2 or attention, mostly without rotation; Granite's factors and
-experts. Jamba (arXiv 2403.19887): Mamba or attention without rotation, experts in every second layer.
-Falcon-H1 (arXiv 2507.22448): both in every layer, side by side. Nemotron-H (arXiv 2504.03624): a
-layer is one of Mamba-2, attention without rotation, and a feed-forward layer, which may be a
-mixture of experts."""
+Granite 4 (IBM, 2025): layers are Mamba-2 or attention, mostly without rotation; Granite's factors
+and experts. Jamba (arXiv 2403.19887): Mamba or attention without rotation, experts in every second
+layer. Falcon-H1 (arXiv 2507.22448): both in every layer, side by side. Nemotron-H (arXiv
+2504.03624): a layer is one of Mamba-2, attention without rotation, and a feed-forward layer, which
+may be a mixture of experts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from weft import graph as G
-from weft.errors import FormatError
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
@@ -24,7 +23,7 @@ from weft.llm.models.mamba import Mixer, sizes, sizes2
 from weft.llm.models.parts import Attention, Mlp, Part, squared_relu
 from weft.llm.models.recurrence import require_recurrent
 from weft.llm.models.step import Step
-from weft.llm.weights import Row, Weights
+from weft.llm.weights import Row, Weights, maybe
 
 __all__ = ["ARCHITECTURES"]
 
@@ -40,13 +39,16 @@ def configure_granite(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 
 def configure_jamba(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets the layers that are recurrent, and those that have experts, which no key says."""
-    c = replace(c.without_rope(), recurrent=sizes(keys, _layers(c)))
+    """Sets the layers that are recurrent, and those that have experts."""
+    return _routed(replace(c.without_rope(), recurrent=sizes(keys, _layers(c))), keys)
+
+
+def _routed(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the layers that have experts: those with a router, for no key says it."""
     if c.moe is None:
         return c
-    tensors = keys.file.tensors
     routers = [f"blk.{il}.ffn_gate_inp.weight" for il in range(c.n_layer)]
-    dense = tuple(il for il, name in enumerate(routers) if name not in tensors)
+    dense = tuple(il for il, name in enumerate(routers) if name not in keys.file.tensors)
     return replace(c, moe=replace(c.moe, dense=dense))
 
 
@@ -57,12 +59,20 @@ def configure_falcon(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 def configure_nemotron(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Layers without heads and without a width are recurrent."""
-    layers = tuple(kv == 0 and n == 0 for kv, n in zip(c.heads_kv, c.widths, strict=True))
-    if keys.count("moe_latent_size", 0, least=0):
-        raise FormatError(
-            f"metadata key {c.arch}.moe_latent_size: experts behind a projection are not supported"
-        )
-    return replace(c.without_rope(), recurrent=sizes2(keys, layers))
+    # converters do not write the width of dense layers of models that may have experts
+    ups = [keys.file.tensors.get(f"blk.{il}.ffn_up.weight") for il in range(c.n_layer)]
+    widths = tuple(n or (up.ne[1] if up else 0) for n, up in zip(c.widths, ups, strict=True))
+    layers = tuple(kv == 0 and n == 0 for kv, n in zip(c.heads_kv, widths, strict=True))
+    c = replace(
+        c.without_rope(),
+        widths=widths,
+        recurrent=sizes2(keys, layers),
+        rms_eps=keys.number("attention.layer_norm_rms_epsilon", c.norm_eps),
+    )
+    if c.moe is not None:
+        n_latent = keys.count("moe_latent_size", 0, least=0)
+        c = replace(c, moe=replace(c.moe, sigmoid=True, n_latent=n_latent))
+    return _routed(c, keys)
 
 
 class MambaOrAttention(Attention):
@@ -93,6 +103,23 @@ class MambaAndAttention(Attention):
         return G.add(super().__call__(step, w, il, x), _MIXER(step, w, il, x))
 
 
+class FalconH1(Architecture):
+    """Converters write a norm's name without its end."""
+
+    def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Tensors of a layer."""
+        bare = f"blk.{il}.ffn_norm"
+        yield maybe(bare, c.n_embd)
+        for row in super().block_rows(c, il):
+            yield replace(row, unless=bare) if row.name == f"{bare}.weight" else row
+
+    def normed(self, step: Step, w: Weights, name: str, x: Tensor) -> Tensor:
+        """Applies the norm called `name` to x."""
+        if name not in w:
+            return super().normed(step, w, name, x)
+        return G.mul(G.rms_norm(x, step.config.rms_eps), w[name])
+
+
 class OneOfThree(Architecture):
     """A layer is a norm and one part: a mixer, attention, or the feed-forward layer."""
 
@@ -112,6 +139,12 @@ class OneOfThree(Architecture):
 
 
 _MIXER = Mixer()
+_NEMOTRON = OneOfThree(
+    RopeMode.NEOX,
+    configure_nemotron,
+    attention=MambaOrAttention(),
+    feed_forward=Experts(Mlp(squared_relu), shared="added", balanced=True, plain=squared_relu),
+)
 
 ARCHITECTURES = {
     "granitehybrid": granite.Granite(
@@ -126,19 +159,7 @@ ARCHITECTURES = {
         attention=MambaOrAttention(),
         feed_forward=Experts(renormalise=False),
     ),
-    "falcon-h1": Architecture(RopeMode.NEOX, configure_falcon, attention=MambaAndAttention()),
-    "nemotron_h": OneOfThree(
-        RopeMode.NEOX,
-        configure_nemotron,
-        attention=MambaOrAttention(),
-        feed_forward=Mlp(squared_relu),
-    ),
-    "nemotron_h_moe": OneOfThree(
-        RopeMode.NEOX,
-        configure_nemotron,
-        attention=MambaOrAttention(),
-        feed_forward=Experts(
-            dense=None, shared="added", renormalise=False, balanced=True, plain=squared_relu
-        ),
-    ),
+    "falcon-h1": FalconH1(RopeMode.NEOX, configure_falcon, attention=MambaAndAttention()),
+    "nemotron_h": _NEMOTRON,
+    "nemotron_h_moe": _NEMOTRON,
 }

@@ -62,7 +62,14 @@ _FILES = {
         "starcoder2": "Starcoder2ForCausalLM",
     },
     "gptoss": {"gpt-oss": "GptOssForCausalLM"},
-    "lfm2": {"lfm2": "Lfm2ForCausalLM"},
+    "hybrid": {
+        "granitehybrid": "GraniteMoeHybridForCausalLM",
+        "bamba": "BambaForCausalLM",
+        "jamba": "JambaForCausalLM",
+        "falcon-h1": "FalconH1ForCausalLM",
+        "nemotron_h": "NemotronHForCausalLM",
+    },
+    "lfm2": {"lfm2": "Lfm2ForCausalLM", "lfm2moe": "Lfm2MoeForCausalLM"},
     "llama": {
         "llama": "LlamaForCausalLM LLaMAForCausalLM LlamaModel",
         "mistral": "MistralForCausalLM",
@@ -130,11 +137,6 @@ CLASSES = {
     for name in names.split()
 }
 """The file and the family of each class."""
-_VARIANTS = {
-    "nomic-bert": ("moe_every_n_layers", "nomic-bert-moe"),
-    "xlm-roberta": ("lora_adaptations", "jina-bert-v3"),
-}
-"""Families whose folders are of another one if config.json has a key."""
 
 
 def find_family(config: Mapping[str, Any]) -> Family:
@@ -147,8 +149,7 @@ def find_family(config: Mapping[str, Any]) -> Family:
             f"config.json is of {what}, which weft does not know; known are {', '.join(CLASSES)}"
         )
     file, family = CLASSES[name]
-    key, variant = _VARIANTS.get(family, ("", family))
-    if config.get(key):
-        family = variant
-    found: Family = import_module(f"{__name__}.{file}").FAMILIES[family]
-    return found
+    families: Mapping[str, Family] = import_module(f"{__name__}.{file}").FAMILIES
+    found = families[family]
+    other = found.variant(config)
+    return families[other] if other else found

@@ -196,8 +196,12 @@ FAMILIES = {
     "bert": _BERT,
     "distilbert": replace(_BERT, common=_distil_common, defaults={"max_position_embeddings": 512}),
     "roberta": replace(_BERT, common=_roberta_common, vocab=_roberta_vocab),
-    "xlm-roberta": _XLM,
-    "nomic-bert": _NOMIC,
+    "xlm-roberta": replace(
+        _XLM, variant=lambda config: "jina-bert-v3" if config.get("lora_adaptations") else ""
+    ),
+    "nomic-bert": replace(
+        _NOMIC, variant=lambda config: "nomic-bert-moe" if config.get("moe_every_n_layers") else ""
+    ),
     "nomic-bert-moe": replace(_NOMIC, arch="nomic-bert-moe", keys=_moe_keys),
     "jina-bert-v2": replace(_BERT, arch="jina-bert-v2", vocab=_jina_vocab),
     "jina-bert-v3": replace(_XLM, arch="jina-bert-v3", change=_without_adapters(_change)),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +43,14 @@ def _ssm_keys(c: Config, d_inner: int) -> Pairs:
     yield "ssm.time_step_rank", _sized(c, "n_heads", "num_heads")
 
 
-def _kinds(c: Config) -> list[str]:
-    return list(c.first("layer_types", "layers_block_type") or ())
-
-
-def _attends(c: Config, il: int) -> bool:
-    return _kinds(c)[il] in ("attention", "full_attention", "hybrid")
+def _attends(c: Mapping[str, Any], n_layer: int) -> list[bool]:
+    """For each layer, whether it is attention."""
+    kinds = c.get("layer_types")
+    if kinds:
+        return [kind in ("attention", "full_attention") for kind in kinds]
+    period, offset = c.get("attn_layer_period"), c.get("attn_layer_offset")
+    chosen = c.get("attn_layer_indices") or ()
+    return [il in chosen or bool(period and il % period == offset) for il in range(n_layer)]
 
 
 def _mamba2(c: Config, name: str, values: Values, n_group: int, d_inner: int) -> Named:
@@ -70,15 +75,32 @@ def _granite_inner(c: Config) -> int:
     return _sized(c, "expand") * c.n_embd
 
 
+def _common(c: Config) -> Pairs:
+    usual = c.get("head_dim") in (None, c.n_embd // max(c.n_head, 1))
+    heads = ("attention.key_length", "attention.value_length")
+    return ((key, value) for key, value in common_keys(c) if not (usual and key in heads))
+
+
 def _granite_keys(c: Config) -> Pairs:
     yield from granite_keys(c)
     yield from _ssm_keys(c, _granite_inner(c))
-    if c.get("attn_rotary_emb"):
-        yield "rope.dimension_count", c["attn_rotary_emb"]
+    part = c.main_rope.get("partial_rotary_factor", 1.0)
+    n_dims = c.get("attn_rotary_emb", int(c.head_dim * part))
+    if n_dims != c.head_dim:
+        yield "rope.dimension_count", n_dims
     kv = c.n_head_kv
-    yield "attention.head_count_kv", [kv if _attends(c, il) else 0 for il in range(c.n_layer)]
-    yield "rope.scaling.finetuned", False
-    yield "context_length", 1 << 20
+    yield "attention.head_count_kv", [kv if it else 0 for it in _attends(c, c.n_layer)]
+    rotates = c.cls == "BambaForCausalLM" or c.get("position_embedding_type") == "rope"
+    yield "rope.scaling.finetuned", rotates
+    if not rotates:
+        yield "context_length", 1 << 20
+
+
+def _granite_variant(config: Mapping[str, Any]) -> str:
+    """Folders without recurrent layers are Granite's usual models."""
+    if not all(_attends(config, config.get("num_hidden_layers") or 0)):
+        return ""
+    return "granitemoe" if config.get("num_local_experts") else "granite"
 
 
 def _granite_change(c: Config, name: str, values: Values) -> Named:
@@ -91,28 +113,22 @@ def _granite_change(c: Config, name: str, values: Values) -> Named:
         yield from granite_parts(c, name, values)
 
 
-def _padded(c: Config, unit: int) -> Vocabulary:
-    """A vocabulary whose size is a multiple of `unit`."""
-    n = c.count("vocab_size")
-    return bpe(c, n_vocab=-(-n // unit) * unit)
-
-
 def _granite_vocab(c: Config) -> Vocabulary:
-    return sentencepiece(c) if has(c, "tokenizer.model") else _padded(c, 8)
+    recurrent = not all(_attends(c, c.n_layer))
+    return sentencepiece(c) if has(c, "tokenizer.model") else bpe(c, unit=8 if recurrent else 1)
 
 
 # ---- Jamba ---------------------------------------------------------------------------------------
 
 
 def _jamba_keys(c: Config) -> Pairs:
-    offset, period = c["attn_layer_offset"], c["attn_layer_period"]
-    attends = [il >= offset and (il - offset) % period == 0 for il in range(c.n_layer)]
+    kv = c.n_head_kv
     yield "block_count", c.n_layer
     yield "context_length", c.first("max_position_embeddings", "n_ctx")
     yield "embedding_length", c.n_embd
     yield "feed_forward_length", c["intermediate_size"]
     yield "attention.head_count", c.n_head
-    yield "attention.head_count_kv", [c.n_head_kv if it else 0 for it in attends]
+    yield "attention.head_count_kv", [kv if it else 0 for it in _attends(c, c.n_layer)]
     yield "ssm.conv_kernel", c.get("mamba_d_conv", 4)
     yield "ssm.inner_size", c["mamba_expand"] * c.n_embd
     yield "ssm.state_size", c.get("mamba_d_state", 16)
@@ -161,6 +177,10 @@ def _jamba_vocab(c: Config) -> Vocabulary:
 
 def _falcon_keys(c: Config) -> Pairs:
     d_inner = c["mamba_d_ssm"]
+    if c.get("mamba_rms_norm") and c.get("mamba_norm_before_gate", True):
+        raise c.bad(
+            "mamba_norm_before_gate", "is true, and GGUF files have the norm behind the gate"
+        )
     yield "context_length", c.get("max_position_embeddings", 0)
     yield "embedding_length", c.n_embd
     yield "feed_forward_length", c["intermediate_size"]
@@ -199,7 +219,12 @@ def _falcon_change(c: Config, name: str, values: Values) -> Named:
         yield name, values.through(lambda x: _scaled_inputs(c, _times(x, found)))
         return
     values = values.through(lambda x: _times(x, found)) if found else values
-    yield from _mamba2(c, name, values, n_group, d_inner) if ".mamba." in name else ((name, values),)
+    if ".mamba." in name:
+        yield from _mamba2(c, name, values, n_group, d_inner)
+    elif name.endswith("pre_ff_layernorm.weight"):  # the reference writes its name without an end
+        yield re.sub(r".*layers\.(\d+)\..*", r"=blk.\1.ffn_norm", name), values
+    else:
+        yield name, values
 
 
 def _times(x: Floats, factors: tuple[float, ...]) -> Floats:
@@ -222,22 +247,32 @@ def _scaled_inputs(c: Config, x: Floats) -> Floats:
 # ---- Nemotron-H ----------------------------------------------------------------------------------
 
 
-def _pattern(c: Config) -> list[str]:
+def _pattern(c: Mapping[str, Any]) -> list[str]:
     """For each layer, M: Mamba-2, *: attention, -: feed-forward layer, E: experts."""
     pattern = c.get("hybrid_override_pattern")
     if isinstance(pattern, str):
         return list(pattern)
     names = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*",
              "moe": "E", "mlp": "-"}  # fmt: skip
-    return [names[kind] for kind in c.first("layers_block_type", "layer_types") or ()]
+    return [names[kind] for kind in c.get("layers_block_type") or c.get("layer_types") or ()]
+
+
+def _nemotron_variant(config: Mapping[str, Any]) -> str:
+    return "nemotron_h_moe" if "E" in _pattern(config) else ""
 
 
 def _nemotron_inner(c: Config) -> int:
     return _sized(c, "num_heads") * _sized(c, "head_dim")
 
 
+def _nemotron_common(c: Config) -> Pairs:
+    left_out = ["attention.key_length", "attention.value_length"]
+    left_out += [] if "E" in _pattern(c) else ["expert_"]
+    return ((key, value) for key, value in common_keys(c) if not key.startswith(tuple(left_out)))
+
+
 def _nemotron_keys(c: Config) -> Pairs:
-    yield from granite_keys(c, rotates=False)
+    yield from granite_keys(c)
     pattern = _pattern(c)
     yield from _ssm_keys(c, c["mamba_num_heads"] * c["mamba_head_dim"])
     kv = c.n_head_kv
@@ -247,14 +282,14 @@ def _nemotron_keys(c: Config) -> Pairs:
     head = c.first("head_dim", "attention_head_dim")
     yield "attention.key_length", head
     yield "attention.value_length", head
-    if "num_experts_per_tok" not in c:
-        width = c["intermediate_size"]
+    width = c["intermediate_size"]
+    if "E" not in pattern:
         yield "feed_forward_length", [width if kind == "-" else 0 for kind in pattern]
         return
-    width = c["moe_intermediate_size"]
-    yield "feed_forward_length", [width if kind == "E" else 0 for kind in pattern]
+    widths = {"-": width, "E": c["moe_intermediate_size"]}
+    yield "feed_forward_length", [widths.get(kind, 0) for kind in pattern]
     yield "expert_used_count", c["num_experts_per_tok"]
-    yield "expert_feed_forward_length", width
+    yield "expert_feed_forward_length", widths["E"]
     yield "expert_shared_feed_forward_length", c["moe_shared_expert_intermediate_size"]
     yield "expert_count", c["n_routed_experts"]
     yield "expert_shared_count", c["n_shared_experts"]
@@ -275,7 +310,7 @@ def _nemotron_change(c: Config, name: str, values: Values) -> Named:
 
 
 def _nemotron_vocab(c: Config) -> Vocabulary:
-    return _padded(c, 8)
+    return bpe(c, unit=8)
 
 
 _MAMBA = {
@@ -285,9 +320,7 @@ _MAMBA = {
 }  # fmt: skip
 _JAMBA = {
     "mamba.dt_layernorm": "ssm_dt_norm", "mamba.b_layernorm": "ssm_b_norm",
-    "mamba.c_layernorm": "ssm_c_norm", "pre_ff_layernorm": "ffn_norm",
-    "feed_forward.router": "ffn_gate_inp", "feed_forward.gate_proj": "ffn_gate",
-    "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
+    "mamba.c_layernorm": "ssm_c_norm", "feed_forward.router": "ffn_gate_inp",
     "feed_forward.experts.gate_proj": "ffn_gate_exps",
     "feed_forward.experts.up_proj": "ffn_up_exps",
     "feed_forward.experts.down_proj": "ffn_down_exps",
@@ -302,24 +335,50 @@ _NEMOTRON = {
     "mixer.experts.down_proj": "ffn_down_exps",
     "mixer.shared_experts.up_proj": "ffn_up_shexp",
     "mixer.shared_experts.down_proj": "ffn_down_shexp",
+    "mixer.fc1_latent_proj": "ffn_latent_down", "mixer.fc2_latent_proj": "ffn_latent_up",
+}  # fmt: skip
+_BAMBA = {
+    "pre_ff_layernorm": "ffn_norm", "feed_forward.gate_proj": "ffn_gate",
+    "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
 }  # fmt: skip
 _ROTARY = {"rope_theta": 10000.0}
 _EMBEDDINGS = {"embeddings": "token_embd", "norm_f": "output_norm"}
 
+_NEMOTRON_H = Family(
+    "nemotron_h",
+    _nemotron_keys,
+    _nemotron_common,
+    names=_NEMOTRON,
+    outer=_EMBEDDINGS,
+    change=_nemotron_change,
+    vocab=_nemotron_vocab,
+    adjacent=True,
+)
+_GRANITE = Family(
+    "granitehybrid",
+    _granite_keys,
+    _common,
+    names={**_MAMBA, "block_sparse_moe.router.layer": "ffn_gate_inp"},
+    change=_granite_change,
+    vocab=_granite_vocab,
+    defaults=_ROTARY,
+    adjacent=True,
+)
+
 FAMILIES = {
-    "granitehybrid": Family(
-        "granitehybrid",
-        _granite_keys,
-        names={**_MAMBA, "block_sparse_moe.router.layer": "ffn_gate_inp"},
-        change=_granite_change,
-        vocab=_granite_vocab,
-        defaults=_ROTARY,
-        adjacent=True,
+    "granitehybrid": replace(_GRANITE, variant=_granite_variant),
+    "bamba": replace(
+        _GRANITE,
+        names=_MAMBA | _BAMBA,
+        outer={"final_layernorm": "output_norm"},
+        defaults={**_ROTARY, "partial_rotary_factor": 0.5},
     ),
+    "granite": replace(_GRANITE, arch="granite"),
+    "granitemoe": replace(_GRANITE, arch="granitemoe"),
     "jamba": Family(
         "jamba",
         common=_jamba_keys,
-        names={**_MAMBA, **_JAMBA},
+        names=_MAMBA | _BAMBA | _JAMBA,
         outer={"final_layernorm": "output_norm"},
         change=_jamba_change,
         vocab=_jamba_vocab,
@@ -327,32 +386,11 @@ FAMILIES = {
     "falcon-h1": Family(
         "falcon-h1",
         common=_falcon_keys,
-        names={
-            **_MAMBA,
-            "pre_ff_layernorm": "ffn_norm",
-            "feed_forward.gate_proj": "ffn_gate",
-            "feed_forward.up_proj": "ffn_up",
-            "feed_forward.down_proj": "ffn_down",
-        },
+        names=_MAMBA | _BAMBA,
         outer={"final_layernorm": "output_norm"},
         change=_falcon_change,
         defaults={"rope_theta": 100000.0, "head_dim": 0},
     ),
-    "nemotron_h": Family(
-        "nemotron_h",
-        _nemotron_keys,
-        names=_NEMOTRON,
-        outer=_EMBEDDINGS,
-        change=_nemotron_change,
-        vocab=_nemotron_vocab,
-    ),
-    "nemotron_h_moe": Family(
-        "nemotron_h_moe",
-        _nemotron_keys,
-        names=_NEMOTRON,
-        outer=_EMBEDDINGS,
-        change=_nemotron_change,
-        vocab=_nemotron_vocab,
-        experts=("down_proj", "up_proj"),
-    ),
+    "nemotron_h": replace(_NEMOTRON_H, variant=_nemotron_variant),
+    "nemotron_h_moe": replace(_NEMOTRON_H, arch="nemotron_h_moe", experts=("down_proj", "up_proj")),
 }

@@ -1,6 +1,8 @@
-"""LFM2: short convolutions and attention in turn."""
+"""LFM2: short convolutions and attention in turn, and its mixture of experts."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Family, Named
@@ -32,32 +34,54 @@ def _keys(c: Config) -> Pairs:
     yield "feed_forward_length", width
 
 
+def _moe_keys(c: Config) -> Pairs:
+    yield "expert_feed_forward_length", c["moe_intermediate_size"]
+    yield "leading_dense_block_count", c["num_dense_layers"]
+    yield "expert_gating_func", 2  # a sigmoid
+    yield "vocab_size", c.count("vocab_size")
+    yield "shortconv.l_cache", c["conv_L_cache"]
+
+
 def _change(c: Config, name: str, values: Values) -> Named:
     if "conv.conv" in name:  # one filter per channel: [n, 1, width]
         values = values.reshaped(values.shape[0], *values.shape[2:])
+    name = name.replace(".expert_bias", ".expert_bias.bias")
     yield name, values
 
 
+_LFM2 = Family(
+    "lfm2",
+    _keys,
+    common=_common,
+    change=_change,
+    outer={"embedding_norm": "token_embd_norm"},
+    names={
+        "operator_norm": "attn_norm",
+        "ffn_norm": "ffn_norm",
+        "self_attn.out_proj": "attn_output",
+        "self_attn.q_layernorm": "attn_q_norm",
+        "self_attn.k_layernorm": "attn_k_norm",
+        "conv.conv": "shortconv.conv",
+        "conv.in_proj": "shortconv.in_proj",
+        "conv.out_proj": "shortconv.out_proj",
+        "feed_forward.w1": "ffn_gate",
+        "feed_forward.w2": "ffn_down",
+        "feed_forward.w3": "ffn_up",
+        "feed_forward.gate": "ffn_gate_inp",
+        "feed_forward.expert_bias": "exp_probs_b",
+        "feed_forward.experts.w1": "ffn_gate_exps",
+        "feed_forward.experts.w2": "ffn_down_exps",
+        "feed_forward.experts.w3": "ffn_up_exps",
+    },
+    defaults={"rope_theta": 1e6, "norm_eps": 1e-5},
+)
+
 FAMILIES = {
-    "lfm2": Family(
-        "lfm2",
-        _keys,
-        common=_common,
-        change=_change,
-        outer={"embedding_norm": "token_embd_norm"},
-        names={
-            "operator_norm": "attn_norm",
-            "ffn_norm": "ffn_norm",
-            "self_attn.out_proj": "attn_output",
-            "self_attn.q_layernorm": "attn_q_norm",
-            "self_attn.k_layernorm": "attn_k_norm",
-            "conv.conv": "shortconv.conv",
-            "conv.in_proj": "shortconv.in_proj",
-            "conv.out_proj": "shortconv.out_proj",
-            "feed_forward.w1": "ffn_gate",
-            "feed_forward.w2": "ffn_down",
-            "feed_forward.w3": "ffn_up",
-        },
-        defaults={"rope_theta": 1e6, "norm_eps": 1e-5},
+    "lfm2": _LFM2,
+    "lfm2moe": replace(
+        _LFM2,
+        arch="lfm2moe",
+        keys=_moe_keys,
+        experts=("w1", "w2", "w3"),
     ),
 }

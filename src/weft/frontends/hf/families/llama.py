@@ -15,7 +15,7 @@ from weft.frontends.hf.safetensors import open_shards
 from weft.frontends.hf.values import Values, stored_values
 from weft.frontends.hf.vocab import llama, sentencepiece
 
-__all__ = ["FAMILIES", "llama3_factors", "llama_keys"]
+__all__ = ["FAMILIES", "granite_keys", "granite_parts", "llama3_factors", "llama_keys"]
 
 ROTARY = {"rope_theta": 10000.0}
 DERIVED = {**ROTARY, "head_dim": 0}
@@ -102,7 +102,8 @@ def _arcee_keys(c: Config) -> Pairs:
     yield from pooling_keys(c)
 
 
-def _granite_keys(c: Config) -> Pairs:
+def granite_keys(c: Config) -> Pairs:
+    """Granite's factors, and the width of its shared experts."""
     yield from llama_keys(c)
     for key, name in (
         ("attention.scale", "attention_multiplier"),
@@ -114,10 +115,12 @@ def _granite_keys(c: Config) -> Pairs:
         value = c.get(name)
         if value:
             yield key, value if isinstance(c.get(name), int) and "length" in key else float(value)
+    if c.get("shared_intermediate_size") and not c.n_expert:
+        yield "feed_forward_length", c["shared_intermediate_size"]
 
 
 def _granite_swa_keys(c: Config) -> Pairs:
-    yield from _granite_keys(c)
+    yield from granite_keys(c)
     yield from window_keys(c, lambda il: il % 4 != 0)
     rotates = c.get("no_rope_layers")
     if rotates:
@@ -128,7 +131,7 @@ def _named_sinks(c: Config, name: str, values: Values) -> Named:
     yield (f"{name}.weight" if name.endswith("sinks") else name), values
 
 
-def _granite_parts(c: Config, name: str, values: Values) -> Named:
+def granite_parts(c: Config, name: str, values: Values) -> Named:
     """Takes gate and up apart, which Granite's mixtures have as one matrix."""
     kind = ("shexp" if c.n_expert else "") if "shared_mlp." in name else "exps"
     layer = f"model.layers.{name.split('.layers.')[-1].split('.')[0]}"
@@ -208,13 +211,13 @@ FAMILIES = {
         adjacent=True,
     ),
     "granite": Family(
-        "granite", _granite_keys, extra=llama3_factors, vocab=llama, defaults=ROTARY, adjacent=True
+        "granite", granite_keys, extra=llama3_factors, vocab=llama, defaults=ROTARY, adjacent=True
     ),
     "granitemoe": Family(
         "granitemoe",
-        _granite_keys,
+        granite_keys,
         names=_GRANITE_NAMES,
-        change=_granite_parts,
+        change=granite_parts,
         extra=llama3_factors,
         vocab=llama,
         defaults=ROTARY,
