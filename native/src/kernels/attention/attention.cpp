@@ -101,7 +101,7 @@ struct Run {
       }
       turn_keys(t.turn, key.width, key.lanes, t.keys + cell * key.width);
     }
-    Ahead ahead(value.cells(block.first, block.n), multiply_steps(n, begin, end));
+    Ahead ahead = rows_ahead(value.cells(block.first, block.n), multiply_steps(n, begin, end));
     multiply_block(q, t.keys, begin, end, key.width, key.lanes, out, kCells, ahead);
   }
 
@@ -163,7 +163,9 @@ struct Run {
     const Rows rows = values(type);
     // Few rows prefetch what they read in place.
     Ahead ahead;
-    if (!few()) ahead = {key.cells(block.first + kCells, kCells), add_steps(n, value.lanes)};
+    if (!few()) {
+      ahead = rows_ahead(key.cells(block.first + kCells, kCells), add_steps(n, value.lanes));
+    }
     const Sight& s = t.sees(first);
     int64_t from = block.begin;
     for (int64_t cut = kStrip; from < block.end; cut += kStrip) {

@@ -3,7 +3,7 @@
 // the same order.
 #pragma once
 
-#include "kernels/rows.h"
+#include "kernels/simd/rows_ahead.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -43,38 +43,12 @@ struct LaneRows {
   }
 };
 
-// Rows that will be read next, prefetched a few lines at each step of the work before them, because
-// a burst of requests would wait for its first ones.
-class Ahead {
- public:
-  // Nothing.
-  Ahead() = default;
-  // All rows of `rows`, spread over `steps` steps.
-  Ahead(const Rows& rows, int64_t steps)
-      : row_(rows.data), stride_(rows.stride), bytes_(rows.bytes), left_(rows.n) {
-    const int64_t lines = left_ * ((bytes_ + 63) / 64);
-    per_step_ = (lines + steps - 1) / max64(1, steps);
-  }
+using Ahead = RowsAhead<2>;
 
-  void step() {
-    for (int64_t i = 0; i < per_step_ && left_ > 0; ++i) {
-      __builtin_prefetch(row_ + at_, 0, 2);
-      at_ += 64;
-      if (at_ < bytes_) continue;
-      at_ = 0;
-      row_ += stride_;
-      --left_;
-    }
-  }
-
- private:
-  const char* row_ = nullptr;
-  int64_t stride_ = 0;
-  int64_t bytes_ = 0;
-  int64_t left_ = 0;      // rows
-  int64_t at_ = 0;        // of the row, in bytes
-  int64_t per_step_ = 0;  // lines
-};
+// All of `rows`, spread over `steps` steps.
+static inline Ahead rows_ahead(const Rows& rows, int64_t steps) {
+  return {rows.data, rows.stride, rows.bytes, rows.n, steps};
+}
 
 // `n` cells of a block, as ascending indices below kCells.
 struct Picked {

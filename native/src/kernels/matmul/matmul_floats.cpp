@@ -8,6 +8,7 @@
 
 #include "kernels/matmul/matmul_bf16.h"
 #include "kernels/matmul/panels_f32.h"
+#include "kernels/simd/rows_ahead.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -190,34 +191,6 @@ void put_group(const float* sums, int64_t rows, const Columns& columns, int64_t 
   }
 }
 
-// Asks for `bytes` bytes of kTileRows rows, as many lines before each of `n_runs` runs: all at once
-// would fill the queue of outstanding lines and stall.
-class Ahead {
- public:
-  Ahead(const char* rows, int64_t stride, int64_t bytes, int64_t n_runs)
-      : row_(rows), stride_(stride), bytes_(bytes), left_(kTileRows) {
-    lines_ = (kTileRows * ((bytes + 63) / 64) + n_runs - 1) / n_runs;
-  }
-  void fetch() {
-    for (int64_t i = 0; i < lines_ && left_ > 0; ++i) {
-      __builtin_prefetch(row_ + at_, 0, 3);
-      at_ += 64;
-      if (at_ < bytes_) continue;
-      at_ = 0;
-      row_ += stride_;
-      --left_;
-    }
-  }
-
- private:
-  const char* row_;
-  int64_t stride_;
-  int64_t bytes_;
-  int left_;  // rows
-  int64_t lines_;
-  int64_t at_ = 0;
-};
-
 // Elements of a slab, where it begins, and its columns.
 struct Slab {
   int64_t start;
@@ -278,11 +251,11 @@ void multiply_slab(const Weights& w, int64_t row, int64_t rows, const Slab& slab
     const bool last = k + step >= slab.n;
     const char* next =
         w.data + row * w.row_stride + start / unit_elements(w.type) * w.element_stride;
-    Ahead ahead(last ? next - k / step * piece + kTileRows * w.row_stride : next + piece,
-                w.row_stride, piece, runs);
+    RowsAhead<3> ahead(last ? next - k / step * piece + kTileRows * w.row_stride : next + piece,
+                       w.row_stride, piece, kTileRows, runs);
     const TilePart part = {n_vectors(n, pair), k == 0, last};
     for (int64_t c = 0; c < n_columns; c += kRunColumns) {
-      ahead.fetch();
+      ahead.step();
       if (is_first) fetch_run(slab, c + 2 * kRunColumns, n_columns, k / pair, n / pair);
       kernels.of[min64(kRunColumns, n_columns - c) - 1](
           s.weights, slab.columns + c * slab.stride + k / pair, slab.stride, part,

@@ -134,6 +134,10 @@ _NEOX_NAMES = {
     "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output",
     "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
 }  # fmt: skip
+_GPT2_NAMES = {
+    "ln_1": "attn_norm", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+}  # fmt: skip
 _BLOOM_NAMES = {
     "self_attention.query_key_value": "attn_qkv", "self_attention.dense": "attn_output",
     "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
@@ -145,14 +149,7 @@ FAMILIES = {
         common=_gpt2_keys,
         change=_transposed,
         outer={"wpe": "position_embd"},
-        names={
-            "ln_1": "attn_norm",
-            "ln_2": "ffn_norm",
-            "attn.c_attn": "attn_qkv",
-            "attn.c_proj": "attn_output",
-            "mlp.c_fc": "ffn_up",
-            "mlp.c_proj": "ffn_down",
-        },
+        names=_GPT2_NAMES,
     ),
     "gptneox": Family(
         "gptneox",
@@ -202,14 +199,7 @@ FAMILIES = {
         "starcoder",
         common=_starcoder_keys,
         outer={"wpe": "position_embd"},
-        names={
-            "ln_1": "attn_norm",
-            "ln_2": "ffn_norm",
-            "attn.c_attn": "attn_qkv",
-            "attn.c_proj": "attn_output",
-            "mlp.c_fc": "ffn_up",
-            "mlp.c_proj": "ffn_down",
-        },
+        names=_GPT2_NAMES,
     ),
     "starcoder2": Family(
         "starcoder2",
