@@ -31,7 +31,8 @@ class Head:
                 yield need(f"{name}.weight", n_in, n_out)
                 yield maybe(f"{name}.bias", n_out)
                 n_in = n_out
-        yield maybe("cls.norm.weight", c.n_embd)
+        if any(c.classifier):
+            yield maybe("cls.norm.weight", c.n_embd)
         n_in = c.n_embd
         for number, n_out in enumerate(c.dense, 2):
             yield need(f"dense_{number}.weight", n_in, n_out)
