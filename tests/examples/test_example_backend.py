@@ -26,8 +26,8 @@ class TestExample(BackendSuite):
         return make_backend("example")
 """
 
-# not find_spec("pip"): asked for it, setuptools leaves distutils to Python in this process, and then
-# cannot be imported itself, which torch.testing needs
+# not find_spec("pip"): asked for it, setuptools leaves distutils to Python in this process, and
+# then cannot be imported itself, which torch.testing needs
 pytestmark = pytest.mark.skipif(
     find_spec("scikit_build_core") is None or not any(distributions(name="pip")),
     reason="needs pip and scikit-build-core, which `make test` installs",
