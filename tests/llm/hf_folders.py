@@ -149,6 +149,11 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "jamba": ("Jamba", SHAPE | MOE | {
         "num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 8,
         "use_mamba_kernels": False}, "pieces"),
+    "kimi": ("KimiLinear", SHAPE | LATENT | MOE | {
+        "num_hidden_layers": 4, "q_lora_rank": None, "linear_head_dim": 8, "linear_num_heads": 4,
+        "layer_types": ["linear_attention"] * 2 + ["full_attention", "linear_attention"],
+        "num_local_experts": 4, "routed_scaling_factor": 1.5, "pad_token_id": 0, "bos_token_id": 0,
+        "eos_token_id": 0}, "qwen2"),
     "laguna": ("Laguna", SHAPE | MOE | WINDOWS | {"rope_parameters": HALF_ROPE}, "gpt2"),
     "lfm2": ("Lfm2", SHAPE | {"layer_types": ["conv", "full_attention"],
                               "block_multiple_of": 16}, "gpt2"),

@@ -191,6 +191,7 @@ def made_up(config: ModelConfig, wanted: Callable[[Row], bool] = plain) -> Tenso
             x = 0.2 * x + (not row.name.endswith(".bias"))
         else:
             x *= 1.5 / np.sqrt(row.ne[0]) * (4 if row.name.startswith("token_embd") else 1)
+        x = -np.abs(x) if row.name.endswith("ssm_a") else x  # states decay
         tensors[row.name] = x.astype(np.float32)
     return tensors
 

@@ -181,6 +181,28 @@ MODELS |= {
             "expert_shared_feed_forward_length": 12,
         },
     ),
+    "kimi": (
+        "kimi-linear",
+        MLA
+        | EXPERTS
+        | {
+            "block_count": 3,
+            "attention.head_count_kv": np.array([0, 1, 0], np.int32),
+            "ssm.conv_kernel": 3,
+            "kda.head_dim": 5,
+            "expert_gating_func": 2,
+        },
+    ),
+    "kimi expanded": (
+        "kimi-linear",
+        PLAIN_MLA
+        | {
+            "block_count": 3,
+            "attention.head_count_kv": np.array([4, 0, 4], np.int32),
+            "ssm.conv_kernel": 3,
+            "kda.head_dim": 6,
+        },
+    ),
     "lfm2moe": (
         "lfm2moe",
         EXPERTS

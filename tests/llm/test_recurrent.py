@@ -16,7 +16,7 @@ from weft.llm.compute.context import Context
 from weft.llm.compute.graphs import Graphs
 from weft.llm.model import Model
 
-NAMES = ["mamba", "mamba2", "lfm2", "qwen35", "qwen3next", "granitehybrid", "falcon-h1"]
+NAMES = ["mamba", "mamba2", "lfm2", "qwen35", "qwen3next", "granitehybrid", "falcon-h1", "kimi"]
 HALF = len(TOKENS) // 2
 
 

@@ -46,6 +46,7 @@ _FILES = {
     "hrm_text": ("hrm_text",),
     "hybrid": ("granitehybrid", "jamba", "falcon-h1", "nemotron_h", "nemotron_h_moe"),
     "hunyuan": ("hunyuan-dense", "hunyuan-moe", "hy_v3"),
+    "kimi": ("kimi-linear",),
     "lfm2": ("lfm2", "lfm2moe"),
     "llama": ("baichuan", "internlm2", "llama", "mistral3", "orion", "refact", "xverse"),
     "llama4": ("llama4",),

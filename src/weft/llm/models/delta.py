@@ -11,7 +11,6 @@ with an expert that every token uses, or dense."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -27,15 +26,12 @@ from weft.llm.models.architecture import Architecture
 from weft.llm.models.common import linear
 from weft.llm.models.experts import Experts
 from weft.llm.models.parts import EACH_HEAD, RMS, Attention, linear_rows
-from weft.llm.models.recurrence import convolve, require_recurrent
+from weft.llm.models.recurrence import convolve, delta_rule, require_recurrent, unit
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, need
 from weft.records import dataclass
 
 __all__ = ["ARCHITECTURES"]
-
-_EPS = 1e-6
-_SIZE = 4  # bytes of a float32
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
@@ -138,13 +134,14 @@ class DeltaOrAttention(GatedAttention):
         qkv = convolve(step, il, linear(layer, "attn_qkv", x), layer["ssm_conv1d.weight"])
         qkv = G.silu(qkv)
         n_k, stride = r.n_group, d
-        q, k = (_unit(_each(qkv, d, n_k, stride, at)) for at in (0, d * n_k))
+        q, k = (unit(_each(qkv, d, n_k, stride, at)) for at in (0, d * n_k))
         v = _each(qkv, d, r.n_head, stride, 2 * d * n_k)
         if self.grouped:
             q, k = (_beside(t, r.n_head // n_k) for t in (q, k))
         beta, alpha = self._rates(step, layer, x)
         g = G.mul(G.softplus(G.add(alpha, layer["ssm_dt.bias"])), layer["ssm_a"])
-        y = _delta(step, il, q, k, v, g, G.sigmoid(beta))  # [d, n_head, n_tokens]
+        g = G.reshape(g, 1, r.n_head, n_tokens)
+        y = delta_rule(step, il, q, k, v, g, G.sigmoid(beta))  # [d, n_head, n_tokens]
         z = G.reshape(linear(layer, "attn_gate", x), d, r.n_head, n_tokens)
         y = G.mul(RMS(step.config, layer, "ssm_norm", y), G.silu(z))
         return linear(layer, "ssm_out", G.reshape(y, r.d_inner, n_tokens))
@@ -162,13 +159,6 @@ class DeltaOrAttention(GatedAttention):
         return beta, alpha
 
 
-def _unit(x: Tensor) -> Tensor:
-    """The columns of x [d, ...], divided by their length."""
-    d = x.ne[0]
-    assert isinstance(d, int)
-    return G.scale(G.rms_norm(x, _EPS / d), 1.0 / math.sqrt(d))
-
-
 def _beside(x: Tensor, n: int) -> Tensor:
     """Each head of x [d, n_head, n_tokens], `n` times beside itself."""
     d, n_head, n_tokens, _ = x.ne
@@ -177,23 +167,6 @@ def _beside(x: Tensor, n: int) -> Tensor:
     assert isinstance(d, int) and isinstance(n_head, int)
     wide = G.repeat(G.reshape(x, d, 1, n_head, n_tokens), (d, n, n_head, n_tokens))
     return G.reshape(wide, d, n * n_head, n_tokens)
-
-
-def _delta(step: Step, il: int, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
-    """Updates the states and reads them, for q, k, v [d, heads, n_tokens] and g, beta [n_head,
-    n_tokens]; returns [d, n_head, n_tokens]."""
-    r, n, n_seqs = require_recurrent(step.config), step.n_seq_tokens, step.n_seqs
-    assert step.slots is not None and step.cache.states is not None
-    d, n_tokens, table = r.head_dim, v.ne[2], step.cache.states.state[il]
-    state = G.reshape(G.get_rows(table, step.slots[0]), d, d, r.n_head, n_seqs)
-    q, k, v = (G.reshape(t, d, t.ne[1], n, n_seqs) for t in (q, k, v))
-    g, beta = (G.reshape(t, 1, r.n_head, n, n_seqs) for t in (g, beta))
-    both = G.gated_delta_net(q, k, v, g, beta, state)
-    at = r.d_inner * n_tokens * _SIZE
-    last = G.view_2d(both, r.state_size, n_seqs, r.state_size * _SIZE, at)
-    step.writes.append(G.set_rows(table, last, step.slots[1]))
-    y = G.view_2d(both, r.d_inner, n_tokens, r.d_inner * _SIZE, 0)
-    return G.reshape(y, d, r.n_head, n_tokens)
 
 
 def _architecture(feed_forward: Experts, grouped: bool = False) -> Architecture:

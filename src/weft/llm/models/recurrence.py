@@ -1,15 +1,18 @@
-"""The parts of recurrent layers: a causal convolution and a selective scan. Each reads a state from
-one slot of the layer's table and writes the new state to another."""
+"""The parts of recurrent layers: a causal convolution, a selective scan and the gated delta rule.
+Each reads a state from one slot of the layer's table and writes the new state to another."""
 
 from __future__ import annotations
+
+import math
 
 from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, RecurrentConfig
 from weft.llm.models.step import Step
 
-__all__ = ["convolve", "require_recurrent", "scan"]
+__all__ = ["convolve", "delta_rule", "require_recurrent", "scan", "unit"]
 
+_EPS = 1e-6
 _SIZE = 4  # bytes of a float32
 
 
@@ -51,3 +54,28 @@ def scan(step: Step, il: int, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Te
     state = G.view_2d(both, r.state_size, n_seqs, r.state_size * _SIZE, at)
     step.writes.append(G.set_rows(table, state, step.slots[1]))
     return G.view_2d(both, r.d_inner, n_tokens, r.d_inner * _SIZE, 0)
+
+
+def unit(x: Tensor) -> Tensor:
+    """The columns of x [d, ...], divided by their length."""
+    d = x.ne[0]
+    assert isinstance(d, int)
+    return G.scale(G.rms_norm(x, _EPS / d), 1.0 / math.sqrt(d))
+
+
+def delta_rule(
+    step: Step, il: int, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor
+) -> Tensor:
+    """Updates the states of a gated delta net and reads them, for q, k, v [d, heads, n_tokens], g
+    [1 or d, n_head, n_tokens] and beta [n_head, n_tokens]; returns [d, n_head, n_tokens]."""
+    r, n, n_seqs = require_recurrent(step.config), step.n_seq_tokens, step.n_seqs
+    assert step.slots is not None and step.cache.states is not None
+    d, n_tokens, table = r.head_dim, v.ne[2], step.cache.states.state[il]
+    state = G.reshape(G.get_rows(table, step.slots[0]), d, d, r.n_head, n_seqs)
+    q, k, v, g = (G.reshape(t, t.ne[0], t.ne[1], n, n_seqs) for t in (q, k, v, g))
+    both = G.gated_delta_net(q, k, v, g, G.reshape(beta, 1, r.n_head, n, n_seqs), state)
+    at = r.d_inner * n_tokens * _SIZE
+    last = G.view_2d(both, r.state_size, n_seqs, r.state_size * _SIZE, at)
+    step.writes.append(G.set_rows(table, last, step.slots[1]))
+    y = G.view_2d(both, r.d_inner, n_tokens, r.d_inner * _SIZE, 0)
+    return G.reshape(y, d, r.n_head, n_tokens)

@@ -69,6 +69,7 @@ _FILES = {
         "falcon-h1": "FalconH1ForCausalLM",
         "nemotron_h": "NemotronHForCausalLM",
     },
+    "kimi": {"kimi-linear": "KimiLinearForCausalLM KimiLinearModel"},
     "lfm2": {"lfm2": "Lfm2ForCausalLM", "lfm2moe": "Lfm2MoeForCausalLM"},
     "llama": {
         "llama": "LlamaForCausalLM LLaMAForCausalLM LlamaModel",

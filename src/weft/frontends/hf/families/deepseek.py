@@ -12,7 +12,7 @@ from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, token_id
 
-__all__ = ["FAMILIES", "MTP_NAMES", "glm_moe_vocab"]
+__all__ = ["FAMILIES", "LATENT_NAMES", "MTP_NAMES", "glm_moe_vocab", "split_latent"]
 
 
 def _common(c: Config) -> Pairs:
@@ -65,17 +65,7 @@ def _change(c: Config, name: str, values: Values) -> Named:
     if c.get("tie_word_embeddings") and name.endswith("lm_head.weight"):
         return
     if name.endswith("kv_b_proj.weight"):
-        keys, vals = c["qk_nope_head_dim"], c["v_head_dim"]
-        n, rank = values.shape[0] // (keys + vals), values.shape[-1]
-        each = values.reshaped(n, keys + vals, rank)
-        yield (
-            name.replace("kv_b_proj", "k_b_proj"),
-            each.through(lambda x: x[:, :keys].swapaxes(1, 2), (n, rank, keys)),
-        )
-        yield (
-            name.replace("kv_b_proj", "v_b_proj"),
-            each.through(lambda x: x[:, keys:], (n, vals, rank)),
-        )
+        yield from split_latent(c, name, values)
         return
     stem = name.removesuffix(".weight")
     if stem.endswith("mlp.experts.gate_up_proj"):
@@ -84,6 +74,21 @@ def _change(c: Config, name: str, values: Values) -> Named:
         yield from split_experts(c, name, values)
         return
     yield (f"{stem}.weight" if stem.endswith("mlp.experts.down_proj") else name), values
+
+
+def split_latent(c: Config, name: str, values: Values) -> Named:
+    """Takes apart the matrices of keys and values that heads compute from the latent."""
+    keys, vals = c["qk_nope_head_dim"], c["v_head_dim"]
+    n, rank = values.shape[0] // (keys + vals), values.shape[-1]
+    each = values.reshaped(n, keys + vals, rank)
+    yield (
+        name.replace("kv_b_proj", "k_b_proj"),
+        each.through(lambda x: x[:, :keys].swapaxes(1, 2), (n, rank, keys)),
+    )
+    yield (
+        name.replace("kv_b_proj", "v_b_proj"),
+        each.through(lambda x: x[:, keys:], (n, vals, rank)),
+    )
 
 
 def glm_moe_vocab(c: Config) -> Vocabulary:
@@ -109,12 +114,15 @@ MTP_NAMES = {
 }  # fmt: skip
 """Names of the tensors of layers that draft tokens, beside those of a layer."""
 
-_NAMES = MTP_NAMES | {
+LATENT_NAMES = {
     "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
     "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
     "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
     "self_attn.k_b_proj": "attn_k_b", "self_attn.v_b_proj": "attn_v_b",
 }  # fmt: skip
+"""Names of the matrices of latent attention."""
+
+_NAMES = MTP_NAMES | LATENT_NAMES
 _DEFAULTS = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "head_dim": 64}
 
 FAMILIES = {
