@@ -9,38 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.llm.adapter_files import Tensors, pairs, write_adapter
 from tests.llm.tiny import metadata, weights, write_model
 from weft.errors import ArgumentError, ContextError, FormatError, MissingFileError
 from weft.frontends.gguf import open_gguf
-from weft.frontends.gguf.writer import write_gguf
 from weft.llm import LLM, Context, Model, SamplingParams
 from weft.llm.engine import Done, Engine, Request
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
-Tensors = dict[str, NDArray[np.float32]]
 PROMPT = [1, 262, 263, 264, 265, 266, 261]
-META = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
-
-
-def pairs(seed: int, rank: int, names: list[str], tensors: Tensors) -> Tensors:
-    """Random A [rank, n_in] and B [n_out, rank] for the matrices `names`."""
-    random = np.random.default_rng(seed)
-    made = {}
-    for name in names:
-        n_out, n_in = tensors[name].shape
-        made[f"{name}.lora_a"] = random.standard_normal((rank, n_in)).astype(np.float32)
-        made[f"{name}.lora_b"] = random.standard_normal((n_out, rank)).astype(np.float32) / 8
-    return made
-
-
-def write(path: Path, tensors: Tensors, alpha: float = 8.0, **meta: object) -> Path:
-    keys = META | {"adapter.lora.alpha": alpha} | meta
-    write_gguf(
-        path,
-        {k: v for k, v in keys.items() if v is not None},
-        [(name, "f32", a.shape[::-1], a.tobytes()) for name, a in tensors.items()],
-    )
-    return path
 
 
 def merged(tensors: Tensors, pair: Tensors, scale: float) -> Tensors:
@@ -58,13 +35,15 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self.meta = metadata()
         self.tensors = weights(self.meta)
-        matrices = [n for n, t in self.tensors.items() if t.ndim == 2 and n != "token_embd.weight"]
-        self.wide = pairs(1, 4, matrices, self.tensors)
-        self.small = pairs(2, 3, [n for n in matrices if "ffn" in n], self.tensors)
+        matrices = {
+            n: t.shape for n, t in self.tensors.items() if t.ndim == 2 and n != "token_embd.weight"
+        }
+        self.wide = pairs(1, 4, matrices)
+        self.small = pairs(2, 3, {n: s for n, s in matrices.items() if "ffn" in n})
         self.base = write_model(folder / "base.gguf", self.meta, self.tensors)
         self.both = [
-            write(folder / "wide.gguf", self.wide),
-            write(folder / "small.gguf", self.small),
+            write_adapter(folder / "wide.gguf", self.wide),
+            write_adapter(folder / "small.gguf", self.small),
         ]
         # alpha 8: wide is scaled by 8 / 4, small by 8 / 3
         changed = merged(self.tensors, self.wide, 2.0)
@@ -239,7 +218,7 @@ def test_files_that_do_not_fit(
         made.pop(name, None)
         if array is not None:
             made[name] = np.asarray(array, np.float32)
-    path = write(tmp_path / "bad.gguf", made, **meta)
+    path = write_adapter(tmp_path / "bad.gguf", made, **meta)
     with pytest.raises(FormatError, match=says) as caught:
         Model(open_gguf(files.base), path)
     assert "bad.gguf" in str(caught.value)

@@ -22,14 +22,13 @@ from weft.cli.bench_table import Output, make_printer
 from weft.cli.bench_tests import tests_of
 from weft.cli.bench_tune import tune as tune_models
 from weft.cli.console import note, size_text, wide
-from weft.cli.loading import Loading, loads_model_with
+from weft.cli.loading import Loading, loads_model_with, open_with
 from weft.cli.model_file import ModelFiles
 from weft.cli.options import parse_count
 from weft.cli.profile_view import print_profile
 from weft.cli.unused_options import UNUSED_BY_BENCH
 from weft.cli.value_lists import numbers, switches
 from weft.errors import ContextError
-from weft.llm import Model
 
 __all__ = ["bench"]
 
@@ -194,7 +193,7 @@ def bench(
         tune_models(models, load, tests, tune_seconds)
         return
     settings = [Setting(one.typed, n, kind) for one in load for kind in kinds for n in batches]
-    names = [_checked(path, max(test.n_cells for test in tests)) for path in models]
+    names = [_checked(path, load[0], max(test.n_cells for test in tests)) for path in models]
     widths = {"model": max(map(len, names)), "test": max(len(test.name) for test in tests)}
     columns_shown = _shown(settings)
     screen = wide().width if sys.stdout.isatty() else None
@@ -215,9 +214,9 @@ def bench(
             print_profile(measured, slowest, to_error=output is not Output.md)
 
 
-def _checked(path: Path, n_tokens: int) -> str:
+def _checked(path: Path, load: Loading, n_tokens: int) -> str:
     """The name of the model for the table. Prints a note if it was trained for fewer tokens."""
-    model = Model.open(path)
+    model = open_with(path, dict(load.arguments))
     if n_tokens > model.config.n_ctx_train:
         note(
             f"{model.config.arch} was trained for {model.config.n_ctx_train} tokens; the speed "

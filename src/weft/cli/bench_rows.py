@@ -170,8 +170,11 @@ def _model(path: Path, model: Model) -> Row:
 
 
 def model_name(model: Model) -> str:
-    """Architecture, number of weights and type of the file, such as `llama 1B Q4_K - Medium`."""
-    return f"{model.config.arch} {_size(model)} {_type(model)}"
+    """Architecture, number of weights and type of the file, such as `llama 1B Q4_K - Medium`, and
+    the adapters."""
+    adapters = () if model.adapters is None else model.adapters.all
+    names = "".join(f" + {adapter.name}" for adapter in adapters)
+    return f"{model.config.arch} {_size(model)} {_type(model)}{names}"
 
 
 def _size(model: Model) -> str:

@@ -12,10 +12,10 @@ from weft.cli.bench_rows import Result, Row, Setting, result_row
 from weft.cli.bench_table import Printer
 from weft.cli.bench_tests import BenchTest, Runner
 from weft.cli.console import StatusLine, say
-from weft.cli.loading import Loading
+from weft.cli.loading import Loading, open_with
 from weft.cli.plan_lines import plan_lines
 from weft.execute import Profile, Trace
-from weft.llm import Context, Model
+from weft.llm import Context
 from weft.llm.compute.counters import MemoryUse
 
 __all__ = ["Series"]
@@ -76,12 +76,13 @@ class Series:
                 printer.end()
 
     def _measure_model(self, path: Path, loadings: Sequence[Loading]) -> None:
-        model = Model.open(path)
+        model = open_with(path, dict(loadings[0].arguments))
         cells = 1 + max(test.n_cells for test in self._tests)
         for typed, arguments in loadings:
             n_ctx = None if arguments["plan"] else cells
             for embeddings in self._embeddings:
                 options = {**arguments, "n_ctx": n_ctx, "embeddings": embeddings}
+                del options["adapters"]
                 rows = None if options.get("plan") else 1  # a plan has its own
                 context = Context(model, n_outputs=rows, **options)
                 self.memory, self.n_contexts = context.memory, self.n_contexts + 1

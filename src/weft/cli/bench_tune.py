@@ -43,7 +43,7 @@ _WORTH = 1.01
 """Values that make no test so many times as fast are not kept."""
 _FIXED = (
     *("devices", "gpu_layers", "place", "fit", "memory", "plan", "speeds", "no_rewrite"),
-    *("cpu_mask", "cpu_range", "numa"),
+    *("cpu_mask", "cpu_range", "numa", "lora", "lora_scaled"),
 )
 """Options with which nothing is tuned, because remembered values would not be for them."""
 
@@ -197,6 +197,7 @@ class _Contexts:
 
     def _runner(self, values: Tuned, other: int) -> Runner:
         options = dict(self._load[other].arguments)
+        del options["adapters"]
         threads = replace(
             options["threads"], n_threads=values.threads, n_threads_batch=values.threads_batch
         )

@@ -14,6 +14,7 @@ from weft.cli.foreign_options import foreign_option, in_place_of
 from weft.cli.quick_values import take_plain_values
 
 __all__ = [
+    "ADAPTERS",
     "ADVANCED",
     "CONSTRAINTS",
     "DEVICES",
@@ -41,6 +42,7 @@ def usage_error(message: str, ctx: Any = None) -> Exception:
 
 
 MODEL = "Model and context"
+ADAPTERS = "Adapters"
 DEVICES = "Devices and threads"
 SAMPLING = "Sampling"
 CONSTRAINTS = "Constraints of the text"
@@ -52,7 +54,7 @@ ADVANCED = "Advanced"
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 _GROUPS = (
     *(_ARGUMENTS, _OPTIONS, "Without a model", MODEL, DEVICES, SAMPLING, CONSTRAINTS),
-    *(SAMPLING_MORE, PLACEMENT, THREADS, ADVANCED),
+    *(SAMPLING_MORE, ADAPTERS, PLACEMENT, THREADS, ADVANCED),
 )
 
 _METAVARS = {

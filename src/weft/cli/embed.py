@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weft.cli.command import usage_error
 from weft.cli.console import CountProgress, LoadProgress
-from weft.cli.loading import loads_model_untuned
+from weft.cli.loading import loads_model_untuned, open_with
 from weft.cli.model_file import ModelFile
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
@@ -86,7 +86,7 @@ def embed(
     lines = texts or [line for line in read_text(None, file).splitlines() if line.strip()]
     if not lines:
         raise ContextError("there is no text; give some as arguments, with --file or on stdin")
-    loaded = Model.open(model)
+    loaded = open_with(model, load)
     tokenizer = Tokenizer.from_gguf(loaded.file)
     tokens = [tokenizer.encode(text) for text in lines]
     context = context_for(loaded, load, [len(ids) for ids in tokens])

@@ -11,11 +11,11 @@ import typer
 from weft.backends.cpu.experts import ExpertArena, expert_arena
 from weft.backends.cpu.routing import SIMULATED, Routing
 from weft.cli.console import LoadProgress, say, size_text
-from weft.cli.loading import loads_model
+from weft.cli.loading import loads_model, open_with
 from weft.cli.model_file import ModelFile
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
-from weft.llm import LLM, Model
+from weft.llm import LLM
 from weft.llm.llm import DEFAULT_N_CTX
 from weft.llm.planning.memory import available_bytes
 from weft.llm.planning.prepare import prepare
@@ -104,7 +104,7 @@ def _recorded(
 
 def _planned(path: Path, load: dict[str, Any]) -> ExpertArena:
     """The experts of a model that is not loaded."""
-    model = Model.open(path)
+    model = open_with(path, load)
     if load["n_ctx"] is None and load["plan"] is None:
         load["n_ctx"] = min(model.config.n_ctx_train, DEFAULT_N_CTX)
     arena = prepare(model, n_outputs=1, **load).experts

@@ -13,12 +13,11 @@ from weft.backends import Backend
 from weft.backends.cpu.routing import Routing
 from weft.cli.console import note, say, wide
 from weft.cli.exported import explain_pte, is_pte
-from weft.cli.loading import loads_model
+from weft.cli.loading import loads_model, open_with
 from weft.cli.model_file import ModelFile
 from weft.compiler import lower_plan
 from weft.errors import ContextError, ScheduleError
 from weft.files import write_text
-from weft.llm import Model
 from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.llm import DEFAULT_N_CTX
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
@@ -80,7 +79,7 @@ def explain(
         raise ScheduleError("give only one of --why, --json, --mermaid and --dot")
     if machine is not None:
         load |= _on_paper(machine, load)
-    loaded = Model.open(model)
+    loaded = open_with(model, load)
     if load["n_ctx"] is None and load["plan"] is None:
         load["n_ctx"] = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
     plan = prepare(loaded, n_outputs=rows_needed(1, DraftOptions()), **load)

@@ -9,7 +9,7 @@ __all__ = ["foreign_option", "in_place_of"]
 _PLACE = "--place 'GLOB=DEVICE' says which weights are on a device"
 _EXPERTS = "--place 'blk.*.ffn_*_exps=cpu' keeps the weights of experts in host memory"
 _DRAFT = "there is no second model that drafts; --spec-type ngram looks tokens up in the text"
-_ADAPTER = "there are no adapters; merge one into the model before it is converted"
+_ADAPTER = "commands that load a model have --lora: run, chat, serve, bench, explain, ..."
 _POSITIONS = "positions are scaled as the model's file says"
 _SEES = "weft run, chat and serve see images, with --mmproj FILE"
 _HUB = "set it in the environment of huggingface_hub: HF_TOKEN, HF_HUB_OFFLINE=1, HF_HOME"
@@ -33,8 +33,9 @@ _INSTEAD: dict[str, str] = {
     **dict.fromkeys(
         ("-md", "--model-draft", "--spec-draft-model", "-hfd", "--hf-repo-draft", "--draft-p-min",
          "--spec-draft-p-min", "-ngld", "-devd", "-cd"), _DRAFT),
-    **dict.fromkeys(("--lora", "--lora-scaled", "--enable-lora", "--lora-modules",
-                     "--control-vector"), _ADAPTER),
+    **dict.fromkeys(("--lora", "--lora-scaled", "--enable-lora"), _ADAPTER),
+    "--lora-modules": "weft serve has it; other commands have --lora NAME=FILE",
+    "--control-vector": "there are no control vectors",
     **dict.fromkeys(
         ("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale",
          "--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor", "--yarn-beta-slow",

@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 
+from weft.cli.adapter_options import Lora, LoraScaled, adapter_arguments
 from weft.cli.command import usage_error
 from weft.cli.console import device_list, say
 from weft.cli.model_file import takes_model
@@ -79,6 +80,7 @@ from weft.cli.unused_options import (
 from weft.cli.value_lists import MOST_VALUES, numbers, switches, words
 from weft.frontends.models import open_model
 from weft.llm.config_keys import read_config
+from weft.llm.model import Model
 
 __all__ = [
     "Loading",
@@ -86,6 +88,7 @@ __all__ = [
     "loads_model",
     "loads_model_untuned",
     "loads_model_with",
+    "open_with",
     "trained_context",
 ]
 
@@ -124,6 +127,8 @@ def load_arguments(
     no_rewrite: NoRewrite = None,
     expert_budget: ExpertBudget = None,
     expert_policy: ExpertPolicyOption = None,
+    lora: Lora = None,
+    lora_scaled: LoraScaled = None,
     batch_size: BatchSize = None,
     mlock: Annotated[bool, typer.Option("--mlock", hidden=True)] = False,
     no_mmap: Annotated[bool, typer.Option("--no-mmap", hidden=True)] = False,
@@ -131,8 +136,8 @@ def load_arguments(
     tuned: TunedOption = True,
     list_devices: ListDevices = False,
 ) -> dict[str, Any]:
-    """Converts options to arguments of `LLM` and `Context`; an `n_ctx` of 0 means the length that
-    the model was trained for."""
+    """Converts options to arguments of `LLM`, or of `open_with` and `Context`; an `n_ctx` of 0
+    means the length that the model was trained for."""
     note_memory(mlock, no_mmap)
     threads, threads_batch = (None if n == -1 else n for n in (threads, threads_batch))
     note_threads(t=threads, tb=threads_batch)
@@ -153,6 +158,7 @@ def load_arguments(
         "activations": activations.value,
         "expert_budget": expert_budget,
         "expert_policy": None if expert_policy is None else expert_policy.value,
+        "adapters": adapter_arguments(lora, lora_scaled),
         "fallback": None if fallback is None else device_list(fallback),
         **placement_arguments(
             devices, gpu_layers, place, plan, fit, memory, policy, speeds or old_speeds, repack,
@@ -167,6 +173,11 @@ def _layers(devices: str | None, n: int | None) -> int | None:
     if devices is not None:
         note_devices(names)
     return None if not takes_layers(names, n) or n is None or n < 0 else n
+
+
+def open_with(path: Path, load: dict[str, Any]) -> Model:
+    """Opens a model with the adapters of `load`, which is left with arguments of `Context`."""
+    return Model.open(path, adapters=load.pop("adapters"))
 
 
 def trained_context(path: Path) -> int:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.console import CountProgress, LoadProgress, say
-from weft.cli.loading import loads_model_with
+from weft.cli.loading import loads_model_with, open_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import context_option
 from weft.cli.text_input import read_text
@@ -52,7 +52,7 @@ def perplexity(
     if chunks is not None and chunks < 1:
         raise ContextError(f"--chunks is {chunks}; it must be 1 or more")
     text = read_text(None, file)
-    loaded = Model.open(model)
+    loaded = open_with(model, load)
     tokenizer = Tokenizer.from_gguf(loaded.file)
     ids = tokenizer.encode(text)
     n_ctx, context = _context(loaded, load, len(ids), chunks)

@@ -10,11 +10,11 @@ import typer
 
 from weft.cli.console import CountProgress
 from weft.cli.embed import context_for
-from weft.cli.loading import loads_model_untuned
+from weft.cli.loading import loads_model_untuned, open_with
 from weft.cli.model_file import ModelFile
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
-from weft.llm import Model, Tokenizer
+from weft.llm import Tokenizer
 from weft.llm.compute.rerank import best_first, pair_ids, rank_pairs, require_ranks
 
 __all__ = ["rerank"]
@@ -49,7 +49,7 @@ def rerank(
     texts = documents or [line for line in read_text(None, file).splitlines() if line.strip()]
     if not texts:
         raise ContextError("there is no document; give some as arguments, with --file or on stdin")
-    loaded = Model.open(model)
+    loaded = open_with(model, load)
     require_ranks(loaded.config, model.name)
     tokenizer = Tokenizer.from_gguf(loaded.file)
     pairs = [pair_ids(tokenizer, query, text) for text in texts]

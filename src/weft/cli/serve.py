@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from weft.cli.adapter_options import LoraLater, LoraModules, with_modules
 from weft.cli.console import LoadProgress, say
 from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, draft_options
 from weft.cli.loading import loads_model_with
@@ -98,6 +99,8 @@ def serve(
         float, typer.Option(help="Seconds for running requests when the server is stopped.")
     ] = 30.0,
     mmproj: MmProj = None,
+    lora_modules: LoraModules = None,
+    lora_later: LoraLater = False,
     weight_type: WeightType = None,
     spec_type: SpecType = "ngram",
     draft_max: DraftMax = MOST,
@@ -137,12 +140,13 @@ def serve(
         cors_origins=tuple(cors_origin or ()), allow_hosts=tuple(allow_host or ()), strict=strict,
         log_level="error" if quiet else "debug" if verbose else log_level.value,
     )  # fmt: skip
+    load["adapters"] = with_modules(load["adapters"], lora_modules)
     drafts = draft_options(spec_type, draft_max, draft_min, speculative_config)
     with api.take_address(options) as address:  # fails early, before a large model is loaded
         with LoadProgress() as progress:
             service = api.Service(
                 model, options, type=weight_type, embeddings=embeddings, drafting=drafts,
-                mmproj=mmproj, progress=progress, **load,
+                mmproj=mmproj, apply_adapters=not lora_later, progress=progress, **load,
             )  # fmt: skip
         if not quiet:
             for line in service_lines(model, service):

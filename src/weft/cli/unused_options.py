@@ -47,7 +47,7 @@ ServeNoEffect = Annotated[
     typer.Option(
         *(*get_args(NoEffect)[1].param_decls, "--mmap", "--metrics", "--no-webui", "--no-slots"),
         *("--enable-auto-tool-choice", "--trust-remote-code", "--enable-prefix-caching"),
-        *("--enable-chunked-prefill", "--disable-log-requests", "--enforce-eager"),
+        *("--enable-chunked-prefill", "--disable-log-requests", "--enforce-eager", "--enable-lora"),
         hidden=True,
     ),
 ]

@@ -64,13 +64,19 @@ class Model:
             self.weights = self.weights.joined(self.adapters.leaves())
 
     @staticmethod
-    def open(path: str | os.PathLike[str], type: str | None = None) -> Model:
+    def open(
+        path: str | os.PathLike[str],
+        type: str | None = None,
+        *,
+        adapters: AdapterFiles | None = None,
+    ) -> Model:
         """Opens the GGUF file or folder at `path`, or the model of a name `hf:owner/name:quant`.
 
-        With `type`, such as `q4_K_M`, matrices are quantized in memory.
+        With `type`, such as `q4_K_M`, matrices are quantized in memory. `adapters` are files of
+        LoRA adapters.
 
         Raises FormatError for a file that is missing, damaged or of an unknown architecture."""
-        return Model(open_model(local_path(path), type))
+        return Model(open_model(local_path(path), type), adapters)
 
     @property
     def writes(self) -> bool:

@@ -25,6 +25,7 @@ from weft.serve.log import RequestLog, say_tokens
 from weft.serve.metrics import CONTENT_TYPE, exposition
 from weft.serve.prompts import Asked, require_whole, texts_of, token_lists
 from weft.serve.schema import (
+    AdaptersBody,
     ChatBody,
     CompletionBody,
     DetokenizeBody,
@@ -95,7 +96,7 @@ def _add_generation(app: FastAPI, service: Service) -> None:
         """An answer to messages."""
         _note(http, body, service)
         make = partial(service.prompts.of_chat, body)
-        return await _respond(await _answer(service, "chat", make), body, http)
+        return await _respond(await _answer(service, "chat", body.model, make), body, http)
 
     @app.post("/v1/completions")
     @app.post("/completions", include_in_schema=False)
@@ -103,17 +104,18 @@ def _add_generation(app: FastAPI, service: Service) -> None:
         """The continuation of a text, of token ids, or of several."""
         _note(http, body, service)
         make = partial(service.prompts.of_completion, body)
-        return await _respond(await _answer(service, "text", make), body, http)
+        return await _respond(await _answer(service, "text", body.model, make), body, http)
 
 
 async def _answer(
-    service: Service, kind: Literal["chat", "text"], make: Callable[[], Asked]
+    service: Service, kind: Literal["chat", "text"], model: str | None, make: Callable[[], Asked]
 ) -> Answer:
     """Creates an answer in another thread, because templates, tokens and grammars take time."""
     loop = asyncio.get_running_loop()
 
     def start() -> Answer:
-        return Answer(service.engine, service.tokenizer, kind, service.model_id, make(), loop)
+        name = service.name_for(model)
+        return Answer(service.engine, service.tokenizer, kind, name, make(), loop)
 
     return await run_in_threadpool(start)
 
@@ -296,19 +298,31 @@ def _add_about(app: FastAPI, service: Service) -> None:
     @app.get("/v1/models")
     @app.get("/models", include_in_schema=False)
     async def models() -> dict[str, Any]:
-        """The model that is served, as a list."""
-        return {"object": "list", "data": [about]}
+        """The model that is served, and its adapters, as a list."""
+        return {"object": "list", "data": [about, *service.adapters.as_models(about)]}
 
     @app.get("/v1/models/{name}")
     @app.get("/models/{name}", include_in_schema=False)
     async def model(name: str) -> dict[str, Any]:
-        """The model, by its name."""
-        if name != service.model_id:
-            raise ApiError(
-                404, f"there is no model {name!r}; this is {service.model_id}", "model",
-                "model_not_found",
-            )  # fmt: skip
-        return about
+        """The model or an adapter, by its name."""
+        for one in (about, *service.adapters.as_models(about)):
+            if one["id"] == name:
+                return one
+        raise ApiError(
+            404, f"there is no model {name!r}; this is {service.model_id}", "model",
+            "model_not_found",
+        )  # fmt: skip
+
+    @app.get("/lora-adapters")
+    async def adapters() -> list[dict[str, Any]]:
+        """The adapters, with the scales of requests that name none."""
+        return service.adapters.listed()
+
+    @app.post("/lora-adapters")
+    async def set_adapters(body: AdaptersBody) -> dict[str, bool]:
+        """Sets these scales; adapters that are left out have scale 0."""
+        service.adapters.set(body.lora)
+        return {"success": True}
 
     @app.get("/health")
     async def health() -> dict[str, str]:

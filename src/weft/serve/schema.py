@@ -21,6 +21,8 @@ from weft.serve.words import problem_of, shown
 
 __all__ = [
     "SAMPLING_FIELDS",
+    "AdapterScale",
+    "AdaptersBody",
     "ChatBody",
     "CompletionBody",
     "DetokenizeBody",
@@ -102,15 +104,30 @@ class Body(Part):
     @model_validator(mode="wrap")
     @classmethod
     def _in_words(cls, data: Any, handler: ModelWrapValidatorHandler[Body]) -> Body:
+        data = cls._object(data)
         try:
             return handler(data)
         except ValidationError as error:
             raise problem_of(error, cls, data) from None
 
+    @classmethod
+    def _object(cls, data: Any) -> Any:
+        """The fields of the body, which is an object as a rule."""
+        return data
+
 
 class StreamOptions(Part):
     include_usage: bool = False
     include_obfuscation: bool = False
+
+
+class AdapterScale(Part):
+    id: Annotated[int, Field(ge=0)]
+    scale: Annotated[float, Field(allow_inf_nan=False)]
+
+
+AdapterScales = Annotated[list[AdapterScale], Field(fail_fast=True, max_length=MOST_TEXTS)]
+"""Scales of adapters, by number."""
 
 
 class Generation(Body):
@@ -133,6 +150,9 @@ class Generation(Body):
     presence_penalty: Penalty | None = None
     logit_bias: Annotated[dict[str, Any], AfterValidator(_is_bias)] | None = None
     ignore_eos: bool = False
+    lora: Annotated[
+        AdapterScales | None, Field(description='a list of {"id": NUMBER, "scale": NUMBER}')
+    ] = None
     # these have no effect here
     user: str | None = None
     store: bool | None = None
@@ -150,6 +170,16 @@ class Generation(Body):
     def ignored(self) -> list[str]:
         """The names of unknown fields; see `Part.ignored`."""
         return [name for name in super().ignored() if name not in SAMPLING_FIELDS]
+
+
+class AdaptersBody(Body):
+    """The body of `/lora-adapters`, which is the list alone."""
+
+    lora: Annotated[AdapterScales, Field(description='a list of {"id": NUMBER, "scale": NUMBER}')]
+
+    @classmethod
+    def _object(cls, data: Any) -> Any:
+        return {"lora": data} if isinstance(data, list) else data
 
 
 class CompletionBody(Generation):
