@@ -124,7 +124,9 @@ bool ExpertStore::enter(ExpertLease& lease, int32_t round) {
   }
   for (int32_t i = first; i < last; ++i) {  // before victims are chosen
     const int32_t slot = books_->find(lease.stack, lease.order[static_cast<size_t>(i)]);
-    if (slot >= 0) ++books_->slot(slot).pins;
+    if (slot < 0) continue;
+    ++books_->slot(slot).pins;
+    books_->slot(slot).cause = Cause::kDemand;  // a reader may have brought it since `begin`
   }
   for (int32_t i = first; i < last; ++i) {
     const int32_t expert = lease.order[static_cast<size_t>(i)];
