@@ -116,6 +116,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "exaone4": ("Exaone4", SHAPE | {"sliding_window": 6, "sliding_window_pattern": 2}, "gpt2"),
     "falcon": ("Falcon", NO_KV | {"multi_query": True}, "gpt2"),
     "falcon2": ("Falcon", NO_KV | {"num_kv_heads": 2, "new_decoder_architecture": True}, "gpt2"),
+    "falcon-mamba": ("FalconMamba", {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2},
+                     "gpt2"),
     "falcon-h1": ("FalconH1", SHAPE | FALCON, "gpt2"),
     "falcon-h1 normed": ("FalconH1", SHAPE | FALCON | {"mamba_rms_norm": True}, "gpt2"),
     "gemma": ("Gemma", SHAPE | TIED | {"head_dim": 8}, "pieces"),

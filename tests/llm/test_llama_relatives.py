@@ -175,7 +175,7 @@ def configure(tmp_path: Path, meta: dict[str, object]) -> ModelConfig:
 def plain(row: Row) -> bool:
     """Leaves out what stands for other tensors, and scales."""
     return not any(
-        name in row.name for name in ("attn_qkv", "gate_up_exps", "rope_")
+        name in row.name for name in ("attn_qkv", "gate_up_exps", "rope_", "time_mix_lerp_fused")
     ) and not row.name.endswith((".scale", "ffn_norm"))
 
 

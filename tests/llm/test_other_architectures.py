@@ -84,6 +84,14 @@ NEMOTRON = HYBRID | {
     "feed_forward_length": np.array([0, 12, 0, 12], np.int32),
 }  # fmt: skip
 
+RWKV = {
+    "block_count": 3, "wkv.head_size": 4, "attention.head_count": 0, "attention.head_count_kv": 0,
+}  # fmt: skip
+RWKV7 = RWKV | {
+    "attention.decay_lora_rank": 3, "attention.iclr_lora_rank": 4,
+    "attention.value_residual_mix_lora_rank": 5,
+}  # fmt: skip
+
 # name: architecture, and what its metadata has besides that of a tiny llama
 MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "gpt2": ("gpt2", {}),
@@ -214,6 +222,28 @@ MODELS |= {
             "expert_gating_func": 2,
         },
     ),
+    "rwkv6": ("rwkv6", RWKV | {"time_mix_extra_dim": 3, "time_decay_extra_dim": 5}),
+    "rwkv6 halved": (
+        "rwkv6",
+        RWKV
+        | {
+            "time_mix_extra_dim": 3,
+            "time_decay_extra_dim": 5,
+            "rescale_every_n_layers": 1,
+        },
+    ),
+    "rwkv6qwen2": (
+        "rwkv6qwen2",
+        RWKV
+        | {
+            "time_mix_extra_dim": 3,
+            "time_decay_extra_dim": 5,
+            "token_shift_count": 1,
+            "attention.head_count_kv": 2,
+        },
+    ),
+    "rwkv7": ("rwkv7", RWKV7 | {"attention.gate_lora_rank": 6}),
+    "arwkv7": ("arwkv7", RWKV7 | {"token_shift_count": 1}),
     "lfm2": (
         "lfm2",
         {

@@ -16,7 +16,18 @@ from weft.llm.compute.context import Context
 from weft.llm.compute.graphs import Graphs
 from weft.llm.model import Model
 
-NAMES = ["mamba", "mamba2", "lfm2", "qwen35", "qwen3next", "granitehybrid", "falcon-h1", "kimi"]
+NAMES = [
+    "mamba",
+    "mamba2",
+    "lfm2",
+    "qwen35",
+    "qwen3next",
+    "granitehybrid",
+    "falcon-h1",
+    "kimi",
+    "rwkv6",
+    "rwkv7",
+]
 HALF = len(TOKENS) // 2
 
 

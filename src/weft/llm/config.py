@@ -176,6 +176,10 @@ class RecurrentConfig:
     """Groups of heads that share B and C."""
     dt_rank: int = 0
     """Width from which time steps are projected (Mamba 1)."""
+    ranks: tuple[int, ...] = ()
+    """Widths of the narrow matrices of RWKV."""
+    rescale_every: int = 0
+    """The result of each of so many layers is halved; 0: of none."""
     norm_dt: bool = False
     """True if time steps, B and C are normed without learned gains (FalconMamba)."""
 

@@ -63,6 +63,7 @@ _FILES = {
     "phimoe": ("phimoe",),
     "qwen2": ("qwen", "qwen2", "qwen2vl", "qwen2moe"),
     "qwen3": ("mellum", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe"),
+    "rwkv": ("rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"),
     "seed_oss": ("seed_oss",),
     "smollm3": ("smollm3",),
     "stablelm": ("stablelm",),

@@ -26,7 +26,7 @@ from weft.llm.models.architecture import Architecture
 from weft.llm.models.common import linear
 from weft.llm.models.experts import Experts
 from weft.llm.models.parts import EACH_HEAD, RMS, Attention, linear_rows
-from weft.llm.models.recurrence import convolve, delta_rule, require_recurrent, unit
+from weft.llm.models.recurrence import beside, convolve, delta_rule, require_recurrent, unit
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, need
 from weft.records import dataclass
@@ -137,7 +137,7 @@ class DeltaOrAttention(GatedAttention):
         q, k = (unit(_each(qkv, d, n_k, stride, at)) for at in (0, d * n_k))
         v = _each(qkv, d, r.n_head, stride, 2 * d * n_k)
         if self.grouped:
-            q, k = (_beside(t, r.n_head // n_k) for t in (q, k))
+            q, k = (beside(t, r.n_head // n_k) for t in (q, k))
         beta, alpha = self._rates(step, layer, x)
         g = G.mul(G.softplus(G.add(alpha, layer["ssm_dt.bias"])), layer["ssm_a"])
         g = G.reshape(g, 1, r.n_head, n_tokens)
@@ -157,16 +157,6 @@ class DeltaOrAttention(GatedAttention):
             G.reshape(_each(both, n, r.n_group, 2 * n, at), r.n_head, x.ne[1]) for at in (0, n)
         )
         return beta, alpha
-
-
-def _beside(x: Tensor, n: int) -> Tensor:
-    """Each head of x [d, n_head, n_tokens], `n` times beside itself."""
-    d, n_head, n_tokens, _ = x.ne
-    if n == 1:
-        return x
-    assert isinstance(d, int) and isinstance(n_head, int)
-    wide = G.repeat(G.reshape(x, d, 1, n_head, n_tokens), (d, n, n_head, n_tokens))
-    return G.reshape(wide, d, n * n_head, n_tokens)
 
 
 def _architecture(feed_forward: Experts, grouped: bool = False) -> Architecture:

@@ -30,6 +30,10 @@ from weft.llm.weights import Row, Weights, maybe, need
 __all__ = ["ARCHITECTURES", "Mixer", "sizes", "sizes2"]
 
 
+_FALCON_EPS = 1e-6
+"""Epsilon of FalconMamba's norms without gains; files do not state it."""
+
+
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Sets the sizes of Mamba."""
     return _recurrent(c, sizes(keys, (True,) * c.n_layer))
@@ -104,7 +108,7 @@ def mixer(step: Step, w: Weights, il: int, u: Tensor) -> Tensor:
         at += n
         if normed:
             gain = w.get(f"ssm_{name}_norm.weight")
-            t = G.rms_norm(t, c.rms_eps)
+            t = G.rms_norm(t, _FALCON_EPS if r.norm_dt else c.rms_eps)
             t = t if gain is None else G.mul(t, gain)
         parts.append(t)
     dt, b, cc = parts

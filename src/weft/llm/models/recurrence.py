@@ -10,7 +10,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, RecurrentConfig
 from weft.llm.models.step import Step
 
-__all__ = ["convolve", "delta_rule", "require_recurrent", "scan", "unit"]
+__all__ = ["beside", "convolve", "delta_rule", "require_recurrent", "scan", "unit"]
 
 _EPS = 1e-6
 _SIZE = 4  # bytes of a float32
@@ -79,3 +79,13 @@ def delta_rule(
     step.writes.append(G.set_rows(table, last, step.slots[1]))
     y = G.view_2d(both, r.d_inner, n_tokens, r.d_inner * _SIZE, 0)
     return G.reshape(y, d, r.n_head, n_tokens)
+
+
+def beside(x: Tensor, n: int) -> Tensor:
+    """Each head of x [d, n_head, n_tokens], `n` times beside itself."""
+    d, n_head, n_tokens, _ = x.ne
+    if n == 1:
+        return x
+    assert isinstance(d, int) and isinstance(n_head, int)
+    wide = G.repeat(G.reshape(x, d, 1, n_head, n_tokens), (d, n, n_head, n_tokens))
+    return G.reshape(wide, d, n * n_head, n_tokens)

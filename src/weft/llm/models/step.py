@@ -56,6 +56,9 @@ class Step:
     kv: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Keys and values in the cache by layer, once that layer has written its own."""
 
+    values: list[Tensor] = field(default_factory=list)
+    """Values of the first layer that others mix in, [n_embd, n_tokens]."""
+
     chosen: list[Tensor] = field(default_factory=list)
     """Masks of the positions that layers have chosen, f16 [n_kv, n_tokens] each."""
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from weft.errors import TokenizerError
 from weft.frontends.gguf import GGUFFile
 from weft.llm.tokenizers.bpe import BpeModel
+from weft.llm.tokenizers.greedy import GreedyModel
 from weft.llm.tokenizers.spm import SpmModel
 from weft.llm.tokenizers.unigram import UnigramModel
 from weft.llm.tokenizers.vocab import TokenType, Vocab
@@ -62,6 +63,7 @@ MODELS: dict[str, Callable[[Vocab], TokenizerModel]] = {
     "gemma4": BpeModel,
     "bert": WordPieceModel,
     "t5": UnigramModel,
+    "rwkv": GreedyModel,
 }
 """The kinds of tokenizers, by their names in GGUF files."""
 

@@ -97,7 +97,10 @@ _FILES = {
         "hy_v3": "HYV3ForCausalLM",
         "minimax-m2": "MiniMaxM2ForCausalLM",
     },
-    "mamba": {"mamba": "MambaForCausalLM MambaLMHeadModel", "mamba2": "Mamba2ForCausalLM"},
+    "mamba": {
+        "mamba": "MambaForCausalLM MambaLMHeadModel FalconMambaForCausalLM",
+        "mamba2": "Mamba2ForCausalLM",
+    },
     "olmo": {
         "olmo": "OlmoForCausalLM OLMoForCausalLM",
         "olmo2": "Olmo2ForCausalLM",
