@@ -127,12 +127,21 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
                                              "query_pre_attn_scalar": 8, "num_hidden_layers": 7},
                "pieces"),
     "glm4": ("Glm4", SHAPE | {"head_dim": 8, "pad_token_id": 0}, "llama3"),
+    "glm4 images": ("Glm4v", SHAPE | {"rope_parameters": PLAIN | {
+        "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 0]}}, "llama3"),
+    "glm4 moe images": ("Glm4vMoe", SHAPE | SHARED | {
+        "head_dim": 16, "use_qk_norm": True, "n_group": 1, "topk_group": 1,
+        "rope_parameters": PLAIN | {"partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}},
+        "llama3"),
     "glm4 moe": ("Glm4Moe", SHAPE | SHARED | PARTIAL | {
         "use_qk_norm": True, "attention_bias": True, "n_group": 1, "topk_group": 1,
         "pad_token_id": 0}, "llama3"),
     "gpt2": ("GPT2", GPT | {"n_embd": 32, "n_positions": 64, "bos_token_id": 0,
                             "eos_token_id": 0}, "gpt2"),
     "gptneox": ("GPTNeoX", NO_KV, "gpt2"),
+    "gpt-oss": ("GptOss", SHAPE | MIXTURE | {
+        "head_dim": 16, "sliding_window": 6,
+        "rope_parameters": YARN | {"truncate": False}}, "llama3"),
     "granite": ("Granite", SHAPE | {"attention_multiplier": 0.1, "embedding_multiplier": 2.0,
                                     "residual_multiplier": 0.5, "logits_scaling": 3.0}, "digits"),
     "granitemoe": ("GraniteMoeShared", SHAPE | MIXTURE | {"shared_intermediate_size": 16},
@@ -187,11 +196,18 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "phi2": ("Phi", NO_KV | {"intermediate_size": 128}, "gpt2"),
     "phi3": ("Phi3", SHAPE | {"pad_token_id": 0, "original_max_position_embeddings": 64},
              "pieces"),
+    "phi3 window": ("Phi3", SHAPE | {"pad_token_id": 0, "sliding_window": 6}, "pieces"),
     "phi3 long": ("Phi3", SHAPE | {"pad_token_id": 0, "rope_parameters": LONG,
                                    "original_max_position_embeddings": 64,
                                    "max_position_embeddings": 128}, "pieces"),
     "qwen2": ("Qwen2", SHAPE | TIED, "qwen2"),
     "qwen2moe": ("Qwen2Moe", SHAPE | MOE | {"shared_expert_intermediate_size": 32}, "qwen2"),
+    "qwen2vl": ("Qwen2VL", SHAPE | {"rope_parameters": PLAIN | {"mrope_section": [2, 1, 1]}},
+                "qwen2"),
+    "qwen3vl": ("Qwen3VL", SHAPE | {"head_dim": 16, "rope_parameters": PLAIN | {
+        "mrope_section": [4, 2, 2], "mrope_interleaved": True}}, "qwen2"),
+    "qwen3vlmoe": ("Qwen3VLMoe", SHAPE | MOE | {"head_dim": 16, "rope_parameters": PLAIN | {
+        "mrope_section": [4, 2, 2], "mrope_interleaved": True}}, "qwen2"),
     "qwen3": ("Qwen3", SHAPE | {"head_dim": 16, "rope_parameters": YARN}, "qwen2"),
     "qwen3next": ("Qwen3Next", SHAPE | MOE | DELTA | {"shared_expert_intermediate_size": 24},
                   "qwen2"),
@@ -207,6 +223,15 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "starcoder2": ("Starcoder2", SHAPE, "digits"),
 }  # fmt: skip
 HEADLESS = ("bert", "distilbert", "roberta")
+# models that see have a tower, too, of these sizes
+_QWEN_TOWER = {"depth": 2, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16,
+               "out_hidden_size": 32, "deepstack_visual_indexes": [0]}  # fmt: skip
+_GLM_TOWER = {"depth": 1, "hidden_size": 16, "num_heads": 2, "out_hidden_size": 32,
+              "intermediate_size": 16}  # fmt: skip
+_SEEING: dict[str, dict[str, Any]] = {
+    "Glm4v": _GLM_TOWER, "Glm4vMoe": _GLM_TOWER, "Qwen3VL": _QWEN_TOWER, "Qwen3VLMoe": _QWEN_TOWER,
+    "Qwen2VL": {"depth": 1, "embed_dim": 16, "num_heads": 2, "hidden_size": 32},
+}  # fmt: skip
 # their norms multiply by 1 + weight
 _SHIFTED = ("Gemma", "Gemma2", "Gemma3Text", "Nemotron", "Qwen3Next", "Qwen3_5Text",
             "Qwen3_5MoeText")  # fmt: skip
@@ -228,6 +253,9 @@ def make_folder(name: str, folder: Path, dtype: str = "float32", shards: str = "
     """Saves the model `name` of `MODELS` with its tokenizer; returns it in float32."""
     kind, options, tokenizer = MODELS[name]
     suffix = "Model" if name in HEADLESS else "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
+    if kind in _SEEING:
+        suffix = "ForConditionalGeneration"
+        options = {"text_config": options, "vision_config": _SEEING[kind]}
     model = made_model(kind, suffix, options).to(getattr(torch, dtype))
     model.save_pretrained(folder, max_shard_size=shards)
     save_tokenizer(tokenizer, folder)

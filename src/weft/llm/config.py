@@ -53,6 +53,8 @@ class RopeConfig:
     """Number of dimensions of a cached key head before the rotated ones."""
     factored: bool = True
     """False: the divisors of angles that the file may have are for other layers."""
+    rounded: bool = True
+    """False: the pairs between which YaRN mixes are not rounded to whole ones."""
 
     @property
     def freq_scale(self) -> float:
@@ -65,14 +67,32 @@ class RopeConfig:
 
         If `ext_factor` is not 0, the op itself multiplies by 1 + 0.1 ln(factor); with a log
         multiplier m, the magnitude must be this divided by 1 + 0.1 m ln(factor)."""
-        return self.attn_factor / self._yarn_magnitude(self.log_multiplier)
+        return self.attn_factor / self.yarn_magnitude(self.log_multiplier)
 
     @property
     def shift_attn_factor(self) -> float:
         """The parameter `attn_factor` with which the ROPE op changes no magnitude."""
-        return 1.0 / self._yarn_magnitude(1.0)
+        return 1.0 / self.yarn_magnitude(1.0)
 
-    def _yarn_magnitude(self, multiplier: float) -> float:
+    def yarn_divisors(self) -> tuple[float, ...]:
+        """What YaRN's mix divides the angle of each pair by, without rounding.
+
+        Source: `_compute_yarn_parameters` in transformers, with `truncate` false."""
+        n, base = self.n_dims, math.log(self.freq_base)
+        low, high = (
+            n * math.log(self.n_ctx_orig / (2 * math.pi * turns)) / (2 * base)
+            for turns in (self.beta_fast, self.beta_slow)
+        )
+        low, high = max(low, 0.0), min(high, n - 1.0)
+        divisors = []
+        for pair in range(n // 2):
+            inside = min(max((pair - low) / max(high - low, 1e-3), 0.0), 1.0)
+            kept = (1.0 - inside) * self.ext_factor
+            divisors.append(1.0 / (self.freq_scale * (1.0 - kept) + kept))
+        return tuple(divisors)
+
+    def yarn_magnitude(self, multiplier: float) -> float:
+        """1 + 0.1 `multiplier` ln(factor), with which the ROPE op multiplies under YaRN."""
         if self.ext_factor == 0.0 or self.factor <= 1.0:
             return 1.0
         return 1.0 + 0.1 * multiplier * math.log(self.factor)

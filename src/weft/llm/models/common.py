@@ -5,6 +5,8 @@ Sizes in comments are innermost first, as in ggml's `ne`. `d` is the size of a h
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft import graph as G
 from weft.errors import FormatError
 from weft.graph.tensor import Tensor
@@ -216,6 +218,10 @@ def _rotate(
 ) -> Tensor:
     if r.n_dims == 0:
         return x
+    if r.ext_factor and not r.rounded:
+        factors = G.constant(list(r.yarn_divisors()))
+        attn_factor *= r.yarn_magnitude(1.0)
+        r = replace(r, ext_factor=0.0, scaling="none")
     return G.rope(
         x,
         positions,

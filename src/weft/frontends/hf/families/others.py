@@ -106,6 +106,18 @@ def _chat_keys(c: Config) -> Pairs:
     yield "rope.freq_base", float(10000 * c.get("rope_ratio", 1))
 
 
+def _glm_halves(c: Config, name: str, values: Values) -> Named:
+    """Puts the rows of queries and keys of GLM-4.1V in the order in which halves rotate, as files
+    with sections have them."""
+    if c.rope.get("mrope_section") and name.rpartition(".")[0].endswith(("q_proj", "k_proj")):
+        n_rot = int(c.head_dim * c.rope.get("partial_rotary_factor", 0.5))
+        order = [*range(0, n_rot, 2), *range(1, n_rot, 2), *range(n_rot, c.head_dim)]
+        values = values.through(
+            lambda x: x.reshape(-1, c.head_dim, *x.shape[1:])[:, order].reshape(x.shape)
+        )
+    yield name, values
+
+
 def _nemotron_keys(c: Config) -> Pairs:
     yield "vocab_size", c.count("vocab_size")
     eps = c.first("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
@@ -144,6 +156,12 @@ def _stablelm_keys(c: Config) -> Pairs:
 
 
 _ROTARY = {"rope_theta": 10000.0}
+_PARTIAL = {**_ROTARY, "partial_rotary_factor": 0.5}
+_GLM_NAMES = {
+    "post_attention_layernorm": "ffn_norm",
+    "post_self_attn_layernorm": "post_attention_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
+}
 
 FAMILIES = {
     "ernie4_5": Family(
@@ -159,18 +177,18 @@ FAMILIES = {
         "chatglm",
         common=_chat_keys,
         vocab=_chat_vocab,
-        defaults={**_ROTARY, "partial_rotary_factor": 0.5},
+        defaults=_PARTIAL,
     ),
     "glm4": Family(
+        "glm4", _glm_keys, vocab=glm_vocab, names=_GLM_NAMES, defaults={**_PARTIAL, "head_dim": 128}
+    ),
+    "glm4v": Family(
         "glm4",
         _glm_keys,
         vocab=glm_vocab,
-        names={
-            "post_attention_layernorm": "ffn_norm",
-            "post_self_attn_layernorm": "post_attention_norm",
-            "post_mlp_layernorm": "post_ffw_norm",
-        },
-        defaults={**_ROTARY, "head_dim": 128, "partial_rotary_factor": 0.5},
+        change=_glm_halves,
+        names=_GLM_NAMES,
+        defaults=_PARTIAL,
     ),
     "nemotron": Family(
         "nemotron",
