@@ -52,6 +52,15 @@ BOTH_ROPES = {"full_attention": PLAIN, "sliding_attention": PLAIN | {"rope_theta
 HALF_ROPE = BOTH_ROPES | {"full_attention": PLAIN | {"partial_rotary_factor": 0.5}}
 WINDOWS = {"sliding_window": 6, "num_hidden_layers": 4, "head_dim": 16,
            "layer_types": ["full_attention"] + ["sliding_attention"] * 3}  # fmt: skip
+BOTH_PARTS = {
+    "full_attention": PLAIN | {"rope_type": "proportional", "partial_rotary_factor": 0.25},
+    "sliding_attention": PLAIN | {"rope_theta": 1000.0}}  # fmt: skip
+SHARED_KV = {
+    "head_dim": 16, "num_hidden_layers": 6, "sliding_window": 6, "num_kv_shared_layers": 2,
+    "layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 2,
+    "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 400,
+    "final_logit_softcapping": 6.0,
+}  # fmt: skip
 GPT = {"vocab_size": 400, "n_layer": 2, "n_head": 4}
 DELTA = {"head_dim": 16, "num_hidden_layers": 4, "linear_num_key_heads": 2,
          "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
@@ -126,6 +135,16 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "gemma3": ("Gemma3Text", SHAPE | TIED | {"head_dim": 8, "sliding_window": 6,
                                              "query_pre_attn_scalar": 8, "num_hidden_layers": 7},
                "pieces"),
+    "gemma3n": ("Gemma3nText", SHAPE | TIED | SHARED_KV | {
+        "laurel_rank": 4, "altup_num_inputs": 4, "intermediate_size": [48] * 6,
+        "activation_sparsity_pattern": [0.9, 0.95] + [0.0] * 4}, "pieces"),
+    "gemma4": ("Gemma4Text", SHAPE | TIED | SHARED_KV | {
+        "vocab_size": 380, "vocab_size_per_layer_input": 380, "global_head_dim": 24, "rope_parameters": BOTH_PARTS}, "pieces"),
+    "gemma4 moe": ("Gemma4Text", SHAPE | TIED | SHARED_KV | {
+        "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1, "enable_moe_block": True, "num_experts": 4,
+        "top_k_experts": 2, "moe_intermediate_size": 16, "rope_parameters": BOTH_PARTS,
+        "global_head_dim": 24, "vocab_size": 380}, "pieces"),
     "glm4": ("Glm4", SHAPE | {"head_dim": 8, "pad_token_id": 0}, "llama3"),
     "glm4 images": ("Glm4v", SHAPE | {"rope_parameters": PLAIN | {
         "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 0]}}, "llama3"),

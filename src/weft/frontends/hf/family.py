@@ -90,6 +90,11 @@ def no_keys(c: Config) -> Pairs:
     return ()
 
 
+def apart(c: Config, tensors: Named) -> Named:
+    """Joins no tensors."""
+    return tensors
+
+
 def no_tensors(c: Config) -> Named:
     """No tensors that the folder lacks."""
     return ()
@@ -116,6 +121,8 @@ class Family:
     """Names of a layer's tensors beside `LAYER_NAMES`."""
     outer: Mapping[str, str] | None = None
     """Names of other tensors beside `NAMES`."""
+    join: Callable[[Config, Named], Named] = apart
+    """Joins tensors of which GGUF files have one, before they are changed."""
     change: Change = as_is
     extra: Callable[[Config], Named] = no_tensors
     """Tensors in front of those of the folder, such as the factors of scaled rotary embeddings."""
@@ -179,7 +186,7 @@ def family_tensors(
     family's files have them so."""
     for name, values in family.extra(c):
         yield family.gguf_name(c, name), values
-    for name, values in _experts_together(family, c, _text_tensors(stored)):
+    for name, values in family.join(c, _experts_together(family, c, _text_tensors(stored))):
         for new, changed in family.change(c, name, values):
             if adjacent and family.adjacent:
                 changed = _adjacent(c, new, changed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,16 @@ from weft.frontends.hf.pretokenizer import name_pretokenizer
 from weft.frontends.hf.sentencepiece import Piece, read_pieces
 from weft.frontends.hf.special import SpecialTokens
 
-__all__ = ["Vocabulary", "bpe", "has", "llama", "sentencepiece", "token_id", "word_pieces"]
+__all__ = [
+    "Vocabulary",
+    "base_tokens",
+    "bpe",
+    "has",
+    "llama",
+    "sentencepiece",
+    "token_id",
+    "word_pieces",
+]
 
 Vocabulary = Iterator[tuple[str, object]]
 """Metadata keys, and their values."""
@@ -85,9 +94,9 @@ def llama(c: Config) -> Vocabulary:
         yield "tokenizer.ggml.add_bos_token", False
 
 
-def sentencepiece(c: Config) -> Vocabulary:
-    """The vocabulary of tokenizer.model, GGUF's `llama`."""
-    pieces = _padded(c, read_pieces(c.folder / "tokenizer.model"))
+def sentencepiece(c: Config, *, n_vocab: int = 0) -> Vocabulary:
+    """The vocabulary of tokenizer.model, GGUF's `llama`; `n_vocab` ids (0: as config.json says)."""
+    pieces = _padded(c, read_pieces(c.folder / "tokenizer.model"), n_vocab)
     n = len(pieces)
     for text, id_ in c.json("added_tokens.json").items():
         if isinstance(id_, int) and 0 <= id_ < n:
@@ -111,8 +120,8 @@ def _as_llama(c: Config, pieces: list[Piece]) -> Vocabulary:
     yield from SpecialTokens(c, n_vocab=len(pieces)).keys()
 
 
-def _padded(c: Config, pieces: list[Piece]) -> list[Piece]:
-    n = c.first("vocab_size_per_layer_input", "vocab_size") or len(pieces)
+def _padded(c: Config, pieces: list[Piece], n_vocab: int) -> list[Piece]:
+    n = n_vocab or c.first("vocab_size_per_layer_input", "vocab_size") or len(pieces)
     missing = [(f"[PAD{i}]", -10000.0, UNUSED) for i in range(len(pieces), n)]
     return pieces[:n] + missing
 
@@ -163,6 +172,26 @@ def _listed(c: Config) -> tuple[list[str], list[int]]:
             text = text if special else text.replace(_SPACE, " ")
         tokens.append(text)
         kinds.append(kind)
+    return tokens, kinds
+
+
+def base_tokens(c: Config, seen: Collection[str]) -> tuple[list[str], list[int]]:
+    """The tokens of tokenizer.json without padding, and their kinds: those that the tokenizer's
+    settings name are control tokens, but not those `seen` in texts."""
+    by_id, added = _vocabulary(c)
+    settings = c.json("tokenizer_config.json")
+    named = [value for key, value in settings.items() if key.endswith("_token")]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        more = settings.get(key) or ()
+        named += more.values() if isinstance(more, dict) else more
+    special = {value["content"] if isinstance(value, dict) else value for value in named if value}
+    n, tokens, kinds = len(by_id), [], []
+    for i in (*range(n), *sorted(i for i in added if i >= n)):
+        text = by_id[i] if i < n else added[i]["content"]
+        kind = NORMAL if i < n else USER_DEFINED
+        kind = CONTROL if text in special else BYTE if _BYTE_TOKEN.fullmatch(text) else kind
+        tokens.append(text)
+        kinds.append(USER_DEFINED if text in seen else kind)
     return tokens, kinds
 
 

@@ -52,6 +52,10 @@ _FILES = {
         "gemma2": "Gemma2ForCausalLM",
         "gemma3": "Gemma3ForCausalLM Gemma3ForConditionalGeneration",
     },
+    "gemma4": {
+        "gemma3n": "Gemma3nForCausalLM Gemma3nForConditionalGeneration",
+        "gemma4": "Gemma4ForCausalLM Gemma4ForConditionalGeneration",
+    },
     "gpt": {
         "bloom": "BloomForCausalLM BloomModel",
         "falcon": "FalconForCausalLM RWForCausalLM",

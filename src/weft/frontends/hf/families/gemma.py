@@ -9,13 +9,14 @@ from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "NORMS", "gemma3_keys", "gemma3_vocab"]
 
-_NORMS = {
+NORMS = {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+"""Norms in front of parts of a layer and behind."""
 
 
 def _keys(c: Config) -> Pairs:
@@ -37,7 +38,8 @@ def _keys2(c: Config) -> Pairs:
     yield "attention.sliding_window", c["sliding_window"]
 
 
-def _keys3(c: Config) -> Pairs:
+def gemma3_keys(c: Config) -> Pairs:
+    """Gemma 3's metadata, which later ones have, too."""
     yield "context_length", c.get("max_position_embeddings", 131072)
     yield "attention.head_count", c.get("num_attention_heads", 8)
     yield "attention.layer_norm_rms_epsilon", float(c.get("rms_norm_eps", 1e-6))
@@ -79,7 +81,8 @@ def _vocab2(c: Config) -> Vocabulary:
     yield "tokenizer.ggml.add_space_prefix", False
 
 
-def _vocab3(c: Config) -> Vocabulary:
+def gemma3_vocab(c: Config) -> Vocabulary:
+    """The vocabulary of tokenizer.model, or of tokenizer.json of either kind."""
     if has(c, "tokenizer.model"):
         yield from _vocab2(c)
     elif (c.json("tokenizer.json").get("model") or {}).get("byte_fallback"):
@@ -96,7 +99,7 @@ FAMILIES = {
         "gemma2",
         _keys2,
         common=_keys,
-        names=_NORMS,
+        names=NORMS,
         change=_shifted,
         vocab=_vocab2,
         defaults={
@@ -108,11 +111,11 @@ FAMILIES = {
     ),
     "gemma3": Family(
         "gemma3",
-        _keys3,
+        gemma3_keys,
         common=common_keys,
-        names=_NORMS,
+        names=NORMS,
         change=_shifted,
-        vocab=_vocab3,
+        vocab=gemma3_vocab,
         defaults={
             "head_dim": 256,
             "max_position_embeddings": 131072,
