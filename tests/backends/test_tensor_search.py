@@ -80,3 +80,12 @@ def test_what_has_no_result_is_refused() -> None:
         g.cdist(x, x, p=-1.0)
     with pytest.raises(GraphError, match=r"CDIST: dimensions 2 and 3 .* do not broadcast"):
         g.cdist(g.input("a", [2, 3, 4]), g.input("b", [3, 3, 4]))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("n", [20, 300])
+def test_the_first_of_equal_elements_are_the_largest(n: int, device: str) -> None:
+    x = integers(3, 5, n, low=0, dtype=torch.float32)
+    got = run(lambda t: g.top_k(t, n // 2), x, device=device)
+    want = x.sort(dim=-1, descending=True, stable=True).indices[:, : n // 2]
+    assert torch.equal(got.reshape(want.shape).long().sort(-1).values, want.sort(-1).values)

@@ -30,6 +30,7 @@ LATENT = {
     "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
     "n_shared_experts": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4, "topk_group": 1,
 }  # fmt: skip
+INDEXER = {"q_lora_rank": 12, "index_topk": 8, "index_head_dim": 8, "index_n_heads": 16}
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
@@ -112,6 +113,9 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "cohere2 rms": ("Cohere2Moe", SHAPE | MOE | WINDOWS | TIED | {"rms_norm_eps": None}, "gpt2"),
     "deepseek2": ("DeepseekV2", SHAPE | LATENT | {"q_lora_rank": None, "n_group": 1}, "qwen2"),
     "deepseek3": ("DeepseekV3", SHAPE | LATENT | {"q_lora_rank": 24, "n_group": 2}, "qwen2"),
+    "deepseek32": ("DeepseekV32", SHAPE | LATENT | INDEXER | {"n_group": 2}, "qwen2"),
+    "glm dsa": ("GlmMoeDsa", SHAPE | LATENT | INDEXER | {
+        "n_group": 1, "mlp_layer_types": ["dense", "sparse"]}, "qwen2"),
     "distilbert": ("DistilBert", {"vocab_size": 400, "dim": 32, "hidden_dim": 48, "n_layers": 2,
                                   "n_heads": 4, "max_position_embeddings": 64}, "words"),
     "dots1": ("Dots1", SHAPE | SHARED | {"n_group": 1, "topk_group": 1}, "qwen2"),
@@ -139,7 +143,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "laurel_rank": 4, "altup_num_inputs": 4, "intermediate_size": [48] * 6,
         "activation_sparsity_pattern": [0.9, 0.95] + [0.0] * 4}, "pieces"),
     "gemma4": ("Gemma4Text", SHAPE | TIED | SHARED_KV | {
-        "vocab_size": 380, "vocab_size_per_layer_input": 380, "global_head_dim": 24, "rope_parameters": BOTH_PARTS}, "pieces"),
+        "vocab_size": 380, "vocab_size_per_layer_input": 380, "global_head_dim": 24,
+        "rope_parameters": BOTH_PARTS}, "pieces"),
     "gemma4 moe": ("Gemma4Text", SHAPE | TIED | SHARED_KV | {
         "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
         "num_global_key_value_heads": 1, "enable_moe_block": True, "num_experts": 4,
@@ -194,6 +199,14 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "llama biases": ("Llama", SHAPE | {"head_dim": 16, "attention_bias": True,
                                        "rope_parameters": LINEAR}, "pieces"),
     "llama3": ("Llama", SHAPE | {"rope_parameters": LLAMA3}, "llama3"),
+    "llama4": ("Llama4Text", SHAPE | {
+        "head_dim": 16, "num_local_experts": 4, "num_hidden_layers": 4, "intermediate_size_mlp": 40,
+        "interleave_moe_layer_step": 2, "moe_layers": None, "no_rope_layers": None}, "llama3"),
+    "hrm_text": ("HrmText", SHAPE | {"head_dim": 16, "num_key_value_heads": 4}, "gpt2"),
+    "minicpm3": ("MiniCPM3", SHAPE | LATENT | {
+        "q_lora_rank": 12, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}, "model"),
+    "phimoe": ("Phimoe", SHAPE | MIXTURE | {
+        "attention_bias": True, "lm_head_bias": True, "pad_token_id": 0}, "pieces"),
     "mamba": ("Mamba", {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2}, "gpt2"),
     "mamba2": ("Mamba2", {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2,
                           "head_dim": 8, "num_heads": 8, "n_groups": 2, "state_size": 16}, "gpt2"),
@@ -297,11 +310,23 @@ def made_model(kind: str, suffix: str, options: dict[str, Any]) -> Any:
 
 def save_tokenizer(kind: str, folder: Path) -> None:
     """Trains a tokenizer on a few lines and saves it: `gpt2`, `digits`, `llama3`, `qwen2` (bytes),
-    `pieces` (SentencePiece in tokenizer.json), `unigrams`, `classes` (bytes) or `words`."""
+    `pieces` (SentencePiece in tokenizer.json), `model` (in a file of its own), `unigrams`,
+    `classes` (bytes) or `words`."""
     from tokenizers import Tokenizer, decoders, models, normalizers, processors, trainers
     from tokenizers import pre_tokenizers as pre
 
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    if kind == "model":
+        import sentencepiece
+
+        settings |= {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        with (folder / "tokenizer.model").open("wb") as file:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(_TEXT), model_writer=file, vocab_size=380, model_type="bpe",
+                byte_fallback=True, character_coverage=0.99, minloglevel=2,
+            )  # fmt: skip
+        return
     if kind == "words":
         made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
         made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre.BertPreTokenizer()

@@ -160,9 +160,9 @@ def argsort(x: Tensor, order: SortOrder | str = SortOrder.ASC) -> Tensor:
 @declares("TOP_K", params=TopKParams, cost=sorting)
 def top_k(x: Tensor, k: int) -> Tensor:
     """The positions of the k largest elements of each row, in no particular order: f32 [n, ...] ->
-    i32 [k, ...].
+    i32 [k, ...]. Of equal elements the first count, which ggml_top_k leaves open.
 
-    Raises GraphError where k is not in 1..n. Equals ggml_top_k."""
+    Raises GraphError where k is not in 1..n."""
     require_type(x, ("f32",), "TOP_K", "x")
     if k < 1 or not is_at_most(k, x.ne[0]):
         raise fail("TOP_K", f"k = {k} must be from 1 to the length of a row", x)

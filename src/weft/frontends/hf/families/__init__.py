@@ -33,7 +33,9 @@ _FILES = {
     },
     "deepseek": {
         "deepseek2": "DeepseekV2ForCausalLM DeepseekV3ForCausalLM",
+        "deepseek32": "DeepseekV32ForCausalLM",
         "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
+        "glm-dsa": "GlmMoeDsaForCausalLM",
     },
     "delta": {
         "qwen3next": "Qwen3NextForCausalLM",
@@ -75,6 +77,7 @@ _FILES = {
     },
     "kimi": {"kimi-linear": "KimiLinearForCausalLM KimiLinearModel"},
     "lfm2": {"lfm2": "Lfm2ForCausalLM", "lfm2moe": "Lfm2MoeForCausalLM"},
+    "hrm": {"hrm_text": "HrmTextForCausalLM"},
     "llama": {
         "llama": "LlamaForCausalLM LLaMAForCausalLM LlamaModel",
         "mistral": "MistralForCausalLM",
@@ -90,6 +93,7 @@ _FILES = {
         "jais2": "Jais2ForCausalLM",
         "smollm3": "SmolLM3ForCausalLM",
     },
+    "llama4": {"llama4": "Llama4ForCausalLM Llama4ForConditionalGeneration"},
     "mixtures": {
         "dbrx": "DbrxForCausalLM",
         "dots1": "Dots1ForCausalLM",
@@ -104,6 +108,18 @@ _FILES = {
     "mamba": {
         "mamba": "MambaForCausalLM MambaLMHeadModel FalconMambaForCausalLM",
         "mamba2": "Mamba2ForCausalLM",
+    },
+    "older": {
+        "baichuan": "BaichuanForCausalLM BaiChuanForCausalLM",
+        "bailingmoe": "BailingMoeForCausalLM",
+        "codeshell": "CodeShellForCausalLM",
+        "deepseek": "DeepseekForCausalLM",
+        "exaone": "ExaoneForCausalLM",
+        "internlm2": "InternLM2ForCausalLM",
+        "minicpm3": "MiniCPM3ForCausalLM",
+        "orion": "OrionForCausalLM",
+        "refact": "GPTRefactForCausalLM",
+        "xverse": "XverseForCausalLM",
     },
     "olmo": {
         "olmo": "OlmoForCausalLM OLMoForCausalLM",
@@ -121,7 +137,11 @@ _FILES = {
         "seed_oss": "SeedOssForCausalLM",
         "stablelm": "StableLmForCausalLM StableLMEpochForCausalLM",
     },
-    "phi": {"phi2": "PhiForCausalLM", "phi3": "Phi3ForCausalLM"},
+    "phi": {
+        "phi2": "PhiForCausalLM",
+        "phi3": "Phi3ForCausalLM",
+        "phimoe": "PhiMoEForCausalLM PhimoeForCausalLM",
+    },
     "qwen": {
         "qwen2": "Qwen2ForCausalLM Qwen2Model",
         "qwen2moe": "Qwen2MoeForCausalLM",

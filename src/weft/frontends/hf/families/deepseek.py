@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3, and GLM-4.7-Flash: latent attention, shared and routed experts."""
+"""DeepSeek-V2 to V3.2, GLM-4.7-Flash and GLM-5: latent attention, shared and routed experts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ def _common(c: Config) -> Pairs:
 
 
 def _n_draft(c: Config) -> int:
-    """Layers that predict the token after the next; only files of GLM keep them."""
-    return int(c.get("num_nextn_predict_layers", 0)) if c.cls == "Glm4MoeLiteForCausalLM" else 0
+    """Layers that predict the token after the next; files of DeepSeek-V2 and V3 lack them."""
+    return 0 if c.cls in _WITHOUT_DRAFTS else int(c.get("num_nextn_predict_layers", 0))
+
+
+_WITHOUT_DRAFTS = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
 
 
 def _keys(c: Config) -> Pairs:
@@ -54,8 +57,23 @@ def _keys(c: Config) -> Pairs:
     yield "rope.dimension_count", rotated
     if c.rope.get("mscale_all_dim") is not None:
         yield "rope.scaling.yarn_log_multiplier", 0.1 * c.rope["mscale_all_dim"]
-    if _n_draft(c):
+    if c.cls == "Glm4MoeLiteForCausalLM" and _n_draft(c):
         yield "nextn_predict_layers", _n_draft(c)
+
+
+def _indexed(c: Config) -> Pairs:
+    """The indexer of sparse attention."""
+    yield from _keys(c)
+    if c.cls.startswith("Glm"):
+        part = c.rope.get("partial_rotary_factor", 1.0)
+        yield "rope.dimension_count", int(c["qk_rope_head_dim"] * part)
+    if "num_nextn_predict_layers" in c:
+        yield "nextn_predict_layers", _n_draft(c)
+    yield "attention.indexer.head_count", c["index_n_heads"]
+    yield "attention.indexer.key_length", c["index_head_dim"]
+    yield "attention.indexer.top_k", c["index_topk"]
+    if c.cls.startswith("Glm") and c.get("indexer_types"):
+        yield "attention.indexer.types", [kind == "full" for kind in c["indexer_types"]]
 
 
 def _change(c: Config, name: str, values: Values) -> Named:
@@ -120,9 +138,13 @@ LATENT_NAMES = {
     "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
     "self_attn.k_b_proj": "attn_k_b", "self_attn.v_b_proj": "attn_v_b",
 }  # fmt: skip
-"""Names of the matrices of latent attention."""
+"""Names of the tensors of latent attention."""
 
 _NAMES = MTP_NAMES | LATENT_NAMES
+_INDEXED = _NAMES | {
+    "self_attn.indexer.wq_b": "indexer.attn_q_b", "self_attn.indexer.wk": "indexer.attn_k",
+    "self_attn.indexer.k_norm": "indexer.k_norm", "self_attn.indexer.weights_proj": "indexer.proj",
+}  # fmt: skip
 _DEFAULTS = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "head_dim": 64}
 
 FAMILIES = {
@@ -134,6 +156,18 @@ FAMILIES = {
         _keys,
         common=_common,
         names=_NAMES,
+        change=_change,
+        vocab=glm_moe_vocab,
+        defaults={"rope_theta": 10000.0, "rms_norm_eps": 1e-5},
+    ),
+    "deepseek32": Family(
+        "deepseek32", _indexed, common=_common, names=_INDEXED, change=_change, defaults=_DEFAULTS
+    ),
+    "glm-dsa": Family(
+        "glm-dsa",
+        _indexed,
+        common=_common,
+        names=_INDEXED,
         change=_change,
         vocab=glm_moe_vocab,
         defaults={"rope_theta": 10000.0, "rms_norm_eps": 1e-5},

@@ -15,7 +15,7 @@ from weft.frontends.hf.safetensors import open_shards
 from weft.frontends.hf.values import Values, stored_values
 from weft.frontends.hf.vocab import llama, sentencepiece
 
-__all__ = ["FAMILIES", "granite_keys", "granite_parts", "llama3_factors", "llama_keys"]
+__all__ = ["FAMILIES", "ROTARY", "granite_keys", "granite_parts", "llama3_factors", "llama_keys"]
 
 ROTARY = {"rope_theta": 10000.0}
 DERIVED = {**ROTARY, "head_dim": 0}

@@ -12,7 +12,7 @@ from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "long_factors"]
 
 
 def _keys2(c: Config) -> Pairs:
@@ -62,11 +62,17 @@ def _magnitude(c: Config) -> Pairs:
     yield "rope.scaling.attn_factor", factor
 
 
-def _factors(c: Config) -> Named:
+def long_factors(c: Config) -> Named:
+    """LongRoPE's divisors of angles, for texts within the original context and beyond."""
     for kind in ("long", "short"):
         factors = np.array(c.rope.get(f"{kind}_factor") or (), np.float32)
         if len(factors):
             yield f"=rope_factors_{kind}.weight", Values(factors.shape, "f32", factors.copy)
+
+
+def _keys_moe(c: Config) -> Pairs:
+    yield "expert_used_count", c["num_experts_per_tok"]
+    yield "expert_count", c.n_expert
 
 
 def _vocab3(c: Config) -> Vocabulary:
@@ -92,12 +98,22 @@ FAMILIES = {
         "phi3",
         common=_keys3,
         first=_magnitude,
-        extra=_factors,
+        extra=long_factors,
         vocab=_vocab3,
         defaults={
             "rope_theta": 10000.0,
             "rms_norm_eps": 1e-5,
             "original_max_position_embeddings": 4096,
         },
+    ),
+    "phimoe": Family(
+        "phimoe",
+        _keys_moe,
+        common=_keys3,
+        first=_magnitude,
+        extra=long_factors,
+        vocab=_vocab3,
+        defaults={"rope_theta": 1e6, "rms_norm_eps": 1e-5},
+        experts=("w1", "w2", "w3"),
     ),
 }

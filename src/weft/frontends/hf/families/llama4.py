@@ -1,0 +1,62 @@
+"""Llama 4: chunks, layers that do not rotate, and experts behind every layer or every second."""
+
+from __future__ import annotations
+
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.families.llama import llama3_factors, llama_keys
+from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.keys import Pairs, common_keys
+from weft.frontends.hf.values import Values
+
+__all__ = ["FAMILIES"]
+
+
+def _common(c: Config) -> Pairs:
+    for key, value in common_keys(c):
+        yield key, c["intermediate_size_mlp"] if key == "feed_forward_length" else value
+
+
+def _keys(c: Config) -> Pairs:
+    yield from llama_keys(c)
+    yield "interleave_moe_layer_step", c["interleave_moe_layer_step"]
+    yield "expert_feed_forward_length", c["intermediate_size"]
+    if set(c.get("layer_types") or ()) == {"full_attention"}:
+        yield "attention.sliding_window", 0
+    elif c.get("attention_chunk_size", 8192) != 8192:  # files have no key for it
+        raise c.bad("attention_chunk_size", "is not 8192, which weft needs here")
+
+
+def _change(c: Config, name: str, values: Values) -> Named:
+    """Experts are transposed."""
+    base, found, _ = name.partition("experts.gate_up_proj")
+    if not found and not name.endswith("experts.down_proj"):
+        yield name, values
+        return
+    n, width, rows = values.shape
+    turned = values.through(lambda x: x.swapaxes(-1, -2), (n, rows, width))
+    if not found:
+        yield f"{name}.weight", turned
+        return
+    half = rows // 2
+    for part, start in (("gate", 0), ("up", half)):
+        cut = turned.taken(slice(None), slice(start, start + half), shape=(n, half, width))
+        yield f"{base}experts.{part}_proj.weight", cut
+
+
+_PARTS = {
+    f"feed_forward.{part}{kind}_proj": f"ffn_{kind}{ending}"
+    for part, ending in (("", ""), ("shared_expert.", "_shexp"), ("experts.", "_exps"))
+    for kind in ("gate", "up", "down")
+}
+
+FAMILIES = {
+    "llama4": Family(
+        "llama4",
+        _keys,
+        common=_common,
+        change=_change,
+        extra=llama3_factors,
+        names=_PARTS | {"feed_forward.router": "ffn_gate_inp"},
+        defaults={"rope_theta": 500000.0, "head_dim": 128},
+    )
+}
