@@ -200,7 +200,7 @@ A, B = f"{NAME}.lora_a", f"{NAME}.lora_b"
           "blk.9.ffn_up.weight.lora_b": np.zeros((24, 4))}, {}, "which the model does not have"),
         ({"output_norm.weight": np.zeros(16)}, {}, "neither a .lora_a nor a .lora_b"),
         ({"token_embd.weight.lora_a": np.zeros((4, 16)),
-          "token_embd.weight.lora_b": np.zeros((274, 4))}, {}, "merge it"),
+          "token_embd.weight.lora_b": np.zeros((274, 4))}, {}, r"lora_a must be \[rank, 274\]"),
         ({A: np.full((4, 16), np.nan)}, {}, "not numbers"),
         ({A: None, B: None}, {}, "has no tensors"),
         ({}, {"adapter.lora.alpha": float("nan")}, "alpha is nan"),

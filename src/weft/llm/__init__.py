@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 from weft.lazy import imported_when_used
 
 if TYPE_CHECKING:
-    from weft.llm.adapters import Adapter, AdapterFiles, Adapters, Chosen
+    from weft.llm.adapter_files import AdapterFiles
+    from weft.llm.adapters import Adapter, Adapters, Chosen
     from weft.llm.cache.kv_cache import KVCache
     from weft.llm.chat.template import ChatTemplate, Message
     from weft.llm.compute.batch import Batch, Outputs
@@ -99,7 +100,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "weft.llm.adapters": ("Adapter", "AdapterFiles", "Adapters", "Chosen"),
+    "weft.llm.adapter_files": ("AdapterFiles",),
+    "weft.llm.adapters": ("Adapter", "Adapters", "Chosen"),
     "weft.llm.cache.kv_cache": ("KVCache",),
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),

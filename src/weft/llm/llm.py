@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from weft.errors import ArgumentError, ContextError
 from weft.execute import Progress, TensorCallback
 from weft.frontends.models import open_model
-from weft.llm.adapters import AdapterFiles
+from weft.llm.adapter_files import AdapterFiles
 from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, embed_texts, sequences_for, unit_rows

@@ -19,7 +19,8 @@ from weft.frontends.models import open_model
 from weft.graph import RopeMode
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
-from weft.llm.adapters import AdapterFiles, Adapters, Chosen, open_adapters
+from weft.llm.adapter_files import AdapterFiles, open_adapters
+from weft.llm.adapters import EMBEDDINGS, Adapters, Chosen
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.ubatches import Together
 from weft.llm.config import ModelConfig
@@ -56,11 +57,7 @@ class Model:
         self.adapters: Adapters | None = None
         """LoRA adapters that texts may use, or None if there are none."""
         if adapters is not None:
-            if self.config.recurrent is not None:
-                raise FormatError(
-                    f"{file.path}: a recurrent model cannot use adapters yet; merge them into it"
-                )
-            self.adapters = open_adapters(adapters, file.architecture, self.weights)
+            self.adapters = open_adapters(adapters, file, self.config, self.weights)
             self.weights = self.weights.joined(self.adapters.leaves())
 
     @staticmethod
@@ -178,7 +175,9 @@ class Model:
             weights = weights.joined({}, (scales, common.wanted(step, scales)))
         out = self.architecture.forward(step, weights)
         if self.adapters is not None:
-            _require_all(out, [leaf for leaf in weights.values() if leaf.name.endswith(".lora_b")])
+            leaves = [leaf for leaf in weights.values() if leaf.name.endswith(".lora_b")]
+            rows = f"{EMBEDDINGS}.lora_b"  # not of images
+            _require_all(out, [leaf for leaf in leaves if not (rows_in and leaf.name == rows)])
         if not embeddings:
             return G.Graph(out.as_output("logits"), *step.writes)
         return G.Graph(_find(out, "result_norm").as_output("embeddings"), *step.writes)

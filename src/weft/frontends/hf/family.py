@@ -19,7 +19,8 @@ from weft.frontends.hf.values import Values, stacked
 from weft.frontends.hf.vocab import Vocabulary, bpe
 from weft.records import dataclass
 
-__all__ = ["Change", "Family", "Named", "as_is", "family_tensors", "is_f32"]
+__all__ = ["Change", "Family", "Named", "as_is", "experts_together", "family_tensors", "in_order",
+           "is_f32", "text_tensors"]  # fmt: skip
 
 Named = Iterable[tuple[str, Values]]
 Change = Callable[[Config, str, Values], Named]
@@ -186,14 +187,15 @@ def family_tensors(
     family's files have them so."""
     for name, values in family.extra(c):
         yield family.gguf_name(c, name), values
-    for name, values in family.join(c, _experts_together(family, c, _text_tensors(stored))):
+    for name, values in family.join(c, experts_together(family, c, text_tensors(stored))):
         for new, changed in family.change(c, name, values):
             if adjacent and family.adjacent:
-                changed = _adjacent(c, new, changed)
+                changed = in_order(c, new, changed)
             yield family.gguf_name(c, new), changed
 
 
-def _text_tensors(stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
+def text_tensors(stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
+    """The tensors of the text model, without those of towers."""
     for full, values in stored.items():
         name = full.replace("e_score_correction_bias", "e_score_correction.bias")
         name = name.replace("language_model.", "")
@@ -202,7 +204,7 @@ def _text_tensors(stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
             yield name, values
 
 
-def _experts_together(family: Family, c: Config, tensors: Named) -> Iterator[tuple[str, Values]]:
+def experts_together(family: Family, c: Config, tensors: Named) -> Iterator[tuple[str, Values]]:
     """Joins the matrices of the experts of a layer, where the folder has a tensor for each."""
     waiting: dict[str, dict[tuple[str, int], Values]] = {}
     for name, values in tensors:
@@ -228,7 +230,8 @@ def _experts_together(family: Family, c: Config, tensors: Named) -> Iterator[tup
         )
 
 
-def _adjacent(c: Config, name: str, values: Values) -> Values:
+def in_order(c: Config, name: str, values: Values) -> Values:
+    """Rows of queries and keys in the order in which adjacent pairs rotate; others as they are."""
     stem = name.rpartition(".")[0]
     if not stem.endswith(("q_proj", "k_proj")):
         return values

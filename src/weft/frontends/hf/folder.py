@@ -30,7 +30,8 @@ from weft.frontends.hf.safetensors import Stored, open_shards
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
 
-__all__ = ["FILE_TYPES", "Folder", "is_some", "open_folder", "read_folder", "stored_bytes"]
+__all__ = ["FILE_TYPES", "Folder", "is_some", "open_folder", "read_family", "read_folder",
+           "stored_bytes"]  # fmt: skip
 
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32, "tq1_0": 36, "tq2_0": 37, "mxfp4": 38}
 """`general.file_type` of what a converter writes."""
@@ -65,18 +66,23 @@ class Folder:
             yield name, file_type if key == "general.file_type" else value
 
 
+def read_family(folder: Path) -> tuple[Family, Config]:
+    """The family and the configuration of a folder, by its config.json."""
+    config = read_config_json(folder)
+    try:
+        family = find_family(config)
+    except FormatError as error:
+        raise FormatError(f"{folder}: {error}") from None
+    return family, Config(folder, config, family.defaults)
+
+
 def read_folder(path: str | os.PathLike[str], *, adjacent: bool) -> Folder:
     """Reads config.json and the headers of the safetensors files; no tensor is read.
 
     With `adjacent`, rows of queries and keys are in the order of GGUF files. Raises FormatError for
     a folder that is incomplete, damaged or of an unknown class."""
     folder = Path(path)
-    config = read_config_json(folder)
-    try:
-        family = find_family(config)
-    except FormatError as error:
-        raise FormatError(f"{folder}: {error}") from None
-    c = Config(folder, config, family.defaults)
+    family, c = read_family(folder)
     stored = open_shards(folder)
     values = readable(c, stored)
     tensors = list(family_tensors(family, c, values, adjacent=adjacent))

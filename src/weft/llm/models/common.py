@@ -16,6 +16,7 @@ from weft.llm.models.step import Step
 from weft.llm.weights import Weights
 
 __all__ = [
+    "adapted",
     "add_positions",
     "attention",
     "cached",
@@ -39,21 +40,30 @@ def linear(w: Weights, name: str, x: Tensor) -> Tensor:
     if f"{name}.scale" in w:
         y = G.mul(y, w[f"{name}.scale"])
     if f"{name}.weight.lora_a" in w:
-        y = G.add(y, _adapters(w, f"{name}.weight", x))
+        y = G.add(y, adapted(w, f"{name}.weight", G.mul_mat(w[f"{name}.weight.lora_a"], x)))
     if f"{name}.bias" in w:
         y = G.add(y, w[f"{name}.bias"])
     return y
 
 
-def _adapters(w: Weights, name: str, x: Tensor) -> Tensor:
-    """What adapters add to the product of the matrix `name` with x: B (s * (A x))."""
-    scales = next((s for s in w.scales if s.ne[1:] == x.ne[1:]), None)
-    if scales is None:
-        raise FormatError(
-            f"an adapter changes {name}, which is not multiplied with one column for each token; "
-            "merge it into the model"
-        )
-    return G.mul_mat(w[f"{name}.lora_b"], G.mul(G.mul_mat(w[f"{name}.lora_a"], x), scales))
+def adapted(w: Weights, name: str, columns: Tensor, ids: Tensor | None = None) -> Tensor:
+    """What adapters add to the product of the matrix `name` with x: B (s * columns), where the
+    columns are A x. With `ids` i32 [n_used, n_tokens] it is a product with these experts."""
+    n_rows, *sizes = columns.ne
+    for s in w.scales:
+        if s.ne[1] == columns.ne[2] and ids is not None:
+            s = G.reshape(s, n_rows, 1, s.ne[1])
+        elif s.ne[1] == sizes[0] * sizes[1] and ids is None:
+            s = G.reshape(s, n_rows, sizes[0], sizes[1]) if sizes[1] != 1 else s
+        else:
+            continue
+        b = w[f"{name}.lora_b"]
+        scaled = G.mul(columns, s)
+        return G.mul_mat(b, scaled) if ids is None else G.mul_mat_id(b, scaled, ids)
+    raise FormatError(
+        f"an adapter changes {name}, which is not multiplied with one column for each token; "
+        "merge it into the model"
+    )
 
 
 def norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
@@ -73,6 +83,9 @@ def embed(step: Step, w: Weights) -> Tensor:
     if step.embd is not None:
         return deepstack(step, 0)
     x = G.get_rows(w["token_embd.weight"], step.tokens)
+    if "token_embd.weight.lora_a" in w:
+        rows = G.get_rows(w["token_embd.weight.lora_a"], step.tokens)
+        x = G.add(x, adapted(w, "token_embd.weight", rows))
     scale = step.config.embedding_scale
     return (G.scale(x, scale) if scale else x).named("embd")
 

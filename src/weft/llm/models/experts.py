@@ -10,7 +10,7 @@ from weft import graph as G
 from weft.errors import FormatError
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, MoeConfig
-from weft.llm.models.common import linear
+from weft.llm.models.common import adapted, linear
 from weft.llm.models.parts import Gated, Mlp, Part, linear_rows
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
@@ -197,6 +197,9 @@ def through_experts(w: Weights, name: str, x: Tensor, ids: Tensor) -> Tensor:
         column = G.reshape(w[f"{name}.scale"], 1, w[f"{name}.scale"].ne[0])
         scales = G.get_rows(column, G.reshape(ids, n_used * n_tokens))
         y = G.mul(y, G.reshape(scales, 1, n_used, n_tokens))
+    if f"{name}.weight.lora_a" in w:
+        columns = G.mul_mat_id(w[f"{name}.weight.lora_a"], x, ids)
+        y = G.add(y, adapted(w, f"{name}.weight", columns, ids))
     return G.add_id(y, w[f"{name}.bias"], ids) if f"{name}.bias" in w else y
 
 

@@ -14,7 +14,7 @@ from weft.errors import FormatError
 from weft.frontends.hf.config import class_of
 from weft.frontends.hf.family import Family
 
-__all__ = ["CLASSES", "find_family"]
+__all__ = ["CLASSES", "families_of", "find_family"]
 
 _FILES = {
     "bert": {
@@ -182,3 +182,9 @@ def find_family(config: Mapping[str, Any]) -> Family:
     found = families[family]
     other = found.variant(config)
     return families[other] if other else found
+
+
+def families_of(arch: str) -> list[Family]:
+    """The families whose files are of the architecture `arch`."""
+    tables = [import_module(f"{__name__}.{file}").FAMILIES for file in _FILES]
+    return [family for table in tables for family in table.values() if family.arch == arch]
