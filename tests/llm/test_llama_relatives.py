@@ -174,9 +174,12 @@ def configure(tmp_path: Path, meta: dict[str, object]) -> ModelConfig:
 
 def plain(row: Row) -> bool:
     """Leaves out what stands for other tensors, and scales."""
-    return not any(
-        name in row.name for name in ("attn_qkv", "gate_up_exps", "rope_", "time_mix_lerp_fused")
-    ) and not row.name.endswith((".scale", "ffn_norm"))
+    fused = ("gate_up_exps", "rope_", "time_mix_lerp_fused", "ssm_in")
+    if "attn_qkv" in row.name and not row.unless:
+        return False
+    return not any(name in row.name for name in fused) and not row.name.endswith(
+        (".scale", "ffn_norm")
+    )
 
 
 def made_up(config: ModelConfig, wanted: Callable[[Row], bool] = plain) -> Tensors:

@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.llm.test_llama_relatives import TOKENS, configure, context, keys_of, made_up
+from tests.llm.test_llama_relatives import TOKENS, Tensors, configure, context, keys_of, made_up
 from tests.llm.test_other_architectures import MODELS
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
@@ -193,3 +193,26 @@ def test_a_token_is_the_same_among_how_many(path: Path) -> None:
     for n in (2, 7, 8, 9, 15, 16, 17, 24, 31, 40):
         together = Context(Model.open(path), 48).decode(tokens[:n], outputs="all")
         assert np.array_equal(together.view(np.int32), rows[:n].view(np.int32)), n
+
+
+def test_older_files_have_the_inputs_of_delta_nets_in_one_matrix(tmp_path: Path) -> None:
+    """For each key head, its query, its key, and the values and gates that share it."""
+    arch, changes = MODELS["qwen3next"]
+    meta = keys_of(arch, changes)
+    c = configure(tmp_path, meta)
+    tensors = {n: a for n, a in made_up(c).items() if not n.endswith("attn_gate.bias")}
+    want = context(write_model(tmp_path / "m.gguf", meta, tensors)).decode(TOKENS)
+    assert c.recurrent is not None
+    d, n_k = c.recurrent.d_state, c.recurrent.n_group
+    old: Tensors = {}
+    for name, array in tensors.items():
+        if name.endswith("attn_qkv.weight"):
+            q, k, v = np.split(array, [d * n_k, 2 * d * n_k])
+            z = tensors[name.replace("qkv", "gate")]
+            each = [part.reshape(n_k, -1, c.n_embd) for part in (q, k, v, z)]
+            joined = np.concatenate(each, axis=1).reshape(-1, c.n_embd)
+            old[name.replace("attn_qkv", "ssm_in")] = joined
+        elif not name.endswith("attn_gate.weight"):
+            old[name] = array
+    got = context(write_model(tmp_path / "old.gguf", meta, old)).decode(TOKENS)
+    np.testing.assert_allclose(got, want, atol=1e-5)

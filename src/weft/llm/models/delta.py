@@ -28,7 +28,7 @@ from weft.llm.models.experts import Experts
 from weft.llm.models.parts import EACH_HEAD, RMS, Attention, linear_rows
 from weft.llm.models.recurrence import beside, convolve, delta_rule, require_recurrent, unit
 from weft.llm.models.step import Step
-from weft.llm.weights import Row, Weights, need
+from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 
 __all__ = ["ARCHITECTURES"]
@@ -112,8 +112,11 @@ class DeltaOrAttention(GatedAttention):
             yield from super().rows(c, il)
             return
         b = f"blk.{il}"
-        yield from linear_rows(f"{b}.attn_qkv", c.n_embd, r.n_channels)
-        yield from linear_rows(f"{b}.attn_gate", c.n_embd, r.d_inner)
+        fused = f"{b}.ssm_in.weight" if self.grouped else ""
+        if fused:
+            yield maybe(fused, c.n_embd, r.n_channels + r.d_inner)
+        yield from linear_rows(f"{b}.attn_qkv", c.n_embd, r.n_channels, unless=fused)
+        yield from linear_rows(f"{b}.attn_gate", c.n_embd, r.d_inner, unless=fused)
         yield need(f"{b}.ssm_conv1d.weight", r.d_conv, r.n_channels)
         yield need(f"{b}.ssm_dt.bias", r.n_head)
         yield need(f"{b}.ssm_a", r.n_head)
@@ -131,8 +134,8 @@ class DeltaOrAttention(GatedAttention):
         if not r.layers[il]:
             return super().__call__(step, w, il, x)
         layer, n_tokens, d = w.layer(il), x.ne[1], r.head_dim
-        qkv = convolve(step, il, linear(layer, "attn_qkv", x), layer["ssm_conv1d.weight"])
-        qkv = G.silu(qkv)
+        qkv, z = self._inputs(step, layer, x)
+        qkv = G.silu(convolve(step, il, qkv, layer["ssm_conv1d.weight"]))
         n_k, stride = r.n_group, d
         q, k = (unit(_each(qkv, d, n_k, stride, at)) for at in (0, d * n_k))
         v = _each(qkv, d, r.n_head, stride, 2 * d * n_k)
@@ -142,9 +145,23 @@ class DeltaOrAttention(GatedAttention):
         g = G.mul(G.softplus(G.add(alpha, layer["ssm_dt.bias"])), layer["ssm_a"])
         g = G.reshape(g, 1, r.n_head, n_tokens)
         y = delta_rule(step, il, q, k, v, g, G.sigmoid(beta))  # [d, n_head, n_tokens]
-        z = G.reshape(linear(layer, "attn_gate", x), d, r.n_head, n_tokens)
+        z = G.reshape(z, d, r.n_head, n_tokens)
         y = G.mul(RMS(step.config, layer, "ssm_norm", y), G.silu(z))
         return linear(layer, "ssm_out", G.reshape(y, r.d_inner, n_tokens))
+
+    def _inputs(self, step: Step, w: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries, keys and values, [n_channels, n_tokens], and the gate [d_inner, n_tokens]."""
+        if "ssm_in.weight" not in w:
+            return linear(w, "attn_qkv", x), linear(w, "attn_gate", x)
+        # older files: for each key head, its query, its key, and values and gates that share it
+        r, n_tokens, together = require_recurrent(step.config), x.ne[1], linear(w, "ssm_in", x)
+        d, n_k, n = r.head_dim, r.n_group, r.head_dim * (r.n_head // r.n_group)
+        parts = []
+        for size, start in ((d, 0), (d, d), (n, 2 * d), (n, 2 * d + n)):
+            part = _each(together, size, n_k, 2 * (d + n), start)
+            parts.append(G.reshape(part, size * n_k, n_tokens))
+        q, k, v, z = parts
+        return G.concat(G.concat(q, k, 0), v, 0), z
 
     def _rates(self, step: Step, w: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
         """What beta and the decay are computed from, [n_head, n_tokens] each."""

@@ -64,14 +64,12 @@ class ConvolutionOrAttention(Attention):
         return linear(layer, "shortconv.out_proj", G.mul(c, y))
 
 
-ARCHITECTURES = {
-    name: Architecture(
-        RopeMode.NEOX,
-        configure,
-        attention=ConvolutionOrAttention(EACH_HEAD),
-        feed_forward=Experts(balanced=True),
-        last_norm=last_norm,
-    )
-    # older files have the last norm under the name of the embedding's
-    for name, last_norm in (("lfm2", "token_embd_norm"), ("lfm2moe", "token_embd_norm"))
-}
+_LFM2 = Architecture(
+    RopeMode.NEOX,
+    configure,
+    attention=ConvolutionOrAttention(EACH_HEAD),
+    feed_forward=Experts(balanced=True),
+    last_norm="token_embd_norm",  # the last norm has the name of the embedding's
+)
+
+ARCHITECTURES = {"lfm2": _LFM2, "lfm2moe": _LFM2}

@@ -39,6 +39,8 @@ def _common(c: Config) -> Pairs:
 
 def _keys(c: Config) -> Pairs:
     yield from expert_keys(c)
+    if _n_draft(c):
+        yield "nextn_predict_layers", _n_draft(c)
     yield "ssm.conv_kernel", c["linear_conv_kernel_dim"]
     yield "ssm.state_size", c["linear_key_head_dim"]
     yield "ssm.group_count", c["linear_num_key_heads"]
@@ -51,8 +53,6 @@ def _keys(c: Config) -> Pairs:
     yield "full_attention_interval", c.get("full_attention_interval", 4)
     part = c.rope.get("partial_rotary_factor", 0.25)
     yield "rope.dimension_count", int(c.head_dim * part)
-    if _n_draft(c):
-        yield "nextn_predict_layers", _n_draft(c)
 
 
 def _keys35(c: Config) -> Pairs:

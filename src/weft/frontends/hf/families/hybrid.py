@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.frontends.hf.config import Config
+from weft.frontends.hf.families.deepseek import MTP_NAMES
 from weft.frontends.hf.families.llama import granite_keys, granite_parts
 from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
@@ -257,6 +258,14 @@ def _pattern(c: Mapping[str, Any]) -> list[str]:
     return [names[kind] for kind in c.get("layers_block_type") or c.get("layer_types") or ()]
 
 
+def _n_draft(c: Config) -> int:
+    """Layers that draft tokens: one, which the folder has in two parts."""
+    n = int(c.get("num_nextn_predict_layers", 0)) if "E" in _pattern(c) else 0
+    if n > 1:
+        raise c.bad("num_nextn_predict_layers", f"is {n}; one layer can be read")
+    return n
+
+
 def _nemotron_variant(config: Mapping[str, Any]) -> str:
     return "nemotron_h_moe" if "E" in _pattern(config) else ""
 
@@ -266,17 +275,24 @@ def _nemotron_inner(c: Config) -> int:
 
 
 def _nemotron_common(c: Config) -> Pairs:
+    n_draft = _n_draft(c)
     left_out = ["attention.key_length", "attention.value_length"]
     left_out += [] if "E" in _pattern(c) else ["expert_"]
-    return ((key, value) for key, value in common_keys(c) if not key.startswith(tuple(left_out)))
+    for key, value in common_keys(c):
+        if not key.startswith(tuple(left_out)):
+            yield key, c.n_layer + n_draft if key == "block_count" else value
 
 
 def _nemotron_keys(c: Config) -> Pairs:
     yield from granite_keys(c)
     pattern = _pattern(c)
+    draft = _n_draft(c)
     yield from _ssm_keys(c, c["mamba_num_heads"] * c["mamba_head_dim"])
     kv = c.n_head_kv
-    yield "attention.head_count_kv", [kv if kind == "*" else 0 for kind in pattern]
+    yield (
+        "attention.head_count_kv",
+        [kv if kind == "*" else 0 for kind in pattern] + [kv] * draft,
+    )
     yield "rope.scaling.finetuned", False
     yield "context_length", 1 << 20
     head = c.first("head_dim", "attention_head_dim")
@@ -287,7 +303,10 @@ def _nemotron_keys(c: Config) -> Pairs:
         yield "feed_forward_length", [width if kind == "-" else 0 for kind in pattern]
         return
     widths = {"-": width, "E": c["moe_intermediate_size"]}
-    yield "feed_forward_length", [widths.get(kind, 0) for kind in pattern]
+    yield (
+        "feed_forward_length",
+        [widths.get(kind, 0) for kind in pattern] + [widths["E"]] * draft,
+    )
     yield "expert_used_count", c["num_experts_per_tok"]
     yield "expert_feed_forward_length", widths["E"]
     yield "expert_shared_feed_forward_length", c["moe_shared_expert_intermediate_size"]
@@ -298,10 +317,19 @@ def _nemotron_keys(c: Config) -> Pairs:
     yield "expert_group_count", c["n_group"]
     if c.get("moe_latent_size") is not None:
         yield "moe_latent_size", c["moe_latent_size"]
+    if draft:
+        yield "nextn_predict_layers", draft
 
 
 def _nemotron_change(c: Config, name: str, values: Values) -> Named:
     n_group = _sized(c, "n_groups", "num_groups")
+    draft = re.match(r"mtp\.layers\.([01])\.(.+)", name)
+    if draft:
+        if not _n_draft(c):
+            return
+        stem, _, kind = draft[2].rpartition(".")
+        stem = _DRAFT.get((draft[1], stem), stem)
+        name = f"backbone.layers.{c.n_layer}.{stem}.{kind}"
     stem = name.removesuffix(".weight")
     if stem.endswith(("experts.up_proj", "experts.down_proj")):
         yield f"{stem}.weight", values
@@ -325,8 +353,9 @@ _JAMBA = {
     "feed_forward.experts.up_proj": "ffn_up_exps",
     "feed_forward.experts.down_proj": "ffn_down_exps",
 }  # fmt: skip
-_NEMOTRON = {
-    "norm": "attn_norm", "mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d",
+_NEMOTRON = MTP_NAMES | {
+    "norm": "attn_norm", "post_attention_norm": "post_attention_norm",
+    "mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d",
     "mixer.dt_proj": "ssm_dt", "mixer.A_log": "ssm_a", "mixer.D": "ssm_d",
     "mixer.norm": "ssm_norm", "mixer.out_proj": "ssm_out", "mixer.q_proj": "attn_q",
     "mixer.k_proj": "attn_k", "mixer.v_proj": "attn_v", "mixer.o_proj": "attn_output",
@@ -341,6 +370,7 @@ _BAMBA = {
     "pre_ff_layernorm": "ffn_norm", "feed_forward.gate_proj": "ffn_gate",
     "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
 }  # fmt: skip
+_DRAFT = {("1", "norm"): "post_attention_norm", ("1", "final_layernorm"): "shared_head.norm"}
 _ROTARY = {"rope_theta": 10000.0}
 _EMBEDDINGS = {"embeddings": "token_embd", "norm_f": "output_norm"}
 
