@@ -72,9 +72,10 @@ def text_tensors(model: Any, table: dict[str, str], shift: float = 0.0) -> Tenso
     return out
 
 
-def tower_tensors(model: Any, n_layer: int) -> Tensors:
-    """The parameters of tower and projector by the names that the package gguf has for them."""
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, n_layer)
+def tower_tensors(model: Any, n_layer: int, *, plain: bool = False) -> Tensors:
+    """The parameters of tower and projector by the names that the package gguf has for them;
+    `plain`, if published checkpoints say `vision_tower.` only."""
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(n_layer, 3))
     out: Tensors = {}
     for full, p in model.state_dict().items():
         name = full.removeprefix("model.")
@@ -82,7 +83,7 @@ def tower_tensors(model: Any, n_layer: int) -> Tensors:
             continue
         if ".head." in name:  # of another task
             continue
-        if ".vision_model." not in name:  # as published checkpoints say it
+        if ".vision_model." not in name and not plain:  # as published checkpoints say it
             name = name.replace("vision_tower.", "vision_tower.vision_model.")
         name = name.replace("projection_weight", "projection.weight")
         array = p.detach().numpy().astype(np.float32)

@@ -62,10 +62,16 @@ def block_rows(c: TowerConfig, il: int, *, bias: bool = True) -> Iterator[Row]:
         yield need(f"{at}.{name}.weight", c.n_embd, c.n_embd)
         if bias:
             yield maybe(f"{at}.{name}.bias", c.n_embd)
-    yield need(f"{at}.ffn_up.weight", c.n_embd, c.n_ff)
-    yield maybe(f"{at}.ffn_up.bias", c.n_ff)
-    yield need(f"{at}.ffn_down.weight", c.n_ff, c.n_embd)
-    yield maybe(f"{at}.ffn_down.bias", c.n_embd)
+    up, down = _up_down(c)
+    yield need(f"{at}.{up}.weight", c.n_embd, c.n_ff)
+    yield maybe(f"{at}.{up}.bias", c.n_ff)
+    yield need(f"{at}.{down}.weight", c.n_ff, c.n_embd)
+    yield maybe(f"{at}.{down}.bias", c.n_embd)
+
+
+def _up_down(c: TowerConfig) -> tuple[str, str]:
+    """The names of a feed-forward layer's matrices; old converters had them the other way."""
+    return ("ffn_down", "ffn_up") if c.swapped else ("ffn_up", "ffn_down")
 
 
 def layer_norm(c: TowerConfig, w: Weights, name: str, x: Tensor) -> Tensor:
@@ -86,17 +92,18 @@ def attention(
     return G.reshape(out, c.n_embd, n)
 
 
-def encode(c: TowerConfig, w: Weights, x: Tensor, n_layer: int) -> Tensor:
-    """The first `n_layer` blocks over rows x [n_embd, n]."""
+def encode(c: TowerConfig, w: Weights, x: Tensor, n_layer: int, first: int = 0) -> Tensor:
+    """The blocks from `first` to before `n_layer` over rows x [n_embd, n]."""
     d, n = c.n_embd // c.n_head, x.ne[1]
-    for il in range(n_layer):
+    up, down = _up_down(c)
+    for il in range(first, n_layer):
         layer = Weights(dict(w), f"v.blk.{il}.")
         y = layer_norm(c, layer, "ln1", x)
         q, k, v = (
             G.reshape(common.linear(layer, f"attn_{name}", y), d, c.n_head, n) for name in "qkv"
         )
         x = G.add(x, common.linear(layer, "attn_out", attention(c, q, k, v)))
-        y = common.linear(layer, "ffn_up", layer_norm(c, layer, "ln2", x))
-        x = G.add(x, common.linear(layer, "ffn_down", ACT[c.act](y)))
+        y = common.linear(layer, up, layer_norm(c, layer, "ln2", x))
+        x = G.add(x, common.linear(layer, down, ACT[c.act](y)))
         x = x.named(f"v.l_out-{il}")
     return x

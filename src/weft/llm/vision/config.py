@@ -39,6 +39,12 @@ class TowerConfig:
     """One layer of so many sees the whole image, the others windows; 0: all see it."""
     deepstack: tuple[int, ...] = ()
     """Layers whose outputs become further parts of a row."""
+    layers: tuple[int, ...] = ()
+    """The numbers of layers after which rows go to the projector, side by side; none: the last."""
+    swapped: bool = False
+    """True if a file calls the first matrix of a feed-forward layer `ffn_down`."""
+    tiles: bool = False
+    """True if the tower sees an image in several tiles."""
     least_pixels: int = 0
     most_pixels: int = 0
     """Of an image in its own proportions, if the file says; 0: it does not."""
@@ -73,23 +79,27 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     )
     if n_embd % n_head:
         raise keys.bad("vision.attention.head_count", n_head, f"a divisor of {n_embd}")
+    n_layer = keys.count("vision.block_count", most=1 << 10)
     act = "gelu" if keys.flag("use_gelu", False) else "gelu_quick"
     return TowerConfig(
         projector=projector_of(file),
         n_embd=n_embd,
         n_ff=_width(file, keys),
-        n_layer=keys.count("vision.block_count", most=1 << 10),
+        n_layer=n_layer,
         n_head=n_head,
-        n_out=keys.count("vision.projection_dim"),
+        n_out=_n_out(file, keys),
         eps=keys.number("vision.attention.layer_norm_epsilon", 1e-6, above=0),
         image_size=size,
         patch_size=patch,
         mean=_colours(file, "image_mean"),
         std=_colours(file, "image_std"),
         act="silu" if keys.flag("use_silu", False) else act,
-        merge=keys.count("vision.projector.scale_factor", merge, most=size // patch),
+        merge=_merge(keys, merge, size // patch),
         full_every=keys.count("vision.n_wa_pattern", 0, least=0),
         deepstack=_deepstack(file),
+        layers=_layers(file, n_layer),
+        swapped=_swapped(file, n_embd),
+        tiles="clip.vision.image_grid_pinpoints" in file.metadata,
         least_pixels=keys.count("vision.image_min_pixels", 0, least=0),
         most_pixels=keys.count("vision.image_max_pixels", 0, least=0),
     )
@@ -105,7 +115,38 @@ def _deepstack(file: GGUFFile) -> tuple[int, ...]:
 def _width(file: GGUFFile, keys: Keys) -> int:
     """The width of feed-forward layers; files of Qwen2-VL have another number in the metadata."""
     info = file.tensors.get("v.blk.0.ffn_up.weight")
-    return keys.count("vision.feed_forward_length") if info is None else info.ne[1]
+    if info is None:
+        return keys.count("vision.feed_forward_length")
+    return info.ne[0] if _swapped(file, keys.count("vision.embedding_length")) else info.ne[1]
+
+
+def _swapped(file: GGUFFile, n_embd: int) -> bool:
+    info = file.tensors.get("v.blk.0.ffn_up.weight")
+    return info is not None and info.ne[0] != n_embd == info.ne[1]
+
+
+def _n_out(file: GGUFFile, keys: Keys) -> int:
+    """The width of rows; files of LLaVA have that of CLIP in the metadata."""
+    if projector_of(file) == "mlp":
+        for name in ("mm.2.weight", "mm.0.weight"):
+            if name in file.tensors:
+                return file.tensors[name].ne[1]
+    return keys.count("vision.projection_dim")
+
+
+def _merge(keys: Keys, merge: int, most: int) -> int:
+    merge = keys.count("vision.spatial_merge_size", merge, most=most)
+    return keys.count("vision.projector.scale_factor", merge, most=most)
+
+
+def _layers(file: GGUFFile, n_layer: int) -> tuple[int, ...]:
+    key = "clip.vision.feature_layer"
+    if key not in file.metadata:
+        return ()
+    layers = tuple(int(layer) for layer in np.asarray(file.get_array(key)).tolist())
+    if not layers or min(layers) < 0 or max(layers) > n_layer:
+        raise FormatError(f"{file.path}: {key} must have numbers from 0 to {n_layer}")
+    return layers
 
 
 def projector_of(file: GGUFFile) -> str:
@@ -113,6 +154,8 @@ def projector_of(file: GGUFFile) -> str:
     for key in ("clip.vision.projector_type", "clip.projector_type"):
         if key in file.metadata:
             return file.get_str(key)
+    if "clip.has_llava_projector" in file.metadata:
+        return "mlp"
     raise FormatError(f"{file.path}: there is no clip.projector_type; convert the model again")
 
 

@@ -40,6 +40,10 @@ class Family:
     """Text in front of an image and behind it."""
     together: bool = False
     """True if the rows of an image see one another in the decoder."""
+    line: Callable[[TowerConfig, int, int], int] | None = None
+    """Rows of a line of an image of a height and a width, if a token stands between lines."""
+    line_end: str = ""
+    """The text of this token."""
     lines: bool = False
     """True if the decoder's positions have height and width (M-RoPE)."""
 

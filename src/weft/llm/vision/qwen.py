@@ -161,17 +161,20 @@ def n_rows(c: TowerConfig, height: int, width: int) -> int:
     return h * w // (c.patch_size * c.merge) ** 2
 
 
+def places(h: int, w: int, merge: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The line and the place of each patch of h by w squares of `merge` patches each side, square
+    after square."""
+    y = np.arange(h * merge).reshape(h, 1, merge, 1)
+    x = np.arange(w * merge).reshape(1, w, 1, merge)
+    shape = (h, w, merge, merge)
+    return np.broadcast_to(y, shape).reshape(-1), np.broadcast_to(x, shape).reshape(-1)
+
+
 def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
     """The values of the inputs."""
     m = c.merge
     h, w = (side // (c.patch_size * m) for side in pixels.shape[:2])
-    y, x = (
-        np.broadcast_to(at, (h, w, m, m)).reshape(-1)
-        for at in (
-            np.arange(h * m).reshape(h, 1, m, 1),
-            np.arange(w * m).reshape(1, w, 1, m),
-        )
-    )
+    y, x = places(h, w, m)
     out: dict[str, NDArray[Any]] = {
         "patches": patches_of(c, pixels, m),
         "positions": np.concatenate([y, x, y, x]).astype(np.int32),

@@ -43,6 +43,13 @@ class Sight:
                 f"an image has {tower.n_rows} rows that are computed at once, but n_ubatch is "
                 f"{context.n_ubatch}; make n_ubatch (-ub) {tower.n_rows} or more"
             )
+        end = tower.family.line_end
+        self._line_end = tokenizer.encode(end, add_special=False, parse_special=True) if end else []
+        if end and len(self._line_end) != 1:
+            raise FormatError(
+                f"{context.model.file.path}: the tokenizer has no token {end}, which stands "
+                "between the lines of an image; convert the model again"
+            )
         self.plan: Plan = plan_graph(tower.build(), resolve_devices(context.devices_beside()))
         """Where the tower is computed, and why."""
         self._session: Session | None = None
@@ -56,16 +63,27 @@ class Sight:
         digest.update(np.ascontiguousarray(pixels).data)
         key = digest.digest()
         with self._lock:
+            family, c = self.tower.family, self.tower.config
+            line = family.line(c, *pixels.shape[:2]) if family.line else 0
             known = self._context.input_rows.find(key)
             if known is not None:
-                return known
-            family, c = self.tower.family, self.tower.config
+                return self._lined(known, line)
             self._require_room(family.n_rows(c, *pixels.shape[:2]))
             pixels = family.sized(c, pixels)
             width = pixels.shape[1] // (c.patch_size * c.merge) if family.lines else 0
-            return self._context.input_rows.add(
+            ids = self._context.input_rows.add(
                 key, self._rows(pixels), together=family.together, width=width
             )
+            return self._lined(ids, line)
+
+    def _lined(self, ids: list[int], line: int) -> list[int]:
+        """The ids with the token that ends a line between each `line` of them and the next."""
+        if not line:
+            return ids
+        out = ids[:line]
+        for i in range(line, len(ids), line):
+            out += [*self._line_end, *ids[i : i + line]]
+        return out
 
     def rows(self, picture: Any) -> NDArray[np.float32]:
         """What the tower makes of an image: f32 [n, n_embd]."""

@@ -12,6 +12,8 @@ from weft.llm.hub import local_path
 from weft.llm.vision.config import projector_of, read_tower_config
 from weft.llm.vision.family import Family
 from weft.llm.vision.gemma3 import GEMMA3
+from weft.llm.vision.llava import LLAVA
+from weft.llm.vision.pixtral import PIXTRAL
 from weft.llm.vision.qwen import QWEN2VL, QWEN25VL
 from weft.llm.vision.qwen3 import QWEN3VL
 from weft.llm.weights import Weights, load_weights
@@ -20,6 +22,8 @@ __all__ = ["FAMILIES", "Tower"]
 
 FAMILIES: Mapping[str, Family] = {
     "gemma3": GEMMA3,
+    "mlp": LLAVA,
+    "pixtral": PIXTRAL,
     "qwen2vl_merger": QWEN2VL,
     "qwen2.5vl_merger": QWEN25VL,
     "qwen3vl_merger": QWEN3VL,

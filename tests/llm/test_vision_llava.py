@@ -1,0 +1,190 @@
+"""The towers of LLaVA, Pixtral and Mistral Small beside transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.llm.test_llama_relatives import keys_of
+from tests.llm.tiny import tokens, write_model
+from weft.errors import FormatError
+from weft.llm import LLM, Tower
+from weft.llm.vision import llava, pixtral
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("PIL.Image")
+
+from tests.llm import vision_models as models  # noqa: E402
+from tests.llm.test_vision import BEFORE, BEHIND, F32, close, picture, pixel_values  # noqa: E402
+
+TEXT = models.TEXT | {"hidden_size": 32, "head_dim": 8}
+BREAK, END = models.N_VOCAB - 2, models.N_VOCAB - 3
+Made = tuple[Any, Path, Path]
+
+
+def text_file(folder: Path, model: Any) -> Path:
+    keys = keys_of("llama", {
+        "context_length": 128, "block_count": 3, "embedding_length": 32,
+        "rope.freq_base": 10000.0, "rope.dimension_count": 8,
+    })  # fmt: skip
+    names, _, types = tokens()
+    names[BREAK], names[END] = "[IMG_BREAK]", "[IMG_END]"
+    types[[BREAK, END]] = 3
+    keys |= {"tokenizer.ggml.tokens": names, "tokenizer.ggml.token_type": types}
+    tensors = models.text_tensors(model, models.LAYER)
+    for name, array in tensors.items():
+        if "attn_q." in name or "attn_k." in name:
+            tensors[name] = paired(array, 8)
+    return write_model(folder / "text.gguf", keys, tensors)
+
+
+def paired(array: Any, d: int) -> Any:
+    """Rows whose halves are rotated with one another, as neighbours."""
+    return np.ascontiguousarray(
+        array.reshape(-1, 2, d // 2, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+    )
+
+
+def make_pixtral(folder: Path, merge: int) -> Made:
+    vision = {
+        "model_type": "pixtral", "hidden_size": 16, "intermediate_size": 24,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 48, "patch_size": 8,
+        "hidden_act": "silu", "head_dim": 8,
+    }  # fmt: skip
+    shared: dict[str, Any] = {
+        "text_config": transformers.MistralConfig(**TEXT), "vision_config": vision,
+        "image_token_index": models.IMAGE, "vision_feature_layer": -1,
+        "attn_implementation": "eager",
+    }  # fmt: skip
+    if merge > 1:
+        config = transformers.Mistral3Config(**shared, spatial_merge_size=merge)
+        model = transformers.Mistral3ForConditionalGeneration(config)
+    else:
+        config = transformers.LlavaConfig(**shared, vision_feature_select_strategy="full")
+        model = transformers.LlavaForConditionalGeneration(config)
+    model = models.randomised(model)
+    rows: models.Tensors = {}
+    for name, array in models.tower_tensors(model, 2, plain=True).items():
+        turned = ".attn_q." in name or ".attn_k." in name
+        rows[name] = paired(array, 8) if turned else array
+    tower = models.write_tower(
+        folder / "mmproj.gguf", "pixtral", rows,
+        **{"clip.use_silu": True, "clip.vision.image_size": 48, "clip.vision.patch_size": 8,
+           "clip.vision.embedding_length": 16, "clip.vision.feed_forward_length": 24,
+           "clip.vision.block_count": 2, "clip.vision.attention.head_count": 2,
+           "clip.vision.projection_dim": 32, "clip.vision.attention.layer_norm_epsilon": 1e-5}
+        | ({"clip.vision.spatial_merge_size": merge} if merge > 1 else {}),
+    )  # fmt: skip
+    return model, text_file(folder, model), tower
+
+
+@pytest.mark.parametrize("merge", [1, 2])
+def test_pixtral_beside_transformers(tmp_path: Path, merge: int) -> None:
+    """Two images of several lines, one of which shrinks; a token stands between lines."""
+    model, text, tower = make_pixtral(tmp_path, merge)
+    llm = LLM(text, mmproj=tower, n_outputs=128, **F32 | {"n_ctx": 128})
+    prompt, ours, values, sizes, rows = list(BEFORE), list(BEFORE), [], [], []
+    for seed, (height, width) in enumerate([(32, 48), (96, 32)]):
+        pixels = picture(seed, height, width)
+        c = llm.sight.tower.config
+        seen = pixtral.sized(c, pixels)
+        rows.append(llm.sight.rows(pixels))
+        ours += [*llm.sight.ids(pixels), *BEHIND]
+        h, w = (side // (8 * merge) for side in seen.shape[:2])
+        prompt += ([models.IMAGE] * w + [BREAK]) * (h - 1) + [models.IMAGE] * w + BEHIND
+        pad = np.zeros((48, 48, 3), np.uint8)
+        pad[: seen.shape[0], : seen.shape[1]] = seen
+        values.append(pixel_values(pad))
+        sizes.append(seen.shape[:2])
+    assert sizes == [(32, 48), (48, 16)]
+    seen_by: dict[str, Any] = {"pixel_values": torch.cat(values)}
+    seen_by["image_sizes"] = torch.tensor(sizes)
+    close(np.concatenate(rows), torch.cat(list(model.get_image_features(**seen_by).pooler_output)))
+    want = model(input_ids=torch.tensor([prompt]), **seen_by).logits[0]
+    close(llm.context.decode(ours, outputs="all"), want)
+    assert (
+        llm.sight.ids(picture(0, 32, 48))
+        == ours[len(BEFORE) : len(BEFORE) + 24 // merge**2 + 4 // merge - 1]
+    )
+    prompt_ids = llm.sight.prompt(["a", "b"], [picture(0, 32, 48)])
+    assert END in prompt_ids
+
+
+def make_llava(folder: Path, *, swapped: bool, layers: list[int]) -> Made:
+    vision = transformers.CLIPVisionConfig(
+        hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=2,
+        image_size=32, patch_size=8, projection_dim=20,
+    )  # fmt: skip
+    config = transformers.LlavaConfig(
+        text_config=transformers.LlamaConfig(**TEXT), vision_config=vision,
+        image_token_index=models.IMAGE, vision_feature_layer=[*layers] if layers else -2,
+        attn_implementation="eager",
+    )  # fmt: skip
+    model = models.randomised(transformers.LlavaForConditionalGeneration(config))
+    n_layer = max(layers or [2])
+    rows: models.Tensors = {}
+    for name, array in models.tower_tensors(model, 3).items():
+        if name.startswith((f"v.blk.{n_layer}.", "v.post_ln")):
+            continue  # not used
+        name = name.replace("mm.1.", "mm.0.")
+        if swapped and ".ffn_" in name:
+            up = "ffn_up" in name
+            name = name.replace(*("ffn_up", "ffn_down") if up else ("ffn_down", "ffn_up"))
+        rows[name] = array
+    keys: dict[str, Any] = {
+        "clip.use_gelu": False, "clip.vision.image_size": 32, "clip.vision.patch_size": 8,
+        "clip.vision.embedding_length": 16, "clip.vision.feed_forward_length": 24,
+        "clip.vision.block_count": n_layer, "clip.vision.attention.head_count": 2,
+        "clip.vision.projection_dim": 20, "clip.vision.attention.layer_norm_epsilon": 1e-5,
+    }  # fmt: skip
+    if layers:
+        keys["clip.vision.feature_layer"] = np.array(layers, np.int32)
+    tower = models.write_tower(folder / "mmproj.gguf", "mlp", rows, **keys)
+    return model, text_file(folder, model), tower
+
+
+@pytest.mark.parametrize(("swapped", "layers"), [(True, []), (False, [1, 2])])
+def test_llava_beside_transformers(tmp_path: Path, swapped: bool, layers: list[int]) -> None:
+    """With the matrices' names of old files, and with the outputs of two layers."""
+    model, text, tower = make_llava(tmp_path, swapped=swapped, layers=layers)
+    llm = LLM(text, mmproj=tower, n_outputs=64, **F32)
+    pixels = picture()
+    ids = llm.sight.ids(pixels)
+    assert len(ids) == 16
+    prompt = torch.tensor([[*BEFORE, *[models.IMAGE] * 16, *BEHIND]])
+    want = model(input_ids=prompt, pixel_values=pixel_values(pixels)).logits[0]
+    close(llm.context.decode([*BEFORE, *ids, *BEHIND], outputs="all"), want)
+
+
+def test_llava_pads_images_to_squares(tmp_path: Path) -> None:
+    _, _, path = make_llava(tmp_path, swapped=False, layers=[])
+    c = Tower(path).config
+    pixels = picture(0, 16, 32)
+    square = llava.sized(c, pixels)
+    np.testing.assert_array_equal(square[8:24], pixels)
+    mean = [int(255 * value) for value in models.MEAN]
+    assert (square[:8] == mean).all() and (square[24:] == mean).all()
+
+
+def test_a_tower_with_tiles_is_refused(tmp_path: Path) -> None:
+    keys = {"clip.vision.image_size": 32, "clip.vision.patch_size": 8, "clip.use_gelu": False,
+            "clip.vision.embedding_length": 16, "clip.vision.feed_forward_length": 24,
+            "clip.vision.block_count": 1, "clip.vision.attention.head_count": 2,
+            "clip.vision.image_grid_pinpoints": np.array([32, 64], np.int32)}  # fmt: skip
+    path = models.write_tower(tmp_path / "a.gguf", "mlp", {"x": np.zeros(1, np.float32)}, **keys)
+    with pytest.raises(FormatError, match="cuts images into tiles"):
+        Tower(path)
+
+
+def test_a_text_model_without_ends_of_lines_is_refused(tmp_path: Path) -> None:
+    model, text, tower = make_pixtral(tmp_path, 1)
+    keys = keys_of("llama", {"embedding_length": 32, "block_count": 3, "rope.dimension_count": 8})
+    tensors = models.text_tensors(model, models.LAYER)
+    plain = write_model(tmp_path / "plain.gguf", keys, tensors)
+    assert text != plain
+    with pytest.raises(FormatError, match=r"no token \[IMG_BREAK\]"):
+        LLM(plain, mmproj=tower, **F32)
