@@ -302,6 +302,12 @@ class ModelConfig:
     """First layers behind which a part of an image's row is added (DeepStack, arXiv 2406.04334)."""
     n_positions: int = 0
     """Number of learned positions; 0: there are none."""
+    n_buckets: int = 0
+    """Buckets of distances, each with a learned bias of scores for every head (T5); 0: none."""
+    n_encoder: int = 0
+    """Layers of the encoder, whose output the decoder attends to; 0: there is no encoder."""
+    start_token: int = 0
+    """With an encoder, the token with which the decoder begins."""
     clamp_qkv: float = 0.0
     """Largest magnitude of queries, keys and values; 0: there is no limit."""
     parallel_residual: bool = True

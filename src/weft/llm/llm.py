@@ -116,7 +116,8 @@ class LLM:
         tokenizer = Tokenizer.from_gguf(file)
         if n_ctx is None and options.get("plan") is None:
             n_ctx = min(model.config.n_ctx_train, DEFAULT_N_CTX)
-        if options.get("n_ubatch") is None and not model.config.causal:
+        whole = not model.config.causal or model.config.n_encoder
+        if options.get("n_ubatch") is None and whole:
             options["n_ubatch"] = n_ctx  # every token sees the whole text
         side = cast("dict[str, Any]", {**options})
         if not model.writes:

@@ -128,13 +128,24 @@ class Model:
             window_mask           f16 [n_tokens, n_kv or n_kv_window], for sliding-window layers
             window_cells          i64 [n_tokens], if these have cells of their own
             types                 i32 [n_tokens], if the model has several types of tokens
+            buckets               i32 [n_tokens, n_kv], if scores have biases by distance
+            cross_mask            f16 [n_tokens, n_kv], if there is an encoder, for the cells with
+                                  its output
             out_ids               i32 [n_outputs], the tokens whose rows are computed
             adapter_scales        f32 [n_tokens, rows of adapters], if there are adapters
             state_in, state_out   i32 [n_seqs], for recurrent models
 
         The output is logits f32 [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd], from
         which logits are computed. With `together`, for recurrent models, n_tokens is n_seqs times
-        n_seq_tokens; without it all tokens belong to one sequence."""
+        n_seq_tokens; without it all tokens belong to one sequence.
+
+        With `rows_in`, an encoder reads embd i32 [n_tokens] and buckets [n_tokens, n_tokens] of one
+        text, and writes what the decoder reads to the text's cells."""
+        if embeddings and self.config.n_encoder:
+            raise ContextError(
+                f"{self.file.path.name} has an encoder and a decoder, which make text, no "
+                "embeddings; use a file of its encoder alone (t5encoder)"
+            )
         n_tokens: Size = G.Sym("n_tokens", 1, n_ubatch).size
         n_seqs: Size = 1
         if together is not None:
@@ -151,11 +162,16 @@ class Model:
             window_mask = G.input("window_mask", (n_tokens, n_seen), "f16")
         typed = self.config.n_token_types > 1 and "token_types.weight" in self.weights
         planes = rows_in and bool(self.config.rope_sections)
+        embd, encodes = None, rows_in and self.config.n_encoder > 0
+        if rows_in and not encodes:
+            embd = G.input("embd", (n_tokens, self.config.row_width), "f32")
+        width = n_tokens if encodes else n_kv
+        relative, crossed = self.config.n_buckets > 0, self.config.n_encoder > 0 and not encodes
         step = Step(
             config=self.config,
             cache=cache,
-            tokens=G.input("tokens", (n_tokens,), "i32"),
-            embd=G.input("embd", (n_tokens, self.config.row_width), "f32") if rows_in else None,
+            tokens=G.input("embd" if encodes else "tokens", (n_tokens,), "i32"),
+            embd=embd,
             positions=G.input("positions", (4 * n_tokens if planes else n_tokens,), "i32"),
             cells=G.input("cells", (n_tokens,), "i64"),
             mask=G.input("mask", (n_tokens, n_kv), "f16"),
@@ -165,6 +181,8 @@ class Model:
             rope_mode=self.architecture.image_rope if planes else self.architecture.rope_mode,
             flash=flash,
             types=G.input("types", (n_tokens,), "i32") if typed else None,
+            buckets=G.input("buckets", (n_tokens, width), "i32") if relative else None,
+            cross_mask=G.input("cross_mask", (n_tokens, n_kv), "f16") if crossed else None,
         )
         if self.config.recurrent is not None:
             slots = G.input("state_in", (n_seqs,), "i32"), G.input("state_out", (n_seqs,), "i32")

@@ -22,6 +22,7 @@ _UNUSED_SUFFIXES = (
     "blk.0.time_mix_v0.weight",
     "blk.0.time_mix_v1.weight",
     "blk.0.time_mix_v2.weight",
+    ".cross_attn_rel_b.weight",
 )
 
 
@@ -67,9 +68,13 @@ class Weights(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def part(self, prefix: str) -> Weights:
+        """The weights whose names begin with `prefix`, by the rest of their names."""
+        return Weights(self._leaves, f"{self._prefix}{prefix}", self.scales)
+
     def layer(self, il: int) -> Weights:
         """The weights called `blk.<il>.*`, by the rest of their names."""
-        return Weights(self._leaves, f"{self._prefix}blk.{il}.", self.scales)
+        return self.part(f"blk.{il}.")
 
     def joined(self, leaves: Mapping[str, Tensor], scales: tuple[Tensor, ...] = ()) -> Weights:
         """The same weights and `leaves`, with `scales` for products with adapters."""

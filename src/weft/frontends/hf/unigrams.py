@@ -32,10 +32,15 @@ def is_unigram(c: Config) -> bool:
     return (c.json("tokenizer.json").get("model") or {}).get("type") == "Unigram"
 
 
-def unigrams(c: Config, *, mask: int | None = None) -> Vocabulary:
+def unigrams(
+    c: Config, *, mask: int | None = None, model: str = "", types: bool = True
+) -> Vocabulary:
     """The vocabulary of the folder. `mask` is the id of a token `<mask>` that the SentencePiece
-    model lacks. Raises FormatError if there is no unigram vocabulary."""
-    if has(c, _MODEL):
+    model lacks; `model` is a SentencePiece model whose ids stay as they are. `types` writes the
+    number of token types. Raises FormatError if there is no unigram vocabulary."""
+    if model:
+        pieces, prefix, merges, table = _of_own_ids(c, model)
+    elif has(c, _MODEL):
         pieces, prefix, merges, table = _of_sentencepiece(c, mask)
     elif is_unigram(c):
         pieces, prefix, merges, table = _of_json(c)
@@ -50,7 +55,8 @@ def unigrams(c: Config, *, mask: int | None = None) -> Vocabulary:
     yield "tokenizer.ggml.scores", np.array([score for _, score, _ in pieces], np.float32)
     yield "tokenizer.ggml.token_type", np.array([kind for _, _, kind in pieces], np.int32)
     yield "tokenizer.ggml.add_space_prefix", prefix
-    yield "tokenizer.ggml.token_type_count", c.get("type_vocab_size", 1)
+    if types:
+        yield "tokenizer.ggml.token_type_count", c.get("type_vocab_size", 1)
     yield "tokenizer.ggml.remove_extra_whitespaces", merges
     if table:
         yield "tokenizer.ggml.precompiled_charsmap", np.frombuffer(table, np.uint8)
@@ -73,6 +79,19 @@ def _of_sentencepiece(c: Config, mask: int | None) -> _Read:
         pieces[mask] = ("<mask>", 0.0, _CONTROL)
     table = how.get(2, b"")
     return pieces, how.get(3, 1) == 1, how.get(4, 1) == 1, bytes(table or b"")
+
+
+def _of_own_ids(c: Config, name: str) -> _Read:
+    path = c.folder / name
+    found, how = read_pieces(path), read_normalizer(path)
+    pieces = _padding(max(c.get("vocab_size", 0), len(found)))
+    pieces[: len(found)] = [
+        (text, score, kind if kind in _KINDS else _NORMAL) for text, score, kind in found
+    ]
+    for text, id_ in c.json("added_tokens.json").items():
+        if isinstance(id_, int) and 0 <= id_ < len(pieces):
+            pieces[id_] = (text, -1000.0, _USER_DEFINED)
+    return pieces, how.get(3, 1) == 1, how.get(4, 1) == 1, bytes(how.get(2, b"") or b"")
 
 
 def _of_json(c: Config) -> _Read:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -71,6 +73,16 @@ class Sequences:
         """Frees every cell."""
         self.cache.clear()
 
+    def beginning(self, prompt: Sequence[int]) -> list[int]:
+        """The ids with which the text of a prompt (token ids) begins: the prompt itself, or, where
+        there is an encoder to read it, ids that stand for its tokens, and the decoder's first
+        token. Decode those of a prompt in one call."""
+        config, ids = self.model.config, list(prompt)
+        if not config.n_encoder:
+            return ids
+        rows = np.array(ids, np.float32)[:, None]
+        return [*self.input_rows.add(rows.tobytes(), rows, together=True), config.start_token]
+
     def reuse_prefix(self, seq: int, tokens: ArrayLike) -> int:
         """Keeps the longest prefix of `tokens` (ids [n]) that `seq` holds and removes its other
         tokens. Returns the number of tokens kept, at most n - 1; decode those that follow.
@@ -96,11 +108,13 @@ class Sequences:
 
     def require_movable(self) -> None:
         """Raises ContextError if the model cannot go on after a text lost its beginning, because of
-        recurrent states, learned positions, or images whose positions have height and width."""
+        recurrent states, learned positions, a prompt that an encoder has read, or images whose
+        positions have height and width."""
         config = self.model.config
         seen = bool(config.rope_sections) and self.input_rows.lags
-        if self.cache.states is not None or config.n_positions or seen:
+        if self.cache.states is not None or config.n_positions or config.n_encoder or seen:
             what = "learned positions" if config.n_positions else "recurrent states"
+            what = "an encoder" if config.n_encoder else what
             what = "images in its texts" if seen else what
             raise ContextError(
                 f"a model with {what} cannot go on when its context is full; make n_ctx larger"

@@ -40,6 +40,7 @@ MAGIC = b"weft-kv\0"
 VERSION = 2
 _DIGEST = hashlib.sha256().digest_size
 _LENGTH = struct.Struct("<I")
+_N_IDS = 1 << 30  # ids beyond the vocabulary, see `InputRows`
 _MAX_POSITION = (1 << 30) - 1
 _MAX_SERIAL = 1 << 62
 """Largest serial that is accepted; the serials of later cells follow it."""
@@ -124,9 +125,11 @@ def load_state(
 
 def _require_possible(config: ModelConfig, kept: Kept) -> None:
     """Raises FormatError for a table with values that no context can have."""
+    # ids of what an encoder has read are beyond the vocabulary
+    n_ids = config.n_vocab + (_N_IDS if config.n_encoder else 0)
     wrong = (
         ("position", (kept.pos < 0) | (kept.pos > _MAX_POSITION)),
-        ("token", (kept.tokens < -1) | (kept.tokens >= config.n_vocab)),
+        ("token", (kept.tokens < -1) | (kept.tokens >= n_ids)),
         ("time", (kept.serial < -1) | (kept.serial > _MAX_SERIAL)),
         ("sequence", ~kept.members.any(axis=0)),
     )

@@ -13,7 +13,7 @@ from weft.llm.cache.cells import Cells
 from weft.llm.config import ModelConfig
 from weft.records import dataclass
 
-__all__ = ["Batch", "Outputs", "Ubatch", "checked", "one_token"]
+__all__ = ["Batch", "Outputs", "Ubatch", "checked", "one_token", "require_encoded"]
 
 Outputs = Literal["last", "all"] | ArrayLike
 """The tokens whose rows are returned: the last one, all, or those where an array [n] is true."""
@@ -143,6 +143,23 @@ def checked(
     wanted = _wanted(batch.outputs, n)
     types = _types(batch.types, n, config)
     return Ubatch(tokens, positions, first, members, wanted, np.cumsum(wanted) - 1, types)
+
+
+def require_encoded(batch: Ubatch, cells: Cells, n_vocab: int) -> None:
+    """Raises ContextError for tokens of a decoder without a prompt that the encoder has read, and
+    for logits of a prompt. Ids from `n_vocab` on are of prompts."""
+    if batch.is_rows:
+        raise ContextError("an encoder reads tokens; rows cannot stand in place of them")
+    prompt = batch.tokens >= n_vocab
+    if batch.outputs[prompt].any():
+        raise ContextError("an encoder gives no logits of its prompt; ask for those of the answer")
+    for seq in np.unique(batch.first[~prompt]):
+        held = (cells.members[seq] & (cells.tokens >= n_vocab)).any()
+        if not held and not (prompt & (batch.first == seq)).any():
+            raise ContextError(
+                f"sequence {seq} has no prompt for the encoder to read; begin it with the ids that "
+                "`Context.beginning` gives"
+            )
 
 
 def _tokens(batch: Batch, config: ModelConfig, known: Container[int]) -> NDArray[Any]:

@@ -20,7 +20,14 @@ from weft.llm.adapters import Chosen
 from weft.llm.cache.rollback import Change, OneChange
 from weft.llm.cache.sequences import Sequences
 from weft.llm.cache.state import load_state, save_state
-from weft.llm.compute.batch import Batch, Outputs, Ubatch, checked, one_token
+from weft.llm.compute.batch import (
+    Batch,
+    Outputs,
+    Ubatch,
+    checked,
+    one_token,
+    require_encoded,
+)
 from weft.llm.compute.counters import Counters, MemoryUse
 from weft.llm.compute.fallback import Held, Loaded, decode_anew, load, load_without_failed, remember
 from weft.llm.compute.input_rows import InputRows
@@ -97,7 +104,9 @@ class Context(Sequences):
         """The default pooling of `embed`."""
         self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
         self.input_rows = InputRows(model.config.n_vocab, model.config.row_width)
-        """Rows of images, which ids beyond the vocabulary stand for."""
+        """Rows of images, which ids beyond the vocabulary stand for, or tokens for an encoder."""
+        if model.config.n_encoder:
+            self.input_rows = InputRows(model.config.n_vocab, 1, 8 * self.n_ctx)
         self._eval: TensorCallback | None = None
         self._use(loaded)
         if eval_callback is not None:
@@ -248,6 +257,8 @@ class Context(Sequences):
     def _decode(self, tokens: Batch) -> NDArray[np.float32]:
         known = self.input_rows
         batch = checked(tokens, self.model.config, self.cache, self.n_batch, known)
+        if self.model.config.n_encoder:
+            require_encoded(batch, self.cache, self.model.config.n_vocab)
         if known.lags and not batch.is_rows and self.model.config.rope_sections:
             batch.planes = known.planes(batch.tokens, batch.positions, batch.first, self.cache)
         self._require_share(batch)
@@ -400,11 +411,12 @@ class Context(Sequences):
             self._graphs.build_rows()
         most = min(self.n_ubatch, self.n_batch, self.n_ctx_seq)
         most = min(most, self.model.config.n_positions or most)
+        most -= self.model.config.n_encoder > 0  # the decoder's first token needs room
         try:
             for n in (most, 1, *(r.max_tokens for r in self.regimes), most):
-                self.decode(np.zeros(min(n, most), np.int32))
+                self.decode(self.beginning([0] * max(min(n, most), 1)))
                 self.clear()
-            if self._graphs.together is not None:
+            if self._graphs.together is not None and not self.model.config.n_encoder:
                 n = min(self._graphs.together.max_tokens, self.cache.n_seq_max, self.n_batch)
                 n = min(n, self.n_ctx)
                 self.decode([0] * n, [0] * n, seqs=[[seq] for seq in range(n)])

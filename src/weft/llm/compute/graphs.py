@@ -69,7 +69,8 @@ class Graphs:
             for regime, program in zip(plan.all_regimes, programs, strict=True)
         ]
         self.together: Regime | None = regimes.pop(0) if plan.together else None
-        """For recurrent models, the graph of several sequences at once."""
+        """For recurrent models, the graph of several sequences at once; that of an encoder, which
+        reads prompts, where there is one."""
         self.regimes = regimes
         """A graph for each range of batch sizes that devices treat differently; the largest
         last."""
@@ -269,7 +270,9 @@ class Graphs:
             regime = next(r for r in self.regimes if n <= r.max_tokens)
         last = self._last
         if regime is not last:
-            if ubatch.is_rows:
+            if self._config.n_encoder:
+                self.why.append("encoder and decoder have a graph each")
+            elif ubatch.is_rows:
                 self.why.append("the input is embeddings, which have a graph of their own")
             elif last is self._rows:
                 self.why.append("the input is tokens again, after embeddings")
@@ -332,7 +335,10 @@ class Graphs:
     # ---- graphs that are built when they are needed ----------------------------------------------
 
     def build_rows(self) -> Regime:
-        """The graph that takes rows instead of tokens, built at the first call."""
+        """The graph that takes rows instead of tokens, built at the first call; an encoder's, if
+        there is one."""
+        if self._config.n_encoder and self.together is not None:
+            return self.together
         if self._rows is None:
             self.repack()
             options = self.plan.options

@@ -12,6 +12,7 @@ from weft.llm.cache.cells import Cells
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.rollback import Places
 from weft.llm.compute.batch import Ubatch
+from weft.llm.compute.distances import Distances
 from weft.llm.config import ModelConfig
 from weft.native import _native
 
@@ -43,9 +44,13 @@ class Inputs:
                 )
         self.takes_one = (
             "tokens" in views and "types" not in views and cache.window is None
-            and len(self._writers) == len(self._masks)
+            and "buckets" not in views and len(self._writers) == len(self._masks)
         )  # fmt: skip
         """True if `write_one` can be used."""
+        self._distances: Distances | None = None
+        if "buckets" in views:
+            both = not config.causal or "cross_mask" not in views
+            self._distances = Distances(config.n_buckets, both=both)
         self._scales = views.get("adapter_scales")
         self._cache = cache
         unused = np.zeros(1, np.int64)
@@ -101,8 +106,27 @@ class Inputs:
             if ubatch.together:
                 small = name == "window_mask" and cells is self._small
                 self._join(name, ubatch, places.window_cells if small else places.cells, window)
+        if self._distances is not None:
+            self._write_distances(ubatch, self._distances)
         for name in self._sent:
             self._session.upload(name)
+
+    def _write_distances(self, ubatch: Ubatch, buckets: Distances) -> None:
+        """Writes the buckets of distances, and parts the mask where there is an encoder."""
+        views, n, n_kv = self._views, len(ubatch), self._cache.n_seen
+        p = ubatch.positions
+        if "mask" not in views:  # an encoder
+            views["buckets"][: n * n] = buckets(p, p).reshape(-1)
+            return
+        views["buckets"][: n * n_kv] = buckets(self._cache.pos[:n_kv], p).reshape(-1)
+        if "cross_mask" in views:
+            encoded = self._cache.tokens[:n_kv] >= self._config.n_vocab
+            own, other = (
+                views[name].view(np.float16)[: n * n_kv].reshape(n, n_kv)
+                for name in ("mask", "cross_mask")
+            )
+            other[:] = np.where(encoded, own, -np.inf)
+            own[:, encoded] = -np.inf
 
     def _write_positions(self, ubatch: Ubatch) -> None:
         n, view, planes = len(ubatch), self._views["positions"], ubatch.planes

@@ -97,13 +97,14 @@ def _by_row(batch: Ubatch, inputs: InputRows, n_ubatch: int, n_outputs: int) -> 
 def _require_whole(part: Ubatch, n: int, n_ubatch: int, n_outputs: int) -> None:
     if len(part) < n:
         raise ContextError(
-            f"{len(part)} of an image's {n} rows are in this call, but they must come together"
+            f"{len(part)} of the {n} rows of an image, or tokens for an encoder, are in this call, "
+            "but they must come together"
         )
     if n > n_ubatch or part.outputs.sum() > n_outputs:
         name, limit = ("n_ubatch", n_ubatch) if n > n_ubatch else ("n_outputs", n_outputs)
         raise ContextError(
-            f"an image has {n} rows that are computed at once, but {name} is {limit}; make it "
-            "larger"
+            f"an image, or a prompt for an encoder, has {n} rows that are computed at once, but "
+            f"{name} is {limit}; make it larger"
         )
 
 

@@ -98,6 +98,10 @@ class Growth:
         """True if the last token ended the text and is not a part of it."""
         self.finish_reason: FinishReason = ""
 
+    def begin_anew(self) -> None:
+        """Says that the text does not continue its prompt, which an encoder reads."""
+        self._stream.begins = True
+
     def push(self, logits: NDArray[np.float32]) -> str:
         """Draws a token from `logits` [n_vocab]; returns the text that has become certain.
 

@@ -124,7 +124,8 @@ class Slots:
         request = text.request
         room = self._max_text if request.whole else ROOM
         n = room if request.max_tokens is None else request.max_tokens
-        return min(len(request.prompt) + max(n, 1) - 1, self._max_text)
+        first = self._context.model.config.n_encoder > 0  # the decoder's first token
+        return min(len(request.prompt) + first + max(n, 1) - 1, self._max_text)
 
     def admit(self, text: Ticket) -> bool:
         """Starts a text; False if no slot is idle or too few cells can be promised."""
@@ -133,7 +134,7 @@ class Slots:
             return False
         self._n_free = 0
         text.promised = need
-        prompt = list(text.request.prompt)
+        prompt = self._context.beginning(text.request.prompt)
         may_reuse = text.request.reuse and text.request.prompt_logprobs is None
         key = self._adapters(text)
         source, n = self._longest_prefix(prompt, key) if may_reuse else (None, 0)
@@ -149,7 +150,9 @@ class Slots:
         slot.known = np.array(prompt, np.int64)
         spans = self._context.input_rows.spans(prompt)
         slot.runs = [(a, b) for a, b, run in spans if run is not None and run.together]
-        text.n_reused = n
+        text.n_reused = min(n, len(text.request.prompt))
+        if self._context.model.config.n_encoder:
+            text.growth.begin_anew()
         self.running.append(slot)
         return True
 

@@ -89,7 +89,10 @@ class Writer:
     def check(self, request: Request) -> None:
         """Raises ContextError for a request that can never be served."""
         config = self.context.model.config
-        require_fits(request.prompt, self.max_text, config.n_ctx_train)
+        first = config.n_encoder > 0  # the decoder's first token needs a cell
+        require_fits(request.prompt, self.max_text - first, config.n_ctx_train)
+        if config.n_encoder and request.prompt_logprobs is not None:
+            raise ContextError("prompt_logprobs are of a decoder; an encoder reads this prompt")
         images = self.context.input_rows
         ids = [id_ for id_ in request.prompt if id_ not in images]
         if len(ids) < len(request.prompt) and request.prompt_logprobs is not None:
@@ -174,7 +177,7 @@ class Writer:
         for slot, n in batch.parts:
             slot.n_done += n
         for slot in batch.prompts:
-            _text(slot).n_read = slot.n_done
+            _text(slot).n_read = min(slot.n_done, len(_text(slot).request.prompt))
         checks = self._checking.checks if self._checking is not None else {}
         for (slot, at), row in zip(batch.rows, rows, strict=True):
             text, check = slot.text, checks.get(slot)

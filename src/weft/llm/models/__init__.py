@@ -68,6 +68,7 @@ _FILES = {
     "smollm3": ("smollm3",),
     "stablelm": ("stablelm",),
     "starcoder2": ("codeshell", "starcoder2"),
+    "t5": ("t5", "t5encoder"),
 }
 """The files of this folder, and the architectures in each."""
 

@@ -18,6 +18,7 @@ from weft.llm.weights import Weights
 __all__ = [
     "adapted",
     "add_positions",
+    "attend",
     "attention",
     "cached",
     "embed",
@@ -275,34 +276,54 @@ def attention(
     *,
     sinks: Tensor | None = None,
     mask: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Writes k and v to the cache and computes attention over its first n_kv cells.
 
     Takes q [d, n_head, n_tokens], k [d, n_head_kv, n_tokens] and v [dv, n_head_kv, n_tokens]; None
-    stands for what the layer `kv_source` has in the cache. `mask` stands for that of the layer.
-    Returns [dv * n_head, n_tokens]."""
-    mask = step.mask_of(il) if mask is None else mask
-    scale, cap = step.config.kq_scale, step.config.attn_softcap
-    bias = step.config.alibi_bias
+    stands for what the layer `kv_source` has in the cache. `mask` stands for that of the layer,
+    `bias` f32 [n_kv, n_tokens, n_head] is added to the scores. Returns [dv * n_head, n_tokens]."""
     if k is not None and v is not None:
         keys = cached(step, il, step.cache.k[il], k)
         step.kv[il] = keys, cached(step, il, step.cache.v[il], v)
     keys, values = step.kv[step.config.kv_source(il)]
+    mask = step.mask_of(il) if mask is None else mask
+    out = attend(step, q, keys, values, mask, sinks=sinks, bias=bias)
+    return out.named(f"kqv_out-{il}")
+
+
+def attend(
+    step: Step,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    *,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Computes attention of q [d, n_head, n_tokens] to keys [d, n_kv, n_head_kv] and values [dv,
+    n_kv, n_head_kv]; see `attention`. Returns [dv * n_head, n_tokens]."""
+    scale, cap = step.config.kq_scale, step.config.attn_softcap
+    slope = step.config.alibi_bias
+    n_head, n_tokens = q.ne[1:3]
     q = G.permute(q, 0, 2, 1, 3)  # [d, n_tokens, n_head]
-    if step.flash:
+    if step.flash and bias is None:
         out = G.flash_attn_ext(
-            q, keys, values, mask, sinks, scale=scale, max_bias=bias, logit_softcap=cap
+            q, keys, values, mask, sinks, scale=scale, max_bias=slope, logit_softcap=cap
         )
     else:
         scores = G.mul_mat(keys, q)  # [n_kv, n_tokens, n_head]
         if cap:
             scores, scale = soft_cap(G.scale(scores, scale), cap), 1.0
-        probs = G.soft_max(scores, mask, sinks, scale, bias)
+        if bias is not None:
+            scores, scale = G.add(scores if scale == 1.0 else G.scale(scores, scale), bias), 1.0
+        probs = G.soft_max(scores, mask, sinks, scale, slope)
         out = G.mul_mat(G.cont(G.transpose(values)), probs)  # [dv, n_tokens, n_head]
         out = G.cont(G.permute(out, 0, 2, 1, 3))
     dv = values.ne[0]
     assert isinstance(dv, int)
-    return G.reshape(out, dv * step.config.n_head(il), step.tokens.ne[0]).named(f"kqv_out-{il}")
+    return G.reshape(out, dv * n_head, n_tokens)
 
 
 def cached(step: Step, il: int, cache: Tensor, x: Tensor) -> Tensor:

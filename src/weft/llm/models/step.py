@@ -43,6 +43,13 @@ class Step:
     types: Tensor | None = None
     """i32 [n_tokens]: the type of each token; None when the model has one type or none."""
 
+    buckets: Tensor | None = None
+    """i32 [n_kv, n_tokens]: the bucket of the distance of each cell from each token; None when the
+    model has no biases by distance. For an encoder the other tokens stand in place of cells."""
+    cross_mask: Tensor | None = None
+    """f16 [n_kv, n_tokens]: as `mask`, for the cells with the encoder's output, which `mask` leaves
+    out; None when there is no encoder, and in its own graph."""
+
     window_cells: Tensor | None = None
     """i64 [n_tokens]: the same as `cells` for sliding-window layers with cells of their own."""
     slots: tuple[Tensor, Tensor] | None = None

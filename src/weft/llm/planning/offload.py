@@ -22,7 +22,7 @@ from weft.records import dataclass
 
 __all__ = ["Homes", "all_layers", "homes_by_layer", "keep_what_runs"]
 
-_LAYER = re.compile(r"blk\.(\d+)\.(.*)")
+_LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.(.*)")
 # Weights whose rows are looked up for the input.
 _INPUT = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
 # Weights that compute the keys: a layer's cache lives where it is written.

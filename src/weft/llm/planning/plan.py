@@ -73,7 +73,8 @@ class ContextPlan:
     """A plan for each range of batch sizes that is placed in its own way; the largest last."""
     graphs_built: int
     together: RegimePlan | None = None
-    """For recurrent models, the plan for several sequences at once."""
+    """For recurrent models, the plan for several sequences at once; that of an encoder, which reads
+    prompts, where there is one."""
     rewrites: Sequence[str] | None = None
     """Names of the fusions to use; None: the default."""
     predicted: Prediction | None = None

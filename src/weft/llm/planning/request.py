@@ -108,18 +108,21 @@ class Request:
         if self.model.adapters is not None:
             cache.adapters = np.tile(self.model.adapters.row(), (options.n_seq_max, 1))
 
-        def build(n: int, together: Together | None = None) -> Graph:
+        def build(n: int, together: Together | None = None, rows_in: bool = False) -> Graph:
             return placed.build(
                 cache,
                 n_ubatch=n,
                 n_outputs=min(n, options.n_outputs),
                 flash=options.flash,
                 embeddings=options.embeddings,
+                rows_in=rows_in,
                 together=together,
             )
 
         sizes = self.together if n_tokens else None
         several = build(sizes.n_seqs * sizes.n_each, sizes) if sizes else None
+        if n_tokens and self.model.config.n_encoder:
+            several = build(options.n_ubatch, rows_in=True)
         return Draft(placed, cache, {n: build(n) for n in n_tokens}, several)
 
     def planned(self, homes: Homes, *, by_time: bool = False) -> ContextPlan:
@@ -179,7 +182,8 @@ class Request:
 
     @property
     def _most_together(self) -> int:
-        assert self.together is not None
+        if self.together is None:  # the encoder
+            return self.options.n_ubatch
         return self.together.n_seqs * self.together.n_each
 
     def _finished(
@@ -228,7 +232,7 @@ class Draft:
     graphs: dict[int, Graph]
     """Graphs by their most tokens, the largest first."""
     together: Graph | None = None
-    """The graph for several sequences at once."""
+    """The graph for several sequences at once, or that of the encoder."""
 
     @property
     def all_graphs(self) -> list[Graph]:

@@ -234,11 +234,19 @@ class StreamDecoder:
     def __init__(self, tokenizer: Tokenizer, special: bool = False) -> None:
         self._tokenizer = tokenizer
         self._special = special
+        self.begins = False
+        """True if the next token is the first of a text that nothing is in front of: the space that
+        encoding would put there is left out."""
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, id_: int) -> str:
         """The text that `id_` completes; may be empty."""
-        return self._utf8.decode(self._tokenizer.piece(id_, special=self._special))
+        piece = self._tokenizer.piece(id_, special=self._special)
+        if self.begins and piece:
+            self.begins = False
+            if self._tokenizer.vocab.add_space_prefix:
+                piece = piece.removeprefix(b" ")
+        return self._utf8.decode(piece)
 
     def flush(self) -> str:
         """The text held back, as U+FFFD; the decoder can be used for another text."""

@@ -151,6 +151,11 @@ _FILES = {
         "qwen3": "Qwen3ForCausalLM Qwen3Model",
         "qwen3moe": "Qwen3MoeForCausalLM",
     },
+    "t5": {
+        "t5": "T5ForConditionalGeneration T5WithLMHeadModel",
+        "mt5": "MT5ForConditionalGeneration UMT5ForConditionalGeneration UMT5Model",
+        "t5encoder": "T5EncoderModel",
+    },
     "windowed": {
         "afmoe": "AfmoeForCausalLM",
         "laguna": "LagunaForCausalLM",

@@ -16,7 +16,7 @@ from weft.frontends.hf.safetensors import open_shards
 from weft.frontends.hf.values import Values, stored_values
 from weft.frontends.hf.vocab import Vocabulary, bpe, word_pieces
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "dense_keys", "dense_tensors"]
 
 
 def _encoder_keys(c: Config) -> Pairs:
@@ -103,17 +103,23 @@ def _dense(c: Config) -> dict[str, tuple[str, Values]]:
     return found
 
 
-def _dense_tensors(c: Config) -> Named:
+def dense_tensors(c: Config) -> Named:
+    """The dense layers behind the pooling, if sentence-transformers has any."""
     for name, (_, values) in _dense(c).items():
         yield f"={name}.weight", values
+
+
+def dense_keys(c: Config) -> Pairs:
+    """The widths of the dense layers behind the pooling."""
+    for name, (_, values) in _dense(c).items():
+        yield f"{name}_feat_in", values.shape[1]
+        yield f"{name}_feat_out", values.shape[0]
 
 
 def _gemma_keys(c: Config) -> Pairs:
     yield from GEMMA["gemma3"].keys(c)
     yield "attention.sliding_window", c["sliding_window"]
-    for name, (_, values) in _dense(c).items():
-        yield f"{name}_feat_in", values.shape[1]
-        yield f"{name}_feat_out", values.shape[0]
+    yield from dense_keys(c)
     yield from pooling_keys(c)
 
 
@@ -153,6 +159,6 @@ FAMILIES = {
     ),
     "llama-embed": replace(LLAMA["llama"], arch="llama-embed"),
     "gemma-embedding": replace(
-        GEMMA["gemma3"], arch="gemma-embedding", keys=_gemma_keys, extra=_dense_tensors
+        GEMMA["gemma3"], arch="gemma-embedding", keys=_gemma_keys, extra=dense_tensors
     ),
 }
