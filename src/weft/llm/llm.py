@@ -23,6 +23,7 @@ from weft.errors import ArgumentError, ContextError
 from weft.execute import Progress, TensorCallback
 from weft.frontends.models import open_model
 from weft.llm.adapter_files import AdapterFiles
+from weft.llm.cache.prefix_options import prefix_options
 from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, embed_texts, sequences_for, unit_rows
@@ -38,7 +39,7 @@ from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions, request
 from weft.llm.hub import local_path
 from weft.llm.model import Model
 from weft.llm.planning.explain import html_of, memory_lines, placement_lines
-from weft.llm.planning.options import LLM_OPTIONS, PlanArguments
+from weft.llm.planning.options import LLM_OPTIONS, LLMArguments, PlanArguments
 from weft.llm.prompts import Prompt, is_list, prompt_ids, require_fits
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.vision.messages import mark_images
@@ -73,7 +74,7 @@ class LLM:
     arrival. Within a thread, a new `generate` ends the one before. `close`, or the end of a `with`
     block, frees the weights and the context."""
 
-    @shows_options(PlanArguments, LLM_OPTIONS, "Options:")
+    @shows_options(LLMArguments, LLM_OPTIONS, "Options:")
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -89,7 +90,7 @@ class LLM:
         progress: Progress | None = None,
         eval_callback: TensorCallback | None = None,
         repack_later: bool = False,
-        **options: Unpack[PlanArguments],
+        **all_options: Unpack[LLMArguments],
     ) -> None:
         """Opens the GGUF file at `path`, a Hugging Face folder with safetensors, or a model by name
         (`hf:owner/name:quant`, see `weft.llm.hub`). Weights in host memory are mapped from the file
@@ -109,7 +110,9 @@ class LLM:
         unknown architecture; TokenizerError for an unknown tokenizer; ContextError for an option
         out of range; ScheduleError for an impossible placement; and OutOfMemoryError, with needed
         and available bytes, before anything is loaded."""
-        require_options("LLM", options, tuple(LLM_OPTIONS), "help(weft.LLM)")
+        require_options("LLM", all_options, tuple(LLM_OPTIONS), "help(weft.LLM)")
+        prefixes, others = prefix_options(all_options)
+        options = cast("PlanArguments", others)
         file = open_model(local_path(path), type, progress=progress)
         tower = None if mmproj is None else Tower(mmproj)
         model = Model(file, adapters)
@@ -119,7 +122,7 @@ class LLM:
         whole = not model.config.causal or model.config.n_encoder
         if options.get("n_ubatch") is None and whole:
             options["n_ubatch"] = n_ctx  # every token sees the whole text
-        side = cast("dict[str, Any]", {**options})
+        side = {**others}
         if not model.writes:
             if options.get("plan") is None:
                 options.setdefault("n_seq_max", sequences_for(model.config, MOST))
@@ -139,7 +142,7 @@ class LLM:
         self._chat_template = chat_template
         self._warned = False
         drafts = make_drafting(model.config.n_vocab, drafting)
-        writing = SharedWriter(context, tokenizer, drafts)
+        writing = SharedWriter(context, tokenizer, drafts, prefixes)
         loaded = _Loaded(model, tokenizer, context, writing, ExtraContexts(context, side))
         self._loaded: _Loaded | None = loaded
         self._sight = None if tower is None else Sight(tower, context, tokenizer)
