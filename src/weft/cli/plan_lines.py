@@ -9,11 +9,13 @@ from pathlib import Path
 from weft.backends.base import UsesThreads
 from weft.cli.console import size_text
 from weft.llm import Context
+from weft.llm.engine.prefixes import Prefixes
+from weft.llm.planning.explain import prefix_text
 from weft.llm.planning.plan import MemoryNeed
 from weft.program import Program
 from weft.schedule.cause import Cause, code_meaning
 
-__all__ = ["placement_lines", "plan_lines", "threads_text"]
+__all__ = ["placement_lines", "plan_lines", "prefixes_line", "threads_text"]
 
 
 def plan_lines(
@@ -29,6 +31,16 @@ def plan_lines(
     for line in placement_lines(context.program, codes):
         yield label + line
     yield f"{label}memory: {_memory_text(context)}"
+
+
+def prefixes_line(prefixes: Prefixes) -> str:
+    """What is kept of texts beside the cache, and where."""
+    options, files = prefixes.options, prefixes.files
+    if not options.cache_ram:
+        return "prefixes: no text is kept beside the cache"
+    folder = f"; {files.folder} {size_text(options.cache_dir_size)} at most" if files else ""
+    each = prefix_text(prefixes.cache)
+    return f"prefixes: {size_text(options.cache_ram)} of host memory at most ({each}){folder}"
 
 
 def _memory_text(context: Context) -> str:

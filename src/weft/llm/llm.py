@@ -34,6 +34,7 @@ from weft.llm.compute.rerank import Ranked, best_first, pair_ids, rank_pairs, re
 from weft.llm.config import Pooling
 from weft.llm.drafting.options import DraftOptions, make_drafting, rows_needed
 from weft.llm.engine.growth import FinishReason, Stats
+from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.shared_writer import SharedWriter
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions, request_of, stop_strings
 from weft.llm.hub import local_path
@@ -149,8 +150,9 @@ class LLM:
         self._last_stats = writing.stats
 
     def close(self) -> None:
-        """Frees the weights, the context and its threads. Waits for texts of other threads, and
-        ends an unfinished one of this thread. A second call does nothing."""
+        """Frees the weights, the context and its threads, after writing the texts of the cache to
+        `cache_dir`, if there is one. Waits for texts of other threads, and ends an unfinished one
+        of this thread. A second call does nothing."""
         if self._loaded is not None:
             self._loaded.writing.end()
             self._last_stats = self._loaded.writing.stats
@@ -179,7 +181,7 @@ class LLM:
         context = self.context
         lines = placement_lines(context.plan, tokens=tokens, width=width, nodes=not brief)
         tower = [] if self._sight is None else [self._sight.about()]
-        memory = memory_lines(context.plan, context.memory.scratch)
+        memory = memory_lines(context.plan, context.memory.scratch, self.prefixes.options)
         return "\n".join([*lines, "", *memory, *tower])
 
     def __repr__(self) -> str:
@@ -214,6 +216,12 @@ class LLM:
     def stats(self) -> Stats:
         """Tokens and times of the last text of any thread."""
         return self._last_stats if self._loaded is None else self._loaded.writing.stats
+
+    @property
+    def prefixes(self) -> Prefixes:
+        """What is kept of texts beside the cache: bytes, counts and options. Raises ContextError
+        after `close`."""
+        return self._open().writing.prefixes
 
     @property
     def chat_template(self) -> ChatTemplate:

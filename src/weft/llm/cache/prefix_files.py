@@ -23,7 +23,7 @@ import os
 import struct
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from weft.errors import ContextError, FormatError
 from weft.file_lock import locked
 from weft.files import replacing
 from weft.llm.cache.kept import Checkpoint, KeptText
+from weft.llm.cache.prefix_cache import common_length
 from weft.records import dataclass
 
 __all__ = ["Layout", "PrefixFiles", "Stored"]
@@ -159,12 +160,13 @@ class PrefixFiles:
 
     def _write(self, text: KeptText, checkpoints: Sequence[Checkpoint], adapters: str) -> None:
         tokens = text.tokens.astype("<i4").tobytes()
+        lengths = [checkpoint.n for checkpoint in checkpoints]
         header = {
             "version": VERSION,
             "maker": self._layout.maker,
             "adapters": adapters,
             "n_tokens": len(text.tokens),
-            "checkpoints": [checkpoint.n for checkpoint in checkpoints],
+            "checkpoints": lengths,
         }
         head = json.dumps(header).encode()
         size = len(MAGIC) + _LENGTH.size + len(head) + len(tokens) + _DIGEST
@@ -172,22 +174,19 @@ class PrefixFiles:
         path = self.folder / self._name(text.tokens, adapters)
         if size > self.most_bytes:
             return
-        lengths = set(header["checkpoints"])
         for other in self.texts(adapters):
             n, m = len(other.tokens), len(text.tokens)
-            if m <= n and lengths <= {*other.checkpoints} and (other.tokens[:m] == text.tokens).all():
-                os.utime(other.path)  # nothing new
+            if common_length(other.tokens, text.tokens) < min(n, m):
+                continue
+            if m <= n and set(lengths) <= set(other.checkpoints):
+                os.utime(other.path)  # nothing is new
                 return
-            if n < m and (other.tokens == text.tokens[:n]).all():
+            if n < m:
                 other.path.unlink(missing_ok=True)
         self._make_room(size, path.name)
         with replacing(path) as file:
             hash_ = hashlib.sha256()
-            for part in (
-                MAGIC, _LENGTH.pack(len(head)), head, tokens,
-                *(np.ascontiguousarray(rows) for rows in text.rows),
-                *(checkpoint.data for checkpoint in checkpoints),
-            ):  # fmt: skip
+            for part in _parts(head, tokens, text, checkpoints):
                 hash_.update(part)
                 file.write(part)
             file.write(hash_.digest())
@@ -274,3 +273,14 @@ class PrefixFiles:
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+def _parts(
+    head: bytes, tokens: bytes, text: KeptText, checkpoints: Sequence[Checkpoint]
+) -> Iterator[bytes | memoryview]:
+    """The parts of a file, in order, without the checksum."""
+    yield from (MAGIC, _LENGTH.pack(len(head)), head, tokens)
+    for rows in text.rows:
+        yield np.ascontiguousarray(rows).data
+    for checkpoint in checkpoints:
+        yield checkpoint.data

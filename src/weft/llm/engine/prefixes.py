@@ -25,6 +25,7 @@ from weft.llm.cache.kept import (
     row_bytes,
     tokens_of,
 )
+from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.prefix_cache import PrefixCache, common_length
 from weft.llm.cache.prefix_files import PrefixFiles, Stored
 from weft.llm.cache.prefix_options import PrefixOptions
@@ -84,9 +85,14 @@ class Prefixes:
         """The tokens of these that were not computed again."""
 
     @property
+    def cache(self) -> KVCache:
+        """The cache whose texts are kept."""
+        return self._context.cache
+
+    @property
     def needed(self) -> bool:
         """True if a text can go back to tokens with a checkpoint alone."""
-        return needs_checkpoints(self._context.cache)
+        return needs_checkpoints(self.cache)
 
     # ---- checkpoints ----
 
@@ -115,10 +121,11 @@ class Prefixes:
         self._follow()
         return self.memory.checkpoints(key, prompt) if self.needed else []
 
-    def note(self, seq: int, key: bytes, tokens: Sequence[int] | Tokens) -> None:
+    def note(self, seq: int, tokens: Sequence[int] | Tokens) -> None:
         """Keeps the state of a sequence that holds exactly these tokens, as a checkpoint."""
-        cache, ids = self._context.cache, np.asarray(tokens, np.int32)
+        cache, ids = self.cache, np.asarray(tokens, np.int32)
         self._follow()
+        key = self._key(seq)
         if not self.needed or self.memory.has_checkpoint(key, ids):
             return
         n = len(ids)
@@ -128,10 +135,10 @@ class Prefixes:
 
     # ---- texts ----
 
-    def keep(self, seq: int, key: bytes) -> None:
+    def keep(self, seq: int) -> None:
         """Copies the text of a sequence that is about to lose tokens to where they are kept."""
         self._follow()
-        cache = self._context.cache
+        cache, key = self.cache, self._key(seq)
         if not self.memory.most_bytes and self.files is None:
             return
         tokens = tokens_of(cache, seq)
@@ -139,7 +146,7 @@ class Prefixes:
         if n < LEAST:
             return
         if n == cache.pos_max(seq) + 1:
-            self.note(seq, key, tokens)
+            self.note(seq, tokens)
         at = self.memory.checkpoints(key, tokens)
         for checkpoint in at:
             self.memory.has_checkpoint(key, tokens[: checkpoint.n])
@@ -196,7 +203,7 @@ class Prefixes:
             self.memory.add_text(text)
         if text is None or not n:
             return 0
-        put_text(self._context.cache, seq, text, n, checkpoint)
+        put_text(self.cache, seq, text, n, checkpoint)
         if found.text is not None:
             self.memory.covers(key, text.tokens)
         if checkpoint is not None:
@@ -223,6 +230,11 @@ class Prefixes:
         adapters = self._adapters(text.key)
         work = self._writer.submit(self.files.write, text, checkpoints, adapters)
         self._pending.append(work)
+
+    def _key(self, seq: int) -> bytes:
+        """Tells the adapters of a sequence from others; empty: there are none."""
+        rows = self.cache.adapters
+        return b"" if rows is None else rows[seq].tobytes()
 
     def _adapters(self, key: bytes) -> str:
         """Tells the adapters `key` from others in files; empty: there are none."""

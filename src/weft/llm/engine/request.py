@@ -111,8 +111,10 @@ class Ticket:
 
     `on_event` is called by the thread that steps, so it must return quickly."""
 
-    __slots__ = ("after", "cancelled", "growth", "n_read", "n_reused", "n_told", "on_event",
-                 "promised", "prompt_done", "read", "request", "stops", "wake", "why_not_reused")  # fmt: skip
+    __slots__ = (
+        *("after", "cancelled", "growth", "n_read", "n_reused", "n_told", "on_event", "promised"),
+        *("prompt_done", "read", "request", "stops", "wake", "why_not_reused"),
+    )
 
     def __init__(
         self,

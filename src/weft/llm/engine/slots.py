@@ -39,7 +39,7 @@ class Slot:
     """A sequence of the context, and the text that it holds."""
 
     __slots__ = (
-        "draft", "key", "known", "last_used", "n_done", "runs", "seq", "stops", "text", "tokens",
+        "draft", "known", "last_used", "n_done", "runs", "seq", "stops", "text", "tokens",
     )  # fmt: skip
 
     def __init__(self, seq: int) -> None:
@@ -56,8 +56,6 @@ class Slot:
         self.last_used = 0
         self.runs: list[tuple[int, int]] = []
         """Where images are in the tokens, first and end, that are computed at once."""
-        self.key = b""
-        """Tells the adapters of the text from others."""
         self.stops: list[int] = []
         """Numbers of tokens after which the state is kept, in ascending order."""
 
@@ -164,7 +162,6 @@ class Slots:
         prompt = self._context.beginning(text.request.prompt)
         key = self._adapters(text)
         slot, n = self._begin(text, prompt, key)
-        slot.key = key
         scores = text.request.prompt_logprobs is not None
         slot.stops = [] if scores else self._prefixes.stops(prompt, n)
         slot.tokens, slot.n_done, slot.text = prompt, n, text
@@ -194,16 +191,14 @@ class Slots:
                 if not n:  # its file is damaged
                     continue
             elif live.slot is not None:
-                slot, n = self._take_over(live.slot, live, text, key)
+                slot, n = self._take_over(live.slot, live, text)
             else:
                 slot, n = self._empty(text), 0
             same = max(same, live.same)
             text.why_not_reused = why_not_reused(request, self._context, n, same)
             return slot, n
 
-    def _take_over(
-        self, source: Slot, live: Beginning, text: Ticket, key: bytes
-    ) -> tuple[Slot, int]:
+    def _take_over(self, source: Slot, live: Beginning, text: Ticket) -> tuple[Slot, int]:
         """Continues a sequence, or shares its cells, from token `live.n` on."""
         cache, n = self.cache, live.n
         length = cache.pos_max(source.seq) + 1
@@ -213,10 +208,10 @@ class Slots:
             share(cache, source.seq, slot.seq, n, live.checkpoint)
         elif n < length:
             if length - n >= LEAST:
-                self._prefixes.keep(slot.seq, key)
+                self._prefixes.keep(slot.seq)
             cut(cache, slot.seq, n, live.checkpoint)
         elif self._prefixes.needed:  # the end of an answer
-            self._prefixes.note(slot.seq, key, cache.tokens[cache.cells_of(slot.seq)])
+            self._prefixes.note(slot.seq, cache.tokens[cache.cells_of(slot.seq)])
         return slot, n
 
     def _empty(self, text: Ticket, slot: Slot | None = None) -> Slot:
@@ -230,13 +225,13 @@ class Slots:
         """Keeps the states of slots whose prompts have come to a stop."""
         for slot in slots:
             if slot.n_done in slot.stops:
-                self._prefixes.note(slot.seq, slot.key, slot.tokens[: slot.n_done])
+                self._prefixes.note(slot.seq, slot.tokens[: slot.n_done])
 
     def keep_all(self) -> None:
         """Copies the texts of all idle slots to where they are kept."""
         for slot in self.all:
             if slot.text is None:
-                self._prefixes.keep(slot.seq, slot.key)
+                self._prefixes.keep(slot.seq)
 
     def release(self, slot: Slot, keep: bool) -> None:
         """Ends the text of a slot. With `keep`, its cells stay for a text with the same
@@ -254,7 +249,7 @@ class Slots:
     def clear(self, slot: Slot) -> None:
         """Frees the cells of an idle slot, whose text is kept beside the cache."""
         if self.cache.pos_max(slot.seq) >= 0:
-            self._prefixes.keep(slot.seq, slot.key)
+            self._prefixes.keep(slot.seq)
         self.cache.seq_rm(slot.seq)
         slot.known = np.empty(0, np.int64)
 
