@@ -21,6 +21,7 @@ from weft.llm.cache.state import row_tensors, take_cells
 from weft.records import dataclass
 
 __all__ = [
+    "LEAST",
     "Checkpoint",
     "KeptText",
     "checkpoint_bytes",
@@ -33,6 +34,9 @@ __all__ = [
     "share",
     "tokens_of",
 ]
+
+LEAST = 16
+"""Fewer tokens are computed again rather than kept."""
 
 Tokens = NDArray[np.int32]
 

@@ -12,9 +12,9 @@ from collections import Counter, OrderedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.llm.cache.kept import Checkpoint, KeptText
+from weft.llm.cache.kept import LEAST, Checkpoint, KeptText
 
-__all__ = ["PrefixCache", "common_length"]
+__all__ = ["PrefixCache", "common_length", "holds"]
 
 Tokens = NDArray[np.int32]
 
@@ -103,12 +103,11 @@ class PrefixCache:
         return self._touch(self._texts, _text_name(text))
 
     def add_text(self, text: KeptText) -> None:
-        """Keeps a text, unless it has no room, in place of those that are its beginning."""
+        """Keeps a text, unless it has no room, in place of those of which it has nearly all."""
         if text.nbytes > self.most_bytes:
             return
         for name, other in list(self._texts.items()):
-            shorter = len(other.tokens) <= len(text.tokens) and other.key == text.key
-            if shorter and common_length(other.tokens, text.tokens) == len(other.tokens):
+            if other.key == text.key and holds(text.tokens, other.tokens):
                 self._remove(name)
         name = _text_name(text)
         self._texts[name] = text
@@ -154,6 +153,11 @@ def common_length(a: Tokens, b: Tokens) -> int:
     n = min(len(a), len(b))
     differ = a[:n] != b[:n]
     return int(differ.argmax()) if differ.any() else n
+
+
+def holds(tokens: Tokens, others: Tokens) -> bool:
+    """True if a text has so many tokens of another one that the other need not be kept."""
+    return len(others) <= len(tokens) and len(others) - common_length(tokens, others) < LEAST
 
 
 def _text_name(text: KeptText) -> bytes:

@@ -35,7 +35,7 @@ from weft.errors import ContextError, FormatError
 from weft.file_lock import locked
 from weft.files import replacing
 from weft.llm.cache.kept import Checkpoint, KeptText
-from weft.llm.cache.prefix_cache import common_length
+from weft.llm.cache.prefix_cache import common_length, holds
 from weft.records import dataclass
 
 __all__ = ["Layout", "PrefixFiles", "Stored"]
@@ -150,7 +150,7 @@ class PrefixFiles:
         return KeptText(key, tokens, tuple(rows)), checkpoints
 
     def write(self, text: KeptText, checkpoints: Sequence[Checkpoint], adapters: str) -> None:
-        """Writes a text, in place of those that are its beginning, and removes the files used
+        """Writes a text, in place of those of which it has nearly all, and removes the files used
         longest ago until all have room. A failure is a warning, as nothing depends on the file."""
         try:
             with locked(self.folder / ".lock", _WAIT):
@@ -176,12 +176,11 @@ class PrefixFiles:
             return
         for other in self.texts(adapters):
             n, m = len(other.tokens), len(text.tokens)
-            if common_length(other.tokens, text.tokens) < min(n, m):
-                continue
-            if m <= n and set(lengths) <= set(other.checkpoints):
-                os.utime(other.path)  # nothing is new
+            is_known = m <= n and common_length(other.tokens, text.tokens) == m
+            if is_known and set(lengths) <= set(other.checkpoints):
+                os.utime(other.path)
                 return
-            if n < m:
+            if n < m and holds(text.tokens, other.tokens):
                 other.path.unlink(missing_ok=True)
         self._make_room(size, path.name)
         with replacing(path) as file:

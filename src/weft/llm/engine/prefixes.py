@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.llm.cache.kept import (
+    LEAST,
     Checkpoint,
     KeptText,
     checkpoint_bytes,
@@ -33,10 +34,8 @@ from weft.llm.compute.context import Context
 from weft.llm.compute.maker import files_layout
 from weft.records import dataclass
 
-__all__ = ["LEAST", "Found", "Prefixes"]
+__all__ = ["Found", "Prefixes"]
 
-LEAST = 16
-"""Fewer tokens are computed again rather than kept."""
 SPACING = 256
 """Least tokens between checkpoints at the ends of messages, except the last."""
 _PENDING = 2

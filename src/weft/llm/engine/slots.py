@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
-from weft.llm.cache.kept import Checkpoint, cut, share
+from weft.llm.cache.kept import LEAST, Checkpoint, cut, share
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.context import Context
-from weft.llm.engine.prefixes import LEAST, Prefixes
+from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Ticket
 from weft.llm.engine.reused import why_not_reused
 from weft.records import dataclass
