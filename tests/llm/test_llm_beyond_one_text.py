@@ -99,7 +99,7 @@ def test_a_cache_that_somebody_else_used_is_not_reused(llm: LLM) -> None:
     ]
     for meddle, n_cached in meddlers:
         meddle()
-        llm.prefixes.memory.clear()  # of earlier texts
+        llm._open().writing.prefixes.memory.clear()  # of earlier texts
         assert llm.chat([user("the abc")], **options) == want
         assert llm.stats.n_cached == n_cached
 

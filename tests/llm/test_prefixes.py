@@ -23,6 +23,7 @@ from weft.llm import LLM, Context, Model, Tokenizer
 from weft.llm.cache.kept import Checkpoint, KeptText
 from weft.llm.cache.prefix_cache import PrefixCache
 from weft.llm.engine import Engine
+from weft.llm.engine.prefixes import Prefixes
 
 RECURRENT = ["mamba", "rwkv7", "qwen35", "granitehybrid", "lfm2", "kimi"]
 END = 2
@@ -68,6 +69,10 @@ def opened(path: Path, **options: Any) -> LLM:
 @pytest.fixture(scope="module")
 def fresh(path: Path) -> LLM:
     return opened(path, cache_ram=0)
+
+
+def kept(llm: LLM) -> Prefixes:
+    return llm._open().writing.prefixes
 
 
 Answer = tuple[str, list[Any]]
@@ -144,7 +149,7 @@ def test_little_memory(path: Path, fresh: LLM) -> None:
     llm = opened(path)
     ask(llm, talks[0])
     ask(llm, talks[1])
-    memory = llm.prefixes.memory
+    memory = kept(llm).memory
     memory.most_bytes = most = memory.nbytes + 16
     for talk in talks[2:]:
         assert ask(llm, talk) == ask_afresh(fresh, talk)
@@ -213,7 +218,7 @@ def test_damaged_files(one: Path, fresh_one: LLM, tmp_path: Path) -> None:
         llm = opened(one, cache_dir=tmp_path)
         with pytest.warns(RuntimeWarning, match="is not used: .*; remove it"):
             got = ask(llm, talk)
-        assert (got, llm.stats.n_cached, llm.prefixes.files.n_refused) == (want, 0, 1), what  # type: ignore[union-attr]
+        assert (got, llm.stats.n_cached, llm.prefixes.n_refused) == (want, 0, 1), what
         llm.close()  # writes it anew
         assert file.read_bytes() == good
 
@@ -264,10 +269,10 @@ def test_a_folder_for_two(one: Path, fresh_one: LLM, tmp_path: Path) -> None:
     a.close()
     assert ask(b, talk) == ask_afresh(fresh_one, talk)
     assert b.stats.n_cached == len(talk) - 2
-    found = b.prefixes.files.texts("")  # type: ignore[union-attr]
+    found = kept(b).files.texts("")  # type: ignore[union-attr]
     for file in kept_in(tmp_path):
         file.unlink()
-    assert b.prefixes.files.read(found[0], b"") is None  # type: ignore[union-attr]
+    assert kept(b).files.read(found[0], b"") is None  # type: ignore[union-attr]
     b.close()
 
 
@@ -296,7 +301,7 @@ def test_a_checkpoint_every_so_many_tokens(one: Path, fresh_one: LLM) -> None:
     assert llm.stats.n_cached == 48
     few = opened(one, checkpoint_every=16, ctx_checkpoints=1)
     ask(few, text)
-    assert few.prefixes.memory.n_checkpoints == 1
+    assert few.prefixes.n_checkpoints == 1
     assert ask(few, other) == ask_afresh(fresh_one, other)
     assert few.stats.n_cached == 0
     assert "it begins with 50 tokens of a text that is kept" in few.stats.why_not_reused
@@ -317,7 +322,7 @@ def test_why_nothing_is_reused(one: Path) -> None:
     without = opened(one, ctx_checkpoints=0)
     ask(without, prompt)
     ask(without, prompt)
-    assert (without.stats.n_cached, without.prefixes.memory.nbytes) == (0, 0)
+    assert (without.stats.n_cached, without.prefixes.nbytes) == (0, 0)
     assert "there is none before that" in without.stats.why_not_reused
 
 
@@ -358,7 +363,7 @@ def test_a_displaced_text_of_attention_comes_back(tmp_path: Path) -> None:
             talk += [END, *words(110, 20)]
             assert ask(llm, talk) == ask_afresh(fresh, talk)
             assert llm.stats.n_cached == 40
-        assert llm.prefixes.memory.n_checkpoints == 0
+        assert llm.prefixes.n_checkpoints == 0
     with opened(path, cache_dir=tmp_path) as llm:
         shorter = [*talks[0][:30], 5, 6]
         assert ask(llm, shorter) == ask_afresh(fresh, shorter)

@@ -9,7 +9,7 @@ from pathlib import Path
 from weft.backends.base import UsesThreads
 from weft.cli.console import size_text
 from weft.llm import Context
-from weft.llm.engine.prefixes import Prefixes
+from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.planning.explain import prefix_text
 from weft.llm.planning.plan import MemoryNeed
 from weft.program import Program
@@ -33,14 +33,15 @@ def plan_lines(
     yield f"{label}memory: {_memory_text(context)}"
 
 
-def prefixes_line(prefixes: Prefixes) -> str:
-    """What is kept of texts beside the cache, and where."""
-    options, files = prefixes.options, prefixes.files
+def prefixes_line(context: Context, options: PrefixOptions) -> str:
+    """What may be kept of texts beside the cache, and where."""
     if not options.cache_ram:
         return "prefixes: no text is kept beside the cache"
-    folder = f"; {files.folder} {size_text(options.cache_dir_size)} at most" if files else ""
-    each = prefix_text(prefixes.cache)
-    return f"prefixes: {size_text(options.cache_ram)} of host memory at most ({each}){folder}"
+    most, each = size_text(options.cache_ram), prefix_text(context.cache)
+    folder = ""
+    if options.cache_dir is not None:
+        folder = f"; {size_text(options.cache_dir_size)} at most in {options.cache_dir}"
+    return f"prefixes: {most} of host memory at most ({each}){folder}"
 
 
 def _memory_text(context: Context) -> str:

@@ -22,6 +22,7 @@ from weft.cli.text_input import read_text, unescaped
 from weft.cli.unused_options import Conversation, Interactive, require_text_only
 from weft.errors import ContextError
 from weft.llm import LLM, SamplingParams, Stats
+from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.drafting.options import MOST
 from weft.llm.prompts import Prompt
 from weft.llm.sampling.constraint import check_constraint
@@ -132,7 +133,7 @@ def run(
         if mmproj is not None:
             say(llm.sight.about())
         if verbose:
-            say(prefixes_line(llm.prefixes))
+            say(prefixes_line(llm.context, PrefixOptions(**kept)))
             _show_tokens(llm, start)
     waiting = PromptProgress()
     pieces: Iterator[str]

@@ -17,7 +17,7 @@ from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, dra
 from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import MmProj, WeightType, parse_count
-from weft.cli.plan_lines import plan_lines
+from weft.cli.plan_lines import plan_lines, prefixes_line
 from weft.cli.prefix_flags import prefix_flags, without_kept
 from weft.cli.unused_options import UNUSED_BY_SERVE, ServeNoEffect
 from weft.errors import WeftError
@@ -155,6 +155,8 @@ def serve(
         if not quiet:
             for line in service_lines(model, service):
                 say(line)
+            if verbose and service.engine_or_none is not None:
+                say(prefixes_line(service.engine_or_none.context, options.prefixes()))
 
         def ready(url: str) -> None:
             text = f"serving {service.model_id} at {url}/v1; Ctrl-C stops it"

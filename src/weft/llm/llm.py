@@ -34,7 +34,7 @@ from weft.llm.compute.rerank import Ranked, best_first, pair_ids, rank_pairs, re
 from weft.llm.config import Pooling
 from weft.llm.drafting.options import DraftOptions, make_drafting, rows_needed
 from weft.llm.engine.growth import FinishReason, Stats
-from weft.llm.engine.prefixes import Prefixes
+from weft.llm.engine.prefixes import PrefixUse
 from weft.llm.engine.shared_writer import SharedWriter
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions, request_of, stop_strings
 from weft.llm.hub import local_path
@@ -181,7 +181,8 @@ class LLM:
         context = self.context
         lines = placement_lines(context.plan, tokens=tokens, width=width, nodes=not brief)
         tower = [] if self._sight is None else [self._sight.about()]
-        memory = memory_lines(context.plan, context.memory.scratch, self.prefixes.options)
+        kept = self._open().writing.prefixes.options
+        memory = memory_lines(context.plan, context.memory.scratch, kept)
         return "\n".join([*lines, "", *memory, *tower])
 
     def __repr__(self) -> str:
@@ -218,10 +219,9 @@ class LLM:
         return self._last_stats if self._loaded is None else self._loaded.writing.stats
 
     @property
-    def prefixes(self) -> Prefixes:
-        """What is kept of texts beside the cache: bytes, counts and options. Raises ContextError
-        after `close`."""
-        return self._open().writing.prefixes
+    def prefixes(self) -> PrefixUse:
+        """What is kept of texts beside the cache. Raises ContextError after `close`."""
+        return self._open().writing.prefixes.use
 
     @property
     def chat_template(self) -> ChatTemplate:

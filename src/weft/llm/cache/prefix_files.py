@@ -24,6 +24,7 @@ import struct
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ _DIGEST = hashlib.sha256().digest_size
 _MOST_HEADER = 1 << 20
 _WAIT = 60.0
 """Seconds that a writer waits for another one."""
+_PENDING = 2
+"""Most texts that wait to be written."""
 
 Tokens = NDArray[np.int32]
 
@@ -97,8 +100,10 @@ class PrefixFiles:
         self._layout = layout
         self._known: dict[str, Stored | None] = {}  # by file name; None: refused
         self._lock = threading.Lock()
+        self._writer: ThreadPoolExecutor | None = None
+        self._pending: list[Future[None]] = []
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.scandir(folder).close()
         except OSError as error:
             raise ContextError(f"cache_dir {str(folder)!r}: {error.strerror or error}") from None
@@ -139,7 +144,7 @@ class PrefixFiles:
         at += tokens.nbytes
         rows = []
         for size in self._layout.row_bytes:
-            rows.append(np.frombuffer(data, np.uint8, n * size, at).reshape(n, size))
+            rows.append(np.frombuffer(data, np.uint8, n * size, at).reshape(n, size).copy())
             at += n * size
         checkpoints = []
         for length in header["checkpoints"]:
@@ -148,6 +153,22 @@ class PrefixFiles:
             at += size
         self.n_read += 1
         return KeptText(key, tokens, tuple(rows)), checkpoints
+
+    def write_soon(self, text: KeptText, checkpoints: Sequence[Checkpoint], adapters: str) -> None:
+        """Does `write` in a thread of its own. Waits while several texts are to be written."""
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, "weft-prefixes")
+        self._pending = [one for one in self._pending if not one.done()]
+        if len(self._pending) >= _PENDING:
+            self._pending.pop(0).result()
+        self._pending.append(self._writer.submit(self.write, text, checkpoints, adapters))
+
+    def close(self) -> None:
+        """Waits until all texts are written."""
+        if self._writer is not None:
+            self._writer.shutdown()
+            self._writer = None
+        self._pending.clear()
 
     def write(self, text: KeptText, checkpoints: Sequence[Checkpoint], adapters: str) -> None:
         """Writes a text, in place of those of which it has nearly all, and removes the files used

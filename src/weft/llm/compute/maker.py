@@ -10,11 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from weft.llm.cache.kept import checkpoint_bytes, row_bytes
-from weft.llm.cache.prefix_files import Layout
+from weft.llm.cache.prefix_files import Layout, PrefixFiles
 from weft.llm.compute.context import Context
 from weft.version import __version__
 
-__all__ = ["files_layout", "maker_of"]
+__all__ = ["files_of", "maker_of"]
 
 _PIECE = 1 << 12
 _PIECES = 256
@@ -22,13 +22,15 @@ _SIZES = ("n_ctx", "n_ubatch", "n_outputs", "n_seq_max", "n_copies")
 """Options on which no bit of a result depends."""
 
 
-def files_layout(context: Context) -> Layout:
-    """The layout of the files that keep texts of a context."""
+def files_of(context: Context, folder: Path, most_bytes: int) -> PrefixFiles:
+    """The files in `folder` that keep texts of a context. Raises ContextError for a folder that
+    cannot be used."""
     cache = context.cache
     window = 0 if cache.window is None else cache.window.window - 1
     state = checkpoint_bytes(cache, 0)
     row = checkpoint_bytes(cache, 1) - state if window else 0
-    return Layout(maker_of(context), row_bytes(cache), window, row, state)
+    layout = Layout(maker_of(context), row_bytes(cache), window, row, state)
+    return PrefixFiles(folder, most_bytes, layout)
 
 
 def maker_of(context: Context) -> str:

@@ -195,9 +195,9 @@ class Engine:
         while self._arrived:
             self._writer.add(self._arrived.popleft())
         self._writer.cancel_all()
-        self._writer.close()
         while self._jobs:
             self._jobs.popleft()[1].set_exception(BusyError("the engine has been closed"))
+        self._writer.close()
 
     def _require_place(self) -> None:
         if self._closing:

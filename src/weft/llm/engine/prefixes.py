@@ -9,7 +9,8 @@ where an answer ended, and after every so many tokens.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,20 +29,45 @@ from weft.llm.cache.kept import (
 )
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.prefix_cache import PrefixCache, common_length
-from weft.llm.cache.prefix_files import PrefixFiles, Stored
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
-from weft.llm.compute.maker import files_layout
 from weft.records import dataclass
 
-__all__ = ["Found", "Prefixes"]
+if TYPE_CHECKING:
+    from weft.llm.cache.prefix_files import PrefixFiles, Stored
+
+__all__ = ["Found", "PrefixUse", "Prefixes"]
 
 SPACING = 256
 """Least tokens between checkpoints at the ends of messages, except the last."""
-_PENDING = 2
-"""Most texts that wait to be written to the folder."""
 
 Tokens = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixUse:
+    """What is kept of texts beside the cache, at one moment."""
+
+    nbytes: int
+    """Bytes of host memory that kept texts and checkpoints take."""
+    most_bytes: int
+    """Most bytes that they may take (`cache_ram`)."""
+    n_texts: int
+    """Number of texts."""
+    n_checkpoints: int
+    """Number of states to which a text can go back."""
+    n_evicted: int
+    """Texts and checkpoints that had to go since the start."""
+    n_restored: int
+    """Texts that came back to the cache, from host memory or the folder."""
+    n_tokens_restored: int
+    """Number of the tokens of these, which were not computed again."""
+    n_written: int = 0
+    """Texts written to the folder (`cache_dir`)."""
+    n_read: int = 0
+    """Texts read from it."""
+    n_refused: int = 0
+    """Files in it that were damaged."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,16 +98,26 @@ class Prefixes:
         self.memory = PrefixCache(options.cache_ram if self._works else 0, most)
         self.files: PrefixFiles | None = None
         """The folder; None: there is none."""
-        self._writer: ThreadPoolExecutor | None = None
-        self._pending: list[Future[None]] = []
         if options.cache_dir is not None and self._works:
-            layout = files_layout(context)
-            self.files = PrefixFiles(options.cache_dir, options.cache_dir_size, layout)
+            from weft.llm.compute.maker import files_of
+
+            self.files = files_of(context, options.cache_dir, options.cache_dir_size)
         self._plan = context.plan
         self.n_restored = 0
         """Texts that were taken up from host memory or the folder."""
         self.n_tokens_restored = 0
         """The tokens of these that were not computed again."""
+
+    @property
+    def use(self) -> PrefixUse:
+        """What is kept now."""
+        m, f = self.memory, self.files
+        return PrefixUse(
+            nbytes=m.nbytes, most_bytes=m.most_bytes, n_texts=m.n_texts,
+            n_checkpoints=m.n_checkpoints, n_evicted=m.n_evicted, n_restored=self.n_restored,
+            n_tokens_restored=self.n_tokens_restored, n_written=f.n_written if f else 0,
+            n_read=f.n_read if f else 0, n_refused=f.n_refused if f else 0,
+        )  # fmt: skip
 
     @property
     def cache(self) -> KVCache:
@@ -130,7 +166,8 @@ class Prefixes:
         n = len(ids)
         whole = cache.window is None or cache.window.has_all(cache, seq, n)
         if whole and checkpoint_bytes(cache, n) <= self.memory.most_bytes:
-            self.memory.add_checkpoint(key, ids, read_checkpoint(cache, seq))
+            with suppress(MemoryError):  # then it is computed again
+                self.memory.add_checkpoint(key, ids, read_checkpoint(cache, seq))
 
     # ---- texts ----
 
@@ -157,11 +194,14 @@ class Prefixes:
         nbytes = n * (4 + sum(row_bytes(cache)))
         if nbytes > self.memory.most_bytes and self.files is None:
             return
-        text = keep_text(cache, seq, key, n)
+        try:
+            text = keep_text(cache, seq, key, n)
+        except MemoryError:  # then it is computed again
+            return
         if not known:
             self.memory.add_text(text)
         if self.files is not None and int(tokens.max()) < self._context.model.config.n_vocab:
-            self._write(text, at)
+            self.files.write_soon(text, at, self._adapters(key))
 
     def find(self, key: bytes, prompt: Tokens, more_than: int) -> tuple[Found | None, int]:
         """The text beside the cache that can give a prompt most of its tokens, if more than so
@@ -213,22 +253,8 @@ class Prefixes:
 
     def close(self) -> None:
         """Waits until all texts are in the folder."""
-        if self._writer is not None:
-            self._writer.shutdown()
-            self._writer = None
-        self._pending.clear()
-
-    def _write(self, text: KeptText, checkpoints: Sequence[Checkpoint]) -> None:
-        """Writes a text to the folder beside the next steps."""
-        assert self.files is not None
-        if self._writer is None:
-            self._writer = ThreadPoolExecutor(1, "weft-prefixes")
-        self._pending = [one for one in self._pending if not one.done()]
-        if len(self._pending) >= _PENDING:
-            self._pending.pop(0).result()
-        adapters = self._adapters(text.key)
-        work = self._writer.submit(self.files.write, text, checkpoints, adapters)
-        self._pending.append(work)
+        if self.files is not None:
+            self.files.close()
 
     def _key(self, seq: int) -> bytes:
         """Tells the adapters of a sequence from others; empty: there are none."""
@@ -246,6 +272,7 @@ class Prefixes:
         if self._context.plan is not self._plan:
             self._plan = self._context.plan
             self.memory.clear()
+            self.close()
             self.files = None
 
 
