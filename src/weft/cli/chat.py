@@ -14,10 +14,11 @@ import typer
 from weft.cli.console import LoadProgress, errors, say
 from weft.cli.conversation import Conversation
 from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, draft_options
-from weft.cli.loading import loads_model
+from weft.cli.loading import loads_model_with
 from weft.cli.mistakes import show_error
 from weft.cli.model_file import ModelFile
 from weft.cli.options import ContextShift, Images, Keep, MmProj, WeightType, most_tokens
+from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
 from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_file, read_line
 from weft.errors import ChatError, ContextError, TokenizerError
@@ -31,8 +32,9 @@ __all__ = ["chat", "read_message"]
 QUOTES = '"""'
 
 
+@prefix_flags
 @sampling_flags
-@loads_model
+@loads_model_with(unused=UNUSED_BY_WRITERS)
 def chat(
     model: ModelFile,
     load: dict[str, Any],
@@ -57,6 +59,7 @@ def chat(
         ),
     ] = -1,
     *,
+    kept: dict[str, Any],
     sampling: SamplingParams,
     stop: Annotated[
         list[str] | None,
@@ -99,7 +102,7 @@ def chat(
         llm = LLM(
             model, type=weight_type, context_shift=context_shift and n_predict != -2, n_keep=keep,
             chat_template=source, drafting=drafts, mmproj=mmproj, progress=progress,
-            **load,
+            **kept, **load,
         )  # fmt: skip
     llm.chat_template.render([{"role": "user", "content": "x"}])  # raises if the template is broken
     if not quiet:
@@ -115,15 +118,18 @@ def chat(
         "stop": tuple(stop or ()),
     }
     talk = Conversation(llm, system, options, single=single_turn)
-    for path in image or ():
-        talk.take(f"/image {path}")
     first = text if prompt is None else prompt
-    if first is not None:
-        talk.ask(first)
-    if sys.stdin.isatty():
-        _talk(talk)
-    else:
-        _follow(talk)
+    try:
+        for path in image or ():
+            talk.take(f"/image {path}")
+        if first is not None:
+            talk.ask(first)
+        if sys.stdin.isatty():
+            _talk(talk)
+        else:
+            _follow(talk)
+    finally:
+        llm.close()
 
 
 def _template(given: str) -> str:

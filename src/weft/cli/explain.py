@@ -13,11 +13,13 @@ from weft.backends import Backend
 from weft.backends.cpu.routing import Routing
 from weft.cli.console import note, say, wide
 from weft.cli.exported import explain_pte, is_pte
-from weft.cli.loading import loads_model, open_with
+from weft.cli.loading import loads_model_with, open_with
 from weft.cli.model_file import ModelFile
+from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
 from weft.compiler import lower_plan
 from weft.errors import ContextError, ScheduleError
 from weft.files import write_text
+from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.llm import DEFAULT_N_CTX
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
@@ -30,10 +32,12 @@ from weft.schedule.profile import Profile, load_profile
 __all__ = ["explain"]
 
 
-@loads_model
+@prefix_flags
+@loads_model_with(unused=UNUSED_BY_WRITERS)
 def explain(
     model: ModelFile,
     load: dict[str, Any],
+    kept: dict[str, Any],
     machine: Annotated[
         str | None,
         typer.Option(
@@ -88,7 +92,7 @@ def explain(
     regime = plan_for(plan, tokens)
     schedule = regime.plan.schedule
     if as_json:
-        print(json.dumps(_as_json(plan), indent=1))
+        print(json.dumps(_as_json(plan, PrefixOptions(**kept)), indent=1))
     elif as_mermaid:
         print(mermaid(schedule))
     elif as_dot:
@@ -96,7 +100,7 @@ def explain(
     elif why is not None:
         print(schedule.why(why))
     else:
-        _print(plan, tokens, brief)
+        _print(plan, tokens, brief, PrefixOptions(**kept))
         if routing is not None:
             wide().print(f"\n{_hit_rates(plan, routing)}")
 
@@ -139,9 +143,9 @@ def _slower_helpers(machine: Profile) -> dict[str, str]:
     }
 
 
-def _as_json(plan: ContextPlan) -> dict[str, Any]:
+def _as_json(plan: ContextPlan, kept: PrefixOptions) -> dict[str, Any]:
     data = plan.to_json()
-    data["memory"] = memory_rows(plan, _scratch(plan))
+    data["memory"] = memory_rows(plan, _scratch(plan), kept)
     data["stages"] = [len(split.stages) for split in lower_plan(plan.plan).splits]
     return data
 
@@ -151,7 +155,7 @@ def _save(path: Path, plan: ContextPlan) -> None:
     say(f"plan saved to {path}")
 
 
-def _print(plan: ContextPlan, tokens: int | None, brief: bool) -> None:
+def _print(plan: ContextPlan, tokens: int | None, brief: bool, kept: PrefixOptions) -> None:
     out = wide()
     width = out.width if out.is_terminal else None
     lines = placement_lines(plan, tokens=tokens, width=width, nodes=not brief, hint="--tokens {}")
@@ -163,7 +167,7 @@ def _print(plan: ContextPlan, tokens: int | None, brief: bool) -> None:
     for column in ("bytes", "size"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("about", overflow="fold")
-    for cells in memory_cells(memory_rows(plan, _scratch(plan))):
+    for cells in memory_cells(memory_rows(plan, _scratch(plan), kept)):
         table.add_row(*cells)
     out.print()
     out.print(table)

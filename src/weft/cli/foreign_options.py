@@ -53,7 +53,7 @@ _INSTEAD: dict[str, str] = {
     **dict.fromkeys(("--in-prefix", "--in-suffix", "--in-prefix-bos"), _CHAT),
     **dict.fromkeys(
         ("--prompt-cache", "--prompt-cache-all", "--prompt-cache-ro", "--slot-save-path"),
-        "what a cache holds is kept within a process alone; Context.save_state writes it"),
+        "--cache-dir DIR of weft run, chat and serve keeps texts for the next start"),
     **dict.fromkeys(("--hellaswag", "--winogrande", "--multiple-choice", "--kl-divergence",
                      "--ppl-stride", "--save-all-logits"), _SCORES),
     **dict.fromkeys(("--ssl-key-file", "--ssl-cert-file", "--ssl-keyfile", "--ssl-certfile"), _TLS),

@@ -17,7 +17,8 @@ from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, dra
 from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import MmProj, WeightType, parse_count
-from weft.cli.plan_lines import plan_lines
+from weft.cli.plan_lines import plan_lines, prefixes_line
+from weft.cli.prefix_flags import prefix_flags, without_kept
 from weft.cli.unused_options import UNUSED_BY_SERVE, ServeNoEffect
 from weft.errors import WeftError
 from weft.llm.drafting.options import MOST
@@ -46,12 +47,15 @@ class LogLevel(StrEnum):
     error = "error"
 
 
+@prefix_flags
 @loads_model_with(
-    instead={"ctx_size": AllTexts, "no_effect": ServeNoEffect}, unused=UNUSED_BY_SERVE
+    instead={"ctx_size": AllTexts, "no_effect": ServeNoEffect},
+    unused=without_kept(UNUSED_BY_SERVE),
 )
 def serve(
     model: ModelFile,
     load: dict[str, Any],
+    kept: dict[str, Any],
     host: Annotated[
         str, typer.Option(help="Address to listen at; 0.0.0.0 is every network.")
     ] = "127.0.0.1",
@@ -138,7 +142,7 @@ def serve(
         max_queue=max_queue, max_body=max_body, max_tokens=max_tokens, grace=grace,
         prompt_delay=prompt_delay, max_connections=max_connections, body_timeout=timeout,
         cors_origins=tuple(cors_origin or ()), allow_hosts=tuple(allow_host or ()), strict=strict,
-        log_level="error" if quiet else "debug" if verbose else log_level.value,
+        log_level="error" if quiet else "debug" if verbose else log_level.value, **kept,
     )  # fmt: skip
     load["adapters"] = with_modules(load["adapters"], lora_modules)
     drafts = draft_options(spec_type, draft_max, draft_min, speculative_config)
@@ -151,6 +155,8 @@ def serve(
         if not quiet:
             for line in service_lines(model, service):
                 say(line)
+            if verbose and service.engine_or_none is not None:
+                say(prefixes_line(service.engine_or_none.context, options.prefixes()))
 
         def ready(url: str) -> None:
             text = f"serving {service.model_id} at {url}/v1; Ctrl-C stops it"

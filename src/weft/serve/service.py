@@ -106,6 +106,7 @@ class Service:
                 max_text=config.n_ctx_train,
                 drafting=make_drafting(config.n_vocab, drafting),
                 prompt_delay=options.prompt_delay,
+                prefixes=options.prefixes(),
             )  # fmt: skip
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
         sight = None

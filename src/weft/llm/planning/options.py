@@ -15,6 +15,7 @@ from weft.dtype import find_dtype
 from weft.errors import ContextError, FormatError, ScheduleError
 from weft.execute import Progress
 from weft.llm.cache.kv_cache import CACHE_TYPES
+from weft.llm.cache.prefix_options import PREFIX_OPTIONS, PrefixArguments
 from weft.llm.cache.window import window_size
 from weft.llm.config import ModelConfig, Pooling
 from weft.llm.drafting.options import DraftOptions
@@ -32,6 +33,7 @@ __all__ = [
     "PLAN_OPTIONS",
     "ContextArguments",
     "ContextOptions",
+    "LLMArguments",
     "Placement",
     "PlanArguments",
     "context_options",
@@ -225,9 +227,14 @@ LLM_OPTIONS: dict[str, Option] = {
         "True computes a first prompt of up to 256 tokens with weights as the file has them, and "
         "repacks them before the second token: the same text, whose first token comes sooner.",
     ),
+    **PREFIX_OPTIONS,
     **PLAN_OPTIONS,
 }
 """Every option of `LLM`, with default and meaning."""
+
+
+class LLMArguments(PlanArguments, PrefixArguments, total=False):
+    """The arguments of `LLM` that are not parameters of their own."""
 
 
 class ContextArguments(PlanArguments, total=False):
