@@ -30,7 +30,7 @@ from time import process_time
 
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, DraftOptions, Model, SamplingParams, Tokenizer
-from weft.llm.drafting.options import make_drafting
+from weft.llm.drafting.build import make_drafting
 from weft.llm.engine.growth import Growth
 from weft.llm.engine.request import Request, Ticket
 from weft.llm.engine.writer import Writer
@@ -93,7 +93,7 @@ def written(context: Context, tokenizer: Tokenizer, prompt: list[int], answer: l
             drafts: bool) -> tuple[float, Growth]:  # fmt: skip
     """Seconds from the first token to the last, and the text's counters. Drafting starts knowing
     nothing, as in a new process."""
-    drafting = make_drafting(context.model.config.n_vocab, DraftOptions()) if drafts else None
+    drafting = make_drafting(context, DraftOptions()) if drafts else None
     writer = Writer(context, tokenizer, drafting=drafting, prompt_share=context.n_batch)
     request = Request(tuple(prompt), max_tokens=n, sampling=SamplingParams(temperature=0),
                       ignore_eos=True)  # fmt: skip

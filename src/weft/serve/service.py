@@ -20,7 +20,8 @@ from weft.frontends.models import open_model
 from weft.llm import AdapterFiles, Context, Model, Sight, Tokenizer, Tower
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.embed import MOST, sequences_for
-from weft.llm.drafting.options import DraftOptions, make_drafting, rows_needed
+from weft.llm.drafting.build import make_drafting, open_draft, plan_draft
+from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.engine import Engine
 from weft.serve.adapters import ServedAdapters
 from weft.serve.embedder import Embedder
@@ -95,18 +96,22 @@ class Service:
             if context.get("plan") is None and not self._embedder.context.fell_back:
                 context["devices"] = self._embedder.context.devices_beside()
         if writes:
+            draft = open_draft(model, drafting)
+            if draft is not None and drafting is not None:
+                context["beside"] = plan_draft(draft, n_ctx, options.parallel, drafting)
+            writing = Context(
+                model, n_ctx, n_ubatch=max(n_ubatch, options.parallel),
+                n_outputs=max(rows_needed(options.parallel, drafting), SCORED_AT_ONCE),
+                n_seq_max=options.parallel, **context,
+            )  # fmt: skip
             self._engine = Engine(
-                Context(
-                    model, n_ctx, n_ubatch=max(n_ubatch, options.parallel),
-                    n_outputs=max(rows_needed(options.parallel, drafting), SCORED_AT_ONCE),
-                    n_seq_max=options.parallel, **context,
-                ),
+                writing,
                 self.tokenizer,
                 max_queue=options.max_queue,
                 max_text=config.n_ctx_train,
-                drafting=make_drafting(config.n_vocab, drafting),
+                drafting=make_drafting(writing, drafting, draft, context.get("progress")),
                 prompt_delay=options.prompt_delay,
-            )  # fmt: skip
+            )
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
         sight = None
         if tower is not None:

@@ -1,11 +1,11 @@
-"""`Drafter`: what proposes tokens that may follow a text."""
+"""`Drafter`: what proposes tokens that may follow a text; `Reader`: one that reads the text first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-__all__ = ["Drafter"]
+__all__ = ["Drafter", "Reader"]
 
 
 class Drafter(Protocol):
@@ -31,4 +31,24 @@ class Drafter(Protocol):
 
     def forget(self, seq: int) -> None:
         """The text of sequence `seq` has ended."""
+        ...
+
+
+@runtime_checkable
+class Reader(Drafter, Protocol):
+    """A drafter with a model of its own, which must have read a text before it goes on with it.
+
+    Reading takes time, so it is asked for by itself, and only where drafts may pay."""
+
+    def unread(self, seq: int, tokens: Sequence[int]) -> int:
+        """How many of `tokens` it must read before it can propose what follows them."""
+        ...
+
+    def read(self, seq: int, tokens: Sequence[int]) -> None:
+        """Reads the text `tokens` of sequence `seq`, or what is new of it."""
+        ...
+
+    def drop(self, seq: int, start: int, n: int) -> None:
+        """The `n` tokens of sequence `seq` from position `start` on have been dropped, because the
+        context was full; those behind have moved there."""
         ...

@@ -112,8 +112,10 @@ class Writer:
         self._drop_cancelled()
         # ---- prompts in ----
         self._admit()
-        self._slots.shift()
+        dropped = self._slots.shift()
         if self._checking is not None:
+            for slot, at, n in dropped:
+                self._checking.dropped(slot, at, n)
             self._checking.prepare()
         batch = pack(self._slots.running, self.context.n_step, self.prompt_chunk)
         # ---- tokens out ----
@@ -130,6 +132,8 @@ class Writer:
             else:
                 ended = perf_counter()
                 self._hand_out(batch, rows)
+                if self._checking is not None and batch.prompts:
+                    self._checking.follow(batch)
             drawn = self.stats.generated_tokens - before
             seconds = perf_counter() - start
             self.stats.count_step(seconds, n_prompt, drawn)

@@ -74,6 +74,7 @@ class PlanArguments(TypedDict, total=False):
     expert_budget: int | str | None
     expert_policy: ExpertPolicy | None
     rewrites: Sequence[str] | None
+    beside: Any
 
 
 PLAN_OPTIONS: dict[str, Option] = {
@@ -174,6 +175,11 @@ PLAN_OPTIONS: dict[str, Option] = {
     ),
     "rewrites": Option(
         None, "Names of the fusions to use; None: those that WEFT_REWRITES names, or all."
+    ),
+    "beside": Option(
+        None,
+        "The `ContextPlan` of another context that will be in memory, too, such as that of a model "
+        "that drafts; None: there is none.",
     ),
 }
 """Every key of `PlanArguments`, with default and meaning."""
@@ -279,6 +285,8 @@ class Placement:
     profile: Profile | None = None
     offload_kv: bool = True
     """True if the cache of a layer is on the device of the layer, False if in host memory."""
+    beside: Any = None
+    """The plan of another context whose memory counts, too; None: there is none."""
 
     def __post_init__(self) -> None:
         others = self.fit or self.n_gpu_layers is not None or self.place or not self.offload_kv
