@@ -12,12 +12,14 @@ from rich.table import Table
 from weft.backends import Backend
 from weft.backends.cpu.routing import Routing
 from weft.cli.console import note, say, wide
+from weft.cli.draft_options import draft_flags
 from weft.cli.exported import explain_pte, is_pte
 from weft.cli.loading import loads_model, open_with
 from weft.cli.model_file import ModelFile
 from weft.compiler import lower_plan
 from weft.errors import ContextError, ScheduleError
 from weft.files import write_text
+from weft.llm.drafting.build import open_draft, plan_draft
 from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.llm import DEFAULT_N_CTX
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
@@ -30,6 +32,7 @@ from weft.schedule.profile import Profile, load_profile
 __all__ = ["explain"]
 
 
+@draft_flags
 @loads_model
 def explain(
     model: ModelFile,
@@ -67,6 +70,8 @@ def explain(
             help="With --expert-budget: hit rates by a record of `weft experts --save`.",
         ),
     ] = None,
+    *,
+    drafts: DraftOptions | None,
 ) -> None:
     """Show where everything would run, and why. Lists splits, the device of each op, why other
     devices refused it, and the bytes of every buffer; nothing is allocated or loaded. For an
@@ -82,13 +87,19 @@ def explain(
     loaded = open_with(model, load)
     if load["n_ctx"] is None and load["plan"] is None:
         load["n_ctx"] = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
-    plan = prepare(loaded, n_outputs=rows_needed(1, DraftOptions()), **load)
+    draft = open_draft(loaded, drafts)
+    if draft is not None and drafts is not None and load["n_ctx"] is not None:
+        load["beside"] = plan_draft(draft, load["n_ctx"], 1, drafts)
+    plan = prepare(loaded, n_outputs=rows_needed(1, drafts), **load)
     if save is not None:
         _save(save, plan)
     regime = plan_for(plan, tokens)
     schedule = regime.plan.schedule
     if as_json:
-        print(json.dumps(_as_json(plan), indent=1))
+        data = _as_json(plan)
+        if load.get("beside") is not None:
+            data["draft_memory"] = memory_rows(load["beside"], _scratch(load["beside"]))
+        print(json.dumps(data, indent=1))
     elif as_mermaid:
         print(mermaid(schedule))
     elif as_dot:
@@ -97,6 +108,9 @@ def explain(
         print(schedule.why(why))
     else:
         _print(plan, tokens, brief)
+        if load.get("beside") is not None:
+            _print_memory(f"memory of the draft model {load['beside'].model.file.path.name}",
+                          load["beside"])  # fmt: skip
         if routing is not None:
             wide().print(f"\n{_hit_rates(plan, routing)}")
 
@@ -157,7 +171,12 @@ def _print(plan: ContextPlan, tokens: int | None, brief: bool) -> None:
     lines = placement_lines(plan, tokens=tokens, width=width, nodes=not brief, hint="--tokens {}")
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
-    table = Table(title="memory", title_justify="left", box=None, pad_edge=False)
+    _print_memory("memory", plan)
+
+
+def _print_memory(title: str, plan: ContextPlan) -> None:
+    out = wide()
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in ("buffer", "memory"):
         table.add_column(column, no_wrap=True)
     for column in ("bytes", "size"):

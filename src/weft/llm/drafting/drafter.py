@@ -1,4 +1,4 @@
-"""`Drafter`: what proposes tokens that may follow a text; `Reader`: one that reads the text first."""
+"""`Drafter` proposes tokens that may follow a text; a `Reader` reads the text first."""
 
 from __future__ import annotations
 

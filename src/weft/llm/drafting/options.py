@@ -14,6 +14,7 @@ __all__ = ["DraftOptions", "rows_needed"]
 
 MOST = 30
 """Most tokens of a draft."""
+P_MIN = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class DraftOptions:
     model: str | os.PathLike[str] | None = None
     """The file, folder or `hf:` name of a smaller model with the same vocabulary, which drafts;
     None: there is none."""
-    p_min: float = 0.4
+    p_min: float = P_MIN
     """The model's draft ends in front of a token whose probability, by the model that drafts, is
     less."""
     model_options: Mapping[str, Any] = field(default_factory=dict)

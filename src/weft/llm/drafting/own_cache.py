@@ -94,16 +94,16 @@ class OwnCache:
             self.context.cache.seq_cp(best, seq, 0, n)
             self.held[seq] = self.held[best][:n]
 
-    def make_room(self, n: int) -> bool:
-        """Frees cells of sequences without a text, the longest unused first, until `n` are free;
-        False if there are not so many."""
+    def make_room(self, n: int) -> int:
+        """Frees cells of sequences without a text, the longest unused first, until `n` are free.
+        Returns how many are."""
         cache = self.context.cache
-        while cache.size - cache.n_used < n:
+        while (free := cache.size - cache.n_used) < n:
             idle = [s for s, h in enumerate(self.held) if h and s not in self._writes]
             if not idle:
-                return False
+                break
             self.cut(min(idle, key=self._used.__getitem__), 0)
-        return True
+        return free
 
     def decode(self, seq: int, tokens: Sequence[int], start: int) -> NDArray[np.float32]:
         """Computes tokens from position `start` on; returns the logits of the last, [n_vocab]."""

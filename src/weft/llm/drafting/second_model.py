@@ -49,7 +49,8 @@ class SecondModel:
         if len(tokens) > self.cache.longest or not self.cache.readable(seq, tokens):
             return
         n = self.cache.keep(seq, tokens, len(tokens))
-        if n < len(tokens) and self.cache.make_room(len(tokens) - n):
+        new = len(tokens) - n
+        if new and self.cache.make_room(new) >= new:
             self.cache.decode(seq, tokens[n:], n)
 
     def drop(self, seq: int, start: int, n: int) -> None:
@@ -61,7 +62,8 @@ class SecondModel:
         """See `Drafter`."""
         cache, end = self.cache, len(tokens)
         n = cache.keep(seq, tokens, end - 1)  # the last one's logits are wanted
-        if not cache.make_room(end - n + most):
+        most = min(most, cache.make_room(end - n + most) - (end - n) + 1)
+        if most < 1:
             return ()
         row = cache.decode(seq, tokens[n:], n)
         own, draft = seq, list[int]()
