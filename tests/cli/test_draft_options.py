@@ -44,6 +44,10 @@ def fails(*args: str | Path) -> str:
          DraftOptions(least=0, model=DEMO, p_min=0.1)),
         ({"model_draft": NAME, "ctx_size_draft": 64, "cache_type_k_draft": "q8_0"},
          DraftOptions(least=0, model=DEMO, model_options={"n_ctx": 64, "type_k": "q8_0"})),
+        ({"spec_type": "draft-mtp"}, DraftOptions(ngram=False, least=0, layers=True)),
+        ({"spec_type": "ngram,mtp"}, DraftOptions(least=0, layers=True)),
+        ({"speculative_config": '{"method": "mtp", "num_speculative_tokens": 3}'},
+         DraftOptions(ngram=False, most=3, least=0, layers=True)),
         ({"speculative_config": '{"method": "ngram", "num_speculative_tokens": 4}'},
          DraftOptions(most=4, least=0)),
         ({"speculative_config": json.dumps({"model": NAME, "num_speculative_tokens": 5})},
@@ -79,7 +83,7 @@ def test_run_with_a_second_model(tmp_path: Path) -> None:
               *options)  # fmt: skip
     assert text == plain
     shown = ok("explain", NAME, "-md", NAME, "--brief")
-    assert "memory of the draft model weft-demo.gguf" in shown
+    assert "memory of what drafts, of weft-demo.gguf" in shown
     assert json.loads(ok("explain", NAME, "-md", NAME, "--json"))["draft_memory"]
     meta = metadata()
     other = write_model(tmp_path / "other.gguf", meta, weights(meta))

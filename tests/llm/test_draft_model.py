@@ -15,7 +15,7 @@ from tests.llm.test_drafting import PROMPTS, SAMPLING, Eager, drafting, made, re
 from tests.llm.tiny import metadata, tokens, weights, write_model
 from weft.errors import ContextError, OutOfMemoryError
 from weft.llm import LLM, Context, DraftOptions, Model, SamplingParams
-from weft.llm.drafting.build import make_drafting, open_draft, plan_draft
+from weft.llm.drafting.build import make_drafting, open_drafts
 from weft.llm.drafting.drafting import Drafting, Outcome, Wanted
 from weft.llm.drafting.gain import Gain
 from weft.llm.drafting.ngram import NgramDrafter
@@ -263,7 +263,7 @@ def test_another_vocabulary(paths: tuple[Path, Path], tmp_path: Path) -> None:
     for change, what in ((262, "token 262 is '<other>', not"), (-1, "it has 10 tokens, not 274")):
         path = other_vocabulary(tmp_path / f"{change}.gguf", change)
         with pytest.raises(ContextError, match=what) as caught:
-            open_draft(model, DraftOptions(model=path))
+            open_drafts(model, DraftOptions(model=path))
         assert str(path) in str(caught.value) and str(paths[0]) in str(caught.value)
 
 
@@ -288,16 +288,17 @@ def test_llm(paths: tuple[Path, Path]) -> None:
 
 
 def test_its_memory_counts(paths: tuple[Path, Path]) -> None:
-    model, draft = Model.open(paths[0]), Model.open(paths[1])
-    plan = plan_draft(draft, 128, 1, DraftOptions(model=paths[1]))
+    model = Model.open(paths[0])
+    drafting = DraftOptions(model=paths[1])
+    (plan,) = open_drafts(model, drafting).plans(128, 1, drafting)
     options: dict[str, Any] = {"n_ctx": 128, "n_outputs": 31}
     alone = sum(need.total for need in prepare(model, **options).needs())
     needed = sum(need.total for need in plan.needs())
     limit = {"cpu": alone + needed - 1}
     prepare(model, **options, memory=limit)
-    with pytest.raises(OutOfMemoryError, match="draft model"):
-        prepare(model, **options, memory=limit, beside=plan)
-    with pytest.raises(OutOfMemoryError, match="draft model"):
+    with pytest.raises(OutOfMemoryError, match="models that draft"):
+        prepare(model, **options, memory=limit, beside=[plan])
+    with pytest.raises(OutOfMemoryError, match="models that draft"):
         LLM(paths[0], n_ctx=128, memory=limit, drafting=DraftOptions(model=paths[1]))
 
 
@@ -305,8 +306,8 @@ def test_where_drafts_cannot_be_checked_it_is_not_loaded(paths: tuple[Path, Path
     model = Model.open(paths[0])
     context = Context(model, 64, devices=["reference"])
     options = DraftOptions(ngram=False, model=paths[1])
-    with pytest.warns(UserWarning, match=r"other.gguf does not draft: device reference"):
-        assert make_drafting(context, options, open_draft(model, options)) is None
+    with pytest.warns(UserWarning, match="no model drafts: device reference"):
+        assert make_drafting(context, options, open_drafts(model, options)) is None
 
 
 def test_same() -> None:

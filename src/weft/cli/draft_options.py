@@ -26,14 +26,17 @@ __all__ = ["draft_flags", "draft_options"]
 _LOOKED_UP = ("ngram", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 """All names of drafts that are looked up in the text; weft has one kind."""
 _BY_MODEL = ("draft", "draft-simple", "draft_model")
-_KINDS = "ngram, draft or none"
+_BY_LAYERS = ("mtp", "draft-mtp", "deepseek_mtp", "glm4_moe_mtp", "qwen3_next_mtp", "qwen3_5_mtp",
+              "nemotron_h_mtp", "ernie_mtp", "exaone_moe_mtp")  # fmt: skip
+_KINDS = "ngram, draft, mtp or none"
 
 SpecType = Annotated[
     str,
     typer.Option(
         "--spec-type", metavar="KIND,...", rich_help_panel=MODEL,
         help="How tokens are guessed, of which several are checked at once; the text is the same. "
-        "ngram: what the text repeats; draft: by the model of -md (both, if that is given); none.",
+        "ngram: what the text repeats; draft: by the model of -md (both, if that is given); mtp: "
+        "by layers of the model that were trained for it; none.",
     ),
 ]  # fmt: skip
 ModelDraft = Annotated[
@@ -130,7 +133,7 @@ def draft_options(
         note("-ngld and -devd have no effect: the model of -md runs where the other one does")
     names = [name.strip() for name in spec_type.split(",") if name.strip() != "none"]
     for name in names:
-        if name not in (*_LOOKED_UP, *_BY_MODEL):
+        if name not in (*_LOOKED_UP, *_BY_MODEL, *_BY_LAYERS):
             raise usage_error(f"--spec-type {name}: it is {_KINDS}")
     if spec_type == "ngram" and model_draft is not None:
         names.append("draft")
@@ -145,6 +148,7 @@ def draft_options(
         most=min(draft_max, MOST),
         least=min(draft_min, MOST),
         model=find_model(model_draft) if by_model and model_draft is not None else None,
+        layers=any(name in _BY_LAYERS for name in names),
         p_min=draft_p_min,
         model_options={name: value for name, value in given.items() if value is not None},
     )

@@ -19,7 +19,7 @@ from weft.cli.model_file import ModelFile
 from weft.compiler import lower_plan
 from weft.errors import ContextError, ScheduleError
 from weft.files import write_text
-from weft.llm.drafting.build import open_draft, plan_draft
+from weft.llm.drafting.build import open_drafts
 from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.llm import DEFAULT_N_CTX
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
@@ -87,9 +87,10 @@ def explain(
     loaded = open_with(model, load)
     if load["n_ctx"] is None and load["plan"] is None:
         load["n_ctx"] = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
-    draft = open_draft(loaded, drafts)
-    if draft is not None and drafts is not None and load["n_ctx"] is not None:
-        load["beside"] = plan_draft(draft, load["n_ctx"], 1, drafts)
+    beside: list[ContextPlan] = []
+    if drafts is not None and load["n_ctx"] is not None:
+        beside = open_drafts(loaded, drafts).plans(load["n_ctx"], 1, drafts)
+        load |= {"beside": beside, "states": drafts.layers}
     plan = prepare(loaded, n_outputs=rows_needed(1, drafts), **load)
     if save is not None:
         _save(save, plan)
@@ -97,8 +98,7 @@ def explain(
     schedule = regime.plan.schedule
     if as_json:
         data = _as_json(plan)
-        if load.get("beside") is not None:
-            data["draft_memory"] = memory_rows(load["beside"], _scratch(load["beside"]))
+        data["draft_memory"] = [memory_rows(other, _scratch(other)) for other in beside]
         print(json.dumps(data, indent=1))
     elif as_mermaid:
         print(mermaid(schedule))
@@ -108,9 +108,8 @@ def explain(
         print(schedule.why(why))
     else:
         _print(plan, tokens, brief)
-        if load.get("beside") is not None:
-            _print_memory(f"memory of the draft model {load['beside'].model.file.path.name}",
-                          load["beside"])  # fmt: skip
+        for other in beside:
+            _print_memory(f"memory of what drafts, of {other.model.file.path.name}", other)
         if routing is not None:
             wide().print(f"\n{_hit_rates(plan, routing)}")
 

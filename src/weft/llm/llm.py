@@ -31,7 +31,7 @@ from weft.llm.compute.lengths import require_shifts, warn_of_length
 from weft.llm.compute.perplexity import Perplexity, chunks_at_once, score_chunks
 from weft.llm.compute.rerank import Ranked, best_first, pair_ids, rank_pairs, require_ranks
 from weft.llm.config import Pooling
-from weft.llm.drafting.build import contexts_of, make_drafting, open_draft, plan_draft
+from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.engine.growth import FinishReason, Stats
@@ -100,7 +100,7 @@ class LLM:
         in memory.
 
         `drafting` guesses tokens and checks several at once, which makes repetitive texts faster,
-        and others with a second model that drafts (`DraftOptions.model`). It changes none of them
+        and others with a model or layers that draft (`DraftOptions`). It changes none of them
         (see `weft.llm.drafting`); None: it does not.
 
         `adapters` are GGUF files of LoRA adapters: one, a list, or a mapping of names to files,
@@ -117,7 +117,7 @@ class LLM:
         file = open_model(local_path(path), type, progress=progress)
         tower = None if mmproj is None else Tower(mmproj)
         model = Model(file, adapters)
-        draft = open_draft(model, drafting) if model.writes else None
+        drafts = open_drafts(model, drafting)
         tokenizer = Tokenizer.from_gguf(file)
         if n_ctx is None and options.get("plan") is None:
             n_ctx = min(model.config.n_ctx_train, DEFAULT_N_CTX)
@@ -132,9 +132,10 @@ class LLM:
             if options.get("plan") is None:
                 rows = rows_needed(options.get("n_seq_max") or 1, drafting)
                 options.setdefault("n_outputs", rows)
-            if draft is not None and drafting is not None and n_ctx is not None:
+            if drafting is not None and n_ctx is not None:
                 n_seqs = options.get("n_seq_max") or 1
-                options["beside"] = plan_draft(draft, n_ctx, n_seqs, drafting)
+                options["beside"] = drafts.plans(n_ctx, n_seqs, drafting)
+                options["states"] = drafting.layers
         context = Context(
             model, n_ctx, progress=progress, eval_callback=eval_callback,
             repack_later=repack_later, **options,
@@ -146,10 +147,10 @@ class LLM:
         self._n_keep = n_keep
         self._chat_template = chat_template
         self._warned = False
-        drafts = make_drafting(context, drafting, draft, progress)
-        writing = SharedWriter(context, tokenizer, drafts)
+        drafters = make_drafting(context, drafting, drafts, progress)
+        writing = SharedWriter(context, tokenizer, drafters)
         beside = ExtraContexts(context, side)
-        loaded = _Loaded(model, tokenizer, context, writing, beside, drafts)
+        loaded = _Loaded(model, tokenizer, context, writing, beside, drafters)
         self._loaded: _Loaded | None = loaded
         self._sight = None if tower is None else Sight(tower, context, tokenizer)
         self._last_stats = writing.stats

@@ -20,7 +20,7 @@ from weft.frontends.models import open_model
 from weft.llm import AdapterFiles, Context, Model, Sight, Tokenizer, Tower
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.embed import MOST, sequences_for
-from weft.llm.drafting.build import contexts_of, make_drafting, open_draft, plan_draft
+from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.engine import Engine
@@ -98,15 +98,16 @@ class Service:
             if context.get("plan") is None and not self._embedder.context.fell_back:
                 context["devices"] = self._embedder.context.devices_beside()
         if writes:
-            draft = open_draft(model, drafting)
-            if draft is not None and drafting is not None:
-                context["beside"] = plan_draft(draft, n_ctx, options.parallel, drafting)
+            drafts = open_drafts(model, drafting)
+            if drafting is not None:
+                context["beside"] = drafts.plans(n_ctx, options.parallel, drafting)
+                context["states"] = drafting.layers
             writing = Context(
                 model, n_ctx, n_ubatch=max(n_ubatch, options.parallel),
                 n_outputs=max(rows_needed(options.parallel, drafting), SCORED_AT_ONCE),
                 n_seq_max=options.parallel, **context,
             )  # fmt: skip
-            self._drafting = make_drafting(writing, drafting, draft, context.get("progress"))
+            self._drafting = make_drafting(writing, drafting, drafts, context.get("progress"))
             self._engine = Engine(
                 writing,
                 self.tokenizer,

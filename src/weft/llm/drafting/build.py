@@ -11,6 +11,7 @@ from weft.frontends.gguf import GGUFFile
 from weft.llm.compute.context import Context
 from weft.llm.drafting.drafter import Drafter
 from weft.llm.drafting.drafting import Drafting
+from weft.llm.drafting.next_tokens import NextTokens
 from weft.llm.drafting.ngram import NgramDrafter
 from weft.llm.drafting.options import DraftOptions
 from weft.llm.drafting.second_model import SecondModel
@@ -18,52 +19,75 @@ from weft.llm.drafting.where import why_no_drafts
 from weft.llm.model import Model
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
+from weft.records import dataclass
 
-__all__ = ["contexts_of", "make_drafting", "open_draft", "plan_draft"]
+__all__ = ["DraftModels", "contexts_of", "make_drafting", "open_drafts"]
 
 PADDED = 256
 """By how many tokens the vocabularies may differ in size: some files are padded."""
-_PLACES = ("devices", "n_gpu_layers", "place", "plan", "fit", "policy")
 
 
-def open_draft(model: Model, options: DraftOptions | None) -> Model | None:
-    """Opens the model that drafts for `model`; None: `options` name none.
+@dataclass(frozen=True, slots=True)
+class DraftModels:
+    """The models that draft for another one."""
 
-    Raises ContextError if it cannot draft, and the errors of `Model`."""
-    if options is None or options.model is None:
-        return None
-    draft = Model.open(options.model)
-    if not draft.writes or draft.config.n_encoder or not draft.config.causal:
-        raise ContextError(f"{draft.file.path} cannot draft: it does not continue texts")
-    _require_same_tokens(model.file, draft.file)
-    return draft
+    second: Model | None = None
+    """A model of its own."""
+    layer: Model | None = None
+    """A layer of the same file."""
+
+    def plans(self, n_ctx: int, n_seqs: int, options: DraftOptions) -> list[ContextPlan]:
+        """The plans of their contexts, for `n_seqs` texts that share `n_ctx` cells."""
+        plans = []
+        if self.second is not None:
+            plans.append(prepare(self.second, **_second(self.second, n_ctx, n_seqs, options)))
+        if self.layer is not None:
+            plans.append(prepare(self.layer, **_layer(n_ctx, n_seqs)))
+        return plans
 
 
-def plan_draft(draft: Model, n_ctx: int, n_seqs: int, options: DraftOptions) -> ContextPlan:
-    """The plan of the context of a model that drafts `n_seqs` texts, which share `n_ctx` cells."""
-    arguments = _arguments(draft, n_ctx, n_seqs, options)
-    return prepare(draft, **arguments)
+def open_drafts(model: Model, options: DraftOptions | None) -> DraftModels:
+    """Opens the models of `options` that draft for `model`.
+
+    Raises ContextError for one that cannot draft, and the errors of `Model`."""
+    if options is None or not model.writes:
+        return DraftModels()
+    second = None
+    if options.model is not None:
+        second = Model.open(options.model)
+        if not second.writes or second.config.n_encoder or not second.config.causal:
+            raise ContextError(f"{second.file.path} cannot draft: it does not continue texts")
+        _require_same_tokens(model.file, second.file)
+    return DraftModels(second, model.next_layer() if options.layers else None)
 
 
 def make_drafting(
     context: Context,
     options: DraftOptions | None,
-    draft: Model | None = None,
+    models: DraftModels = DraftModels(),  # noqa: B008, it is frozen
     progress: Progress | None = None,
 ) -> Drafting | None:
-    """The drafters of `options` for the texts of a context; None: there are none. `draft` is the
-    model that `open_draft` gave, which is loaded; `progress` is that of `Context`.
+    """The drafters of `options` for the texts of a context; None: there are none. `models` are
+    those that `open_drafts` gave, which are loaded; `progress` is that of `Context`.
 
-    Where drafts could not be checked, a model that drafts is not loaded, which is a warning."""
+    Where drafts could not be checked, no model is loaded for them, which is a warning."""
     if options is None:
         return None
     drafters: list[Drafter] = [NgramDrafter()] if options.ngram else []
-    if draft is not None:
-        why = why_no_drafts(context)
-        if why:
-            warnings.warn(f"{draft.file.path.name} does not draft: {why}", stacklevel=3)
-        else:
-            drafters.append(_second_model(context, options, draft, progress))
+    n = context.cache.n_seq_max
+    why = why_no_drafts(context) if models.second or models.layer else ""
+    if why:
+        warnings.warn(f"no model drafts: {why}", stacklevel=3)
+    else:
+        # the same threads, which take turns
+        shared: dict[str, Any] = {"devices": context.plan.backends, "progress": progress}
+        if models.second is not None:
+            arguments = shared | _second(models.second, context.n_ctx, n, options)
+            second = Context(models.second, **arguments)
+            drafters.append(SecondModel(second, n, options.p_min))
+        if models.layer is not None:
+            layer = Context(models.layer, **shared, **_layer(context.n_ctx, n))
+            drafters.append(NextTokens(layer, n, options.p_min))
     if not drafters:
         return None
     n_vocab = context.model.config.n_vocab
@@ -72,20 +96,15 @@ def make_drafting(
 
 def contexts_of(drafting: Drafting) -> dict[str, Context]:
     """The contexts of models that draft, by what they are."""
-    return {d.name: d.context for d in drafting.drafters if isinstance(d, SecondModel)}
+    models = (d for d in drafting.drafters if isinstance(d, SecondModel | NextTokens))
+    return {d.name: d.context for d in models}
 
 
-def _second_model(
-    context: Context, options: DraftOptions, draft: Model, progress: Progress | None
-) -> SecondModel:
-    n = context.cache.n_seq_max
-    arguments = _arguments(draft, context.n_ctx, n, options)
-    if not any(name in arguments for name in _PLACES):
-        arguments["devices"] = context.plan.backends  # the same threads, which take turns
-    return SecondModel(Context(draft, progress=progress, **arguments), n, options.p_min)
+def _layer(n_ctx: int, n_seqs: int) -> dict[str, Any]:
+    return {"n_ctx": n_ctx, "n_seq_max": n_seqs, "n_outputs": 1, "states": True}
 
 
-def _arguments(draft: Model, n_ctx: int, n_seqs: int, options: DraftOptions) -> dict[str, Any]:
+def _second(draft: Model, n_ctx: int, n_seqs: int, options: DraftOptions) -> dict[str, Any]:
     twice = draft.config.recurrent is not None  # see `OwnCache`
     sizes = {"n_ctx": n_ctx, "n_seq_max": 2 * n_seqs if twice else n_seqs, "n_outputs": 1}
     return {**sizes, **options.model_options}

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-__all__ = ["Drafter", "Reader"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Drafter", "Reader", "StateReader"]
 
 
 class Drafter(Protocol):
@@ -51,4 +54,14 @@ class Reader(Drafter, Protocol):
     def drop(self, seq: int, start: int, n: int) -> None:
         """The `n` tokens of sequence `seq` from position `start` on have been dropped, because the
         context was full; those behind have moved there."""
+        ...
+
+
+@runtime_checkable
+class StateReader(Reader, Protocol):
+    """A reader that needs what the model computed of the tokens."""
+
+    def take(self, seq: int, start: int, states: NDArray[np.float32]) -> None:
+        """Takes what the output projection of the model read of the tokens of sequence `seq` from
+        position `start` on, [n, n_embd]. Those of a draft are among them, right or wrong."""
         ...

@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from time import perf_counter
 
-from weft.llm.drafting.drafter import Drafter, Reader
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.llm.drafting.drafter import Drafter, Reader, StateReader
 from weft.llm.drafting.gain import LENGTHS, Chance, Credit, Gain, Odds
 from weft.records import dataclass
 
@@ -178,6 +181,15 @@ class Drafting:
             if source.reader is not None and not source.failed and tokens:
                 self._followed.add(seq)
                 self._read(source, source.reader, seq, tokens)
+
+    def take(self, seq: int, start: int, states: NDArray[np.float32]) -> None:
+        """Hands on what the model computed of tokens; see `StateReader.take`."""
+        for source in self._sources:
+            if isinstance(source.reader, StateReader) and not source.failed:
+                try:
+                    source.reader.take(seq, start, states)
+                except Exception as error:
+                    self._give_up(source, error)
 
     def drop(self, seq: int, start: int, n: int) -> None:
         """The `n` tokens of sequence `seq` from position `start` on have been dropped."""

@@ -31,12 +31,14 @@ class DraftOptions:
     model: str | os.PathLike[str] | None = None
     """The file, folder or `hf:` name of a smaller model with the same vocabulary, which drafts;
     None: there is none."""
+    layers: bool = False
+    """True drafts with the layers of the model that were trained for it (`nextn_predict_layers`,
+    multi-token prediction)."""
     p_min: float = P_MIN
-    """The model's draft ends in front of a token whose probability, by the model that drafts, is
-    less."""
+    """The draft of a model or of layers ends in front of a token to which they give less
+    probability."""
     model_options: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the `Context` of the model that drafts, `n_ctx` included; others are those of
-    the model that is drafted for."""
+    """Arguments of the `Context` of the model that drafts, `n_ctx` included."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.most <= MOST:

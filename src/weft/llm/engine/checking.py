@@ -105,6 +105,17 @@ class Checking:
             self._plan, self._never = context.plan, why_no_drafts(context)
         return not (self._never or context.is_watched)
 
+    def take(self, batch: Batch) -> None:
+        """Hands what was computed of a batch to drafters that read it."""
+        states, at = self._context.states, 0
+        if states is None:
+            return
+        for slot, n in batch.parts:
+            with_draft = slot.n_done + n == len(slot.tokens) and not slot.scores
+            n += len(slot.draft) if with_draft else 0
+            self.drafting.take(slot.seq, slot.n_done, states[at : at + n])
+            at += n
+
     def follow(self, batch: Batch) -> None:
         """Lets drafters read what a batch had of prompts."""
         if self._may_draft():

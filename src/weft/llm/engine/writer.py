@@ -173,9 +173,12 @@ class Writer:
 
     def _decode(self, batch: Batch) -> NDArray[np.float32]:
         self._slots.make_room(len(batch.tokens))
-        return self.context.decode(
+        rows = self.context.decode(
             batch.tokens, batch.positions, seqs=batch.seqs, outputs=batch.outputs
         )
+        if self._checking is not None:
+            self._checking.take(batch)
+        return rows
 
     def _hand_out(self, batch: Batch, rows: NDArray[np.float32]) -> None:
         for slot, n in batch.parts:

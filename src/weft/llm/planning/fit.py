@@ -43,10 +43,9 @@ def limits(request: Request, plan: ContextPlan) -> Iterator[tuple[MemoryNeed, in
 
 
 def _beside(request: Request, need: MemoryNeed, *, mapped: bool) -> int:
-    """Bytes that another context needs of the same memory, weights included if `mapped`."""
-    if request.placement.beside is None:
-        return 0
-    same = [n for n in request.placement.beside.needs() if n.memory == need.memory]
+    """Bytes that other contexts need of the same memory, weights included if `mapped`."""
+    needs = [n for plan in request.placement.beside for n in plan.needs()]
+    same = [n for n in needs if n.memory == need.memory]
     return sum(n.total - (0 if mapped else n.weights) for n in same)
 
 
@@ -91,7 +90,7 @@ def require(request: Request, plan: ContextPlan, *, hint: bool = True) -> None:
         if not whole:
             del parts["weights"]
         if others:
-            parts["draft model"] = others
+            parts["models that draft"] = others
         advice = ADVICE
         if hint and not need.is_host and plan.homes.n_gpu_layers:
             advice = f"{_what_fits(request, plan.homes.n_gpu_layers)}; or {ADVICE}"

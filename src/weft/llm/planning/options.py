@@ -74,7 +74,8 @@ class PlanArguments(TypedDict, total=False):
     expert_budget: int | str | None
     expert_policy: ExpertPolicy | None
     rewrites: Sequence[str] | None
-    beside: Any
+    beside: Sequence[Any]
+    states: bool
 
 
 PLAN_OPTIONS: dict[str, Option] = {
@@ -177,9 +178,14 @@ PLAN_OPTIONS: dict[str, Option] = {
         None, "Names of the fusions to use; None: those that WEFT_REWRITES names, or all."
     ),
     "beside": Option(
-        None,
-        "The `ContextPlan` of another context that will be in memory, too, such as that of a model "
-        "that drafts; None: there is none.",
+        (),
+        "Plans (`ContextPlan`) of other contexts that will be in memory, too, such as those of "
+        "models that draft.",
+    ),
+    "states": Option(
+        False,
+        "True keeps what the output projection reads of every token (`Context.states`), for layers "
+        "that draft.",
     ),
 }
 """Every key of `PlanArguments`, with default and meaning."""
@@ -263,6 +269,7 @@ class ContextOptions:
     n_copies: int = 1
     expert_budget: int | None = None
     expert_policy: ExpertPolicy = "auto"
+    states: bool = False
 
     def window_size(self, config: ModelConfig) -> int:
         """The number of cells of sliding-window layers; 0: as many as the others have."""
@@ -285,8 +292,8 @@ class Placement:
     profile: Profile | None = None
     offload_kv: bool = True
     """True if the cache of a layer is on the device of the layer, False if in host memory."""
-    beside: Any = None
-    """The plan of another context whose memory counts, too; None: there is none."""
+    beside: Sequence[Any] = ()
+    """The plans of other contexts whose memory counts, too."""
 
     def __post_init__(self) -> None:
         others = self.fit or self.n_gpu_layers is not None or self.place or not self.offload_kv
@@ -348,6 +355,7 @@ def context_options(
         repack=option("repack", arguments.get("repack"), True),
         swa_full=option("swa_full", arguments.get("swa_full"), True),
         n_copies=arguments.get("n_copies") or 1,
+        states=bool(arguments.get("states")),
         **_expert_options(arguments),
     )
     _require_flash(options)
