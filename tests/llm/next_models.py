@@ -42,8 +42,10 @@ def with_next_layer(
     for row in next_layer(base).table(next_config(config, Keys(file))):
         if not row.name.startswith("blk.0."):
             continue
-        optional = row.optional or row.unless
-        if optional and not plain(row) and row.name.split(".")[-2] not in own:
+        name = row.name.split(".")[-2]
+        if row.optional and name not in (*own, "exp_probs_b"):
+            continue
+        if row.unless and not plain(row):
             continue
         x = random.standard_normal(row.ne[::-1])
         gain = "norm" in row.name

@@ -168,7 +168,8 @@ class NextTokens:
     def _decode(
         self, seq: int, tokens: list[int], start: int, states: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        step, row = self.context.n_step, None
+        step = self.context.n_step
+        row: NDArray[np.float32] | None = None
         for at in range(0, len(tokens), step):
             part = tokens[at : at + step]
             positions = range(start + at, start + at + len(part))

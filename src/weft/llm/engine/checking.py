@@ -67,11 +67,11 @@ class Checking:
         self.drop()
         drafting = self.drafting
         self._learns = not drafting.rests
+        while self._ended:
+            self.drafting.forget(self._ended.pop())
         if drafting.rests:
             drafting.rests -= 1
             return
-        while self._ended:
-            self.drafting.forget(self._ended.pop())
         running, context = self._slots.running, self._context
         if not running or not self._may_draft():
             return

@@ -115,6 +115,10 @@ class Architecture:
         x = x.named("result_norm")
         return x if self.embeds else common.output(w, x)
 
+    def of_next_layer(self) -> Architecture:
+        """The architecture of the block in a layer that drafts (`next_layer.py`)."""
+        return self
+
     def normed(self, step: Step, w: Weights, name: str, x: Tensor) -> Tensor:
         """Applies the norm called `name` to x; an empty name is no norm."""
         return self.norm(step.config, w, name, x) if name else x

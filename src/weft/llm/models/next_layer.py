@@ -67,6 +67,7 @@ class NextLayer(Architecture):
 
 def next_layer(base: Architecture) -> NextLayer:
     """The first layer that drafts, of models of an architecture."""
+    base = base.of_next_layer()
     same = {f.name: getattr(base, f.name) for f in fields(Architecture)}
     return NextLayer(**same, base=base)
 
