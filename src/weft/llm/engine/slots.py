@@ -328,8 +328,10 @@ class Slots:
             text.promised += 1
         return True
 
-    def shift(self) -> None:
-        """Drops older tokens of texts with `n_keep` that have filled the context."""
+    def shift(self) -> list[tuple[Slot, int, int]]:
+        """Drops older tokens of texts with `n_keep` that have filled the context. Returns their
+        slots, with the first position and the number of the tokens that are gone."""
+        dropped = []
         for slot in self.running:
             assert slot.text is not None
             n_keep = slot.text.request.n_keep
@@ -338,6 +340,8 @@ class Slots:
                 del slot.tokens[n_keep : n_keep + n_dropped]
                 slot.n_done -= n_dropped
                 self._n_free = 0
+                dropped.append((slot, n_keep, n_dropped))
+        return dropped
 
     def cancelled(self) -> list[Slot]:
         """The slots whose texts have been cancelled."""
