@@ -8,14 +8,13 @@ NAME.lora_b [n_out, rank].
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from weft.errors import ArgumentError, ContextError, FormatError, MissingFileError
+from weft.errors import FormatError, MissingFileError
 from weft.frontends.gguf import GGUFFile, open_gguf
 from weft.frontends.gguf.format import ROPE_HALVES
 from weft.frontends.gguf.tensors import TensorInfo
@@ -26,21 +25,16 @@ from weft.frontends.hf.folder import read_family
 from weft.frontends.hf.lora import peft_pairs, read_settings
 from weft.llm.adapters import EMBEDDINGS, F32, Adapter, Adapters
 from weft.llm.config import ModelConfig
+from weft.llm.scaled_files import ScaledFiles, listed_files
 from weft.llm.weights import Weights
 from weft.quants import decode
 
 __all__ = ["AdapterFiles", "open_adapters"]
 
-AdapterFile = str | os.PathLike[str]
-AdapterFiles = (
-    AdapterFile
-    | Mapping[str, AdapterFile | tuple[AdapterFile, float]]
-    | Sequence[AdapterFile | tuple[AdapterFile, float]]
-)
-"""A file or a folder; a list of these, each alone or with its scale; or these by name."""
+AdapterFiles = ScaledFiles
+"""GGUF files, or folders of PEFT; see `ScaledFiles`."""
 Found = tuple[str, F32, F32]
 """The name of a matrix, A, and B times alpha / rank."""
-_FILE_ENDS = (".gguf", ".safetensors")
 
 
 def open_adapters(
@@ -51,11 +45,7 @@ def open_adapters(
     Raises ArgumentError for something else than files, ContextError for two of one name or a scale
     that is no number, and FormatError for a file that is no adapter or does not fit the model."""
     adapters: list[Adapter] = []
-    for name, path, scale in _listed(files):
-        if any(name == other.name for other in adapters):
-            raise ContextError(
-                f"two adapters are called {name}; give them as a mapping of names to files"
-            )
+    for name, path, scale in listed_files(files, "adapters", "adapter"):
         try:
             found = _found(path, model, config)
             pairs = {matrix: _checked(matrix, a, b, weights) for matrix, a, b in found}
@@ -68,27 +58,6 @@ def open_adapters(
         rank = max(b.shape[-1] for _, b in pairs.values())
         adapters.append(Adapter(name, path, scale, rank, pairs))
     return Adapters(adapters)
-
-
-def _listed(files: AdapterFiles) -> list[tuple[str, Path, float]]:
-    given: Any = [files] if isinstance(files, str | os.PathLike) else files
-    if not isinstance(given, Mapping | Sequence) or not given:
-        raise ArgumentError(
-            f"adapters is {files!r:.60}; it must be a file, a list of files or of (file, scale), "
-            "or a mapping of names to these"
-        )
-    named = given.items() if isinstance(given, Mapping) else [(None, entry) for entry in given]
-    listed = []
-    for name, entry in named:
-        path, scale = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, 1.0)
-        if not isinstance(path, str | os.PathLike):
-            raise ArgumentError(f"an adapter is {entry!r:.60}; it must be a file or (file, scale)")
-        path = Path(path)
-        if not isinstance(scale, int | float) or not math.isfinite(scale):
-            raise ContextError(f"the scale of adapter {path} is {scale!r}; it must be a number")
-        own = path.stem if path.suffix in _FILE_ENDS else path.resolve().name
-        listed.append((own if name is None else name, path, float(scale)))
-    return listed
 
 
 def _found(path: Path, model: GGUFFile, config: ModelConfig) -> Iterator[Found]:
@@ -161,6 +130,10 @@ class _KnownConfig(Config):
 def _gguf(file: GGUFFile, architecture: str) -> Iterator[Found]:
     meta = file.metadata
     kind = meta["general.type"] if "general.type" in meta else "model"
+    if file.architecture == "controlvector":
+        raise FormatError(
+            "this is a control vector; give it as --control-vector (control_vectors=)"
+        )
     if kind != "adapter":
         raise FormatError(f"this is a {kind}, not an adapter; give it as the model")
     how = meta.get_str("adapter.type")

@@ -81,8 +81,9 @@ class KVCache(Cells):
         """The cells of layers with a sliding window, or None if they use those of this table."""
         if window_size:
             self.window = WindowCells(window_size, n_seq_max, config.window)
-        self.adapters: NDArray[np.float32] | None = None
-        """The scales of adapters by sequence, f32 [n_seq_max, n_rows]; None: there are none."""
+        self.scales: dict[str, NDArray[np.float32]] = {}
+        """The scales of adapters and control vectors by sequence, f32 [n_seq_max, n_rows], by the
+        graph's input for them."""
         self._config = config
 
     def is_small(self, il: int) -> bool:

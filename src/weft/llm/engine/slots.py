@@ -136,7 +136,7 @@ class Slots:
         text.promised = need
         prompt = self._context.beginning(text.request.prompt)
         may_reuse = text.request.reuse and text.request.prompt_logprobs is None
-        key = self._adapters(text)
+        key = self._scales(text)
         source, n = self._longest_prefix(prompt, key) if may_reuse else (None, 0)
         slot = self._choose(source, n)
         if slot is source:
@@ -144,6 +144,7 @@ class Slots:
         else:
             self.clear(slot)
             self._context.use_adapters(text.request.adapters, slot.seq)
+            self._context.use_control_vectors(text.request.control_vectors, slot.seq)
             if source is not None:
                 self.cache.seq_cp(source.seq, slot.seq, 0, n)
         slot.tokens, slot.n_done, slot.text = prompt, n, text
@@ -262,22 +263,24 @@ class Slots:
         """The slots whose texts have been cancelled."""
         return [slot for slot in self.running if slot.text is not None and slot.text.cancelled]
 
-    def _adapters(self, text: Ticket) -> bytes:
-        """Tells texts apart that may not share cells, because their adapters differ."""
-        row = self._context.model.adapter_row(text.request.adapters)
-        return b"" if row is None else row.tobytes()
+    def _scales(self, text: Ticket) -> list[bytes]:
+        """Tells texts apart that may not share cells, because their adapters or control vectors
+        differ."""
+        request = text.request
+        rows = self._context.model.scale_rows(request.adapters, request.control_vectors)
+        return [row.tobytes() for row in rows.values()]
 
-    def _longest_prefix(self, prompt: list[int], key: bytes) -> tuple[Slot | None, int]:
+    def _longest_prefix(self, prompt: list[int], key: list[bytes]) -> tuple[Slot | None, int]:
         """The slot whose sequence holds the longest prefix of the prompt, computed with the
-        adapters `key`, preferably an idle one, and the length. The last token does not count,
+        scales `key`, preferably an idle one, and the length. The last token does not count,
         because its logits are needed."""
-        rows = self.cache.adapters
+        scales = self.cache.scales.values()
         beginning = np.array(prompt[:-1], np.int64)
         slots = [
             s
             for s in self.all
             if (s.text is None or self._shares_cells)
-            and (rows is None or rows[s.seq].tobytes() == key)
+            and [rows[s.seq].tobytes() for rows in scales] == key
         ]
         most_first = [(slot.may_share(beginning), slot) for slot in slots]
         most_first.sort(key=lambda pair: (pair[0], pair[1].text is None), reverse=True)
