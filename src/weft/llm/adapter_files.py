@@ -20,7 +20,7 @@ from weft.frontends.gguf.format import ROPE_HALVES
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families import families_of
-from weft.frontends.hf.family import Family
+from weft.frontends.hf.family import Family, adjacent_rows
 from weft.frontends.hf.folder import read_family
 from weft.frontends.hf.lora import peft_pairs, read_settings
 from weft.llm.adapters import EMBEDDINGS, F32, Adapter, Adapters
@@ -65,12 +65,30 @@ def _found(path: Path, model: GGUFFile, config: ModelConfig) -> Iterator[Found]:
     if path.is_dir():
         yield from _peft(path, model, config)
         return
+    halves = model.get_bool(ROPE_HALVES, False)
     with open_gguf(path) as file:
-        yield from _gguf(file, config.arch)
+        for matrix, a, b in _gguf(file, config.arch):
+            yield matrix, a, _in_halves(model, matrix, b) if halves else b
+
+
+def _in_halves(model: GGUFFile, matrix: str, b: F32) -> F32:
+    """The rows of B in the order of a folder's queries and keys, in which halves rotate."""
+    stem = matrix.rpartition(".")[0]
+    if b.ndim != 2 or not stem.endswith((".attn_q", ".attn_k")):
+        return b
+    _, c = read_family(Path(model.path))
+    rows = adjacent_rows(c, stem.endswith("q"), len(b))
+    if len(rows) != len(b):
+        return b  # it does not fit, which `_checked` says
+    out = np.empty_like(b)
+    out[rows] = b
+    return out
 
 
 def _peft(path: Path, model: GGUFFile, config: ModelConfig) -> Iterator[Found]:
     settings = read_settings(path)
+    if settings.invocation_tokens:
+        raise _acts_later()
     adjacent = not model.get_bool(ROPE_HALVES, False)
     pairs, wrong = None, FormatError(f"weft knows no folders of the architecture {config.arch}")
     for family, c in _families(model, config):
@@ -145,10 +163,7 @@ def _gguf(file: GGUFFile, architecture: str) -> Iterator[Found]:
             "use the model that it was trained on"
         )
     if "adapter.alora.invocation_tokens" in meta:
-        raise FormatError(
-            "the adapter begins to act behind certain tokens (aLoRA), which weft cannot do; use "
-            "one that acts always"
-        )
+        raise _acts_later()
     alpha = meta.get_float("adapter.lora.alpha")
     if not math.isfinite(alpha):
         raise FormatError(f"adapter.lora.alpha is {alpha}; it must be a number")
@@ -167,6 +182,13 @@ def _gguf(file: GGUFFile, architecture: str) -> Iterator[Found]:
             # llama.cpp too takes an alpha of 0 as none
             scale = alpha / b.ne[0] if alpha else 1.0
             yield matrix, _values(a), _values(b) * np.float32(scale)
+
+
+def _acts_later() -> FormatError:
+    return FormatError(
+        "the adapter begins to act behind certain tokens (aLoRA), which weft cannot do; use one "
+        "that acts always"
+    )
 
 
 def _values(info: TensorInfo) -> F32:
