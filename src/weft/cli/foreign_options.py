@@ -35,7 +35,8 @@ _INSTEAD: dict[str, str] = {
          "--spec-draft-p-min", "-ngld", "-devd", "-cd", "-td", "--threads-draft"), _DRAFT),
     **dict.fromkeys(("--lora", "--lora-scaled", "--enable-lora"), _ADAPTER),
     "--lora-modules": "weft serve has it; other commands have --lora NAME=FILE",
-    "--control-vector": "there are no control vectors",
+    **dict.fromkeys(("--control-vector", "--control-vector-scaled",
+                     "--control-vector-layer-range"), _ADAPTER.replace("--lora", "it")),
     **dict.fromkeys(
         ("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale",
          "--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor", "--yarn-beta-slow",

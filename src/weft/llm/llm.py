@@ -44,6 +44,7 @@ from weft.llm.model import Model
 from weft.llm.planning.explain import html_of, memory_lines, placement_lines
 from weft.llm.planning.options import LLM_OPTIONS, LLMArguments, PlanArguments
 from weft.llm.prompts import Prompt, is_list, prompt_ids, require_fits
+from weft.llm.scaled_files import ScaledFiles
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.vision.messages import mark_images
 from weft.llm.vision.sight import Sight
@@ -91,6 +92,8 @@ class LLM:
         chat_template: str | ChatTemplate | None = None,
         mmproj: str | os.PathLike[str] | None = None,
         adapters: AdapterFiles | None = None,
+        control_vectors: ScaledFiles | None = None,
+        control_vector_layers: Sequence[int] | None = None,
         progress: Progress | None = None,
         eval_callback: TensorCallback | None = None,
         repack_later: bool = False,
@@ -107,6 +110,8 @@ class LLM:
 
         `adapters` are GGUF files of LoRA adapters: one, a list, or a mapping of names to files,
         each alone or as (file, scale). Texts use all, unless `generate` names those of the text.
+        So it is with `control_vectors`, which steer the layers `control_vector_layers`, (first,
+        last) or None for all.
 
         `mmproj` is the GGUF file of the model's tower, for images in messages (see `chat`).
 
@@ -120,7 +125,7 @@ class LLM:
         options = cast("PlanArguments", others)
         file = open_model(local_path(path), type, progress=progress)
         tower = None if mmproj is None else Tower(mmproj)
-        model = Model(file, adapters)
+        model = Model(file, adapters, control_vectors, control_vector_layers)
         drafts = open_drafts(model, drafting)
         tokenizer = Tokenizer.from_gguf(file)
         if n_ctx is None and options.get("plan") is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from weft import graph as G
 from weft.backends.memory import BufferType
-from weft.errors import ContextError, FormatError
+from weft.errors import ArgumentError, ContextError, FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.format import ROPE_HALVES
 from weft.frontends.models import open_model
@@ -20,15 +20,17 @@ from weft.graph import RopeMode
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 from weft.llm.adapter_files import AdapterFiles, open_adapters
-from weft.llm.adapters import EMBEDDINGS, Adapters, Chosen
+from weft.llm.adapters import EMBEDDINGS, Adapters
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.ubatches import Together
 from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys, read_config
+from weft.llm.control_vectors import ControlVectors, open_control_vectors
 from weft.llm.hub import local_path
 from weft.llm.models import Architecture, common, find_architecture
 from weft.llm.models.next_layer import NextLayer, next_config, next_layer, next_weights
 from weft.llm.models.step import Step
+from weft.llm.scaled_files import Chosen, ScaledFiles
 from weft.llm.weights import Weights, load_weights
 
 __all__ = ["Model"]
@@ -37,9 +39,16 @@ __all__ = ["Model"]
 class Model:
     """The contents of a model file, without any state of inference; contexts share it."""
 
-    def __init__(self, file: GGUFFile, adapters: AdapterFiles | None = None) -> None:
-        """Checks config and tensors; reads no weight but those of `adapters`. Raises FormatError,
-        which names the architecture, key or tensor at fault."""
+    def __init__(
+        self,
+        file: GGUFFile,
+        adapters: AdapterFiles | None = None,
+        control_vectors: ScaledFiles | None = None,
+        control_vector_layers: Sequence[int] | None = None,
+    ) -> None:
+        """Checks config and tensors; reads no weight but those of `adapters` and
+        `control_vectors`, which act behind the layers `control_vector_layers` (first, last) only.
+        Raises FormatError, which names the architecture, key or tensor at fault."""
         try:
             self.architecture: Architecture = find_architecture(file.architecture)
             config = read_config(file)
@@ -60,6 +69,14 @@ class Model:
         if adapters is not None:
             self.adapters = open_adapters(adapters, file, self.config, self.weights)
             self.weights = self.weights.joined(self.adapters.leaves())
+        self.control_vectors: ControlVectors | None = None
+        """Control vectors that texts may use, or None if there are none."""
+        if control_vectors is not None:
+            layers = control_vector_layers
+            self.control_vectors = open_control_vectors(control_vectors, self.config, layers)
+            self.weights = self.weights.joined(self.control_vectors.leaves())
+        elif control_vector_layers is not None:
+            raise ArgumentError("control_vector_layers is of control_vectors; give files of these")
 
     @staticmethod
     def open(
@@ -67,14 +84,17 @@ class Model:
         type: str | None = None,
         *,
         adapters: AdapterFiles | None = None,
+        control_vectors: ScaledFiles | None = None,
+        control_vector_layers: Sequence[int] | None = None,
     ) -> Model:
         """Opens the GGUF file or folder at `path`, or the model of a name `hf:owner/name:quant`.
 
         With `type`, such as `q4_K_M`, matrices are quantized in memory. `adapters` are files of
-        LoRA adapters.
+        LoRA adapters, `control_vectors` those of control vectors (see `Model`).
 
         Raises FormatError for a file that is missing, damaged or of an unknown architecture."""
-        return Model(open_model(local_path(path), type), adapters)
+        file = open_model(local_path(path), type)
+        return Model(file, adapters, control_vectors, control_vector_layers)
 
     @property
     def writes(self) -> bool:
@@ -108,14 +128,33 @@ class Model:
     def __repr__(self) -> str:
         return f"<Model {self.summary()}>"
 
-    def adapter_row(self, chosen: Chosen | None = None) -> NDArray[np.float32] | None:
-        """The scales of a text with the adapters `chosen` (see `Adapters.row`); None for a model
-        without adapters. Raises ContextError for adapters that it does not have."""
-        if self.adapters is not None:
-            return self.adapters.row(chosen)
-        if chosen:
-            raise ContextError("the model has no adapters; open it with adapters=FILE")
-        return None
+    def scale_rows(
+        self, adapters: Chosen | None = None, control_vectors: Chosen | None = None
+    ) -> dict[str, NDArray[np.float32]]:
+        """The scales of a text with these adapters and control vectors (see `ScaledSet.row`), by
+        the graph's input for them; without those that the model has none of. Raises ContextError
+        for one that it does not have."""
+        rows = {}
+        for loaded, chosen, argument in (
+            (self.adapters, adapters, "adapters"),
+            (self.control_vectors, control_vectors, "control_vectors"),
+        ):
+            if loaded is not None:
+                rows[loaded.INPUT] = loaded.row(chosen)
+            elif chosen:
+                what = argument.replace("_", " ")
+                raise ContextError(f"the model has no {what}; open it with {argument}=FILE")
+        return rows
+
+    def scale_prints(self, rows: Mapping[str, NDArray[np.float32]]) -> dict[str, str]:
+        """Tells the adapters and the control vectors from others, each with its scales in `rows`;
+        for saved states."""
+        loaded = {"adapters": self.adapters, "control vectors": self.control_vectors}
+        return {
+            what: files.fingerprint(rows[files.INPUT])
+            for what, files in loaded.items()
+            if files is not None
+        }
 
     def placed(self, types: Mapping[str, BufferType]) -> Model:
         """The same model with the buffer types that `types` has for its weights, by name; see
@@ -152,6 +191,7 @@ class Model:
                                   its output
             out_ids               i32 [n_outputs], the tokens whose rows are computed
             adapter_scales        f32 [n_tokens, rows of adapters], if there are adapters
+            vector_scales         f32 [n_tokens, control vectors], if there are any
             state_in, state_out   i32 [n_seqs], for recurrent models
             states_in             f32 [n_tokens, n_embd], for a layer that drafts
 
@@ -216,6 +256,11 @@ class Model:
         if self.adapters is not None:
             scales = G.input("adapter_scales", (n_tokens, self.adapters.n_rows), "f32")
             weights = weights.joined({}, (scales, common.wanted(step, scales)))
+        if self.control_vectors is not None:
+            scales = G.input("vector_scales", (n_tokens, self.control_vectors.n_rows), "f32")
+            directions = ControlVectors.by_layer(weights, self.config.n_layer)
+            both = (scales, common.wanted(step, scales))
+            step = replace(step, directions=directions, vector_scales=both)
         out = self.architecture.forward(step, weights)
         if self.adapters is not None:
             leaves = [leaf for leaf in weights.values() if leaf.name.endswith(".lora_b")]

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.frontends.models import open_model
-from weft.llm import AdapterFiles, Context, Model, Sight, Tokenizer, Tower
+from weft.llm import AdapterFiles, Context, Model, ScaledFiles, Sight, Tokenizer, Tower
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.engine import Engine
-from weft.serve.adapters import ServedAdapters
+from weft.serve.adapters import ServedAdapters, ServedVectors
 from weft.serve.embedder import Embedder
 from weft.serve.errors import ApiError
 from weft.serve.options import ServeOptions
@@ -57,6 +57,8 @@ class Service:
         mmproj: str | os.PathLike[str] | None = None,
         adapters: AdapterFiles | None = None,
         apply_adapters: bool = True,
+        control_vectors: ScaledFiles | None = None,
+        control_vector_layers: Sequence[int] | None = None,
         n_ctx: int | None = None,
         n_ubatch: int | None = None,
         **context: Any,
@@ -65,14 +67,16 @@ class Service:
         computes embeddings too, with a second context; a model that writes no text always does.
         `n_ctx` is the number of cells that all texts share. `mmproj` is the file of a tower for
         images. `adapters` are those of LoRA; without `apply_adapters` their scales are 0 at first.
+        `control_vectors` steer the layers `control_vector_layers` (see `Model`).
         `drafting` says how tokens are guessed (None: not at all); answers are the same.
         `context` has further arguments of `Context`.
 
         Raises the errors of `Model.open`, `Context` and `Tokenizer.from_gguf`."""
         file = open_model(path, type, progress=context.get("progress"))
         tower = None if mmproj is None else Tower(mmproj)
-        model = Model(file, adapters)
+        model = Model(file, adapters, control_vectors, control_vector_layers)
         self.adapters = ServedAdapters(model.adapters, apply_adapters)
+        self.vectors = ServedVectors(model.control_vectors)
         config = model.config
         self.options = options
         self.model_id = options.alias or _SHARD.sub("", Path(path).stem)
@@ -125,7 +129,7 @@ class Service:
             sight = Sight(tower, self._engine.context, self.tokenizer)
         self.prompts = Prompts(
             self.tokenizer, self.template, options,
-            self._engine.max_text if self._engine else 0, self.adapters, sight,
+            self._engine.max_text if self._engine else 0, self.adapters, self.vectors, sight,
         )  # fmt: skip
 
     def name_for(self, model: str | None) -> str:

@@ -68,6 +68,21 @@ class PeftSettings:
         """The name or the path of the model that it was trained on; may be empty."""
         return str(self.values.get("base_model_name_or_path") or "")
 
+    @property
+    def invocation_tokens(self) -> list[int]:
+        """The tokens behind which the adapter begins to act (aLoRA); empty: it acts always.
+
+        Raises FormatError for a text in their place."""
+        ids = self.values.get("alora_invocation_tokens") or []
+        if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < 1 << 31 for i in ids):
+            raise FormatError(f"{self.path}: alora_invocation_tokens are no list of token ids")
+        if self.values.get("invocation_string") and not ids:
+            raise FormatError(
+                f"{self.path}: invocation_string is a text; write its token ids as "
+                "alora_invocation_tokens"
+            )
+        return ids
+
     def scale(self, module: str, rank: int) -> float:
         """The factor of B A for the module of that name."""
         own = self.values.get("alpha_pattern") or {}

@@ -53,7 +53,7 @@ class Inputs:
         if "buckets" in views:
             both = not config.causal or "cross_mask" not in views
             self._distances = Distances(config.n_buckets, both=both)
-        self._scales = views.get("adapter_scales")
+        self._scales = [(views[name], rows) for name, rows in cache.scales.items() if name in views]
         self._cache = cache
         unused = np.zeros(1, np.int64)
         self._token, self._position, self._cell, self._out_id, self._read, self._written = (
@@ -72,9 +72,8 @@ class Inputs:
         self._cell[0] = cell
         self._out_id[0] = 0
         self._read[0], self._written[0] = slots
-        if self._scales is not None and self._cache.adapters is not None:
-            scales = self._cache.adapters[seq]
-            self._scales[: len(scales)] = scales
+        for view, rows in self._scales:
+            view[: rows.shape[1]] = rows[seq]
         for row in self._rows:
             row(n_kv, position, seq)
         for name in self._sent:
@@ -104,9 +103,9 @@ class Inputs:
             self._write_positions(ubatch)
         if "types" in views:
             views["types"][:n] = ubatch.types
-        if self._scales is not None and self._cache.adapters is not None:
-            scales = self._cache.adapters[ubatch.first].reshape(-1)
-            self._scales[: len(scales)] = scales
+        for view, rows in self._scales:
+            scales = rows[ubatch.first].reshape(-1)
+            view[: len(scales)] = scales
         # the graph computes at least one row, even if none is wanted
         views["out_ids"][: len(out_ids) or 1] = out_ids if len(out_ids) else 0
         for name, (cells, window) in self._masks.items():

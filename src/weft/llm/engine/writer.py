@@ -105,7 +105,7 @@ class Writer:
         ids += request.sampling.logit_bias or ()
         if ids and not 0 <= min(ids) <= max(ids) < config.n_vocab:
             raise ContextError(f"token ids are 0..{config.n_vocab - 1}, got {min(ids)}..{max(ids)}")
-        self.context.model.adapter_row(request.adapters)
+        self.context.model.scale_rows(request.adapters, request.control_vectors)
 
     def add(self, text: Ticket) -> None:
         """Queues a text; its request must have passed `check`."""

@@ -86,7 +86,7 @@ class Architecture:
         """Computes logits [n_vocab, n_outputs], or embeddings [n_embd, n_outputs], from tokens."""
         x = self.embed(step, w)
         for il in range(step.config.n_layer):
-            x = self.block(step, w, il, x).named(f"l_out-{il}")
+            x = common.steered(step, il, self.block(step, w, il, x))
             if step.embd is not None and il < step.config.n_deepstack:
                 x = G.add(x, common.deepstack(step, il + 1))
         return self.logits(step, w, x)

@@ -225,6 +225,10 @@ LLM_OPTIONS: dict[str, Option] = {
         "LoRA adapters (GGUF files): a file, a list, or a mapping of names to files, each alone or "
         "as (file, scale).",
     ),
+    "control_vectors": Option(None, "Control vectors (GGUF files), given as adapters are."),
+    "control_vector_layers": Option(
+        None, "The first and the last layer that they steer; None: all."
+    ),
     "progress": Option(
         None,
         "Function that is called with (bytes done, all bytes) while weights are repacked or sent "
