@@ -13,6 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from tests.llm.adapter_files import matrices_of, pairs, write_adapter
 from tests.llm.test_engine import finish, request, side_by_side
 from tests.llm.test_llama_relatives import configure, keys_of, made_up
 from tests.llm.test_other_architectures import MODELS
@@ -83,8 +84,8 @@ def ask(llm: LLM, prompt: list[int], **options: Any) -> Answer:
     return text, list(llm.stats.logprobs)
 
 
-def ask_afresh(llm: LLM, prompt: list[int]) -> Answer:
-    return ask(llm, prompt, cache_prompt=False)
+def ask_afresh(llm: LLM, prompt: list[int], **options: Any) -> Answer:
+    return ask(llm, prompt, cache_prompt=False, **options)
 
 
 def counted(llm: LLM, prompt: list[int]) -> tuple[Answer, int]:
@@ -368,6 +369,28 @@ def test_a_displaced_text_of_attention_comes_back(tmp_path: Path) -> None:
         shorter = [*talks[0][:30], 5, 6]
         assert ask(llm, shorter) == ask_afresh(fresh, shorter)
         assert llm.stats.n_cached == 30
+
+
+def test_texts_go_on_with_the_same_adapters(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", metadata(**{"llama.context_length": 512}))
+    shapes = matrices_of(path)
+    files = {
+        name: write_adapter(tmp_path / f"{name}.gguf", pairs(i, 2, shapes))
+        for i, name in enumerate("ab")
+    }
+    fresh = opened(path, adapters=files, cache_ram=0)
+    prompt = words(130, 40)
+
+    def check(llm: LLM, chosen: Any, n_cached: int) -> None:
+        assert ask(llm, prompt, adapters=chosen) == ask_afresh(fresh, prompt, adapters=chosen)
+        assert llm.stats.n_cached == n_cached
+
+    with opened(path, adapters=files, cache_dir=tmp_path / "kept") as llm:
+        for chosen, n in (("a", 0), ("b", 0), (None, 0), ("a", 39), ("b", 39)):
+            check(llm, chosen, n)
+    with opened(path, adapters=files, cache_dir=tmp_path / "kept") as llm:
+        for chosen, n in (("b", 39), ({"b": 0.5}, 0), ([], 0), ("a", 39)):
+            check(llm, chosen, n)
 
 
 def test_small_windows_have_checkpoints(tmp_path: Path) -> None:

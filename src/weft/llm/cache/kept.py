@@ -150,7 +150,7 @@ def read_checkpoint(cache: KVCache, seq: int) -> Checkpoint:
         parts = [read_rows(t, cells).tobytes() for t in _leaves(cache, small=True)]
     if cache.states is not None:
         parts.append(cache.states.read(seq))
-    return Checkpoint(n, b"".join(parts))
+    return Checkpoint(n, parts[0] if len(parts) == 1 else b"".join(parts))
 
 
 def _put_checkpoint(cache: KVCache, seq: int, checkpoint: Checkpoint | None) -> None:
