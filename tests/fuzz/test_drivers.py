@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz import models, plans, samplers, states, templates
+from tests.fuzz import adapters, models, plans, samplers, states, templates
 
 DRIVERS = {
+    "adapters": (adapters.run, 25),
     "models": (models.run, 40),
     "plans": (plans.run, 15),
     "samplers": (samplers.run, 300),
