@@ -16,6 +16,7 @@ import numpy as np
 
 from weft.errors import FormatError, MissingFileError
 from weft.frontends.gguf import GGUFFile, open_gguf
+from weft.frontends.gguf.describe import CONTROL_VECTOR
 from weft.frontends.gguf.format import ROPE_HALVES
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.frontends.hf.config import Config
@@ -148,7 +149,7 @@ class _KnownConfig(Config):
 def _gguf(file: GGUFFile, architecture: str) -> Iterator[Found]:
     meta = file.metadata
     kind = meta["general.type"] if "general.type" in meta else "model"
-    if file.architecture == "controlvector":
+    if file.architecture == CONTROL_VECTOR:
         raise FormatError(
             "this is a control vector; give it as --control-vector (control_vectors=)"
         )

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from weft.errors import ArgumentError, FormatError, MissingFileError
 from weft.frontends.gguf import GGUFFile, open_gguf
+from weft.frontends.gguf.describe import CONTROL_VECTOR
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
 from weft.llm.scaled_files import ScaledFiles, ScaledSet, listed_files, made_leaf
@@ -28,7 +29,6 @@ from weft.records import dataclass
 __all__ = ["ControlVector", "ControlVectors", "open_control_vectors"]
 
 F32 = NDArray[np.float32]
-_ARCHITECTURE = "controlvector"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,12 +123,12 @@ def _layers(layers: Sequence[int] | None, n_layer: int) -> tuple[int, int]:
 
 def _directions(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[int, F32]]:
     """The layers and directions of a file that fits the model. Raises FormatError for others."""
-    if file.architecture != _ARCHITECTURE:
+    if file.architecture != CONTROL_VECTOR:
         kind = "an adapter; give it as --lora (adapters=)" if file.kind == "adapter" else (
             f"a file of the architecture {file.architecture or 'none'}"
         )  # fmt: skip
         raise FormatError(f"this is no control vector, but {kind}")
-    hint = file.metadata.get(f"{_ARCHITECTURE}.model_hint")
+    hint = file.metadata.get(f"{CONTROL_VECTOR}.model_hint")
     made_for = f" (it was made for {hint})" if isinstance(hint, str) and hint else ""
     for name, info in file.tensors.items():
         word, _, number = name.partition(".")

@@ -14,6 +14,7 @@ from weft import graph as G
 from weft.backends.memory import BufferType
 from weft.errors import ArgumentError, ContextError, FormatError
 from weft.frontends.gguf import GGUFFile
+from weft.frontends.gguf.describe import CONTROL_VECTOR, in_words
 from weft.frontends.gguf.format import ROPE_HALVES
 from weft.frontends.models import open_model
 from weft.graph import RopeMode
@@ -50,6 +51,7 @@ class Model:
         `control_vectors`, which act behind the layers `control_vector_layers` (first, last) only.
         Raises FormatError, which names the architecture, key or tensor at fault."""
         try:
+            _require_model(file)
             self.architecture: Architecture = find_architecture(file.architecture)
             config = read_config(file)
             self.config: ModelConfig = self.architecture.configure(config, Keys(file))
@@ -297,6 +299,14 @@ class Model:
         mode = self.architecture.rope_mode
         shifted = common.shift_keys(self.config, self.weights, cache, mode, shift, small)
         return G.Graph(*shifted) if shifted else None
+
+
+def _require_model(file: GGUFFile) -> None:
+    about = in_words(file)
+    if about:
+        steers = file.architecture == CONTROL_VECTOR
+        given = "--control-vector (control_vectors=)" if steers else "--lora (adapters=)"
+        raise FormatError(f"this is {about}; give the model, and this file as {given}")
 
 
 def _require_all(out: Tensor, leaves: list[Tensor]) -> None:
