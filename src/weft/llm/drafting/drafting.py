@@ -24,6 +24,9 @@ FEW = 2
 are new to it."""
 MANY = 32
 """With more tokens to read, a drafter reads them by itself first, where that pays."""
+FADES = 0.99
+"""By how much the known time of a drafter shrinks in each step without a draft, so that it is tried
+again; what that may cost is bounded by the credit."""
 GUESS = 0.02
 """The time that a drafter takes to read a token, in steps, as long as it is unknown."""
 
@@ -139,6 +142,8 @@ class Drafting:
             return None
         n = self.gain.length(chances, n_base, room)
         if not n:
+            for source in self._sources:  # a first time that was interrupted is forgotten
+                source.seconds *= FADES
             return None
         drafts: list[Sequence[int]] = []
         start = self.clock()
@@ -178,9 +183,15 @@ class Drafting:
         """Lets drafters read the beginning `tokens` of the text of sequence `seq`, where their
         drafts may pay. It is called as a prompt is read."""
         for source in self._sources:
-            if source.reader is not None and not source.failed and tokens:
-                self._followed.add(seq)
-                self._read(source, source.reader, seq, tokens)
+            if source.reader is None or source.failed or not tokens:
+                continue
+            self._followed.add(seq)
+            pays = self.gain.pays(source.all, source.seconds)
+            n = source.reader.unread(seq, tokens)
+            if pays or self.gain.may_lose(self._expected(source, n)):
+                seconds = self._read(source, seq, tokens)
+                if not pays:
+                    self.gain.lose(seconds, 1)
 
     def take(self, seq: int, start: int, states: NDArray[np.float32]) -> None:
         """Hands on what the model computed of tokens; see `StateReader.take`."""
@@ -225,7 +236,7 @@ class Drafting:
             try:
                 which, most = source.drafter.look(text.seq, text.tokens)
                 odds = source.odds[which]
-                start = self._start(source, text) if most >= self.least else 0.0
+                start = self._start(source, odds, text) if most >= self.least else 0.0
             except Exception as error:
                 self._give_up(source, error)
                 continue
@@ -236,51 +247,42 @@ class Drafting:
             return found[0]
         return max(found, key=lambda pair: self.gain.rate(pair[1]), default=(best, chance))
 
-    def _start(self, source: _Source, text: Wanted) -> float:
+    def _start(self, source: _Source, odds: Odds, text: Wanted) -> float:
         """The seconds that a drafter must read before it can propose anything, besides the last
-        tokens. If they are many, it reads them now, where that may pay."""
+        tokens. If they are many, it reads them now, where that may pay and there is credit."""
         if source.reader is None:
             return 0.0
         n = source.reader.unread(text.seq, text.tokens)
-        if n > MANY:
-            self._read(source, source.reader, text.seq, text.tokens[:-1])
-            n = source.reader.unread(text.seq, text.tokens)
-        return max(n - FEW, 0) * (source.reading or self.gain.steps(GUESS))
+        if n > MANY and self.gain.pays(odds, source.seconds):
+            if self.gain.may_lose(self._expected(source, n)):
+                seconds = self._read(source, text.seq, text.tokens[:-1])
+                self._aside += seconds
+                self.gain.lose(seconds, 1)
+                n = source.reader.unread(text.seq, text.tokens)
+        return self._expected(source, max(n - FEW, 0))
 
-    def _read(self, source: _Source, reader: Reader, seq: int, tokens: Sequence[int]) -> None:
-        """Lets a drafter read a text, if drafts of it pay as far as is known, or if there is credit
-        to try it again."""
+    def _expected(self, source: _Source, n: int) -> float:
+        """The seconds that a drafter needs to read `n` tokens, as far as is known."""
+        return n * (source.reading or self.gain.steps(GUESS))
+
+    def _read(self, source: _Source, seq: int, tokens: Sequence[int]) -> float:
+        """Lets a drafter read a text; returns the seconds that it took."""
+        assert source.reader is not None
         start = self.clock()
         try:
-            n = reader.unread(seq, tokens)
-            expected = n * (source.reading or self.gain.steps(GUESS))
-            if not n or not (self._pays(source) or self.gain.may_lose(expected)):
-                return
-            reader.read(seq, tokens)
+            n = source.reader.unread(seq, tokens)
+            source.reader.read(seq, tokens)
         except Exception as error:
             self._give_up(source, error)
-            return
+            return 0.0
         seconds = self.clock() - start
-        self._aside += seconds
-        if not self._pays(source):
-            self.gain.lose(seconds, 1)
-        source.reading += (0.25 if source.reading else 1.0) * (seconds / n - source.reading)
-
-    def _pays(self, source: _Source) -> bool:
-        """True if a drafter's proposals pay, as far as is known."""
-        return self.gain.pays(source.all, source.seconds)
+        if n:
+            source.reading += (0.25 if source.reading else 1.0) * (seconds / n - source.reading)
+        return seconds
 
     def _ask(self, source: _Source, text: Wanted, n: int) -> Sequence[int]:
         if source.reader is not None and source.reader.unread(text.seq, text.tokens) > FEW:
-            start = self.clock()
-            try:
-                n_read = source.reader.unread(text.seq, text.tokens[:-1])
-                source.reader.read(text.seq, text.tokens[:-1])
-            except Exception as error:
-                self._give_up(source, error)
-                return ()
-            each = (self.clock() - start) / max(n_read, 1)
-            source.reading += (0.25 if source.reading else 1.0) * (each - source.reading)
+            self._read(source, text.seq, text.tokens[:-1])
         start = self.clock()
         try:
             draft = [int(id_) for id_ in source.drafter.propose(text.seq, text.tokens, n)][:n]

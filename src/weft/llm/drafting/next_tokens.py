@@ -65,7 +65,7 @@ class NextTokens:
     beginning another text has computed lacks that beginning, unless the layer has read it, too."""
 
     name = "layer that drafts"
-    trust: Sequence[float] = (0.4, 0.65, 0.8)
+    trust: Sequence[float] = (0.6, 0.8, 0.9)
 
     def __init__(self, context: Context, n_seqs: int, p_min: float = 0.0) -> None:
         """`context` is that of the layer, with the option `states`; see `SecondModel`."""

@@ -20,7 +20,7 @@ class SecondModel:
     right, a part, or all."""
 
     name = "draft model"
-    trust: Sequence[float] = (0.4, 0.6, 0.75)
+    trust: Sequence[float] = (0.6, 0.8, 0.9)
 
     def __init__(self, context: Context, n_seqs: int, p_min: float = 0.0) -> None:
         """`context` is that of the model that drafts, for the sequences of `n_seqs` texts (see
