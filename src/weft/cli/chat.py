@@ -13,7 +13,7 @@ import typer
 
 from weft.cli.console import LoadProgress, errors, say
 from weft.cli.conversation import Conversation
-from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, draft_options
+from weft.cli.draft_options import draft_flags
 from weft.cli.loading import loads_model_with
 from weft.cli.mistakes import show_error
 from weft.cli.model_file import ModelFile
@@ -23,7 +23,7 @@ from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_file, read_line
 from weft.errors import ChatError, ContextError, TokenizerError
 from weft.llm import LLM, SamplingParams
-from weft.llm.drafting.options import MOST
+from weft.llm.drafting.options import DraftOptions
 from weft.llm.generate_options import GenerateOptions
 from weft.llm.sampling.constraint import check_constraint
 
@@ -34,6 +34,7 @@ QUOTES = '"""'
 
 @prefix_flags
 @sampling_flags
+@draft_flags
 @loads_model_with(unused=UNUSED_BY_WRITERS)
 def chat(
     model: ModelFile,
@@ -71,10 +72,7 @@ def chat(
     mmproj: MmProj = None,
     image: Images = None,
     weight_type: WeightType = None,
-    spec_type: SpecType = "ngram",
-    draft_max: DraftMax = MOST,
-    draft_min: DraftMin = 0,
-    speculative_config: SpecConfig = None,
+    drafts: DraftOptions | None,
     template: Annotated[
         str | None,
         typer.Option(
@@ -96,7 +94,6 @@ def chat(
     if text is not None and prompt is not None:
         raise ContextError("give the message as an argument or with -p, not both")
     check_constraint(sampling)
-    drafts = draft_options(spec_type, draft_max, draft_min, speculative_config)
     source = None if template is None else _template(template)
     with LoadProgress() as progress:
         llm = LLM(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.console import LoadProgress, PromptProgress, say, text_out
-from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, draft_options
+from weft.cli.draft_options import draft_flags
 from weft.cli.dump import TensorDump
 from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
@@ -23,7 +23,7 @@ from weft.cli.unused_options import Conversation, Interactive, require_text_only
 from weft.errors import ContextError
 from weft.llm import LLM, SamplingParams, Stats
 from weft.llm.cache.prefix_options import PrefixOptions
-from weft.llm.drafting.options import MOST
+from weft.llm.drafting.options import DraftOptions
 from weft.llm.prompts import Prompt
 from weft.llm.sampling.constraint import check_constraint
 
@@ -32,6 +32,7 @@ __all__ = ["run"]
 
 @prefix_flags
 @sampling_flags
+@draft_flags
 @loads_model_with(unused=UNUSED_BY_WRITERS)
 def run(
     model: ModelFile,
@@ -65,10 +66,7 @@ def run(
     mmproj: MmProj = None,
     image: Images = None,
     weight_type: WeightType = None,
-    spec_type: SpecType = "ngram",
-    draft_max: DraftMax = MOST,
-    draft_min: DraftMin = 0,
-    speculative_config: SpecConfig = None,
+    drafts: DraftOptions | None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
     ] = False,
@@ -117,7 +115,6 @@ def run(
     if escape:
         start = unescaped(start)
     check_constraint(sampling)
-    drafts = draft_options(spec_type, draft_max, draft_min, speculative_config)
     dump = TensorDump(dump_tensors) if dump_tensors is not None else None
     with LoadProgress() as progress:
         shifts = context_shift and n_predict != -2
@@ -208,6 +205,9 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
 def _show_plan(path: Path, llm: LLM, verbose: bool) -> None:
     for line in plan_lines(path, llm.context, codes=verbose):
         say(line)
+    for name, context in llm.draft_contexts.items():
+        for line in plan_lines(context.model.file.path, context, label=f"{name}: "):
+            say(line)
 
 
 def _show_speed(stats: Stats) -> None:

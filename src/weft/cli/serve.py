@@ -13,7 +13,7 @@ import typer
 
 from weft.cli.adapter_options import LoraLater, LoraModules, with_modules
 from weft.cli.console import LoadProgress, say
-from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, draft_options
+from weft.cli.draft_options import draft_flags
 from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import MmProj, WeightType, parse_count
@@ -21,7 +21,7 @@ from weft.cli.plan_lines import plan_lines, prefixes_line
 from weft.cli.prefix_flags import prefix_flags, without_kept
 from weft.cli.unused_options import UNUSED_BY_SERVE, ServeNoEffect
 from weft.errors import WeftError
-from weft.llm.drafting.options import MOST
+from weft.llm.drafting.options import DraftOptions
 from weft.llm.engine.pace import DELAY
 
 __all__ = ["serve"]
@@ -48,6 +48,7 @@ class LogLevel(StrEnum):
 
 
 @prefix_flags
+@draft_flags
 @loads_model_with(
     instead={"ctx_size": AllTexts, "no_effect": ServeNoEffect},
     unused=without_kept(UNUSED_BY_SERVE),
@@ -106,10 +107,8 @@ def serve(
     lora_modules: LoraModules = None,
     lora_later: LoraLater = False,
     weight_type: WeightType = None,
-    spec_type: SpecType = "ngram",
-    draft_max: DraftMax = MOST,
-    draft_min: DraftMin = 0,
-    speculative_config: SpecConfig = None,
+    *,
+    drafts: DraftOptions | None,
     prompt_delay: Annotated[
         float,
         typer.Option(help="Seconds that prompts of others may add to a step of running texts."),
@@ -145,7 +144,6 @@ def serve(
         log_level="error" if quiet else "debug" if verbose else log_level.value, **kept,
     )  # fmt: skip
     load["adapters"] = with_modules(load["adapters"], lora_modules)
-    drafts = draft_options(spec_type, draft_max, draft_min, speculative_config)
     with api.take_address(options) as address:  # fails early, before a large model is loaded
         with LoadProgress() as progress:
             service = api.Service(
@@ -178,6 +176,8 @@ def service_lines(path: Path, service: Any) -> Iterator[str]:
     """Describes a loaded model: its size, devices and memory, with warnings."""
     if service.engine_or_none is not None:
         yield from plan_lines(path, service.engine_or_none.context)
+        for name, context in service.draft_contexts.items():
+            yield from plan_lines(context.model.file.path, context, label=f"{name}: ")
         if service.template.is_fallback:
             yield (
                 f"warning: {path.name} has no chat template; chats are written as ChatML, which "

@@ -23,7 +23,7 @@ from weft.lazy import imported_when_used
 
 if TYPE_CHECKING:
     from weft.llm.adapter_files import AdapterFiles
-    from weft.llm.adapters import Adapter, Adapters, Chosen
+    from weft.llm.adapters import Adapter, Adapters
     from weft.llm.cache.kv_cache import KVCache
     from weft.llm.chat.template import ChatTemplate, Message
     from weft.llm.compute.batch import Batch, Outputs
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         RopeScaling,
         Temperature,
     )
+    from weft.llm.control_vectors import ControlVector, ControlVectors
     from weft.llm.drafting.options import DraftOptions
     from weft.llm.engine.growth import FinishReason
     from weft.llm.engine.prefixes import PrefixUse
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from weft.llm.planning.regime import Regime
     from weft.llm.prompts import Prompt
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
+    from weft.llm.scaled_files import Chosen, ScaledFiles, ScaledSet
     from weft.llm.tokenizers.tokenizer import StreamDecoder, Tokenizer
     from weft.llm.tokenizers.vocab import Vocab
     from weft.llm.vision.sight import Sight
@@ -66,6 +68,8 @@ __all__ = [
     "ChatTemplate",
     "Chosen",
     "Context",
+    "ControlVector",
+    "ControlVectors",
     "DraftOptions",
     "FinishReason",
     "GenerateOptions",
@@ -90,6 +94,8 @@ __all__ = [
     "RopeScaling",
     "Sampler",
     "SamplingParams",
+    "ScaledFiles",
+    "ScaledSet",
     "Sight",
     "Stats",
     "StreamDecoder",
@@ -104,7 +110,7 @@ __all__ = [
 
 _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
-    "weft.llm.adapters": ("Adapter", "Adapters", "Chosen"),
+    "weft.llm.adapters": ("Adapter", "Adapters"),
     "weft.llm.cache.kv_cache": ("KVCache",),
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),
@@ -116,6 +122,7 @@ _HOMES = {
         "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig",
         "RopeConfig", "RopeScaling", "Temperature",
     ),
+    "weft.llm.control_vectors": ("ControlVector", "ControlVectors"),
     "weft.llm.drafting.options": ("DraftOptions",),
     "weft.llm.engine.growth": ("FinishReason",),
     "weft.llm.engine.prefixes": ("PrefixUse",),
@@ -126,6 +133,7 @@ _HOMES = {
     "weft.llm.planning.regime": ("Regime",),
     "weft.llm.prompts": ("Prompt",),
     "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),
+    "weft.llm.scaled_files": ("Chosen", "ScaledFiles", "ScaledSet"),
     "weft.llm.tokenizers.tokenizer": ("StreamDecoder", "Tokenizer"),
     "weft.llm.tokenizers.vocab": ("Vocab",),
     "weft.llm.vision.sight": ("Sight",),

@@ -32,7 +32,9 @@ from weft.llm.compute.lengths import require_shifts, warn_of_length
 from weft.llm.compute.perplexity import Perplexity, chunks_at_once, score_chunks
 from weft.llm.compute.rerank import Ranked, best_first, pair_ids, rank_pairs, require_ranks
 from weft.llm.config import Pooling
-from weft.llm.drafting.options import DraftOptions, make_drafting, rows_needed
+from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
+from weft.llm.drafting.drafting import Drafting
+from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.engine.growth import FinishReason, Stats
 from weft.llm.engine.prefixes import PrefixUse
 from weft.llm.engine.shared_writer import SharedWriter
@@ -42,6 +44,7 @@ from weft.llm.model import Model
 from weft.llm.planning.explain import html_of, memory_lines, placement_lines
 from weft.llm.planning.options import LLM_OPTIONS, LLMArguments, PlanArguments
 from weft.llm.prompts import Prompt, is_list, prompt_ids, require_fits
+from weft.llm.scaled_files import ScaledFiles
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.vision.messages import mark_images
 from weft.llm.vision.sight import Sight
@@ -63,6 +66,7 @@ class _Loaded:
     context: Context
     writing: SharedWriter
     side: ExtraContexts
+    drafting: Drafting | None
 
 
 class LLM:
@@ -88,6 +92,8 @@ class LLM:
         chat_template: str | ChatTemplate | None = None,
         mmproj: str | os.PathLike[str] | None = None,
         adapters: AdapterFiles | None = None,
+        control_vectors: ScaledFiles | None = None,
+        control_vector_layers: Sequence[int] | None = None,
         progress: Progress | None = None,
         eval_callback: TensorCallback | None = None,
         repack_later: bool = False,
@@ -98,11 +104,14 @@ class LLM:
         and used in place, or repacked for the kernels. `type`, such as `q4_K_M`, quantizes matrices
         in memory.
 
-        `drafting` guesses tokens and checks several at once, which makes repetitive texts faster
-        and changes none of them (see `weft.llm.drafting`); None: it does not.
+        `drafting` guesses tokens and checks several at once, which makes repetitive texts faster,
+        and others with a model or layers that draft (`DraftOptions`). It changes none of them
+        (see `weft.llm.drafting`); None: it does not.
 
         `adapters` are GGUF files of LoRA adapters: one, a list, or a mapping of names to files,
         each alone or as (file, scale). Texts use all, unless `generate` names those of the text.
+        So it is with `control_vectors`, which steer the layers `control_vector_layers`, (first,
+        last) or None for all.
 
         `mmproj` is the GGUF file of the model's tower, for images in messages (see `chat`).
 
@@ -116,7 +125,8 @@ class LLM:
         options = cast("PlanArguments", others)
         file = open_model(local_path(path), type, progress=progress)
         tower = None if mmproj is None else Tower(mmproj)
-        model = Model(file, adapters)
+        model = Model(file, adapters, control_vectors, control_vector_layers)
+        drafts = open_drafts(model, drafting)
         tokenizer = Tokenizer.from_gguf(file)
         if n_ctx is None and options.get("plan") is None:
             n_ctx = min(model.config.n_ctx_train, DEFAULT_N_CTX)
@@ -131,6 +141,10 @@ class LLM:
             if options.get("plan") is None:
                 rows = rows_needed(options.get("n_seq_max") or 1, drafting)
                 options.setdefault("n_outputs", rows)
+            if drafting is not None and n_ctx is not None:
+                n_seqs = options.get("n_seq_max") or 1
+                options["beside"] = drafts.plans(n_ctx, n_seqs, drafting)
+                options["states"] = drafting.layers
         context = Context(
             model, n_ctx, progress=progress, eval_callback=eval_callback,
             repack_later=repack_later, **options,
@@ -142,9 +156,10 @@ class LLM:
         self._n_keep = n_keep
         self._chat_template = chat_template
         self._warned = False
-        drafts = make_drafting(model.config.n_vocab, drafting)
-        writing = SharedWriter(context, tokenizer, drafts, prefixes)
-        loaded = _Loaded(model, tokenizer, context, writing, ExtraContexts(context, side))
+        drafters = make_drafting(context, drafting, drafts, progress)
+        writing = SharedWriter(context, tokenizer, drafters, prefixes)
+        beside = ExtraContexts(context, side)
+        loaded = _Loaded(model, tokenizer, context, writing, beside, drafters)
         self._loaded: _Loaded | None = loaded
         self._sight = None if tower is None else Sight(tower, context, tokenizer)
         self._last_stats = writing.stats
@@ -183,6 +198,9 @@ class LLM:
         tower = [] if self._sight is None else [self._sight.about()]
         kept = self._open().writing.prefixes.options
         memory = memory_lines(context.plan, context.memory.scratch, kept)
+        for name, own in self.draft_contexts.items():
+            memory += ["", f"{name} {own.model.file.path.name}"]
+            memory += memory_lines(own.plan, own.memory.scratch)
         return "\n".join([*lines, "", *memory, *tower])
 
     def __repr__(self) -> str:
@@ -212,6 +230,13 @@ class LLM:
     def context(self) -> Context:
         """The context that computes. Raises ContextError after `close`."""
         return self._open().context
+
+    @property
+    def draft_contexts(self) -> dict[str, Context]:
+        """The contexts of models that draft, by what they are; empty without such models. Raises
+        ContextError after `close`."""
+        drafting = self._open().drafting
+        return {} if drafting is None else contexts_of(drafting)
 
     @property
     def stats(self) -> Stats:

@@ -24,6 +24,11 @@ def read_config_json(folder: Path) -> dict[str, Any]:
     """config.json of `folder`. Raises FormatError if there is none or it is not an object."""
     path = folder / "config.json"
     if not path.is_file():
+        if (folder / "adapter_config.json").is_file():
+            raise FormatError(
+                f"{folder}: an adapter of PEFT, no model; give the model, and this folder as "
+                "--lora (adapters=)"
+            )
         raise FormatError(
             f"{folder}: a folder without config.json; give a .gguf file, or a folder with "
             "config.json and model.safetensors"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
@@ -235,11 +236,17 @@ def in_order(c: Config, name: str, values: Values) -> Values:
     stem = name.rpartition(".")[0]
     if not stem.endswith(("q_proj", "k_proj")):
         return values
-    n = c.n_head if stem.endswith("q_proj") else c.n_head_kv
-    d = values.shape[0] // n
+    rows = adjacent_rows(c, stem.endswith("q_proj"), values.shape[0])
+    return values.through(lambda x: x[rows])
+
+
+def adjacent_rows(c: Config, queries: bool, n_rows: int) -> NDArray[np.intp]:
+    """For each row of queries or keys, in the order in which adjacent pairs rotate, its number in
+    the order in which halves do."""
+    n = c.n_head if queries else c.n_head_kv
+    d = n_rows // n
     half = int(d * c.main_rope.get("partial_rotary_factor", 1.0)) // 2
     order = np.concatenate(
         [np.arange(2 * half).reshape(2, half).T.reshape(-1), np.arange(2 * half, d)]
     )
-    rows = (np.arange(n)[:, None] * d + order).reshape(-1)
-    return values.through(lambda x: x[rows])
+    return (np.arange(n)[:, None] * d + order).reshape(-1)

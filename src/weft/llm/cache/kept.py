@@ -60,7 +60,7 @@ class KeptText:
     """A text that was computed in order, from its beginning on."""
 
     key: bytes
-    """Tells the adapters that it was computed with from others."""
+    """Tells the adapters and control vectors that it was computed with from others."""
     tokens: Tokens
     rows: tuple[NDArray[np.uint8], ...]
     """For each leaf of keys or values that has a row for every token, [n, bytes]."""

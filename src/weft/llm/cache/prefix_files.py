@@ -4,7 +4,7 @@ A file has a text with its rows and checkpoints:
 
     magic        8 bytes   "weft-px\0"
     length       u32       bytes of the header
-    header       JSON      version, maker, adapters, n_tokens, checkpoints (their lengths in tokens)
+    header       JSON      version, maker, made_with, n_tokens, checkpoints (their lengths)
     tokens       i32 [n_tokens]
     rows         for each leaf of keys or values that has a row for every token, [n_tokens, bytes]
     checkpoints  the bytes of each, in the order of the header
@@ -80,7 +80,7 @@ class Stored:
     """A text in the folder, without its rows."""
 
     path: Path
-    adapters: str
+    made_with: str
     tokens: Tokens
     checkpoints: tuple[int, ...]
     """The lengths in tokens to which the text can go back."""
@@ -108,8 +108,8 @@ class PrefixFiles:
         except OSError as error:
             raise ContextError(f"cache_dir {str(folder)!r}: {error.strerror or error}") from None
 
-    def texts(self, adapters: str) -> list[Stored]:
-        """The texts that were computed with these adapters."""
+    def texts(self, made_with: str) -> list[Stored]:
+        """The texts that were computed with these adapters and control vectors."""
         prefix, names = self._layout.maker[:16], set()
         with self._lock:
             for entry in self._entries():
@@ -120,7 +120,7 @@ class PrefixFiles:
                     self._known[entry.name] = self._look_at(Path(entry.path))
             for name in self._known.keys() - names:
                 del self._known[name]
-            return [s for s in self._known.values() if s is not None and s.adapters == adapters]
+            return [s for s in self._known.values() if s is not None and s.made_with == made_with]
 
     def read(self, stored: Stored, key: bytes) -> tuple[KeptText, list[Checkpoint]] | None:
         """Reads a text with its checkpoints; None, with a warning, if it is damaged or gone. `key`
@@ -154,14 +154,14 @@ class PrefixFiles:
         self.n_read += 1
         return KeptText(key, tokens, tuple(rows)), checkpoints
 
-    def write_soon(self, text: KeptText, checkpoints: Sequence[Checkpoint], adapters: str) -> None:
+    def write_soon(self, text: KeptText, checkpoints: Sequence[Checkpoint], made_with: str) -> None:
         """Does `write` in a thread of its own. Waits while several texts are to be written."""
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, "weft-prefixes")
         self._pending = [one for one in self._pending if not one.done()]
         if len(self._pending) >= _PENDING:
             self._pending.pop(0).result()
-        self._pending.append(self._writer.submit(self.write, text, checkpoints, adapters))
+        self._pending.append(self._writer.submit(self.write, text, checkpoints, made_with))
 
     def close(self) -> None:
         """Waits until all texts are written."""
@@ -170,32 +170,32 @@ class PrefixFiles:
             self._writer = None
         self._pending.clear()
 
-    def write(self, text: KeptText, checkpoints: Sequence[Checkpoint], adapters: str) -> None:
+    def write(self, text: KeptText, checkpoints: Sequence[Checkpoint], made_with: str) -> None:
         """Writes a text, in place of those of which it has nearly all, and removes the files used
         longest ago until all have room. A failure is a warning, as nothing depends on the file."""
         try:
             with locked(self.folder / ".lock", _WAIT):
-                self._write(text, checkpoints, adapters)
+                self._write(text, checkpoints, made_with)
         except (OSError, FormatError) as error:
             warnings.warn(f"cache_dir {str(self.folder)!r}: {error}", RuntimeWarning, stacklevel=2)
 
-    def _write(self, text: KeptText, checkpoints: Sequence[Checkpoint], adapters: str) -> None:
+    def _write(self, text: KeptText, checkpoints: Sequence[Checkpoint], made_with: str) -> None:
         tokens = text.tokens.astype("<i4").tobytes()
         lengths = [checkpoint.n for checkpoint in checkpoints]
         header = {
             "version": VERSION,
             "maker": self._layout.maker,
-            "adapters": adapters,
+            "made_with": made_with,
             "n_tokens": len(text.tokens),
             "checkpoints": lengths,
         }
         head = json.dumps(header).encode()
         size = len(MAGIC) + _LENGTH.size + len(head) + len(tokens) + _DIGEST
         size += sum(rows.nbytes for rows in text.rows) + sum(c.nbytes for c in checkpoints)
-        path = self.folder / self._name(text.tokens, adapters)
+        path = self.folder / self._name(text.tokens, made_with)
         if size > self.most_bytes:
             return
-        for other in self.texts(adapters):
+        for other in self.texts(made_with):
             n, m = len(other.tokens), len(text.tokens)
             is_known = m <= n and common_length(other.tokens, text.tokens) == m
             if is_known and set(lengths) <= set(other.checkpoints):
@@ -214,8 +214,8 @@ class PrefixFiles:
             self._known.pop(path.name, None)
         self.n_written += 1
 
-    def _name(self, tokens: Tokens, adapters: str) -> str:
-        digest = hashlib.sha256(adapters.encode() + b"\0" + tokens.astype("<i4").tobytes())
+    def _name(self, tokens: Tokens, made_with: str) -> str:
+        digest = hashlib.sha256(made_with.encode() + b"\0" + tokens.astype("<i4").tobytes())
         return f"{self._layout.maker[:16]}-{digest.hexdigest()[:32]}{SUFFIX}"
 
     def _make_room(self, size: int, name: str) -> None:
@@ -251,15 +251,15 @@ class PrefixFiles:
                 header, at = self._header(head, size)
                 file.seek(at)
                 tokens = np.frombuffer(file.read(4 * header["n_tokens"]), "<i4").astype(np.int32)
-            adapters = str(header["adapters"])
-            if path.name != self._name(tokens, adapters):
+            made_with = str(header["made_with"])
+            if path.name != self._name(tokens, made_with):
                 raise FormatError("its tokens are not those of its name")
         except FileNotFoundError:
             return None
         except (OSError, FormatError) as error:
             self._refuse(path, error)
             return None
-        return Stored(path, adapters, tokens, tuple(header["checkpoints"]))
+        return Stored(path, made_with, tokens, tuple(header["checkpoints"]))
 
     def _header(self, data: bytes, size: int) -> tuple[dict[str, Any], int]:
         """The header of a file of `size` bytes, and where the tokens begin. Raises FormatError if

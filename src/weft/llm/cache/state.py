@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -47,10 +48,13 @@ _MAX_SERIAL = 1 << 62
 
 
 def save_state(
-    config: ModelConfig, cache: KVCache, seq: int | None = None, adapters: str = ""
+    config: ModelConfig,
+    cache: KVCache,
+    seq: int | None = None,
+    made_with: Mapping[str, str] | None = None,
 ) -> bytes:
     """Saves the cells of sequence `seq` (None: of all) with their keys, values and states.
-    `adapters` tells the adapters that they were computed with from others.
+    `made_with` tells the adapters and control vectors that they were computed with from others.
 
     Keys must have been rotated to their positions. Raises ContextError for an unknown sequence."""
     tables = [(cells, _saved_cells(cells, seq)) for cells in _tables(cache)]
@@ -58,7 +62,7 @@ def save_state(
     counts = {"n_cells": len(tables[0][1]), "n_window": 0, "n_seq": n_seq}
     if cache.window is not None:
         counts["n_window"] = len(tables[1][1])
-    text = json.dumps(_header(config, cache, adapters) | counts).encode()
+    text = json.dumps(_header(config, cache, made_with) | counts).encode()
     parts = [MAGIC, _LENGTH.pack(len(text)), text]
     for cells, at in tables:
         kept = cells.keep(at)
@@ -86,13 +90,17 @@ def _saved_cells(cells: Cells, seq: int | None) -> NDArray[np.int64]:
 
 
 def load_state(
-    config: ModelConfig, cache: KVCache, data: bytes, seq: int | None = None, adapters: str = ""
+    config: ModelConfig,
+    cache: KVCache,
+    data: bytes,
+    seq: int | None = None,
+    made_with: Mapping[str, str] | None = None,
 ) -> None:
     """Replaces the whole cache, or only sequence `seq`, by the cells that `data` holds.
 
     Raises FormatError for data that is damaged or that belongs to another model or other cache
     types, and ContextError if it does not fit. The cache is unchanged then."""
-    header, body = _checked(config, cache, data, adapters, whole=seq is None)
+    header, body = _checked(config, cache, data, made_with, whole=seq is None)
     n_seq = header["n_seq"]
     tables = _tables(cache)
     saved = [body.kept(n, n_seq) for n in _counts(cache, header)]
@@ -202,7 +210,12 @@ class _Body:
 
 
 def _checked(
-    config: ModelConfig, cache: KVCache, data: bytes, adapters: str, *, whole: bool
+    config: ModelConfig,
+    cache: KVCache,
+    data: bytes,
+    made_with: Mapping[str, str] | None,
+    *,
+    whole: bool,
 ) -> tuple[dict[str, Any], _Body]:
     """Splits `data` into header and body; raises FormatError if it is damaged or does not fit this
     model and cache."""
@@ -221,7 +234,7 @@ def _checked(
             f"the saved state has version {header.get('version')}, this weft reads {VERSION}; "
             "save it again"
         )
-    for key, mine in _header(config, cache, adapters).items():
+    for key, mine in _header(config, cache, made_with).items():
         if header.get(key) != mine:
             raise FormatError(
                 f"the saved state was made for another model or cache: its {key} is "
@@ -243,7 +256,9 @@ def _checked(
     return header, _Body(data, start + length)
 
 
-def _header(config: ModelConfig, cache: KVCache, adapters: str) -> dict[str, Any]:
+def _header(
+    config: ModelConfig, cache: KVCache, made_with: Mapping[str, str] | None
+) -> dict[str, Any]:
     """The part of the header that must be the same when the state is loaded."""
     return {
         "version": VERSION,
@@ -251,7 +266,7 @@ def _header(config: ModelConfig, cache: KVCache, adapters: str) -> dict[str, Any
         "type_k": cache.type_k.name,
         "type_v": cache.type_v.name,
         "small_window": cache.window is not None,
-        **({"adapters": adapters} if adapters else {}),
+        **(made_with or {}),
     }
 
 

@@ -201,7 +201,7 @@ class Prefixes:
         if not known:
             self.memory.add_text(text)
         if self.files is not None and int(tokens.max()) < self._context.model.config.n_vocab:
-            self.files.write_soon(text, at, self._adapters(key))
+            self.files.write_soon(text, at, self._made_with(key))
 
     def find(self, key: bytes, prompt: Tokens, more_than: int) -> tuple[Found | None, int]:
         """The text beside the cache that can give a prompt most of its tokens, if more than so
@@ -215,7 +215,7 @@ class Prefixes:
             n = (checkpoint.n if checkpoint else 0) if self.needed else same
             if n > more_than:
                 best = Found(n, text, None, checkpoint)
-        for stored in self.files.texts(self._adapters(key)) if self.files is not None else ():
+        for stored in self.files.texts(self._made_with(key)) if self.files is not None else ():
             n = common_length(stored.tokens, prompt)
             same = max(same, n)
             if self.needed:
@@ -257,15 +257,16 @@ class Prefixes:
             self.files.close()
 
     def _key(self, seq: int) -> bytes:
-        """Tells the adapters of a sequence from others; empty: there are none."""
-        rows = self.cache.adapters
-        return b"" if rows is None else rows[seq].tobytes()
+        """Tells the adapters and control vectors of a sequence from others; empty: no such."""
+        return self.cache.scale_key(seq)
 
-    def _adapters(self, key: bytes) -> str:
-        """Tells the adapters `key` from others in files; empty: there are none."""
-        adapters = self._context.model.adapters
-        rows = np.frombuffer(key, np.float32)
-        return "" if adapters is None else adapters.fingerprint(rows)
+    def _made_with(self, key: bytes) -> str:
+        """Tells the adapters and control vectors `key` from others in files; empty: there are
+        none."""
+        own, left = {}, np.frombuffer(key, np.float32)
+        for name, rows in self.cache.scales.items():
+            own[name], left = np.split(left, [rows.shape[1]])
+        return " ".join(self._context.model.scale_prints(own).values())
 
     def _follow(self) -> None:
         """Forgets everything if the context has changed to other devices, which round otherwise."""

@@ -7,9 +7,9 @@ from dataclasses import field
 from typing import Literal
 
 from weft.errors import ContextError
-from weft.llm.adapters import Chosen
 from weft.llm.engine.growth import Growth
 from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs
+from weft.llm.scaled_files import Chosen
 from weft.llm.tokenizers.stop_strings import StopAutomaton, StopStrings
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
@@ -55,6 +55,8 @@ class Request:
 
     adapters: Chosen | None = None
     """The adapters of the text; None: all, at the scales that they were given with."""
+    control_vectors: Chosen | None = None
+    """The control vectors of the text; None: all, at the scales that they were given with."""
 
     def __post_init__(self) -> None:
         if not self.prompt:

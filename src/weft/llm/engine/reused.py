@@ -21,7 +21,11 @@ def why_not_reused(request: Request, context: Context, n: int, same: int) -> str
     if config.n_encoder or not config.causal:
         return "each token sees those behind it, so the prompt is computed as a whole"
     if not same:
-        others = " and was computed with the same adapters" if context.model.adapters else ""
+        others = (
+            " and was computed with the same adapters and control vectors"
+            if context.cache.scales
+            else ""
+        )
         return f"no text that is kept begins like it{others}"
     what = "recurrent states" if context.cache.states is not None else "small sliding windows"
     at = f"the last one before that is at token {n}" if n else "there is none before that"

@@ -160,7 +160,7 @@ class Slots:
         self._n_free = 0
         text.promised = need
         prompt = self._context.beginning(text.request.prompt)
-        key = self._adapters(text)
+        key = self._scales(text)
         slot, n = self._begin(text, prompt, key)
         scores = text.request.prompt_logprobs is not None
         slot.stops = [] if scores else self._prefixes.stops(prompt, n)
@@ -215,10 +215,11 @@ class Slots:
         return slot, n
 
     def _empty(self, text: Ticket, slot: Slot | None = None) -> Slot:
-        """An idle slot without tokens, for a text with its adapters."""
+        """An idle slot without tokens, for a text with its adapters and control vectors."""
         slot = self._choose(None, 0) if slot is None else slot
         self.clear(slot)
         self._context.use_adapters(text.request.adapters, slot.seq)
+        self._context.use_control_vectors(text.request.control_vectors, slot.seq)
         return slot
 
     def note_stops(self, slots: Sequence[Slot]) -> None:
@@ -328,8 +329,10 @@ class Slots:
             text.promised += 1
         return True
 
-    def shift(self) -> None:
-        """Drops older tokens of texts with `n_keep` that have filled the context."""
+    def shift(self) -> list[tuple[Slot, int, int]]:
+        """Drops older tokens of texts with `n_keep` that have filled the context. Returns their
+        slots, with the first position and the number of the tokens that are gone."""
+        dropped = []
         for slot in self.running:
             assert slot.text is not None
             n_keep = slot.text.request.n_keep
@@ -338,28 +341,31 @@ class Slots:
                 del slot.tokens[n_keep : n_keep + n_dropped]
                 slot.n_done -= n_dropped
                 self._n_free = 0
+                dropped.append((slot, n_keep, n_dropped))
+        return dropped
 
     def cancelled(self) -> list[Slot]:
         """The slots whose texts have been cancelled."""
         return [slot for slot in self.running if slot.text is not None and slot.text.cancelled]
 
-    def _adapters(self, text: Ticket) -> bytes:
-        """Tells texts apart that may not share cells, because their adapters differ."""
-        row = self._context.model.adapter_row(text.request.adapters)
-        return b"" if row is None else row.tobytes()
+    def _scales(self, text: Ticket) -> bytes:
+        """Tells texts apart that may not share cells, because their adapters or control vectors
+        differ."""
+        request = text.request
+        rows = self._context.model.scale_rows(request.adapters, request.control_vectors)
+        return b"".join(row.tobytes() for row in rows.values())
 
     def _longest_prefix(self, prompt: list[int], key: bytes) -> Beginning:
-        """The longest prefix of the prompt that a sequence with the adapters `key` holds and can go
+        """The longest prefix of the prompt that a sequence with the scales `key` holds and can go
         on from, preferably an idle one. The last token does not count, because its logits are
         needed."""
-        rows = self.cache.adapters
         beginning = np.array(prompt[:-1], np.int64)
         checkpoints = self._prefixes.checkpoints(key, beginning.astype(np.int32))
         slots = [
             s
             for s in self.all
             if (s.text is None or self._shares_cells or checkpoints)
-            and (rows is None or rows[s.seq].tobytes() == key)
+            and self.cache.scale_key(s.seq) == key
         ]
         most_first = [(slot.may_share(beginning), slot) for slot in slots]
         most_first.sort(key=lambda pair: (pair[0], pair[1].text is None), reverse=True)

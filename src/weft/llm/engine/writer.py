@@ -105,7 +105,7 @@ class Writer:
         ids += request.sampling.logit_bias or ()
         if ids and not 0 <= min(ids) <= max(ids) < config.n_vocab:
             raise ContextError(f"token ids are 0..{config.n_vocab - 1}, got {min(ids)}..{max(ids)}")
-        self.context.model.adapter_row(request.adapters)
+        self.context.model.scale_rows(request.adapters, request.control_vectors)
 
     def add(self, text: Ticket) -> None:
         """Queues a text; its request must have passed `check`."""
@@ -117,8 +117,10 @@ class Writer:
         self._drop_cancelled()
         # ---- prompts in ----
         self._admit()
-        self._slots.shift()
+        dropped = self._slots.shift()
         if self._checking is not None:
+            for slot, at, n in dropped:
+                self._checking.dropped(slot, at, n)
             self._checking.prepare()
         batch = pack(self._slots.running, self.context.n_step, self.prompt_chunk)
         # ---- tokens out ----
@@ -135,6 +137,8 @@ class Writer:
             else:
                 ended = perf_counter()
                 self._hand_out(batch, rows)
+                if self._checking is not None and batch.prompts:
+                    self._checking.follow(batch)
             drawn = self.stats.generated_tokens - before
             seconds = perf_counter() - start
             self.stats.count_step(seconds, n_prompt, drawn)
@@ -181,9 +185,12 @@ class Writer:
 
     def _decode(self, batch: Batch) -> NDArray[np.float32]:
         self._slots.make_room(len(batch.tokens))
-        return self.context.decode(
+        rows = self.context.decode(
             batch.tokens, batch.positions, seqs=batch.seqs, outputs=batch.outputs
         )
+        if self._checking is not None:
+            self._checking.take(batch)
+        return rows
 
     def _hand_out(self, batch: Batch, rows: NDArray[np.float32]) -> None:
         for slot, n in batch.parts:
