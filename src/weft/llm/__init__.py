@@ -45,10 +45,11 @@ if TYPE_CHECKING:
     from weft.llm.control_vectors import ControlVector, ControlVectors
     from weft.llm.drafting.options import DraftOptions
     from weft.llm.engine.growth import FinishReason
+    from weft.llm.engine.prefixes import PrefixUse
     from weft.llm.generate_options import GenerateOptions
     from weft.llm.llm import LLM, Stats
     from weft.llm.model import Model
-    from weft.llm.planning.options import PlanArguments
+    from weft.llm.planning.options import LLMArguments, PlanArguments
     from weft.llm.planning.regime import Regime
     from weft.llm.prompts import Prompt
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
@@ -74,6 +75,7 @@ __all__ = [
     "GenerateOptions",
     "IndexerConfig",
     "KVCache",
+    "LLMArguments",
     "Message",
     "MlaConfig",
     "Model",
@@ -83,6 +85,7 @@ __all__ = [
     "Perplexity",
     "PlanArguments",
     "Pooling",
+    "PrefixUse",
     "Prompt",
     "Ranked",
     "RecurrentConfig",
@@ -122,10 +125,11 @@ _HOMES = {
     "weft.llm.control_vectors": ("ControlVector", "ControlVectors"),
     "weft.llm.drafting.options": ("DraftOptions",),
     "weft.llm.engine.growth": ("FinishReason",),
+    "weft.llm.engine.prefixes": ("PrefixUse",),
     "weft.llm.generate_options": ("GenerateOptions",),
     "weft.llm.llm": ("LLM", "Stats"),
     "weft.llm.model": ("Model",),
-    "weft.llm.planning.options": ("PlanArguments",),
+    "weft.llm.planning.options": ("LLMArguments", "PlanArguments"),
     "weft.llm.planning.regime": ("Regime",),
     "weft.llm.prompts": ("Prompt",),
     "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),

@@ -29,6 +29,7 @@ from weft.llm.config_keys import Keys, read_config
 from weft.llm.control_vectors import ControlVectors, open_control_vectors
 from weft.llm.hub import local_path
 from weft.llm.models import Architecture, common, find_architecture
+from weft.llm.models.next_layer import NextLayer, next_config, next_layer, next_weights
 from weft.llm.models.step import Step
 from weft.llm.scaled_files import Chosen, ScaledFiles
 from weft.llm.weights import Weights, load_weights
@@ -102,6 +103,23 @@ class Model:
         """False for a model that computes embeddings or scores only."""
         return not self.architecture.embeds and self.config.pooling != "rank"
 
+    def next_layer(self) -> Model:
+        """The first layer that drafts, as a model of one layer; see `weft.llm.models.next_layer`.
+
+        Raises ContextError for a file without such layers, and FormatError for one whose layer
+        lacks tensors or has others."""
+        il, base = self.config.n_layer, self.architecture
+        if f"blk.{il}.nextn.eh_proj.weight" not in self.file.tensors:
+            raise ContextError(
+                f"{self.file.path} has no layers that draft (nextn_predict_layers with their "
+                "tensors); look tokens up (ngram), or give a second model that drafts"
+            )
+        other, layer = copy(self), next_layer(base)
+        other.architecture, other.adapters = layer, None
+        other.config = next_config(self.config, Keys(self.file))
+        other.weights = next_weights(self.file, other.config, il, layer)
+        return other
+
     def summary(self) -> str:
         """One line, such as `model.gguf: llama, 22 layers of 2048, 32000 tokens`."""
         c = self.config
@@ -157,6 +175,7 @@ class Model:
         embeddings: bool = False,
         rows_in: bool = False,
         together: Together | None = None,
+        states: bool = False,
     ) -> G.Graph:
         """Builds the graph for any batch up to `n_ubatch` tokens over any part of `cache`.
 
@@ -176,10 +195,12 @@ class Model:
             adapter_scales        f32 [n_tokens, rows of adapters], if there are adapters
             vector_scales         f32 [n_tokens, control vectors], if there are any
             state_in, state_out   i32 [n_seqs], for recurrent models
+            states_in             f32 [n_tokens, n_embd], for a layer that drafts
 
         The output is logits f32 [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd], from
         which logits are computed. With `together`, for recurrent models, n_tokens is n_seqs times
-        n_seq_tokens; without it all tokens belong to one sequence.
+        n_seq_tokens; without it all tokens belong to one sequence. With `states`, there is a second
+        output, states f32 [n_tokens, n_embd]: what the output projection reads of every token.
 
         With `rows_in`, an encoder reads embd i32 [n_tokens] and buckets [n_tokens, n_tokens] of one
         text, and writes what the decoder reads to the text's cells."""
@@ -225,7 +246,11 @@ class Model:
             types=G.input("types", (n_tokens,), "i32") if typed else None,
             buckets=G.input("buckets", (n_tokens, width), "i32") if relative else None,
             cross_mask=G.input("cross_mask", (n_tokens, n_kv), "f16") if crossed else None,
+            states=[] if states else None,
         )
+        if isinstance(self.architecture, NextLayer):
+            wide = G.input("states_in", (n_tokens, self.config.n_embd), "f32")
+            step = replace(step, states_in=wide)
         if self.config.recurrent is not None:
             slots = G.input("state_in", (n_seqs,), "i32"), G.input("state_out", (n_seqs,), "i32")
             step = replace(step, slots=slots, n_seqs=n_seqs)
@@ -244,7 +269,8 @@ class Model:
             rows = f"{EMBEDDINGS}.lora_b"  # not of images
             _require_all(out, [leaf for leaf in leaves if not (rows_in and leaf.name == rows)])
         if not embeddings:
-            return G.Graph(out.as_output("logits"), *step.writes)
+            more = [t.as_output("states") for t in step.states or ()]
+            return G.Graph(out.as_output("logits"), *more, *step.writes)
         return G.Graph(_find(out, "result_norm").as_output("embeddings"), *step.writes)
 
     def build_behind(self, n_rows: int, *, scores: bool) -> G.Graph:

@@ -20,7 +20,9 @@ from weft.frontends.models import open_model
 from weft.llm import AdapterFiles, Context, Model, ScaledFiles, Sight, Tokenizer, Tower
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.embed import MOST, sequences_for
-from weft.llm.drafting.options import DraftOptions, make_drafting, rows_needed
+from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
+from weft.llm.drafting.drafting import Drafting
+from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.engine import Engine
 from weft.serve.adapters import ServedAdapters, ServedVectors
 from weft.serve.embedder import Embedder
@@ -85,6 +87,7 @@ class Service:
         n_ctx = options.parallel * longest if n_ctx is None else n_ctx
         n_ubatch = min(512, n_ctx) if n_ubatch is None else n_ubatch
         self._engine: Engine | None = None
+        self._drafting: Drafting | None = None
         self._embedder: Embedder | None = None
         self._lock = asyncio.Lock()
         writes = config.causal and config.pooling in ("none", "last")
@@ -99,17 +102,24 @@ class Service:
             if context.get("plan") is None and not self._embedder.context.fell_back:
                 context["devices"] = self._embedder.context.devices_beside()
         if writes:
+            drafts = open_drafts(model, drafting)
+            if drafting is not None:
+                context["beside"] = drafts.plans(n_ctx, options.parallel, drafting)
+                context["states"] = drafting.layers
+            writing = Context(
+                model, n_ctx, n_ubatch=max(n_ubatch, options.parallel),
+                n_outputs=max(rows_needed(options.parallel, drafting), SCORED_AT_ONCE),
+                n_seq_max=options.parallel, **context,
+            )  # fmt: skip
+            self._drafting = make_drafting(writing, drafting, drafts, context.get("progress"))
             self._engine = Engine(
-                Context(
-                    model, n_ctx, n_ubatch=max(n_ubatch, options.parallel),
-                    n_outputs=max(rows_needed(options.parallel, drafting), SCORED_AT_ONCE),
-                    n_seq_max=options.parallel, **context,
-                ),
+                writing,
                 self.tokenizer,
                 max_queue=options.max_queue,
                 max_text=config.n_ctx_train,
-                drafting=make_drafting(config.n_vocab, drafting),
+                drafting=self._drafting,
                 prompt_delay=options.prompt_delay,
+                prefixes=options.prefixes(),
             )  # fmt: skip
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
         sight = None
@@ -140,6 +150,11 @@ class Service:
     def engine_or_none(self) -> Engine | None:
         """The engine, if there is one."""
         return self._engine
+
+    @property
+    def draft_contexts(self) -> dict[str, Context]:
+        """The contexts of models that draft, by what they are."""
+        return {} if self._drafting is None else contexts_of(self._drafting)
 
     @property
     def embedder_or_none(self) -> Embedder | None:

@@ -86,6 +86,10 @@ class KVCache(Cells):
         graph's input for them."""
         self._config = config
 
+    def scale_key(self, seq: int) -> bytes:
+        """The scales of a sequence, to tell it from those with which it may not share cells."""
+        return b"".join(rows[seq].tobytes() for rows in self.scales.values())
+
     def is_small(self, il: int) -> bool:
         """True if layer `il` has its rows in the cells of `window`."""
         return self.window is not None and self._config.is_windowed(il)

@@ -35,7 +35,7 @@ from weft.llm.cache.recurrent import state_bytes
 from weft.llm.cache.window import WindowCells
 from weft.llm.config import ModelConfig
 
-__all__ = ["load_state", "save_state"]
+__all__ = ["load_state", "row_tensors", "save_state", "take_cells"]
 
 MAGIC = b"weft-kv\0"
 VERSION = 2
@@ -71,7 +71,7 @@ def save_state(
         parts += [kept.serial.astype("<i8").tobytes(), members.astype(np.uint8).tobytes()]
     mixed = cache.mixed if seq is None else cache.mixed[[seq]]
     parts.append(mixed.astype(np.uint8).tobytes())
-    parts += [read_rows(t, tables[small][1]).tobytes() for t, small in _tensors(cache)]
+    parts += [read_rows(t, tables[small][1]).tobytes() for t, small in row_tensors(cache)]
     if cache.states is not None:
         parts += [cache.states.read(s) for s in (range(n_seq) if seq is None else [seq])]
     body = b"".join(parts)
@@ -117,8 +117,8 @@ def load_state(
         cache.clear()
     else:
         cache.seq_rm(seq)
-    taken = [_put(cells, kept, seq) for cells, kept in zip(tables, saved, strict=True)]
-    for t, small in _tensors(cache):
+    taken = [take_cells(cells, kept, seq) for cells, kept in zip(tables, saved, strict=True)]
+    for t, small in row_tensors(cache):
         row, n = t.dtype.row_bytes(row_width(t)), len(taken[small])
         write_rows(t, taken[small], body.take(np.uint8, n * row).reshape(n, row))
     n_loaded = min(n_seq, cache.n_seq_max) if seq is None else 1
@@ -161,7 +161,7 @@ def _require_room(cells: Cells, n: int, seq: int | None) -> None:
         raise ContextError(f"the state has {n} cells, there is room for {room}; make n_ctx larger")
 
 
-def _put(cells: Cells, kept: Kept, seq: int | None) -> NDArray[np.int64]:
+def take_cells(cells: Cells, kept: Kept, seq: int | None) -> NDArray[np.int64]:
     """Takes cells for the saved ones and fills their rows of the table; returns them."""
     n = len(kept.cells)
     if n == 0:
@@ -244,7 +244,7 @@ def _checked(
     if not all(isinstance(n, int) and n >= 0 for n in counts):
         raise FormatError("the saved state does not say how many cells it has; save it again")
     n_seq, tables = header["n_seq"], _counts(cache, header)
-    rows = sum(tables[small] * t.dtype.row_bytes(row_width(t)) for t, small in _tensors(cache))
+    rows = sum(tables[small] * t.dtype.row_bytes(row_width(t)) for t, small in row_tensors(cache))
     cells = sum(tables) * (16 + n_seq) + n_seq
     if start + length + cells + rows + n_seq * state_bytes(config) + _DIGEST != len(data):
         raise FormatError("the saved state has another size than its header says; save it again")
@@ -276,7 +276,7 @@ def _counts(cache: KVCache, header: dict[str, Any]) -> list[int]:
     return [n] if cache.window is None else [n, header["n_window"]]
 
 
-def _tensors(cache: KVCache) -> list[tuple[Tensor, int]]:
+def row_tensors(cache: KVCache) -> list[tuple[Tensor, int]]:
     """Each leaf with keys or values, with the index of its table in `_tables`."""
     return [
         (t, int(cache.is_small(il)))

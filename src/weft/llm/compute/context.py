@@ -110,6 +110,9 @@ class Context(Sequences):
         if model.config.n_encoder:
             self.input_rows = InputRows(model.config.n_vocab, 1, 8 * self.n_ctx)
         self._eval: TensorCallback | None = None
+        self.states: NDArray[np.float32] | None = None
+        """With the option `states`, what the output projection read of each token of the last call,
+        [n, n_embd], in their order."""
         self._use(loaded)
         if eval_callback is not None:
             self.set_eval_callback(eval_callback)
@@ -282,12 +285,17 @@ class Context(Sequences):
         if self.cache.has_shift:
             self._graphs.rotate_keys()
         rows = np.empty((int(batch.outputs.sum()), self._width), np.float32)
+        keeps = self.plan.options.states
+        states = np.empty((len(batch) if keeps else 0, self.model.config.n_embd), np.float32)
         change = Change(self.cache, len(batch))
         try:
             for ubatch, logits in self._graphs.run_all(parts, change):
                 if logits is not None:
                     rows[ubatch.rows[ubatch.outputs]] = logits
+                if keeps:
+                    states[slice(None) if ubatch.at is None else ubatch.at] = self._graphs.states
             change.finish()
+            self.states = states if keeps else None
             return rows
         except BaseException:
             change.undo()
@@ -312,6 +320,8 @@ class Context(Sequences):
             cache.occupy_one(cell, position, seq, token)
             row = self._graphs.run_one(token, position, seq, cell, change.slots)
             change.finish()
+            if self._graphs.states is not None:
+                self.states = self._graphs.states.copy()
             return row
         except BaseException:
             change.undo()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.errors import ContextError
 from weft.execute import Session
 from weft.llm.cache.cells import Cells
 from weft.llm.cache.kv_cache import KVCache
@@ -44,7 +45,8 @@ class Inputs:
                 )
         self.takes_one = (
             "tokens" in views and "types" not in views and cache.window is None
-            and "buckets" not in views and len(self._writers) == len(self._masks)
+            and "buckets" not in views and "states_in" not in views
+            and len(self._writers) == len(self._masks)
         )  # fmt: skip
         """True if `write_one` can be used."""
         self._distances: Distances | None = None
@@ -85,6 +87,12 @@ class Inputs:
             views["embd"][: ubatch.tokens.size] = ubatch.tokens.reshape(-1)
         else:
             views["tokens"][:n] = ubatch.tokens
+        if "states_in" in views:
+            if ubatch.states is None:
+                raise ContextError(
+                    "a layer that drafts reads states beside tokens; give Batch.states"
+                )
+            views["states_in"][: ubatch.states.size] = ubatch.states.reshape(-1)
         if "cells" in views:
             views["cells"][:n] = places.cells
         if "window_cells" in views:

@@ -100,6 +100,9 @@ class Done:
     n_generated: int
     """Number of tokens drawn."""
     error: Exception | None = None
+    why_not_reused: str = ""
+    """Why no more tokens were in the cache; empty if those were all that an earlier text had in
+    common with the prompt."""
 
 
 Event = Read | Delta | Done
@@ -110,8 +113,10 @@ class Ticket:
 
     `on_event` is called by the thread that steps, so it must return quickly."""
 
-    __slots__ = ("after", "cancelled", "growth", "n_read", "n_reused", "n_told", "on_event",
-                 "promised", "prompt_done", "read", "request", "stops", "wake")  # fmt: skip
+    __slots__ = (
+        *("after", "cancelled", "growth", "n_read", "n_reused", "n_told", "on_event", "promised"),
+        *("prompt_done", "read", "request", "stops", "wake", "why_not_reused"),
+    )
 
     def __init__(
         self,
@@ -145,6 +150,8 @@ class Ticket:
         """Number of cells that the text may count on."""
         self.n_reused = 0
         """Number of tokens of the prompt that were in the cache at the start."""
+        self.why_not_reused = ""
+        """Why there were no more of these, as in `Done`."""
         self.n_read = 0
         """Number of tokens of the prompt that are in the cache now."""
         self.read: list[TokenLogprobs] = []
@@ -164,4 +171,5 @@ class Ticket:
     def done(self, reason: Reason, error: Exception | None = None) -> Done:
         """The event for the end of the text."""
         n_prompt = len(self.request.prompt)
-        return Done(reason, n_prompt, self.n_reused, self.growth.n_drawn, error)
+        drawn = self.growth.n_drawn
+        return Done(reason, n_prompt, self.n_reused, drawn, error, self.why_not_reused)

@@ -71,6 +71,12 @@ class Step:
     values: list[Tensor] = field(default_factory=list)
     """Values of the first layer that others mix in, [n_embd, n_tokens]."""
 
+    states_in: Tensor | None = None
+    """f32 [n_embd, n_tokens]: for a layer that drafts, the states of the model's last layer."""
+    states: list[Tensor] | None = None
+    """Takes what the output projection reads, [n_embd, n_tokens], of every token; None: it is
+    computed of the tokens whose logits are wanted."""
+
     chosen: list[Tensor] = field(default_factory=list)
     """Masks of the positions that layers have chosen, f16 [n_kv, n_tokens] each."""
 

@@ -117,6 +117,7 @@ class Request:
                 embeddings=options.embeddings,
                 rows_in=rows_in,
                 together=together,
+                states=options.states,
             )
 
         sizes = self.together if n_tokens else None
