@@ -120,7 +120,7 @@ class _Sums:
         for name, values in tensors:
             added = values
             if name in self.pairs:
-                added = values.through(lambda x, name=name: self.added(name, np.array(x)))
+                added = values.through(self._adding(name))
             made.append((name, added))
             if name == EMBEDDINGS and self._splits:
                 made.append((OUTPUT, values))
@@ -142,6 +142,9 @@ class _Sums:
 
         nbytes = info.n_elements * 4
         return replace(info, dtype=find_dtype("f32"), offset=-1, nbytes=nbytes, _make=make)
+
+    def _adding(self, name: str) -> Callable[[F32], F32]:
+        return lambda w: self.added(name, np.array(w))
 
     def added(self, name: str, w: F32) -> F32:
         """W [..., n_out, n_in] with the sums, computed in its place."""

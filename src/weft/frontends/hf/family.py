@@ -249,4 +249,5 @@ def adjacent_rows(c: Config, queries: bool, n_rows: int) -> NDArray[np.intp]:
     order = np.concatenate(
         [np.arange(2 * half).reshape(2, half).T.reshape(-1), np.arange(2 * half, d)]
     )
-    return (np.arange(n)[:, None] * d + order).reshape(-1)
+    rows: NDArray[np.intp] = (np.arange(n)[:, None] * d + order).reshape(-1)
+    return rows
