@@ -264,8 +264,8 @@ class ModelConfig:
     sliding_window: int = 0
     """Number of positions that a sliding-window layer sees; 0: not stated."""
     windowed: tuple[bool, ...] = ()
-    """For each layer, whether it sees only the sliding window; empty: none does. The architecture's
-    `configure` sets it."""
+    """For each layer, whether it sees only the sliding window; empty: none does. It is what the
+    file says, unless the architecture's `configure` sets it."""
     chunked: bool = False
     """True if a window is the chunk of positions that a token is in: it sees no earlier ones."""
     ropes: tuple[RopeConfig, ...] = ()

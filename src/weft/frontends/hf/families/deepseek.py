@@ -55,10 +55,23 @@ def _keys(c: Config) -> Pairs:
     if c.get("norm_topk_prob"):
         yield "expert_weights_norm", True
     yield "rope.dimension_count", rotated
+    _check_yarn(c)
     if c.rope.get("mscale_all_dim") is not None:
         yield "rope.scaling.yarn_log_multiplier", 0.1 * c.rope["mscale_all_dim"]
     if c.cls == "Glm4MoeLiteForCausalLM" and _n_draft(c):
         yield "nextn_predict_layers", _n_draft(c)
+
+
+def _check_yarn(c: Config) -> None:
+    """Files have one number for the magnitude of YaRN in scores and in rotated vectors. Raises
+    FormatError where it does not say both."""
+    rope = c.rope
+    if rope.get("rope_type") != "yarn" or c.cls == "DeepseekV2ForCausalLM":
+        return
+    both = rope.get("mscale"), rope.get("mscale_all_dim")
+    if rope.get("attention_factor") is not None or None in both or both[0] != both[1]:
+        raise c.bad("rope_scaling", "must have the same mscale and mscale_all_dim, and no "
+                    "attention_factor, beside yarn here")  # fmt: skip
 
 
 def _indexed(c: Config) -> Pairs:

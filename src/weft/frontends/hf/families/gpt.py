@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.family import Family, Named, never
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.values import Values
 
@@ -150,6 +150,7 @@ FAMILIES = {
         change=_transposed,
         outer={"wpe": "position_embd"},
         names=_GPT2_NAMES,
+        activation="gelu",
     ),
     "gptneox": Family(
         "gptneox",
@@ -161,6 +162,7 @@ FAMILIES = {
             "embed_out": "output",
             "final_layer_norm": "output_norm",
         },
+        activation="gelu",
     ),
     "bloom": Family(
         "bloom",
@@ -168,6 +170,7 @@ FAMILIES = {
         change=_heads_apart,
         names=_BLOOM_NAMES,
         outer={"word_embeddings_layernorm": "token_embd_norm"},
+        activation="gelu",
     ),
     "mpt": Family(
         "mpt",
@@ -184,6 +187,7 @@ FAMILIES = {
             "ffn.down_proj": "ffn_down",
             "ffn.act": "ffn.act",
         },
+        activation="gelu",
     ),
     "falcon": Family(
         "falcon",
@@ -194,12 +198,14 @@ FAMILIES = {
             "ln_mlp": "attn_norm",
             "ln_attn": "attn_norm_2",
         },
+        activation="gelu",
     ),
     "starcoder": Family(
         "starcoder",
         common=_starcoder_keys,
         outer={"wpe": "position_embd"},
         names=_GPT2_NAMES,
+        activation="gelu",
     ),
     "starcoder2": Family(
         "starcoder2",
@@ -208,5 +214,7 @@ FAMILIES = {
             "mlp.c_fc": "ffn_up",
             "mlp.c_proj": "ffn_down",
         },
+        windows=never,
+        activation="gelu",
     ),
 }

@@ -383,6 +383,7 @@ _NEMOTRON_H = Family(
     change=_nemotron_change,
     vocab=_nemotron_vocab,
     adjacent=True,
+    activation="relu2",
 )
 _GRANITE = Family(
     "granitehybrid",

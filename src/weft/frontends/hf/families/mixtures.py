@@ -7,11 +7,11 @@ import re
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.deepseek import MTP_NAMES, glm_moe_vocab
-from weft.frontends.hf.families.llama import llama3_factors
 from weft.frontends.hf.families.others import ernie_parts, ernie_vocab, exaone_keys
 from weft.frontends.hf.families.qwen import expert_keys, split_experts
 from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
+from weft.frontends.hf.rope import llama3_factors
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe
 

@@ -7,10 +7,10 @@ import numpy as np
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.deepseek import LATENT_NAMES
-from weft.frontends.hf.families.llama import ROTARY, llama3_factors
-from weft.frontends.hf.families.phi import long_factors
+from weft.frontends.hf.families.llama import ROTARY
 from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs
+from weft.frontends.hf.rope import llama3_factors, long_factors
 from weft.frontends.hf.sentencepiece import read_normalizer
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
@@ -233,6 +233,7 @@ FAMILIES = {
         "codeshell",
         common=_codeshell_keys,
         names=_GPT_LAYER | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+        activation="gelu",
     ),
     "deepseek": Family(
         "deepseek", _deepseek_keys, vocab=_pieces_or_bytes, defaults=ROTARY, adjacent=True
@@ -285,6 +286,7 @@ FAMILIES = {
         change=_refact_parts,
         names=_GPT_LAYER | {"attn.q": "attn_q", "mlp.c_proj": "ffn_down"},
         vocab=_refact_vocab,
+        activation="",
     ),
     "xverse": Family("xverse", _layout, vocab=_plain_pieces, defaults=ROTARY, adjacent=True),
 }

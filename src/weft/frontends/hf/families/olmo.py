@@ -37,5 +37,11 @@ FAMILIES = {
     "olmo3": Family(
         "olmo2", _keys2, names=_BEHIND, defaults={"rope_theta": 500000.0, "sliding_window": 4096}
     ),
-    "olmoe": Family("olmoe", _keys_moe, change=split_experts, defaults=_ROTARY),
+    "olmoe": Family(
+        "olmoe",
+        _keys_moe,
+        change=split_experts,
+        defaults=_ROTARY,
+        norm_topk=False,
+    ),
 }
