@@ -283,6 +283,8 @@ class ModelConfig:
     gated_heads: bool = False
     """True if the gate of attention, where there is one, has a number for each head, not for each
     element."""
+    value_scale: float = 0.0
+    """Factor of values in attention; 0: there is none."""
     attn_softcap: float = 0.0
     """Cap of attention scores s, which become cap * tanh(s / cap); 0: there is none."""
     final_softcap: float = 0.0

@@ -59,10 +59,12 @@ def _windows(family: Family, c: Config, keys: dict[str, object]) -> Iterator[tup
     usual = [family.windows(il) for il in range(c.n_layer)]
     window, flags = c.get("sliding_window"), usual
     kinds, period = c.get("layer_types"), c.get("sliding_window_pattern")
-    if not isinstance(window, int) or c.get("use_sliding_window") is False:
+    if not isinstance(window, int):
         flags = [False] * c.n_layer
     elif isinstance(kinds, list) and len(kinds) >= c.n_layer:
         flags = [kind == "sliding_attention" for kind in kinds[: c.n_layer]]
+    elif c.get("use_sliding_window") is False:
+        flags = [False] * c.n_layer
     elif isinstance(period, int) and period > 0:
         flags = [(il + 1) % period != 0 for il in range(c.n_layer)]
     elif not any(usual):  # all layers, or those behind the first
@@ -112,11 +114,16 @@ def rope_tensors(family: Family, c: Config, keys: dict[str, object]) -> list[tup
     Raises FormatError for a kind of scaling that the architecture has not."""
     tensors = list(family.extra(c))
     kind = str(c.main_rope.get("rope_type") or "").lower()
-    if kind in _PLAIN or (kind == keys.get("rope.scaling.type") and kind in ("linear", "yarn")):
+    written = keys.get("rope.scaling.type") or "none"
+    if kind in _PLAIN or (kind == written and kind in ("linear", "yarn")):
         return tensors
     if any(name.startswith("=rope_f") for name, _ in tensors):
         return tensors
-    one = "attention.sliding_window" not in keys and not c.rope_of("sliding_attention")
+    one = (
+        written in ("none", "longrope")
+        and "attention.sliding_window" not in keys
+        and not c.rope_of("sliding_attention")
+    )
     if one and kind == "llama3":
         return tensors + list(llama3_factors(c, rotated_elements(c, keys)))
     if one and kind in ("su", "longrope"):

@@ -75,8 +75,8 @@ def _without_biases(c: Config, name: str, values: Values) -> Named:
 
 
 def tied(c: Config, name: str, values: Values) -> Named:
-    """Leaves out the output, which is the embedding."""
-    if name != "lm_head.weight":
+    """Leaves out the output where it is the embedding."""
+    if name != "lm_head.weight" or not c.get("tie_word_embeddings", True):
         yield name, values
 
 

@@ -13,7 +13,15 @@ from weft.frontends.hf.values import Values
 __all__ = ["FAMILIES"]
 
 
+def _require(c: Config, **values: bool) -> None:
+    """Raises FormatError for a setting, False or True, that files have no key for."""
+    for key, value in values.items():
+        if bool(c.get(key, value)) is not value:
+            raise c.bad(key, f"is {c[key]}, which weft does not know here")
+
+
 def _gpt2_keys(c: Config) -> Pairs:
+    _require(c, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
     width = c.n_embd
     yield "block_count", c.n_layer
     yield "context_length", c.first("n_ctx", "n_positions")
@@ -25,6 +33,7 @@ def _gpt2_keys(c: Config) -> Pairs:
 
 
 def _starcoder_keys(c: Config) -> Pairs:
+    _require(c, scale_attn_weights=True, multi_query=True)
     yield "context_length", c["n_positions"]
     yield "embedding_length", c.n_embd
     yield "feed_forward_length", 4 * c.n_embd
@@ -66,6 +75,7 @@ def _heads_apart(c: Config, name: str, values: Values) -> Named:
 
 
 def _bloom_keys(c: Config) -> Pairs:
+    _require(c, apply_residual_connection_post_layernorm=False)
     width = c.n_embd
     yield "context_length", c.get("seq_length", width)
     yield "embedding_length", width
@@ -94,6 +104,7 @@ def _mpt_keys(c: Config) -> Pairs:
 
 
 def _falcon_keys(c: Config) -> Pairs:
+    _require(c, alibi=False)
     yield "context_length", 2048  # not in config.json
     yield "tensor_data_layout", "jploski"
     yield "embedding_length", c.n_embd

@@ -14,7 +14,7 @@ from weft.frontends.hf.safetensors import open_shards
 from weft.frontends.hf.values import Values, stored_values
 from weft.frontends.hf.vocab import llama, sentencepiece
 
-__all__ = ["FAMILIES", "ROTARY", "granite_keys", "granite_parts", "llama_keys"]
+__all__ = ["DERIVED", "FAMILIES", "ROTARY", "granite_keys", "granite_parts", "llama_keys"]
 
 ROTARY = {"rope_theta": 10000.0}
 DERIVED = {**ROTARY, "head_dim": 0}
@@ -149,6 +149,7 @@ FAMILIES = {
     "llama": Family(
         "llama", llama_keys, extra=llama3_factors, vocab=llama, defaults=DERIVED, adjacent=True
     ),
+    "internlm3": Family("llama", llama_keys, vocab=sentencepiece, defaults=DERIVED, adjacent=True),
     "mistral": Family(
         "llama",
         llama_keys,

@@ -196,6 +196,9 @@ def _bailing_keys(c: Config) -> Pairs:
 
 
 def _minicpm3_keys(c: Config) -> Pairs:
+    for key, value in (("scale_emb", 12), ("scale_depth", 1.4), ("dim_model_base", 256)):
+        if c.get(key, value) != value:  # files have no keys for them
+            raise c.bad(key, f"is {c[key]}, and weft knows only {value}")
     yield "general.file_type", None
     yield "context_length", c["max_position_embeddings"]
     yield "embedding_length", c.n_embd

@@ -26,6 +26,8 @@ def _keys2(c: Config) -> Pairs:
 
 
 def _keys_moe(c: Config) -> Pairs:
+    if c.get("clip_qkv") is not None:  # files have no key for it
+        raise c.bad("clip_qkv", f"is {c['clip_qkv']}, which weft does not know here")
     yield "attention.layer_norm_rms_epsilon", 1e-5
 
 

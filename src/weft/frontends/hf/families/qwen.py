@@ -102,6 +102,14 @@ def _qwen3_change(c: Config, name: str, values: Values) -> Named:
     yield name, values
 
 
+def _qwen3moe_keys(c: Config) -> Pairs:
+    yield from expert_keys(c)
+    window = c.get("sliding_window")
+    if c["use_sliding_window"] and window:  # in all layers
+        yield "attention.sliding_window", window
+        yield "attention.sliding_window_pattern", [True] * c.n_layer
+
+
 _ROTARY = {"rope_theta": 10000.0, "use_sliding_window": False}
 
 FAMILIES = {
@@ -134,10 +142,9 @@ FAMILIES = {
     ),
     "qwen3moe": Family(
         "qwen3moe",
-        expert_keys,
+        _qwen3moe_keys,
         change=split_experts,
         defaults=_ROTARY,
-        windows=never,
         norm_topk=True,
     ),
 }
