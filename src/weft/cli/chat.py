@@ -17,7 +17,15 @@ from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, dra
 from weft.cli.loading import loads_model
 from weft.cli.mistakes import show_error
 from weft.cli.model_file import ModelFile
-from weft.cli.options import ContextShift, Images, Keep, MmProj, WeightType, most_tokens
+from weft.cli.options import (
+    ContextShift,
+    Images,
+    Keep,
+    MmProj,
+    Sounds,
+    WeightType,
+    most_tokens,
+)
 from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_file, read_line
 from weft.errors import ChatError, ContextError, TokenizerError
@@ -67,6 +75,7 @@ def chat(
     keep: Keep = 0,
     mmproj: MmProj = None,
     image: Images = None,
+    audio: Sounds = None,
     weight_type: WeightType = None,
     spec_type: SpecType = "ngram",
     draft_max: DraftMax = MOST,
@@ -117,6 +126,8 @@ def chat(
     talk = Conversation(llm, system, options, single=single_turn)
     for path in image or ():
         talk.take(f"/image {path}")
+    for path in audio or ():
+        talk.take(f"/audio {path}")
     first = text if prompt is None else prompt
     if first is not None:
         talk.ask(first)

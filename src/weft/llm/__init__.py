@@ -10,7 +10,9 @@ planning/      arguments of a caller to the plan of a context, and whether it fi
 compute/       tokens to logits: `Context`, batches, ubatches, graphs
 sampling/      logits to a token
 chat/          messages to the text that a model was trained on
-vision/        images to rows of a model's width, and prompts with them
+senses/        towers beside a context, and prompts with images and sounds
+vision/        images to rows of a model's width
+audio/         sounds to rows of a model's width
 answers/       splits answers into content, reasoning and tool calls
 engine/        the writer of texts, one or many, and the thread that serves many
 hub.py         finds and downloads the files of `hf:` names
@@ -24,6 +26,8 @@ from weft.lazy import imported_when_used
 if TYPE_CHECKING:
     from weft.llm.adapter_files import AdapterFiles
     from weft.llm.adapters import Adapter, Adapters, Chosen
+    from weft.llm.audio.hearing import Hearing
+    from weft.llm.audio.tower import SoundTower
     from weft.llm.cache.kv_cache import KVCache
     from weft.llm.chat.template import ChatTemplate, Message
     from weft.llm.compute.batch import Batch, Outputs
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
     from weft.llm.planning.regime import Regime
     from weft.llm.prompts import Prompt
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
+    from weft.llm.senses.senses import Senses
     from weft.llm.tokenizers.tokenizer import StreamDecoder, Tokenizer
     from weft.llm.tokenizers.vocab import Vocab
     from weft.llm.vision.sight import Sight
@@ -68,6 +73,7 @@ __all__ = [
     "DraftOptions",
     "FinishReason",
     "GenerateOptions",
+    "Hearing",
     "IndexerConfig",
     "KVCache",
     "Message",
@@ -87,7 +93,9 @@ __all__ = [
     "RopeScaling",
     "Sampler",
     "SamplingParams",
+    "Senses",
     "Sight",
+    "SoundTower",
     "Stats",
     "StreamDecoder",
     "Temperature",
@@ -102,6 +110,8 @@ __all__ = [
 _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
     "weft.llm.adapters": ("Adapter", "Adapters", "Chosen"),
+    "weft.llm.audio.hearing": ("Hearing",),
+    "weft.llm.audio.tower": ("SoundTower",),
     "weft.llm.cache.kv_cache": ("KVCache",),
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),
@@ -122,6 +132,7 @@ _HOMES = {
     "weft.llm.planning.regime": ("Regime",),
     "weft.llm.prompts": ("Prompt",),
     "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),
+    "weft.llm.senses.senses": ("Senses",),
     "weft.llm.tokenizers.tokenizer": ("StreamDecoder", "Tokenizer"),
     "weft.llm.tokenizers.vocab": ("Vocab",),
     "weft.llm.vision.sight": ("Sight",),

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.frontends.models import open_model
-from weft.llm import AdapterFiles, Context, Model, Sight, Tokenizer, Tower
+from weft.llm import AdapterFiles, Context, Model, Senses, Tokenizer
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.drafting.options import DraftOptions, make_drafting, rows_needed
 from weft.llm.engine import Engine
+from weft.llm.senses.senses import open_towers
 from weft.serve.adapters import ServedAdapters
 from weft.serve.embedder import Embedder
 from weft.serve.errors import ApiError
@@ -61,14 +62,15 @@ class Service:
     ) -> None:
         """Opens a model; `type`, such as `q4_K_M`, quantizes it in memory. With `embeddings` it
         computes embeddings too, with a second context; a model that writes no text always does.
-        `n_ctx` is the number of cells that all texts share. `mmproj` is the file of a tower for
-        images. `adapters` are those of LoRA; without `apply_adapters` their scales are 0 at first.
+        `n_ctx` is the number of cells that all texts share. `mmproj` is the file of towers for
+        images and sound. `adapters` are those of LoRA; without `apply_adapters` their scales are 0
+        at first.
         `drafting` says how tokens are guessed (None: not at all); answers are the same.
         `context` has further arguments of `Context`.
 
         Raises the errors of `Model.open`, `Context` and `Tokenizer.from_gguf`."""
         file = open_model(path, type, progress=context.get("progress"))
-        tower = None if mmproj is None else Tower(mmproj)
+        towers = None if mmproj is None else open_towers(mmproj)
         model = Model(file, adapters)
         self.adapters = ServedAdapters(model.adapters, apply_adapters)
         config = model.config
@@ -108,14 +110,16 @@ class Service:
                 prompt_delay=options.prompt_delay,
             )  # fmt: skip
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
-        sight = None
-        if tower is not None:
+        senses = None
+        if towers is not None:
             if self._engine is None:
-                raise ContextError(f"{self.model_id} writes no text about images; leave out mmproj")
-            sight = Sight(tower, self._engine.context, self.tokenizer)
+                raise ContextError(
+                    f"{self.model_id} writes no text about images or sound; leave out mmproj"
+                )
+            senses = Senses(towers, self._engine.context, self.tokenizer)
         self.prompts = Prompts(
             self.tokenizer, self.template, options,
-            self._engine.max_text if self._engine else 0, self.adapters, sight,
+            self._engine.max_text if self._engine else 0, self.adapters, senses,
         )  # fmt: skip
 
     def name_for(self, model: str | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from weft import graph as G
 from weft.graph.size import Size
@@ -15,6 +16,7 @@ from weft.llm.weights import Row, Weights, maybe, need
 
 __all__ = [
     "ACT",
+    "BlockConfig",
     "attention",
     "block_rows",
     "embed_patches",
@@ -52,9 +54,27 @@ def embed_patches(c: TowerConfig, w: Weights, patches: Tensor) -> Tensor:
     return G.add(x, w["v.patch_embd.bias"]) if "v.patch_embd.bias" in w else x
 
 
-def block_rows(c: TowerConfig, il: int, *, bias: bool = True) -> Iterator[Row]:
-    """The weights of one block with LayerNorm and a feed-forward layer of two matrices."""
-    at = f"v.blk.{il}"
+class BlockConfig(Protocol):
+    """What blocks need to know of a tower for images or sound."""
+
+    @property
+    def n_embd(self) -> int: ...
+    @property
+    def n_ff(self) -> int: ...
+    @property
+    def n_head(self) -> int: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def act(self) -> str: ...
+    @property
+    def swapped(self) -> bool: ...
+
+
+def block_rows(c: BlockConfig, il: int, *, bias: bool = True, at: str = "v") -> Iterator[Row]:
+    """The weights of one block with LayerNorm and a feed-forward layer of two matrices; `at` is "a"
+    in a tower for sound."""
+    at = f"{at}.blk.{il}"
     for name in ("ln1", "ln2"):
         yield need(f"{at}.{name}.weight", c.n_embd)
         yield need(f"{at}.{name}.bias", c.n_embd)
@@ -69,19 +89,19 @@ def block_rows(c: TowerConfig, il: int, *, bias: bool = True) -> Iterator[Row]:
     yield maybe(f"{at}.{down}.bias", c.n_embd)
 
 
-def _up_down(c: TowerConfig) -> tuple[str, str]:
+def _up_down(c: BlockConfig) -> tuple[str, str]:
     """The names of a feed-forward layer's matrices; old converters had them the other way."""
     return ("ffn_down", "ffn_up") if c.swapped else ("ffn_up", "ffn_down")
 
 
-def layer_norm(c: TowerConfig, w: Weights, name: str, x: Tensor) -> Tensor:
+def layer_norm(c: BlockConfig, w: Weights, name: str, x: Tensor) -> Tensor:
     """LayerNorm with weight and bias."""
     y = G.mul(G.norm(x, c.eps), w[f"{name}.weight"])
     return G.add(y, w[f"{name}.bias"]) if f"{name}.bias" in w else y
 
 
 def attention(
-    c: TowerConfig, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
+    c: BlockConfig, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
 ) -> Tensor:
     """Attention of all rows to all, or where `mask` f16 [n, n] is 0; q, k and v are [d, n_head, n].
     Returns [d n_head, n]."""
@@ -92,18 +112,28 @@ def attention(
     return G.reshape(out, c.n_embd, n)
 
 
-def encode(c: TowerConfig, w: Weights, x: Tensor, n_layer: int, first: int = 0) -> Tensor:
-    """The blocks from `first` to before `n_layer` over rows x [n_embd, n]."""
+def encode(
+    c: BlockConfig,
+    w: Weights,
+    x: Tensor,
+    n_layer: int,
+    first: int = 0,
+    *,
+    at: str = "v",
+    mask: Tensor | None = None,
+) -> Tensor:
+    """The blocks from `first` to before `n_layer` over rows x [n_embd, n]; `at` is that of
+    `block_rows`, `mask` that of `attention`."""
     d, n = c.n_embd // c.n_head, x.ne[1]
     up, down = _up_down(c)
     for il in range(first, n_layer):
-        layer = Weights(dict(w), f"v.blk.{il}.")
+        layer = Weights(dict(w), f"{at}.blk.{il}.")
         y = layer_norm(c, layer, "ln1", x)
         q, k, v = (
             G.reshape(common.linear(layer, f"attn_{name}", y), d, c.n_head, n) for name in "qkv"
         )
-        x = G.add(x, common.linear(layer, "attn_out", attention(c, q, k, v)))
+        x = G.add(x, common.linear(layer, "attn_out", attention(c, q, k, v, mask)))
         y = common.linear(layer, up, layer_norm(c, layer, "ln2", x))
         x = G.add(x, common.linear(layer, down, ACT[c.act](y)))
-        x = x.named(f"v.l_out-{il}")
+        x = x.named(f"{at}.l_out-{il}")
     return x

@@ -7,6 +7,7 @@ import numpy as np
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.llm.config_keys import Keys
+from weft.llm.senses.tower import projector_of
 from weft.records import dataclass
 
 __all__ = ["TowerConfig", "read_tower_config"]
@@ -62,15 +63,8 @@ class TowerConfig:
 
 def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     """Reads the keys `clip.*`; `merge` is what `clip.vision.projector.scale_factor` is if the file
-    does not say. Raises FormatError for a file without a tower for images, and for a wrong key."""
-    if file.architecture != "clip":
-        raise FormatError(
-            f"{file.path}: a {file.architecture} model is no tower for images (mmproj); it belongs "
-            "before mmproj, as the model"
-        )
+    does not say. Raises FormatError for a wrong key."""
     keys = Keys(file)
-    if not keys.flag("has_vision_encoder", False):
-        raise FormatError(f"{file.path}: this mmproj file has no tower for images")
     size = keys.count("vision.image_size", most=1 << 16)
     patch = keys.count("vision.patch_size", most=size)
     n_embd, n_head = (
@@ -82,7 +76,7 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     n_layer = keys.count("vision.block_count", most=1 << 10)
     act = "gelu" if keys.flag("use_gelu", False) else "gelu_quick"
     return TowerConfig(
-        projector=projector_of(file),
+        projector=projector_of(file, "vision"),
         n_embd=n_embd,
         n_ff=_width(file, keys),
         n_layer=n_layer,
@@ -127,7 +121,7 @@ def _swapped(file: GGUFFile, n_embd: int) -> bool:
 
 def _n_out(file: GGUFFile, keys: Keys) -> int:
     """The width of rows; files of LLaVA have that of CLIP in the metadata."""
-    if projector_of(file) == "mlp":
+    if projector_of(file, "vision") == "mlp":
         for name in ("mm.2.weight", "mm.0.weight"):
             if name in file.tensors:
                 return file.tensors[name].ne[1]
@@ -147,16 +141,6 @@ def _layers(file: GGUFFile, n_layer: int) -> tuple[int, ...]:
     if not layers or min(layers) < 0 or max(layers) > n_layer:
         raise FormatError(f"{file.path}: {key} must have numbers from 0 to {n_layer}")
     return layers
-
-
-def projector_of(file: GGUFFile) -> str:
-    """The kind of projector of the tower for images."""
-    for key in ("clip.vision.projector_type", "clip.projector_type"):
-        if key in file.metadata:
-            return file.get_str(key)
-    if "clip.has_llava_projector" in file.metadata:
-        return "mlp"
-    raise FormatError(f"{file.path}: there is no clip.projector_type; convert the model again")
 
 
 def _colours(file: GGUFFile, name: str) -> tuple[float, ...]:
