@@ -66,6 +66,10 @@ def convert(
     name: Annotated[
         str | None, typer.Option("--model-name", metavar="NAME", help="The name of the model.")
     ] = None,
+    mmproj: Annotated[
+        bool,
+        typer.Option("--mmproj", help="Write the towers for images and sound, not the text model."),
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every tensor.")] = False,
 ) -> None:  # fmt: skip
     """Write a Hugging Face folder as a GGUF file, with the bytes of llama.cpp's converter."""
@@ -73,6 +77,8 @@ def convert(
     if not source.is_dir():
         what = "no folder; weft quantize takes GGUF files" if source.exists() else "not there"
         raise usage_error(f"{source} is {what}")
+    if mmproj and kind not in OUTPUT_TYPES:
+        raise usage_error(f"--type {to} does not go with --mmproj; use {', '.join(OUTPUT_TYPES)}")
     if kind not in OUTPUT_TYPES:
         _quantized(source, target, to, max_bytes or max_tensors)
         return
@@ -88,7 +94,7 @@ def convert(
 
     tensors = convert_folder(
         source, target, kind, name=name, max_bytes=max_bytes, max_tensors=max_tensors,
-        progress=show,
+        mmproj=mmproj, progress=show,
     )  # fmt: skip
     _say(target, len(tensors), sum(t.nbytes for t in tensors))
 

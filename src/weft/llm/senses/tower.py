@@ -9,7 +9,8 @@ from typing import ClassVar, TypeVar
 
 from weft import graph as G
 from weft.errors import FormatError
-from weft.frontends.gguf import GGUFFile, open_gguf
+from weft.frontends.gguf import GGUFFile
+from weft.frontends.models import open_mmproj as open_towers_at
 from weft.llm.config_keys import Keys
 from weft.llm.hub import local_path
 from weft.llm.weights import Row, Weights, load_weights
@@ -41,9 +42,9 @@ class AnyTower(ABC):
 
 
 def open_mmproj(path: str | os.PathLike[str] | GGUFFile) -> GGUFFile:
-    """Opens the file at `path`. Raises FormatError for one that is missing or damaged, and for a
-    model."""
-    file = path if isinstance(path, GGUFFile) else open_gguf(local_path(path))
+    """Opens the file or folder at `path`. Raises FormatError for one that is missing or damaged,
+    and for a model."""
+    file = path if isinstance(path, GGUFFile) else open_towers_at(local_path(path))
     if file.architecture != "clip":
         raise FormatError(
             f"{file.path}: a {file.architecture} model is no tower for images or sound (mmproj); "

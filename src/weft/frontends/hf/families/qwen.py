@@ -103,9 +103,15 @@ def _qwen3_change(c: Config, name: str, values: Values) -> Named:
 
 
 _ROTARY = {"rope_theta": 10000.0}
+_AUDIO_DEFAULTS = {
+    **_ROTARY, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 32, "intermediate_size": 22016, "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+}  # fmt: skip
 
 FAMILIES = {
     "qwen2": Family("qwen2", pooling_keys, vocab=_vocab, defaults=_ROTARY),
+    "qwen2audio": Family("qwen2", vocab=_vocab, defaults=_AUDIO_DEFAULTS),
     "qwen2moe": Family("qwen2moe", expert_keys, change=split_experts, defaults=_ROTARY),
     "qwen2vl": Family("qwen2vl", vocab=_vocab, defaults=_ROTARY),
     "qwen3vl": Family("qwen3vl", _vision_keys, vocab=_vocab, defaults={**_ROTARY, "head_dim": 128}),
