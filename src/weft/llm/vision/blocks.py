@@ -101,14 +101,19 @@ def layer_norm(c: BlockConfig, w: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def attention(
-    c: BlockConfig, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
+    c: BlockConfig,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    scale: float = 0.0,
 ) -> Tensor:
     """Attention of all rows to all, or where `mask` f16 [n, n] is 0; q, k and v are [d, n_head, n].
-    Returns [d n_head, n]."""
+    Scores are multiplied by `scale` (0: by 1 / sqrt(d)). Returns [d n_head, n]."""
     n: Size = q.ne[2]
     d = c.n_embd // c.n_head
     q, k, v = (G.permute(t, 0, 2, 1, 3) for t in (q, k, v))
-    out = G.flash_attn_ext(q, k, v, mask, scale=1 / math.sqrt(d))
+    out = G.flash_attn_ext(q, k, v, mask, scale=scale or 1 / math.sqrt(d))
     return G.reshape(out, c.n_embd, n)
 
 

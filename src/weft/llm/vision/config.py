@@ -46,6 +46,8 @@ class TowerConfig:
     """True if a file calls the first matrix of a feed-forward layer `ffn_down`."""
     tiles: bool = False
     """True if the tower sees an image in several tiles."""
+    n_positions: int = 0
+    """Learned positions along a side, where height and width have their own; 0: they have not."""
     least_pixels: int = 0
     most_pixels: int = 0
     """Of an image in its own proportions, if the file says; 0: it does not."""
@@ -94,9 +96,15 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         layers=_layers(file, n_layer),
         swapped=_swapped(file, n_embd),
         tiles="clip.vision.image_grid_pinpoints" in file.metadata,
+        n_positions=_positions(file),
         least_pixels=keys.count("vision.image_min_pixels", 0, least=0),
         most_pixels=keys.count("vision.image_max_pixels", 0, least=0),
     )
+
+
+def _positions(file: GGUFFile) -> int:
+    info = file.tensors.get("v.position_embd.weight")
+    return info.ne[1] if info is not None and info.ne[2] == 2 else 0
 
 
 def _deepstack(file: GGUFFile) -> tuple[int, ...]:

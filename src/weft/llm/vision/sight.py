@@ -30,7 +30,8 @@ class Sight(Sense):
         self.tower = tower
         self.before, self.after = tower.family.before, tower.family.after
         self.least = 1 if tower.family.lines else tower.n_rows
-        if tower.family.together and tower.n_rows > context.n_ubatch:
+        self._together = tower.family.together and context.model.config.rows_join != "none"
+        if self._together and tower.n_rows > context.n_ubatch:
             raise ContextError(
                 f"an image has {tower.n_rows} rows that are computed at once, but n_ubatch is "
                 f"{context.n_ubatch}; make n_ubatch (-ub) {tower.n_rows} or more"
@@ -58,7 +59,7 @@ class Sight(Sense):
             pixels = family.sized(c, pixels)
             width = pixels.shape[1] // (c.patch_size * c.merge) if family.lines else 0
             ids = self._context.input_rows.add(
-                key, self._rows(pixels), together=family.together, width=width
+                key, self._rows(pixels), together=self._together, width=width
             )
             return self._lined(ids, line)
 

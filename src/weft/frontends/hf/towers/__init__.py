@@ -19,7 +19,10 @@ from weft.frontends.hf.towers.family import TowerFamily, as_file
 
 __all__ = ["CLASSES", "open_tower_folder", "read_tower_folder"]
 
-_FILES = {"whisper": "VoxtralForConditionalGeneration Qwen2AudioForConditionalGeneration"}
+_FILES = {
+    "gemma4": "Gemma4ForConditionalGeneration",
+    "whisper": "VoxtralForConditionalGeneration Qwen2AudioForConditionalGeneration",
+}
 """The files of this folder, and the classes of transformers whose towers are in them."""
 
 CLASSES = {name: file for file, names in _FILES.items() for name in names.split()}

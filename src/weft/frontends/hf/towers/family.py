@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
@@ -14,7 +16,7 @@ from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary
 from weft.records import dataclass
 
-__all__ = ["TowerFamily", "as_file", "audio_keys", "part_of"]
+__all__ = ["TowerFamily", "as_file", "audio_keys", "part_of", "vision_keys"]
 
 _LAYER = re.compile(r"(.*\.(?:layers|blocks|layer))\.(\d+)\.(.+)")
 _KINDS = (".weight", ".bias")
@@ -95,6 +97,44 @@ def count_of(c: Config, part: str, *keys: str, default: int | None = None) -> in
     if type(value) is not int or not 1 <= value < 1 << 31:
         raise c.bad(f"{part}.{keys[0]}", f"is {value!r}, and must be an integer of 1 or more")
     return value
+
+
+def vision_keys(
+    c: Config,
+    projector: str,
+    *,
+    image_size: int = 0,
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
+) -> Pairs:
+    """The keys of all towers for images. Without `mean` and `std` they are those of
+    preprocessor_config.json; without `image_size` it is that of config.json."""
+    part = "vision_config"
+    yield "general.file_type", 0
+    yield "has_vision_encoder", True
+    yield "vision.projection_dim", c.n_embd
+    yield "vision.image_size", image_size or count_of(c, part, "image_size")
+    yield "vision.patch_size", count_of(c, part, "patch_size")
+    yield "vision.embedding_length", count_of(c, part, "hidden_size")
+    yield "vision.feed_forward_length", count_of(c, part, "intermediate_size")
+    yield "vision.block_count", count_of(c, part, "num_hidden_layers")
+    yield "vision.attention.head_count", count_of(c, part, "num_attention_heads")
+    for name, given in (("image_mean", mean), ("image_std", std)):
+        yield f"vision.{name}", np.array(given or _colours(c, name), np.float32)
+    yield "vision.projector_type", projector
+    values = part_of(c, part)
+    eps = values.get("layer_norm_eps", values.get("rms_norm_eps", 1e-6))
+    yield "vision.attention.layer_norm_epsilon", eps
+
+
+def _colours(c: Config, name: str) -> Sequence[float]:
+    values = c.json("preprocessor_config.json").get(name)
+    if not isinstance(values, list) or len(values) != 3:
+        raise FormatError(
+            f"{c.folder}: preprocessor_config.json has no {name} with three numbers; download the "
+            "whole folder"
+        )
+    return values
 
 
 def audio_keys(c: Config, projector: str) -> Pairs:
