@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from weft.errors import ArgumentError, ChatError, ContextError, FormatError
+from weft.errors import ArgumentError, ChatError, ContextError, FormatError, OutOfMemoryError
 from weft.llm import LLM
 from weft.llm.audio import sounds
 from weft.llm.audio.mel import log_mel
@@ -272,6 +272,16 @@ def test_what_is_refused(llm: LLM, tmp_path: Path) -> None:
         LLM(text, mmproj=wrong, **LONG)
 
 
-def test_the_tower_is_explained(llm: LLM) -> None:
+def test_the_tower_is_explained_and_counted(llm: LLM, made: Made) -> None:
+    needs, [tower] = llm.context.plan.needs(), llm.model.towers
+    assert needs[0].tower_weights == tower.weights.nbytes
+    assert needs[0].towers > 0
+    rows = {row["buffer"]: row["bytes"] for row in llm.context.plan.memory_rows()}
+    assert (rows["tower weights"], rows["towers"]) == (needs[0].tower_weights, needs[0].towers)
+    _, text, mmproj = made
+    with LLM(text, **LONG) as deaf:
+        enough = deaf.context.plan.needs()[0].total
+    with pytest.raises(OutOfMemoryError, match="towers"):
+        LLM(text, mmproj=mmproj, memory={"cpu": enough + 1}, **LONG)
     assert "tower: mmproj.gguf on cpu, weights" in llm.explain(brief=True)
     assert llm.explain(brief=True).endswith("for sound")

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from weft.llm.planning.regime import Regime
     from weft.llm.prompts import Prompt
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
+    from weft.llm.senses.messages import Medium
     from weft.llm.senses.senses import Senses
     from weft.llm.tokenizers.tokenizer import StreamDecoder, Tokenizer
     from weft.llm.tokenizers.vocab import Vocab
@@ -76,6 +77,7 @@ __all__ = [
     "Hearing",
     "IndexerConfig",
     "KVCache",
+    "Medium",
     "Message",
     "MlaConfig",
     "Model",
@@ -132,6 +134,7 @@ _HOMES = {
     "weft.llm.planning.regime": ("Regime",),
     "weft.llm.prompts": ("Prompt",),
     "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),
+    "weft.llm.senses.messages": ("Medium",),
     "weft.llm.senses.senses": ("Senses",),
     "weft.llm.tokenizers.tokenizer": ("StreamDecoder", "Tokenizer"),
     "weft.llm.tokenizers.vocab": ("Vocab",),

@@ -115,6 +115,7 @@ class LLM:
         file = open_model(local_path(path), type, progress=progress)
         towers = None if mmproj is None else open_towers(mmproj)
         model = Model(file, adapters)
+        model.towers = () if towers is None else towers.all
         tokenizer = Tokenizer.from_gguf(file)
         if n_ctx is None and options.get("plan") is None:
             n_ctx = min(model.config.n_ctx_train, DEFAULT_N_CTX)
@@ -144,7 +145,7 @@ class LLM:
         writing = SharedWriter(context, tokenizer, drafts)
         loaded = _Loaded(model, tokenizer, context, writing, ExtraContexts(context, side))
         self._loaded: _Loaded | None = loaded
-        self._senses = None if towers is None else Senses(towers, context, tokenizer)
+        self._senses = None if towers is None else towers.beside(context, tokenizer)
         self._last_stats = writing.stats
 
     def close(self) -> None:

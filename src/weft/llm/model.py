@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -28,6 +28,7 @@ from weft.llm.config_keys import Keys, read_config
 from weft.llm.hub import local_path
 from weft.llm.models import Architecture, common, find_architecture
 from weft.llm.models.step import Step
+from weft.llm.senses.tower import AnyTower
 from weft.llm.weights import Weights, load_weights
 
 __all__ = ["Model"]
@@ -56,6 +57,8 @@ class Model:
             self.architecture = replace(self.architecture, rope_mode=RopeMode.NEOX)
         self.adapters: Adapters | None = None
         """LoRA adapters that texts may use, or None if there are none."""
+        self.towers: Sequence[AnyTower] = ()
+        """Towers for images and sound that are computed beside the model."""
         if adapters is not None:
             self.adapters = open_adapters(adapters, file, self.config, self.weights)
             self.weights = self.weights.joined(self.adapters.leaves())

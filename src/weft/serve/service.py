@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.frontends.models import open_model
-from weft.llm import AdapterFiles, Context, Model, Senses, Tokenizer
+from weft.llm import AdapterFiles, Context, Model, Tokenizer
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.drafting.options import DraftOptions, make_drafting, rows_needed
@@ -72,6 +72,7 @@ class Service:
         file = open_model(path, type, progress=context.get("progress"))
         towers = None if mmproj is None else open_towers(mmproj)
         model = Model(file, adapters)
+        model.towers = () if towers is None else towers.all
         self.adapters = ServedAdapters(model.adapters, apply_adapters)
         config = model.config
         self.options = options
@@ -116,7 +117,7 @@ class Service:
                 raise ContextError(
                     f"{self.model_id} writes no text about images or sound; leave out mmproj"
                 )
-            senses = Senses(towers, self._engine.context, self.tokenizer)
+            senses = towers.beside(self._engine.context, self.tokenizer)
         self.prompts = Prompts(
             self.tokenizer, self.template, options,
             self._engine.max_text if self._engine else 0, self.adapters, senses,

@@ -32,6 +32,7 @@ class SoundTower(AnyTower):
     def __init__(self, path: str | os.PathLike[str] | GGUFFile) -> None:
         """Opens the file at `path`. Raises FormatError for a file that is missing or damaged, and
         for a tower that is not known."""
+        super().__init__()
         self.file = open_mmproj(path)
         require_tower(self.file, "audio")
         self.family = family_of(self.file, "audio", FAMILIES)

@@ -37,7 +37,7 @@ def limits(request: Request, plan: ContextPlan) -> Iterator[tuple[MemoryNeed, in
         elif need.is_host or any(by_name[name].kind == "CPU" for name in need.devices):
             available = system.available_bytes()
             if available is not None:
-                mapped = need.weights if need.is_host else 0
+                mapped = need.weights + need.tower_weights if need.is_host else 0
                 yield need, need.total - mapped, available
 
 
@@ -77,7 +77,10 @@ def require(request: Request, plan: ContextPlan, *, hint: bool = True) -> None:
             "cache": need.cache,
             "compute": need.compute + need.copies,
         }
+        if need.towers:
+            parts |= {"tower weights": need.tower_weights, "towers": need.towers}
         if n < need.total:
+            parts.pop("tower weights", None)
             del parts["weights"]
         advice = ADVICE
         if hint and not need.is_host and plan.homes.n_gpu_layers:

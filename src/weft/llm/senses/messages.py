@@ -31,7 +31,7 @@ _FORMATS = ("wav", "mp3", "flac", "ogg")
 class Medium:
     """An image or a sound of a message."""
 
-    kind: Kind
+    kind: Literal["image", "audio"]
     value: Any
     """A URL, a path, bytes, an array or an image of Pillow."""
 

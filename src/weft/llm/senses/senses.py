@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Literal
 
 from weft.errors import ContextError, FormatError
 from weft.llm.audio.hearing import Hearing
 from weft.llm.audio.tower import SoundTower
 from weft.llm.compute.context import Context
 from weft.llm.config_keys import Keys
-from weft.llm.senses.messages import Kind, Medium, counted
-from weft.llm.senses.sense import Sense
-from weft.llm.senses.tower import open_mmproj
+from weft.llm.senses.messages import Medium, counted
+from weft.llm.senses.tower import AnyTower, open_mmproj
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.vision.sight import Sight
 from weft.llm.vision.tower import Tower
@@ -29,6 +29,15 @@ class Towers:
     audio: SoundTower | None
     unknown: str = ""
     """Why a tower of the file is not there, although another is."""
+
+    def beside(self, context: Context, tokenizer: Tokenizer) -> Senses:
+        """The towers beside a context; see `Senses`."""
+        return Senses(self.image, self.audio, context, tokenizer, self.unknown)
+
+    @property
+    def all(self) -> list[AnyTower]:
+        """Those that are there."""
+        return [tower for tower in (self.image, self.audio) if tower is not None]
 
 
 def open_towers(path: str | os.PathLike[str]) -> Towers:
@@ -56,18 +65,25 @@ def open_towers(path: str | os.PathLike[str]) -> Towers:
 class Senses:
     """The towers of a file beside a context. Threads may share it."""
 
-    def __init__(self, towers: Towers, context: Context, tokenizer: Tokenizer) -> None:
-        """Raises FormatError for towers of another model, and ContextError if an image does not
-        fit into the context, and without Pillow."""
-        self.sight = None if towers.image is None else Sight(towers.image, context, tokenizer)
-        self.hearing = None if towers.audio is None else Hearing(towers.audio, context)
-        self._unknown = towers.unknown
+    def __init__(
+        self,
+        image: Tower | None,
+        audio: SoundTower | None,
+        context: Context,
+        tokenizer: Tokenizer,
+        unknown: str = "",
+    ) -> None:
+        """`unknown` says why there is not the other tower. Raises FormatError for towers of another
+        model, and ContextError if an image does not fit into the context, and without Pillow."""
+        self.sight = None if image is None else Sight(image, context, tokenizer)
+        self.hearing = None if audio is None else Hearing(audio, context)
+        self._unknown = unknown
         self._context = context
         self._tokenizer = tokenizer
 
-    def of(self, kind: Kind) -> Sense:
+    def of(self, kind: Literal["image", "audio"]) -> Sight | Hearing:
         """The sense for images or sounds. Raises ContextError if there is none."""
-        sense: Sense | None = self.sight if kind == "image" else self.hearing
+        sense = self.sight if kind == "image" else self.hearing
         if sense is None:
             what = "images" if kind == "image" else "sound"
             raise ContextError(self._unknown or f"the mmproj file has no tower for {what}")

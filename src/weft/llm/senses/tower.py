@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
 from weft import graph as G
+from weft.backends.base import Backend
+from weft.compiler import Plan, plan_graph
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.models import open_mmproj as open_towers_at
@@ -30,6 +32,16 @@ class AnyTower(ABC):
     """"images" or "sound"."""
     file: GGUFFile
     weights: Weights
+
+    def __init__(self) -> None:
+        self._plans: dict[tuple[int, ...], tuple[Sequence[Backend], Plan]] = {}
+
+    def planned(self, backends: Sequence[Backend]) -> Plan:
+        """Where the tower would be computed on these devices, worked out once."""
+        key = tuple(map(id, backends))
+        if key not in self._plans:
+            self._plans[key] = backends, plan_graph(self.build(), backends)
+        return self._plans[key][1]
 
     @property
     @abstractmethod

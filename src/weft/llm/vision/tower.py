@@ -45,6 +45,7 @@ class Tower(AnyTower):
     def __init__(self, path: str | os.PathLike[str] | GGUFFile) -> None:
         """Opens the file at `path`. Raises FormatError for a file that is missing or damaged, and
         for a tower that is not known."""
+        super().__init__()
         self.file = open_mmproj(path)
         require_tower(self.file, "vision")
         self.family = family_of(self.file, "vision", FAMILIES)
