@@ -208,7 +208,7 @@ def text_tensors(stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
     """The tensors of the text model, without those of towers."""
     for full, values in stored.items():
         name = full.replace("e_score_correction_bias", "e_score_correction.bias")
-        name = name.replace("language_model.", "")
+        name = name.replace("language_model.", "").replace("text_model.", "")
         tower = name.startswith(_TOWER_STARTS) or any(part in name for part in _TOWER_PARTS)
         if not tower and not name.endswith(_IGNORED):
             yield name, values

@@ -133,12 +133,27 @@ def encode(
     up, down = _up_down(c)
     for il in range(first, n_layer):
         layer = Weights(dict(w), f"{at}.blk.{il}.")
-        y = layer_norm(c, layer, "ln1", x)
-        q, k, v = (
-            G.reshape(common.linear(layer, f"attn_{name}", y), d, c.n_head, n) for name in "qkv"
-        )
-        x = G.add(x, common.linear(layer, "attn_out", attention(c, q, k, v, mask)))
-        y = common.linear(layer, up, layer_norm(c, layer, "ln2", x))
-        x = G.add(x, common.linear(layer, down, ACT[c.act](y)))
+        y = _normed(c, layer, "ln1", x)
+        q, k, v = (_projected(c, layer, f"attn_{name}", y) for name in "qkv")
+        q, k, v = (G.reshape(part, d, c.n_head, n) for part in (q, k, v))
+        y = common.linear(layer, "attn_out", attention(c, q, k, v, mask))
+        x = G.add(x, _scaled(layer, "ls1", y))
+        y = common.linear(layer, up, _normed(c, layer, "ln2", x))
+        x = G.add(x, _scaled(layer, "ls2", common.linear(layer, down, ACT[c.act](y))))
         x = x.named(f"{at}.l_out-{il}")
     return x
+
+
+def _normed(c: BlockConfig, w: Weights, name: str, x: Tensor) -> Tensor:
+    """LayerNorm; RMS norm if there is no bias."""
+    return layer_norm(c, w, name, x) if f"{name}.bias" in w else common.norm(w, name, x, c.eps)
+
+
+def _projected(c: BlockConfig, w: Weights, name: str, x: Tensor) -> Tensor:
+    """Queries, keys or values, normed if the file has gains for it."""
+    y = common.linear(w, name, x)
+    return common.norm(w, f"{name}_norm", y, c.eps) if f"{name}_norm.weight" in w else y
+
+
+def _scaled(w: Weights, name: str, x: Tensor) -> Tensor:
+    return G.mul(x, w[f"{name}.weight"]) if f"{name}.weight" in w else x

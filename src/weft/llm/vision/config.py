@@ -48,6 +48,11 @@ class TowerConfig:
     """True if the tower sees an image in several tiles."""
     n_positions: int = 0
     """Learned positions along a side, where height and width have their own; 0: they have not."""
+    whole_size: int = 0
+    """Pixels of the longer side of an image before it is cut into tiles."""
+    least_tiles: int = 0
+    most_tiles: int = 0
+    """Of an image, if the file says; 0: it does not."""
     least_pixels: int = 0
     most_pixels: int = 0
     """Of an image in its own proportions, if the file says; 0: it does not."""
@@ -97,6 +102,9 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         swapped=_swapped(file, n_embd),
         tiles="clip.vision.image_grid_pinpoints" in file.metadata,
         n_positions=_positions(file),
+        whole_size=keys.count("vision.preproc_image_size", 0, least=0, most=1 << 14),
+        least_tiles=keys.count("vision.preproc_min_tiles", 0, least=0, most=64),
+        most_tiles=keys.count("vision.preproc_max_tiles", 0, least=0, most=64),
         least_pixels=keys.count("vision.image_min_pixels", 0, least=0),
         most_pixels=keys.count("vision.image_max_pixels", 0, least=0),
     )

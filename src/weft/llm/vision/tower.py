@@ -18,6 +18,8 @@ from weft.llm.vision.config import read_tower_config
 from weft.llm.vision.family import Family
 from weft.llm.vision.gemma3 import GEMMA3
 from weft.llm.vision.gemma4 import GEMMA4
+from weft.llm.vision.idefics3 import IDEFICS3
+from weft.llm.vision.internvl import INTERNVL
 from weft.llm.vision.llava import LLAVA
 from weft.llm.vision.pixtral import PIXTRAL
 from weft.llm.vision.qwen import QWEN2VL, QWEN25VL
@@ -28,6 +30,8 @@ __all__ = ["FAMILIES", "Tower"]
 FAMILIES: Mapping[str, Family] = {
     "gemma3": GEMMA3,
     "gemma4v": GEMMA4,
+    "idefics3": IDEFICS3,
+    "internvl": INTERNVL,
     "mlp": LLAVA,
     "pixtral": PIXTRAL,
     "qwen2vl_merger": QWEN2VL,

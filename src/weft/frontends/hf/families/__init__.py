@@ -80,7 +80,8 @@ _FILES = {
     "hrm": {"hrm_text": "HrmTextForCausalLM"},
     "llama": {
         "llama": "LlamaForCausalLM LLaMAForCausalLM LlamaModel",
-        "mistral": "MistralForCausalLM VoxtralForConditionalGeneration",
+        "mistral": "MistralForCausalLM VoxtralForConditionalGeneration "
+        "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration",
         "mistral3": "Ministral3ForCausalLM Mistral3ForConditionalGeneration",
         "mixtral": "MixtralForCausalLM",
         "apertus": "ApertusForCausalLM",
@@ -144,6 +145,7 @@ _FILES = {
     },
     "qwen": {
         "qwen2": "Qwen2ForCausalLM Qwen2Model",
+        "internvl": "InternVLForConditionalGeneration",
         "qwen2audio": "Qwen2AudioForConditionalGeneration",
         "qwen2moe": "Qwen2MoeForCausalLM",
         "qwen2vl": "Qwen2VLForConditionalGeneration Qwen2_5_VLForConditionalGeneration",

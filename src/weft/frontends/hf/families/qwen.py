@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Family, Named
@@ -102,6 +105,12 @@ def _qwen3_change(c: Config, name: str, values: Values) -> Named:
     yield name, values
 
 
+def _of_internvl(config: Mapping[str, Any]) -> str:
+    """InternVL's text model, where config.json does not name its class."""
+    kind = str((config.get("text_config") or {}).get("model_type", ""))
+    return {"qwen3": "qwen3", "qwen3_moe": "qwen3moe"}.get(kind, "")
+
+
 _ROTARY = {"rope_theta": 10000.0}
 _AUDIO_DEFAULTS = {
     **_ROTARY, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -111,6 +120,7 @@ _AUDIO_DEFAULTS = {
 
 FAMILIES = {
     "qwen2": Family("qwen2", pooling_keys, vocab=_vocab, defaults=_ROTARY),
+    "internvl": Family("qwen2", vocab=_vocab, defaults=_ROTARY, variant=_of_internvl),
     "qwen2audio": Family("qwen2", vocab=_vocab, defaults=_AUDIO_DEFAULTS),
     "qwen2moe": Family("qwen2moe", expert_keys, change=split_experts, defaults=_ROTARY),
     "qwen2vl": Family("qwen2vl", vocab=_vocab, defaults=_ROTARY),

@@ -94,6 +94,8 @@ def count_of(c: Config, part: str, *keys: str, default: int | None = None) -> in
     """The first of `keys` of the object `part` of config.json as a count of 1 or more."""
     values = part_of(c, part)
     value = next((values[key] for key in keys if values.get(key) is not None), default)
+    if isinstance(value, list) and value:  # height and width, which are the same
+        value = value[0]
     if type(value) is not int or not 1 <= value < 1 << 31:
         raise c.bad(f"{part}.{keys[0]}", f"is {value!r}, and must be an integer of 1 or more")
     return value
@@ -106,19 +108,24 @@ def vision_keys(
     image_size: int = 0,
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
+    defaults: Mapping[str, int] | None = None,
 ) -> Pairs:
-    """The keys of all towers for images. Without `mean` and `std` they are those of
-    preprocessor_config.json; without `image_size` it is that of config.json."""
+    """The keys of all towers for images; `defaults` are of vision_config. Without `mean` and `std`
+    they are those of preprocessor_config.json; without `image_size` it is that of config.json."""
     part = "vision_config"
+
+    def count(key: str) -> int:
+        return count_of(c, part, key, default=(defaults or {}).get(key))
+
     yield "general.file_type", 0
     yield "has_vision_encoder", True
     yield "vision.projection_dim", c.n_embd
-    yield "vision.image_size", image_size or count_of(c, part, "image_size")
-    yield "vision.patch_size", count_of(c, part, "patch_size")
-    yield "vision.embedding_length", count_of(c, part, "hidden_size")
-    yield "vision.feed_forward_length", count_of(c, part, "intermediate_size")
-    yield "vision.block_count", count_of(c, part, "num_hidden_layers")
-    yield "vision.attention.head_count", count_of(c, part, "num_attention_heads")
+    yield "vision.image_size", image_size or count("image_size")
+    yield "vision.patch_size", count("patch_size")
+    yield "vision.embedding_length", count("hidden_size")
+    yield "vision.feed_forward_length", count("intermediate_size")
+    yield "vision.block_count", count("num_hidden_layers")
+    yield "vision.attention.head_count", count("num_attention_heads")
     for name, given in (("image_mean", mean), ("image_std", std)):
         yield f"vision.{name}", np.array(given or _colours(c, name), np.float32)
     yield "vision.projector_type", projector
