@@ -15,6 +15,7 @@ from weft.frontends.gguf import open_gguf
 from weft.frontends.hf.convert import convert_folder
 from weft.frontends.hf.towers import open_tower_folder
 from weft.llm import LLM, Tower
+from weft.llm.vision import lfm2
 from weft.llm.vision.family import normalised
 
 torch = pytest.importorskip("torch")
@@ -104,6 +105,56 @@ def test_beside_transformers(tmp_path: Path, kind: str) -> None:
     with LLM(tmp_path, mmproj=tmp_path, **LARGE | {"n_ctx": 40}) as small:
         with pytest.raises(ContextError, match="rows, but the context holds 40"):
             small.sight.ids(pixels)
+
+
+LFM2 = {
+    "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 3,
+    "num_patches": 36, "patch_size": 4,
+}  # fmt: skip
+
+
+def test_lfm2_beside_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images that are smaller and larger than the learned positions, and one in tiles."""
+    for name, value in {"LEAST": 4, "MOST": 16, "TILE": 32, "TILES": (2, 4)}.items():
+        monkeypatch.setattr(lfm2, name, value)
+    _, text, tokenizer = hf_folders.MODELS["lfm2"]
+    config = transformers.Lfm2VlConfig(
+        text_config=transformers.Lfm2Config(**text | {"max_position_embeddings": 256}),
+        vision_config=transformers.Siglip2VisionConfig(**LFM2), image_token_id=IMAGE,
+        projector_hidden_size=28, attn_implementation="eager",
+    )  # fmt: skip
+    model = vision_models.randomised(transformers.Lfm2VlForConditionalGeneration(config))
+    model.save_pretrained(tmp_path)
+    hf_folders.save_tokenizer(tokenizer, tmp_path)
+    with LLM(tmp_path, mmproj=tmp_path, **LARGE) as llm:
+        family, c = llm.sight.tower.family, llm.sight.tower.config
+        assert family.tiles is not None
+        for height, width in [(20, 14), (30, 40), (60, 90)]:
+            pixels, rows = picture(height, height, width), []
+            tiles = family.tiles(c, pixels)
+            for tile in tiles:
+                h, w = (side // 4 for side in tile.pixels.shape[:2])
+                patches = normalised(c, tile.pixels).reshape(h, 4, w, 4, 3).transpose(0, 2, 1, 3, 4)
+                features = model.get_image_features(
+                    torch.tensor(patches.reshape(1, h * w, -1)), torch.tensor([[h, w]]),
+                    torch.ones(1, h * w, dtype=torch.int32),
+                )  # fmt: skip
+                rows.append(features.pooler_output[0])
+            assert len(tiles) == (5 if height == 60 else 1)  # 2 by 2, and the whole
+            close(llm.sight.rows(pixels), torch.cat(rows))
+            assert len(torch.cat(rows)) == family.n_rows(c, height, width)
+        ids = llm.sight.ids(pixels)
+        n_vocab = llm.model.config.n_vocab
+        numbers = [*BEFORE, *ids, *BEHIND]
+        embeds = model.get_input_embeddings()(
+            torch.tensor([[min(id_, n_vocab - 1) for id_ in numbers]])
+        ).detach()
+        embeds[0, [id_ >= n_vocab for id_ in numbers]] = torch.cat(rows).detach()
+        with torch.no_grad():
+            want = model(inputs_embeds=embeds).logits[0]
+        close(llm.context.decode(numbers, outputs="all"), want)
+    convert_folder(tmp_path, tmp_path / "m.gguf", "f32", mmproj=True)
+    same(open_tower_folder(tmp_path), open_gguf(tmp_path / "m.gguf"))
 
 
 def test_the_text_around_tiles(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ class TowerConfig:
     """True if the tower sees an image in several tiles."""
     n_positions: int = 0
     """Learned positions along a side, where height and width have their own; 0: they have not."""
+    n_projector: int = 0
+    """Width between the two matrices of a projector `mm.1`, `mm.2`; 0: there are none."""
     whole_size: int = 0
     """Pixels of the longer side of an image before it is cut into tiles."""
     least_tiles: int = 0
@@ -102,6 +104,7 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         swapped=_swapped(file, n_embd),
         tiles="clip.vision.image_grid_pinpoints" in file.metadata,
         n_positions=_positions(file),
+        n_projector=_projector(file),
         whole_size=keys.count("vision.preproc_image_size", 0, least=0, most=1 << 14),
         least_tiles=keys.count("vision.preproc_min_tiles", 0, least=0, most=64),
         most_tiles=keys.count("vision.preproc_max_tiles", 0, least=0, most=64),
@@ -113,6 +116,11 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
 def _positions(file: GGUFFile) -> int:
     info = file.tensors.get("v.position_embd.weight")
     return info.ne[1] if info is not None and info.ne[2] == 2 else 0
+
+
+def _projector(file: GGUFFile) -> int:
+    info = file.tensors.get("mm.1.weight")
+    return 0 if info is None else info.ne[1]
 
 
 def _deepstack(file: GGUFFile) -> tuple[int, ...]:

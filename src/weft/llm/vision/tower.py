@@ -20,6 +20,7 @@ from weft.llm.vision.gemma3 import GEMMA3
 from weft.llm.vision.gemma4 import GEMMA4
 from weft.llm.vision.idefics3 import IDEFICS3
 from weft.llm.vision.internvl import INTERNVL
+from weft.llm.vision.lfm2 import LFM2
 from weft.llm.vision.llava import LLAVA
 from weft.llm.vision.pixtral import PIXTRAL
 from weft.llm.vision.qwen import QWEN2VL, QWEN25VL
@@ -32,6 +33,7 @@ FAMILIES: Mapping[str, Family] = {
     "gemma4v": GEMMA4,
     "idefics3": IDEFICS3,
     "internvl": INTERNVL,
+    "lfm2": LFM2,
     "mlp": LLAVA,
     "pixtral": PIXTRAL,
     "qwen2vl_merger": QWEN2VL,

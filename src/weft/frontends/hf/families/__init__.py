@@ -76,7 +76,10 @@ _FILES = {
         "nemotron_h": "NemotronHForCausalLM",
     },
     "kimi": {"kimi-linear": "KimiLinearForCausalLM KimiLinearModel"},
-    "lfm2": {"lfm2": "Lfm2ForCausalLM", "lfm2moe": "Lfm2MoeForCausalLM"},
+    "lfm2": {
+        "lfm2": "Lfm2ForCausalLM Lfm2VlForConditionalGeneration",
+        "lfm2moe": "Lfm2MoeForCausalLM",
+    },
     "hrm": {"hrm_text": "HrmTextForCausalLM"},
     "llama": {
         "llama": "LlamaForCausalLM LLaMAForCausalLM LlamaModel",

@@ -22,7 +22,7 @@ __all__ = ["CLASSES", "open_tower_folder", "read_tower_folder"]
 _FILES = {
     "gemma4": "Gemma4ForConditionalGeneration",
     "tiled": "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration "
-    "InternVLForConditionalGeneration",
+    "InternVLForConditionalGeneration Lfm2VlForConditionalGeneration",
     "whisper": "VoxtralForConditionalGeneration Qwen2AudioForConditionalGeneration",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""

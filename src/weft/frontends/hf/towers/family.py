@@ -16,7 +16,7 @@ from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary
 from weft.records import dataclass
 
-__all__ = ["TowerFamily", "as_file", "audio_keys", "part_of", "vision_keys"]
+__all__ = ["TowerFamily", "as_file", "audio_keys", "colours_first", "part_of", "vision_keys"]
 
 _LAYER = re.compile(r"(.*\.(?:layers|blocks|layer))\.(\d+)\.(.+)")
 _KINDS = (".weight", ".bias")
@@ -41,12 +41,14 @@ class TowerFamily:
     """Names of a layer's tensors, and of others, in the folder and in a file."""
     change: Callable[[Config, str, Values], Named] = unchanged
     """From a tensor by its name in a file to those that the file has."""
+    unused: tuple[str, ...] = ()
+    """Where the names of tensors begin that are of another task."""
 
     def tensors(self, c: Config, stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
         """GGUF names and values of all tensors. Raises FormatError for one without a place."""
         for full, values in stored.items():
             name = full.removeprefix("model.")
-            if name.startswith(self.starts):
+            if name.startswith(self.starts) and not name.startswith(self.unused):
                 yield from self.change(c, self.gguf_name(c, name), values)
 
     def gguf_name(self, c: Config, name: str) -> str:
@@ -62,6 +64,13 @@ class TowerFamily:
                 "would give wrong results"
             )
         return f"{start}.{layer[2]}.{found}{kind}" if layer else f"{found}{kind}"
+
+
+def colours_first(values: Values) -> Values:
+    """The kernel of patches whose colours are innermost, [n, p p 3], as [n, 3, p, p]."""
+    n, size = values.shape[0], values.size // values.shape[0]
+    p = round((size / 3) ** 0.5)
+    return values.through(lambda x: x.reshape(n, p, p, 3).transpose(0, 3, 1, 2), (n, 3, p, p))
 
 
 def no_vocabulary(c: Config) -> Vocabulary:

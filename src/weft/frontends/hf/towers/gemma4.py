@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Named
 from weft.frontends.hf.keys import Pairs
-from weft.frontends.hf.towers.family import TowerFamily, vision_keys
+from weft.frontends.hf.towers.family import TowerFamily, colours_first, vision_keys
 from weft.frontends.hf.values import Values
 
 __all__ = ["FAMILIES"]
@@ -43,9 +43,7 @@ def _change(c: Config, name: str, values: Values) -> Named:
     if not values.shape:
         values = values.reshaped(1)
     if name == "v.patch_embd.weight":
-        n, size = values.shape
-        p = round((size / 3) ** 0.5)
-        values = values.through(lambda x: x.reshape(n, p, p, 3).transpose(0, 3, 1, 2), (n, 3, p, p))
+        values = colours_first(values)
     return ((name, values),)
 
 

@@ -1,10 +1,17 @@
-"""The towers of Idefics3, SmolVLM and InternVL in folders."""
+"""The towers of Idefics3, SmolVLM, InternVL and LFM2-VL in folders."""
 
 from __future__ import annotations
 
 from weft.frontends.hf.config import Config
+from weft.frontends.hf.family import Named
 from weft.frontends.hf.keys import Pairs
-from weft.frontends.hf.towers.family import TowerFamily, part_of, vision_keys
+from weft.frontends.hf.towers.family import (
+    TowerFamily,
+    colours_first,
+    part_of,
+    vision_keys,
+)
+from weft.frontends.hf.values import Values
 
 __all__ = ["FAMILIES"]
 
@@ -57,6 +64,45 @@ def _internvl_keys(c: Config) -> Pairs:
             yield f"vision.preproc_{name}_tiles", c.count(f"{name}_dynamic_patch")
 
 
+_LFM2 = {
+    "embeddings.patch_embedding": "v.patch_embd",
+    "embeddings.position_embedding": "v.position_embd",
+    "post_layernorm": "v.post_ln",
+}  # fmt: skip
+_LFM2_NAMES = {
+    **{
+        f"vision_tower.{part}{name}": file
+        for name, file in _LFM2.items() for part in ("", "vision_model.")
+    },
+    "multi_modal_projector.layer_norm": "mm.input_norm",
+    "multi_modal_projector.linear_1": "mm.1", "multi_modal_projector.linear_2": "mm.2",
+    **{name: file for name, file in _IDEFICS3.items() if not file.startswith(("v.", "mm."))},
+}  # fmt: skip
+
+
+def _lfm2_keys(c: Config) -> Pairs:
+    tower = part_of(c, "vision_config")
+    patch = tower.get("patch_size", 16)
+    side = round(tower.get("num_patches", 256) ** 0.5)  # of the learned positions
+    defaults = {
+        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+        "num_attention_heads": 12, "patch_size": 16,
+    }  # fmt: skip
+    half = (0.5, 0.5, 0.5)
+    yield from vision_keys(
+        c, "lfm2", image_size=side * patch, mean=half, std=half, defaults=defaults
+    )
+    yield "vision.projector.scale_factor", c.get("downsample_factor", 2)
+    yield "use_gelu", True
+
+
+def _lfm2_change(c: Config, name: str, values: Values) -> Named:
+    """Colours of a patch are outermost in files."""
+    if name == "v.patch_embd.weight":
+        values = colours_first(values)
+    return ((name, values),)
+
+
 _SMALL = TowerFamily(
     _idefics3_keys, ("vision_model.", "connector."), {"vision_model.encoder.layers": "v.blk"},
     _IDEFICS3,
@@ -67,5 +113,12 @@ FAMILIES = {
     "InternVLForConditionalGeneration": TowerFamily(
         _internvl_keys, ("vision_tower.", "multi_modal_projector."),
         {"vision_tower.encoder.layer": "v.blk"}, _INTERNVL,
+    ),
+    "Lfm2VlForConditionalGeneration": TowerFamily(
+        _lfm2_keys, ("vision_tower.", "multi_modal_projector."),
+        dict.fromkeys(
+            ("vision_tower.encoder.layers", "vision_tower.vision_model.encoder.layers"), "v.blk"
+        ),
+        _LFM2_NAMES, _lfm2_change, ("vision_tower.head.", "vision_tower.vision_model.head."),
     ),
 }  # fmt: skip
