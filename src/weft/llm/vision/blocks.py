@@ -23,6 +23,7 @@ __all__ = [
     "encode",
     "layer_norm",
     "patch_rows",
+    "split_qkv",
     "square_inputs",
 ]
 
@@ -115,6 +116,15 @@ def attention(
     q, k, v = (G.permute(t, 0, 2, 1, 3) for t in (q, k, v))
     out = G.flash_attn_ext(q, k, v, mask, scale=scale or 1 / math.sqrt(d))
     return G.reshape(out, c.n_embd, n)
+
+
+def split_qkv(c: BlockConfig, y: Tensor, n: Size) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values [d, n_head, n] of y [3 n_embd, n]."""
+    d, size = c.n_embd // c.n_head, y.dtype.bytes
+    q, k, v = (
+        G.view_3d(y, d, c.n_head, n, d * size, y.nb[1], part * c.n_embd * size) for part in range(3)
+    )
+    return q, k, v
 
 
 def encode(

@@ -49,7 +49,8 @@ class TowerConfig:
     n_positions: int = 0
     """Learned positions along a side, where height and width have their own; 0: they have not."""
     n_projector: int = 0
-    """Width between the two matrices of a projector `mm.1`, `mm.2`; 0: there are none."""
+    """Width between the matrices of a projector `mm.1`, `mm.2` or `mm.up`, `mm.down`; 0: there are
+    none."""
     whole_size: int = 0
     """Pixels of the longer side of an image before it is cut into tiles."""
     least_tiles: int = 0
@@ -119,7 +120,7 @@ def _positions(file: GGUFFile) -> int:
 
 
 def _projector(file: GGUFFile) -> int:
-    info = file.tensors.get("mm.1.weight")
+    info = file.tensors.get("mm.1.weight") or file.tensors.get("mm.up.weight")
     return 0 if info is None else info.ne[1]
 
 

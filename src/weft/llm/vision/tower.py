@@ -18,6 +18,7 @@ from weft.llm.vision.config import read_tower_config
 from weft.llm.vision.family import Family
 from weft.llm.vision.gemma3 import GEMMA3
 from weft.llm.vision.gemma4 import GEMMA4
+from weft.llm.vision.glm4v import GLM4V
 from weft.llm.vision.idefics3 import IDEFICS3
 from weft.llm.vision.internvl import INTERNVL
 from weft.llm.vision.lfm2 import LFM2
@@ -31,6 +32,7 @@ __all__ = ["FAMILIES", "Tower"]
 FAMILIES: Mapping[str, Family] = {
     "gemma3": GEMMA3,
     "gemma4v": GEMMA4,
+    "glm4v": GLM4V,
     "idefics3": IDEFICS3,
     "internvl": INTERNVL,
     "lfm2": LFM2,
