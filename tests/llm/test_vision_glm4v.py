@@ -1,4 +1,4 @@
-"""The tower of GLM-4.1V beside transformers."""
+"""The tower of GLM-4.1V and GLM-4.5V beside transformers."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ TOWER: dict[str, Any] = {
 }  # fmt: skip
 
 
-def make(folder: Path) -> tuple[Any, Path]:
+def make(folder: Path, kind: str = "Glm4v") -> tuple[Any, Path]:
     """The model, whose text is in the folder, and the tower's file."""
-    _, text, tokenizer = hf_folders.MODELS["glm4 images"]
-    config = transformers.Glm4vConfig(
-        text_config=text | {"max_position_embeddings": 256, "num_hidden_layers": 2},
+    name = "glm4 images" if kind == "Glm4v" else "glm4 moe images"
+    _, text, tokenizer = hf_folders.MODELS[name]
+    config = getattr(transformers, f"{kind}Config")(
+        text_config=text | {"max_position_embeddings": 256},
         vision_config=TOWER, image_token_id=IMAGE, video_token_id=IMAGE - 1,
         image_start_token_id=IMAGE - 2, image_end_token_id=IMAGE - 3,
         attn_implementation="eager",
     )  # fmt: skip
-    model = vision_models.randomised(transformers.Glm4vForConditionalGeneration(config))
+    model = vision_models.randomised(
+        getattr(transformers, f"{kind}ForConditionalGeneration")(config)
+    )
     model.save_pretrained(folder)
     hf_folders.save_tokenizer(tokenizer, folder)
     tower = vision_models.write_tower(
@@ -47,9 +50,10 @@ def make(folder: Path) -> tuple[Any, Path]:
     return model, tower
 
 
-def test_beside_transformers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["Glm4v", "Glm4vMoe"])
+def test_beside_transformers(tmp_path: Path, kind: str) -> None:
     """Images with fewer and more lines than learned positions, in a prompt."""
-    model, tower = make(tmp_path)
+    model, tower = make(tmp_path, kind)
     patches, grids, rows = [], [], []
     prompt, ours = list(BEFORE), list(BEFORE)
     with LLM(tmp_path, mmproj=tower, **F32 | {"n_ctx": 128, "n_outputs": 128}) as llm:
