@@ -177,6 +177,8 @@ class Conversation:
             f"{stats.prompt_tokens_per_second:.1f} tokens/s; answer: {stats.n_generated} tokens, "
             f"{stats.tokens_per_second:.1f} tokens/s"
         )
+        if stats.why_not_reused:
+            _note(f"no more of the prompt was kept: {stats.why_not_reused}")
         if context.plan.experts is not None:
             _note(f"experts: {context.plan.experts.about()}")
 

@@ -13,7 +13,7 @@ from weft.llm.chat.template import ChatTemplate, prompt_tokens
 from weft.llm.engine import Request
 from weft.llm.senses.messages import Marked, mark_media
 from weft.records import dataclass
-from weft.serve.adapters import ServedAdapters
+from weft.serve.adapters import ServedAdapters, ServedVectors
 from weft.serve.errors import ApiError
 from weft.serve.messages import (
     ChatMessage,
@@ -76,11 +76,13 @@ class Prompts:
         options: ServeOptions,
         room: int,
         adapters: ServedAdapters,
+        vectors: ServedVectors,
         senses: Senses | None = None,
     ) -> None:
         """`room` is the most tokens of a prompt; `senses` makes prompts with images and
         sounds."""
         self._adapters = adapters
+        self._vectors = vectors
         self._tokenizer = tokenizer
         self._template = template
         self._options = options
@@ -299,7 +301,8 @@ class Prompts:
         self._require_texts(body, len(prompts) * choices)
         self._require_ids(body, prompts)
         looks = looks_at_prompt(body)
-        form = replace(form, adapters=self._adapters.of_request(body))
+        adapters, vectors = self._adapters.of_request(body), self._vectors.of_request(body)
+        form = replace(form, adapters=adapters, control_vectors=vectors)
         samplings = [sampling_of(body, choice, constraint) for choice in range(choices)]
         return [
             replace(form, prompt=tuple(ids), sampling=sampling, penalize_prompt=looks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,7 @@ def convert_folder(
     max_bytes: int = 0,
     max_tensors: int = 0,
     mmproj: bool = False,
+    change: Callable[[list[tuple[str, Values]]], list[tuple[str, Values]]] | None = None,
     progress: Callable[[ConvertedTensor], None] | None = None,
 ) -> list[ConvertedTensor]:
     """Reads the folder `source` and writes the GGUF file `target`.
@@ -57,11 +59,13 @@ def convert_folder(
     Keys, names, order, types and bytes are those of the reference's converter. `to` is one of
     `OUTPUT_TYPES`. One tensor is in memory at a time. `name` replaces the model's name. `max_bytes`
     and `max_tensors` cut the model into files (see `write_shards`). With `mmproj`, the file has the
-    towers instead of the text model. `progress` is called after each
-    tensor. Raises FormatError for a folder that cannot be read."""
+    towers instead of the text model. `change` makes other tensors of those that files have.
+    `progress` is called after each tensor. Raises FormatError for a folder that cannot be read."""
     if to not in OUTPUT_TYPES:
         raise FormatError(f"unknown type {to!r}; choose one of {', '.join(OUTPUT_TYPES)}")
     folder = read_tower_folder(source) if mmproj else read_folder(source, adjacent=True)
+    if change is not None:
+        folder = replace(folder, tensors=change(folder.tensors))
     kind = _guessed(folder) if to == "auto" else to
     report: list[ConvertedTensor] = []
     rows: list[TensorSource] = []

@@ -158,7 +158,7 @@ class Gemma4(Capped):
                 x = G.add(x, self.normed(step, layer, "post_norm", linear(layer, "proj", y)))
             if "layer_output_scale.weight" in layer:
                 x = G.mul(x, layer["layer_output_scale.weight"])
-            x = x.named(f"l_out-{il}")
+            x = common.steered(step, il, x)
         return self.logits(step, w, x)
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:

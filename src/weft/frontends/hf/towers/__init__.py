@@ -54,7 +54,7 @@ def read_tower_folder(path: str | os.PathLike[str]) -> Folder:
     c = Config(folder, config, text.defaults)
     stored = open_shards(folder)
     tensors = list(tower.tensors(c, readable(c, stored)))
-    return Folder(folder, as_file(tower), c, stored, tensors)
+    return Folder(folder, as_file(tower), c, stored, tensors, dict(tower.keys(c)))
 
 
 def open_tower_folder(path: str | os.PathLike[str]) -> GGUFFile:
