@@ -118,7 +118,7 @@ class Model:
                 "tensors); look tokens up (ngram), or give a second model that drafts"
             )
         other, layer = copy(self), next_layer(base)
-        other.architecture, other.adapters = layer, None
+        other.architecture, other.adapters, other.towers = layer, None, ()
         other.config = next_config(self.config, Keys(self.file))
         other.weights = next_weights(self.file, other.config, il, layer)
         return other
