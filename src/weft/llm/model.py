@@ -118,9 +118,10 @@ class Model:
                 "tensors); look tokens up (ngram), or give a second model that drafts"
             )
         other, layer = copy(self), next_layer(base)
-        other.architecture, other.adapters, other.towers = layer, None, ()
+        other.architecture, other.adapters, other.control_vectors = layer, None, None
+        other.towers = ()
         other.config = next_config(self.config, Keys(self.file))
-        other.weights = next_weights(self.file, other.config, il, layer)
+        other.weights = next_weights(self.file, other.config, il, layer, self.weights)
         return other
 
     def summary(self) -> str:
