@@ -25,14 +25,27 @@ from weft.frontends.models import open_model
 from weft.llm.adapter_files import open_adapters
 from weft.llm.adapters import EMBEDDINGS
 from weft.llm.model import Model
+from weft.records import dataclass
 
-__all__ = ["merge_adapters"]
+__all__ = ["MergedTensor", "merge_adapters"]
 
 F32 = NDArray[np.float32]
 OUTPUT = "output.weight"
 _AT_ONCE = 1 << 22  # elements of B A computed at a time: 16 MiB
-Progress = Callable[[str, DType, int, bool], None]
-"""Gets the name, type and bytes of a tensor that was written, and whether an adapter changed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedTensor:
+    """A tensor that was written."""
+
+    name: str
+    dtype: DType
+    nbytes: int
+    changed: bool
+    """True if an adapter changed it."""
+    n_done: int
+    """So many tensors are written, of `n_all`."""
+    n_all: int
 
 
 def merge_adapters(
@@ -44,7 +57,7 @@ def merge_adapters(
     name: str | None = None,
     max_bytes: int = 0,
     max_tensors: int = 0,
-    progress: Progress | None = None,
+    progress: Callable[[MergedTensor], None] | None = None,
 ) -> int:
     """Writes the model `source`, a GGUF file or a Hugging Face folder, to `target` with the
     adapters (path, scale) in its weights. Returns the number of matrices that were changed.
@@ -61,10 +74,14 @@ def merge_adapters(
         raise FormatError(f"{str(target)!r} is the file being read; write to another name")
     with open_model(source, to_write=True) as file:
         sums = _Sums(file, adapters)
+        infos, n = sums.infos(file), 0
 
         def done(tensor: str, dtype: DType, nbytes: int) -> None:
+            nonlocal n
+            n += 1
             if progress is not None:
-                progress(tensor, dtype, nbytes, tensor in sums.pairs)
+                changed = tensor in sums.pairs
+                progress(MergedTensor(tensor, dtype, nbytes, changed, n, len(infos)))
 
         if to.lower() in OUTPUT_TYPES and Path(source).is_dir():
             convert_folder(
@@ -73,12 +90,12 @@ def merge_adapters(
                 progress=lambda t: done(t.name, t.after, t.nbytes),
             )  # fmt: skip
         elif to.lower() == "auto":
-            rows = [_row(info, sums, done) for info in sums.infos(file)]
+            rows = [_row(info, sums, done) for info in infos]
             write_shards(
                 target, file.copy_metadata(), rows, max_bytes=max_bytes, max_tensors=max_tensors
             )
         else:
-            merged = file.presented(file.metadata, [sums.in_f32(t) for t in sums.infos(file)])
+            merged = file.presented(file.metadata, [sums.in_f32(t) for t in infos])
             quantize_file(merged, target, to, progress=lambda t: done(t.name, t.after, t.new_bytes))
         return len(sums.pairs)
 
