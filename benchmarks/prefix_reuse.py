@@ -75,7 +75,8 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
         with opened(cache_dir=cache) as llm:
             llm.generate(first, max_tokens=ANSWER, ignore_eos=True)
         with opened(cache_dir=cache) as llm:
-            llm.generate(words(4), max_tokens=4, ignore_eos=True)
+            for one in (llm, without):
+                one.generate(words(4), max_tokens=4, ignore_eos=True)
             compare("second turn, from the folder", llm, second)
     print()
     for what, of_rounds in ratios.items():

@@ -69,16 +69,16 @@ def _found(path: Path, model: GGUFFile, config: ModelConfig) -> Iterator[Found]:
     halves = model.get_bool(ROPE_HALVES, False)
     with open_gguf(path) as file:
         for matrix, a, b in _gguf(file, config.arch):
-            yield matrix, a, _in_halves(model, matrix, b) if halves else b
+            yield matrix, a, _in_halves(model, config, matrix, b) if halves else b
 
 
-def _in_halves(model: GGUFFile, matrix: str, b: F32) -> F32:
+def _in_halves(model: GGUFFile, config: ModelConfig, matrix: str, b: F32) -> F32:
     """The rows of B in the order of a folder's queries and keys, in which halves rotate."""
     stem = matrix.rpartition(".")[0]
     if b.ndim != 2 or not stem.endswith((".attn_q", ".attn_k")):
         return b
     _, c = read_family(Path(model.path))
-    rows = adjacent_rows(c, stem.endswith("q"), len(b))
+    rows = adjacent_rows(c, len(b), _rotated(config))
     if len(rows) != len(b):
         return b  # it does not fit, which `_checked` says
     out = np.empty_like(b)
@@ -86,15 +86,20 @@ def _in_halves(model: GGUFFile, matrix: str, b: F32) -> F32:
     return out
 
 
+def _rotated(config: ModelConfig) -> int:
+    """How many elements of a head rotate; all, if files have an order and nothing rotates."""
+    return config.rope.n_dims or config.head_dim_k
+
+
 def _peft(path: Path, model: GGUFFile, config: ModelConfig) -> Iterator[Found]:
     settings = read_settings(path)
     if settings.invocation_tokens:
         raise _acts_later()
-    adjacent = not model.get_bool(ROPE_HALVES, False)
+    n_rotated = None if model.get_bool(ROPE_HALVES, False) else _rotated(config)
     pairs, wrong = None, FormatError(f"weft knows no folders of the architecture {config.arch}")
     for family, c in _families(model, config):
         try:
-            pairs = list(peft_pairs(settings, family, c, adjacent=adjacent))
+            pairs = list(peft_pairs(settings, family, c, n_rotated=n_rotated))
             break
         except FormatError as error:
             wrong = error

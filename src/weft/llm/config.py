@@ -264,8 +264,8 @@ class ModelConfig:
     sliding_window: int = 0
     """Number of positions that a sliding-window layer sees; 0: not stated."""
     windowed: tuple[bool, ...] = ()
-    """For each layer, whether it sees only the sliding window; empty: none does. The architecture's
-    `configure` sets it."""
+    """For each layer, whether it sees only the sliding window; empty: none does. It is what the
+    file says, unless the architecture's `configure` sets it."""
     chunked: bool = False
     """True if a window is the chunk of positions that a token is in: it sees no earlier ones."""
     ropes: tuple[RopeConfig, ...] = ()
@@ -283,6 +283,8 @@ class ModelConfig:
     gated_heads: bool = False
     """True if the gate of attention, where there is one, has a number for each head, not for each
     element."""
+    value_scale: float = 0.0
+    """Factor of values in attention; 0: there is none."""
     attn_softcap: float = 0.0
     """Cap of attention scores s, which become cap * tanh(s / cap); 0: there is none."""
     final_softcap: float = 0.0

@@ -69,9 +69,12 @@ class Config(Mapping[str, Any]):
         own = {**config, **_text_of(config)}
         given = {key: value for key, value in own.items() if value is not None}
         self._values: dict[str, Any] = {**(defaults or {}), **given}
+        self._nulls = own.keys() - given.keys()
         kinds = self.first("layers_block_type", "layer_types", "hybrid_override_pattern")
         if self.first(*_LAYERS) is None and isinstance(kinds, list | str):
             self._values["num_hidden_layers"] = len(kinds)
+        if self._values.get("head_dim") == 0:  # a default that stands for the usual size
+            self._values["head_dim"] = self.n_embd // max(self.n_head, 1)
         self.n_layer: int = self.count(*_LAYERS)
         self.rope: Mapping[str, Any] = self._rope()
         """`rope_parameters`, in today's form."""
@@ -93,6 +96,10 @@ class Config(Mapping[str, Any]):
 
     def get(self, key: str, default: Any = None) -> Any:
         return self._values.get(key, default)
+
+    def is_null(self, key: str) -> bool:
+        """True if config.json says null, where a default stands for what is not there."""
+        return key in self._nulls
 
     def first(self, *keys: str) -> Any:
         """The value of the first of `keys` that there is; None: there is none."""

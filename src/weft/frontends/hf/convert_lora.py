@@ -13,6 +13,7 @@ from weft import quants
 from weft.dtype import DType, find_dtype
 from weft.errors import FormatError
 from weft.frontends.gguf.writer import TensorSource, encode_value, write_gguf
+from weft.frontends.hf.completed import family_metadata, rotated_elements
 from weft.frontends.hf.convert import ConvertedTensor
 from weft.frontends.hf.folder import read_family
 from weft.frontends.hf.general import general_keys
@@ -49,7 +50,8 @@ def convert_adapter(
         raise FormatError(f"{settings.path}: lora_alpha is 0, which changes nothing; train it anew")
     family, c = read_family(Path(base))
     try:
-        pairs = list(peft_pairs(settings, family, c, adjacent=True))
+        n_rotated = rotated_elements(c, family_metadata(family, c)) if family.adjacent else None
+        pairs = list(peft_pairs(settings, family, c, n_rotated=n_rotated))
     except FormatError as e:
         raise e if str(e).startswith(str(source)) else FormatError(f"{base}: {e}") from None
     tensors = [half for pair in pairs for half in _halves(settings, pair)]

@@ -21,7 +21,7 @@ from weft.frontends.hf.vocab import Vocabulary, bpe
 from weft.records import dataclass
 
 __all__ = ["Change", "Family", "Named", "as_is", "experts_together", "family_tensors", "in_order",
-           "is_f32", "text_tensors"]  # fmt: skip
+           "is_f32", "never", "text_tensors"]  # fmt: skip
 
 Named = Iterable[tuple[str, Values]]
 Change = Callable[[Config, str, Values], Named]
@@ -102,6 +102,11 @@ def no_tensors(c: Config) -> Named:
     return ()
 
 
+def never(il: int) -> bool:
+    """No layer has a window."""
+    return False
+
+
 def no_variant(config: Mapping[str, Any]) -> str:
     """A family that all folders of its classes are of."""
     return ""
@@ -134,6 +139,15 @@ class Family:
     adjacent: bool = False
     """True if converters put the rows of queries and keys in the order in which adjacent pairs
     rotate. Loaded straight, they stay as they are, and halves rotate."""
+    activation: str = "silu"
+    """The activation of feed-forward layers; empty: config.json may have any, and `keys` says which
+    or refuses it."""
+    windows: Callable[[int], bool] | None = None
+    """Which layers have the sliding window if the file does not say so, by number, in classes that
+    have one beside what `keys` has; None: other classes."""
+    norm_topk: bool | None = None
+    """Whether the weights of chosen experts have the sum 1 if the file does not say so, in classes
+    with `norm_topk_prob`; None: other classes, and those whose `keys` have it."""
     f32_routers: bool = True
     """False if routers have the type of other matrices."""
     variant: Callable[[Mapping[str, Any]], str] = no_variant
@@ -180,18 +194,16 @@ def is_f32(family: Family, name: str, n_dims: int) -> bool:
 
 
 def family_tensors(
-    family: Family, c: Config, stored: Mapping[str, Values], *, adjacent: bool
+    family: Family, c: Config, stored: Mapping[str, Values], n_rotated: int | None = None
 ) -> Iterator[tuple[str, Values]]:
-    """GGUF names and values of all tensors, in the order in which converters write them.
+    """GGUF names and values of the folder's tensors, in the order in which converters write them.
 
-    With `adjacent`, queries and keys are put in the order in which adjacent pairs rotate, if the
-    family's files have them so."""
-    for name, values in family.extra(c):
-        yield family.gguf_name(c, name), values
+    With `n_rotated`, the elements of a head that rotate, queries and keys are put in the order in
+    which adjacent pairs rotate, if the family's files have them so."""
     for name, values in family.join(c, experts_together(family, c, text_tensors(stored))):
         for new, changed in family.change(c, name, values):
-            if adjacent and family.adjacent:
-                changed = in_order(c, new, changed)
+            if n_rotated is not None and family.adjacent:
+                changed = in_order(c, new, changed, n_rotated)
             yield family.gguf_name(c, new), changed
 
 
@@ -231,21 +243,21 @@ def experts_together(family: Family, c: Config, tensors: Named) -> Iterator[tupl
         )
 
 
-def in_order(c: Config, name: str, values: Values) -> Values:
+def in_order(c: Config, name: str, values: Values, n_rotated: int) -> Values:
     """Rows of queries and keys in the order in which adjacent pairs rotate; others as they are."""
     stem = name.rpartition(".")[0]
     if not stem.endswith(("q_proj", "k_proj")):
         return values
-    rows = adjacent_rows(c, stem.endswith("q_proj"), values.shape[0])
+    rows = adjacent_rows(c, values.shape[0], n_rotated)
     return values.through(lambda x: x[rows])
 
 
-def adjacent_rows(c: Config, queries: bool, n_rows: int) -> NDArray[np.intp]:
+def adjacent_rows(c: Config, n_rows: int, n_rotated: int) -> NDArray[np.intp]:
     """For each row of queries or keys, in the order in which adjacent pairs rotate, its number in
-    the order in which halves do."""
-    n = c.n_head if queries else c.n_head_kv
-    d = n_rows // n
-    half = int(d * c.main_rope.get("partial_rotary_factor", 1.0)) // 2
+    the order in which halves do; `n_rotated` elements of a head rotate."""
+    d = c.head_dim
+    n = n_rows // d
+    half = min(n_rotated, d) // 2
     order = np.concatenate(
         [np.arange(2 * half).reshape(2, half).T.reshape(-1), np.arange(2 * half, d)]
     )

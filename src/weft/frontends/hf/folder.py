@@ -22,6 +22,7 @@ from weft.frontends.gguf.reader import GGUFFile, present_as_gguf
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.frontends.gguf.writer import encode_value
 from weft.frontends.hf.checkpoints import readable
+from weft.frontends.hf.completed import family_metadata, rope_tensors, rotated_elements
 from weft.frontends.hf.config import Config, read_config_json
 from weft.frontends.hf.families import find_family
 from weft.frontends.hf.family import Family, family_tensors, is_f32
@@ -48,6 +49,8 @@ class Folder:
     """Tensors as they are in the files."""
     tensors: list[tuple[str, Values]]
     """GGUF names and values, in the order in which converters write them."""
+    own_keys: dict[str, object]
+    """Metadata of the architecture, without its name in front."""
 
     def first_keys(self) -> dict[str, object]:
         """Metadata in front of the model's name."""
@@ -56,8 +59,7 @@ class Folder:
 
     def keys(self, file_type: int) -> Iterator[tuple[str, object]]:
         """Metadata of the architecture, and `general.file_type`."""
-        yield from self._whole(self.family.common(self.config), file_type)
-        yield from self._whole(self.family.keys(self.config), file_type)
+        yield from self._whole(self.own_keys.items(), file_type)
 
     def _whole(self, pairs: Pairs, file_type: int) -> Iterator[tuple[str, object]]:
         for key, value in pairs:
@@ -85,9 +87,12 @@ def read_folder(path: str | os.PathLike[str], *, adjacent: bool) -> Folder:
     family, c = read_family(folder)
     stored = open_shards(folder)
     values = readable(c, stored)
-    tensors = list(family_tensors(family, c, values, adjacent=adjacent))
+    keys = family_metadata(family, c)
+    tensors = [(family.gguf_name(c, name), v) for name, v in rope_tensors(family, c, keys)]
+    n_rotated = rotated_elements(c, keys) if adjacent and family.adjacent else None
+    tensors += family_tensors(family, c, values, n_rotated)
     tensors.sort(key=lambda t: t[1].packed is None)  # blocks go first, as converters write them
-    return Folder(folder, family, c, stored, tensors)
+    return Folder(folder, family, c, stored, tensors, keys)
 
 
 def open_folder(path: str | os.PathLike[str], *, adjacent: bool = False) -> GGUFFile:

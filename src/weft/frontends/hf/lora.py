@@ -152,12 +152,13 @@ def adapter_tensors(settings: PeftSettings) -> Path:
 
 
 def peft_pairs(
-    settings: PeftSettings, family: Family, c: Config, *, adjacent: bool
+    settings: PeftSettings, family: Family, c: Config, *, n_rotated: int | None
 ) -> Iterator[PeftPair]:
     """The matrices of an adapter by GGUF names, in the order of its file.
 
-    With `adjacent`, the rows of queries and keys are in the order of GGUF files. Raises FormatError
-    for tensors that are not LoRA's, and matrices that the architecture changes in another way."""
+    With `n_rotated`, the elements of a head that rotate, the rows of queries and keys are in the
+    order of GGUF files. Raises FormatError for tensors that are not LoRA's, and matrices that the
+    architecture changes in another way."""
     path = adapter_tensors(settings)
     halves = _stored_pairs(path)
     together = zip(
@@ -170,12 +171,12 @@ def peft_pairs(
         whole = halves.get(name)
         if whole is not None and whole.embeds:
             rows, columns = _turned(a), _turned(b)
-            for new, part, own in _parts(path, family, c, name, rows, columns, adjacent):
+            for new, part, own in _parts(path, family, c, name, rows, columns, n_rotated):
                 if new != "token_embd.weight":
                     raise FormatError(f"{path}: weft cannot change the embeddings {new}; {_MERGE}")
                 yield PeftPair(new, part, _turned(own), scale)
         else:
-            for new, part, own in _parts(path, family, c, name, b, a, adjacent):
+            for new, part, own in _parts(path, family, c, name, b, a, n_rotated):
                 yield PeftPair(new, own, part, scale)
 
 
@@ -184,7 +185,7 @@ def _turned(values: Values) -> Values:
 
 
 def _parts(
-    path: Path, family: Family, c: Config, name: str, b: Values, a: Values, adjacent: bool
+    path: Path, family: Family, c: Config, name: str, b: Values, a: Values, n_rotated: int | None
 ) -> list[tuple[str, Values, Values]]:
     """GGUF names, and B and A of each, of what the family makes of the matrix `name`.
 
@@ -192,7 +193,7 @@ def _parts(
 
     def changed(values: Values) -> list[tuple[str, Values]]:
         try:
-            return _changed(family, c, name, values, adjacent)
+            return _changed(family, c, name, values, n_rotated)
         except (ValueError, IndexError):  # of reshaping, where a change looks at the other side
             return []
 
@@ -251,12 +252,12 @@ def _alike(made: Values, some: Values) -> bool:
 
 
 def _changed(
-    family: Family, c: Config, name: str, values: Values, adjacent: bool
+    family: Family, c: Config, name: str, values: Values, n_rotated: int | None
 ) -> list[tuple[str, Values]]:
     """GGUF names and values of what the family makes of a tensor of the folder."""
     made = family.change(c, name, values)
-    if adjacent and family.adjacent:
-        made = [(new, in_order(c, new, part)) for new, part in made]
+    if n_rotated is not None and family.adjacent:
+        made = [(new, in_order(c, new, part, n_rotated)) for new, part in made]
     return [(family.gguf_name(c, new), part) for new, part in made]
 
 

@@ -449,17 +449,17 @@ class Graphs:
 
 def _at_once(plan: Plan) -> Layouts:
     """The layouts that do not wait: those of experts with a budget, which are never used in place,
-    and panels of f32, whose sums have another order than those of rows."""
+    and panels of floats, whose sums have another order than those of rows."""
     return {
         w: to
         for w, to in plan.layouts.items()
-        if isinstance(to, ExpertBufferType) or w.dtype.name == "f32"
+        if isinstance(to, ExpertBufferType) or not w.dtype.is_quantized
     }
 
 
 def _can_wait(plans: Sequence[Plan]) -> bool:
     """Whether the graphs give the same bits with weights in place: all that are repacked become
-    panels, whose kernels compute as those of rows do (those of f32 do not wait)."""
+    panels, whose kernels compute as those of rows do (those of floats do not wait)."""
     layouts = {
         id(to): to
         for plan in plans

@@ -242,7 +242,11 @@ class Gain:
                 self._since = 0
                 rest = (seconds - batch) / max(n_drawn, 1)
                 self.each += (1.0 if not self.each else 0.25) * (rest - self.each)
-            self.credit.note(0.0, 1.0)
+            gained = 0.0
+            if n_columns > n_texts and self.costs.count(n_texts):  # right tokens are read again
+                plain = self.costs.seconds(n_texts) + self.each * n_texts
+                gained = min(1 - seconds / plain, 0.0)
+            self.credit.note(gained, 1.0)
             return
         self._since += 1
         plain = self.costs.seconds(n_texts) + self.each * n_texts

@@ -81,7 +81,9 @@ class Checking:
             if text is None or not text.growth.n_drawn:
                 return
             n_base += slot.n_left
-            wanted.append(Wanted(slot.seq, slot.tokens, self._slots.most_drafted(slot)))
+            # a recurrent state that goes back would make it read the same tokens a third time
+            most = self._slots.most_drafted(slot) if slot.n_left == 1 else 0
+            wanted.append(Wanted(slot.seq, slot.tokens, most))
         room = min(MOST_COLUMNS, context.n_ubatch, context.n_batch) - n_base
         room = min(room, context.n_outputs - len(running))
         if room < 1:
