@@ -17,7 +17,15 @@ from weft.cli.draft_options import draft_flags
 from weft.cli.loading import loads_model_with
 from weft.cli.mistakes import show_error
 from weft.cli.model_file import ModelFile
-from weft.cli.options import ContextShift, Images, Keep, MmProj, WeightType, most_tokens
+from weft.cli.options import (
+    ContextShift,
+    Images,
+    Keep,
+    MmProj,
+    Sounds,
+    WeightType,
+    most_tokens,
+)
 from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
 from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_file, read_line
@@ -71,6 +79,7 @@ def chat(
     keep: Keep = 0,
     mmproj: MmProj = None,
     image: Images = None,
+    audio: Sounds = None,
     weight_type: WeightType = None,
     drafts: DraftOptions | None,
     template: Annotated[
@@ -119,6 +128,8 @@ def chat(
     try:
         for path in image or ():
             talk.take(f"/image {path}")
+        for path in audio or ():
+            talk.take(f"/audio {path}")
         if first is not None:
             talk.ask(first)
         if sys.stdin.isatty():

@@ -90,6 +90,10 @@ def convert(
     name: Annotated[
         str | None, typer.Option("--model-name", metavar="NAME", help="The name of the model.")
     ] = None,
+    mmproj: Annotated[
+        bool,
+        typer.Option("--mmproj", help="Write the towers for images and sound, not the text model."),
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every tensor.")] = False,
 ) -> None:  # fmt: skip
     """Write a Hugging Face folder as a GGUF file, with the bytes of llama.cpp's converter."""
@@ -111,12 +115,14 @@ def convert(
             raise usage_error("--split does not go with --lora; adapters are small")
         _adapter(source, target, base, to.lower() or "f32", name, verbose)
         return
+    if mmproj and kind not in OUTPUT_TYPES:
+        raise usage_error(f"--type {to} does not go with --mmproj; use {', '.join(OUTPUT_TYPES)}")
     if kind not in OUTPUT_TYPES:
         _quantized(source, target, to, max_bytes or max_tensors)
         return
     tensors = convert_folder(
         source, target, kind, name=name, max_bytes=max_bytes, max_tensors=max_tensors,
-        progress=_show if verbose else None,
+        mmproj=mmproj, progress=_show if verbose else None,
     )  # fmt: skip
     _say(target, len(tensors), sum(t.nbytes for t in tensors))
 

@@ -16,6 +16,7 @@ from weft.cli.draft_options import draft_flags
 from weft.cli.exported import explain_pte, is_pte
 from weft.cli.loading import loads_model_with, open_with
 from weft.cli.model_file import ModelFile
+from weft.cli.options import MmProj
 from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
 from weft.compiler import lower_plan
 from weft.errors import ContextError, ScheduleError
@@ -27,6 +28,7 @@ from weft.llm.llm import DEFAULT_N_CTX
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
+from weft.llm.senses.senses import open_towers
 from weft.schedule.draw import dot, mermaid
 from weft.schedule.machine import paper_devices
 from weft.schedule.profile import Profile, load_profile
@@ -41,6 +43,7 @@ def explain(
     model: ModelFile,
     load: dict[str, Any],
     kept: dict[str, Any],
+    mmproj: MmProj = None,
     machine: Annotated[
         str | None,
         typer.Option(
@@ -89,6 +92,8 @@ def explain(
     if machine is not None:
         load |= _on_paper(machine, load)
     loaded = open_with(model, load)
+    if mmproj is not None:
+        loaded.towers = open_towers(mmproj).all
     if load["n_ctx"] is None and load["plan"] is None:
         load["n_ctx"] = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
     beside: list[ContextPlan] = []

@@ -14,7 +14,15 @@ from weft.cli.draft_options import draft_flags
 from weft.cli.dump import TensorDump
 from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
-from weft.cli.options import ContextShift, Images, Keep, MmProj, WeightType, most_tokens
+from weft.cli.options import (
+    ContextShift,
+    Images,
+    Keep,
+    MmProj,
+    Sounds,
+    WeightType,
+    most_tokens,
+)
 from weft.cli.plan_lines import plan_lines, prefixes_line
 from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
 from weft.cli.sampling_options import sampling_flags
@@ -26,6 +34,7 @@ from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.drafting.options import DraftOptions
 from weft.llm.prompts import Prompt
 from weft.llm.sampling.constraint import check_constraint
+from weft.llm.senses.messages import Medium
 
 __all__ = ["run"]
 
@@ -65,6 +74,7 @@ def run(
     keep: Keep = 0,
     mmproj: MmProj = None,
     image: Images = None,
+    audio: Sounds = None,
     weight_type: WeightType = None,
     drafts: DraftOptions | None,
     ignore_eos: Annotated[
@@ -128,13 +138,16 @@ def run(
     if not quiet:
         _show_plan(model, llm, verbose)
         if mmproj is not None:
-            say(llm.sight.about())
+            for line in llm.senses.about():
+                say(line)
         if verbose:
             say(prefixes_line(llm.context, PrefixOptions(**kept)))
             _show_tokens(llm, start)
     waiting = PromptProgress()
     pieces: Iterator[str]
-    ids = _with_images(llm, start, image) if image else start
+    media = [Medium("image", path) for path in image or ()]
+    media += [Medium("audio", path) for path in audio or ()]
+    ids = _with_media(llm, start, media) if media else start
     if most == 0:
         pieces = _compute_only(llm, ids, waiting)
     else:
@@ -175,11 +188,11 @@ def _compute_only(llm: LLM, prompt: Prompt, progress: PromptProgress) -> Iterato
     yield ""
 
 
-def _with_images(llm: LLM, text: str, images: list[Path]) -> list[int]:
-    """The prompt of images and a text: a message, if the model has a template for them."""
+def _with_media(llm: LLM, text: str, media: list[Medium]) -> list[int]:
+    """The prompt of images, sounds and a text: a message, if the model has a template."""
     if llm.chat_template.is_fallback:
-        return llm.sight.prompt([""] * len(images) + [text], images)
-    parts = [{"type": "image", "image": image} for image in images]
+        return llm.senses.prompt([""] * len(media) + [text], media)
+    parts = [{"type": medium.kind, medium.kind: medium.value} for medium in media]
     return llm.chat_prompt([{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
 
 

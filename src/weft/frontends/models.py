@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from weft.frontends.gguf.reader import GGUFFile, open_gguf
 
-__all__ = ["open_model"]
+__all__ = ["open_mmproj", "open_model"]
 
 
 def open_model(
@@ -29,6 +29,16 @@ def open_model(
     from weft.frontends.gguf.quantize import loaded_as
 
     return loaded_as(file, to, progress=progress)
+
+
+def open_mmproj(path: str | os.PathLike[str]) -> GGUFFile:
+    """Opens the `mmproj` file at `path`, or the towers of a folder with config.json and
+    safetensors. Raises MissingFileError and FormatError."""
+    if os.path.isdir(path):
+        from weft.frontends.hf.towers import open_tower_folder
+
+        return open_tower_folder(path)
+    return open_gguf(path)
 
 
 def _open(path: str | os.PathLike[str], to_write: bool) -> GGUFFile:

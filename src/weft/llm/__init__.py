@@ -10,7 +10,9 @@ planning/      arguments of a caller to the plan of a context, and whether it fi
 compute/       tokens to logits: `Context`, batches, ubatches, graphs
 sampling/      logits to a token
 chat/          messages to the text that a model was trained on
-vision/        images to rows of a model's width, and prompts with them
+senses/        towers beside a context, and prompts with images and sounds
+vision/        images to rows of a model's width
+audio/         sounds to rows of a model's width
 answers/       splits answers into content, reasoning and tool calls
 engine/        the writer of texts, one or many, and the thread that serves many
 hub.py         finds and downloads the files of `hf:` names
@@ -24,6 +26,8 @@ from weft.lazy import imported_when_used
 if TYPE_CHECKING:
     from weft.llm.adapter_files import AdapterFiles
     from weft.llm.adapters import Adapter, Adapters
+    from weft.llm.audio.hearing import Hearing
+    from weft.llm.audio.tower import SoundTower
     from weft.llm.cache.kv_cache import KVCache
     from weft.llm.chat.template import ChatTemplate, Message
     from weft.llm.compute.batch import Batch, Outputs
@@ -54,6 +58,8 @@ if TYPE_CHECKING:
     from weft.llm.prompts import Prompt
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
     from weft.llm.scaled_files import Chosen, ScaledFiles, ScaledSet
+    from weft.llm.senses.messages import Medium
+    from weft.llm.senses.senses import Senses
     from weft.llm.tokenizers.tokenizer import StreamDecoder, Tokenizer
     from weft.llm.tokenizers.vocab import Vocab
     from weft.llm.vision.sight import Sight
@@ -73,9 +79,11 @@ __all__ = [
     "DraftOptions",
     "FinishReason",
     "GenerateOptions",
+    "Hearing",
     "IndexerConfig",
     "KVCache",
     "LLMArguments",
+    "Medium",
     "Message",
     "MlaConfig",
     "Model",
@@ -96,7 +104,9 @@ __all__ = [
     "SamplingParams",
     "ScaledFiles",
     "ScaledSet",
+    "Senses",
     "Sight",
+    "SoundTower",
     "Stats",
     "StreamDecoder",
     "Temperature",
@@ -111,6 +121,8 @@ __all__ = [
 _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
     "weft.llm.adapters": ("Adapter", "Adapters"),
+    "weft.llm.audio.hearing": ("Hearing",),
+    "weft.llm.audio.tower": ("SoundTower",),
     "weft.llm.cache.kv_cache": ("KVCache",),
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),
@@ -134,6 +146,8 @@ _HOMES = {
     "weft.llm.prompts": ("Prompt",),
     "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),
     "weft.llm.scaled_files": ("Chosen", "ScaledFiles", "ScaledSet"),
+    "weft.llm.senses.messages": ("Medium",),
+    "weft.llm.senses.senses": ("Senses",),
     "weft.llm.tokenizers.tokenizer": ("StreamDecoder", "Tokenizer"),
     "weft.llm.tokenizers.vocab": ("Vocab",),
     "weft.llm.vision.sight": ("Sight",),

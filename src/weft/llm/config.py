@@ -300,6 +300,8 @@ class ModelConfig:
     2^-(alibi_bias / heads); 0: none."""
     rope_sections: tuple[int, ...] = ()
     """Pairs of a head that rotate by time, height and width in images (M-RoPE); empty: none."""
+    rows_join: Literal["all", "windows", "none"] = "all"
+    """The layers in which the rows of an image see one another, if its tower says that they do."""
     n_deepstack: int = 0
     """First layers behind which a part of an image's row is added (DeepStack, arXiv 2406.04334)."""
     n_positions: int = 0

@@ -23,6 +23,7 @@ from weft.errors import ArgumentError, ContextError
 from weft.execute import Progress, TensorCallback
 from weft.frontends.models import open_model
 from weft.llm.adapter_files import AdapterFiles
+from weft.llm.audio.hearing import Hearing
 from weft.llm.cache.prefix_options import prefix_options
 from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
 from weft.llm.compute.context import Context
@@ -45,10 +46,10 @@ from weft.llm.planning.explain import html_of, memory_lines, placement_lines
 from weft.llm.planning.options import LLM_OPTIONS, LLMArguments, PlanArguments
 from weft.llm.prompts import Prompt, is_list, prompt_ids, require_fits
 from weft.llm.scaled_files import ScaledFiles
+from weft.llm.senses.messages import mark_media
+from weft.llm.senses.senses import Senses, open_towers
 from weft.llm.tokenizers.tokenizer import Tokenizer
-from weft.llm.vision.messages import mark_images
 from weft.llm.vision.sight import Sight
-from weft.llm.vision.tower import Tower
 from weft.options import require_options, shows_options
 from weft.records import dataclass
 
@@ -113,7 +114,8 @@ class LLM:
         So it is with `control_vectors`, which steer the layers `control_vector_layers`, (first,
         last) or None for all.
 
-        `mmproj` is the GGUF file of the model's tower, for images in messages (see `chat`).
+        `mmproj` is the GGUF file of the model's towers, for images and sounds in messages (see
+        `chat`).
 
         Raises ArgumentError for an unknown option; MissingFileError (a FormatError and a
         FileNotFoundError) for a missing file; FormatError for a file that is not GGUF or has an
@@ -124,8 +126,9 @@ class LLM:
         prefixes, others = prefix_options(all_options)
         options = cast("PlanArguments", others)
         file = open_model(local_path(path), type, progress=progress)
-        tower = None if mmproj is None else Tower(mmproj)
+        towers = None if mmproj is None else open_towers(mmproj)
         model = Model(file, adapters, control_vectors, control_vector_layers)
+        model.towers = () if towers is None else towers.all
         drafts = open_drafts(model, drafting)
         tokenizer = Tokenizer.from_gguf(file)
         if n_ctx is None and options.get("plan") is None:
@@ -161,7 +164,7 @@ class LLM:
         beside = ExtraContexts(context, side)
         loaded = _Loaded(model, tokenizer, context, writing, beside, drafters)
         self._loaded: _Loaded | None = loaded
-        self._sight = None if tower is None else Sight(tower, context, tokenizer)
+        self._senses = None if towers is None else towers.beside(context, tokenizer)
         self._last_stats = writing.stats
 
     def close(self) -> None:
@@ -171,7 +174,7 @@ class LLM:
         if self._loaded is not None:
             self._loaded.writing.end()
             self._last_stats = self._loaded.writing.stats
-            self._loaded, self._chat_template, self._sight = None, None, None
+            self._loaded, self._chat_template, self._senses = None, None, None
 
     def __enter__(self) -> Self:
         return self
@@ -195,13 +198,13 @@ class LLM:
         a number of tokens that no batch has."""
         context = self.context
         lines = placement_lines(context.plan, tokens=tokens, width=width, nodes=not brief)
-        tower = [] if self._sight is None else [self._sight.about()]
+        towers = [] if self._senses is None else self._senses.about()
         kept = self._open().writing.prefixes.options
         memory = memory_lines(context.plan, context.memory.scratch, kept)
         for name, own in self.draft_contexts.items():
             memory += ["", f"{name} {own.model.file.path.name}"]
             memory += memory_lines(own.plan, own.memory.scratch)
-        return "\n".join([*lines, "", *memory, *tower])
+        return "\n".join([*lines, "", *memory, *towers])
 
     def __repr__(self) -> str:
         if self._loaded is None:
@@ -388,8 +391,10 @@ class LLM:
         pieces of the answer, as they come.
 
         `messages` are mappings such as `{"role": "user", "content": "Hello"}`; see `ChatTemplate`.
-        Contents may have parts, and with `mmproj` images among them: `{"type": "image", "image":
-        x}`, where x is a path, bytes, pixels or an image of Pillow, and OpenAI's `image_url`.
+        Contents may have parts, and with `mmproj` images and sounds among them: `{"type": "image",
+        "image": x}`, where x is a path, bytes, pixels or an image of Pillow, `{"type": "audio",
+        "audio": x}`, where x is a path, bytes or samples, and OpenAI's `image_url` and
+        `input_audio`.
         `tools` and `variables` are for the template; see `ChatTemplate.render`. Calls of tools are
         part of the text, control tokens included. `options` are those of `generate`. Only the new
         part of a conversation is computed, unless `cache_prompt` is False.
@@ -426,21 +431,36 @@ class LLM:
                 "not know",
                 stacklevel=3,
             )
-        marked = mark_images(messages)
+        marked = mark_media(messages)
         text = template.render(marked.messages, tools=tools, **(variables or {}))
-        if not marked.images:
+        if not marked.media:
             return prompt_tokens(self.tokenizer, text)
-        return self.sight.prompt(marked.pieces(text), marked.images)
+        return self.senses.prompt(marked.pieces(text), marked.media)
+
+    @property
+    def senses(self) -> Senses:
+        """Makes prompts with images and sounds. Raises ContextError for a model without
+        `mmproj`."""
+        if self._senses is None:
+            raise ContextError(
+                f"{self.model.file.path.name} was opened without a tower for images or sound; give "
+                "its file as mmproj (--mmproj)"
+            )
+        return self._senses
 
     @property
     def sight(self) -> Sight:
-        """Makes prompts with images. Raises ContextError for a model without `mmproj`."""
-        if self._sight is None:
-            raise ContextError(
-                f"{self.model.file.path.name} was opened without a tower for images; give its "
-                "file as mmproj (--mmproj)"
-            )
-        return self._sight
+        """Makes rows of images. Raises ContextError for a model without a tower for images."""
+        sight = self.senses.of("image")
+        assert isinstance(sight, Sight)
+        return sight
+
+    @property
+    def hearing(self) -> Hearing:
+        """Makes rows of sounds. Raises ContextError for a model without a tower for sound."""
+        hearing = self.senses.of("audio")
+        assert isinstance(hearing, Hearing)
+        return hearing
 
     def embed(
         self,

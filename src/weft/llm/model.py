@@ -32,6 +32,7 @@ from weft.llm.models import Architecture, common, find_architecture
 from weft.llm.models.next_layer import NextLayer, next_config, next_layer, next_weights
 from weft.llm.models.step import Step
 from weft.llm.scaled_files import Chosen, ScaledFiles
+from weft.llm.senses.tower import AnyTower
 from weft.llm.weights import Weights, load_weights
 
 __all__ = ["Model"]
@@ -68,6 +69,8 @@ class Model:
             self.architecture = replace(self.architecture, rope_mode=RopeMode.NEOX)
         self.adapters: Adapters | None = None
         """LoRA adapters that texts may use, or None if there are none."""
+        self.towers: Sequence[AnyTower] = ()
+        """Towers for images and sound that are computed beside the model."""
         if adapters is not None:
             self.adapters = open_adapters(adapters, file, self.config, self.weights)
             self.weights = self.weights.joined(self.adapters.leaves())

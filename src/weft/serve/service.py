@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.frontends.models import open_model
-from weft.llm import AdapterFiles, Context, Model, ScaledFiles, Sight, Tokenizer, Tower
+from weft.llm import AdapterFiles, Context, Model, ScaledFiles, Tokenizer
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.engine import Engine
+from weft.llm.senses.senses import open_towers
 from weft.serve.adapters import ServedAdapters, ServedVectors
 from weft.serve.embedder import Embedder
 from weft.serve.errors import ApiError
@@ -65,16 +66,17 @@ class Service:
     ) -> None:
         """Opens a model; `type`, such as `q4_K_M`, quantizes it in memory. With `embeddings` it
         computes embeddings too, with a second context; a model that writes no text always does.
-        `n_ctx` is the number of cells that all texts share. `mmproj` is the file of a tower for
-        images. `adapters` are those of LoRA; without `apply_adapters` their scales are 0 at first.
-        `control_vectors` steer the layers `control_vector_layers` (see `Model`).
+        `n_ctx` is the number of cells that all texts share. `mmproj` is the file of towers for
+        images and sound. `adapters` are those of LoRA; without `apply_adapters` their scales are 0
+        at first. `control_vectors` steer the layers `control_vector_layers` (see `Model`).
         `drafting` says how tokens are guessed (None: not at all); answers are the same.
         `context` has further arguments of `Context`.
 
         Raises the errors of `Model.open`, `Context` and `Tokenizer.from_gguf`."""
         file = open_model(path, type, progress=context.get("progress"))
-        tower = None if mmproj is None else Tower(mmproj)
+        towers = None if mmproj is None else open_towers(mmproj)
         model = Model(file, adapters, control_vectors, control_vector_layers)
+        model.towers = () if towers is None else towers.all
         self.adapters = ServedAdapters(model.adapters, apply_adapters)
         self.vectors = ServedVectors(model.control_vectors)
         config = model.config
@@ -122,14 +124,16 @@ class Service:
                 prefixes=options.prefixes(),
             )  # fmt: skip
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
-        sight = None
-        if tower is not None:
+        senses = None
+        if towers is not None:
             if self._engine is None:
-                raise ContextError(f"{self.model_id} writes no text about images; leave out mmproj")
-            sight = Sight(tower, self._engine.context, self.tokenizer)
+                raise ContextError(
+                    f"{self.model_id} writes no text about images or sound; leave out mmproj"
+                )
+            senses = towers.beside(self._engine.context, self.tokenizer)
         self.prompts = Prompts(
             self.tokenizer, self.template, options,
-            self._engine.max_text if self._engine else 0, self.adapters, self.vectors, sight,
+            self._engine.max_text if self._engine else 0, self.adapters, self.vectors, senses,
         )  # fmt: skip
 
     def name_for(self, model: str | None) -> str:

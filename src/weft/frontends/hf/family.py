@@ -155,6 +155,15 @@ class Family:
     experts: tuple[str, ...] = ("down_proj", "gate_proj", "up_proj")
     """The matrices of an expert, in the order in which converters write them."""
 
+    f32: tuple[str, ...] = ()
+    """Parts of names of matrices that are float32 in a file of any type."""
+    kernels: tuple[str, ...] = ()
+    """Parts of names of kernels of convolutions, which are float16 in a file of any type."""
+
+    def is_kernel(self, name: str) -> bool:
+        """True for the kernel of a convolution, by its name in a file."""
+        return name.endswith(".weight") and any(part in name for part in self.kernels)
+
     def gguf_name(self, c: Config, name: str) -> str:
         """What a GGUF file calls the tensor `name` of the folder. Raises FormatError if the
         architecture has no such tensor."""
@@ -189,6 +198,7 @@ def is_f32(family: Family, name: str, n_dims: int) -> bool:
         n_dims <= 1
         or name.endswith("_norm.weight")
         or not name.endswith(".weight")
+        or any(part in name for part in family.f32)
         or (stem.removesuffix(".weight") in _F32 and family.f32_routers)
     )
 
@@ -211,7 +221,7 @@ def text_tensors(stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
     """The tensors of the text model, without those of towers."""
     for full, values in stored.items():
         name = full.replace("e_score_correction_bias", "e_score_correction.bias")
-        name = name.replace("language_model.", "")
+        name = name.replace("language_model.", "").replace("text_model.", "")
         tower = name.startswith(_TOWER_STARTS) or any(part in name for part in _TOWER_PARTS)
         if not tower and not name.endswith(_IGNORED):
             yield name, values

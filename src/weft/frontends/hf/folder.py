@@ -31,8 +31,8 @@ from weft.frontends.hf.safetensors import Stored, open_shards
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
 
-__all__ = ["FILE_TYPES", "Folder", "is_some", "open_folder", "read_family", "read_folder",
-           "stored_bytes"]  # fmt: skip
+__all__ = ["FILE_TYPES", "Folder", "is_some", "open_folder", "present_folder", "read_family",
+           "read_folder", "stored_bytes"]  # fmt: skip
 
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32, "tq1_0": 36, "tq2_0": 37, "mxfp4": 38}
 """`general.file_type` of what a converter writes."""
@@ -99,12 +99,16 @@ def open_folder(path: str | os.PathLike[str], *, adjacent: bool = False) -> GGUF
     """Opens a folder with config.json and safetensors; see `read_folder`.
 
     Without `adjacent` queries and keys are mapped as they are, and the metadata says so."""
-    folder = read_folder(path, adjacent=adjacent)
+    return present_folder(read_folder(path, adjacent=adjacent), "model", adjacent=adjacent)
+
+
+def present_folder(folder: Folder, kind: str, *, adjacent: bool = True) -> GGUFFile:
+    """The GGUF file that a converter would make of a folder; `kind` is "model" or "mmproj"."""
     files = list({id(t.file): t.file for t in folder.stored.values()}.values())
     kinds = [v.kind for _, v in folder.tensors for _ in range(len(v.shape) > 1)]
     usual = max(set(kinds), key=kinds.count, default="f32")
     keys = folder.first_keys()
-    keys |= {"general.type": "model", "general.name": folder.path.resolve().name}
+    keys |= {"general.type": kind, "general.name": folder.path.resolve().name}
     keys |= dict(folder.keys(FILE_TYPES.get(usual, 0)))
     keys |= dict(folder.family.vocab(folder.config))
     if folder.family.adjacent and not adjacent:
@@ -115,7 +119,9 @@ def open_folder(path: str | os.PathLike[str], *, adjacent: bool = False) -> GGUF
 
 
 def _info(folder: Folder, name: str, values: Values) -> TensorInfo:
-    dtype = find_dtype("f32" if is_f32(folder.family, name, len(values.shape)) else values.kind)
+    wide = is_f32(folder.family, name, len(values.shape))
+    wide = wide or (folder.family.is_kernel(name) and values.kind != "f16")
+    dtype = find_dtype("f32" if wide else values.kind)
     ne = values.shape[::-1] or (1,)
     if len(ne) > 4 or 0 in ne:
         raise FormatError(f"{folder.path}: tensor {name} has the sizes {list(ne)}")

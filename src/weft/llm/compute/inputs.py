@@ -110,7 +110,7 @@ class Inputs:
         views["out_ids"][: len(out_ids) or 1] = out_ids if len(out_ids) else 0
         for name, (cells, window) in self._masks.items():
             self._write_mask(name, ubatch, cells, window)
-            if ubatch.together:
+            if ubatch.together and (window or self._config.rows_join == "all"):
                 small = name == "window_mask" and cells is self._small
                 self._join(name, ubatch, places.window_cells if small else places.cells, window)
         if self._distances is not None:

@@ -37,7 +37,7 @@ def limits(request: Request, plan: ContextPlan) -> Iterator[tuple[MemoryNeed, in
         elif need.is_host or any(by_name[name].kind == "CPU" for name in need.devices):
             available = system.available_bytes()
             if available is not None:
-                mapped = need.weights if need.is_host else 0
+                mapped = need.weights + need.tower_weights if need.is_host else 0
                 others = _beside(request, need, mapped=not need.is_host)
                 yield need, need.total - mapped + others, available
 
@@ -85,9 +85,12 @@ def require(request: Request, plan: ContextPlan, *, hint: bool = True) -> None:
             "cache": need.cache,
             "compute": need.compute + need.copies,
         }
+        if need.towers:
+            parts |= {"tower weights": need.tower_weights, "towers": need.towers}
         whole = n == need.total + _beside(request, need, mapped=True)
         others = _beside(request, need, mapped=whole)
         if not whole:
+            parts.pop("tower weights", None)
             del parts["weights"]
         if others:
             parts["models that draft"] = others

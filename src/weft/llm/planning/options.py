@@ -219,7 +219,7 @@ LLM_OPTIONS: dict[str, Option] = {
         "repeats itself; None: not at all.",
     ),
     "chat_template": Option(None, "Source of a Jinja template; None: the model's own template."),
-    "mmproj": Option(None, "File of the model's tower, for images in messages."),
+    "mmproj": Option(None, "File of the model's towers, for images and sounds in messages."),
     "adapters": Option(
         None,
         "LoRA adapters (GGUF files): a file, a list, or a mapping of names to files, each alone or "

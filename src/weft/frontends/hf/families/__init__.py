@@ -78,12 +78,17 @@ _FILES = {
         "nemotron_h": "NemotronHForCausalLM",
     },
     "kimi": {"kimi-linear": "KimiLinearForCausalLM KimiLinearModel"},
-    "lfm2": {"lfm2": "Lfm2ForCausalLM", "lfm2moe": "Lfm2MoeForCausalLM"},
+    "lfm2": {
+        "lfm2": "Lfm2ForCausalLM Lfm2VlForConditionalGeneration",
+        "lfm2moe": "Lfm2MoeForCausalLM",
+    },
     "hrm": {"hrm_text": "HrmTextForCausalLM"},
     "llama": {
         "llama": "LlamaForCausalLM LLaMAForCausalLM LlamaModel IQuestCoderForCausalLM",
         "internlm3": "InternLM3ForCausalLM",
-        "mistral": "MistralForCausalLM MinistralForCausalLM CwmForCausalLM",
+        "mistral": "MistralForCausalLM MinistralForCausalLM CwmForCausalLM "
+        "VoxtralForConditionalGeneration Idefics3ForConditionalGeneration "
+        "SmolVLMForConditionalGeneration",
         "mistral3": "Ministral3ForCausalLM Mistral3ForConditionalGeneration",
         "mixtral": "MixtralForCausalLM",
         "apertus": "ApertusForCausalLM",
@@ -147,6 +152,8 @@ _FILES = {
     },
     "qwen": {
         "qwen2": "Qwen2ForCausalLM Qwen2Model KORMoForCausalLM",
+        "internvl": "InternVLForConditionalGeneration",
+        "qwen2audio": "Qwen2AudioForConditionalGeneration",
         "qwen2moe": "Qwen2MoeForCausalLM",
         "qwen2vl": "Qwen2VLForConditionalGeneration Qwen2_5_VLForConditionalGeneration",
         "qwen3vl": "Qwen3VLForConditionalGeneration",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Family, Named, never
@@ -110,10 +113,25 @@ def _qwen3moe_keys(c: Config) -> Pairs:
         yield "attention.sliding_window_pattern", [True] * c.n_layer
 
 
+def _of_internvl(config: Mapping[str, Any]) -> str:
+    """InternVL's text model, where config.json does not name its class."""
+    kind = str((config.get("text_config") or {}).get("model_type", ""))
+    return {"qwen3": "qwen3", "qwen3_moe": "qwen3moe"}.get(kind, "")
+
+
 _ROTARY = {"rope_theta": 10000.0, "use_sliding_window": False}
+_AUDIO_DEFAULTS = {
+    **_ROTARY, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 32, "intermediate_size": 22016, "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+}  # fmt: skip
 
 FAMILIES = {
     "qwen2": Family("qwen2", pooling_keys, vocab=_vocab, defaults=_ROTARY, windows=never),
+    "internvl": Family(
+        "qwen2", vocab=_vocab, defaults=_ROTARY, windows=never, variant=_of_internvl
+    ),
+    "qwen2audio": Family("qwen2", vocab=_vocab, defaults=_AUDIO_DEFAULTS, windows=never),
     "qwen2moe": Family(
         "qwen2moe",
         expert_keys,
