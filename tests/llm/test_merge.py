@@ -22,7 +22,7 @@ from weft.frontends.gguf.quantize import quantize_file
 from weft.frontends.gguf.writer import write_gguf
 from weft.frontends.hf.convert import convert_folder
 from weft.llm import Context, Model
-from weft.llm.merge import merge_adapters
+from weft.llm.merge import MergedTensor, merge_adapters
 
 PROMPT = [1, 262, 263, 264, 265, 266, 261]
 DATA = Path(__file__).parents[1] / "data" / "hf"
@@ -70,11 +70,12 @@ def values_of(file: GGUFFile) -> Iterator[tuple[str, NDArray[np.float32]]]:
 
 
 def test_f32_is_what_adapters_do(files: Files, tmp_path: Path) -> None:
-    out, seen = tmp_path / "m.gguf", []
-    n = merge_adapters(files.base, out, files.given, progress=lambda *t: seen.append(t))
+    out = tmp_path / "m.gguf"
+    seen: list[MergedTensor] = []
+    n = merge_adapters(files.base, out, files.given, progress=seen.append)
     before, after = open_gguf(files.base), open_gguf(out)
-    assert list(before.tensors) == list(after.tensors) == [name for name, *_ in seen]
-    assert n == sum(changed for *_, changed in seen) == sum(t.n_dims > 1 for t in
+    assert list(before.tensors) == list(after.tensors) == [t.name for t in seen]
+    assert n == sum(t.changed for t in seen) == sum(t.n_dims > 1 for t in
                                                             before.tensors.values())  # fmt: skip
     assert before.copy_metadata() == after.copy_metadata()
     assert np.abs(files.want - rows(files.base)).max() > 0.5

@@ -10,8 +10,7 @@ import typer
 
 from weft.cli.adapter_options import scaled_path
 from weft.cli.command import usage_error
-from weft.cli.console import errors, size_text
-from weft.dtype import DType
+from weft.cli.console import PATIENCE, WaitingBar, errors, size_text
 from weft.frontends.gguf.mixes import MIXES, find_mix
 from weft.frontends.gguf.quantize import quantize_file
 from weft.frontends.hf.convert import OUTPUT_TYPES, ConvertedTensor, convert_folder
@@ -19,7 +18,7 @@ from weft.frontends.hf.convert_lora import ADAPTER_TYPES, convert_adapter
 from weft.frontends.hf.lora import is_peft, read_settings
 from weft.frontends.models import open_model
 from weft.llm.hub import local_path
-from weft.llm.merge import merge_adapters
+from weft.llm.merge import MergedTensor, merge_adapters
 
 __all__ = ["MaxSize", "convert", "parse_size"]
 
@@ -170,20 +169,22 @@ def _merged(
         (text, 1.0) if Path(text).exists() or ":" not in text else scaled_path("--merge", text)
         for text in merge
     ]
-    n = nbytes = 0
+    written: list[MergedTensor] = []
+    with WaitingBar("merging", "things", PATIENCE) as bar:
 
-    def show(tensor: str, dtype: DType, size: int, changed: bool) -> None:
-        nonlocal n, nbytes
-        n, nbytes = n + 1, nbytes + size
-        if verbose:
-            word = "merged" if changed else "kept"
-            errors.print(f"{tensor:<40} {dtype.name:<5} {size_text(size):>12} {word}", markup=False)
+        def show(t: MergedTensor) -> None:
+            written.append(t)
+            if verbose:
+                word, size = "merged" if t.changed else "kept", size_text(t.nbytes)
+                errors.print(f"{t.name:<40} {t.dtype.name:<5} {size:>12} {word}", markup=False)
+            else:
+                bar(t.n_done, t.n_all)
 
-    merged = merge_adapters(
-        source, target, adapters, to, name=name, max_bytes=max_bytes, max_tensors=max_tensors,
-        progress=show,
-    )  # fmt: skip
-    _say(target, n, nbytes, f", {merged} of them changed")
+        n = merge_adapters(
+            source, target, adapters, to, name=name, max_bytes=max_bytes, max_tensors=max_tensors,
+            progress=show,
+        )  # fmt: skip
+    _say(target, len(written), sum(t.nbytes for t in written), f", {n} of them changed")
 
 
 def _quantized(source: Path, target: Path, to: str, splits: int) -> None:

@@ -4,7 +4,7 @@ the adapter's scale, added up in f32 and rounded to the matrix's type."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from weft import quants
 from weft.dtype import DType, find_dtype
 from weft.errors import FormatError
-from weft.frontends.gguf.quantize import converted, floats_of, quantize_file
+from weft.frontends.gguf.quantize import floats_of, quantize_file
 from weft.frontends.gguf.reader import GGUFFile
 from weft.frontends.gguf.shards import write_shards
 from weft.frontends.gguf.tensors import TensorInfo
@@ -25,14 +25,27 @@ from weft.frontends.models import open_model
 from weft.llm.adapter_files import open_adapters
 from weft.llm.adapters import EMBEDDINGS
 from weft.llm.model import Model
+from weft.records import dataclass
 
-__all__ = ["merge_adapters"]
+__all__ = ["MergedTensor", "merge_adapters"]
 
 F32 = NDArray[np.float32]
 OUTPUT = "output.weight"
 _AT_ONCE = 1 << 22  # elements of B A computed at a time: 16 MiB
-Progress = Callable[[str, DType, int, bool], None]
-"""Gets the name, type and bytes of a tensor that was written, and whether an adapter changed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedTensor:
+    """A tensor that was written."""
+
+    name: str
+    dtype: DType
+    nbytes: int
+    changed: bool
+    """True if an adapter changed it."""
+    n_done: int
+    """So many tensors are written, of `n_all`."""
+    n_all: int
 
 
 def merge_adapters(
@@ -44,7 +57,7 @@ def merge_adapters(
     name: str | None = None,
     max_bytes: int = 0,
     max_tensors: int = 0,
-    progress: Progress | None = None,
+    progress: Callable[[MergedTensor], None] | None = None,
 ) -> int:
     """Writes the model `source`, a GGUF file or a Hugging Face folder, to `target` with the
     adapters (path, scale) in its weights. Returns the number of matrices that were changed.
@@ -61,10 +74,14 @@ def merge_adapters(
         raise FormatError(f"{str(target)!r} is the file being read; write to another name")
     with open_model(source, to_write=True) as file:
         sums = _Sums(file, adapters)
+        infos, n = sums.infos(file), 0
 
         def done(tensor: str, dtype: DType, nbytes: int) -> None:
+            nonlocal n
+            n += 1
             if progress is not None:
-                progress(tensor, dtype, nbytes, tensor in sums.pairs)
+                changed = tensor in sums.pairs
+                progress(MergedTensor(tensor, dtype, nbytes, changed, n, len(infos)))
 
         if to.lower() in OUTPUT_TYPES and Path(source).is_dir():
             convert_folder(
@@ -73,12 +90,12 @@ def merge_adapters(
                 progress=lambda t: done(t.name, t.after, t.nbytes),
             )  # fmt: skip
         elif to.lower() == "auto":
-            rows = [_row(info, sums, done) for info in sums.infos(file)]
+            rows = [_row(info, sums, done) for info in infos]
             write_shards(
                 target, file.copy_metadata(), rows, max_bytes=max_bytes, max_tensors=max_tensors
             )
         else:
-            merged = file.presented(file.metadata, [sums.in_f32(t) for t in sums.infos(file)])
+            merged = file.presented(file.metadata, [sums.in_f32(t) for t in infos])
             quantize_file(merged, target, to, progress=lambda t: done(t.name, t.after, t.new_bytes))
         return len(sums.pairs)
 
@@ -134,32 +151,44 @@ class _Sums:
         def make() -> NDArray[np.uint8]:
             whole = np.empty((info.n_elements // info.ne[0], info.ne[0]), np.float32)
             at = 0
-            for rows in floats_of(info):
+            for rows in self.rows(info):
                 whole[at : at + len(rows)] = rows
                 at += len(rows)
-            shape = info.shape
-            return self.added(info.name, whole.reshape(shape)).reshape(-1).view(np.uint8)
+            return whole.reshape(-1).view(np.uint8)
 
         nbytes = info.n_elements * 4
         return replace(info, dtype=find_dtype("f32"), offset=-1, nbytes=nbytes, _make=make)
 
-    def _adding(self, name: str) -> Callable[[F32], F32]:
-        return lambda w: self.added(name, np.array(w))
+    def rows(self, info: TensorInfo) -> Iterator[F32]:
+        """The rows of a matrix with what is added to them, some at a time."""
+        start = 0
+        for rows in floats_of(info):
+            self._add(info.name, rows, start)
+            start += len(rows)
+            yield rows
 
-    def added(self, name: str, w: F32) -> F32:
-        """W [..., n_out, n_in] with the sums, computed in its place."""
+    def _adding(self, name: str) -> Callable[[F32], F32]:
+        def added(w: F32) -> F32:
+            w = np.array(w)
+            self._add(name, w.reshape(-1, w.shape[-1]), 0)
+            return w
+
+        return added
+
+    def _add(self, name: str, rows: F32, start: int) -> None:
+        """Adds to rows of a matrix, those of experts one behind the other, from `start` on."""
         for a, b in self.pairs[name]:
             if name == EMBEDDINGS:
                 a, b = b.T, a  # A [n_vocab, rank] is by rows, B [n_embd, rank] by columns
-            stacks = w.reshape(-1, *w.shape[-2:])
-            rank, n_in = a.shape[-2:]
-            each = zip(stacks, a.reshape(-1, rank, n_in), b.reshape(-1, b.shape[-2], rank),
-                       self._scales[name](len(stacks)), strict=True)  # fmt: skip
-            for matrix, right, left, scale in each:
-                step = max(1, _AT_ONCE // n_in)
-                for i in range(0, len(matrix), step):
-                    matrix[i : i + step] += (left[i : i + step] / scale) @ right
-        return w
+            n_out, (rank, n_in) = b.shape[-2], a.shape[-2:]
+            left, right = b.reshape(-1, n_out, rank), a.reshape(-1, rank, n_in)
+            scales = self._scales[name](len(left))
+            at = 0
+            while at < len(rows):
+                expert, i = divmod(start + at, n_out)
+                n = min(len(rows) - at, n_out - i, max(1, _AT_ONCE // n_in))
+                rows[at : at + n] += (left[expert, i : i + n] / scales[expert]) @ right[expert]
+                at += n
 
 
 def _scale_of(file: GGUFFile, name: str) -> Callable[[int], F32]:
@@ -187,7 +216,11 @@ def _row(info: TensorInfo, sums: _Sums, done: Callable[[str, DType, int], None])
     def make() -> NDArray[np.uint8]:
         data = info.data
         if info.name in sums.pairs:
-            data = converted(sums.in_f32(info), info.dtype)
+            data, at = np.empty(info.nbytes, np.uint8), 0
+            for rows in sums.rows(info):
+                part = quants.encode(rows, info.dtype).reshape(-1).view(np.uint8)
+                data[at : at + len(part)] = part
+                at += len(part)
         done(info.name, info.dtype, data.nbytes)
         return data
 
