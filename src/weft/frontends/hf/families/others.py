@@ -125,7 +125,8 @@ def _nemotron_keys(c: Config) -> Pairs:
     yield "attention.layer_norm_epsilon", float(eps)
     part = c.rope.get("partial_rotary_factor", 0.5)
     yield "rope.dimension_count", int(part * c.head_dim)
-    factor = c.get("factor") or c.rope.get("factor")
+    scaled = c.rope.get("rope_type") in (None, "linear")
+    factor = c.get("factor") or (c.rope.get("factor") if scaled else None)
     yield "rope.scaling.type", "none" if factor is None else "linear"
     if factor is not None:
         yield "rope.scaling.factor", float(factor)
