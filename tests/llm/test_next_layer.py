@@ -18,6 +18,7 @@ from weft.errors import ContextError, FormatError
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.writer import write_gguf
 from weft.llm import LLM, Batch, Context, DraftOptions, Model
+from weft.llm.drafting.build import make_drafting, open_drafts
 from weft.llm.drafting.next_tokens import NextTokens
 
 IDS = [1, 259, 265, 270, 261, 262, 7, 90]
@@ -228,6 +229,19 @@ def test_llm(tmp_path: Path) -> None:
             assert bool(llm.draft_contexts) == (options is not None)
             assert "layer that drafts" in llm.explain() or options is None
     assert texts[0] == texts[1] == texts[2]
+
+
+def test_a_context_without_states(tmp_path: Path) -> None:
+    model, options = Model.open(with_next_layer(tmp_path, "glm4moe")), DraftOptions(layers=True)
+    models = open_drafts(model, options)
+    with pytest.warns(UserWarning, match="no model drafts: layers .* states=True"):
+        drafts = make_drafting(Context(model, 64, n_threads=1), options, models)
+    assert drafts is not None and len(drafts.drafters) == 1
+    layer = Context(model.next_layer(), 64, n_threads=1)
+    with pytest.raises(ContextError, match=r"give Batch\.states"):
+        layer.decode([1])
+    with pytest.raises(ContextError, match="2 states for 1 tokens"):
+        layer.decode(Batch([1], states=np.zeros((2, 16))))
 
 
 def test_files_without_such_layers(tmp_path: Path) -> None:

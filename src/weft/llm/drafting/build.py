@@ -76,6 +76,8 @@ def make_drafting(
     drafters: list[Drafter] = [NgramDrafter()] if options.ngram else []
     n = context.cache.n_seq_max
     why = why_no_drafts(context) if models.second or models.layer else ""
+    if models.layer is not None and not context.plan.options.states:
+        why = why or "layers that draft need a context with states=True, made without a plan file"
     if why:
         warnings.warn(f"no model drafts: {why}", stacklevel=3)
     else:
