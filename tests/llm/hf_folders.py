@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
-__all__ = ["HEADLESS", "MODELS", "made_model", "make_folder", "save_tokenizer"]
+__all__ = ["HEADLESS", "MODELS", "SEEING", "made_model", "make_folder", "save_tokenizer"]
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 400, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -260,7 +260,7 @@ _QWEN_TOWER = {"depth": 2, "hidden_size": 16, "num_heads": 2, "intermediate_size
                "out_hidden_size": 32, "deepstack_visual_indexes": [0]}  # fmt: skip
 _GLM_TOWER = {"depth": 1, "hidden_size": 16, "num_heads": 2, "out_hidden_size": 32,
               "intermediate_size": 16}  # fmt: skip
-_SEEING: dict[str, dict[str, Any]] = {
+SEEING: dict[str, dict[str, Any]] = {
     "Glm4v": _GLM_TOWER, "Glm4vMoe": _GLM_TOWER, "Qwen3VL": _QWEN_TOWER, "Qwen3VLMoe": _QWEN_TOWER,
     "Qwen2VL": {"depth": 1, "embed_dim": 16, "num_heads": 2, "hidden_size": 32},
 }  # fmt: skip
@@ -285,9 +285,9 @@ def make_folder(name: str, folder: Path, dtype: str = "float32", shards: str = "
     """Saves the model `name` of `MODELS` with its tokenizer; returns it in float32."""
     kind, options, tokenizer = MODELS[name]
     suffix = "Model" if name in HEADLESS else "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
-    if kind in _SEEING:
+    if kind in SEEING:
         suffix = "ForConditionalGeneration"
-        options = {"text_config": options, "vision_config": _SEEING[kind]}
+        options = {"text_config": options, "vision_config": SEEING[kind]}
     model = made_model(kind, suffix, options).to(getattr(torch, dtype))
     model.save_pretrained(folder, max_shard_size=shards)
     save_tokenizer(tokenizer, folder)

@@ -110,13 +110,13 @@ def convert(
     if not source.is_dir():
         what = "no folder; weft quantize takes GGUF files" if source.exists() else "not there"
         raise usage_error(f"{source} is {what}")
+    if mmproj and kind not in OUTPUT_TYPES:
+        raise usage_error(f"--type {to} does not go with --mmproj; use {', '.join(OUTPUT_TYPES)}")
     if lora:
         if max_bytes or max_tensors:
             raise usage_error("--split does not go with --lora; adapters are small")
         _adapter(source, target, base, to.lower() or "f32", name, verbose)
         return
-    if mmproj and kind not in OUTPUT_TYPES:
-        raise usage_error(f"--type {to} does not go with --mmproj; use {', '.join(OUTPUT_TYPES)}")
     if kind not in OUTPUT_TYPES:
         _quantized(source, target, to, max_bytes or max_tensors)
         return

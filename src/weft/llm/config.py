@@ -334,8 +334,8 @@ class ModelConfig:
     fused_gate: bool = False
     """True if `ffn_up` has the gate in its first half."""
     n_blocks: int = 0
-    """Number of layers in the file. Layers behind `n_layer` draft tokens (multi-token prediction)
-    and are not used."""
+    """Number of layers in the file. Layers behind `n_layer` draft tokens (multi-token prediction);
+    the model is computed without them (see `models/next_layer.py`)."""
     n_token_types: int = 0
     """Number of token types (sentence A or B) in the file; 0: there are none."""
 
@@ -359,7 +359,7 @@ class ModelConfig:
 
     @property
     def unused_layers(self) -> range:
-        """The layers in the file that draft tokens, which weft does not use."""
+        """The layers in the file that draft tokens, without which the model is computed."""
         return range(self.n_layer, max(self.n_blocks, self.n_layer))
 
     @property

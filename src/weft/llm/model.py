@@ -119,8 +119,9 @@ class Model:
             )
         other, layer = copy(self), next_layer(base)
         other.architecture, other.adapters, other.control_vectors = layer, None, None
+        other.towers = ()
         other.config = next_config(self.config, Keys(self.file))
-        other.weights = next_weights(self.file, other.config, il, layer)
+        other.weights = next_weights(self.file, other.config, il, layer, self.weights)
         return other
 
     def summary(self) -> str:

@@ -12,6 +12,8 @@ from weft.files import read_json
 __all__ = ["Config", "class_of", "read_config_json"]
 
 _TEXT = ("text_config", "llm_config", "lm_config", "language_config")
+_WIDTH = ("hidden_size", "n_embd", "dim", "d_model")
+_HEADS = ("num_attention_heads", "n_heads", "n_head")
 _LAYERS = ("n_layers", "num_hidden_layers", "n_layer", "num_layers")
 _THETA = ("global_rope_theta", "rope_global_theta", "rope_theta_global", "rope_theta",
           "rotary_emb_base")  # fmt: skip
@@ -74,7 +76,10 @@ class Config(Mapping[str, Any]):
         if self.first(*_LAYERS) is None and isinstance(kinds, list | str):
             self._values["num_hidden_layers"] = len(kinds)
         if self._values.get("head_dim") == 0:  # a default that stands for the usual size
-            self._values["head_dim"] = self.n_embd // max(self.n_head, 1)
+            width, n_head = self.first(*_WIDTH), self.first(*_HEADS)
+            del self._values["head_dim"]
+            if isinstance(width, int) and isinstance(n_head, int) and n_head > 0:
+                self._values["head_dim"] = width // n_head
         self.n_layer: int = self.count(*_LAYERS)
         self.rope: Mapping[str, Any] = self._rope()
         """`rope_parameters`, in today's form."""
@@ -115,7 +120,7 @@ class Config(Mapping[str, Any]):
     @property
     def n_head(self) -> int:
         """Heads of a layer."""
-        return self.count("num_attention_heads", "n_heads", "n_head")
+        return self.count(*_HEADS)
 
     @property
     def n_head_kv(self) -> int:
@@ -126,7 +131,7 @@ class Config(Mapping[str, Any]):
     @property
     def n_embd(self) -> int:
         """The width of the model."""
-        return self.count("hidden_size", "n_embd", "dim", "d_model")
+        return self.count(*_WIDTH)
 
     @property
     def head_dim(self) -> int:

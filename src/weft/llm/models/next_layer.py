@@ -108,9 +108,11 @@ def next_config(c: ModelConfig, keys: Keys) -> ModelConfig:
     )
 
 
-def next_weights(file: GGUFFile, c: ModelConfig, il: int, layer: NextLayer) -> Weights:
+def next_weights(
+    file: GGUFFile, c: ModelConfig, il: int, layer: NextLayer, shared: Weights
+) -> Weights:
     """The weights of layer `il` of the file, and those of the model that it shares, for a model of
-    one layer with the config `c`.
+    one layer with the config `c`. `shared` are the model's, whose memory both use.
 
     Raises FormatError for tensors of the layer that are missing or unknown."""
     start = f"blk.{il}."
@@ -121,8 +123,10 @@ def next_weights(file: GGUFFile, c: ModelConfig, il: int, layer: NextLayer) -> W
     rows = [replace(r, name=named(r.name), unless=named(r.unless)) for r in layer.table(c)]
     others = [name for name in file.tensors if not name.startswith(start)]
     found = load_weights(file, rows, unused=others)
-    leaves = {name.replace(start, "blk.0.", 1) if name.startswith(start) else name: leaf
-              for name, leaf in found.items()}  # fmt: skip
+    leaves = {
+        name.replace(start, "blk.0.", 1): leaf if name.startswith(start) else shared[name]
+        for name, leaf in found.items()
+    }
     for name, own in _OWN.items():
         if f"blk.0.nextn.{own}" in leaves:
             leaves[name] = leaves.pop(f"blk.0.nextn.{own}")

@@ -46,7 +46,8 @@ def _keys_moe(c: Config) -> Pairs:
     yield "vocab_size", c.count("vocab_size")
     yield "expert_feed_forward_length", width
     yield "leading_dense_block_count", n_dense
-    yield "expert_weights_norm", bool(c.get("norm_topk_prob", False))
+    chosen = c.get("expert_selection_fn", "softmax") == "softmax"  # over these experts alone
+    yield "expert_weights_norm", chosen or bool(c.get("norm_topk_prob", True))
     if n_shared:
         if c.get("shared_expert_combination_strategy", "average") != "average":
             raise c.bad("shared_expert_combination_strategy", "must be average")

@@ -147,7 +147,13 @@ _DEFAULTS = {"rope_theta": 10000.0, "partial_rotary_factor": 0.25}
 
 FAMILIES = {
     "qwen3next": Family(
-        "qwen3next", _keys, common=_common, names=_NAMES, change=_change, defaults=_DEFAULTS
+        "qwen3next",
+        _keys,
+        common=_common,
+        names=_NAMES,
+        change=_change,
+        defaults=_DEFAULTS,
+        norm_topk=True,
     ),
     "qwen35": Family(
         "qwen35", _keys35, common=_common, names=_NAMES, change=_in_turns, defaults=_DEFAULTS

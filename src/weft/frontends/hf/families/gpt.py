@@ -96,7 +96,7 @@ def _mpt_keys(c: Config) -> Pairs:
     yield "attention.head_count", c.n_head
     if attention.get("kv_n_heads"):
         yield "attention.head_count_kv", attention["kv_n_heads"]
-    yield "attention.layer_norm_epsilon", 1e-5
+    yield "attention.layer_norm_epsilon", float(c.get("layer_norm_epsilon", 1e-5))
     if attention.get("clip_qkv") is not None:
         yield "attention.clamp_kqv", float(attention["clip_qkv"])
     bias = attention.get("alibi_bias_max", 8) if attention.get("alibi", True) else 0.0

@@ -38,6 +38,9 @@ def _moe_keys(c: Config) -> Pairs:
     yield "expert_feed_forward_length", c["moe_intermediate_size"]
     yield "leading_dense_block_count", c["num_dense_layers"]
     yield "expert_gating_func", 2  # a sigmoid
+    if c.get("routed_scaling_factor", 1.0) != 1.0:
+        yield "expert_weights_scale", float(c["routed_scaling_factor"])
+    yield "attention.layer_norm_rms_epsilon", float(c["norm_eps"])
     yield "vocab_size", c.count("vocab_size")
     yield "shortconv.l_cache", c["conv_L_cache"]
 

@@ -25,6 +25,14 @@ def _keys(c: Config) -> Pairs:
         yield "attention.sliding_window", 0
     elif c.get("attention_chunk_size", 8192) != 8192:  # files have no key for it
         raise c.bad("attention_chunk_size", "is not 8192, which weft needs here")
+    for key, value in (
+        ("use_qk_norm", c.n_expert != 128),  # Maverick's heads have no norm
+        ("attn_temperature_tuning", True),
+        ("floor_scale", 8192),
+        ("attn_scale", 0.1),
+    ):  # files have no keys for them
+        if c.get(key, value) != value:
+            raise c.bad(key, f"is {c[key]}, which must be {value} here")
 
 
 def _change(c: Config, name: str, values: Values) -> Named:

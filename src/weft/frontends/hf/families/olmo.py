@@ -28,7 +28,7 @@ def _keys2(c: Config) -> Pairs:
 def _keys_moe(c: Config) -> Pairs:
     if c.get("clip_qkv") is not None:  # files have no key for it
         raise c.bad("clip_qkv", f"is {c['clip_qkv']}, which weft does not know here")
-    yield "attention.layer_norm_rms_epsilon", 1e-5
+    yield "attention.layer_norm_rms_epsilon", float(c.get("rms_norm_eps", 1e-5))
 
 
 _ROTARY = {"rope_theta": 10000.0}

@@ -98,12 +98,13 @@ def _chat_keys(c: Config) -> Pairs:
     yield "block_count", c.n_layer
     yield "attention.head_count", c.n_head
     yield "attention.head_count_kv", c.get("multi_query_group_num", c.n_head_kv)
-    yield "attention.layer_norm_rms_epsilon", float(c.get("layernorm_epsilon", 1e-5))
+    eps = c.first("layernorm_epsilon", "rms_norm_eps")
+    yield "attention.layer_norm_rms_epsilon", float(eps or 1e-5)
     yield "general.file_type", None
     dim = c.get("attention_dim", width // c.n_head)
     yield "rope.dimension_count", int(dim * c.rope.get("partial_rotary_factor", 0.5))
     yield "tokenizer.ggml.add_bos_token", False
-    yield "rope.freq_base", float(10000 * c.get("rope_ratio", 1))
+    yield "rope.freq_base", float(c.rope.get("rope_theta", 10000) * c.get("rope_ratio", 1))
 
 
 def _glm_halves(c: Config, name: str, values: Values) -> Named:
@@ -123,8 +124,9 @@ def _nemotron_keys(c: Config) -> Pairs:
     eps = c.first("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
     yield "attention.layer_norm_epsilon", float(eps)
     part = c.rope.get("partial_rotary_factor", 0.5)
-    yield "rope.dimension_count", int(part * c.n_embd) // c.n_head
-    factor = c.get("factor") or c.rope.get("factor")
+    yield "rope.dimension_count", int(part * c.head_dim)
+    scaled = c.rope.get("rope_type") in (None, "linear")
+    factor = c.get("factor") or (c.rope.get("factor") if scaled else None)
     yield "rope.scaling.type", "none" if factor is None else "linear"
     if factor is not None:
         yield "rope.scaling.factor", float(factor)

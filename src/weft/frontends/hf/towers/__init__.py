@@ -54,9 +54,7 @@ def read_tower_folder(path: str | os.PathLike[str]) -> Folder:
     c = Config(folder, config, text.defaults)
     stored = open_shards(folder)
     tensors = list(tower.tensors(c, readable(c, stored)))
-    file = as_file(tower)
-    keys = dict(file.common(c)) | dict(file.keys(c))
-    return Folder(folder, file, c, stored, tensors, keys)
+    return Folder(folder, as_file(tower), c, stored, tensors, dict(tower.keys(c)))
 
 
 def open_tower_folder(path: str | os.PathLike[str]) -> GGUFFile:
