@@ -90,7 +90,7 @@ def open_control_vectors(
 
     Raises ArgumentError for something else than files or for no layers, ContextError for two of one
     name or a scale that is no number, and FormatError for a file that is no control vector or does
-    not fit the model."""
+    not fit the model, and for a model of one layer."""
     first, last = _layers(layers, config.n_layer)
     vectors = []
     for name, path, scale in listed_files(files, "control_vectors", ControlVectors.WHAT):
@@ -113,6 +113,8 @@ def _layers(layers: Sequence[int] | None, n_layer: int) -> tuple[int, int]:
             f"control_vector_layers is {layers!r:.60}; it must be (first, last), two numbers"
         )
     first, last = max(given[0], 1), given[1] if given[1] > 0 else n_layer
+    if n_layer < 2:
+        raise FormatError("control vectors steer layers behind the first; the model has one layer")
     if first > min(last, n_layer - 1):
         raise ArgumentError(
             f"the layers {given[0]} to {given[1]} of control vectors are none of this model, which "

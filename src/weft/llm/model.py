@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -272,6 +272,8 @@ class Model:
             leaves = [leaf for leaf in weights.values() if leaf.name.endswith(".lora_b")]
             rows = f"{EMBEDDINGS}.lora_b"  # not of images
             _require_all(out, [leaf for leaf in leaves if not (rows_in and leaf.name == rows)])
+        if not encodes:
+            _require_all(out, step.directions.values())
         if not embeddings:
             more = [t.as_output("states") for t in step.states or ()]
             return G.Graph(out.as_output("logits"), *more, *step.writes)
@@ -313,11 +315,17 @@ def _require_model(file: GGUFFile) -> None:
         raise FormatError(f"this is {about}; give the model, and this file as {given}")
 
 
-def _require_all(out: Tensor, leaves: list[Tensor]) -> None:
-    """Raises FormatError if `out` does not depend on one of `leaves` of adapters."""
+def _require_all(out: Tensor, leaves: Iterable[Tensor]) -> None:
+    """Raises FormatError if `out` does not depend on one of `leaves` of adapters and control
+    vectors."""
     used = set(G.Graph(out).leaves)
     for leaf in leaves:
         if leaf not in used:
+            if leaf.name.endswith(".direction"):
+                raise FormatError(
+                    f"a control vector has {leaf.name}, behind a layer that this architecture "
+                    "cannot be steered at; leave it out with control_vector_layers"
+                )
             raise FormatError(
                 f"an adapter changes {leaf.name.removesuffix('.lora_b')}, which this architecture "
                 "uses in a way of its own; merge the adapter into the model"
