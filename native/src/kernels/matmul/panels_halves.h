@@ -55,8 +55,8 @@ struct HalfWords {
   }
 };
 
-// Words of depth that become floats at a time, for so many columns, whose part of the depth stays in
-// the second-level cache.
+// Words of depth that become floats at a time, for so many columns, whose part of the depth stays
+// in the second-level cache.
 inline constexpr int64_t kStagedWords = 256;
 inline constexpr int64_t kStagedColumns = 256;
 
