@@ -4,8 +4,8 @@ Every model of tests/llm/hf_folders.py is varied in one setting at a time, as fa
 configuration has it: scaled rotary embeddings, windows, biases, sizes and groups of heads, caps,
 experts. Each is saved, and read straight and as a GGUF file of `weft convert`, in float32, with
 ubatches of 7 tokens. A row says the largest error as a part of the logits' deviation, or why the
-model was refused; what transformers itself refuses is left out. `differs` is a fault: a wrong
-result in silence.
+model was refused; what transformers itself refuses is left out. `differs` is a fault, a wrong
+result in silence; but not for epsilons of latent attention, which are constants in transformers.
 
     python benchmarks/models.py                  # all, about 2000 cases and half an hour
     python benchmarks/models.py --only 'gemma' --sample 20

@@ -63,6 +63,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "groups without effect": ("DeepseekV2", SHAPE | LATENT | {
         "q_lora_rank": None, "n_routed_experts": 8, "n_group": 2, "topk_method": "greedy"},
         "qwen2"),
+    "a norm for each head": ("StableLm", SHAPE | {
+        "use_parallel_residual": True, "use_qkv_bias": True, "qk_layernorm": True}, "gpt2"),
     # classes of architectures that others have, too, and new ones
     "cwm": ("Cwm", SHAPE | WINDOWS | {"head_dim": 16, "rope_parameters": folders.LLAMA3}, "llama3"),
     "ministral": ("Ministral", SHAPE | WINDOWS | {"head_dim": 16}, "llama3"),

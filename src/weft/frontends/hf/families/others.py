@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs, window_keys
 from weft.frontends.hf.rope import llama3_factors
 from weft.frontends.hf.special import SpecialTokens
-from weft.frontends.hf.values import Values
+from weft.frontends.hf.values import Values, stacked
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece, token_id
 
 __all__ = ["FAMILIES", "ernie_parts", "ernie_vocab", "exaone_keys", "glm_vocab"]
@@ -165,6 +168,21 @@ _GLM_NAMES = {
     "post_mlp_layernorm": "post_ffw_norm",
 }
 
+
+def _norms_together(c: Config, tensors: Named) -> Iterator[tuple[str, Values]]:
+    """Joins the norms of heads of StableLM 2 12B, which are a tensor each."""
+    waiting: dict[str, dict[int, Values]] = {}
+    for name, values in tensors:
+        norm = re.fullmatch(r"(.*\.([qk])_layernorm)\.norms\.(\d+)\.weight", name)
+        if norm is None:
+            yield name, values
+            continue
+        heads = waiting.setdefault(norm[1], {})
+        heads[int(norm[3])] = values
+        if len(heads) == (c.n_head if norm[2] == "q" else c.n_head_kv):
+            yield f"{norm[1]}.weight", stacked([heads[i] for i in sorted(heads)])
+
+
 FAMILIES = {
     "ernie4_5": Family(
         "ernie4_5",
@@ -209,6 +227,7 @@ FAMILIES = {
         "stablelm",
         common=_stablelm_keys,
         names={"self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm"},
+        join=_norms_together,
         defaults={**_ROTARY, "partial_rotary_factor": 0.25, "layer_norm_eps": 1e-5},
     ),
 }

@@ -146,7 +146,13 @@ FAMILIES = {
         change=_ling_change,
         defaults=ROTARY,
     ),
-    "mimo2": Family("mimo2", _mimo_keys, change=_mimo_change, defaults={"rope_theta": 5e6}),
+    "mimo2": Family(
+        "mimo2",
+        _mimo_keys,
+        change=_mimo_change,
+        defaults={"rope_theta": 5e6},
+        norm_topk=True,
+    ),
     "solar_open": Family(
         "glm4moe",
         _solar_keys,
