@@ -11,7 +11,12 @@ from weft.cli.command import usage_error
 from weft.cli.console import errors, size_text
 from weft.frontends.gguf.mixes import MIXES, find_mix
 from weft.frontends.gguf.quantize import quantize_file
-from weft.frontends.hf.convert import OUTPUT_TYPES, ConvertedTensor, convert_folder
+from weft.frontends.hf.convert import (
+    OUTPUT_TYPES,
+    TOWER_TYPES,
+    ConvertedTensor,
+    convert_folder,
+)
 from weft.frontends.models import open_model
 from weft.llm.hub import local_path
 
@@ -66,6 +71,9 @@ def convert(
     name: Annotated[
         str | None, typer.Option("--model-name", metavar="NAME", help="The name of the model.")
     ] = None,
+    mmproj: Annotated[
+        bool, typer.Option("--mmproj", help="Write the model's tower for images instead.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every tensor.")] = False,
 ) -> None:  # fmt: skip
     """Write a Hugging Face folder as a GGUF file, with the bytes of llama.cpp's converter."""
@@ -73,6 +81,8 @@ def convert(
     if not source.is_dir():
         what = "no folder; weft quantize takes GGUF files" if source.exists() else "not there"
         raise usage_error(f"{source} is {what}")
+    if mmproj and kind not in TOWER_TYPES:
+        raise usage_error(f"--mmproj takes --type {', '.join(TOWER_TYPES)}, not {to}")
     if kind not in OUTPUT_TYPES:
         _quantized(source, target, to, max_bytes or max_tensors)
         return
@@ -87,7 +97,7 @@ def convert(
             )  # fmt: skip
 
     tensors = convert_folder(
-        source, target, kind, name=name, max_bytes=max_bytes, max_tensors=max_tensors,
+        source, target, kind, name=name, tower=mmproj, max_bytes=max_bytes, max_tensors=max_tensors,
         progress=show,
     )  # fmt: skip
     _say(target, len(tensors), sum(t.nbytes for t in tensors))

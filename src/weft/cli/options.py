@@ -140,7 +140,7 @@ MmProj = Annotated[
     Path | None,
     typer.Option(
         "--mmproj", "-mm", metavar="FILE", rich_help_panel=MODEL,
-        help="The model's tower for images, a GGUF file.",
+        help="The model's tower for images: a GGUF file, or its Hugging Face folder.",
     ),
 ]  # fmt: skip
 Images = Annotated[

@@ -20,11 +20,14 @@ from weft.frontends.hf.general import general_keys
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
 
-__all__ = ["OUTPUT_TYPES", "ConvertedTensor", "convert_folder"]
+__all__ = ["OUTPUT_TYPES", "TOWER_TYPES", "ConvertedTensor", "convert_folder"]
 
 OUTPUT_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "tq1_0", "tq2_0")
 """Types that matrices are converted to; `auto` keeps the 16-bit type of the folder."""
+TOWER_TYPES = ("auto", "f32", "f16", "bf16", "q8_0")
+"""Those of towers."""
 
+_PATCHES, _PROJECTION = "v.patch_embd", "mm.input_projection"  # of towers, whatever the type
 _WIDE = {"token_embd", "per_layer_token_embd", "output", "altup_router", "laurel_l", "laurel_r"}
 
 
@@ -46,6 +49,7 @@ def convert_folder(
     to: str = "auto",
     *,
     name: str | None = None,
+    tower: bool = False,
     max_bytes: int = 0,
     max_tensors: int = 0,
     progress: Callable[[ConvertedTensor], None] | None = None,
@@ -53,12 +57,13 @@ def convert_folder(
     """Reads the folder `source` and writes the GGUF file `target`.
 
     Keys, names, order, types and bytes are those of the reference's converter. `to` is one of
-    `OUTPUT_TYPES`. One tensor is in memory at a time. `name` replaces the model's name. `max_bytes`
+    `OUTPUT_TYPES`. One tensor is in memory at a time. With `tower`, the folder's tower for images
+    (mmproj) is written in place of its text model. `name` replaces the model's name. `max_bytes`
     and `max_tensors` cut the model into files (see `write_shards`). `progress` is called after each
     tensor. Raises FormatError for a folder that cannot be read."""
     if to not in OUTPUT_TYPES:
         raise FormatError(f"unknown type {to!r}; choose one of {', '.join(OUTPUT_TYPES)}")
-    folder = read_folder(source, adjacent=True)
+    folder = read_folder(source, adjacent=True, tower=tower)
     kind = _guessed(folder) if to == "auto" else to
     report: list[ConvertedTensor] = []
     rows: list[TensorSource] = []
@@ -88,7 +93,7 @@ def _metadata(folder: Folder, kind: str, name: str | None) -> dict[str, object]:
     if packed and kind in ("f32", "f16", "bf16"):
         kind = packed.pop()
     keys = folder.first_keys()
-    keys |= dict(general_keys(Path(folder.path).resolve(), name, folder.tensors))
+    keys |= dict(general_keys(Path(folder.path).resolve(), name, folder.tensors, folder.kind))
     keys |= dict(folder.keys(FILE_TYPES[kind]))
     keys["general.quantization_version"] = 2
     keys |= dict(folder.family.vocab(folder.config))
@@ -107,8 +112,10 @@ def _type_of(family: Family, name: str, values: Values, kind: str) -> DType:
     if values.packed is not None:
         return find_dtype(values.kind)
     stem = name.removesuffix(".weight")
-    if is_f32(family, name, len(values.shape)):
+    if is_f32(family, name, len(values.shape)) or (stem == _PATCHES and kind != "f16"):
         return find_dtype("f32")
+    if stem == _PROJECTION:
+        return find_dtype("f16")
     dtype = find_dtype("f16" if kind.startswith("tq") and stem in _WIDE else kind)
     return dtype if values.shape[-1] % dtype.block == 0 else find_dtype("f16")
 

@@ -49,6 +49,11 @@ class Folder:
     tensors: list[tuple[str, Values]]
     """GGUF names and values, in the order in which converters write them."""
 
+    @property
+    def kind(self) -> str:
+        """`general.type`."""
+        return "mmproj" if self.family.arch == "clip" else "model"
+
     def first_keys(self) -> dict[str, object]:
         """Metadata in front of the model's name."""
         own = self._whole(self.family.first(self.config), 0)
@@ -76,30 +81,39 @@ def read_family(folder: Path) -> tuple[Family, Config]:
     return family, Config(folder, config, family.defaults)
 
 
-def read_folder(path: str | os.PathLike[str], *, adjacent: bool) -> Folder:
+def read_folder(path: str | os.PathLike[str], *, adjacent: bool, tower: bool = False) -> Folder:
     """Reads config.json and the headers of the safetensors files; no tensor is read.
 
-    With `adjacent`, rows of queries and keys are in the order of GGUF files. Raises FormatError for
-    a folder that is incomplete, damaged or of an unknown class."""
+    With `adjacent`, rows of queries and keys are in the order of GGUF files. With `tower`, the
+    folder's tower for images is read in place of its text model. Raises FormatError for a folder
+    that is incomplete, damaged or of an unknown class."""
     folder = Path(path)
-    family, c = read_family(folder)
-    stored = open_shards(folder)
-    values = readable(c, stored)
-    tensors = list(family_tensors(family, c, values, adjacent=adjacent))
+    if tower:
+        from weft.frontends.hf.families.towers import read_tower_family, tower_tensors
+
+        family, c = read_tower_family(folder)
+        stored = open_shards(folder)
+        tensors = list(tower_tensors(family, c, readable(c, stored)))
+    else:
+        family, c = read_family(folder)
+        stored = open_shards(folder)
+        tensors = list(family_tensors(family, c, readable(c, stored), adjacent=adjacent))
     tensors.sort(key=lambda t: t[1].packed is None)  # blocks go first, as converters write them
     return Folder(folder, family, c, stored, tensors)
 
 
-def open_folder(path: str | os.PathLike[str], *, adjacent: bool = False) -> GGUFFile:
-    """Opens a folder with config.json and safetensors; see `read_folder`.
+def open_folder(
+    path: str | os.PathLike[str], *, adjacent: bool = False, tower: bool = False
+) -> GGUFFile:
+    """Opens a folder with config.json and safetensors, or its `tower`; see `read_folder`.
 
     Without `adjacent` queries and keys are mapped as they are, and the metadata says so."""
-    folder = read_folder(path, adjacent=adjacent)
+    folder = read_folder(path, adjacent=adjacent, tower=tower)
     files = list({id(t.file): t.file for t in folder.stored.values()}.values())
     kinds = [v.kind for _, v in folder.tensors for _ in range(len(v.shape) > 1)]
     usual = max(set(kinds), key=kinds.count, default="f32")
     keys = folder.first_keys()
-    keys |= {"general.type": "model", "general.name": folder.path.resolve().name}
+    keys |= {"general.type": folder.kind, "general.name": folder.path.resolve().name}
     keys |= dict(folder.keys(FILE_TYPES.get(usual, 0)))
     keys |= dict(folder.family.vocab(folder.config))
     if folder.family.adjacent and not adjacent:

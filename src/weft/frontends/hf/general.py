@@ -18,9 +18,10 @@ __all__ = ["general_keys"]
 
 
 def general_keys(
-    folder: Path, name: str | None, tensors: Iterable[tuple[str, Values]]
+    folder: Path, name: str | None, tensors: Iterable[tuple[str, Values]], kind: str
 ) -> Iterator[tuple[str, RawValue]]:
     """Keys and values in the order of the reference's converter. `name` replaces the model's own.
+    `kind` is `general.type`.
 
     Raises FormatError if the extra `weft[hf]` is not installed."""
     try:
@@ -40,7 +41,7 @@ def general_keys(
         about.name = folder.name
     if about.size_label is None and counts[0] > 0:
         about.size_label = gguf.size_label(*counts)
-    yield "general.type", encode_value("general.type", "model")
+    yield "general.type", encode_value("general.type", kind)
     about.set_gguf_meta_model(writer)
     for key, value in writer.kv_data[0].items():
         if key != "general.architecture":

@@ -1,4 +1,4 @@
-"""`Tower`: an `mmproj` file as config, weights and graph."""
+"""`Tower`: an `mmproj` file, or a folder's tower, as config, weights and graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from weft import graph as G
 from weft.errors import FormatError
-from weft.frontends.gguf import open_gguf
+from weft.frontends.models import open_model
 from weft.llm.hub import local_path
 from weft.llm.vision.config import projector_of, read_tower_config
 from weft.llm.vision.family import Family
@@ -35,9 +35,9 @@ class Tower:
     """The contents of a file, without any state; reads no weight."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Opens the file at `path`. Raises FormatError for a file that is missing or damaged, and
-        for a tower that is not known."""
-        self.file = open_gguf(local_path(path))
+        """Opens the file at `path`, or a folder's tower. Raises FormatError for what is missing or
+        damaged, and for a tower that is not known."""
+        self.file = open_model(local_path(path), tower=True)
         if self.file.architecture != "clip":
             read_tower_config(self.file)
         kind = projector_of(self.file)

@@ -79,7 +79,7 @@ _FILES = {
     "lfm2": {"lfm2": "Lfm2ForCausalLM", "lfm2moe": "Lfm2MoeForCausalLM"},
     "hrm": {"hrm_text": "HrmTextForCausalLM"},
     "llama": {
-        "llama": "LlamaForCausalLM LLaMAForCausalLM LlamaModel",
+        "llama": "LlamaForCausalLM LLaMAForCausalLM LlamaModel LlavaForConditionalGeneration",
         "mistral": "MistralForCausalLM",
         "mistral3": "Ministral3ForCausalLM Mistral3ForConditionalGeneration",
         "mixtral": "MixtralForCausalLM",
