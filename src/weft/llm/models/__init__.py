@@ -98,6 +98,11 @@ def find_architecture(name: str) -> Architecture:
     """The architecture called `name`. Raises FormatError, which lists the known names, if there is
     none."""
     if name not in ARCHITECTURES:
+        if name == "clip":
+            raise FormatError(
+                "this is a tower for images (mmproj), no text model; give the text model first, "
+                "and this file with --mmproj"
+            )
         raise FormatError(
             f"unknown architecture {name!r}; known architectures: {', '.join(ARCHITECTURES)}"
         )

@@ -31,6 +31,8 @@ MOST_BYTES = 64 << 20
 """Most bytes of an image file."""
 MOST_PIXELS = 64 << 20
 """Most pixels of an image; more are refused before any is decoded."""
+MOST_SIDE = (1 << 16) - 1
+"""Most pixels of a side of an image, as JPEG has it."""
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _DATA = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:;[\w.+=-]+)*?;base64,", re.ASCII)
 
@@ -39,33 +41,42 @@ def open_picture(picture: Any, *, files: bool = True) -> Pixels:
     """Decodes an image, turned as its camera was held, without transparency.
 
     With `files`, a text that is no data URL is a path. Raises ContextError for what is no image, is
-    damaged, or is larger than `MOST_BYTES` or `MOST_PIXELS`, and without Pillow; ArgumentError for
-    an object of another type."""
+    damaged, or is larger than `MOST_BYTES`, `MOST_PIXELS` or `MOST_SIDE`, and without Pillow;
+    ArgumentError for an object of another type."""
     if isinstance(picture, np.ndarray):
         return _array(picture)
+    what = "an image"
     if isinstance(picture, str) and picture[:5].lower() == "data:":
         picture = _data(picture)
-    elif isinstance(picture, str | os.PathLike) and files:
-        picture = _read(Path(picture))
-    elif isinstance(picture, str):
-        start = f"{picture[:40]!r}"
-        raise ContextError(
-            f"an image is a data: URL with base64 (data:image/png;base64,...), not {start}; "
-            "addresses of other machines are not fetched"
-        )
+    elif isinstance(picture, str | os.PathLike):
+        what = f"image {os.fspath(picture)[:200]!r}"
+        if _is_address(picture):
+            fix = "download it and give the file" if files else "send a data: URL"
+            raise ContextError(f"{what}: addresses of other machines are not fetched; {fix}")
+        if not files:
+            raise ContextError(
+                f"{what} is no data: URL with base64 (data:image/png;base64,...); files and "
+                "addresses are not fetched"
+            )
+        picture = _read(Path(picture), what)
     image_module = pillow()
     if isinstance(picture, bytes | bytearray | memoryview):
         if len(picture) > MOST_BYTES:
             raise ContextError(
                 f"an image has {len(picture)} bytes, more than {MOST_BYTES}; make it smaller"
             )
-        return _decoded(lambda: image_module.open(io.BytesIO(picture), formats=_FORMATS))
+        return _decoded(lambda: image_module.open(io.BytesIO(picture), formats=_FORMATS), what)
     if isinstance(picture, image_module.Image):
-        return _decoded(lambda: picture)
+        return _decoded(lambda: picture, what)
     raise ArgumentError(
         f"an image is {type(picture).__name__}; give a path, bytes, a data: URL, pixels "
         "[height, width, 3] or an image of Pillow"
     )
+
+
+def _is_address(picture: str | os.PathLike[str]) -> bool:
+    """True for an address of another machine; a `Path` of it has one slash."""
+    return re.match(r"(?:https?|ftp|file|s3):/", os.fspath(picture), re.IGNORECASE) is not None
 
 
 def resized(pixels: Pixels, width: int, height: int, resampling: str = "bilinear") -> Pixels:
@@ -113,43 +124,47 @@ def _data(url: str) -> bytes:
         )
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, what: str) -> bytes:
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise ContextError(f"{path}: an image of more than {MOST_BYTES} bytes; make it smaller")
+            raise ContextError(f"{what} has more than {MOST_BYTES} bytes; make it smaller")
         return path.read_bytes()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise ContextError(f"image {str(path)[:200]!r} cannot be read: {why}") from None
+        raise ContextError(f"{what} cannot be read: {why}") from None
 
 
-def _decoded(opened: Any) -> Pixels:
+def _decoded(opened: Any, what: str) -> Pixels:
     from PIL import ImageOps
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # sizes are checked here
             image = opened()
-            _require_size(*image.size)
+            _require_size(*image.size, what)
             return np.array(ImageOps.exif_transpose(image).convert("RGB"))
     except ContextError:
         raise
     except Exception as error:
         if type(error).__name__ == "DecompressionBombError":
             raise ContextError(
-                f"an image has more than {MOST_PIXELS} pixels; make it smaller"
+                f"{what} has more than {MOST_PIXELS} pixels; make it smaller"
             ) from None
         unknown = type(error).__name__ == "UnidentifiedImageError"
         why = "" if unknown else f" ({str(error)[:80]})"
         raise ContextError(
-            f"an image cannot be decoded{why}; it is damaged, or none of {', '.join(_FORMATS)}"
+            f"{what} cannot be decoded{why}; it is damaged, or none of {', '.join(_FORMATS)}"
         ) from None
 
 
-def _require_size(width: int, height: int) -> None:
+def _require_size(width: int, height: int, what: str = "an image") -> None:
     if width < 1 or height < 1:
-        raise ContextError(f"an image is {width} x {height} pixels; it must have some")
+        raise ContextError(f"{what} is {width} x {height} pixels; it must have some")
+    if max(width, height) > MOST_SIDE:
+        raise ContextError(
+            f"{what} is {width} x {height} pixels, but a side has at most {MOST_SIDE}; cut it"
+        )
     if width * height > MOST_PIXELS:
         raise ContextError(
-            f"an image is {width} x {height} pixels, more than {MOST_PIXELS}; make it smaller"
+            f"{what} is {width} x {height} pixels, more than {MOST_PIXELS}; make it smaller"
         )

@@ -123,9 +123,13 @@ class Sight:
         images come as data only."""
         least = len(pictures) * (1 if self.tower.family.lines else self.tower.n_rows)
         if least > self._context.n_ctx_seq:
+            n = len(pictures)
+            has, fix = (
+                ("image has", "larger") if n == 1 else ("images have", "larger, or give fewer")
+            )
             raise ContextError(
-                f"{len(pictures)} images have {least} rows, but the context holds "
-                f"{self._context.n_ctx_seq}; make n_ctx (-c) larger, or give fewer images"
+                f"{n} {has} {least} rows, but the context holds {self._context.n_ctx_seq}; "
+                f"make n_ctx (-c) {fix}"
             )
         images = [self.ids(picture, files=files) for picture in pictures]
         ids: list[int] = []
