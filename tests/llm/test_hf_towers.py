@@ -22,6 +22,7 @@ pytest.importorskip("PIL.Image")
 pytest.importorskip("gguf")
 
 from tests.llm import vision_models as models  # noqa: E402
+from tests.llm.peft_folders import make_peft  # noqa: E402
 from tests.llm.test_vision import picture  # noqa: E402
 from tests.llm.test_vision_llava import make_llava, make_pixtral  # noqa: E402
 
@@ -114,6 +115,15 @@ def test_rows_of_16_bits(llava: Path, tmp_path: Path) -> None:
             rows.append(llm.sight.rows(picture()))
     for other in rows[1:]:
         assert 0 < np.abs(other - rows[0]).max() < 0.1 * np.abs(rows[0]).max()
+
+
+def test_adapters_of_towers_are_refused(llava: Path, tmp_path: Path) -> None:
+    model = folders.transformers.LlavaForConditionalGeneration.from_pretrained(llava)
+    make_peft(tmp_path / "text", model, lambda name: "language_model" in name and "q_proj" in name)
+    make_peft(tmp_path / "all", model, lambda name: "q_proj" in name)
+    LLM(llava, mmproj=llava, adapters=[tmp_path / "text"], n_ctx=64).close()
+    with pytest.raises(FormatError, match="q_proj, a part of the tower for images"):
+        LLM(llava, mmproj=llava, adapters=[tmp_path / "all"], n_ctx=64)
 
 
 def change(folder: Path, **values: object) -> Path:

@@ -125,7 +125,9 @@ class Sight:
         if least > self._context.n_ctx_seq:
             n = len(pictures)
             has, fix = (
-                ("image has", "larger") if n == 1 else ("images have", "larger, or give fewer")
+                ("image has", "larger")
+                if n == 1
+                else ("images have", "larger, or give fewer images")
             )
             raise ContextError(
                 f"{n} {has} {least} rows, but the context holds {self._context.n_ctx_seq}; "
