@@ -103,6 +103,10 @@ def test_a_folder_sees(llava: Path, tmp_path: Path) -> None:
         ran.append(weft("run", text, "--mmproj", tower, *asked))
     assert [done.returncode for done in ran] == [0, 0, 0], [done.stderr for done in ran]
     assert ran[0].stdout == ran[1].stdout
+    shown = weft("explain", llava, "--mmproj", tower, "--brief").stdout
+    assert f"tower: {tower.name} on cpu, weights" in shown
+    done = weft("explain", Path("examples/weft-demo.gguf"), "--mmproj", tower)
+    assert "its rows have 32 numbers, but those of weft-demo.gguf have 128" in done.stderr
     done = weft("convert", llava, tmp_path / "x.gguf", "--mmproj", "--type", "q4_K_M")
     assert "--mmproj takes --type auto, f32" in done.stderr
 

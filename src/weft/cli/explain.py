@@ -15,14 +15,18 @@ from weft.cli.console import note, say, wide
 from weft.cli.exported import explain_pte, is_pte
 from weft.cli.loading import loads_model, open_with
 from weft.cli.model_file import ModelFile
-from weft.compiler import lower_plan
+from weft.cli.options import MmProj
+from weft.compiler import lower_plan, plan_graph
 from weft.errors import ContextError, ScheduleError
 from weft.files import write_text
 from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.llm import DEFAULT_N_CTX
+from weft.llm.model import Model
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
+from weft.llm.vision.sight import tower_line
+from weft.llm.vision.tower import Tower
 from weft.schedule.draw import dot, mermaid
 from weft.schedule.machine import paper_devices
 from weft.schedule.profile import Profile, load_profile
@@ -57,6 +61,7 @@ def explain(
     as_dot: Annotated[
         bool, typer.Option("--dot", help="Print the graph of splits for Graphviz.")
     ] = False,
+    mmproj: MmProj = None,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the plan for `weft run --plan`.")
     ] = None,
@@ -83,12 +88,13 @@ def explain(
     if load["n_ctx"] is None and load["plan"] is None:
         load["n_ctx"] = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
     plan = prepare(loaded, n_outputs=rows_needed(1, DraftOptions()), **load)
+    tower = "" if mmproj is None else _tower(mmproj, loaded, plan)
     if save is not None:
         _save(save, plan)
     regime = plan_for(plan, tokens)
     schedule = regime.plan.schedule
     if as_json:
-        print(json.dumps(_as_json(plan), indent=1))
+        print(json.dumps(_as_json(plan) | ({"tower": tower} if tower else {}), indent=1))
     elif as_mermaid:
         print(mermaid(schedule))
     elif as_dot:
@@ -99,6 +105,8 @@ def explain(
         _print(plan, tokens, brief)
         if routing is not None:
             wide().print(f"\n{_hit_rates(plan, routing)}")
+        if tower:
+            wide().print(f"\n{tower}", markup=False, soft_wrap=True)
 
 
 def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
@@ -167,6 +175,13 @@ def _print(plan: ContextPlan, tokens: int | None, brief: bool) -> None:
         table.add_row(*cells)
     out.print()
     out.print(table)
+
+
+def _tower(path: Path, model: Model, plan: ContextPlan) -> str:
+    """A line with the tower's devices and bytes, which come beside those of the model."""
+    tower = Tower(path)
+    tower.require_model(model)
+    return tower_line(tower, plan_graph(tower.build(), plan.backends))
 
 
 def _hit_rates(plan: ContextPlan, path: Path) -> str:

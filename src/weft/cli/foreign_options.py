@@ -11,7 +11,7 @@ _EXPERTS = "--place 'blk.*.ffn_*_exps=cpu' keeps the weights of experts in host 
 _DRAFT = "there is no second model that drafts; --spec-type ngram looks tokens up in the text"
 _ADAPTER = "commands that load a model have --lora: run, chat, serve, bench, explain, ..."
 _POSITIONS = "positions are scaled as the model's file says"
-_SEES = "weft run, chat and serve see images, with --mmproj FILE"
+_SEES = "weft run, chat, serve and explain take --mmproj FILE"
 _HUB = "set it in the environment of huggingface_hub: HF_TOKEN, HF_HUB_OFFLINE=1, HF_HOME"
 _LOG = "messages go to stderr: 2> FILE"
 _CHAT = "the model's chat template says how messages are written"

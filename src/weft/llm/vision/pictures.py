@@ -141,7 +141,8 @@ def _decoded(opened: Any, what: str) -> Pixels:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # sizes are checked here
             image = opened()
-            _require_size(*image.size, what)
+            width, height = image.size
+            _require_size(width, height, what)
             return np.array(ImageOps.exif_transpose(image).convert("RGB"))
     except ContextError:
         raise

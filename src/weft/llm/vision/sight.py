@@ -19,7 +19,18 @@ from weft.llm.vision.pictures import open_picture, pillow
 from weft.llm.vision.tower import Tower
 from weft.tables import size_text
 
-__all__ = ["Sight"]
+__all__ = ["Sight", "tower_line"]
+
+
+def tower_line(tower: Tower, plan: Plan) -> str:
+    """The devices and the bytes of a tower, planned."""
+    program = lower_plan(plan)
+    compute = sum(spec.size for spec in program.buffers if spec.kind == "arena")
+    names = ", ".join(dict.fromkeys(split.device for split in program.splits))
+    return (
+        f"tower: {tower.file.path.name} on {names}, weights {size_text(tower.weights.nbytes)}, "
+        f"compute {size_text(compute)}"
+    )
 
 
 class Sight:
@@ -32,12 +43,7 @@ class Sight:
         self.tower = tower
         self._context = context
         self._tokenizer = tokenizer
-        c, n_embd = tower.config, context.model.config.n_embd
-        if c.n_out != n_embd:
-            raise FormatError(
-                f"{tower.file.path}: its rows have {c.n_out} numbers, but those of "
-                f"{context.model.file.path.name} have {n_embd}; it belongs to another model"
-            )
+        tower.require_model(context.model)
         if tower.family.together and tower.n_rows > context.n_ubatch:
             raise ContextError(
                 f"an image has {tower.n_rows} rows that are computed at once, but n_ubatch is "
@@ -93,14 +99,7 @@ class Sight:
 
     def about(self) -> str:
         """A line with the tower's devices and bytes, which come beside those of the context."""
-        program = lower_plan(self.plan)
-        compute = sum(spec.size for spec in program.buffers if spec.kind == "arena")
-        names = ", ".join(dict.fromkeys(split.device for split in program.splits))
-        weights = size_text(self.tower.weights.nbytes)
-        return (
-            f"tower: {self.tower.file.path.name} on {names}, weights {weights}, compute "
-            f"{size_text(compute)}"
-        )
+        return tower_line(self.tower, self.plan)
 
     def _rows(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         if self._session is None:

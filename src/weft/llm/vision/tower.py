@@ -9,6 +9,7 @@ from weft import graph as G
 from weft.errors import FormatError
 from weft.frontends.models import open_model
 from weft.llm.hub import local_path
+from weft.llm.model import Model
 from weft.llm.vision.config import projector_of, read_tower_config
 from weft.llm.vision.family import Family
 from weft.llm.vision.gemma3 import GEMMA3
@@ -50,6 +51,15 @@ class Tower:
         self.family = family
         self.config = read_tower_config(self.file, family.merge)
         self.weights: Weights = load_weights(self.file, family.rows(self.config))
+
+    def require_model(self, model: Model) -> None:
+        """Raises FormatError for the tower of another model."""
+        ours, n_embd = self.config.n_out, model.config.n_embd
+        if ours != n_embd:
+            raise FormatError(
+                f"{self.file.path}: its rows have {ours} numbers, but those of "
+                f"{model.file.path.name} have {n_embd}; it belongs to another model"
+            )
 
     @property
     def n_rows(self) -> int:
