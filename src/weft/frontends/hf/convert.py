@@ -15,7 +15,14 @@ from weft.errors import FormatError
 from weft.frontends.gguf.shards import write_shards
 from weft.frontends.gguf.writer import TensorSource, encode_value
 from weft.frontends.hf.family import Family, is_f32
-from weft.frontends.hf.folder import FILE_TYPES, Folder, is_some, read_folder, stored_bytes
+from weft.frontends.hf.folder import (
+    FILE_TYPES,
+    Folder,
+    is_some,
+    read_folder,
+    stored_bytes,
+    understood,
+)
 from weft.frontends.hf.general import general_keys
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
@@ -92,11 +99,12 @@ def _metadata(folder: Folder, kind: str, name: str | None) -> dict[str, object]:
     packed = {values.kind for _, values in folder.tensors if values.packed is not None}
     if packed and kind in ("f32", "f16", "bf16"):
         kind = packed.pop()
-    keys = folder.first_keys()
-    keys |= dict(general_keys(Path(folder.path).resolve(), name, folder.tensors, folder.kind))
-    keys |= dict(folder.keys(FILE_TYPES[kind]))
-    keys["general.quantization_version"] = 2
-    keys |= dict(folder.family.vocab(folder.config))
+    with understood(folder.path):
+        keys = folder.first_keys()
+        keys |= dict(general_keys(Path(folder.path).resolve(), name, folder.tensors, folder.kind))
+        keys |= dict(folder.keys(FILE_TYPES[kind]))
+        keys["general.quantization_version"] = 2
+        keys |= dict(folder.family.vocab(folder.config))
     return {key: encode_value(key, value) for key, value in keys.items() if is_some(value)}
 
 
