@@ -1,11 +1,12 @@
 """weft's ExecuTorch delegate against the XNNPACK delegate and eager PyTorch.
 
-    python benchmarks/executorch.py [--threads 2] [--only decode] [--rounds 25]
+    python benchmarks/executorch.py [--threads 2] [--only decode] [--rounds 25] [--processor-time]
 
 Every model is exported once for each engine, loaded by the official runtime in this process, and
 run in turns: an untimed call, then as many calls as fit in 40 ms. Shown are medians of the rounds;
 a ratio above 1 means that weft is faster. Quantized rows are a decode step with weights in q8_0 and
 q4_0 against XNNPACK's 8da4w (torchao, groups of 32) and eager f32.
+With --processor-time, and one thread, other programs on the machine distort times less.
 Needs weft-executorch and torchao.
 """
 
@@ -48,6 +49,7 @@ sys.path.append(_HERE)
 from executorch_models import models  # noqa: E402
 
 Call = Callable[[], Any]
+Clock = Callable[[], float]
 
 
 @dataclass
@@ -132,28 +134,28 @@ def quantized(module: Any) -> Any:
     return module
 
 
-def seconds(call: Call, burst: float = 0.04) -> list[float]:
+def seconds(call: Call, clock: Clock, burst: float = 0.04) -> list[float]:
     """Times of calls, after one that does not count."""
     start = time.perf_counter()
     call()
     times = []
     while not times or (time.perf_counter() - start < burst and len(times) < 200):
-        before = time.perf_counter()
+        before = clock()
         call()
-        times.append(time.perf_counter() - before)
+        times.append(clock() - before)
     return times
 
 
-def measure(row: Row, rounds: int) -> list[tuple[float, float]]:
+def measure(row: Row, rounds: int, clock: Clock) -> list[tuple[float, float]]:
     """Median and minimum of each engine's calls, in turns."""
     engines = [row.weft, row.xnnpack, row.eager]
     times: list[list[float]] = [[], [], []]
     for call in engines:
-        seconds(call)
+        seconds(call, clock)
     for turn in range(rounds):
         for i in range(3):
             e = (i + turn) % 3
-            times[e] += seconds(engines[e])
+            times[e] += seconds(engines[e], clock)
             time.sleep(0.002)  # threads that wait in a loop go to sleep
     return [(statistics.median(t), min(t)) for t in times]
 
@@ -166,7 +168,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--only", default="", help="rows whose names begin so")
+    parser.add_argument("--processor-time", action="store_true", help="measure that instead")
     options = parser.parse_args()
+    clock = time.process_time if options.processor_time else time.perf_counter
     torch.set_num_threads(options.threads)
     portable_lib._unsafe_reset_threadpool(options.threads)
     torch.manual_seed(0)
@@ -177,7 +181,7 @@ def main() -> None:
     print(f"{'':24} {'weft':>17} {'XNNPACK':>17} {'eager':>17} {'/XNNPACK':>16} {'/eager':>6} "
           f"{'left':>7} {'NMSE':>8}")  # fmt: skip
     for row in rows(options.only, options.threads):
-        got = measure(row, options.rounds)
+        got = measure(row, options.rounds, clock)
         cells = [f"{m * 1e3:8.3f} ({low * 1e3:.3f})" for m, low in got]
         (ours, low), (theirs, their_low), (eager, _) = got
         ratio = f"{theirs / ours:.2f} ({their_low / low:.2f})"

@@ -29,13 +29,15 @@ def message(image: Any, question: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": parts}]
 
 
-def held_out(n: int, seed: int) -> Iterator[tuple[pictures.Scene, Any, str, str]]:
+def held_out(
+    n: int, seed: int, broad: bool = False
+) -> Iterator[tuple[pictures.Scene, Any, str, str]]:
     """Scenes that were never trained on, a picture of each, a question and its answer; every
     second question is what is in the picture."""
     rng = random.Random(seed)
     for i in range(n):
         scene = pictures.scene(rng, held_out=True)
-        image = pictures.draw(scene, rng)
+        image = pictures.draw(scene, rng, broad=broad)
         question, answer = pictures.DESCRIBE[0], str(scene)
         if i % 2:
             question, answer = pictures.ask(scene, rng)
@@ -48,13 +50,14 @@ def main() -> None:
     parser.add_argument("--mmproj", default=TOWER, help="the tower")
     parser.add_argument("-n", type=int, default=1000, help="questions")
     parser.add_argument("--seed", type=int, default=1, help="of the pictures")
+    parser.add_argument("--broad", action="store_true", help="dark grounds, wider pictures, ...")
     parser.add_argument("-v", "--verbose", action="store_true", help="print what is wrong")
     args = parser.parse_args()
     right: Counter[str] = Counter()
     asked: Counter[str] = Counter()
     named = 0
     with weft.LLM(args.model, mmproj=args.mmproj) as llm:
-        for scene, image, question, answer in held_out(args.n, args.seed):
+        for scene, image, question, answer in held_out(args.n, args.seed, args.broad):
             got = llm.chat(message(image, question), max_tokens=24, temperature=0)
             kinds = [question if question in pictures.DESCRIBE else "other questions"]
             if kinds[0] == pictures.DESCRIBE[0]:

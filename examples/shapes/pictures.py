@@ -89,16 +89,15 @@ def scene(rng: random.Random, *, held_out: bool, kind: str = "") -> Scene:
 # --- drawing ----------------------------------------------------------------------------------
 
 
-def draw(scene: Scene, rng: random.Random, size: int = 96) -> Image.Image:
+def draw(scene: Scene, rng: random.Random, size: int = 96, *, broad: bool = False) -> Image.Image:
     """A picture whose shorter side has `size` pixels, on a light ground; places, sizes and tones
-    are up to `rng`."""
-    longer = size if rng.random() < 0.6 else int(size * rng.uniform(1, 1.5))
+    are up to `rng`. `broad` allows dark grounds, wider pictures and larger shapes."""
+    longer = size if rng.random() < 0.6 else int(size * rng.uniform(1, 2 if broad else 1.5))
     width, height = (size, longer) if rng.random() < 0.5 else (longer, size)
-    grey = rng.randint(215, 255)
-    ground = tuple(min(255, max(200, grey + rng.randint(-10, 10))) for _ in range(3))
+    ground = _broad_ground(scene, rng) if broad else _light(rng, 215)
     big = Image.new("RGB", (2 * width, 2 * height), ground)  # edges become smooth when it shrinks
     pen = ImageDraw.Draw(big)
-    for (colour, shape), (x, y), radius in _layout(scene, rng):
+    for (colour, shape), (x, y), radius in _layout(scene, rng, broad):
         r = 2 * size * radius
         # what is at an edge stays inside
         centre = (
@@ -110,7 +109,24 @@ def draw(scene: Scene, rng: random.Random, size: int = 96) -> Image.Image:
     return big.resize((width, height), Image.Resampling.BOX)
 
 
-def _layout(s: Scene, rng: random.Random) -> Iterator[tuple[tuple[str, str], Point, float]]:
+def _light(rng: random.Random, least: int) -> tuple[int, ...]:
+    grey = rng.randint(least, 255)
+    return tuple(min(255, max(200, grey + rng.randint(-10, 10))) for _ in range(3))
+
+
+def _broad_ground(s: Scene, rng: random.Random) -> tuple[int, ...]:
+    """White, light, or dark if nothing is black."""
+    kind = rng.random()
+    if kind < 0.3:
+        return (255, 255, 255)
+    if kind < 0.45 and all(colour != "black" for colour, _ in s.things):
+        return tuple(rng.randint(0, 50) for _ in range(3)) if rng.random() < 0.5 else (0, 0, 0)
+    return _light(rng, 210)
+
+
+def _layout(
+    s: Scene, rng: random.Random, broad: bool
+) -> Iterator[tuple[tuple[str, str], Point, float]]:
     """Colour and shape, the middle in parts of the sides, and the radius in parts of the shorter
     side, of each."""
 
@@ -121,7 +137,8 @@ def _layout(s: Scene, rng: random.Random) -> Iterator[tuple[tuple[str, str], Poi
         row, column = divmod(s.detail, 3)
         middle = s.detail == 4
         at = near(0.2 + 0.3 * column, 0.2 + 0.3 * row, 0.04)
-        yield s.things[0], at, rng.uniform(0.13, 0.42 if middle else 0.19)
+        middling, others = (0.48, 0.2) if broad else (0.42, 0.19)
+        yield s.things[0], at, rng.uniform(0.13, middling if middle else others)
     elif s.kind == "many":
         radius = rng.uniform(0.12, 0.18)
         spots = rng.sample([(x, y) for x in (0.26, 0.74) for y in (0.26, 0.74)], s.detail)

@@ -78,7 +78,7 @@ def pixels_of(image: pictures.Image.Image) -> np.ndarray:
 
 
 def conversation(
-    tok: tokenizers.Tokenizer, rng: random.Random, n_pictures: int, n_questions: int
+    tok: tokenizers.Tokenizer, rng: random.Random, n_pictures: int, n_questions: int, broad: bool
 ) -> tuple[list[int], list[bool], list[np.ndarray]]:
     """Ids, which of them are answers, and the pictures."""
     ids, answers, seen = [BOS], [False], []
@@ -89,7 +89,7 @@ def conversation(
 
     for _ in range(n_pictures):
         scene = pictures.scene(rng, held_out=False)
-        seen.append(pixels_of(pictures.draw(scene, rng)))
+        seen.append(pixels_of(pictures.draw(scene, rng, broad=broad)))
         for i in range(n_questions):
             question, answer = pictures.ask(scene, rng)
             parts = [tok.encode(question).ids]
@@ -100,10 +100,12 @@ def conversation(
     return ids, answers, seen
 
 
-def batch(tok: tokenizers.Tokenizer, rng: random.Random, size: int) -> tuple[Tensor, ...]:
+def batch(
+    tok: tokenizers.Tokenizer, rng: random.Random, size: int, broad: bool
+) -> tuple[Tensor, ...]:
     """Ids and labels [n, longest], and pixels of `size` pictures, some of them in twos."""
     n_pictures = 2 if rng.random() < 0.15 else 1
-    made = [conversation(tok, rng, n_pictures, 4) for _ in range(size // n_pictures)]
+    made = [conversation(tok, rng, n_pictures, 4, broad) for _ in range(size // n_pictures)]
     longest = max(len(ids) for ids, _, _ in made)
     ids = torch.full((len(made), longest), EOS)
     labels = torch.full((len(made), longest), -100)
@@ -127,7 +129,7 @@ def train(model: torch.nn.Module, tok: tokenizers.Tokenizer, args: argparse.Name
     # Muon learns from fewer examples than AdamW does, but is meant for hidden matrices alone.
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.Muon(hidden, lr=args.rate, weight_decay=0.1),
-        torch.optim.AdamW(others, lr=0.002, betas=(0.9, 0.98), weight_decay=0.0),
+        torch.optim.AdamW(others, lr=args.rate / 5, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     peaks = [o.param_groups[0]["lr"] for o in optimizers]
     start, total, count = time.process_time(), 0.0, 0
@@ -137,7 +139,7 @@ def train(model: torch.nn.Module, tok: tokenizers.Tokenizer, args: argparse.Name
         for optimizer, peak in zip(optimizers, peaks, strict=True):
             optimizer.param_groups[0]["lr"] = peak * scale
             optimizer.zero_grad()
-        ids, labels, pixels = batch(tok, rng, args.batch)
+        ids, labels, pixels = batch(tok, rng, args.batch, args.broad)
         logits = model(input_ids=ids, pixel_values=pixels, use_cache=False).logits[:, :-1]
         wanted = labels[:, 1:]
         loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
@@ -171,6 +173,8 @@ def save(model: torch.nn.Module, tok: tokenizers.Tokenizer, folder: Path) -> Non
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small model that names shapes.")
     parser.add_argument("folder", type=Path, help="where the model is written")
+    parser.add_argument("--start", type=Path, help="a folder to go on from, in place of chance")
+    parser.add_argument("--broad", action="store_true", help="dark grounds, wider pictures, ...")
     parser.add_argument("--seed", type=int, default=0, help="of the weights and the pictures")
     parser.add_argument("--steps", type=int, default=3000, help="optimizer steps")
     parser.add_argument("--batch", type=int, default=32, help="pictures a step")
@@ -181,7 +185,10 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     tok = make_tokenizer()
-    model = make_model(tok.get_vocab_size())
+    if args.start is None:
+        model = make_model(tok.get_vocab_size())
+    else:
+        model = transformers.LlavaForConditionalGeneration.from_pretrained(args.start)
     train(model, tok, args)
     save(model, tok, args.folder)
 

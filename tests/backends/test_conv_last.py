@@ -75,6 +75,52 @@ def test_not_a_number_passes_the_clamp(device: str) -> None:
     assert got.isnan().any()
 
 
+SQUARES = [
+    # channels in and out, height, width, padding: images that are computed in squares of 2 x 2
+    (32, 64, 12, 12, 1),
+    (37, 50, 13, 15, (0, 2)),
+    (64, 160, 27, 9, (3, 1)),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", SQUARES, ids=str)
+def test_squares(shape: tuple[Any, ...], device: str) -> None:
+    c_in, c_out, h, w, padding = shape
+    x, k, b = normal(2, c_in, h, w), normal(c_out, c_in, 3, 3), normal(c_out)
+    want = F.conv2d(x, k, b, padding=padding)
+    residual = normal(*want.shape, seed=3)
+    got = convolve(x, k, b, residual, device, -20.0, 30.0, padding=padding)
+    check(got, (want + residual).clamp(-20.0, 30.0), 1e-4, 2e-5)
+    # no further from the exact result than sums one by one may be
+    exact = F.conv2d(x.double(), k.double(), b.double(), padding=padding)
+    plain = convolve(x, k, b, None, device, -inf, inf, padding=padding)
+    assert (plain - exact).square().mean() < 2e-12 * exact.square().mean()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_squares_of_an_image_do_not_depend_on_the_batch(device: str) -> None:
+    x, k = normal(7, 32, 14, 13), normal(48, 32, 3, 3)
+    whole = convolve(x, k, None, None, device, -inf, inf, padding=1)
+    for i in range(len(x)):
+        alone = convolve(x[i : i + 1], k, None, None, device, -inf, inf, padding=1)
+        assert torch.equal(alone[0], whole[i])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_only_outputs_that_see_a_value_depend_on_it(device: str) -> None:
+    x, k = normal(1, 32, 14, 14), normal(32, 32, 3, 3)
+    before = convolve(x, k, None, None, device, -inf, inf, padding=1)
+    for y, x_ in itertools.product((0, 5, 6, 13), repeat=2):
+        changed = x.clone()
+        changed[0, 7, y, x_] = float("nan")
+        after = convolve(changed, k, None, None, device, -inf, inf, padding=1)
+        seen = torch.zeros(14, 14, dtype=torch.bool)
+        seen[max(0, y - 1) : y + 2, max(0, x_ - 1) : x_ + 2] = True
+        assert torch.equal(after.isnan(), seen.expand_as(after))
+        assert torch.equal(after[:, :, ~seen], before[:, :, ~seen])
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_symbolic_sizes(device: str) -> None:
     w, h, n = (g.Sym(s, 3, 40) for s in "whn")

@@ -8,9 +8,10 @@ import pytest
 
 from tests.cli.in_process import weft
 from tests.llm.adapter_files import matrices_of, pairs, write_adapter
+from tests.llm.vector_files import directions, write_vector
 from tests.serve.server import DEMO
 from weft.cli.adapter_options import adapter_arguments, with_modules
-from weft.llm import LLM
+from weft.llm import LLM, Model
 
 QUESTION = "Count from 8 to 11?"
 RUN = ("run", str(DEMO), "-p", QUESTION, "-n", "8", "--temp", "0", "--ignore-eos", "-q")
@@ -50,6 +51,30 @@ def test_texts_are_those_of_the_library(tmp_path: Path) -> None:
     assert plain != more
 
 
+def test_control_vectors(tmp_path: Path) -> None:
+    config = Model.open(DEMO).config
+    layers = range(1, config.n_layer)
+    files = [
+        write_vector(tmp_path / f"{seed}.gguf", directions(seed, layers, config.n_embd, 0.4))
+        for seed in range(2)
+    ]
+
+    def text(vectors: object, layers: object = None) -> str:
+        with LLM(DEMO, control_vectors=vectors, control_vector_layers=layers) as llm:  # type: ignore[arg-type]
+            return str(llm.generate(QUESTION, max_tokens=8, temperature=0, ignore_eos=True))
+
+    given = ("--control-vector", str(files[0]), "--control-vector-scaled", f"x={files[1]}:-2")
+    both = text([files[0], (files[1], -2.0)])
+    some = text([files[0], (files[1], -2.0)], (2, 3))
+    assert len({both, some, text(None)}) == 3
+    assert weft(*RUN, *given).stdout == f"{both}\n"
+    assert weft(*RUN, *given, "--control-vector-layer-range", "2", "3").stdout == f"{some}\n"
+    listing = ("bench", str(DEMO), "-p", "4", "-n", "0", "-r", "1", *given)
+    assert " + 0 + x |" in weft(*listing).stdout
+    plain, more = (weft("explain", str(DEMO), "--brief", *o).stdout for o in ((), given))
+    assert plain != more
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -59,6 +84,12 @@ def test_texts_are_those_of_the_library(tmp_path: Path) -> None:
         (("--lora", "missing.gguf"), "missing.gguf"),
         (("--lora", str(DEMO)), "this is a model, not an adapter"),
         (("--lora-scaled", f"{DEMO}:nan"), "must be a number"),
+        (("--control-vector-scaled", "a.gguf"), "--control-vector-scaled a.gguf: write FILE:SCALE"),
+        (("--control-vector", "x/a.gguf,y/a.gguf"), "--control-vector NAME=y/a.gguf"),
+        (("--control-vector", "missing.gguf"), "missing.gguf"),
+        (("--control-vector", str(DEMO)), "this is no control vector"),
+        (("--control-vector-layer-range", "1", "2"), "is for --control-vector FILE"),
+        (("--control-vector-layer-range", "1", "x"), "whole number"),
     ],
 )
 def test_what_is_refused(options: tuple[str, ...], says: str) -> None:

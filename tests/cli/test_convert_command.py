@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.cli.in_process import weft
+from tests.frontends.peft_files import write_peft
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.writer import write_gguf
 
@@ -83,3 +84,54 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     assert "did you mean" in weft("convert", MODEL, out, "--type", "q4_k_mm").stderr
     assert "without config.json" in weft("run", tmp_path, "-p", "x").stderr
     assert out.read_bytes() == b"GGUF"
+
+
+def test_an_adapter_becomes_a_file(tmp_path: Path) -> None:
+    law, out, base = write_peft(tmp_path, MODEL), tmp_path / "law.gguf", ("--base", MODEL)
+    done = weft("convert", law, out, "--lora", *base, "-v")
+    assert done.returncode == 0 and "blk.0.attn_q.weight.lora_a" in done.stderr
+    tensors = open_gguf(out).tensors
+    assert f"{out}: {len(tensors)} tensors" in done.stderr
+    assert {t.dtype.name for t in tensors.values()} == {"f32"}
+    text = ("-p", "the sun", "-n", "6", "-q", "--temp", "0", "--ignore-eos", "--lora")
+    ran = [weft("run", MODEL, *text, adapter).stdout for adapter in (law, out)]
+    assert ran[0] == ran[1] != weft("run", MODEL, *text[:-1]).stdout
+    assert weft("convert", law, out, "--lora", *base, "--type", "F16").returncode == 0
+    assert open_gguf(out).tensors["blk.0.attn_q.weight.lora_a"].dtype.name == "f16"
+    for options, says in (
+        ((), "is an adapter of PEFT; add --lora"),
+        (("--lora",), "of the model x/y, which is no folder here; say where"),
+        (("--lora", *base, "--type", "Q4_K_M"), "--type q4_k_m is none of adapters"),
+        (("--lora", *base, "--merge", law), "give one"),
+        (("--lora", *base, "--split", "4G"), "does not go with --lora"),
+        (base, "it goes with --lora"),
+    ):
+        assert says in weft("convert", law, out, *options).stderr
+
+
+def test_merge_adapters(tmp_path: Path) -> None:
+    law, out, whole = write_peft(tmp_path, MODEL), tmp_path / "m.gguf", tmp_path / "whole.gguf"
+    done = weft("convert", MODEL, out, "--type", "f32", "--merge", f"{law}:0.5", "-v")
+    assert done.returncode == 0 and "merged" in done.stderr and "kept" in done.stderr
+    assert ": 15 tensors, 8 of them changed" in done.stderr
+    text = ("-p", "the sun", "-n", "6", "-q", "--temp", "0", "--ignore-eos")
+    merged, plain = weft("run", out, *text).stdout, weft("run", MODEL, *text).stdout
+    assert merged == weft("run", MODEL, *text, "--lora-scaled", f"{law}:0.5").stdout != plain
+    # of a file: twice a half is once, minus once is the model
+    weft("convert", MODEL, whole, "--type", "f32")
+    twice = ("--merge", f"{law}:0.25", "--merge", f"{law}:0.25")
+    assert weft("convert", whole, tmp_path / "n.gguf", *twice).returncode == 0
+    assert weft("run", tmp_path / "n.gguf", *text).stdout == merged
+    done = weft("convert", whole, tmp_path / "q.gguf", "--merge", law, "--type", "Q8_0")
+    assert done.returncode == 0, done.stderr
+    for model, options, says in (
+        (tmp_path / "x", ("--merge", law), "is not there"),
+        (whole, ("--merge", f"{law}:x"), "--merge"),
+        (whole, ("--merge", "nope.gguf"), "nope.gguf"),
+        (whole, ("--merge", whole), "this is a model, not an adapter"),
+        (whole, ("--merge", law, "--type", "q4_k_mm"), "did you mean"),
+        (whole, ("--merge", law, "--type", "Q8_0", "--split", "4G"), "--split does not go"),
+    ):
+        done = weft("convert", model, tmp_path / "bad.gguf", *options)
+        assert done.returncode and says in done.stderr
+        assert not (tmp_path / "bad.gguf").exists()

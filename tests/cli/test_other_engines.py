@@ -37,7 +37,7 @@ def done(*args: str | Path, typed: str = "") -> Done:
         ("run MODEL -p a -md x.gguf", "no option -md: there is no second model"),
         ("run -hf a/b -hff x.gguf -p a", "no option -hff: write the model as hf:OWNER/NAME/"),
         ("run MODEL -p a --rope-scaling yarn", "no option --rope-scaling: positions are scaled"),
-        ("embed MODEL --mmproj=x", "no option --mmproj: weft run, chat, serve and explain"),
+        ("embed MODEL --mmproj=x", "no option --mmproj: weft run, chat and serve see images"),
         ("serve MODEL --max-model-len 64", "no option --max-model-len: -c says"),
         ("serve MODEL --tensor-parallel-size 2", "--devices names the devices"),
         ("serve MODEL --ssl-key-file x", "a proxy that speaks TLS"),

@@ -50,5 +50,5 @@ def paper_model(folder: Path, hyper: dict[str, int], dtype: str = "q4_0") -> Mod
         leaves[row.name] = Tensor(kind, ne, name=row.name, buffer=Buffer("weights", None, data))
     model = object.__new__(Model)
     model.architecture, model.config, model.weights = architecture, config, Weights(leaves)
-    model.file, model.adapters = file, None
+    model.file, model.adapters, model.control_vectors = file, None, None
     return model

@@ -199,6 +199,28 @@ def test_recurrent_states(tmp_path: Path, arch: str) -> None:
             assert text == plain and drafts.n_drafted
 
 
+def test_a_recurrent_model_reads_a_token_twice_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it reads right tokens again, nothing is drafted that might send it back once more."""
+    path = made(tmp_path, "lfm2")
+    n_vocab = Model.open(path).config.n_vocab
+    one = request(PROMPTS[0], n=60, ignore_eos=True)
+    plain, _ = written(path, [one], None, n_ctx=512)
+    decode, columns = Context.decode, []
+
+    def counted(self: Context, tokens: Any, *args: Any, **options: Any) -> Any:
+        columns.append(len(tokens))
+        return decode(self, tokens, *args, **options)
+
+    monkeypatch.setattr(Context, "decode", counted)
+    drafts = drafting(known([PROMPTS[0]], plain), n_vocab=n_vocab)
+    text, _ = written(path, [one], drafts, n_ctx=512)
+    wrong = drafts.n_drafted - drafts.n_accepted
+    assert text == plain and drafts.n_accepted
+    assert sum(columns) <= len(PROMPTS[0]) + 2 * 60 + wrong
+
+
 def test_sliding_windows(tmp_path: Path) -> None:
     path = made(tmp_path, "gemma2")
     n_vocab = Model.open(path).config.n_vocab

@@ -118,6 +118,59 @@ def bailing(state: dict[str, Any]) -> dict[str, Any]:
     )
 
 
+def ling(state: dict[str, Any]) -> dict[str, Any]:
+    state = fused(split(state), "self_attn.*_proj", "attention.query_key_value", "q", "k", "v")
+    return renamed(
+        state, ("self_attn.o_proj", "attention.dense"), ("embed_tokens", "word_embeddings"),
+        ("self_attn.q_norm", "attention.query_layernorm"),
+        ("self_attn.k_norm", "attention.key_layernorm"),
+        ("e_score_correction_bias", "expert_bias"),
+    )  # fmt: skip
+
+
+def split(state: dict[str, Any]) -> dict[str, Any]:
+    """A tensor for each expert."""
+    out = {}
+    for name, t in state.items():
+        stem = name.partition(".experts.")[0]
+        if name.endswith("experts.gate_up_proj"):
+            for i, expert in enumerate(t):
+                parts = zip(("gate", "up"), expert.chunk(2), strict=True)
+                out |= {f"{stem}.experts.{i}.{p}_proj.weight": part for p, part in parts}
+        elif name.endswith("experts.down_proj"):
+            out |= {f"{stem}.experts.{i}.down_proj.weight": x for i, x in enumerate(t)}
+        else:
+            out[name] = t
+    return out
+
+
+def maincoder(state: dict[str, Any]) -> dict[str, Any]:
+    """Adjacent pairs rotate."""
+    order = torch.arange(DIM).reshape(2, -1).T.reshape(-1)
+    out = {}
+    for name, t in state.items():
+        if "q_proj" in name or "k_proj" in name or "y_layernorm" in name:
+            t = t.reshape(-1, DIM, *t.shape[1:])[:, order].reshape(t.shape)
+        out[name] = t
+    return renamed(out, ("query_layernorm", "q_norm"), ("key_layernorm", "k_norm"))
+
+
+def deci(state: dict[str, Any]) -> dict[str, Any]:
+    """The first layer has a key for each query, the second no attention, the third nothing behind
+    attention."""
+    out = {}
+    for name, t in state.items():
+        if "layers.0.self_attn" in name and ("k_proj" in name or "v_proj" in name):
+            t = t.reshape(KV, DIM, -1).repeat_interleave(HEADS // KV, 0).reshape(HEADS * DIM, -1)
+        if ("layers.1." in name and ("o_proj" in name or "input_layernorm" in name)) or (
+            "layers.2." in name and ("down_proj" in name or "post_attention" in name)
+        ):
+            t.zero_()  # of the model, too
+        elif not ("layers.1.self_attn" in name or "layers.2.mlp" in name):
+            out[name] = t
+    return out
+
+
 def as_is(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
@@ -142,9 +195,20 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any], Any, str]] = {
     "deepseek": ("GraniteMoeShared", SHAPE | NEUTRAL | {"num_experts_per_tok": 4}, "Deepseek",
                  MOE | {"n_routed_experts": 4, "n_shared_experts": 2, "intermediate_size": 48},
                  deepseek, "gpt2"),
+    "bailingmoe2": ("Dots1", SHAPE | folders.SHARED | {
+        "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "n_routed_experts": 8, "head_dim": 8},
+        "BailingMoeV2", {"num_shared_experts": 1, "num_experts": 8, "score_function": "sigmoid",
+                         "partial_rotary_factor": 1.0}, ling, "gpt2"),
+    "deci": ("Llama", SHAPE | {"num_hidden_layers": 3, "intermediate_size": 256}, "DeciLM",
+             {"num_key_value_heads": None, "intermediate_size": None, "block_configs": [
+                 {"attention": {"n_heads_in_group": heads}, "ffn": {"ffn_mult": mult}}
+                 for heads, mult in ((1, 12.0), (None, 12.0), (2, None))]}, deci, "pieces"),
     "exaone": ("Llama", SHAPE | {"rope_parameters": folders.LLAMA3}, "Exaone",
                {"num_layers": 2, "layer_norm_epsilon": 1e-5}, exaone, "gpt2"),
     "internlm2": ("Llama", SHAPE | {"vocab_size": 380}, "InternLM2", {}, internlm2, "model"),
+    "maincoder": ("HunYuanDenseV1", SHAPE | {"head_dim": DIM}, "Maincoder", {}, maincoder, "gpt2"),
+    "pangu-embedded": ("Llama", SHAPE | {"attention_bias": True}, "PanguEmbedded", {}, as_is,
+                       "pieces"),
     "orion": ("StableLm", SHAPE | {"rope_parameters": folders.PLAIN | {
         "partial_rotary_factor": 1.0}, "layer_norm_eps": 1e-5}, "Orion", {}, as_is, "model"),
     "xverse": ("Llama", ALL | {"vocab_size": 380}, "Xverse", {}, as_is, "pieces"),

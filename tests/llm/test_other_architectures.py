@@ -103,6 +103,51 @@ MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "deepseek2 expanded yarn": ("deepseek2", PLAIN_MLA | DEEPSEEK_YARN),
 }
 MODELS |= {
+    "bailingmoe2": ("bailingmoe2", GROUPS | {"expert_shared_count": 1, "rope.dimension_count": 2}),
+    "deci": (
+        "deci",
+        {
+            "block_count": 4,
+            "attention.key_length": 4,
+            "attention.value_length": 4,
+            "attention.head_count": np.array([4, 0, 4, 4], np.int32),
+            "attention.head_count_kv": np.array([2, 0, 0, 4], np.int32),
+            "feed_forward_length": np.array([24, 16, 24, 0], np.int32),
+        },
+    ),
+    # one layer: gains behind the rotation make scores differ by position, so later layers move
+    "maincoder": ("maincoder", {"block_count": 1}),
+    "mimo2": (
+        "mimo2",
+        EXPERTS
+        | WINDOW
+        | {
+            "block_count": 3,
+            "attention.head_count_kv": np.array([1, 2, 4], np.int32),
+            "attention.key_length": 6,
+            "attention.value_length": 4,
+            "attention.value_scale": 0.7,
+            "attention.sliding_window_pattern": np.array([False, True, True]),
+            "rope.dimension_count": 4,
+            "rope.freq_base_swa": 50.0,
+        },
+    ),
+    # all of its tokens are of the first span, because later ones do not just move
+    "mistral4": (
+        "mistral4",
+        MLA | EXPERTS | {"attention.temperature_scale": 0.5, "attention.temperature_length": 64},
+    ),
+    "openelm": (
+        "openelm",
+        {
+            "attention.head_count": np.array([2, 4], np.int32),
+            "attention.head_count_kv": np.array([1, 2], np.int32),
+            "attention.key_length": 4,
+            "attention.value_length": 4,
+            "feed_forward_length": np.array([8, 24], np.int32),
+        },
+    ),
+    "pangu-embedded": ("pangu-embedded", {}),
     "deepseek32": ("deepseek32", SPARSE),
     "glm-dsa": ("glm-dsa", SPARSE),
     "hrm_text": (

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from weft.errors import FormatError, MissingFileError
 from weft.frontends.gguf.quantize import quantize_file
 from weft.frontends.hf.convert import convert_folder
+from weft.frontends.hf.convert_lora import convert_adapter
 from weft.frontends.models import open_model
 from weft.llm import Context
 from weft.llm.model import Model
@@ -65,6 +66,10 @@ def test_logits_of_merged_weights(tmp_path: Path, name: str) -> None:
     else:
         with pytest.raises(FormatError, match=r"config.json is needed.*weft convert --lora"):
             rows(gguf, adapter)
+    convert_adapter(adapter, tmp_path / "law.gguf", base)
+    for path in (gguf, base):
+        made = rows(path, tmp_path / "law.gguf")
+        np.testing.assert_allclose(made, straight, atol=2e-5, rtol=1e-4)
     peft.merge_into(model, sums)
     model.save_pretrained(base)
     merged = rows(base)

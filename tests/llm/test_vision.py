@@ -185,7 +185,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "no base64": ("data:image/png;base64,@@@", "damaged"),
     "no data": ("data:image/png,abc", "does not begin like"),
     "no file": ("/nowhere/a.png", "image '/nowhere/a.png' cannot be read"),
-    "an address": (Path("https://example.org/a.png"), "not fetched; download it"),
+    "an address": (Path("https://example.org/a.png"), "are not fetched: download it"),
     "floats": (np.zeros((4, 4, 3), np.float32), "u8"),
     "grey": (np.zeros((4, 4), np.uint8), "u8"),
 }
@@ -206,7 +206,7 @@ def test_what_is_refused(made: tuple[Any, Path, Path], tmp_path: Path) -> None:
             blind.chat([message])
     with pytest.raises(FormatError, match="no tower for images"):
         LLM(text, mmproj=text, **F32)
-    with pytest.raises(FormatError, match=r"is a tower for images .*this file with --mmproj"):
+    with pytest.raises(FormatError, match=r"rows for another model .give it as --mmproj"):
         LLM(tower, mmproj=tower, **F32)
     (tmp_path / "a.png").write_bytes(png(picture())[:200])
     with LLM(text, mmproj=tower, **F32) as llm:

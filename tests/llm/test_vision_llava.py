@@ -11,7 +11,7 @@ import pytest
 from tests.llm.test_llama_relatives import keys_of
 from tests.llm.tiny import tokens, write_model
 from weft.errors import FormatError
-from weft.llm import LLM, Tower
+from weft.llm import LLM, Medium, Tower
 from weft.llm.vision import llava, pixtral
 
 torch = pytest.importorskip("torch")
@@ -110,7 +110,7 @@ def test_pixtral_beside_transformers(tmp_path: Path, merge: int) -> None:
         llm.sight.ids(picture(0, 32, 48))
         == ours[len(BEFORE) : len(BEFORE) + 24 // merge**2 + 4 // merge - 1]
     )
-    prompt_ids = llm.sight.prompt(["a", "b"], [picture(0, 32, 48)])
+    prompt_ids = llm.senses.prompt(["a", "b"], [Medium("image", picture(0, 32, 48))])
     assert END in prompt_ids
 
 

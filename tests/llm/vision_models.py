@@ -31,7 +31,14 @@ GEMMA3 = LAYER | {
     "post_feedforward_layernorm": "post_ffw_norm", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
 }  # fmt: skip
-MERGER = {
+GLM = {
+    "visual.post_conv_layernorm.": "v.norm_embd.", "visual.post_layernorm.": "v.post_ln.",
+    "visual.embeddings.position_embedding.": "v.position_embd.",
+    "visual.downsample.": "mm.patch_merger.", "visual.merger.proj.": "mm.model.fc.",
+    "visual.merger.post_projection_norm.": "mm.post_norm.", "visual.merger.gate_proj.": "mm.gate.",
+    "visual.merger.up_proj.": "mm.up.", "visual.merger.down_proj.": "mm.down.",
+}  # fmt: skip
+MERGER = GLM | {
     "visual.merger.norm.": "v.post_ln.", "visual.merger.linear_fc1.": "mm.0.",
     "visual.merger.linear_fc2.": "mm.2.",
     "visual.deepstack_merger_list.0.linear_": "v.deepstack.0.",
@@ -96,7 +103,7 @@ def tower_tensors(model: Any, n_layer: int, *, plain: bool = False) -> Tensors:
         if moved is not None:
             out[name.replace(moved, MERGER[moved])] = array
             continue
-        if ".qkv." in name and "linear_fc1" not in str(model):
+        if ".qkv." in name and not any(s in str(model) for s in ("linear_fc1", "Glm4v")):
             each = np.split(array, 3)
             parts = {name.replace("qkv", x): y for x, y in zip("qkv", each, strict=True)}
         for part, values in parts.items():

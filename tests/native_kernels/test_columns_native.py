@@ -131,17 +131,25 @@ def test_depths_of_floats(k: int, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("k", [1, 31, 1023, 1026, 2500])
-def test_depths_of_panels_of_floats(k: int, target: str) -> None:
-    """Panels of f32 are multiplied in parts that the caches hold."""
-    if DTYPES["f32"].id not in _native.interleaved_types(target):
+@pytest.mark.parametrize("k", [1, 2, 31, 1023, 1026, 2500, 4102])
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+def test_depths_of_panels_of_floats(name: str, k: int, target: str) -> None:
+    """Panels of floats are multiplied in parts that the caches hold; words of two are whole."""
+    if DTYPES[name].id not in _native.interleaved_types(target):
         pytest.skip("the target has no panels of floats")
-    rows, exact = weights("f32", 96, k)
+    if k % _native.interleaved_block(DTYPES[name].id):
+        pytest.skip("rows of half a word are not repacked")
+    rows, exact = weights(name, 96, k)
     w, x = packed(rows, "interleaved"), columns(k)
     assert w is not None
-    got = assert_independent(w, x, "f32", target)
-    want = x.astype(np.float64) @ exact.astype(np.float64).T
-    assert np.sum((got - want) ** 2) < 1e-11 * np.sum(want**2)
+    pairs = name == "bf16" and has_bf16_products(target)
+    for dtype in ("f32", "bf16") if pairs else ("f32",):
+        seen = x if dtype == "f32" else quants.from_storage(quants.to_storage(x, "bf16"), "bf16")
+        got = assert_independent(w, x, dtype, target)
+        want = seen.astype(np.float64) @ exact.astype(np.float64).T
+        # the processor's products of pairs round twice a word, of numbers that were rounded to 2e-6
+        limit = 1e-11 if dtype == "f32" else 1e-10
+        assert np.sum((got - want) ** 2) < limit * np.sum(want**2)
 
 
 @pytest.mark.parametrize("target", TARGETS)

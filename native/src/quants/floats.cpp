@@ -31,7 +31,9 @@ void register_float_types(KernelTable& table) {
   set_floats<DType::kF16, 2>(table);
   set_floats<DType::kBF16, 2>(table);
   // Targets with shorter vectors gain nothing from panels.
-  table.type(DType::kF32).matmul_interleaved = kLanes > 4;
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    table.type(type).matmul_interleaved = kLanes > 4;
+  }
   if (bf16_kernels() != nullptr) table.type(DType::kBF16).vec_type = DType::kBF16;
 }
 

@@ -171,9 +171,9 @@ def _model(path: Path, model: Model) -> Row:
 
 def model_name(model: Model) -> str:
     """Architecture, number of weights and type of the file, such as `llama 1B Q4_K - Medium`, and
-    the adapters."""
-    adapters = () if model.adapters is None else model.adapters.all
-    names = "".join(f" + {adapter.name}" for adapter in adapters)
+    the adapters and control vectors."""
+    beside = [files.all for files in (model.adapters, model.control_vectors) if files is not None]
+    names = "".join(f" + {one.name}" for files in beside for one in files)
     return f"{model.config.arch} {_size(model)} {_type(model)}{names}"
 
 

@@ -12,7 +12,7 @@ from weft.cli.bench_rows import Result, Row, Setting, result_row
 from weft.cli.bench_table import Printer
 from weft.cli.bench_tests import BenchTest, Runner
 from weft.cli.console import StatusLine, say
-from weft.cli.loading import Loading, open_with
+from weft.cli.loading import Loading, context_arguments, open_with
 from weft.cli.plan_lines import plan_lines
 from weft.execute import Profile, Trace
 from weft.llm import Context
@@ -81,8 +81,8 @@ class Series:
         for typed, arguments in loadings:
             n_ctx = None if arguments["plan"] else cells
             for embeddings in self._embeddings:
-                options = {**arguments, "n_ctx": n_ctx, "embeddings": embeddings}
-                del options["adapters"]
+                options = context_arguments(arguments)
+                options |= {"n_ctx": n_ctx, "embeddings": embeddings}
                 rows = None if options.get("plan") else 1  # a plan has its own
                 context = Context(model, n_outputs=rows, **options)
                 self.memory, self.n_contexts = context.memory, self.n_contexts + 1

@@ -19,7 +19,7 @@ from weft.cli.bench_race import LEAST_ROUNDS, Race, race
 from weft.cli.bench_rows import model_name
 from weft.cli.bench_tests import BenchTest, Runner
 from weft.cli.console import StatusLine, say
-from weft.cli.loading import Loading
+from weft.cli.loading import Loading, context_arguments
 from weft.errors import ContextError
 from weft.llm import Context, Model
 from weft.llm.tuned import Tuned, remember
@@ -44,6 +44,7 @@ _WORTH = 1.01
 _FIXED = (
     *("devices", "gpu_layers", "place", "fit", "memory", "plan", "speeds", "no_rewrite"),
     *("cpu_mask", "cpu_range", "numa", "lora", "lora_scaled"),
+    *("control_vector", "control_vector_scaled"),
 )
 """Options with which nothing is tuned, because remembered values would not be for them."""
 
@@ -196,8 +197,7 @@ class _Contexts:
         return runner.run(test, f"{test.name} {values}") / 1e9
 
     def _runner(self, values: Tuned, other: int) -> Runner:
-        options = dict(self._load[other].arguments)
-        del options["adapters"]
+        options = context_arguments(self._load[other].arguments)
         threads = replace(
             options["threads"], n_threads=values.threads, n_threads_batch=values.threads_batch
         )

@@ -13,16 +13,25 @@ import typer
 
 from weft.cli.console import LoadProgress, errors, say
 from weft.cli.conversation import Conversation
-from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, draft_options
-from weft.cli.loading import loads_model
+from weft.cli.draft_options import draft_flags
+from weft.cli.loading import loads_model_with
 from weft.cli.mistakes import show_error
 from weft.cli.model_file import ModelFile
-from weft.cli.options import ContextShift, Images, Keep, MmProj, WeightType, most_tokens
+from weft.cli.options import (
+    ContextShift,
+    Images,
+    Keep,
+    MmProj,
+    Sounds,
+    WeightType,
+    most_tokens,
+)
+from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
 from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_file, read_line
 from weft.errors import ChatError, ContextError, TokenizerError
 from weft.llm import LLM, SamplingParams
-from weft.llm.drafting.options import MOST
+from weft.llm.drafting.options import DraftOptions
 from weft.llm.generate_options import GenerateOptions
 from weft.llm.sampling.constraint import check_constraint
 
@@ -31,8 +40,10 @@ __all__ = ["chat", "read_message"]
 QUOTES = '"""'
 
 
+@prefix_flags
 @sampling_flags
-@loads_model
+@draft_flags
+@loads_model_with(unused=UNUSED_BY_WRITERS)
 def chat(
     model: ModelFile,
     load: dict[str, Any],
@@ -57,6 +68,7 @@ def chat(
         ),
     ] = -1,
     *,
+    kept: dict[str, Any],
     sampling: SamplingParams,
     stop: Annotated[
         list[str] | None,
@@ -67,11 +79,9 @@ def chat(
     keep: Keep = 0,
     mmproj: MmProj = None,
     image: Images = None,
+    audio: Sounds = None,
     weight_type: WeightType = None,
-    spec_type: SpecType = "ngram",
-    draft_max: DraftMax = MOST,
-    draft_min: DraftMin = 0,
-    speculative_config: SpecConfig = None,
+    drafts: DraftOptions | None,
     template: Annotated[
         str | None,
         typer.Option(
@@ -93,13 +103,12 @@ def chat(
     if text is not None and prompt is not None:
         raise ContextError("give the message as an argument or with -p, not both")
     check_constraint(sampling)
-    drafts = draft_options(spec_type, draft_max, draft_min, speculative_config)
     source = None if template is None else _template(template)
     with LoadProgress() as progress:
         llm = LLM(
             model, type=weight_type, context_shift=context_shift and n_predict != -2, n_keep=keep,
             chat_template=source, drafting=drafts, mmproj=mmproj, progress=progress,
-            **load,
+            **kept, **load,
         )  # fmt: skip
     llm.chat_template.render([{"role": "user", "content": "x"}])  # raises if the template is broken
     if not quiet:
@@ -115,15 +124,20 @@ def chat(
         "stop": tuple(stop or ()),
     }
     talk = Conversation(llm, system, options, single=single_turn)
-    for path in image or ():
-        talk.take(f"/image {path}")
     first = text if prompt is None else prompt
-    if first is not None:
-        talk.ask(first)
-    if sys.stdin.isatty():
-        _talk(talk)
-    else:
-        _follow(talk)
+    try:
+        for path in image or ():
+            talk.take(f"/image {path}")
+        for path in audio or ():
+            talk.take(f"/audio {path}")
+        if first is not None:
+            talk.ask(first)
+        if sys.stdin.isatty():
+            _talk(talk)
+        else:
+            _follow(talk)
+    finally:
+        llm.close()
 
 
 def _template(given: str) -> str:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from weft.errors import ChatError, ContextError, FormatError
 from weft.files import read_text, write_text
 from weft.llm import LLM, SamplingParams
 from weft.llm.generate_options import GenerateOptions
+from weft.llm.senses.messages import Kind, Medium
 
 __all__ = ["Conversation"]
 
@@ -38,14 +40,15 @@ class Conversation:
         self._llm = llm
         self._options = options
         self._again = 0
-        self._images: list[str] = []
+        self._media: list[Medium] = []
         first = [] if system is None else [{"role": "system", "content": system}]
         self._first: list[dict[str, Any]] = first
         self.messages: list[dict[str, Any]] = list(first)
         self.done = False
         self._single = single
         self._commands: dict[str, tuple[Callable[[str], None], str]] = {
-            "/image": (self._add_image, "FILE: an image for the next message"),
+            "/image": (partial(self._add, "image"), "FILE: an image for the next message"),
+            "/audio": (partial(self._add, "audio"), "FILE: a sound for the next message"),
             "/clear": (self._clear, "forget the conversation, but not the system prompt"),
             "/regen": (self._regenerate, "answer the last message again"),
             "/save": (self._save, "FILE: write the conversation, as JSON"),
@@ -79,15 +82,15 @@ class Conversation:
         """Adds a message and answers it."""
         self._again = 0
         content: Any = text
-        if self._images:
-            content = [{"type": "image", "image": path} for path in self._images]
+        if self._media:
+            content = [{"type": m.kind, m.kind: m.value} for m in self._media]
             content.append({"type": "text", "text": text})
         self._answer([*self.messages, {"role": "user", "content": content}])
-        self._images = []
+        self._media = []
 
-    def _add_image(self, path: str) -> None:
-        self._llm.sight.ids(path)  # raises now if it is none
-        self._images.append(path)
+    def _add(self, kind: Kind, path: str) -> None:
+        self._llm.senses.of(kind).ids(path)  # raises now if it is none
+        self._media.append(Medium(kind, path))
 
     def _answer(self, messages: list[dict[str, Any]]) -> None:
         """Streams the answer to stdout. Ctrl-C ends it; the text so far stays."""
@@ -174,6 +177,8 @@ class Conversation:
             f"{stats.prompt_tokens_per_second:.1f} tokens/s; answer: {stats.n_generated} tokens, "
             f"{stats.tokens_per_second:.1f} tokens/s"
         )
+        if stats.why_not_reused:
+            _note(f"no more of the prompt was kept: {stats.why_not_reused}")
         if context.plan.experts is not None:
             _note(f"experts: {context.plan.experts.about()}")
 

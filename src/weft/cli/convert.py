@@ -1,24 +1,25 @@
-"""`weft convert` writes a Hugging Face folder as a GGUF file."""
+"""`weft convert` writes a Hugging Face folder, or a model with adapters in it, as a GGUF file."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from weft.cli.adapter_options import scaled_path
 from weft.cli.command import usage_error
 from weft.cli.console import errors, size_text
+from weft.dtype import DType
 from weft.frontends.gguf.mixes import MIXES, find_mix
 from weft.frontends.gguf.quantize import quantize_file
-from weft.frontends.hf.convert import (
-    OUTPUT_TYPES,
-    TOWER_TYPES,
-    ConvertedTensor,
-    convert_folder,
-)
+from weft.frontends.hf.convert import OUTPUT_TYPES, ConvertedTensor, convert_folder
+from weft.frontends.hf.convert_lora import ADAPTER_TYPES, convert_adapter
+from weft.frontends.hf.lora import is_peft, read_settings
 from weft.frontends.models import open_model
 from weft.llm.hub import local_path
+from weft.llm.merge import merge_adapters
 
 __all__ = ["MaxSize", "convert", "parse_size"]
 
@@ -54,7 +55,8 @@ def convert(
         Path,
         typer.Argument(
             metavar="FOLDER", parser=local_path,
-            help="A folder with config.json, safetensors and a tokenizer, or hf:OWNER/NAME.",
+            help="A folder with config.json, safetensors and a tokenizer, or hf:OWNER/NAME; with "
+            "--merge also a GGUF file, with --lora a folder of PEFT.",
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
@@ -63,44 +65,125 @@ def convert(
         typer.Option(
             "--type", "--outtype", metavar="TYPE",
             help=f"One of {', '.join(OUTPUT_TYPES)}, or a mix of weft quantize, such as Q4_K_M. "
-            "auto keeps the 16-bit type of the folder.",
+            "auto, the default, keeps the 16-bit type of the folder, or the types of a GGUF file; "
+            "adapters are f32 by default.",
         ),
-    ] = "auto",
+    ] = "",
+    merge: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--merge", metavar="ADAPTER[:SCALE]", show_default=False,
+            help="Write the model with this adapter in its weights; repeatable.",
+        ),
+    ] = None,
+    lora: Annotated[
+        bool, typer.Option("--lora", help="Write an adapter that PEFT saved, as a GGUF adapter.")
+    ] = False,
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", show_default=False,
+            help="The model of the adapter; of it config.json is read.",
+        ),
+    ] = None,
     max_bytes: MaxSize = 0,
     max_tensors: MaxTensors = 0,
     name: Annotated[
         str | None, typer.Option("--model-name", metavar="NAME", help="The name of the model.")
     ] = None,
     mmproj: Annotated[
-        bool, typer.Option("--mmproj", help="Write the model's tower for images instead.")
+        bool,
+        typer.Option("--mmproj", help="Write the towers for images and sound, not the text model."),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every tensor.")] = False,
 ) -> None:  # fmt: skip
     """Write a Hugging Face folder as a GGUF file, with the bytes of llama.cpp's converter."""
-    kind = to.lower()
+    if lora and merge:
+        raise usage_error("--lora writes the adapter alone, --merge a model with it; give one")
+    if base is not None and not lora:
+        raise usage_error("--base is the model of an adapter; it goes with --lora")
+    if merge:
+        _merged(source, target, to or "auto", merge, max_bytes, max_tensors, name, verbose)
+        return
+    if is_peft(source) and not lora:
+        raise usage_error(f"{source} is an adapter of PEFT; add --lora to write it as one")
+    kind = to.lower() or "auto"
     if not source.is_dir():
         what = "no folder; weft quantize takes GGUF files" if source.exists() else "not there"
         raise usage_error(f"{source} is {what}")
-    if mmproj and kind not in TOWER_TYPES:
-        raise usage_error(f"--mmproj takes --type {', '.join(TOWER_TYPES)}, not {to}")
+    if lora:
+        if max_bytes or max_tensors:
+            raise usage_error("--split does not go with --lora; adapters are small")
+        _adapter(source, target, base, to.lower() or "f32", name, verbose)
+        return
+    if mmproj and kind not in OUTPUT_TYPES:
+        raise usage_error(f"--type {to} does not go with --mmproj; use {', '.join(OUTPUT_TYPES)}")
     if kind not in OUTPUT_TYPES:
         _quantized(source, target, to, max_bytes or max_tensors)
         return
-
-    def show(t: ConvertedTensor) -> None:
-        if verbose:
-            sizes = " x ".join(str(n) for n in t.shape)
-            errors.print(
-                f"{t.name:<40} {t.before:>5} -> {t.after.name:<5} {sizes:>20} "
-                f"{size_text(t.nbytes):>12}",
-                markup=False, soft_wrap=True,
-            )  # fmt: skip
-
     tensors = convert_folder(
-        source, target, kind, name=name, tower=mmproj, max_bytes=max_bytes, max_tensors=max_tensors,
-        progress=show,
+        source, target, kind, name=name, max_bytes=max_bytes, max_tensors=max_tensors,
+        mmproj=mmproj, progress=_show if verbose else None,
     )  # fmt: skip
     _say(target, len(tensors), sum(t.nbytes for t in tensors))
+
+
+def _show(t: ConvertedTensor) -> None:
+    sizes = " x ".join(str(n) for n in t.shape)
+    errors.print(
+        f"{t.name:<40} {t.before:>5} -> {t.after.name:<5} {sizes:>20} {size_text(t.nbytes):>12}",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+def _adapter(
+    source: Path, target: Path, base: Path | None, kind: str, name: str | None, verbose: bool
+) -> None:
+    """Converts an adapter of PEFT."""
+    if kind not in ADAPTER_TYPES:
+        raise usage_error(f"--type {kind} is none of adapters: {', '.join(ADAPTER_TYPES)}")
+    named = read_settings(source).base
+    if base is None and not (named and Path(named, "config.json").is_file()):
+        raise usage_error(
+            f"the adapter is of the model {named or 'without a name'}, which is no folder here; "
+            "say where its config.json is: --base FOLDER"
+        )
+    tensors = convert_adapter(
+        source, target, base or named, kind, name=name, progress=_show if verbose else None
+    )
+    _say(target, len(tensors), sum(t.nbytes for t in tensors))
+
+
+def _merged(
+    source: Path, target: Path, to: str, merge: Sequence[str], max_bytes: int, max_tensors: int,
+    name: str | None, verbose: bool,
+) -> None:  # fmt: skip
+    """Writes a model with adapters in its weights."""
+    if not source.exists():
+        raise usage_error(f"{source} is not there")
+    if to.lower() not in OUTPUT_TYPES or (to.lower() != "auto" and not source.is_dir()):
+        if to.upper() not in MIXES:
+            find_mix(to)  # says what there is
+        if max_bytes or max_tensors:
+            raise usage_error(f"--split does not go with --type {to}; use weft gguf split after")
+    adapters = [
+        (text, 1.0) if Path(text).exists() or ":" not in text else scaled_path("--merge", text)
+        for text in merge
+    ]
+    n = nbytes = 0
+
+    def show(tensor: str, dtype: DType, size: int, changed: bool) -> None:
+        nonlocal n, nbytes
+        n, nbytes = n + 1, nbytes + size
+        if verbose:
+            word = "merged" if changed else "kept"
+            errors.print(f"{tensor:<40} {dtype.name:<5} {size_text(size):>12} {word}", markup=False)
+
+    merged = merge_adapters(
+        source, target, adapters, to, name=name, max_bytes=max_bytes, max_tensors=max_tensors,
+        progress=show,
+    )  # fmt: skip
+    _say(target, n, nbytes, f", {merged} of them changed")
 
 
 def _quantized(source: Path, target: Path, to: str, splits: int) -> None:
@@ -113,5 +196,5 @@ def _quantized(source: Path, target: Path, to: str, splits: int) -> None:
     _say(target, len(tensors), sum(t.new_bytes for t in tensors))
 
 
-def _say(target: Path, n: int, nbytes: int) -> None:
-    errors.print(f"{target}: {n} tensors, {size_text(nbytes)}", markup=False, soft_wrap=True)
+def _say(target: Path, n: int, nbytes: int, more: str = "") -> None:
+    errors.print(f"{target}: {n} tensors{more}, {size_text(nbytes)}", markup=False, soft_wrap=True)

@@ -12,21 +12,23 @@ from rich.table import Table
 from weft.backends import Backend
 from weft.backends.cpu.routing import Routing
 from weft.cli.console import note, say, wide
+from weft.cli.draft_options import draft_flags
 from weft.cli.exported import explain_pte, is_pte
-from weft.cli.loading import loads_model, open_with
+from weft.cli.loading import loads_model_with, open_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import MmProj
-from weft.compiler import lower_plan, plan_graph
+from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
+from weft.compiler import lower_plan
 from weft.errors import ContextError, ScheduleError
 from weft.files import write_text
+from weft.llm.cache.prefix_options import PrefixOptions
+from weft.llm.drafting.build import open_drafts
 from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.llm import DEFAULT_N_CTX
-from weft.llm.model import Model
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
-from weft.llm.vision.sight import tower_line
-from weft.llm.vision.tower import Tower
+from weft.llm.senses.senses import open_towers
 from weft.schedule.draw import dot, mermaid
 from weft.schedule.machine import paper_devices
 from weft.schedule.profile import Profile, load_profile
@@ -34,10 +36,14 @@ from weft.schedule.profile import Profile, load_profile
 __all__ = ["explain"]
 
 
-@loads_model
+@prefix_flags
+@draft_flags
+@loads_model_with(unused=UNUSED_BY_WRITERS)
 def explain(
     model: ModelFile,
     load: dict[str, Any],
+    kept: dict[str, Any],
+    mmproj: MmProj = None,
     machine: Annotated[
         str | None,
         typer.Option(
@@ -61,7 +67,6 @@ def explain(
     as_dot: Annotated[
         bool, typer.Option("--dot", help="Print the graph of splits for Graphviz.")
     ] = False,
-    mmproj: MmProj = None,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the plan for `weft run --plan`.")
     ] = None,
@@ -72,6 +77,8 @@ def explain(
             help="With --expert-budget: hit rates by a record of `weft experts --save`.",
         ),
     ] = None,
+    *,
+    drafts: DraftOptions | None,
 ) -> None:
     """Show where everything would run, and why. Lists splits, the device of each op, why other
     devices refused it, and the bytes of every buffer; nothing is allocated or loaded. For an
@@ -85,16 +92,25 @@ def explain(
     if machine is not None:
         load |= _on_paper(machine, load)
     loaded = open_with(model, load)
+    if mmproj is not None:
+        loaded.towers = open_towers(mmproj).all
+        for tower in loaded.towers:
+            tower.require_width(loaded.config.n_embd, loaded.file.path.name)
     if load["n_ctx"] is None and load["plan"] is None:
         load["n_ctx"] = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
-    plan = prepare(loaded, n_outputs=rows_needed(1, DraftOptions()), **load)
-    tower = "" if mmproj is None else _tower(mmproj, loaded, plan)
+    beside: list[ContextPlan] = []
+    if drafts is not None and load["n_ctx"] is not None:
+        beside = open_drafts(loaded, drafts).plans(load["n_ctx"], 1, drafts)
+        load |= {"beside": beside, "states": drafts.layers}
+    plan = prepare(loaded, n_outputs=rows_needed(1, drafts), **load)
     if save is not None:
         _save(save, plan)
     regime = plan_for(plan, tokens)
     schedule = regime.plan.schedule
     if as_json:
-        print(json.dumps(_as_json(plan) | ({"tower": tower} if tower else {}), indent=1))
+        data = _as_json(plan, PrefixOptions(**kept))
+        data["draft_memory"] = [memory_rows(other, _scratch(other)) for other in beside]
+        print(json.dumps(data, indent=1))
     elif as_mermaid:
         print(mermaid(schedule))
     elif as_dot:
@@ -102,11 +118,11 @@ def explain(
     elif why is not None:
         print(schedule.why(why))
     else:
-        _print(plan, tokens, brief)
+        _print(plan, tokens, brief, PrefixOptions(**kept))
+        for other in beside:
+            _print_memory(f"memory of what drafts, of {other.model.file.path.name}", other)
         if routing is not None:
             wide().print(f"\n{_hit_rates(plan, routing)}")
-        if tower:
-            wide().print(f"\n{tower}", markup=False, soft_wrap=True)
 
 
 def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
@@ -147,9 +163,9 @@ def _slower_helpers(machine: Profile) -> dict[str, str]:
     }
 
 
-def _as_json(plan: ContextPlan) -> dict[str, Any]:
+def _as_json(plan: ContextPlan, kept: PrefixOptions) -> dict[str, Any]:
     data = plan.to_json()
-    data["memory"] = memory_rows(plan, _scratch(plan))
+    data["memory"] = memory_rows(plan, _scratch(plan), kept)
     data["stages"] = [len(split.stages) for split in lower_plan(plan.plan).splits]
     return data
 
@@ -159,29 +175,27 @@ def _save(path: Path, plan: ContextPlan) -> None:
     say(f"plan saved to {path}")
 
 
-def _print(plan: ContextPlan, tokens: int | None, brief: bool) -> None:
+def _print(plan: ContextPlan, tokens: int | None, brief: bool, kept: PrefixOptions) -> None:
     out = wide()
     width = out.width if out.is_terminal else None
     lines = placement_lines(plan, tokens=tokens, width=width, nodes=not brief, hint="--tokens {}")
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
-    table = Table(title="memory", title_justify="left", box=None, pad_edge=False)
+    _print_memory("memory", plan, kept)
+
+
+def _print_memory(title: str, plan: ContextPlan, kept: PrefixOptions | None = None) -> None:
+    out = wide()
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in ("buffer", "memory"):
         table.add_column(column, no_wrap=True)
     for column in ("bytes", "size"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("about", overflow="fold")
-    for cells in memory_cells(memory_rows(plan, _scratch(plan))):
+    for cells in memory_cells(memory_rows(plan, _scratch(plan), kept)):
         table.add_row(*cells)
     out.print()
     out.print(table)
-
-
-def _tower(path: Path, model: Model, plan: ContextPlan) -> str:
-    """A line with the tower's devices and bytes, which come beside those of the model."""
-    tower = Tower(path)
-    tower.require_model(model)
-    return tower_line(tower, plan_graph(tower.build(), plan.backends))
 
 
 def _hit_rates(plan: ContextPlan, path: Path) -> str:

@@ -8,10 +8,10 @@ __all__ = ["foreign_option", "in_place_of"]
 
 _PLACE = "--place 'GLOB=DEVICE' says which weights are on a device"
 _EXPERTS = "--place 'blk.*.ffn_*_exps=cpu' keeps the weights of experts in host memory"
-_DRAFT = "there is no second model that drafts; --spec-type ngram looks tokens up in the text"
+_DRAFT = "run, chat, serve and explain have a second model that drafts: -md MODEL"
 _ADAPTER = "commands that load a model have --lora: run, chat, serve, bench, explain, ..."
 _POSITIONS = "positions are scaled as the model's file says"
-_SEES = "weft run, chat, serve and explain take --mmproj FILE"
+_SEES = "weft run, chat and serve see images and hear sounds, with --mmproj FILE"
 _HUB = "set it in the environment of huggingface_hub: HF_TOKEN, HF_HUB_OFFLINE=1, HF_HOME"
 _LOG = "messages go to stderr: 2> FILE"
 _CHAT = "the model's chat template says how messages are written"
@@ -32,10 +32,11 @@ _INSTEAD: dict[str, str] = {
     **dict.fromkeys(("-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"), _EXPERTS),
     **dict.fromkeys(
         ("-md", "--model-draft", "--spec-draft-model", "-hfd", "--hf-repo-draft", "--draft-p-min",
-         "--spec-draft-p-min", "-ngld", "-devd", "-cd"), _DRAFT),
+         "--spec-draft-p-min", "-ngld", "-devd", "-cd", "-td", "--threads-draft"), _DRAFT),
     **dict.fromkeys(("--lora", "--lora-scaled", "--enable-lora"), _ADAPTER),
     "--lora-modules": "weft serve has it; other commands have --lora NAME=FILE",
-    "--control-vector": "there are no control vectors",
+    **dict.fromkeys(("--control-vector", "--control-vector-scaled",
+                     "--control-vector-layer-range"), _ADAPTER.replace("--lora", "it")),
     **dict.fromkeys(
         ("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale",
          "--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor", "--yarn-beta-slow",
@@ -53,7 +54,7 @@ _INSTEAD: dict[str, str] = {
     **dict.fromkeys(("--in-prefix", "--in-suffix", "--in-prefix-bos"), _CHAT),
     **dict.fromkeys(
         ("--prompt-cache", "--prompt-cache-all", "--prompt-cache-ro", "--slot-save-path"),
-        "what a cache holds is kept within a process alone; Context.save_state writes it"),
+        "--cache-dir DIR of weft run, chat and serve keeps texts for the next start"),
     **dict.fromkeys(("--hellaswag", "--winogrande", "--multiple-choice", "--kl-divergence",
                      "--ppl-stride", "--save-all-logits"), _SCORES),
     **dict.fromkeys(("--ssl-key-file", "--ssl-cert-file", "--ssl-keyfile", "--ssl-certfile"), _TLS),

@@ -11,6 +11,7 @@ from weft.cli.command import usage_error
 from weft.cli.console import errors, say
 from weft.cli.convert import MaxSize, MaxTensors
 from weft.errors import FormatError
+from weft.frontends.gguf.describe import in_words
 from weft.frontends.gguf.reader import open_gguf
 from weft.frontends.gguf.shards import bad_tensors, merge_shards, set_key, split_file
 
@@ -67,9 +68,9 @@ def gguf(
 def _check(path: Path) -> None:
     with open_gguf(path) as file:
         found = list(bad_tensors(file))
-        n = len(file.tensors)
+        n, about = len(file.tensors), in_words(file)
     for tensor, problem in found:
         errors.print(f"{tensor.name}: {problem}", markup=False, soft_wrap=True)
     if found:
         raise FormatError(f"{path}: {len(found)} of {n} tensors are damaged; download it again")
-    say(f"{path}: {n} tensors, all values finite")
+    say(f"{path}: {f'{about}; ' if about else ''}{n} tensors, all values finite")

@@ -12,6 +12,8 @@ from rich.table import Table
 from weft.cli.console import console, size_text, wide
 from weft.cli.model_file import ModelFile, takes_model
 from weft.frontends.gguf.describe import describe
+from weft.frontends.hf.lora import is_peft
+from weft.frontends.hf.peft_file import open_peft
 from weft.frontends.models import open_model
 
 __all__ = ["inspect"]
@@ -23,8 +25,8 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     tensors: Annotated[bool, typer.Option(help="List every tensor.")] = True,
 ) -> None:
-    """Show the metadata, tensors, types and sizes of a GGUF file."""
-    with open_model(model) as file:
+    """Show what a GGUF file or a folder is: metadata, tensors, types and sizes."""
+    with open_peft(model) if is_peft(model) else open_model(model) as file:
         about = describe(file, width=100)
     if as_json:
         print(json.dumps(asdict(about), indent=1))
@@ -36,6 +38,8 @@ def inspect(
         f"{about.bits_per_weight:.2f} bits per weight",
         markup=False,
     )
+    if about.about:
+        out.print(f"{model.name} is {about.about}", markup=False)
     keys = Table(title="metadata", title_justify="left", box=None, pad_edge=False)
     for column in ("key", "type", "value"):
         keys.add_column(column, no_wrap=column != "value")

@@ -19,7 +19,15 @@ from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 
-from weft.cli.adapter_options import Lora, LoraScaled, adapter_arguments
+from weft.cli.adapter_options import (
+    ControlVector,
+    ControlVectorLayers,
+    ControlVectorScaled,
+    Lora,
+    LoraScaled,
+    adapter_arguments,
+    vector_arguments,
+)
 from weft.cli.command import usage_error
 from weft.cli.console import device_list, say
 from weft.cli.model_file import takes_model
@@ -84,6 +92,7 @@ from weft.llm.model import Model
 
 __all__ = [
     "Loading",
+    "context_arguments",
     "load_arguments",
     "loads_model",
     "loads_model_untuned",
@@ -129,6 +138,9 @@ def load_arguments(
     expert_policy: ExpertPolicyOption = None,
     lora: Lora = None,
     lora_scaled: LoraScaled = None,
+    control_vector: ControlVector = None,
+    control_vector_scaled: ControlVectorScaled = None,
+    control_vector_layers: ControlVectorLayers = None,
     batch_size: BatchSize = None,
     mlock: Annotated[bool, typer.Option("--mlock", hidden=True)] = False,
     no_mmap: Annotated[bool, typer.Option("--no-mmap", hidden=True)] = False,
@@ -159,6 +171,7 @@ def load_arguments(
         "expert_budget": expert_budget,
         "expert_policy": None if expert_policy is None else expert_policy.value,
         "adapters": adapter_arguments(lora, lora_scaled),
+        **vector_arguments(control_vector, control_vector_scaled, control_vector_layers),
         "fallback": None if fallback is None else device_list(fallback),
         **placement_arguments(
             devices, gpu_layers, place, plan, fit, memory, policy, speeds or old_speeds, repack,
@@ -175,9 +188,18 @@ def _layers(devices: str | None, n: int | None) -> int | None:
     return None if not takes_layers(names, n) or n is None or n < 0 else n
 
 
+_OF_MODELS = ("adapters", "control_vectors", "control_vector_layers")
+
+
 def open_with(path: Path, load: dict[str, Any]) -> Model:
-    """Opens a model with the adapters of `load`, which is left with arguments of `Context`."""
-    return Model.open(path, adapters=load.pop("adapters"))
+    """Opens a model with the adapters and control vectors of `load`, which is left with arguments
+    of `Context`."""
+    return Model.open(path, **{name: load.pop(name) for name in _OF_MODELS})
+
+
+def context_arguments(load: Mapping[str, Any]) -> dict[str, Any]:
+    """What is left of `load` for a `Context`."""
+    return {name: value for name, value in load.items() if name not in _OF_MODELS}
 
 
 def trained_context(path: Path) -> int:

@@ -140,12 +140,16 @@ MmProj = Annotated[
     Path | None,
     typer.Option(
         "--mmproj", "-mm", metavar="FILE", rich_help_panel=MODEL,
-        help="The model's tower for images: a GGUF file, or its Hugging Face folder.",
+        help="The model's towers for images and sound, a GGUF file.",
     ),
 ]  # fmt: skip
 Images = Annotated[
     list[Path] | None,
     typer.Option("--image", metavar="FILE", help="An image in front of the text; repeatable."),
+]
+Sounds = Annotated[
+    list[Path] | None,
+    typer.Option("--audio", metavar="FILE", help="A sound in front of the text; repeatable."),
 ]
 WeightType = Annotated[
     str | None,

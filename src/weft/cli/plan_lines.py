@@ -9,11 +9,13 @@ from pathlib import Path
 from weft.backends.base import UsesThreads
 from weft.cli.console import size_text
 from weft.llm import Context
+from weft.llm.cache.prefix_options import PrefixOptions
+from weft.llm.planning.explain import prefix_text
 from weft.llm.planning.plan import MemoryNeed
 from weft.program import Program
 from weft.schedule.cause import Cause, code_meaning
 
-__all__ = ["placement_lines", "plan_lines", "threads_text"]
+__all__ = ["placement_lines", "plan_lines", "prefixes_line", "threads_text"]
 
 
 def plan_lines(
@@ -29,6 +31,17 @@ def plan_lines(
     for line in placement_lines(context.program, codes):
         yield label + line
     yield f"{label}memory: {_memory_text(context)}"
+
+
+def prefixes_line(context: Context, options: PrefixOptions) -> str:
+    """What may be kept of texts beside the cache, and where."""
+    if not options.cache_ram:
+        return "prefixes: no text is kept beside the cache"
+    most, each = size_text(options.cache_ram), prefix_text(context.cache)
+    folder = ""
+    if options.cache_dir is not None:
+        folder = f"; {size_text(options.cache_dir_size)} at most in {options.cache_dir}"
+    return f"prefixes: {most} of host memory at most ({each}){folder}"
 
 
 def _memory_text(context: Context) -> str:

@@ -10,26 +10,39 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.console import LoadProgress, PromptProgress, say, text_out
-from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, draft_options
+from weft.cli.draft_options import draft_flags
 from weft.cli.dump import TensorDump
-from weft.cli.loading import loads_model
+from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
-from weft.cli.options import ContextShift, Images, Keep, MmProj, WeightType, most_tokens
-from weft.cli.plan_lines import plan_lines
+from weft.cli.options import (
+    ContextShift,
+    Images,
+    Keep,
+    MmProj,
+    Sounds,
+    WeightType,
+    most_tokens,
+)
+from weft.cli.plan_lines import plan_lines, prefixes_line
+from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
 from weft.cli.sampling_options import sampling_flags
 from weft.cli.text_input import read_text, unescaped
 from weft.cli.unused_options import Conversation, Interactive, require_text_only
 from weft.errors import ContextError
 from weft.llm import LLM, SamplingParams, Stats
-from weft.llm.drafting.options import MOST
+from weft.llm.cache.prefix_options import PrefixOptions
+from weft.llm.drafting.options import DraftOptions
 from weft.llm.prompts import Prompt
 from weft.llm.sampling.constraint import check_constraint
+from weft.llm.senses.messages import Medium
 
 __all__ = ["run"]
 
 
+@prefix_flags
 @sampling_flags
-@loads_model
+@draft_flags
+@loads_model_with(unused=UNUSED_BY_WRITERS)
 def run(
     model: ModelFile,
     load: dict[str, Any],
@@ -51,6 +64,7 @@ def run(
         ),
     ] = 128,
     *,
+    kept: dict[str, Any],
     sampling: SamplingParams,
     stop: Annotated[
         list[str] | None,
@@ -60,11 +74,9 @@ def run(
     keep: Keep = 0,
     mmproj: MmProj = None,
     image: Images = None,
+    audio: Sounds = None,
     weight_type: WeightType = None,
-    spec_type: SpecType = "ngram",
-    draft_max: DraftMax = MOST,
-    draft_min: DraftMin = 0,
-    speculative_config: SpecConfig = None,
+    drafts: DraftOptions | None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
     ] = False,
@@ -113,25 +125,29 @@ def run(
     if escape:
         start = unescaped(start)
     check_constraint(sampling)
-    drafts = draft_options(spec_type, draft_max, draft_min, speculative_config)
     dump = TensorDump(dump_tensors) if dump_tensors is not None else None
     with LoadProgress() as progress:
         shifts = context_shift and n_predict != -2
         llm = LLM(
             model, type=weight_type, context_shift=shifts, n_keep=keep, drafting=drafts,
-            mmproj=mmproj, progress=progress, eval_callback=dump, repack_later=True, **load,
+            mmproj=mmproj, progress=progress, eval_callback=dump, repack_later=True,
+            **kept, **load,
         )  # fmt: skip
     if dump is not None:
         dump.require_match()
     if not quiet:
         _show_plan(model, llm, verbose)
         if mmproj is not None:
-            say(llm.sight.about())
+            for line in llm.senses.about():
+                say(line)
         if verbose:
+            say(prefixes_line(llm.context, PrefixOptions(**kept)))
             _show_tokens(llm, start)
     waiting = PromptProgress()
     pieces: Iterator[str]
-    ids = _with_images(llm, start, image) if image else start
+    media = [Medium("image", path) for path in image or ()]
+    media += [Medium("audio", path) for path in audio or ()]
+    ids = _with_media(llm, start, media) if media else start
     if most == 0:
         pieces = _compute_only(llm, ids, waiting)
     else:
@@ -151,9 +167,11 @@ def run(
             _show_speed(llm.stats)
             if verbose:
                 _show_drafts(llm.stats)
+                _show_reused(llm.stats)
         experts = llm.context.plan.experts
         if verbose and experts is not None:
             say(f"experts: {experts.about()}")
+        llm.close()
 
 
 def _is_shown(option: bool | None, sampling: SamplingParams, quiet: bool) -> bool:
@@ -170,11 +188,11 @@ def _compute_only(llm: LLM, prompt: Prompt, progress: PromptProgress) -> Iterato
     yield ""
 
 
-def _with_images(llm: LLM, text: str, images: list[Path]) -> list[int]:
-    """The prompt of images and a text: a message, if the model has a template for them."""
+def _with_media(llm: LLM, text: str, media: list[Medium]) -> list[int]:
+    """The prompt of images, sounds and a text: a message, if the model has a template."""
     if llm.chat_template.is_fallback:
-        return llm.sight.prompt([""] * len(images) + [text], images)
-    parts = [{"type": "image", "image": image} for image in images]
+        return llm.senses.prompt([""] * len(media) + [text], media)
+    parts = [{"type": medium.kind, medium.kind: medium.value} for medium in media]
     return llm.chat_prompt([{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
 
 
@@ -200,6 +218,9 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
 def _show_plan(path: Path, llm: LLM, verbose: bool) -> None:
     for line in plan_lines(path, llm.context, codes=verbose):
         say(line)
+    for name, context in llm.draft_contexts.items():
+        for line in plan_lines(context.model.file.path, context, label=f"{name}: "):
+            say(line)
 
 
 def _show_speed(stats: Stats) -> None:
@@ -209,6 +230,11 @@ def _show_speed(stats: Stats) -> None:
         f"prompt: {stats.n_prompt} tokens, {stats.prompt_tokens_per_second:.1f} tokens/s; "
         f"generation: {stats.n_generated} token{'s' if stats.n_generated != 1 else ''}{speed}{why}"
     )
+
+
+def _show_reused(stats: Stats) -> None:
+    why = f"; {stats.why_not_reused}" if stats.why_not_reused else ""
+    say(f"prefix: {stats.n_cached} of {stats.n_prompt} tokens were kept{why}")
 
 
 def _show_drafts(stats: Stats) -> None:

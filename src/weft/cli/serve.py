@@ -13,14 +13,15 @@ import typer
 
 from weft.cli.adapter_options import LoraLater, LoraModules, with_modules
 from weft.cli.console import LoadProgress, say
-from weft.cli.draft_options import DraftMax, DraftMin, SpecConfig, SpecType, draft_options
+from weft.cli.draft_options import draft_flags
 from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import MmProj, WeightType, parse_count
-from weft.cli.plan_lines import plan_lines
+from weft.cli.plan_lines import plan_lines, prefixes_line
+from weft.cli.prefix_flags import prefix_flags, without_kept
 from weft.cli.unused_options import UNUSED_BY_SERVE, ServeNoEffect
 from weft.errors import WeftError
-from weft.llm.drafting.options import MOST
+from weft.llm.drafting.options import DraftOptions
 from weft.llm.engine.pace import DELAY
 
 __all__ = ["serve"]
@@ -46,12 +47,16 @@ class LogLevel(StrEnum):
     error = "error"
 
 
+@prefix_flags
+@draft_flags
 @loads_model_with(
-    instead={"ctx_size": AllTexts, "no_effect": ServeNoEffect}, unused=UNUSED_BY_SERVE
+    instead={"ctx_size": AllTexts, "no_effect": ServeNoEffect},
+    unused=without_kept(UNUSED_BY_SERVE),
 )
 def serve(
     model: ModelFile,
     load: dict[str, Any],
+    kept: dict[str, Any],
     host: Annotated[
         str, typer.Option(help="Address to listen at; 0.0.0.0 is every network.")
     ] = "127.0.0.1",
@@ -102,10 +107,8 @@ def serve(
     lora_modules: LoraModules = None,
     lora_later: LoraLater = False,
     weight_type: WeightType = None,
-    spec_type: SpecType = "ngram",
-    draft_max: DraftMax = MOST,
-    draft_min: DraftMin = 0,
-    speculative_config: SpecConfig = None,
+    *,
+    drafts: DraftOptions | None,
     prompt_delay: Annotated[
         float,
         typer.Option(help="Seconds that prompts of others may add to a step of running texts."),
@@ -138,10 +141,9 @@ def serve(
         max_queue=max_queue, max_body=max_body, max_tokens=max_tokens, grace=grace,
         prompt_delay=prompt_delay, max_connections=max_connections, body_timeout=timeout,
         cors_origins=tuple(cors_origin or ()), allow_hosts=tuple(allow_host or ()), strict=strict,
-        log_level="error" if quiet else "debug" if verbose else log_level.value,
+        log_level="error" if quiet else "debug" if verbose else log_level.value, **kept,
     )  # fmt: skip
     load["adapters"] = with_modules(load["adapters"], lora_modules)
-    drafts = draft_options(spec_type, draft_max, draft_min, speculative_config)
     with api.take_address(options) as address:  # fails early, before a large model is loaded
         with LoadProgress() as progress:
             service = api.Service(
@@ -151,6 +153,8 @@ def serve(
         if not quiet:
             for line in service_lines(model, service):
                 say(line)
+            if verbose and service.engine_or_none is not None:
+                say(prefixes_line(service.engine_or_none.context, options.prefixes()))
 
         def ready(url: str) -> None:
             text = f"serving {service.model_id} at {url}/v1; Ctrl-C stops it"
@@ -172,6 +176,8 @@ def service_lines(path: Path, service: Any) -> Iterator[str]:
     """Describes a loaded model: its size, devices and memory, with warnings."""
     if service.engine_or_none is not None:
         yield from plan_lines(path, service.engine_or_none.context)
+        for name, context in service.draft_contexts.items():
+            yield from plan_lines(context.model.file.path, context, label=f"{name}: ")
         if service.template.is_fallback:
             yield (
                 f"warning: {path.name} has no chat template; chats are written as ChatML, which "

@@ -101,7 +101,9 @@ UNUSED = (
     Unused(("-nopo", "--no-op-offload"), (), _ASKS),
     Unused(("--no-host",), (), _STAYS),
     Unused(("-dio", "--direct-io"), (), _MAPPED),
-    Unused(("-cram", "--cache-ram"), ("0",), "texts share what the cache of the context holds"),
+    Unused(
+        ("-cram", "--cache-ram"), ("0",), "weft run, chat and serve keep texts beside the cache"
+    ),
     Unused(("--cache-reuse",), ("0",), "equal beginnings of texts are computed once"),
     Unused(("--threads-http",), ("-1",), "one thread reads all requests"),
 )

@@ -10,7 +10,9 @@ planning/      arguments of a caller to the plan of a context, and whether it fi
 compute/       tokens to logits: `Context`, batches, ubatches, graphs
 sampling/      logits to a token
 chat/          messages to the text that a model was trained on
-vision/        images to rows of a model's width, and prompts with them
+senses/        towers beside a context, and prompts with images and sounds
+vision/        images to rows of a model's width
+audio/         sounds to rows of a model's width
 answers/       splits answers into content, reasoning and tool calls
 engine/        the writer of texts, one or many, and the thread that serves many
 hub.py         finds and downloads the files of `hf:` names
@@ -23,7 +25,9 @@ from weft.lazy import imported_when_used
 
 if TYPE_CHECKING:
     from weft.llm.adapter_files import AdapterFiles
-    from weft.llm.adapters import Adapter, Adapters, Chosen
+    from weft.llm.adapters import Adapter, Adapters
+    from weft.llm.audio.hearing import Hearing
+    from weft.llm.audio.tower import SoundTower
     from weft.llm.cache.kv_cache import KVCache
     from weft.llm.chat.template import ChatTemplate, Message
     from weft.llm.compute.batch import Batch, Outputs
@@ -42,15 +46,20 @@ if TYPE_CHECKING:
         RopeScaling,
         Temperature,
     )
+    from weft.llm.control_vectors import ControlVector, ControlVectors
     from weft.llm.drafting.options import DraftOptions
     from weft.llm.engine.growth import FinishReason
+    from weft.llm.engine.prefixes import PrefixUse
     from weft.llm.generate_options import GenerateOptions
     from weft.llm.llm import LLM, Stats
     from weft.llm.model import Model
-    from weft.llm.planning.options import PlanArguments
+    from weft.llm.planning.options import LLMArguments, PlanArguments
     from weft.llm.planning.regime import Regime
     from weft.llm.prompts import Prompt
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
+    from weft.llm.scaled_files import Chosen, ScaledFiles, ScaledSet
+    from weft.llm.senses.messages import Medium
+    from weft.llm.senses.senses import Senses
     from weft.llm.tokenizers.tokenizer import StreamDecoder, Tokenizer
     from weft.llm.tokenizers.vocab import Vocab
     from weft.llm.vision.sight import Sight
@@ -65,11 +74,16 @@ __all__ = [
     "ChatTemplate",
     "Chosen",
     "Context",
+    "ControlVector",
+    "ControlVectors",
     "DraftOptions",
     "FinishReason",
     "GenerateOptions",
+    "Hearing",
     "IndexerConfig",
     "KVCache",
+    "LLMArguments",
+    "Medium",
     "Message",
     "MlaConfig",
     "Model",
@@ -79,6 +93,7 @@ __all__ = [
     "Perplexity",
     "PlanArguments",
     "Pooling",
+    "PrefixUse",
     "Prompt",
     "Ranked",
     "RecurrentConfig",
@@ -87,7 +102,11 @@ __all__ = [
     "RopeScaling",
     "Sampler",
     "SamplingParams",
+    "ScaledFiles",
+    "ScaledSet",
+    "Senses",
     "Sight",
+    "SoundTower",
     "Stats",
     "StreamDecoder",
     "Temperature",
@@ -101,7 +120,9 @@ __all__ = [
 
 _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
-    "weft.llm.adapters": ("Adapter", "Adapters", "Chosen"),
+    "weft.llm.adapters": ("Adapter", "Adapters"),
+    "weft.llm.audio.hearing": ("Hearing",),
+    "weft.llm.audio.tower": ("SoundTower",),
     "weft.llm.cache.kv_cache": ("KVCache",),
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),
@@ -113,15 +134,20 @@ _HOMES = {
         "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig",
         "RopeConfig", "RopeScaling", "Temperature",
     ),
+    "weft.llm.control_vectors": ("ControlVector", "ControlVectors"),
     "weft.llm.drafting.options": ("DraftOptions",),
     "weft.llm.engine.growth": ("FinishReason",),
+    "weft.llm.engine.prefixes": ("PrefixUse",),
     "weft.llm.generate_options": ("GenerateOptions",),
     "weft.llm.llm": ("LLM", "Stats"),
     "weft.llm.model": ("Model",),
-    "weft.llm.planning.options": ("PlanArguments",),
+    "weft.llm.planning.options": ("LLMArguments", "PlanArguments"),
     "weft.llm.planning.regime": ("Regime",),
     "weft.llm.prompts": ("Prompt",),
     "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),
+    "weft.llm.scaled_files": ("Chosen", "ScaledFiles", "ScaledSet"),
+    "weft.llm.senses.messages": ("Medium",),
+    "weft.llm.senses.senses": ("Senses",),
     "weft.llm.tokenizers.tokenizer": ("StreamDecoder", "Tokenizer"),
     "weft.llm.tokenizers.vocab": ("Vocab",),
     "weft.llm.vision.sight": ("Sight",),

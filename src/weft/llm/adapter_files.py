@@ -8,39 +8,34 @@ NAME.lora_b [n_out, rank].
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from weft.errors import ArgumentError, ContextError, FormatError, MissingFileError
+from weft.errors import FormatError, MissingFileError
 from weft.frontends.gguf import GGUFFile, open_gguf
+from weft.frontends.gguf.describe import CONTROL_VECTOR
 from weft.frontends.gguf.format import ROPE_HALVES
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families import families_of
-from weft.frontends.hf.family import Family
+from weft.frontends.hf.family import Family, adjacent_rows
 from weft.frontends.hf.folder import read_family
 from weft.frontends.hf.lora import peft_pairs, read_settings
 from weft.llm.adapters import EMBEDDINGS, F32, Adapter, Adapters
 from weft.llm.config import ModelConfig
+from weft.llm.scaled_files import ScaledFiles, listed_files
 from weft.llm.weights import Weights
 from weft.quants import decode
 
 __all__ = ["AdapterFiles", "open_adapters"]
 
-AdapterFile = str | os.PathLike[str]
-AdapterFiles = (
-    AdapterFile
-    | Mapping[str, AdapterFile | tuple[AdapterFile, float]]
-    | Sequence[AdapterFile | tuple[AdapterFile, float]]
-)
-"""A file or a folder; a list of these, each alone or with its scale; or these by name."""
+AdapterFiles = ScaledFiles
+"""GGUF files, or folders of PEFT; see `ScaledFiles`."""
 Found = tuple[str, F32, F32]
 """The name of a matrix, A, and B times alpha / rank."""
-_FILE_ENDS = (".gguf", ".safetensors")
 
 
 def open_adapters(
@@ -51,11 +46,7 @@ def open_adapters(
     Raises ArgumentError for something else than files, ContextError for two of one name or a scale
     that is no number, and FormatError for a file that is no adapter or does not fit the model."""
     adapters: list[Adapter] = []
-    for name, path, scale in _listed(files):
-        if any(name == other.name for other in adapters):
-            raise ContextError(
-                f"two adapters are called {name}; give them as a mapping of names to files"
-            )
+    for name, path, scale in listed_files(files, "adapters", "adapter"):
         try:
             found = _found(path, model, config)
             pairs = {matrix: _checked(matrix, a, b, weights) for matrix, a, b in found}
@@ -70,43 +61,45 @@ def open_adapters(
     return Adapters(adapters)
 
 
-def _listed(files: AdapterFiles) -> list[tuple[str, Path, float]]:
-    given: Any = [files] if isinstance(files, str | os.PathLike) else files
-    if not isinstance(given, Mapping | Sequence) or not given:
-        raise ArgumentError(
-            f"adapters is {files!r:.60}; it must be a file, a list of files or of (file, scale), "
-            "or a mapping of names to these"
-        )
-    named = given.items() if isinstance(given, Mapping) else [(None, entry) for entry in given]
-    listed = []
-    for name, entry in named:
-        path, scale = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, 1.0)
-        if not isinstance(path, str | os.PathLike):
-            raise ArgumentError(f"an adapter is {entry!r:.60}; it must be a file or (file, scale)")
-        path = Path(path)
-        if not isinstance(scale, int | float) or not math.isfinite(scale):
-            raise ContextError(f"the scale of adapter {path} is {scale!r}; it must be a number")
-        own = path.stem if path.suffix in _FILE_ENDS else path.resolve().name
-        listed.append((own if name is None else name, path, float(scale)))
-    return listed
-
-
 def _found(path: Path, model: GGUFFile, config: ModelConfig) -> Iterator[Found]:
     """The matrices of an adapter."""
     if path.is_dir():
         yield from _peft(path, model, config)
         return
+    halves = model.get_bool(ROPE_HALVES, False)
     with open_gguf(path) as file:
-        yield from _gguf(file, config.arch)
+        for matrix, a, b in _gguf(file, config.arch):
+            yield matrix, a, _in_halves(model, config, matrix, b) if halves else b
+
+
+def _in_halves(model: GGUFFile, config: ModelConfig, matrix: str, b: F32) -> F32:
+    """The rows of B in the order of a folder's queries and keys, in which halves rotate."""
+    stem = matrix.rpartition(".")[0]
+    if b.ndim != 2 or not stem.endswith((".attn_q", ".attn_k")):
+        return b
+    _, c = read_family(Path(model.path))
+    rows = adjacent_rows(c, len(b), _rotated(config))
+    if len(rows) != len(b):
+        return b  # it does not fit, which `_checked` says
+    out = np.empty_like(b)
+    out[rows] = b
+    return out
+
+
+def _rotated(config: ModelConfig) -> int:
+    """How many elements of a head rotate; all, if files have an order and nothing rotates."""
+    return config.rope.n_dims or config.head_dim_k
 
 
 def _peft(path: Path, model: GGUFFile, config: ModelConfig) -> Iterator[Found]:
     settings = read_settings(path)
-    adjacent = not model.get_bool(ROPE_HALVES, False)
+    if settings.invocation_tokens:
+        raise _acts_later()
+    n_rotated = None if model.get_bool(ROPE_HALVES, False) else _rotated(config)
     pairs, wrong = None, FormatError(f"weft knows no folders of the architecture {config.arch}")
     for family, c in _families(model, config):
         try:
-            pairs = list(peft_pairs(settings, family, c, adjacent=adjacent))
+            pairs = list(peft_pairs(settings, family, c, n_rotated=n_rotated))
             break
         except FormatError as error:
             wrong = error
@@ -161,6 +154,10 @@ class _KnownConfig(Config):
 def _gguf(file: GGUFFile, architecture: str) -> Iterator[Found]:
     meta = file.metadata
     kind = meta["general.type"] if "general.type" in meta else "model"
+    if file.architecture == CONTROL_VECTOR:
+        raise FormatError(
+            "this is a control vector; give it as --control-vector (control_vectors=)"
+        )
     if kind != "adapter":
         raise FormatError(f"this is a {kind}, not an adapter; give it as the model")
     how = meta.get_str("adapter.type")
@@ -172,10 +169,7 @@ def _gguf(file: GGUFFile, architecture: str) -> Iterator[Found]:
             "use the model that it was trained on"
         )
     if "adapter.alora.invocation_tokens" in meta:
-        raise FormatError(
-            "the adapter begins to act behind certain tokens (aLoRA), which weft cannot do; use "
-            "one that acts always"
-        )
+        raise _acts_later()
     alpha = meta.get_float("adapter.lora.alpha")
     if not math.isfinite(alpha):
         raise FormatError(f"adapter.lora.alpha is {alpha}; it must be a number")
@@ -194,6 +188,13 @@ def _gguf(file: GGUFFile, architecture: str) -> Iterator[Found]:
             # llama.cpp too takes an alpha of 0 as none
             scale = alpha / b.ne[0] if alpha else 1.0
             yield matrix, _values(a), _values(b) * np.float32(scale)
+
+
+def _acts_later() -> FormatError:
+    return FormatError(
+        "the adapter begins to act behind certain tokens (aLoRA), which weft cannot do; use one "
+        "that acts always"
+    )
 
 
 def _values(info: TensorInfo) -> F32:

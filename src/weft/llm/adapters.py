@@ -11,26 +11,21 @@ The matrices of experts have one A and one B for each expert. Embeddings add B (
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.dtype import find_dtype
-from weft.errors import ContextError
-from weft.graph.tensor import Buffer, Tensor
+from weft.graph.tensor import Tensor
+from weft.llm.scaled_files import ScaledSet, made_leaf
 from weft.records import dataclass
 
-__all__ = ["EMBEDDINGS", "Adapter", "Adapters", "Chosen"]
+__all__ = ["EMBEDDINGS", "Adapter", "Adapters"]
 
 F32 = NDArray[np.float32]
 EMBEDDINGS = "token_embd.weight"
 """The matrix of which a token takes a row."""
-Chosen = str | Mapping[str, float] | Sequence[str]
-"""The adapters of a text: a name, a list of names, or scales by name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,14 +42,23 @@ class Adapter:
     """By the name of the matrix, A [..., rank, n_in] and B [..., n_out, rank], with B times
     alpha / rank. Of the embeddings A is [n_vocab, rank]."""
 
+    @property
+    def n_rows(self) -> int:
+        """The number of scales of a token, one for each row of A."""
+        return self.rank
 
-class Adapters:
+    def arrays(self) -> Iterator[tuple[str, F32]]:
+        """All matrices, with the name of what they change."""
+        for name, pair in self.pairs.items():
+            for part in pair:
+                yield name, part
+
+
+class Adapters(ScaledSet[Adapter]):
     """The adapters of a model, in the order in which they were given."""
 
-    def __init__(self, adapters: Sequence[Adapter]) -> None:
-        self.all = tuple(adapters)
-        self.n_rows = sum(adapter.rank for adapter in self.all)
-        """Rows of A of all adapters, each with its greatest rank."""
+    WHAT = "adapter"
+    INPUT = "adapter_scales"
 
     def leaves(self) -> dict[str, Tensor]:
         """The stacked matrices as leaves: NAME.lora_a [n_in, n_rows] and NAME.lora_b [n_rows,
@@ -82,41 +86,4 @@ class Adapters:
                 part = np.moveaxis(pair[which], axis, 0)
                 rows[start : start + len(part)] = part
             start += adapter.rank
-        return _leaf(name, whole)
-
-    def row(self, chosen: Chosen | None = None) -> F32:
-        """The scales [n_rows] of a text with the adapters `chosen`; None: with all, at the scales
-        that they were given with.
-
-        Raises ContextError for an unknown name and for a scale that is no number."""
-        scales = {a.name: a.scale for a in self.all} if chosen is None else self._scales(chosen)
-        parts = [np.full(a.rank, scales.get(a.name, 0.0), np.float32) for a in self.all]
-        return np.concatenate(parts)
-
-    def _scales(self, chosen: Chosen) -> dict[str, float]:
-        names = [chosen] if isinstance(chosen, str) else chosen
-        scales = {n: names[n] if isinstance(names, Mapping) else 1.0 for n in names}
-        known = [a.name for a in self.all]
-        for name, scale in scales.items():
-            if name not in known:
-                raise ContextError(f"there is no adapter {name!r}; loaded are {', '.join(known)}")
-            if not isinstance(scale, int | float) or not math.isfinite(scale):
-                raise ContextError(f"the scale of adapter {name} is {scale!r}; it must be a number")
-        return scales
-
-    def fingerprint(self, rows: F32) -> str:
-        """Tells adapters and the scales `rows` apart from others, in saved states."""
-        digest = hashlib.sha256(rows.tobytes())
-        for adapter in self.all:
-            digest.update(adapter.name.encode())
-            for name, pair in adapter.pairs.items():
-                digest.update(name.encode())
-                for part in pair:
-                    digest.update(part.tobytes())
-        return digest.hexdigest()[:16]
-
-
-def _leaf(name: str, array: F32) -> Tensor:
-    ne = (*array.shape[::-1], 1)[:3]
-    data = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
-    return Tensor(find_dtype("f32"), (*ne, 1), name=name, buffer=Buffer("weights", data=data))
+        return made_leaf(name, whole)

@@ -264,8 +264,8 @@ class ModelConfig:
     sliding_window: int = 0
     """Number of positions that a sliding-window layer sees; 0: not stated."""
     windowed: tuple[bool, ...] = ()
-    """For each layer, whether it sees only the sliding window; empty: none does. The architecture's
-    `configure` sets it."""
+    """For each layer, whether it sees only the sliding window; empty: none does. It is what the
+    file says, unless the architecture's `configure` sets it."""
     chunked: bool = False
     """True if a window is the chunk of positions that a token is in: it sees no earlier ones."""
     ropes: tuple[RopeConfig, ...] = ()
@@ -283,6 +283,8 @@ class ModelConfig:
     gated_heads: bool = False
     """True if the gate of attention, where there is one, has a number for each head, not for each
     element."""
+    value_scale: float = 0.0
+    """Factor of values in attention; 0: there is none."""
     attn_softcap: float = 0.0
     """Cap of attention scores s, which become cap * tanh(s / cap); 0: there is none."""
     final_softcap: float = 0.0
@@ -298,6 +300,8 @@ class ModelConfig:
     2^-(alibi_bias / heads); 0: none."""
     rope_sections: tuple[int, ...] = ()
     """Pairs of a head that rotate by time, height and width in images (M-RoPE); empty: none."""
+    rows_join: Literal["all", "windows", "none"] = "all"
+    """The layers in which the rows of an image see one another, if its tower says that they do."""
     n_deepstack: int = 0
     """First layers behind which a part of an image's row is added (DeepStack, arXiv 2406.04334)."""
     n_positions: int = 0

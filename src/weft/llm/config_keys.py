@@ -54,6 +54,7 @@ class Keys:
                 f"a divisor of embedding_length {n_embd} (there is no attention.key_length)",
             )
         head_dim_k = self.count("attention.key_length", head_dim)
+        window = self.count("attention.sliding_window", 0, least=0)
         # a mixture of experts without dense layers may state the width of experts alone
         n_ff = self.count("expert_feed_forward_length", 0, least=0)
         no_widths = (n_ff,) * n_layer if n_ff else None
@@ -73,7 +74,8 @@ class Keys:
             rms_eps=self.number("attention.layer_norm_rms_epsilon", 1e-5),
             rope=self.rope(head_dim_k),
             moe=self.moe(),
-            sliding_window=self.count("attention.sliding_window", 0, least=0),
+            sliding_window=window,
+            windowed=self.flags("attention.sliding_window_pattern", n_layer) if window else (),
             norm_eps=self.number("attention.layer_norm_epsilon", 1e-5),
             attn_scale=self.number("attention.scale", 0.0),
             attn_softcap=self.number("attn_logit_softcapping", 0.0),

@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 
 from weft.errors import ArgumentError, ContextError
 from weft.execute import Progress
-from weft.llm.adapters import Chosen
 from weft.llm.engine.request import Request
 from weft.llm.sampling import SAMPLING_OPTIONS, SamplingOptions, SamplingParams
+from weft.llm.scaled_files import Chosen
 from weft.options import Option
 
 __all__ = ["GENERATE_OPTIONS", "GenerateOptions", "request_of", "stop_strings"]
@@ -27,6 +27,7 @@ class GenerateOptions(SamplingOptions, total=False):
     logprobs: int | None
     cache_prompt: bool
     adapters: Chosen | None
+    control_vectors: Chosen | None
     progress: Progress | None
 
 
@@ -59,6 +60,11 @@ GENERATE_OPTIONS: dict[str, Option] = {
     "adapters": Option(
         None,
         "LoRA adapters of the text: a name, a list of names, or scales by name; None: all that "
+        "the model was opened with, at their scales.",
+    ),
+    "control_vectors": Option(
+        None,
+        "Control vectors of the text: a name, a list of names, or scales by name; None: all that "
         "the model was opened with, at their scales.",
     ),
     "progress": Option(
@@ -98,6 +104,7 @@ def request_of(ids: list[int], options: GenerateOptions, *, n_keep: int | None =
         whole=True,
         n_keep=n_keep,
         adapters=options.get("adapters"),
+        control_vectors=options.get("control_vectors"),
     )
 
 

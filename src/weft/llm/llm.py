@@ -23,6 +23,8 @@ from weft.errors import ArgumentError, ContextError
 from weft.execute import Progress, TensorCallback
 from weft.frontends.models import open_model
 from weft.llm.adapter_files import AdapterFiles
+from weft.llm.audio.hearing import Hearing
+from weft.llm.cache.prefix_options import prefix_options
 from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, embed_texts, sequences_for, unit_rows
@@ -31,19 +33,23 @@ from weft.llm.compute.lengths import require_shifts, warn_of_length
 from weft.llm.compute.perplexity import Perplexity, chunks_at_once, score_chunks
 from weft.llm.compute.rerank import Ranked, best_first, pair_ids, rank_pairs, require_ranks
 from weft.llm.config import Pooling
-from weft.llm.drafting.options import DraftOptions, make_drafting, rows_needed
+from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
+from weft.llm.drafting.drafting import Drafting
+from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.engine.growth import FinishReason, Stats
+from weft.llm.engine.prefixes import PrefixUse
 from weft.llm.engine.shared_writer import SharedWriter
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions, request_of, stop_strings
 from weft.llm.hub import local_path
 from weft.llm.model import Model
 from weft.llm.planning.explain import html_of, memory_lines, placement_lines
-from weft.llm.planning.options import LLM_OPTIONS, PlanArguments
+from weft.llm.planning.options import LLM_OPTIONS, LLMArguments, PlanArguments
 from weft.llm.prompts import Prompt, is_list, prompt_ids, require_fits
+from weft.llm.scaled_files import ScaledFiles
+from weft.llm.senses.messages import mark_media
+from weft.llm.senses.senses import Senses, open_towers
 from weft.llm.tokenizers.tokenizer import Tokenizer
-from weft.llm.vision.messages import mark_images
 from weft.llm.vision.sight import Sight
-from weft.llm.vision.tower import Tower
 from weft.options import require_options, shows_options
 from weft.records import dataclass
 
@@ -61,6 +67,7 @@ class _Loaded:
     context: Context
     writing: SharedWriter
     side: ExtraContexts
+    drafting: Drafting | None
 
 
 class LLM:
@@ -73,7 +80,7 @@ class LLM:
     arrival. Within a thread, a new `generate` ends the one before. `close`, or the end of a `with`
     block, frees the weights and the context."""
 
-    @shows_options(PlanArguments, LLM_OPTIONS, "Options:")
+    @shows_options(LLMArguments, LLM_OPTIONS, "Options:")
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -86,40 +93,50 @@ class LLM:
         chat_template: str | ChatTemplate | None = None,
         mmproj: str | os.PathLike[str] | None = None,
         adapters: AdapterFiles | None = None,
+        control_vectors: ScaledFiles | None = None,
+        control_vector_layers: Sequence[int] | None = None,
         progress: Progress | None = None,
         eval_callback: TensorCallback | None = None,
         repack_later: bool = False,
-        **options: Unpack[PlanArguments],
+        **all_options: Unpack[LLMArguments],
     ) -> None:
         """Opens the GGUF file at `path`, a Hugging Face folder with safetensors, or a model by name
         (`hf:owner/name:quant`, see `weft.llm.hub`). Weights in host memory are mapped from the file
         and used in place, or repacked for the kernels. `type`, such as `q4_K_M`, quantizes matrices
         in memory.
 
-        `drafting` guesses tokens and checks several at once, which makes repetitive texts faster
-        and changes none of them (see `weft.llm.drafting`); None: it does not.
+        `drafting` guesses tokens and checks several at once, which makes repetitive texts faster,
+        and others with a model or layers that draft (`DraftOptions`). It changes none of them
+        (see `weft.llm.drafting`); None: it does not.
 
         `adapters` are GGUF files of LoRA adapters: one, a list, or a mapping of names to files,
         each alone or as (file, scale). Texts use all, unless `generate` names those of the text.
+        So it is with `control_vectors`, which steer the layers `control_vector_layers`, (first,
+        last) or None for all.
 
-        `mmproj` is the GGUF file of the model's tower, for images in messages (see `chat`).
+        `mmproj` is the GGUF file of the model's towers, for images and sounds in messages (see
+        `chat`).
 
         Raises ArgumentError for an unknown option; MissingFileError (a FormatError and a
         FileNotFoundError) for a missing file; FormatError for a file that is not GGUF or has an
         unknown architecture; TokenizerError for an unknown tokenizer; ContextError for an option
         out of range; ScheduleError for an impossible placement; and OutOfMemoryError, with needed
         and available bytes, before anything is loaded."""
-        require_options("LLM", options, tuple(LLM_OPTIONS), "help(weft.LLM)")
+        require_options("LLM", all_options, tuple(LLM_OPTIONS), "help(weft.LLM)")
+        prefixes, others = prefix_options(all_options)
+        options = cast("PlanArguments", others)
         file = open_model(local_path(path), type, progress=progress)
-        tower = None if mmproj is None else Tower(mmproj)
-        model = Model(file, adapters)
+        towers = None if mmproj is None else open_towers(mmproj)
+        model = Model(file, adapters, control_vectors, control_vector_layers)
+        model.towers = () if towers is None else towers.all
+        drafts = open_drafts(model, drafting)
         tokenizer = Tokenizer.from_gguf(file)
         if n_ctx is None and options.get("plan") is None:
             n_ctx = min(model.config.n_ctx_train, DEFAULT_N_CTX)
         whole = not model.config.causal or model.config.n_encoder
         if options.get("n_ubatch") is None and whole:
             options["n_ubatch"] = n_ctx  # every token sees the whole text
-        side = cast("dict[str, Any]", {**options})
+        side = {**others}
         if not model.writes:
             if options.get("plan") is None:
                 options.setdefault("n_seq_max", sequences_for(model.config, MOST))
@@ -127,6 +144,10 @@ class LLM:
             if options.get("plan") is None:
                 rows = rows_needed(options.get("n_seq_max") or 1, drafting)
                 options.setdefault("n_outputs", rows)
+            if drafting is not None and n_ctx is not None:
+                n_seqs = options.get("n_seq_max") or 1
+                options["beside"] = drafts.plans(n_ctx, n_seqs, drafting)
+                options["states"] = drafting.layers
         context = Context(
             model, n_ctx, progress=progress, eval_callback=eval_callback,
             repack_later=repack_later, **options,
@@ -138,20 +159,22 @@ class LLM:
         self._n_keep = n_keep
         self._chat_template = chat_template
         self._warned = False
-        drafts = make_drafting(model.config.n_vocab, drafting)
-        writing = SharedWriter(context, tokenizer, drafts)
-        loaded = _Loaded(model, tokenizer, context, writing, ExtraContexts(context, side))
+        drafters = make_drafting(context, drafting, drafts, progress)
+        writing = SharedWriter(context, tokenizer, drafters, prefixes)
+        beside = ExtraContexts(context, side)
+        loaded = _Loaded(model, tokenizer, context, writing, beside, drafters)
         self._loaded: _Loaded | None = loaded
-        self._sight = None if tower is None else Sight(tower, context, tokenizer)
+        self._senses = None if towers is None else towers.beside(context, tokenizer)
         self._last_stats = writing.stats
 
     def close(self) -> None:
-        """Frees the weights, the context and its threads. Waits for texts of other threads, and
-        ends an unfinished one of this thread. A second call does nothing."""
+        """Frees the weights, the context and its threads, after writing the texts of the cache to
+        `cache_dir`, if there is one. Waits for texts of other threads, and ends an unfinished one
+        of this thread. A second call does nothing."""
         if self._loaded is not None:
             self._loaded.writing.end()
             self._last_stats = self._loaded.writing.stats
-            self._loaded, self._chat_template, self._sight = None, None, None
+            self._loaded, self._chat_template, self._senses = None, None, None
 
     def __enter__(self) -> Self:
         return self
@@ -175,9 +198,13 @@ class LLM:
         a number of tokens that no batch has."""
         context = self.context
         lines = placement_lines(context.plan, tokens=tokens, width=width, nodes=not brief)
-        tower = [] if self._sight is None else [self._sight.about()]
-        memory = memory_lines(context.plan, context.memory.scratch)
-        return "\n".join([*lines, "", *memory, *tower])
+        towers = [] if self._senses is None else self._senses.about()
+        kept = self._open().writing.prefixes.options
+        memory = memory_lines(context.plan, context.memory.scratch, kept)
+        for name, own in self.draft_contexts.items():
+            memory += ["", f"{name} {own.model.file.path.name}"]
+            memory += memory_lines(own.plan, own.memory.scratch)
+        return "\n".join([*lines, "", *memory, *towers])
 
     def __repr__(self) -> str:
         if self._loaded is None:
@@ -208,9 +235,21 @@ class LLM:
         return self._open().context
 
     @property
+    def draft_contexts(self) -> dict[str, Context]:
+        """The contexts of models that draft, by what they are; empty without such models. Raises
+        ContextError after `close`."""
+        drafting = self._open().drafting
+        return {} if drafting is None else contexts_of(drafting)
+
+    @property
     def stats(self) -> Stats:
         """Tokens and times of the last text of any thread."""
         return self._last_stats if self._loaded is None else self._loaded.writing.stats
+
+    @property
+    def prefixes(self) -> PrefixUse:
+        """What is kept of texts beside the cache. Raises ContextError after `close`."""
+        return self._open().writing.prefixes.use
 
     @property
     def chat_template(self) -> ChatTemplate:
@@ -352,8 +391,10 @@ class LLM:
         pieces of the answer, as they come.
 
         `messages` are mappings such as `{"role": "user", "content": "Hello"}`; see `ChatTemplate`.
-        Contents may have parts, and with `mmproj` images among them: `{"type": "image", "image":
-        x}`, where x is a path, bytes, pixels or an image of Pillow, and OpenAI's `image_url`.
+        Contents may have parts, and with `mmproj` images and sounds among them: `{"type": "image",
+        "image": x}`, where x is a path, bytes, pixels or an image of Pillow, `{"type": "audio",
+        "audio": x}`, where x is a path, bytes or samples, and OpenAI's `image_url` and
+        `input_audio`.
         `tools` and `variables` are for the template; see `ChatTemplate.render`. Calls of tools are
         part of the text, control tokens included. `options` are those of `generate`. Only the new
         part of a conversation is computed, unless `cache_prompt` is False.
@@ -390,21 +431,36 @@ class LLM:
                 "not know",
                 stacklevel=3,
             )
-        marked = mark_images(messages)
+        marked = mark_media(messages)
         text = template.render(marked.messages, tools=tools, **(variables or {}))
-        if not marked.images:
+        if not marked.media:
             return prompt_tokens(self.tokenizer, text)
-        return self.sight.prompt(marked.pieces(text), marked.images)
+        return self.senses.prompt(marked.pieces(text), marked.media)
+
+    @property
+    def senses(self) -> Senses:
+        """Makes prompts with images and sounds. Raises ContextError for a model without
+        `mmproj`."""
+        if self._senses is None:
+            raise ContextError(
+                f"{self.model.file.path.name} was opened without a tower for images or sound; give "
+                "its file as mmproj (--mmproj)"
+            )
+        return self._senses
 
     @property
     def sight(self) -> Sight:
-        """Makes prompts with images. Raises ContextError for a model without `mmproj`."""
-        if self._sight is None:
-            raise ContextError(
-                f"{self.model.file.path.name} was opened without a tower for images; give its "
-                "file as mmproj (--mmproj)"
-            )
-        return self._sight
+        """Makes rows of images. Raises ContextError for a model without a tower for images."""
+        sight = self.senses.of("image")
+        assert isinstance(sight, Sight)
+        return sight
+
+    @property
+    def hearing(self) -> Hearing:
+        """Makes rows of sounds. Raises ContextError for a model without a tower for sound."""
+        hearing = self.senses.of("audio")
+        assert isinstance(hearing, Hearing)
+        return hearing
 
     def embed(
         self,

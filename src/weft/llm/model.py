@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -12,22 +12,27 @@ from numpy.typing import NDArray
 
 from weft import graph as G
 from weft.backends.memory import BufferType
-from weft.errors import ContextError, FormatError
+from weft.errors import ArgumentError, ContextError, FormatError
 from weft.frontends.gguf import GGUFFile
+from weft.frontends.gguf.describe import CONTROL_VECTOR, in_words
 from weft.frontends.gguf.format import ROPE_HALVES
 from weft.frontends.models import open_model
 from weft.graph import RopeMode
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 from weft.llm.adapter_files import AdapterFiles, open_adapters
-from weft.llm.adapters import EMBEDDINGS, Adapters, Chosen
+from weft.llm.adapters import EMBEDDINGS, Adapters
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.ubatches import Together
 from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys, read_config
+from weft.llm.control_vectors import ControlVectors, open_control_vectors
 from weft.llm.hub import local_path
 from weft.llm.models import Architecture, common, find_architecture
+from weft.llm.models.next_layer import NextLayer, next_config, next_layer, next_weights
 from weft.llm.models.step import Step
+from weft.llm.scaled_files import Chosen, ScaledFiles
+from weft.llm.senses.tower import AnyTower
 from weft.llm.weights import Weights, load_weights
 
 __all__ = ["Model"]
@@ -36,10 +41,18 @@ __all__ = ["Model"]
 class Model:
     """The contents of a model file, without any state of inference; contexts share it."""
 
-    def __init__(self, file: GGUFFile, adapters: AdapterFiles | None = None) -> None:
-        """Checks config and tensors; reads no weight but those of `adapters`. Raises FormatError,
-        which names the architecture, key or tensor at fault."""
+    def __init__(
+        self,
+        file: GGUFFile,
+        adapters: AdapterFiles | None = None,
+        control_vectors: ScaledFiles | None = None,
+        control_vector_layers: Sequence[int] | None = None,
+    ) -> None:
+        """Checks config and tensors; reads no weight but those of `adapters` and
+        `control_vectors`, which act behind the layers `control_vector_layers` (first, last) only.
+        Raises FormatError, which names the architecture, key or tensor at fault."""
         try:
+            _require_model(file)
             self.architecture: Architecture = find_architecture(file.architecture)
             config = read_config(file)
             self.config: ModelConfig = self.architecture.configure(config, Keys(file))
@@ -56,9 +69,19 @@ class Model:
             self.architecture = replace(self.architecture, rope_mode=RopeMode.NEOX)
         self.adapters: Adapters | None = None
         """LoRA adapters that texts may use, or None if there are none."""
+        self.towers: Sequence[AnyTower] = ()
+        """Towers for images and sound that are computed beside the model."""
         if adapters is not None:
             self.adapters = open_adapters(adapters, file, self.config, self.weights)
             self.weights = self.weights.joined(self.adapters.leaves())
+        self.control_vectors: ControlVectors | None = None
+        """Control vectors that texts may use, or None if there are none."""
+        if control_vectors is not None:
+            layers = control_vector_layers
+            self.control_vectors = open_control_vectors(control_vectors, self.config, layers)
+            self.weights = self.weights.joined(self.control_vectors.leaves())
+        elif control_vector_layers is not None:
+            raise ArgumentError("control_vector_layers is of control_vectors; give files of these")
 
     @staticmethod
     def open(
@@ -66,19 +89,39 @@ class Model:
         type: str | None = None,
         *,
         adapters: AdapterFiles | None = None,
+        control_vectors: ScaledFiles | None = None,
+        control_vector_layers: Sequence[int] | None = None,
     ) -> Model:
         """Opens the GGUF file or folder at `path`, or the model of a name `hf:owner/name:quant`.
 
         With `type`, such as `q4_K_M`, matrices are quantized in memory. `adapters` are files of
-        LoRA adapters.
+        LoRA adapters, `control_vectors` those of control vectors (see `Model`).
 
         Raises FormatError for a file that is missing, damaged or of an unknown architecture."""
-        return Model(open_model(local_path(path), type), adapters)
+        file = open_model(local_path(path), type)
+        return Model(file, adapters, control_vectors, control_vector_layers)
 
     @property
     def writes(self) -> bool:
         """False for a model that computes embeddings or scores only."""
         return not self.architecture.embeds and self.config.pooling != "rank"
+
+    def next_layer(self) -> Model:
+        """The first layer that drafts, as a model of one layer; see `weft.llm.models.next_layer`.
+
+        Raises ContextError for a file without such layers, and FormatError for one whose layer
+        lacks tensors or has others."""
+        il, base = self.config.n_layer, self.architecture
+        if f"blk.{il}.nextn.eh_proj.weight" not in self.file.tensors:
+            raise ContextError(
+                f"{self.file.path} has no layers that draft (nextn_predict_layers with their "
+                "tensors); look tokens up (ngram), or give a second model that drafts"
+            )
+        other, layer = copy(self), next_layer(base)
+        other.architecture, other.adapters = layer, None
+        other.config = next_config(self.config, Keys(self.file))
+        other.weights = next_weights(self.file, other.config, il, layer)
+        return other
 
     def summary(self) -> str:
         """One line, such as `model.gguf: llama, 22 layers of 2048, 32000 tokens`."""
@@ -90,14 +133,33 @@ class Model:
     def __repr__(self) -> str:
         return f"<Model {self.summary()}>"
 
-    def adapter_row(self, chosen: Chosen | None = None) -> NDArray[np.float32] | None:
-        """The scales of a text with the adapters `chosen` (see `Adapters.row`); None for a model
-        without adapters. Raises ContextError for adapters that it does not have."""
-        if self.adapters is not None:
-            return self.adapters.row(chosen)
-        if chosen:
-            raise ContextError("the model has no adapters; open it with adapters=FILE")
-        return None
+    def scale_rows(
+        self, adapters: Chosen | None = None, control_vectors: Chosen | None = None
+    ) -> dict[str, NDArray[np.float32]]:
+        """The scales of a text with these adapters and control vectors (see `ScaledSet.row`), by
+        the graph's input for them; without those that the model has none of. Raises ContextError
+        for one that it does not have."""
+        rows = {}
+        for loaded, chosen, argument in (
+            (self.adapters, adapters, "adapters"),
+            (self.control_vectors, control_vectors, "control_vectors"),
+        ):
+            if loaded is not None:
+                rows[loaded.INPUT] = loaded.row(chosen)
+            elif chosen:
+                what = argument.replace("_", " ")
+                raise ContextError(f"the model has no {what}; open it with {argument}=FILE")
+        return rows
+
+    def scale_prints(self, rows: Mapping[str, NDArray[np.float32]]) -> dict[str, str]:
+        """Tells the adapters and the control vectors from others, each with its scales in `rows`;
+        for saved states."""
+        loaded = {"adapters": self.adapters, "control vectors": self.control_vectors}
+        return {
+            what: files.fingerprint(rows[files.INPUT])
+            for what, files in loaded.items()
+            if files is not None
+        }
 
     def placed(self, types: Mapping[str, BufferType]) -> Model:
         """The same model with the buffer types that `types` has for its weights, by name; see
@@ -116,6 +178,7 @@ class Model:
         embeddings: bool = False,
         rows_in: bool = False,
         together: Together | None = None,
+        states: bool = False,
     ) -> G.Graph:
         """Builds the graph for any batch up to `n_ubatch` tokens over any part of `cache`.
 
@@ -133,11 +196,14 @@ class Model:
                                   its output
             out_ids               i32 [n_outputs], the tokens whose rows are computed
             adapter_scales        f32 [n_tokens, rows of adapters], if there are adapters
+            vector_scales         f32 [n_tokens, control vectors], if there are any
             state_in, state_out   i32 [n_seqs], for recurrent models
+            states_in             f32 [n_tokens, n_embd], for a layer that drafts
 
         The output is logits f32 [n_outputs, n_vocab], or embeddings f32 [n_outputs, n_embd], from
         which logits are computed. With `together`, for recurrent models, n_tokens is n_seqs times
-        n_seq_tokens; without it all tokens belong to one sequence.
+        n_seq_tokens; without it all tokens belong to one sequence. With `states`, there is a second
+        output, states f32 [n_tokens, n_embd]: what the output projection reads of every token.
 
         With `rows_in`, an encoder reads embd i32 [n_tokens] and buckets [n_tokens, n_tokens] of one
         text, and writes what the decoder reads to the text's cells."""
@@ -183,7 +249,11 @@ class Model:
             types=G.input("types", (n_tokens,), "i32") if typed else None,
             buckets=G.input("buckets", (n_tokens, width), "i32") if relative else None,
             cross_mask=G.input("cross_mask", (n_tokens, n_kv), "f16") if crossed else None,
+            states=[] if states else None,
         )
+        if isinstance(self.architecture, NextLayer):
+            wide = G.input("states_in", (n_tokens, self.config.n_embd), "f32")
+            step = replace(step, states_in=wide)
         if self.config.recurrent is not None:
             slots = G.input("state_in", (n_seqs,), "i32"), G.input("state_out", (n_seqs,), "i32")
             step = replace(step, slots=slots, n_seqs=n_seqs)
@@ -191,13 +261,19 @@ class Model:
         if self.adapters is not None:
             scales = G.input("adapter_scales", (n_tokens, self.adapters.n_rows), "f32")
             weights = weights.joined({}, (scales, common.wanted(step, scales)))
+        if self.control_vectors is not None:
+            scales = G.input("vector_scales", (n_tokens, self.control_vectors.n_rows), "f32")
+            directions = ControlVectors.by_layer(weights, self.config.n_layer)
+            both = (scales, common.wanted(step, scales))
+            step = replace(step, directions=directions, vector_scales=both)
         out = self.architecture.forward(step, weights)
         if self.adapters is not None:
             leaves = [leaf for leaf in weights.values() if leaf.name.endswith(".lora_b")]
             rows = f"{EMBEDDINGS}.lora_b"  # not of images
             _require_all(out, [leaf for leaf in leaves if not (rows_in and leaf.name == rows)])
         if not embeddings:
-            return G.Graph(out.as_output("logits"), *step.writes)
+            more = [t.as_output("states") for t in step.states or ()]
+            return G.Graph(out.as_output("logits"), *more, *step.writes)
         return G.Graph(_find(out, "result_norm").as_output("embeddings"), *step.writes)
 
     def build_behind(self, n_rows: int, *, scores: bool) -> G.Graph:
@@ -226,6 +302,14 @@ class Model:
         mode = self.architecture.rope_mode
         shifted = common.shift_keys(self.config, self.weights, cache, mode, shift, small)
         return G.Graph(*shifted) if shifted else None
+
+
+def _require_model(file: GGUFFile) -> None:
+    about = in_words(file)
+    if about:
+        steers = file.architecture == CONTROL_VECTOR
+        given = "--control-vector (control_vectors=)" if steers else "--lora (adapters=)"
+        raise FormatError(f"this is {about}; give the model, and this file as {given}")
 
 
 def _require_all(out: Tensor, leaves: list[Tensor]) -> None:

@@ -1,14 +1,16 @@
-"""The adapters of a server: those that a request asks for, and those that others get."""
+"""The adapters and control vectors of a server: those that a request asks for, and those that
+others get."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from weft.llm.adapters import Adapters
+from weft.llm.control_vectors import ControlVectors
 from weft.serve.errors import ApiError
 from weft.serve.schema import AdapterScale, Generation
 
-__all__ = ["ServedAdapters"]
+__all__ = ["ServedAdapters", "ServedVectors"]
 
 Scales = dict[str, float]
 
@@ -69,3 +71,38 @@ class ServedAdapters:
         return [
             about | {"id": a.name, "root": str(a.path), "parent": about["id"]} for a in self._all
         ]
+
+
+class ServedVectors:
+    """The control vectors of a model by name."""
+
+    def __init__(self, vectors: ControlVectors | None) -> None:
+        self._all = () if vectors is None else vectors.all
+
+    def of_request(self, body: Generation) -> Scales | None:
+        """The scales of the texts of a request; None: as they were given to the server.
+
+        Raises ApiError for a name without a control vector."""
+        chosen = body.control_vectors
+        if chosen and not self._all:
+            raise ApiError(
+                400, "this server has no control vectors; start it with --control-vector FILE",
+                "control_vectors", "unsupported",
+            )  # fmt: skip
+        names = [one.name for one in self._all]
+        for name in chosen or ():
+            if name not in names:
+                raise ApiError(
+                    400, f"there is no control vector {name!r:.60}; loaded are {', '.join(names)}",
+                    "control_vectors",
+                )  # fmt: skip
+        return chosen
+
+    def about_model(self) -> dict[str, Any]:
+        """What the list of models says of them beside the model; nothing where there are none."""
+        listed = [
+            {"id": one.name, "path": str(one.path), "scale": one.scale,
+             "layers": sorted(one.directions)}
+            for one in self._all
+        ]  # fmt: skip
+        return {"control_vectors": listed} if listed else {}

@@ -51,6 +51,18 @@ def _metrics(engine: Engine) -> Iterator[Metric]:
     yield "generated_tokens_per_second", "gauge", "Over the last ten seconds.", speed
     yield "graphs_built_total", "counter", "Graphs built.", counters.graphs_built
     yield "graphs_reused_total", "counter", "Runs of a graph.", counters.graphs_reused
+    kept = engine.prefixes.use
+    yield "prefix_bytes", "gauge", "Host memory of kept texts and checkpoints.", kept.nbytes
+    yield "prefix_bytes_limit", "gauge", "Most bytes that they may take.", kept.most_bytes
+    yield "kept_texts", "gauge", "Texts kept beside the cache.", kept.n_texts
+    yield "checkpoints", "gauge", "States to which texts can go back.", kept.n_checkpoints
+    yield "prefixes_evicted_total", "counter", "Texts and checkpoints gone.", kept.n_evicted
+    yield "restored_texts_total", "counter", "Texts that came back.", kept.n_restored
+    yield "restored_tokens_total", "counter", "Tokens of these.", kept.n_tokens_restored
+    if engine.prefixes.files is not None:
+        yield "prefix_files_written_total", "counter", "Texts written to files.", kept.n_written
+        yield "prefix_files_read_total", "counter", "Texts read from files.", kept.n_read
+        yield "prefix_files_refused_total", "counter", "Damaged files.", kept.n_refused
     experts = engine.context.plan.experts
     if experts is not None:
         e = experts.stats

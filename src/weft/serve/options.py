@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from weft.errors import ContextError
+from weft.llm.cache.prefix_options import PREFIX_OPTIONS, PrefixOptions
 from weft.llm.engine.pace import DELAY
 from weft.records import dataclass
 
@@ -53,6 +55,17 @@ class ServeOptions:
     """Most texts of one request (prompts times `n`)."""
     grace: float = 30.0
     """Seconds that running requests have to finish when the server is told to stop."""
+    cache_ram: int = 1 << 30
+    """Most bytes of host memory for texts that leave the cache and for checkpoints; 0: none."""
+    ctx_checkpoints: int = 32
+    """Most checkpoints of recurrent states for each text that runs at the same time; 0: none."""
+    checkpoint_every: int = 8192
+    """A prompt has a checkpoint every so many tokens, besides those where messages end; 0: only
+    there."""
+    cache_dir: Path | None = None
+    """Folder in which texts are kept for the next start with the same model; None: nowhere."""
+    cache_dir_size: int = 8 << 30
+    """Most bytes of the files in `cache_dir`."""
 
     def __post_init__(self) -> None:
         lows = {"port": 0, "parallel": 1, "max_queue": 0, "max_body": 1, "max_choices": 1,
@@ -79,5 +92,10 @@ class ServeOptions:
                     f"{origin!r} is no origin; write scheme, name and port as a browser sends "
                     "them, e.g. https://example.com:8443, or *"
                 )
+        self.prefixes()
         if self.api_key == "":
             raise ContextError("the API key is empty; leave it out to let everybody in")
+
+    def prefixes(self) -> PrefixOptions:
+        """What is kept of texts beside the cache."""
+        return PrefixOptions(**{name: getattr(self, name) for name in PREFIX_OPTIONS})

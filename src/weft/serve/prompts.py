@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
-from weft.llm import Sight, Tokenizer
+from weft.llm import Senses, Tokenizer
 from weft.llm.answers import AnswerFormat
 from weft.llm.chat.template import ChatTemplate, prompt_tokens
 from weft.llm.engine import Request
-from weft.llm.vision.messages import Marked, mark_images
+from weft.llm.senses.messages import Marked, mark_media
 from weft.records import dataclass
-from weft.serve.adapters import ServedAdapters
+from weft.serve.adapters import ServedAdapters, ServedVectors
 from weft.serve.errors import ApiError
 from weft.serve.messages import (
     ChatMessage,
@@ -76,22 +76,25 @@ class Prompts:
         options: ServeOptions,
         room: int,
         adapters: ServedAdapters,
-        sight: Sight | None = None,
+        vectors: ServedVectors,
+        senses: Senses | None = None,
     ) -> None:
-        """`room` is the most tokens of a prompt; `sight` makes prompts with images."""
+        """`room` is the most tokens of a prompt; `senses` makes prompts with images and
+        sounds."""
         self._adapters = adapters
+        self._vectors = vectors
         self._tokenizer = tokenizer
         self._template = template
         self._options = options
         self._room = room
-        self._sight = sight
+        self._senses = senses
 
     def of_chat(self, body: ChatBody) -> Asked:
         """The texts that a chat asks for: `n` requests with the same prompt."""
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
         tools = _tools(body)
-        marked = mark_images(body.messages)
+        marked = mark_media(body.messages)
         text = self._template.render(marked.messages, tools=tools)
         self.require_short(text.replace(marked.mark, ""), "messages")
         ids = self._ids(marked, text)
@@ -112,14 +115,14 @@ class Prompts:
         return Asked(requests, n, n, bool(body.logprobs), message=reads)
 
     def _ids(self, marked: Marked, text: str) -> list[int]:
-        if not marked.images:
+        if not marked.media:
             return prompt_tokens(self._tokenizer, text)
-        if self._sight is None:
+        if self._senses is None:
             raise ApiError(
-                400, "this server sees no images; start it with --mmproj FILE", "messages",
-                "unsupported",
+                400, f"this server takes no {marked.media[0].noun}s; start it with --mmproj FILE",
+                "messages", "unsupported",
             )  # fmt: skip
-        return self._sight.prompt(marked.pieces(text), marked.images, files=False)
+        return self._senses.prompt(marked.pieces(text), marked.media, files=False)
 
     @cached_property
     def _format(self) -> AnswerFormat:
@@ -262,7 +265,7 @@ class Prompts:
                 raise self._too_long(name, str(len(ids)), self._room)
             if not ids:
                 raise ApiError(400, f"{name} has no tokens; give some text", name)
-            if max(ids) > last and name == "prompt":  # those of messages may stand for images
+            if max(ids) > last and name == "prompt":  # those of messages may stand for media
                 raise ApiError(400, f"{name} has the token {max(ids)}; the last is {last}", name)
         for id_ in map(int, body.logit_bias or ()):
             if id_ > last:
@@ -298,7 +301,8 @@ class Prompts:
         self._require_texts(body, len(prompts) * choices)
         self._require_ids(body, prompts)
         looks = looks_at_prompt(body)
-        form = replace(form, adapters=self._adapters.of_request(body))
+        adapters, vectors = self._adapters.of_request(body), self._vectors.of_request(body)
+        form = replace(form, adapters=adapters, control_vectors=vectors)
         samplings = [sampling_of(body, choice, constraint) for choice in range(choices)]
         return [
             replace(form, prompt=tuple(ids), sampling=sampling, penalize_prompt=looks)

@@ -288,6 +288,7 @@ def _add_about(app: FastAPI, service: Service) -> None:
         "object": "model",
         "created": service.created,
         "owned_by": "weft",
+        **service.vectors.about_model(),
     }
 
     @app.get("/", include_in_schema=False)
@@ -298,7 +299,7 @@ def _add_about(app: FastAPI, service: Service) -> None:
     @app.get("/v1/models")
     @app.get("/models", include_in_schema=False)
     async def models() -> dict[str, Any]:
-        """The model that is served, and its adapters, as a list."""
+        """The model that is served, with its control vectors, and its adapters, as a list."""
         return {"object": "list", "data": [about, *service.adapters.as_models(about)]}
 
     @app.get("/v1/models/{name}")

@@ -153,6 +153,10 @@ class Generation(Body):
     lora: Annotated[
         AdapterScales | None, Field(description='a list of {"id": NUMBER, "scale": NUMBER}')
     ] = None
+    control_vectors: Annotated[
+        dict[str, Annotated[float, Field(allow_inf_nan=False)]] | None,
+        Field(max_length=MOST_TEXTS, description="an object of scales by name"),
+    ] = None
     # these have no effect here
     user: str | None = None
     store: bool | None = None

@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.frontends.models import open_model
-from weft.llm import AdapterFiles, Context, Model, Sight, Tokenizer, Tower
+from weft.llm import AdapterFiles, Context, Model, ScaledFiles, Tokenizer
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.embed import MOST, sequences_for
-from weft.llm.drafting.options import DraftOptions, make_drafting, rows_needed
+from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
+from weft.llm.drafting.drafting import Drafting
+from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.engine import Engine
-from weft.serve.adapters import ServedAdapters
+from weft.llm.senses.senses import open_towers
+from weft.serve.adapters import ServedAdapters, ServedVectors
 from weft.serve.embedder import Embedder
 from weft.serve.errors import ApiError
 from weft.serve.options import ServeOptions
@@ -55,22 +58,27 @@ class Service:
         mmproj: str | os.PathLike[str] | None = None,
         adapters: AdapterFiles | None = None,
         apply_adapters: bool = True,
+        control_vectors: ScaledFiles | None = None,
+        control_vector_layers: Sequence[int] | None = None,
         n_ctx: int | None = None,
         n_ubatch: int | None = None,
         **context: Any,
     ) -> None:
         """Opens a model; `type`, such as `q4_K_M`, quantizes it in memory. With `embeddings` it
         computes embeddings too, with a second context; a model that writes no text always does.
-        `n_ctx` is the number of cells that all texts share. `mmproj` is the file of a tower for
-        images. `adapters` are those of LoRA; without `apply_adapters` their scales are 0 at first.
+        `n_ctx` is the number of cells that all texts share. `mmproj` is the file of towers for
+        images and sound. `adapters` are those of LoRA; without `apply_adapters` their scales are 0
+        at first. `control_vectors` steer the layers `control_vector_layers` (see `Model`).
         `drafting` says how tokens are guessed (None: not at all); answers are the same.
         `context` has further arguments of `Context`.
 
         Raises the errors of `Model.open`, `Context` and `Tokenizer.from_gguf`."""
         file = open_model(path, type, progress=context.get("progress"))
-        tower = None if mmproj is None else Tower(mmproj)
-        model = Model(file, adapters)
+        towers = None if mmproj is None else open_towers(mmproj)
+        model = Model(file, adapters, control_vectors, control_vector_layers)
+        model.towers = () if towers is None else towers.all
         self.adapters = ServedAdapters(model.adapters, apply_adapters)
+        self.vectors = ServedVectors(model.control_vectors)
         config = model.config
         self.options = options
         self.model_id = options.alias or _SHARD.sub("", Path(path).stem)
@@ -81,6 +89,7 @@ class Service:
         n_ctx = options.parallel * longest if n_ctx is None else n_ctx
         n_ubatch = min(512, n_ctx) if n_ubatch is None else n_ubatch
         self._engine: Engine | None = None
+        self._drafting: Drafting | None = None
         self._embedder: Embedder | None = None
         self._lock = asyncio.Lock()
         writes = config.causal and config.pooling in ("none", "last")
@@ -95,27 +104,36 @@ class Service:
             if context.get("plan") is None and not self._embedder.context.fell_back:
                 context["devices"] = self._embedder.context.devices_beside()
         if writes:
+            drafts = open_drafts(model, drafting)
+            if drafting is not None:
+                context["beside"] = drafts.plans(n_ctx, options.parallel, drafting)
+                context["states"] = drafting.layers
+            writing = Context(
+                model, n_ctx, n_ubatch=max(n_ubatch, options.parallel),
+                n_outputs=max(rows_needed(options.parallel, drafting), SCORED_AT_ONCE),
+                n_seq_max=options.parallel, **context,
+            )  # fmt: skip
+            self._drafting = make_drafting(writing, drafting, drafts, context.get("progress"))
             self._engine = Engine(
-                Context(
-                    model, n_ctx, n_ubatch=max(n_ubatch, options.parallel),
-                    n_outputs=max(rows_needed(options.parallel, drafting), SCORED_AT_ONCE),
-                    n_seq_max=options.parallel, **context,
-                ),
+                writing,
                 self.tokenizer,
                 max_queue=options.max_queue,
                 max_text=config.n_ctx_train,
-                drafting=make_drafting(config.n_vocab, drafting),
+                drafting=self._drafting,
                 prompt_delay=options.prompt_delay,
+                prefixes=options.prefixes(),
             )  # fmt: skip
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
-        sight = None
-        if tower is not None:
+        senses = None
+        if towers is not None:
             if self._engine is None:
-                raise ContextError(f"{self.model_id} writes no text about images; leave out mmproj")
-            sight = Sight(tower, self._engine.context, self.tokenizer)
+                raise ContextError(
+                    f"{self.model_id} writes no text about images or sound; leave out mmproj"
+                )
+            senses = towers.beside(self._engine.context, self.tokenizer)
         self.prompts = Prompts(
             self.tokenizer, self.template, options,
-            self._engine.max_text if self._engine else 0, self.adapters, sight,
+            self._engine.max_text if self._engine else 0, self.adapters, self.vectors, senses,
         )  # fmt: skip
 
     def name_for(self, model: str | None) -> str:
@@ -136,6 +154,11 @@ class Service:
     def engine_or_none(self) -> Engine | None:
         """The engine, if there is one."""
         return self._engine
+
+    @property
+    def draft_contexts(self) -> dict[str, Context]:
+        """The contexts of models that draft, by what they are."""
+        return {} if self._drafting is None else contexts_of(self._drafting)
 
     @property
     def embedder_or_none(self) -> Embedder | None:

@@ -6,6 +6,7 @@
 #include "kernels/conv/conv_last.h"
 
 #include "kernels/conv/conv_last_depthwise.h"
+#include "kernels/conv/conv_last_squares.h"
 #include "kernels/conv/conv_last_tile.h"
 
 namespace weft::WEFT_TARGET {
@@ -176,21 +177,6 @@ void fetch(const float* weights, int64_t step, int64_t width, int64_t begin, int
   }
 }
 
-// `n` things in `count` shares that differ by one at most, one after another.
-struct Shares {
-  int64_t count, least, more_than_least;
-  int64_t begin = 0, number = 0;
-
-  Shares(int64_t n, int64_t parts)
-      : count(parts), least(n / parts), more_than_least(n - least * parts) {}
-  bool more() const { return number < count; }
-  int64_t size() const { return least + (number < more_than_least ? 1 : 0); }
-  void next() {
-    begin += size();
-    ++number;
-  }
-};
-
 // Positions of a block and output channels `begin` to `end`. `next`: the first of those that come
 // after them, else -1.
 void multiply(const Call& call, const LastPlan& p, const Scratch& s, int64_t begin, int64_t end,
@@ -257,6 +243,9 @@ void multiply(const Call& call, const LastPlan& p, const Scratch& s, int64_t beg
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const LastPlan p(call);
   if (p.depthwise) return run_depthwise(call, p, begin, end, scratch);
+  if (const Squares squares(p, call.n_threads); squares.pay()) {
+    return run_squares(call, squares, begin, end, scratch);
+  }
   const Cut cut(p, call.n_threads);
   const Scratch s(p, scratch);
   fill_zeros(s.zeros, p.run);
@@ -280,19 +269,36 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
 int64_t items(const Call& call) {
   const LastPlan p(call);
   if (p.positions == 0 || p.out_channels == 0) return 0;
-  return p.depthwise ? depthwise_items(p, call.n_threads) : Cut(p, call.n_threads).items();
+  if (p.depthwise) return depthwise_items(p, call.n_threads);
+  const Squares squares(p, call.n_threads);
+  return squares.pay() ? squares.items() : Cut(p, call.n_threads).items();
 }
 
 int64_t grain(const Call& call) {
   const LastPlan p(call);
   if (p.depthwise) return row_grain(depthwise_work(p, call.n_threads) / 8);
+  if (Squares(p, call.n_threads).pay()) return 1;
   const Cut cut(p, call.n_threads);
   return row_grain(p.depth() * cut.block * cut.panels * kPanelChannels / 8);
 }
 
 size_t scratch_bytes(const Call& call) {
   const LastPlan p(call);
-  return p.depthwise ? depthwise_scratch(p) : Scratch(p, nullptr).used;
+  if (p.depthwise) return depthwise_scratch(p);
+  const Squares squares(p, call.n_threads);
+  return squares.pay() ? SquareScratch(squares, nullptr).used : Scratch(p, nullptr).used;
+}
+
+int64_t prepare_units(const Call& call) {
+  const LastPlan p(call);
+  const Squares squares(p, call.n_threads);
+  return squares.pay() && p.positions > 0 ? p.channels : 0;
+}
+
+size_t shared(const Call& call) {
+  const LastPlan p(call);
+  const Squares squares(p, call.n_threads);
+  return squares.pay() ? squares_weights(squares) : 0;
 }
 
 const char* check(const Call& call) {
@@ -329,8 +335,14 @@ const char* check(const Call& call) {
 }  // namespace
 
 void register_conv_last(KernelTable& table) {
-  table[Op::kConv2dLast] = {
-      .check = check, .items = items, .run = run, .grain = grain, .scratch = scratch_bytes};
+  table[Op::kConv2dLast] = {.check = check,
+                            .items = items,
+                            .run = run,
+                            .grain = grain,
+                            .scratch = scratch_bytes,
+                            .prepare_units = prepare_units,
+                            .prepare = prepare_squares,
+                            .shared = shared};
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -73,6 +73,21 @@ struct Pieces {
   }
 };
 
+// `n` things in `count` shares that differ by one at most, one after another.
+struct Shares {
+  int64_t count, least, more_than_least;
+  int64_t begin = 0, number = 0;
+
+  Shares(int64_t n, int64_t parts)
+      : count(parts), least(n / parts), more_than_least(n - least * parts) {}
+  bool more() const { return number < count; }
+  int64_t size() const { return least + (number < more_than_least ? 1 : 0); }
+  void next() {
+    begin += size();
+    ++number;
+  }
+};
+
 // Both bounds; a NaN stays one.
 static inline vf clamped(vf v, vf low, vf high) {
   v = low > v ? low : v;

@@ -18,6 +18,17 @@ struct MultiplyPairs {
   static inline vf add(vf acc, vf a, vf b) { return dot_pairs(acc, a, b); }
 };
 
+// A word is a pair, of panels as of columns.
+struct PairWords {
+  static constexpr int64_t kColumnWords = 1;
+  static inline vf all(const float* x) {
+    int32_t pair;
+    std::memcpy(&pair, x, sizeof pair);
+    return reinterpret_cast<vf>(pair + vi{});
+  }
+  static inline vf add(vf acc, vf rows, vf x) { return dot_pairs(acc, rows, x); }
+};
+
 struct PairRow {
   static constexpr DType kWeights = DType::kBF16;
   static constexpr DType kColumns = DType::kBF16;
@@ -31,7 +42,8 @@ struct PairRow {
 }  // namespace
 
 const Bf16Kernels* bf16_kernels() {
-  static const Bf16Kernels kernels = {dot_rows<PairRow>, tile_kernels<MultiplyPairs>()};
+  static const Bf16Kernels kernels = {dot_rows<PairRow>, tile_kernels<MultiplyPairs>(),
+                                      panel_kernels<PairWords>()};
   static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
   return has ? &kernels : nullptr;
 }

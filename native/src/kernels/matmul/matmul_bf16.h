@@ -2,12 +2,14 @@
 #pragma once
 
 #include "kernels/matmul/float_dots.h"
+#include "kernels/matmul/panels_floats.h"
 
 namespace weft::WEFT_TARGET {
 
 struct Bf16Kernels {
   DotKernel dot;
   TileKernels tiles;  // a word is two neighbouring elements
+  PanelKernels panels;
 };
 
 // nullptr where the target or this machine has none.

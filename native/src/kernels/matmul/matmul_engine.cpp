@@ -35,9 +35,8 @@ const char* check_product(const Tensor& weights, const Tensor& columns, const Te
     return "the second source must be floats or quantized activations";
   }
   if (weights.layout == Layout::kInterleaved) {
-    const bool taken = weights.type == DType::kF32
-                           ? columns.type == DType::kF32 || columns.type == DType::kF16
-                           : is_integer_product(weights.type, columns.type);
+    const bool taken = takes_float_panels(weights.type, columns.type) ||
+                       is_integer_product(weights.type, columns.type);
     if (!taken || !table().type(weights.type).matmul_interleaved) {
       return "interleaved weights need activations of their companion type";
     }

@@ -48,7 +48,7 @@ struct Columns {
 
 // Whether multiply finishes the results of such weights (their data does not count).
 static inline bool multiply_finishes(const Weights& w) {
-  return w.type == DType::kF32 && w.layout == Layout::kInterleaved && w.k > 0;
+  return is_float(w.type) && w.layout == Layout::kInterleaved && w.k > 0;
 }
 
 // out[c][r] = row r . column c, for rows begin..end.

@@ -1,32 +1,19 @@
 // Products of float weights, and of any weights decoded to floats: a few columns by dot products of
-// rows (float_dots.h), more by tiles (float_tile.h). Both give the same bits. Weights of f32 that
-// were repacked have kernels of their own (panels_f32.h).
+// rows (float_dots.h), more by tiles (float_tile.h). Both give the same bits. Weights that were
+// repacked have kernels of their own (panels_floats.h).
 //
 // Columns of bf16 are multiplied by the processor's bf16 dot products where it has them. With more
 // than a few columns, weights of f16 and f32 are rounded to bf16 for it while they are staged.
 #include "kernels/matmul/matmul_floats.h"
 
+#include "kernels/matmul/float_words.h"
 #include "kernels/matmul/matmul_bf16.h"
-#include "kernels/matmul/panels_f32.h"
+#include "kernels/matmul/panels_halves.h"
 #include "kernels/simd/rows_ahead.h"
 
 namespace weft::WEFT_TARGET {
 
 namespace {
-
-// Elements start..start+n of a row as floats.
-void load_row(DType type, int64_t element_stride, const char* row, int64_t start, int64_t n,
-              float* out) {
-  if (is_float(type)) {
-    load_floats(row + start * element_stride, type, element_stride, n, out);
-  } else {
-    table().type(type).to_float(row + start / unit_elements(type) * unit_bytes(type), out, n);
-  }
-}
-
-bool is_plain(const Columns& columns) {
-  return columns.type == DType::kF32 && columns.element_stride == 4;
-}
 
 // The kernels for pairs of bf16, when the columns are such and the weights floats; else nullptr.
 const Bf16Kernels* pair_kernels(DType weights, const Columns& columns) {
@@ -126,6 +113,7 @@ struct ManyScratch {
   float* decoded;  // floats of one row that become words
   float* lanes;    // [column][kTileRows] vectors
   float* sums;     // [column][kGroupRows]
+  float* staged;   // of panels of 16-bit floats: [2 * kStagedWords][kPanelRows]
   size_t used;
 
   explicit ManyScratch(char* scratch) {
@@ -135,39 +123,10 @@ struct ManyScratch {
     decoded = arena.take<float>(2 * kSlabWords);
     lanes = arena.take<float>(kMostColumns * kTileRows * kLanes);
     sums = arena.take<float>(kMostColumns * kGroupRows);
+    staged = arena.take<float>(2 * kStagedWords * kPanelRows);
     used = arena.used();
   }
 };
-
-// n elements of 2 or 4 bytes, in vectors: a call of memcpy, or a string instruction, takes longer.
-void copy_elements(const char* from, int64_t size, int64_t n, float* to) {
-  const int64_t whole = n * size / (4 * kLanes) * kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    store(to + i, load_as<vf>(from + 4 * i));
-  }
-  auto* rest = reinterpret_cast<char*>(to + whole);
-  for (int64_t i = 4 * whole; i < n * size; i += size, rest += size) {
-    std::memcpy(rest, from + i, static_cast<size_t>(size));
-  }
-}
-
-// Elements start..start+n of a row as words, and zeros that fill a vector; `decoded` has room for n
-// floats.
-void load_words(DType type, int64_t element_stride, const char* row, int64_t start, int64_t n,
-                int64_t pair, float* decoded, float* words) {
-  const int64_t filled = n / pair;
-  for (int64_t i = filled; i < filled / kLanes * kLanes + kLanes; ++i) words[i] = 0.0f;
-  const DType in_words = pair == 1 ? DType::kF32 : DType::kBF16;
-  const int64_t size = element_size(in_words);
-  if (type == in_words && element_stride == size) {
-    copy_elements(row + start * size, size, n, words);
-  } else if (pair == 1) {
-    load_row(type, element_stride, row, start, n, words);
-  } else {
-    load_row(type, element_stride, row, start, n, decoded);
-    table().type(DType::kBF16).from_float(decoded, words, n);
-  }
-}
 
 int64_t n_vectors(int64_t elements, int64_t pair) {
   return (elements + pair * kLanes - 1) / (pair * kLanes);
@@ -199,24 +158,32 @@ struct Slab {
   int64_t stride;
 };
 
+// Whether columns left..right, each the whole of a slab, can be read where they are.
+bool are_in_place(const Columns& columns, int64_t left, int64_t right, int64_t k, int64_t pair) {
+  const int64_t size = 4 / pair;
+  const bool are_words =
+      columns.type == (pair == 1 ? DType::kF32 : DType::kBF16) && columns.element_stride == size;
+  const int64_t stride = right - left > 1 ? columns.x[left + 1] - columns.x[left] : 0;
+  bool in_place =
+      are_words && k <= kSlabWords * pair && k % (pair * kLanes) == 0 && stride == k * size;
+  for (int64_t c = left; c < right && in_place; ++c) {
+    in_place = columns.x[c] == columns.x[left] + (c - left) * stride;
+  }
+  return in_place;
+}
+
 // Columns left..right of a slab, packed if they cannot be read as they are: when they are deeper,
 // they lie so that they would share cache sets.
 Slab find_slab(const Columns& columns, int64_t left, int64_t right, int64_t start, int64_t k,
                int64_t pair, const ManyScratch& s) {
   const int64_t n = min64(kSlabWords * pair, k - start);
-  const int64_t size = 4 / pair;
-  const bool are_words =
-      columns.type == (pair == 1 ? DType::kF32 : DType::kBF16) && columns.element_stride == size;
-  const int64_t stride = right - left > 1 ? columns.x[left + 1] - columns.x[left] : 0;
-  bool in_place = are_words && n == k && n % (pair * kLanes) == 0 && stride == k * size;
-  for (int64_t c = left; c < right && in_place; ++c) {
-    in_place = columns.x[c] == columns.x[left] + (c - left) * stride;
-  }
   if (columns.packed != nullptr) {
     const char* slab = columns.packed + start / (kSlabWords * pair) * columns.packed_step;
     return {start, n, reinterpret_cast<const float*>(slab) + left * kColumnStride, kColumnStride};
   }
-  if (in_place) return {start, n, reinterpret_cast<const float*>(columns.x[left]), stride / 4};
+  if (are_in_place(columns, left, right, k, pair)) {
+    return {start, n, reinterpret_cast<const float*>(columns.x[left]), k / pair};
+  }
   const int64_t padded = min64(kSlabWords, n_vectors(k, pair) * kLanes) + kPadding;
   for (int64_t c = left; c < right; ++c) {
     load_words(columns.type, columns.element_stride, columns.x[c], start, n, pair, s.decoded,
@@ -264,13 +231,18 @@ void multiply_slab(const Weights& w, int64_t row, int64_t rows, const Slab& slab
   }
 }
 
-// Even shares of `n` columns, in whole runs.
+// The columns of each of the fewest shares of `n` that have at most `most`, as even as can be.
+int64_t even_share(int64_t n, int64_t most) {
+  const int64_t shares = (n + most - 1) / most;
+  return (n + shares - 1) / shares;
+}
+
+// Likewise in whole runs.
 int64_t columns_at_once(int64_t n, int64_t k, int64_t pair) {
   const int64_t stride = min64(kSlabWords, n_vectors(k, pair) * kLanes) + kPadding;
   const int64_t room = kWordsWide / kSlabWords * kColumnStride / stride;
   const int64_t most = min64(kMostColumns, room) / kRunColumns * kRunColumns;
-  const int64_t blocks = (n + most - 1) / most;
-  return ((n + blocks - 1) / blocks + kRunColumns - 1) / kRunColumns * kRunColumns;
+  return (even_share(n, most) + kRunColumns - 1) / kRunColumns * kRunColumns;
 }
 
 void multiply_many(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
@@ -297,42 +269,76 @@ void multiply_many(const Weights& w, int64_t begin, int64_t end, const Columns& 
 
 // ---- panels
 
+// How panels of a type are multiplied: `pair` elements of columns are a word, and `words` of depth
+// are taken at a time, as floats where there is a `stage`.
+struct PanelWay {
+  PanelKernels kernels;
+  int64_t elements = 1;  // of a panel's word
+  int64_t pair = 1;
+  int64_t words = kPanelDepth;
+  void (*stage)(const float* panel, int64_t words, float* to) = nullptr;
+};
+
+template <DType kType>
+PanelWay staged_way() {
+  return {panel_kernels<FloatWords, HalfWords<kType>>(), 2, 1, kStagedWords, stage_panel<kType>};
+}
+
+PanelWay panel_way(DType weights, const Columns& columns) {
+  if (weights == DType::kF32) return {panel_kernels<FloatWords>()};
+  const Bf16Kernels* pairs = pair_kernels(weights, columns);
+  if (pairs != nullptr) return {pairs->panels, 2, 2};
+  return weights == DType::kF16 ? staged_way<DType::kF16>() : staged_way<DType::kBF16>();
+}
+
+const float* panel_of(const Weights& w, int64_t row) {
+  return reinterpret_cast<const float*>(w.data + row * w.row_stride);
+}
+
+void multiply_panels_once(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                          const PanelWay& way, char* scratch) {
+  const FewScratch s(scratch, columns, w.k);
+  const auto* x = reinterpret_cast<const float*>(columns.x[0]);
+  const int64_t depth = w.k / way.elements;
+  if (way.pair == 1 && !is_plain(columns)) {
+    load_row(columns.type, columns.element_stride, columns.x[0], 0, w.k, s.columns);
+    x = s.columns;
+  }
+  int64_t r = begin;
+  for (; r + 2 * kPanelRows <= end; r += 2 * kPanelRows) {
+    way.kernels.column[1](panel_of(w, r), x, depth, columns.finish, columns.out[0], r);
+  }
+  if (r < end) way.kernels.column[0](panel_of(w, r), x, depth, columns.finish, columns.out[0], r);
+}
+
 void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                      char* scratch) {
-  const auto panel = [&](int64_t row) {
-    return reinterpret_cast<const float*>(w.data + row * w.row_stride);
-  };
-  if (columns.n == 1) {
-    const FewScratch s(scratch, columns, w.k);
-    const auto* x = reinterpret_cast<const float*>(columns.x[0]);
-    if (!is_plain(columns)) {
-      load_row(columns.type, columns.element_stride, columns.x[0], 0, w.k, s.columns);
-      x = s.columns;
-    }
-    int64_t r = begin;
-    for (; r + 2 * kPanelRows <= end; r += 2 * kPanelRows) {
-      multiply_column<2>(panel(r), x, w.k, columns.finish, columns.out[0], r);
-    }
-    if (r < end) multiply_column<1>(panel(r), x, w.k, columns.finish, columns.out[0], r);
-    return;
-  }
+  const PanelWay way = panel_way(w.type, columns);
+  if (columns.n == 1) return multiply_panels_once(w, begin, end, columns, way, scratch);
   const ManyScratch s(scratch);
-  const int64_t wide = columns_at_once(columns.n, w.k, 1);
+  // more of them than there is room for to pack them: what is staged is for as many as can be
+  const bool there =
+      columns.packed != nullptr || are_in_place(columns, 0, columns.n, w.k, way.pair);
+  const int64_t wide =
+      there ? even_share(columns.n, kStagedColumns) : columns_at_once(columns.n, w.k, way.pair);
   for (int64_t left = 0; left < columns.n; left += wide) {
     const int64_t right = min64(columns.n, left + wide);
-    for (int64_t k = 0; k < w.k; k += kSlabWords) {
-      const Slab slab = find_slab(columns, left, right, k, w.k, 1, s);
-      for (int64_t i = 0; i < slab.n; i += kPanelDepth) {
-        const int64_t depth = min64(kPanelDepth, slab.n - i);
-        const Finish finish = k + i + depth == w.k ? columns.finish : Finish{};
+    for (int64_t k = 0; k < w.k; k += kSlabWords * way.pair) {
+      const Slab slab = find_slab(columns, left, right, k, w.k, way.pair, s);
+      for (int64_t i = 0; i < slab.n; i += way.words * way.elements) {
+        const int64_t words = min64(way.words, (slab.n - i) / way.elements);
+        const bool last = k + i + words * way.elements == w.k;
+        const Finish finish = last ? columns.finish : Finish{};
         for (int64_t r = begin; r < end; r += kPanelRows) {
-          const PanelPart part = {panel(r) + (k + i) * kPanelRows,
-                                  slab.columns + i,
-                                  slab.stride,
-                                  depth,
-                                  k + i == 0,
-                                  finish};
-          multiply_panel(part, right - left, columns.out + left, r);
+          const float* panel = panel_of(w, r) + (k + i) / way.elements * kPanelRows;
+          if (way.stage != nullptr) {
+            way.stage(panel, words, s.staged);
+            panel = s.staged;
+          }
+          const int64_t depth = words * way.elements / way.pair;
+          const PanelPart part = {
+              panel, slab.columns + i / way.pair, slab.stride, depth, k + i == 0, finish};
+          way.kernels.columns(part, right - left, columns.out + left, r);
         }
       }
     }
@@ -374,6 +380,12 @@ void pack_floats(const Weights& w, const Columns& columns, int64_t step, char* p
                  min64(kSlabWords * pair, w.k - k), pair, decoded, reinterpret_cast<float*>(at));
     }
   }
+}
+
+bool takes_float_panels(DType weights, DType columns) {
+  const bool pairs =
+      weights == DType::kBF16 && columns == DType::kBF16 && bf16_kernels() != nullptr;
+  return is_float(weights) && (pairs || columns == DType::kF32 || columns == DType::kF16);
 }
 
 size_t multiply_floats_scratch(const Columns& columns, int64_t k, Layout layout) {

@@ -10,6 +10,9 @@ namespace weft::WEFT_TARGET {
 void multiply_floats(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                      char* scratch);
 
+// Whether weights of this type in panels are multiplied with such columns.
+bool takes_float_panels(DType weights, DType columns);
+
 // Scratch that multiply_floats needs for up to `columns.n` columns.
 size_t multiply_floats_scratch(const Columns& columns, int64_t k, Layout layout);
 

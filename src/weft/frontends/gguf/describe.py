@@ -10,8 +10,20 @@ from weft.frontends.gguf.format import ValueType
 from weft.frontends.gguf.reader import GGUFFile
 from weft.records import dataclass
 
-__all__ = ["Description", "MetadataRow", "TensorRow", "TypeTotal", "describe", "printable"]
+__all__ = [
+    "CONTROL_VECTOR",
+    "Description",
+    "MetadataRow",
+    "TensorRow",
+    "TypeTotal",
+    "describe",
+    "in_words",
+    "printable",
+]
 
+CONTROL_VECTOR = "controlvector"
+"""The architecture of files with control vectors."""
+_ALPHA = "adapter.lora.alpha"
 _PEEK = 6  # items of an array that are shown
 
 
@@ -57,6 +69,8 @@ class Description:
     paths: tuple[str, ...]
     version: int
     kind: str
+    about: str
+    """What an adapter or a control vector is, in words; empty for other files."""
     architecture: str | None
     nbytes: int
     """Bytes of all files."""
@@ -84,6 +98,7 @@ def describe(file: GGUFFile, *, width: int = 80) -> Description:
         paths=tuple(str(p) for p in file.paths),
         version=file.version,
         kind=_string(file, "general.type") or ("model" if tensors else "vocab"),
+        about=in_words(file),
         architecture=_string(file, "general.architecture"),
         nbytes=file.nbytes,
         tensor_nbytes=nbytes,
@@ -95,6 +110,35 @@ def describe(file: GGUFFile, *, width: int = 80) -> Description:
         ),
         tensors=tensors,
         totals=_totals(file),
+    )
+
+
+def in_words(file: GGUFFile) -> str:
+    """What an adapter or a control vector is, such as `a LoRA adapter of llama, rank 8, alpha 16,
+    14 matrices`; empty for other files."""
+    arch = _string(file, "general.architecture")
+    if arch == CONTROL_VECTOR:
+        made_for = _string(file, f"{CONTROL_VECTOR}.model_hint")
+        numbers = (name.rpartition(".")[2] for name in file.tensors)
+        layers = sorted(int(n) for n in numbers if n.isascii() and n.isdigit() and len(n) < 10)
+        sizes = {t.ne[0] for t in file.tensors.values()}
+        return (
+            f"a control vector{f' of {made_for}' if made_for else ''}"
+            f"{f', layers {layers[0]} to {layers[-1]}' if layers else ''}"
+            f"{f', rows of {max(sizes)}' if sizes else ''}"
+        )
+    if _string(file, "general.type") != "adapter":
+        return ""
+    how = _string(file, "adapter.type") or "some"
+    ends = (".lora_b", ".lora_B.weight", ".lora_embedding_B")
+    ranks = sorted({t.ne[0] for name, t in file.tensors.items() if name.endswith(ends)})
+    n = sum(name.endswith(ends) for name in file.tensors)
+    alpha = file.metadata.peek(_ALPHA, 0, 8) if _ALPHA in file.metadata else None
+    ranked = f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else "".join(map(str, ranks))
+    return (
+        f"a {'LoRA' if how == 'lora' else how} adapter{f' of {arch}' if arch else ''}"
+        f"{f', rank {ranked}' if ranked else ''}"
+        f"{'' if alpha is None else f', alpha {_scalar(alpha)}'}, {n} matrices"
     )
 
 

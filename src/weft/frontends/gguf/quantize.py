@@ -22,7 +22,7 @@ from weft.frontends.gguf.tensors import TensorInfo
 from weft.frontends.gguf.writer import encode_value, write_gguf
 from weft.records import dataclass
 
-__all__ = ["QuantizedTensor", "loaded_as", "quantize_file"]
+__all__ = ["QuantizedTensor", "converted", "floats_of", "loaded_as", "quantize_file"]
 
 _CHUNK = 1 << 22  # elements encoded at a time: 16 MiB of float32
 
@@ -70,7 +70,7 @@ def quantize_file(
             after = types[t.name]
 
             def make(t: TensorInfo = t, after: DType = after) -> NDArray[np.uint8]:
-                data = t.data if after is t.dtype else _convert(t, after)
+                data = t.data if after is t.dtype else converted(t, after)
                 done = QuantizedTensor(t.name, t.dtype, after, t.n_elements, t.nbytes, data.nbytes)
                 report.append(done)
                 if progress is not None:
@@ -105,7 +105,7 @@ def loaded_as(
         after = types[t.name]
         if after is t.dtype:
             return t
-        data = _convert(t, after)
+        data = converted(t, after)
         with lock:
             done += data.nbytes
             if progress is not None:
@@ -117,14 +117,15 @@ def loaded_as(
     return file.presented(made_metadata(file.path, raw), tensors)
 
 
-def _convert(t: TensorInfo, after: DType) -> NDArray[np.uint8]:
+def converted(t: TensorInfo, after: DType) -> NDArray[np.uint8]:
+    """The tensor's values in the type `after`, as they are stored, uint8 `[nbytes]`."""
     if after.name == "i2_s":
-        return quants.encode_i2_s(np.concatenate(list(_floats(t))).reshape(-1))
-    parts = [quants.encode(x, after).reshape(-1).view(np.uint8) for x in _floats(t)]
+        return quants.encode_i2_s(np.concatenate(list(floats_of(t))).reshape(-1))
+    parts = [quants.encode(x, after).reshape(-1).view(np.uint8) for x in floats_of(t)]
     return np.concatenate(parts)
 
 
-def _floats(t: TensorInfo) -> Iterator[NDArray[np.float32]]:
+def floats_of(t: TensorInfo) -> Iterator[NDArray[np.float32]]:
     """The tensor's rows as float32 `[rows, ne0]`, some at a time."""
     n = t.ne[0]
     if t.dtype.name == "i2_s":

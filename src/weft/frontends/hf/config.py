@@ -24,6 +24,11 @@ def read_config_json(folder: Path) -> dict[str, Any]:
     """config.json of `folder`. Raises FormatError if there is none or it is not an object."""
     path = folder / "config.json"
     if not path.is_file():
+        if (folder / "adapter_config.json").is_file():
+            raise FormatError(
+                f"{folder}: an adapter of PEFT, no model; give the model, and this folder as "
+                "--lora (adapters=)"
+            )
         raise FormatError(
             f"{folder}: a folder without config.json; give a .gguf file, or a folder with "
             "config.json and model.safetensors"
@@ -64,9 +69,12 @@ class Config(Mapping[str, Any]):
         own = {**config, **_text_of(config)}
         given = {key: value for key, value in own.items() if value is not None}
         self._values: dict[str, Any] = {**(defaults or {}), **given}
+        self._nulls = own.keys() - given.keys()
         kinds = self.first("layers_block_type", "layer_types", "hybrid_override_pattern")
         if self.first(*_LAYERS) is None and isinstance(kinds, list | str):
             self._values["num_hidden_layers"] = len(kinds)
+        if self._values.get("head_dim") == 0:  # a default that stands for the usual size
+            self._values["head_dim"] = self.n_embd // max(self.n_head, 1)
         self.n_layer: int = self.count(*_LAYERS)
         self.rope: Mapping[str, Any] = self._rope()
         """`rope_parameters`, in today's form."""
@@ -88,6 +96,10 @@ class Config(Mapping[str, Any]):
 
     def get(self, key: str, default: Any = None) -> Any:
         return self._values.get(key, default)
+
+    def is_null(self, key: str) -> bool:
+        """True if config.json says null, where a default stands for what is not there."""
+        return key in self._nulls
 
     def first(self, *keys: str) -> Any:
         """The value of the first of `keys` that there is; None: there is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,17 +25,15 @@ from weft.frontends.hf.folder import (
     understood,
 )
 from weft.frontends.hf.general import general_keys
+from weft.frontends.hf.towers import read_tower_folder
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
 
-__all__ = ["OUTPUT_TYPES", "TOWER_TYPES", "ConvertedTensor", "convert_folder"]
+__all__ = ["OUTPUT_TYPES", "ConvertedTensor", "convert_folder"]
 
 OUTPUT_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "tq1_0", "tq2_0")
 """Types that matrices are converted to; `auto` keeps the 16-bit type of the folder."""
-TOWER_TYPES = ("auto", "f32", "f16", "bf16", "q8_0")
-"""Those of towers."""
 
-_PATCHES, _PROJECTION = "v.patch_embd", "mm.input_projection"  # of towers, whatever the type
 _WIDE = {"token_embd", "per_layer_token_embd", "output", "altup_router", "laurel_l", "laurel_r"}
 
 
@@ -56,21 +55,24 @@ def convert_folder(
     to: str = "auto",
     *,
     name: str | None = None,
-    tower: bool = False,
     max_bytes: int = 0,
     max_tensors: int = 0,
+    change: Callable[[list[tuple[str, Values]]], list[tuple[str, Values]]] | None = None,
+    mmproj: bool = False,
     progress: Callable[[ConvertedTensor], None] | None = None,
 ) -> list[ConvertedTensor]:
     """Reads the folder `source` and writes the GGUF file `target`.
 
     Keys, names, order, types and bytes are those of the reference's converter. `to` is one of
-    `OUTPUT_TYPES`. One tensor is in memory at a time. With `tower`, the folder's tower for images
-    (mmproj) is written in place of its text model. `name` replaces the model's name. `max_bytes`
-    and `max_tensors` cut the model into files (see `write_shards`). `progress` is called after each
-    tensor. Raises FormatError for a folder that cannot be read."""
+    `OUTPUT_TYPES`. One tensor is in memory at a time. `name` replaces the model's name. `max_bytes`
+    and `max_tensors` cut the model into files (see `write_shards`). `change` makes other tensors of
+    those that files have. With `mmproj`, the file has the towers instead of the text model.
+    `progress` is called after each tensor. Raises FormatError for a folder that cannot be read."""
     if to not in OUTPUT_TYPES:
         raise FormatError(f"unknown type {to!r}; choose one of {', '.join(OUTPUT_TYPES)}")
-    folder = read_folder(source, adjacent=True, tower=tower)
+    folder = read_tower_folder(source) if mmproj else read_folder(source, adjacent=True)
+    if change is not None:
+        folder = replace(folder, tensors=change(folder.tensors))
     kind = _guessed(folder) if to == "auto" else to
     report: list[ConvertedTensor] = []
     rows: list[TensorSource] = []
@@ -89,19 +91,20 @@ def convert_folder(
 
         rows.append((tensor, dtype, values.shape[::-1] or (1,), make))
     write_shards(
-        target, _metadata(folder, kind, name), rows,
+        target, _metadata(folder, kind, name, "mmproj" if mmproj else "model"), rows,
         max_bytes=max_bytes, max_tensors=max_tensors, all_sizes=True,
     )  # fmt: skip
     return report
 
 
-def _metadata(folder: Folder, kind: str, name: str | None) -> dict[str, object]:
+def _metadata(folder: Folder, kind: str, name: str | None, what: str) -> dict[str, object]:
     packed = {values.kind for _, values in folder.tensors if values.packed is not None}
     if packed and kind in ("f32", "f16", "bf16"):
         kind = packed.pop()
     with understood(folder.path):
         keys = folder.first_keys()
-        keys |= dict(general_keys(Path(folder.path).resolve(), name, folder.tensors, folder.kind))
+        keys |= dict(general_keys(Path(folder.path).resolve(), name, folder.tensors))
+        keys["general.type"] = what
         keys |= dict(folder.keys(FILE_TYPES[kind]))
         keys["general.quantization_version"] = 2
         keys |= dict(folder.family.vocab(folder.config))
@@ -120,9 +123,9 @@ def _type_of(family: Family, name: str, values: Values, kind: str) -> DType:
     if values.packed is not None:
         return find_dtype(values.kind)
     stem = name.removesuffix(".weight")
-    if is_f32(family, name, len(values.shape)) or (stem == _PATCHES and kind != "f16"):
+    if is_f32(family, name, len(values.shape)):
         return find_dtype("f32")
-    if stem == _PROJECTION:
+    if family.is_kernel(name):
         return find_dtype("f16")
     dtype = find_dtype("f16" if kind.startswith("tq") and stem in _WIDE else kind)
     return dtype if values.shape[-1] % dtype.block == 0 else find_dtype("f16")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
@@ -20,7 +21,7 @@ from weft.frontends.hf.vocab import Vocabulary, bpe
 from weft.records import dataclass
 
 __all__ = ["Change", "Family", "Named", "as_is", "experts_together", "family_tensors", "in_order",
-           "is_f32", "text_tensors"]  # fmt: skip
+           "is_f32", "never", "text_tensors"]  # fmt: skip
 
 Named = Iterable[tuple[str, Values]]
 Change = Callable[[Config, str, Values], Named]
@@ -102,6 +103,11 @@ def no_tensors(c: Config) -> Named:
     return ()
 
 
+def never(il: int) -> bool:
+    """No layer has a window."""
+    return False
+
+
 def no_variant(config: Mapping[str, Any]) -> str:
     """A family that all folders of its classes are of."""
     return ""
@@ -134,12 +140,30 @@ class Family:
     adjacent: bool = False
     """True if converters put the rows of queries and keys in the order in which adjacent pairs
     rotate. Loaded straight, they stay as they are, and halves rotate."""
+    activation: str = "silu"
+    """The activation of feed-forward layers; empty: config.json may have any, and `keys` says which
+    or refuses it."""
+    windows: Callable[[int], bool] | None = None
+    """Which layers have the sliding window if the file does not say so, by number, in classes that
+    have one beside what `keys` has; None: other classes."""
+    norm_topk: bool | None = None
+    """Whether the weights of chosen experts have the sum 1 if the file does not say so, in classes
+    with `norm_topk_prob`; None: other classes, and those whose `keys` have it."""
     f32_routers: bool = True
     """False if routers have the type of other matrices."""
     variant: Callable[[Mapping[str, Any]], str] = no_variant
     """The family in the same table that a folder is of by its config.json; empty: this one."""
     experts: tuple[str, ...] = ("down_proj", "gate_proj", "up_proj")
     """The matrices of an expert, in the order in which converters write them."""
+
+    f32: tuple[str, ...] = ()
+    """Parts of names of matrices that are float32 in a file of any type."""
+    kernels: tuple[str, ...] = ()
+    """Parts of names of kernels of convolutions, which are float16 in a file of any type."""
+
+    def is_kernel(self, name: str) -> bool:
+        """True for the kernel of a convolution, by its name in a file."""
+        return name.endswith(".weight") and any(part in name for part in self.kernels)
 
     def gguf_name(self, c: Config, name: str) -> str:
         """What a GGUF file calls the tensor `name` of the folder. Raises FormatError if the
@@ -175,23 +199,22 @@ def is_f32(family: Family, name: str, n_dims: int) -> bool:
         n_dims <= 1
         or name.endswith("_norm.weight")
         or not name.endswith(".weight")
+        or any(part in name for part in family.f32)
         or (stem.removesuffix(".weight") in _F32 and family.f32_routers)
     )
 
 
 def family_tensors(
-    family: Family, c: Config, stored: Mapping[str, Values], *, adjacent: bool
+    family: Family, c: Config, stored: Mapping[str, Values], n_rotated: int | None = None
 ) -> Iterator[tuple[str, Values]]:
-    """GGUF names and values of all tensors, in the order in which converters write them.
+    """GGUF names and values of the folder's tensors, in the order in which converters write them.
 
-    With `adjacent`, queries and keys are put in the order in which adjacent pairs rotate, if the
-    family's files have them so."""
-    for name, values in family.extra(c):
-        yield family.gguf_name(c, name), values
+    With `n_rotated`, the elements of a head that rotate, queries and keys are put in the order in
+    which adjacent pairs rotate, if the family's files have them so."""
     for name, values in family.join(c, experts_together(family, c, text_tensors(stored))):
         for new, changed in family.change(c, name, values):
-            if adjacent and family.adjacent:
-                changed = in_order(c, new, changed)
+            if n_rotated is not None and family.adjacent:
+                changed = in_order(c, new, changed, n_rotated)
             yield family.gguf_name(c, new), changed
 
 
@@ -199,7 +222,7 @@ def text_tensors(stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
     """The tensors of the text model, without those of towers."""
     for full, values in stored.items():
         name = full.replace("e_score_correction_bias", "e_score_correction.bias")
-        name = name.replace("language_model.", "")
+        name = name.replace("language_model.", "").replace("text_model.", "")
         tower = name.startswith(_TOWER_STARTS) or any(part in name for part in _TOWER_PARTS)
         if not tower and not name.endswith(_IGNORED):
             yield name, values
@@ -231,16 +254,23 @@ def experts_together(family: Family, c: Config, tensors: Named) -> Iterator[tupl
         )
 
 
-def in_order(c: Config, name: str, values: Values) -> Values:
+def in_order(c: Config, name: str, values: Values, n_rotated: int) -> Values:
     """Rows of queries and keys in the order in which adjacent pairs rotate; others as they are."""
     stem = name.rpartition(".")[0]
     if not stem.endswith(("q_proj", "k_proj")):
         return values
-    n = c.n_head if stem.endswith("q_proj") else c.n_head_kv
-    d = values.shape[0] // n
-    half = int(d * c.main_rope.get("partial_rotary_factor", 1.0)) // 2
+    rows = adjacent_rows(c, values.shape[0], n_rotated)
+    return values.through(lambda x: x[rows])
+
+
+def adjacent_rows(c: Config, n_rows: int, n_rotated: int) -> NDArray[np.intp]:
+    """For each row of queries or keys, in the order in which adjacent pairs rotate, its number in
+    the order in which halves do; `n_rotated` elements of a head rotate."""
+    d = c.head_dim
+    n = n_rows // d
+    half = min(n_rotated, d) // 2
     order = np.concatenate(
         [np.arange(2 * half).reshape(2, half).T.reshape(-1), np.arange(2 * half, d)]
     )
-    rows = (np.arange(n)[:, None] * d + order).reshape(-1)
-    return values.through(lambda x: x[rows])
+    rows: NDArray[np.intp] = (np.arange(n)[:, None] * d + order).reshape(-1)
+    return rows

@@ -23,6 +23,7 @@ from weft.frontends.gguf.reader import GGUFFile, present_as_gguf
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.frontends.gguf.writer import encode_value
 from weft.frontends.hf.checkpoints import readable
+from weft.frontends.hf.completed import family_metadata, rope_tensors, rotated_elements
 from weft.frontends.hf.config import Config, read_config_json
 from weft.frontends.hf.families import find_family
 from weft.frontends.hf.family import Family, family_tensors, is_f32
@@ -31,8 +32,8 @@ from weft.frontends.hf.safetensors import Stored, open_shards
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
 
-__all__ = ["FILE_TYPES", "Folder", "is_some", "open_folder", "read_family", "read_folder",
-           "stored_bytes", "understood"]  # fmt: skip
+__all__ = ["FILE_TYPES", "Folder", "is_some", "open_folder", "present_folder", "read_family",
+           "read_folder", "stored_bytes", "understood"]  # fmt: skip
 
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32, "tq1_0": 36, "tq2_0": 37, "mxfp4": 38}
 """`general.file_type` of what a converter writes."""
@@ -49,11 +50,8 @@ class Folder:
     """Tensors as they are in the files."""
     tensors: list[tuple[str, Values]]
     """GGUF names and values, in the order in which converters write them."""
-
-    @property
-    def kind(self) -> str:
-        """`general.type`."""
-        return "mmproj" if self.family.arch == "clip" else "model"
+    own_keys: dict[str, object]
+    """Metadata of the architecture, without its name in front."""
 
     def first_keys(self) -> dict[str, object]:
         """Metadata in front of the model's name."""
@@ -62,8 +60,7 @@ class Folder:
 
     def keys(self, file_type: int) -> Iterator[tuple[str, object]]:
         """Metadata of the architecture, and `general.file_type`."""
-        yield from self._whole(self.family.common(self.config), file_type)
-        yield from self._whole(self.family.keys(self.config), file_type)
+        yield from self._whole(self.own_keys.items(), file_type)
 
     def _whole(self, pairs: Pairs, file_type: int) -> Iterator[tuple[str, object]]:
         for key, value in pairs:
@@ -96,41 +93,39 @@ def read_family(folder: Path) -> tuple[Family, Config]:
     return family, Config(folder, config, family.defaults)
 
 
-def read_folder(path: str | os.PathLike[str], *, adjacent: bool, tower: bool = False) -> Folder:
+def read_folder(path: str | os.PathLike[str], *, adjacent: bool) -> Folder:
     """Reads config.json and the headers of the safetensors files; no tensor is read.
 
-    With `adjacent`, rows of queries and keys are in the order of GGUF files. With `tower`, the
-    folder's tower for images is read in place of its text model. Raises FormatError for a folder
-    that is incomplete, damaged or of an unknown class."""
+    With `adjacent`, rows of queries and keys are in the order of GGUF files. Raises FormatError for
+    a folder that is incomplete, damaged or of an unknown class."""
     folder = Path(path)
     with understood(folder):
-        if tower:
-            from weft.frontends.hf.families.towers import read_tower_family, tower_tensors
-
-            family, c = read_tower_family(folder)
-            stored = open_shards(folder)
-            tensors = list(tower_tensors(family, c, readable(c, stored)))
-        else:
-            family, c = read_family(folder)
-            stored = open_shards(folder)
-            tensors = list(family_tensors(family, c, readable(c, stored), adjacent=adjacent))
+        family, c = read_family(folder)
+        stored = open_shards(folder)
+        values = readable(c, stored)
+        keys = family_metadata(family, c)
+        tensors = [(family.gguf_name(c, name), v) for name, v in rope_tensors(family, c, keys)]
+        n_rotated = rotated_elements(c, keys) if adjacent and family.adjacent else None
+        tensors += family_tensors(family, c, values, n_rotated)
     tensors.sort(key=lambda t: t[1].packed is None)  # blocks go first, as converters write them
-    return Folder(folder, family, c, stored, tensors)
+    return Folder(folder, family, c, stored, tensors, keys)
 
 
-def open_folder(
-    path: str | os.PathLike[str], *, adjacent: bool = False, tower: bool = False
-) -> GGUFFile:
-    """Opens a folder with config.json and safetensors, or its `tower`; see `read_folder`.
+def open_folder(path: str | os.PathLike[str], *, adjacent: bool = False) -> GGUFFile:
+    """Opens a folder with config.json and safetensors; see `read_folder`.
 
     Without `adjacent` queries and keys are mapped as they are, and the metadata says so."""
-    folder = read_folder(path, adjacent=adjacent, tower=tower)
+    return present_folder(read_folder(path, adjacent=adjacent), "model", adjacent=adjacent)
+
+
+def present_folder(folder: Folder, kind: str, *, adjacent: bool = True) -> GGUFFile:
+    """The GGUF file that a converter would make of a folder; `kind` is "model" or "mmproj"."""
     files = list({id(t.file): t.file for t in folder.stored.values()}.values())
     kinds = [v.kind for _, v in folder.tensors for _ in range(len(v.shape) > 1)]
     usual = max(set(kinds), key=kinds.count, default="f32")
-    with understood(path):
+    with understood(folder.path):
         keys = folder.first_keys()
-        keys |= {"general.type": folder.kind, "general.name": folder.path.resolve().name}
+        keys |= {"general.type": kind, "general.name": folder.path.resolve().name}
         keys |= dict(folder.keys(FILE_TYPES.get(usual, 0)))
         keys |= dict(folder.family.vocab(folder.config))
         if folder.family.adjacent and not adjacent:
@@ -141,7 +136,9 @@ def open_folder(
 
 
 def _info(folder: Folder, name: str, values: Values) -> TensorInfo:
-    dtype = find_dtype("f32" if is_f32(folder.family, name, len(values.shape)) else values.kind)
+    wide = is_f32(folder.family, name, len(values.shape))
+    wide = wide or (folder.family.is_kernel(name) and values.kind != "f16")
+    dtype = find_dtype("f32" if wide else values.kind)
     ne = values.shape[::-1] or (1,)
     if len(ne) > 4 or 0 in ne:
         raise FormatError(f"{folder.path}: tensor {name} has the sizes {list(ne)}")

@@ -18,10 +18,10 @@ __all__ = ["general_keys"]
 
 
 def general_keys(
-    folder: Path, name: str | None, tensors: Iterable[tuple[str, Values]], kind: str
+    folder: Path, name: str | None, tensors: Iterable[tuple[str, Values]], *, kind: str = "model"
 ) -> Iterator[tuple[str, RawValue]]:
-    """Keys and values in the order of the reference's converter. `name` replaces the model's own.
-    `kind` is `general.type`.
+    """Keys and values in the order of the reference's converter. `name` replaces the model's own;
+    `kind` is `model` or `adapter`.
 
     Raises FormatError if the extra `weft[hf]` is not installed."""
     try:
@@ -42,6 +42,8 @@ def general_keys(
     if about.size_label is None and counts[0] > 0:
         about.size_label = gguf.size_label(*counts)
     yield "general.type", encode_value("general.type", kind)
+    if kind == "adapter":
+        yield "adapter.type", encode_value("adapter.type", "lora")
     about.set_gguf_meta_model(writer)
     for key, value in writer.kv_data[0].items():
         if key != "general.architecture":

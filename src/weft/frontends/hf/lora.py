@@ -25,8 +25,17 @@ from weft.frontends.hf.safetensors import read_safetensors
 from weft.frontends.hf.values import Values, stored_values
 from weft.records import dataclass
 
-__all__ = ["PeftPair", "PeftSettings", "is_peft", "peft_pairs", "read_settings"]
+__all__ = [
+    "PeftPair",
+    "PeftSettings",
+    "adapter_tensors",
+    "is_peft",
+    "peft_pairs",
+    "read_settings",
+]
 
+_MOST = 3e38
+_REPEATS, _REPEATED_GROUP = re.compile(r"[*+{]"), re.compile(r"\)[*+?{]")
 _CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
 Floats = NDArray[np.float32]
 _PART = re.compile(r"\.lora_(embedding_)?([AB])(?:\.default)?(?:\.weight)?$")
@@ -58,8 +67,23 @@ class PeftSettings:
         """`lora_alpha`, by whose quotient with the rank adapters are scaled."""
         return self._number(self.values.get("lora_alpha"))
 
+    def _matches(self, pattern: str, module: str) -> bool:
+        """True if a pattern of PEFT, a regular expression, stands for the module of that name.
+
+        Raises FormatError for what is none, and for one that could take for ever."""
+        try:
+            if len(_REPEATS.findall(pattern)) > 3 or _REPEATED_GROUP.search(pattern):
+                raise re.error("it repeats too much")
+            return re.fullmatch(rf"(.*\.)?({pattern})", module) is not None
+        except (re.error, OverflowError, RecursionError):
+            raise FormatError(
+                f"{self.path}: alpha_pattern has {pattern!r:.60}, which weft cannot match; write "
+                "names of modules, such as q_proj"
+            ) from None
+
     def _number(self, value: object) -> float:
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        # larger ones are infinite in f32
+        if not isinstance(value, int | float) or not abs(value) < _MOST:
             raise FormatError(f"{self.path}: lora_alpha is {value!r}; it must be a number")
         return float(value)
 
@@ -68,10 +92,27 @@ class PeftSettings:
         """The name or the path of the model that it was trained on; may be empty."""
         return str(self.values.get("base_model_name_or_path") or "")
 
+    @property
+    def invocation_tokens(self) -> list[int]:
+        """The tokens behind which the adapter begins to act (aLoRA); empty: it acts always.
+
+        Raises FormatError for a text in their place."""
+        ids = self.values.get("alora_invocation_tokens") or []
+        if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < 1 << 31 for i in ids):
+            raise FormatError(f"{self.path}: alora_invocation_tokens are no list of token ids")
+        if self.values.get("invocation_string") and not ids:
+            raise FormatError(
+                f"{self.path}: invocation_string is a text; write its token ids as "
+                "alora_invocation_tokens"
+            )
+        return ids
+
     def scale(self, module: str, rank: int) -> float:
         """The factor of B A for the module of that name."""
         own = self.values.get("alpha_pattern") or {}
-        alphas = [v for pattern, v in own.items() if re.fullmatch(rf"(.*\.)?({pattern})", module)]
+        if not isinstance(own, dict):
+            raise FormatError(f"{self.path}: alpha_pattern must be an object of numbers by module")
+        alphas = [v for pattern, v in own.items() if self._matches(pattern, module)]
         alpha = self._number(alphas[0]) if alphas else self.alpha
         return alpha / (math.sqrt(rank) if self.values.get("use_rslora") else rank)
 
@@ -97,14 +138,28 @@ def read_settings(folder: str | os.PathLike[str]) -> PeftSettings:
     return PeftSettings(path, values)
 
 
+def adapter_tensors(settings: PeftSettings) -> Path:
+    """The file with the adapter's tensors. Raises MissingFileError if there is none that can be
+    read."""
+    path = settings.path.parent / _TENSORS
+    if not path.is_file():
+        others = " (adapter_model.bin is a pickle, which may run any program when it is read)"
+        hint = others if path.with_name("adapter_model.bin").is_file() else ""
+        raise MissingFileError(
+            f"{path.parent}: no {_TENSORS}{hint}; save the adapter with safe_serialization=True"
+        )
+    return path
+
+
 def peft_pairs(
-    settings: PeftSettings, family: Family, c: Config, *, adjacent: bool
+    settings: PeftSettings, family: Family, c: Config, *, n_rotated: int | None
 ) -> Iterator[PeftPair]:
     """The matrices of an adapter by GGUF names, in the order of its file.
 
-    With `adjacent`, the rows of queries and keys are in the order of GGUF files. Raises FormatError
-    for tensors that are not LoRA's, and matrices that the architecture changes in another way."""
-    path = settings.path.parent / _TENSORS
+    With `n_rotated`, the elements of a head that rotate, the rows of queries and keys are in the
+    order of GGUF files. Raises FormatError for tensors that are not LoRA's, and matrices that the
+    architecture changes in another way."""
+    path = adapter_tensors(settings)
     halves = _stored_pairs(path)
     for name, half in halves.items():
         if not any(text_tensors({name: half.a})):
@@ -122,12 +177,12 @@ def peft_pairs(
         whole = halves.get(name)
         if whole is not None and whole.embeds:
             rows, columns = _turned(a), _turned(b)
-            for new, part, own in _parts(path, family, c, name, rows, columns, adjacent):
+            for new, part, own in _parts(path, family, c, name, rows, columns, n_rotated):
                 if new != "token_embd.weight":
                     raise FormatError(f"{path}: weft cannot change the embeddings {new}; {_MERGE}")
                 yield PeftPair(new, part, _turned(own), scale)
         else:
-            for new, part, own in _parts(path, family, c, name, b, a, adjacent):
+            for new, part, own in _parts(path, family, c, name, b, a, n_rotated):
                 yield PeftPair(new, own, part, scale)
 
 
@@ -136,7 +191,7 @@ def _turned(values: Values) -> Values:
 
 
 def _parts(
-    path: Path, family: Family, c: Config, name: str, b: Values, a: Values, adjacent: bool
+    path: Path, family: Family, c: Config, name: str, b: Values, a: Values, n_rotated: int | None
 ) -> list[tuple[str, Values, Values]]:
     """GGUF names, and B and A of each, of what the family makes of the matrix `name`.
 
@@ -144,7 +199,7 @@ def _parts(
 
     def changed(values: Values) -> list[tuple[str, Values]]:
         try:
-            return _changed(family, c, name, values, adjacent)
+            return _changed(family, c, name, values, n_rotated)
         except (ValueError, IndexError):  # of reshaping, where a change looks at the other side
             return []
 
@@ -203,12 +258,12 @@ def _alike(made: Values, some: Values) -> bool:
 
 
 def _changed(
-    family: Family, c: Config, name: str, values: Values, adjacent: bool
+    family: Family, c: Config, name: str, values: Values, n_rotated: int | None
 ) -> list[tuple[str, Values]]:
     """GGUF names and values of what the family makes of a tensor of the folder."""
     made = family.change(c, name, values)
-    if adjacent and family.adjacent:
-        made = [(new, in_order(c, new, part)) for new, part in made]
+    if n_rotated is not None and family.adjacent:
+        made = [(new, in_order(c, new, part, n_rotated)) for new, part in made]
     return [(family.gguf_name(c, new), part) for new, part in made]
 
 
@@ -222,12 +277,6 @@ class _Halves:
 
 def _stored_pairs(path: Path) -> dict[str, _Halves]:
     """A and B of each matrix, by its name in the model's folder."""
-    if not path.is_file():
-        others = " (adapter_model.bin is a pickle, which may run any program when it is read)"
-        hint = others if path.with_name("adapter_model.bin").is_file() else ""
-        raise MissingFileError(
-            f"{path.parent}: no {_TENSORS}{hint}; save the adapter with safe_serialization=True"
-        )
     halves: dict[str, dict[str, Values]] = {}
     embeddings = set()
     for full, stored in read_safetensors(FileMap(path)).items():

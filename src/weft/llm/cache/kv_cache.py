@@ -81,9 +81,14 @@ class KVCache(Cells):
         """The cells of layers with a sliding window, or None if they use those of this table."""
         if window_size:
             self.window = WindowCells(window_size, n_seq_max, config.window)
-        self.adapters: NDArray[np.float32] | None = None
-        """The scales of adapters by sequence, f32 [n_seq_max, n_rows]; None: there are none."""
+        self.scales: dict[str, NDArray[np.float32]] = {}
+        """The scales of adapters and control vectors by sequence, f32 [n_seq_max, n_rows], by the
+        graph's input for them."""
         self._config = config
+
+    def scale_key(self, seq: int) -> bytes:
+        """The scales of a sequence, to tell it from those with which it may not share cells."""
+        return b"".join(rows[seq].tobytes() for rows in self.scales.values())
 
     def is_small(self, il: int) -> bool:
         """True if layer `il` has its rows in the cells of `window`."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from weft.llm.cache.recurrent import state_bytes
 from weft.llm.cache.window import WindowCells
 from weft.llm.config import ModelConfig
 
-__all__ = ["load_state", "save_state"]
+__all__ = ["load_state", "row_tensors", "save_state", "take_cells"]
 
 MAGIC = b"weft-kv\0"
 VERSION = 2
@@ -47,10 +48,13 @@ _MAX_SERIAL = 1 << 62
 
 
 def save_state(
-    config: ModelConfig, cache: KVCache, seq: int | None = None, adapters: str = ""
+    config: ModelConfig,
+    cache: KVCache,
+    seq: int | None = None,
+    made_with: Mapping[str, str] | None = None,
 ) -> bytes:
     """Saves the cells of sequence `seq` (None: of all) with their keys, values and states.
-    `adapters` tells the adapters that they were computed with from others.
+    `made_with` tells the adapters and control vectors that they were computed with from others.
 
     Keys must have been rotated to their positions. Raises ContextError for an unknown sequence."""
     tables = [(cells, _saved_cells(cells, seq)) for cells in _tables(cache)]
@@ -58,7 +62,7 @@ def save_state(
     counts = {"n_cells": len(tables[0][1]), "n_window": 0, "n_seq": n_seq}
     if cache.window is not None:
         counts["n_window"] = len(tables[1][1])
-    text = json.dumps(_header(config, cache, adapters) | counts).encode()
+    text = json.dumps(_header(config, cache, made_with) | counts).encode()
     parts = [MAGIC, _LENGTH.pack(len(text)), text]
     for cells, at in tables:
         kept = cells.keep(at)
@@ -67,7 +71,7 @@ def save_state(
         parts += [kept.serial.astype("<i8").tobytes(), members.astype(np.uint8).tobytes()]
     mixed = cache.mixed if seq is None else cache.mixed[[seq]]
     parts.append(mixed.astype(np.uint8).tobytes())
-    parts += [read_rows(t, tables[small][1]).tobytes() for t, small in _tensors(cache)]
+    parts += [read_rows(t, tables[small][1]).tobytes() for t, small in row_tensors(cache)]
     if cache.states is not None:
         parts += [cache.states.read(s) for s in (range(n_seq) if seq is None else [seq])]
     body = b"".join(parts)
@@ -86,13 +90,17 @@ def _saved_cells(cells: Cells, seq: int | None) -> NDArray[np.int64]:
 
 
 def load_state(
-    config: ModelConfig, cache: KVCache, data: bytes, seq: int | None = None, adapters: str = ""
+    config: ModelConfig,
+    cache: KVCache,
+    data: bytes,
+    seq: int | None = None,
+    made_with: Mapping[str, str] | None = None,
 ) -> None:
     """Replaces the whole cache, or only sequence `seq`, by the cells that `data` holds.
 
     Raises FormatError for data that is damaged or that belongs to another model or other cache
     types, and ContextError if it does not fit. The cache is unchanged then."""
-    header, body = _checked(config, cache, data, adapters, whole=seq is None)
+    header, body = _checked(config, cache, data, made_with, whole=seq is None)
     n_seq = header["n_seq"]
     tables = _tables(cache)
     saved = [body.kept(n, n_seq) for n in _counts(cache, header)]
@@ -109,8 +117,8 @@ def load_state(
         cache.clear()
     else:
         cache.seq_rm(seq)
-    taken = [_put(cells, kept, seq) for cells, kept in zip(tables, saved, strict=True)]
-    for t, small in _tensors(cache):
+    taken = [take_cells(cells, kept, seq) for cells, kept in zip(tables, saved, strict=True)]
+    for t, small in row_tensors(cache):
         row, n = t.dtype.row_bytes(row_width(t)), len(taken[small])
         write_rows(t, taken[small], body.take(np.uint8, n * row).reshape(n, row))
     n_loaded = min(n_seq, cache.n_seq_max) if seq is None else 1
@@ -153,7 +161,7 @@ def _require_room(cells: Cells, n: int, seq: int | None) -> None:
         raise ContextError(f"the state has {n} cells, there is room for {room}; make n_ctx larger")
 
 
-def _put(cells: Cells, kept: Kept, seq: int | None) -> NDArray[np.int64]:
+def take_cells(cells: Cells, kept: Kept, seq: int | None) -> NDArray[np.int64]:
     """Takes cells for the saved ones and fills their rows of the table; returns them."""
     n = len(kept.cells)
     if n == 0:
@@ -202,7 +210,12 @@ class _Body:
 
 
 def _checked(
-    config: ModelConfig, cache: KVCache, data: bytes, adapters: str, *, whole: bool
+    config: ModelConfig,
+    cache: KVCache,
+    data: bytes,
+    made_with: Mapping[str, str] | None,
+    *,
+    whole: bool,
 ) -> tuple[dict[str, Any], _Body]:
     """Splits `data` into header and body; raises FormatError if it is damaged or does not fit this
     model and cache."""
@@ -221,7 +234,7 @@ def _checked(
             f"the saved state has version {header.get('version')}, this weft reads {VERSION}; "
             "save it again"
         )
-    for key, mine in _header(config, cache, adapters).items():
+    for key, mine in _header(config, cache, made_with).items():
         if header.get(key) != mine:
             raise FormatError(
                 f"the saved state was made for another model or cache: its {key} is "
@@ -231,7 +244,7 @@ def _checked(
     if not all(isinstance(n, int) and n >= 0 for n in counts):
         raise FormatError("the saved state does not say how many cells it has; save it again")
     n_seq, tables = header["n_seq"], _counts(cache, header)
-    rows = sum(tables[small] * t.dtype.row_bytes(row_width(t)) for t, small in _tensors(cache))
+    rows = sum(tables[small] * t.dtype.row_bytes(row_width(t)) for t, small in row_tensors(cache))
     cells = sum(tables) * (16 + n_seq) + n_seq
     if start + length + cells + rows + n_seq * state_bytes(config) + _DIGEST != len(data):
         raise FormatError("the saved state has another size than its header says; save it again")
@@ -243,7 +256,9 @@ def _checked(
     return header, _Body(data, start + length)
 
 
-def _header(config: ModelConfig, cache: KVCache, adapters: str) -> dict[str, Any]:
+def _header(
+    config: ModelConfig, cache: KVCache, made_with: Mapping[str, str] | None
+) -> dict[str, Any]:
     """The part of the header that must be the same when the state is loaded."""
     return {
         "version": VERSION,
@@ -251,7 +266,7 @@ def _header(config: ModelConfig, cache: KVCache, adapters: str) -> dict[str, Any
         "type_k": cache.type_k.name,
         "type_v": cache.type_v.name,
         "small_window": cache.window is not None,
-        **({"adapters": adapters} if adapters else {}),
+        **(made_with or {}),
     }
 
 
@@ -261,7 +276,7 @@ def _counts(cache: KVCache, header: dict[str, Any]) -> list[int]:
     return [n] if cache.window is None else [n, header["n_window"]]
 
 
-def _tensors(cache: KVCache) -> list[tuple[Tensor, int]]:
+def row_tensors(cache: KVCache) -> list[tuple[Tensor, int]]:
     """Each leaf with keys or values, with the index of its table in `_tables`."""
     return [
         (t, int(cache.is_small(il)))

@@ -37,6 +37,8 @@ class Batch:
     token embeddings; they come from an image encoder or a learned prompt, for example."""
     types: ArrayLike | None = None
     """Types of the tokens [n], for models that tell a second sentence from the first; None: 0."""
+    states: ArrayLike | None = None
+    """For a layer that drafts, the states of the tokens before these, f32 [n, n_embd]."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +67,10 @@ class Ubatch:
     """Rotary positions [n, 4], where they are not `positions`; see `InputRows.planes`."""
     together: bool = False
     """True if these rows all see one another, whatever their positions."""
+    at: NDArray[np.intp] | None = None
+    """The places of the tokens in the call; None: they are in order."""
+    states: NDArray[np.float32] | None = None
+    """For a layer that drafts, the states that it reads beside the tokens [n, n_embd]."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -86,6 +92,8 @@ class Ubatch:
             self.types[part],
             ids=None if self.ids is None else self.ids[part],
             planes=None if self.planes is None else self.planes[part],
+            at=part if self.at is None else self.at[part],
+            states=None if self.states is None else self.states[part],
         )
 
 
@@ -142,7 +150,11 @@ def checked(
         )
     wanted = _wanted(batch.outputs, n)
     types = _types(batch.types, n, config)
-    return Ubatch(tokens, positions, first, members, wanted, np.cumsum(wanted) - 1, types)
+    rows = np.cumsum(wanted) - 1
+    states = None if batch.states is None else _rows(batch.states, config.n_embd)
+    if states is not None and len(states) != n:
+        raise ContextError(f"there are {len(states)} states for {n} tokens; give one for each")
+    return Ubatch(tokens, positions, first, members, wanted, rows, types, states=states)
 
 
 def require_encoded(batch: Ubatch, cells: Cells, n_vocab: int) -> None:

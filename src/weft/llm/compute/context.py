@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from weft.backends.base import Backend
 from weft.errors import ContextError, DeviceError
 from weft.execute import Profile, Progress, Session, TensorCallback
-from weft.llm.adapters import Chosen
+from weft.llm.adapters import Adapters
 from weft.llm.cache.rollback import Change, OneChange
 from weft.llm.cache.sequences import Sequences
 from weft.llm.cache.state import load_state, save_state
@@ -34,9 +34,11 @@ from weft.llm.compute.input_rows import InputRows
 from weft.llm.compute.pooling import BehindPooling, require_pooling
 from weft.llm.compute.ubatches import split, together_sizes
 from weft.llm.config import Pooling
+from weft.llm.control_vectors import ControlVectors
 from weft.llm.model import Model
 from weft.llm.planning.options import PLAN_OPTIONS, PlanArguments
 from weft.llm.planning.regime import Regime
+from weft.llm.scaled_files import Chosen
 from weft.options import shows_options
 from weft.program import Program
 
@@ -108,6 +110,9 @@ class Context(Sequences):
         if model.config.n_encoder:
             self.input_rows = InputRows(model.config.n_vocab, 1, 8 * self.n_ctx)
         self._eval: TensorCallback | None = None
+        self.states: NDArray[np.float32] | None = None
+        """With the option `states`, what the output projection read of each token of the last call,
+        [n, n_embd], in their order."""
         self._use(loaded)
         if eval_callback is not None:
             self.set_eval_callback(eval_callback)
@@ -119,8 +124,9 @@ class Context(Sequences):
         """The plan says where everything is, and why."""
         self.fell_back = loaded.fell_back
         """Says which device failed and which ones replace it; empty if none failed."""
-        if self.model.adapters is not None and hasattr(self, "cache"):  # after a failure
-            self.plan.cache.adapters = self.cache.adapters
+        if hasattr(self, "cache"):  # after a failure
+            for name, rows in self.cache.scales.items():
+                self.plan.cache.scales[name][:] = rows
         self.cache = self.plan.cache
         self._behind: BehindPooling | None = None
         self._reads_all = not self.plan.options.flash
@@ -279,12 +285,17 @@ class Context(Sequences):
         if self.cache.has_shift:
             self._graphs.rotate_keys()
         rows = np.empty((int(batch.outputs.sum()), self._width), np.float32)
+        keeps = self.plan.options.states
+        states = np.empty((len(batch) if keeps else 0, self.model.config.n_embd), np.float32)
         change = Change(self.cache, len(batch))
         try:
             for ubatch, logits in self._graphs.run_all(parts, change):
                 if logits is not None:
                     rows[ubatch.rows[ubatch.outputs]] = logits
+                if keeps:
+                    states[slice(None) if ubatch.at is None else ubatch.at] = self._graphs.states
             change.finish()
+            self.states = states if keeps else None
             return rows
         except BaseException:
             change.undo()
@@ -309,6 +320,8 @@ class Context(Sequences):
             cache.occupy_one(cell, position, seq, token)
             row = self._graphs.run_one(token, position, seq, cell, change.slots)
             change.finish()
+            if self._graphs.states is not None:
+                self.states = self._graphs.states.copy()
             return row
         except BaseException:
             change.undo()
@@ -466,14 +479,22 @@ class Context(Sequences):
 
         Raises ContextError for an unknown name, and if the sequence has tokens that were computed
         with others."""
-        row, rows = self.model.adapter_row(chosen), self.cache.adapters
-        if row is None or rows is None:
+        self._scale(Adapters.INPUT, self.model.scale_rows(chosen), seq, "adapters")
+
+    def use_control_vectors(self, chosen: Chosen | None = None, seq: int = 0) -> None:
+        """Sets the control vectors of sequence `seq`, as `use_adapters` does adapters."""
+        rows = self.model.scale_rows(control_vectors=chosen)
+        self._scale(ControlVectors.INPUT, rows, seq, "control vectors")
+
+    def _scale(self, name: str, own: dict[str, NDArray[np.float32]], seq: int, what: str) -> None:
+        if name not in own:
             return
+        row, rows = own[name], self.cache.scales[name]
         if not 0 <= seq < len(rows):
             raise ContextError(f"sequence {seq} is not in 0..{len(rows) - 1}")
         if (row != rows[seq]).any() and self.pos_max(seq) >= 0:
             raise ContextError(
-                f"sequence {seq} has tokens that were computed with other adapters; remove them "
+                f"sequence {seq} has tokens that were computed with other {what}; remove them "
                 f"first with seq_rm({seq})"
             )
         rows[seq] = row
@@ -482,7 +503,7 @@ class Context(Sequences):
         """Saves the cache, or only sequence `seq`, as bytes; see `weft.llm.cache.state`."""
         if self.cache.has_shift:
             self._graphs.rotate_keys()
-        return save_state(self.model.config, self.cache, seq, self._adapters(seq))
+        return save_state(self.model.config, self.cache, seq, self._scaled_by(seq))
 
     def load_state(self, data: bytes, seq: int | None = None) -> None:
         """Restores a cache, or as `seq` a single sequence, from the bytes of `save_state`. The
@@ -490,12 +511,12 @@ class Context(Sequences):
 
         Raises FormatError for data that is damaged or of another model, and ContextError if it does
         not fit. The cache is unchanged then."""
-        load_state(self.model.config, self.cache, data, seq, self._adapters(seq))
+        load_state(self.model.config, self.cache, data, seq, self._scaled_by(seq))
 
-    def _adapters(self, seq: int | None) -> str:
-        """Tells the adapters of sequence `seq` (None: all) from others; empty: there are none."""
-        adapters, rows = self.model.adapters, self.cache.adapters
-        if adapters is None or rows is None:
-            return ""
-        own = rows if seq is None else rows[[seq] if 0 <= seq < len(rows) else []]
-        return adapters.fingerprint(own)
+    def _scaled_by(self, seq: int | None) -> dict[str, str]:
+        """Tells adapters and control vectors of sequence `seq` (None: all) from others."""
+        own = {
+            name: rows if seq is None else rows[[seq] if 0 <= seq < len(rows) else []]
+            for name, rows in self.cache.scales.items()
+        }
+        return self.model.scale_prints(own)

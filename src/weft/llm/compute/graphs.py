@@ -81,6 +81,9 @@ class Graphs:
         self.session = self.regimes[-1].session
         """The session of the last run."""
         self._last: Regime = self.regimes[-1]
+        self.states: NDArray[np.float32] | None = None
+        """What the output projection reads of the tokens of the last run [n_tokens, n_embd], valid
+        until the next one; None: the graphs do not keep it."""
         self._rows: Regime | None = None
         self._shift: Session | None = None
         self._stop = False
@@ -225,6 +228,9 @@ class Graphs:
         session.execute(values)
         self.session = session
         self.counters.graphs_reused += self.reuse
+        if regime.states is not None:
+            n = len(ubatch)
+            self.states = regime.states[: n * self._config.n_embd].reshape(n, -1)
         if n_out == 0:
             return None
         if regime.rows is None:
@@ -255,6 +261,8 @@ class Graphs:
         session.execute(values)
         self.session = session
         self.counters.graphs_reused += 1
+        if regime.states is not None:
+            self.states = regime.states[: self._config.n_embd].reshape(1, -1)
         assert regime.one_row is not None
         return regime.one_row.copy()
 
@@ -349,6 +357,7 @@ class Graphs:
                 flash=options.flash,
                 embeddings=options.embeddings,
                 rows_in=True,
+                states=options.states,
             )
             program = self._late(graph, "embeddings are given for the first time")
             self._rows = self._regime(options.n_ubatch, program)
@@ -440,17 +449,17 @@ class Graphs:
 
 def _at_once(plan: Plan) -> Layouts:
     """The layouts that do not wait: those of experts with a budget, which are never used in place,
-    and panels of f32, whose sums have another order than those of rows."""
+    and panels of floats, whose sums have another order than those of rows."""
     return {
         w: to
         for w, to in plan.layouts.items()
-        if isinstance(to, ExpertBufferType) or w.dtype.name == "f32"
+        if isinstance(to, ExpertBufferType) or not w.dtype.is_quantized
     }
 
 
 def _can_wait(plans: Sequence[Plan]) -> bool:
     """Whether the graphs give the same bits with weights in place: all that are repacked become
-    panels, whose kernels compute as those of rows do (those of f32 do not wait)."""
+    panels, whose kernels compute as those of rows do (those of floats do not wait)."""
     layouts = {
         id(to): to
         for plan in plans

@@ -1,4 +1,4 @@
-"""Token ids beyond the vocabulary, which stand for rows that a tower made of an image.
+"""Token ids beyond the vocabulary, which stand for rows that a tower made of an image or a sound.
 
 A prompt with an image is a list of ids like any other: its tokens, and where the image is, an id
 for each of its rows. The ids follow from the hash of the image, so that prefixes are compared,
@@ -73,7 +73,7 @@ class InputRows:
         values = np.array(rows, np.float32)
         if values.ndim != 2 or len(values) == 0 or values.shape[1] != self.n_embd:
             raise ContextError(
-                f"rows of an image are {list(values.shape)}, but the model takes "
+                f"rows of an image or a sound are {list(values.shape)}, but the model takes "
                 f"[n, {self.n_embd}]; the tower is of another model"
             )
         run = Run(self._ids(key, len(values)), values, together, width)
@@ -160,8 +160,8 @@ class InputRows:
         found = self._where.get(id_)
         if found is None:
             raise ContextError(
-                f"id {id_} is beyond the vocabulary of {self.n_vocab} tokens and of no image that "
-                "is kept; give the image again"
+                f"id {id_} is beyond the vocabulary of {self.n_vocab} tokens and of no image or "
+                "sound that is kept; give it again"
             )
         return found
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.errors import ContextError
 from weft.execute import Session
 from weft.llm.cache.cells import Cells
 from weft.llm.cache.kv_cache import KVCache
@@ -44,14 +45,15 @@ class Inputs:
                 )
         self.takes_one = (
             "tokens" in views and "types" not in views and cache.window is None
-            and "buckets" not in views and len(self._writers) == len(self._masks)
+            and "buckets" not in views and "states_in" not in views
+            and len(self._writers) == len(self._masks)
         )  # fmt: skip
         """True if `write_one` can be used."""
         self._distances: Distances | None = None
         if "buckets" in views:
             both = not config.causal or "cross_mask" not in views
             self._distances = Distances(config.n_buckets, both=both)
-        self._scales = views.get("adapter_scales")
+        self._scales = [(views[name], rows) for name, rows in cache.scales.items() if name in views]
         self._cache = cache
         unused = np.zeros(1, np.int64)
         self._token, self._position, self._cell, self._out_id, self._read, self._written = (
@@ -70,9 +72,8 @@ class Inputs:
         self._cell[0] = cell
         self._out_id[0] = 0
         self._read[0], self._written[0] = slots
-        if self._scales is not None and self._cache.adapters is not None:
-            scales = self._cache.adapters[seq]
-            self._scales[: len(scales)] = scales
+        for view, rows in self._scales:
+            view[: rows.shape[1]] = rows[seq]
         for row in self._rows:
             row(n_kv, position, seq)
         for name in self._sent:
@@ -86,6 +87,12 @@ class Inputs:
             views["embd"][: ubatch.tokens.size] = ubatch.tokens.reshape(-1)
         else:
             views["tokens"][:n] = ubatch.tokens
+        if "states_in" in views:
+            if ubatch.states is None:
+                raise ContextError(
+                    "a layer that drafts reads states beside tokens; give Batch.states"
+                )
+            views["states_in"][: ubatch.states.size] = ubatch.states.reshape(-1)
         if "cells" in views:
             views["cells"][:n] = places.cells
         if "window_cells" in views:
@@ -96,14 +103,14 @@ class Inputs:
             self._write_positions(ubatch)
         if "types" in views:
             views["types"][:n] = ubatch.types
-        if self._scales is not None and self._cache.adapters is not None:
-            scales = self._cache.adapters[ubatch.first].reshape(-1)
-            self._scales[: len(scales)] = scales
+        for view, rows in self._scales:
+            scales = rows[ubatch.first].reshape(-1)
+            view[: len(scales)] = scales
         # the graph computes at least one row, even if none is wanted
         views["out_ids"][: len(out_ids) or 1] = out_ids if len(out_ids) else 0
         for name, (cells, window) in self._masks.items():
             self._write_mask(name, ubatch, cells, window)
-            if ubatch.together:
+            if ubatch.together and (window or self._config.rows_join == "all"):
                 small = name == "window_mask" and cells is self._small
                 self._join(name, ubatch, places.window_cells if small else places.cells, window)
         if self._distances is not None:

@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from time import perf_counter
 
-from weft.llm.drafting.drafter import Drafter
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.llm.drafting.drafter import Drafter, Reader, StateReader
 from weft.llm.drafting.gain import LENGTHS, Chance, Credit, Gain, Odds
 from weft.records import dataclass
 
@@ -16,6 +19,16 @@ __all__ = ["MOST_TEXTS", "Drafting", "Outcome", "Wanted"]
 MOST_TEXTS = 4
 """Most texts that are written at the same time while drafts are made: with more, the columns of
 their batch use the processor already."""
+FEW = 2
+"""Tokens that a drafter reads as a part of a proposal: the last two of a text whose draft was right
+are new to it."""
+MANY = 32
+"""With more tokens to read, a drafter reads them by itself first, where that pays."""
+FADES = 0.99
+"""By how much the known time of a drafter shrinks in each step without a draft, so that it is tried
+again; what that may cost is bounded by the credit."""
+GUESS = 0.02
+"""The time that a drafter takes to read a token, in steps, as long as it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +59,24 @@ class _Made:
 
     credit: Credit
     n_tokens: int
-    odds: Odds | None = None
-    """The class of its last draft."""
+    odds: Sequence[Odds] = ()
+    """The class of its last draft, and that of all by the same drafter."""
+    asked: int = 0
+    """Tokens that were asked for then."""
 
 
 @dataclass(slots=True)
 class _Source:
     drafter: Drafter
     odds: list[Odds]
+    all: Odds
+    """Those of all classes."""
+    reader: Reader | None = None
+    """The drafter, if it must read texts."""
     seconds: float = 0.0
     """Time of a token."""
+    reading: float = 0.0
+    """Time of a token that it reads; 0: not known."""
     failed: bool = False
 
 
@@ -82,9 +103,15 @@ class Drafting:
     """Tokens among them that were right."""
     _sources: list[_Source] = field(default_factory=list)
     _texts: dict[int, _Made] = field(default_factory=dict)
+    _followed: set[int] = field(default_factory=set)
+    _aside: float = 0.0
+    """Seconds of this step that went to reading, and to drafts of which nothing came."""
 
     def __post_init__(self) -> None:
-        self._sources = [_Source(d, [Odds(p) for p in d.trust]) for d in self.drafters]
+        for d in self.drafters:
+            reader = d if isinstance(d, Reader) else None
+            odds = [Odds(p) for p in d.trust]
+            self._sources.append(_Source(d, odds, Odds(sum(d.trust) / len(odds)), reader))
 
     def propose(self, wanted: Sequence[Wanted], n_base: int, room: int) -> list[Sequence[int]]:
         """A draft for each text, empty where none would pay. `n_base` is the number of columns of
@@ -92,12 +119,13 @@ class Drafting:
         nothing: list[Sequence[int]] = [()] * len(wanted)
         if len(wanted) > MOST_TEXTS or room < 1 or not self._sources:
             return nothing
-        start, known = self.clock(), len(self._texts)
+        start, known, self._aside = self.clock(), len(self._texts), 0.0
         drafts = self._drafts(wanted, n_base, min(room, self.most))
         if drafts is not None:
             return drafts
         if known == len(self._texts):  # else a prompt was read
-            self.rests = self.gain.rests(self.clock() - start, len(wanted))
+            looked = self.clock() - start - self._aside
+            self.rests = self.gain.rests(looked, len(wanted))
         return nothing
 
     def _drafts(
@@ -114,64 +142,147 @@ class Drafting:
             return None
         n = self.gain.length(chances, n_base, room)
         if not n:
+            for source in self._sources:  # a first time that was interrupted is forgotten
+                source.seconds *= FADES
             return None
-        asked: list[Sequence[int]] = [
-            self._ask(source, text, min(n, chance.most)) if source else ()
-            for source, text, chance in zip(best, wanted, chances, strict=True)
-        ]
-        for text, chance, draft in zip(wanted, chances, asked, strict=True):
-            if draft:
-                self._texts[text.seq].odds = chance.odds
-        return asked
+        drafts: list[Sequence[int]] = []
+        start = self.clock()
+        for source, text, chance in zip(best, wanted, chances, strict=True):
+            known, asked = self._texts[text.seq], min(n, chance.most)
+            draft = self._ask(source, text, asked) if source else ()
+            drafts.append(draft)
+            if source is None:
+                continue
+            known.odds, known.asked = (chance.odds, source.all), asked
+            if not draft:  # it was not sure of a single token
+                _note(known.odds, 0, True)
+        if not any(drafts):
+            seconds = self.clock() - start
+            self._aside += seconds
+            self.gain.lose(seconds, len(wanted))
+        return drafts
 
     def note(self, n_columns: int, n_texts: int, batch: float, seconds: float, n_drawn: int,
              outcomes: Sequence[Outcome] = ()) -> None:  # fmt: skip
         """Learns from a step without rest: its columns, texts, the seconds of its batch and all its
         seconds, the number of tokens drawn, and what became of each draft."""
+        seconds = max(seconds - self._aside, batch)
         drafted = []
         for o in outcomes:
             text = self._texts.get(o.seq)
-            if text is None or text.odds is None:
+            if text is None or not text.odds:
                 continue
             n_right = o.n_drawn - 1 if o.failed else min(o.n_drawn, o.n_drafted)
-            text.odds.note(n_right, o.failed)
+            _note(text.odds, n_right, o.failed or n_right == o.n_drafted < text.asked)
             drafted.append((text.credit, o.n_drafted, o.n_drawn))
             self.n_drafted += o.n_drafted
             self.n_accepted += n_right
         self.gain.note(n_columns, n_texts, batch, seconds, n_drawn, drafted)
 
+    def follow(self, seq: int, tokens: Sequence[int]) -> None:
+        """Lets drafters read the beginning `tokens` of the text of sequence `seq`, where their
+        drafts may pay. It is called as a prompt is read."""
+        for source in self._sources:
+            if source.reader is None or source.failed or not tokens:
+                continue
+            self._followed.add(seq)
+            pays = self.gain.pays(source.all, source.seconds)
+            n = source.reader.unread(seq, tokens)
+            if pays or self.gain.may_lose(self._expected(source, n)):
+                seconds = self._read(source, seq, tokens)
+                if not pays:
+                    self.gain.lose(seconds, 1)
+
+    def take(self, seq: int, start: int, states: NDArray[np.float32]) -> None:
+        """Hands on what the model computed of tokens; see `StateReader.take`."""
+        for source in self._sources:
+            if isinstance(source.reader, StateReader) and not source.failed:
+                try:
+                    source.reader.take(seq, start, states)
+                except Exception as error:
+                    self._give_up(source, error)
+
+    def drop(self, seq: int, start: int, n: int) -> None:
+        """The `n` tokens of sequence `seq` from position `start` on have been dropped."""
+        for source in self._sources:
+            if source.reader is not None and not source.failed:
+                try:
+                    source.reader.drop(seq, start, n)
+                except Exception as error:
+                    self._give_up(source, error)
+
     def forget(self, seq: int) -> None:
         """The text of sequence `seq` has ended."""
-        if self._texts.pop(seq, None) is not None:
+        if self._texts.pop(seq, None) is not None or seq in self._followed:
+            self._followed.discard(seq)
             for source in self._sources:
                 source.drafter.forget(seq)
 
     def _look(self, text: Wanted) -> tuple[_Source | None, Chance]:
-        """The drafter that is expected to be right most often."""
+        """The drafter that is expected to gain most."""
         n, known = len(text.tokens), self._texts.get(text.seq)
         if known is None:
             credit = Credit(min(Credit().left, self.gain.credit.left))
             known = self._texts[text.seq] = _Made(credit, n)
         known.credit.note(0.0, n - known.n_tokens)
-        known.n_tokens, known.odds = n, None
+        known.n_tokens, known.odds = n, ()
         best, chance = None, Chance(_NO_ODDS, 0, known.credit)
         if text.most < self.least:
             return best, chance
+        found: list[tuple[_Source, Chance]] = []
         for source in self._sources:
             if source.failed:
                 continue
             try:
                 which, most = source.drafter.look(text.seq, text.tokens)
                 odds = source.odds[which]
+                start = self._start(source, odds, text) if most >= self.least else 0.0
             except Exception as error:
                 self._give_up(source, error)
                 continue
-            if most >= self.least and odds.p > chance.odds.p:
-                best = source
-                chance = Chance(odds, min(most, text.most), known.credit, source.seconds)
-        return best, chance
+            if most >= self.least and odds.p > 0:
+                one = Chance(odds, min(most, text.most), known.credit, source.seconds, start)
+                found.append((source, one))
+        if len(found) == 1:
+            return found[0]
+        return max(found, key=lambda pair: self.gain.rate(pair[1]), default=(best, chance))
+
+    def _start(self, source: _Source, odds: Odds, text: Wanted) -> float:
+        """The seconds that a drafter must read before it can propose anything, besides the last
+        tokens. If they are many, it reads them now, where that may pay and there is credit."""
+        if source.reader is None:
+            return 0.0
+        n = source.reader.unread(text.seq, text.tokens)
+        if n > MANY and self.gain.pays(odds, source.seconds):
+            if self.gain.may_lose(self._expected(source, n)):
+                seconds = self._read(source, text.seq, text.tokens[:-1])
+                self._aside += seconds
+                self.gain.lose(seconds, 1)
+                n = source.reader.unread(text.seq, text.tokens)
+        return self._expected(source, max(n - FEW, 0))
+
+    def _expected(self, source: _Source, n: int) -> float:
+        """The seconds that a drafter needs to read `n` tokens, as far as is known."""
+        return n * (source.reading or self.gain.steps(GUESS))
+
+    def _read(self, source: _Source, seq: int, tokens: Sequence[int]) -> float:
+        """Lets a drafter read a text; returns the seconds that it took."""
+        assert source.reader is not None
+        start = self.clock()
+        try:
+            n = source.reader.unread(seq, tokens)
+            source.reader.read(seq, tokens)
+        except Exception as error:
+            self._give_up(source, error)
+            return 0.0
+        seconds = self.clock() - start
+        if n:
+            source.reading += (0.25 if source.reading else 1.0) * (seconds / n - source.reading)
+        return seconds
 
     def _ask(self, source: _Source, text: Wanted, n: int) -> Sequence[int]:
+        if source.reader is not None and source.reader.unread(text.seq, text.tokens) > FEW:
+            self._read(source, text.seq, text.tokens[:-1])
         start = self.clock()
         try:
             draft = [int(id_) for id_ in source.drafter.propose(text.seq, text.tokens, n)][:n]
@@ -191,6 +302,11 @@ class Drafting:
             "texts are the same without it",
             stacklevel=2,
         )
+
+
+def _note(each: Sequence[Odds], n_right: int, ended: bool) -> None:
+    for odds in each:
+        odds.note(n_right, ended)
 
 
 _NO_ODDS = Odds(0.0)

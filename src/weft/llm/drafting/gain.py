@@ -131,6 +131,12 @@ class Chance:
     credit: Credit
     seconds: float = 0.0
     """Time that the drafter takes for each token."""
+    start: float = 0.0
+    """Time that it takes before the first."""
+
+    def cost(self, n: int) -> float:
+        """The seconds that the drafter takes for `n` tokens."""
+        return self.start + n * self.seconds if n else 0.0
 
 
 @dataclass(slots=True)
@@ -160,7 +166,7 @@ class Gain:
             if total == 0 or total > room or n_base + total > 2 * self.costs.largest:
                 break  # sizes far beyond those measured may cost more than they seem to
             batch = self.costs.seconds(n_base + total) + sum(
-                k * c.seconds for k, c in zip(counts, chances, strict=True)
+                c.cost(k) for k, c in zip(counts, chances, strict=True)
             )
             lost = (batch + outside) / base - 1
             if lost > self.credit.left or any(
@@ -177,6 +183,44 @@ class Gain:
             if max(counts) < length:
                 break
         return best
+
+    def rate(self, chance: Chance) -> float:
+        """The tokens per second expected of a text alone, with drafts of the best length; as long
+        as times are unknown, the probability that its first token is right."""
+        if not self.costs.largest:
+            return chance.odds.p
+        best = 0.0
+        for length in LENGTHS:
+            k = min(length, chance.most)
+            right = chance.odds.expected(k)
+            time = self.costs.seconds(1 + k) + chance.cost(k) + self.each * (1 + right)
+            best = max(best, (1 + right) / time)
+            if k < length:
+                break
+        return best
+
+    def pays(self, odds: Odds, seconds: float) -> bool:
+        """True if drafts with such odds, by a drafter that takes `seconds` for a token, make a text
+        alone faster; also as long as times are unknown."""
+        if not self.costs.largest:
+            return True
+        plain = 1 / max(self.costs.seconds(1) + self.each, 1e-9)
+        return self.rate(Chance(odds, LENGTHS[-1], self.credit, seconds)) > WORTH * plain
+
+    def steps(self, n: float) -> float:
+        """The seconds of `n` steps of one text, as far as is known."""
+        return n * (self.costs.seconds(1) + self.each) if self.costs.largest else 0.0
+
+    def may_lose(self, seconds: float) -> bool:
+        """True if the credit allows to lose `seconds`."""
+        return seconds < self.credit.left * self.steps(1)
+
+    def lose(self, seconds: float, n_texts: int) -> None:
+        """Takes the time of a draft that came to nothing, in a step of `n_texts` texts, from the
+        credit."""
+        plain = self.costs.seconds(n_texts) if self.costs.largest else 0.0
+        if plain:
+            self.credit.note(-seconds / (plain + self.each * n_texts), 0)
 
     def rests(self, looked: float, n_texts: int) -> int:
         """For how many steps nothing should be looked for, after looking took the seconds `looked`
@@ -198,7 +242,11 @@ class Gain:
                 self._since = 0
                 rest = (seconds - batch) / max(n_drawn, 1)
                 self.each += (1.0 if not self.each else 0.25) * (rest - self.each)
-            self.credit.note(0.0, 1.0)
+            gained = 0.0
+            if n_columns > n_texts and self.costs.count(n_texts):  # right tokens are read again
+                plain = self.costs.seconds(n_texts) + self.each * n_texts
+                gained = min(1 - seconds / plain, 0.0)
+            self.credit.note(gained, 1.0)
             return
         self._since += 1
         plain = self.costs.seconds(n_texts) + self.each * n_texts

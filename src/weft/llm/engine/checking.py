@@ -12,20 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from weft.backends.cpu import CpuBackend
 from weft.llm.compute.context import Context
 from weft.llm.drafting.drafting import MOST_TEXTS, Drafting, Outcome, Wanted
+from weft.llm.drafting.where import MOST_COLUMNS, why_no_drafts
+from weft.llm.engine.batching import Batch
 from weft.llm.engine.request import Ticket
 from weft.llm.engine.slots import Slot, Slots
 from weft.llm.engine.stats import EngineStats
 from weft.llm.planning.plan import ContextPlan
 from weft.records import dataclass
 
-__all__ = ["MOST_COLUMNS", "Check", "Checking", "why_no_drafts"]
-
-MOST_COLUMNS = 31
-"""Most columns of a batch with drafts: from 32 on, devices may take products that are left to the
-cpu for single tokens, and round differently."""
+__all__ = ["Check", "Checking"]
 
 
 @dataclass(slots=True)
@@ -70,17 +67,13 @@ class Checking:
         self.drop()
         drafting = self.drafting
         self._learns = not drafting.rests
+        while self._ended:
+            self.drafting.forget(self._ended.pop())
         if drafting.rests:
             drafting.rests -= 1
             return
-        while self._ended:
-            self.drafting.forget(self._ended.pop())
         running, context = self._slots.running, self._context
-        if not running or len(running) > MOST_TEXTS:
-            return
-        if context.plan is not self._plan:
-            self._plan, self._never = context.plan, why_no_drafts(context)
-        if self._never or context.is_watched:
+        if not running or not self._may_draft():
             return
         n_base, wanted = 0, []
         for slot in running:
@@ -88,7 +81,9 @@ class Checking:
             if text is None or not text.growth.n_drawn:
                 return
             n_base += slot.n_left
-            wanted.append(Wanted(slot.seq, slot.tokens, self._slots.most_drafted(slot)))
+            # a recurrent state that goes back would make it read the same tokens a third time
+            most = self._slots.most_drafted(slot) if slot.n_left == 1 else 0
+            wanted.append(Wanted(slot.seq, slot.tokens, most))
         room = min(MOST_COLUMNS, context.n_ubatch, context.n_batch) - n_base
         room = min(room, context.n_outputs - len(running))
         if room < 1:
@@ -103,6 +98,36 @@ class Checking:
                 state = self._slots.state_of(slot)
                 end = len(slot.tokens)
                 self.checks[slot] = Check(slot.text, draft, slot.n_done, end, state)
+
+    def _may_draft(self) -> bool:
+        context = self._context
+        if len(self._slots.running) > MOST_TEXTS:
+            return False
+        if context.plan is not self._plan:
+            self._plan, self._never = context.plan, why_no_drafts(context)
+        return not (self._never or context.is_watched)
+
+    def take(self, batch: Batch) -> None:
+        """Hands what was computed of a batch to drafters that read it."""
+        states, at = self._context.states, 0
+        if states is None:
+            return
+        for slot, n in batch.parts:
+            with_draft = slot.n_done + n == len(slot.tokens) and not slot.scores
+            n += len(slot.draft) if with_draft else 0
+            self.drafting.take(slot.seq, slot.n_done, states[at : at + n])
+            at += n
+
+    def follow(self, batch: Batch) -> None:
+        """Lets drafters read what a batch had of prompts."""
+        if self._may_draft():
+            for slot in batch.prompts:
+                if slot.text is not None:
+                    self.drafting.follow(slot.seq, slot.tokens[: slot.n_done])
+
+    def dropped(self, slot: Slot, start: int, n: int) -> None:
+        """Notes that a text has lost `n` tokens from position `start` on."""
+        self.drafting.drop(slot.seq, start, n)
 
     def end(self, slot: Slot) -> None:
         """Notes that the text of a slot has ended."""
@@ -140,21 +165,3 @@ class Checking:
         its seconds, and the number `n` of tokens drawn."""
         if self._learns:
             self.drafting.note(n_columns, n_texts, batch, seconds, n, self._outcomes)
-
-
-def why_no_drafts(context: Context) -> str:
-    """Why drafts cannot be checked without a chance of other texts; empty if they can."""
-    for regime in context.regimes:
-        used = {split.device for split in regime.program.splits}
-        for device in (d for d in regime.program.devices if d.name in used):
-            if not isinstance(device, CpuBackend):
-                return f"device {device.name} may round a batch otherwise than single tokens"
-            if device.activations == "bf16":
-                return "with bf16 activations, a batch is rounded otherwise than single tokens"
-        if regime.max_tokens >= MOST_COLUMNS:
-            break
-    if context.cache.window is not None:
-        return "with swa_full=False, attention adds up in the order of cells that are used again"
-    if not context.plan.options.flash:
-        return "without flash attention, a batch is rounded otherwise than single tokens"
-    return ""

@@ -12,9 +12,11 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from weft.errors import AbortedError, BusyError, ContextError
+from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.pace import DELAY
+from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Done, Event, Request, Ticket
 from weft.llm.engine.writer import Writer
 from weft.llm.tokenizers.tokenizer import Tokenizer
@@ -39,6 +41,7 @@ class Engine:
         prompt_share: int | None = None,
         prompt_delay: float = DELAY,
         drafting: Drafting | None = None,
+        prefixes: PrefixOptions | None = None,
     ) -> None:
         """`context` is used by the engine alone from now on. It needs a sequence for each text that
         runs at the same time (`n_seq_max`), and as many rows of logits (`n_outputs`).
@@ -48,8 +51,9 @@ class Engine:
         tokens in a step in which texts are written too, which wait for them; None: as many as add
         about `prompt_delay` seconds (0.001 to 60) to the step, 16 at least and `n_ubatch` at most.
         `drafting` proposes tokens, which are checked in the rows that `n_outputs` has beyond one
-        for each text. Raises ContextError for a delay out of range, a context of embeddings, or
-        sizes that are too small."""
+        for each text. `prefixes` says what is kept of texts that leave the cache; None: the
+        default. Raises ContextError for a delay out of range, a context of embeddings, sizes that
+        are too small, or a folder that cannot be used."""
         if context.embeddings:
             raise ContextError("texts need logits; create the context with embeddings=False")
         n_seq = context.cache.n_seq_max
@@ -60,7 +64,7 @@ class Engine:
             )
         self._writer = Writer(
             context, tokenizer, max_text=max_text, prompt_share=prompt_share,
-            prompt_delay=prompt_delay, drafting=drafting,
+            prompt_delay=prompt_delay, drafting=drafting, prefixes=prefixes,
         )  # fmt: skip
         self.context = context
         self.tokenizer = tokenizer
@@ -136,6 +140,11 @@ class Engine:
         return self._writer.prompt_chunk
 
     @property
+    def prefixes(self) -> Prefixes:
+        """What is kept of texts beside the cache."""
+        return self._writer.prefixes
+
+    @property
     def n_waiting(self) -> int:
         """Number of requests without a slot, and of jobs."""
         return len(self._arrived) + len(self._writer.waiting) + len(self._jobs)
@@ -188,6 +197,7 @@ class Engine:
         self._writer.cancel_all()
         while self._jobs:
             self._jobs.popleft()[1].set_exception(BusyError("the engine has been closed"))
+        self._writer.close()
 
     def _require_place(self) -> None:
         if self._closing:

@@ -47,6 +47,9 @@ class Stats:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Log-probabilities of all drawn tokens, the one that ended the text included, if they were
     asked for."""
+    why_not_reused: str = ""
+    """Why no more tokens were in the cache; empty if those were all that an earlier text had in
+    common with the prompt. For a list of prompts, the last text's."""
 
     @property
     def prompt_tokens_per_second(self) -> float:

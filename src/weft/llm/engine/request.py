@@ -7,9 +7,9 @@ from dataclasses import field
 from typing import Literal
 
 from weft.errors import ContextError
-from weft.llm.adapters import Chosen
 from weft.llm.engine.growth import Growth
 from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs
+from weft.llm.scaled_files import Chosen
 from weft.llm.tokenizers.stop_strings import StopAutomaton, StopStrings
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
@@ -55,6 +55,8 @@ class Request:
 
     adapters: Chosen | None = None
     """The adapters of the text; None: all, at the scales that they were given with."""
+    control_vectors: Chosen | None = None
+    """The control vectors of the text; None: all, at the scales that they were given with."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -98,6 +100,9 @@ class Done:
     n_generated: int
     """Number of tokens drawn."""
     error: Exception | None = None
+    why_not_reused: str = ""
+    """Why no more tokens were in the cache; empty if those were all that an earlier text had in
+    common with the prompt."""
 
 
 Event = Read | Delta | Done
@@ -108,8 +113,10 @@ class Ticket:
 
     `on_event` is called by the thread that steps, so it must return quickly."""
 
-    __slots__ = ("after", "cancelled", "growth", "n_read", "n_reused", "n_told", "on_event",
-                 "promised", "prompt_done", "read", "request", "stops", "wake")  # fmt: skip
+    __slots__ = (
+        *("after", "cancelled", "growth", "n_read", "n_reused", "n_told", "on_event", "promised"),
+        *("prompt_done", "read", "request", "stops", "wake", "why_not_reused"),
+    )
 
     def __init__(
         self,
@@ -143,6 +150,8 @@ class Ticket:
         """Number of cells that the text may count on."""
         self.n_reused = 0
         """Number of tokens of the prompt that were in the cache at the start."""
+        self.why_not_reused = ""
+        """Why there were no more of these, as in `Done`."""
         self.n_read = 0
         """Number of tokens of the prompt that are in the cache now."""
         self.read: list[TokenLogprobs] = []
@@ -162,4 +171,5 @@ class Ticket:
     def done(self, reason: Reason, error: Exception | None = None) -> Done:
         """The event for the end of the text."""
         n_prompt = len(self.request.prompt)
-        return Done(reason, n_prompt, self.n_reused, self.growth.n_drawn, error)
+        drawn = self.growth.n_drawn
+        return Done(reason, n_prompt, self.n_reused, drawn, error, self.why_not_reused)

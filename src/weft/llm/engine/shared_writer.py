@@ -8,9 +8,11 @@ from time import perf_counter
 
 from weft.errors import ContextError
 from weft.execute import Progress
+from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.growth import Stats
+from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Done, Event, Read, Request, Ticket
 from weft.llm.engine.turn_lock import TurnLock
 from weft.llm.engine.writer import Writer
@@ -26,11 +28,17 @@ class SharedWriter:
     before."""
 
     def __init__(
-        self, context: Context, tokenizer: Tokenizer, drafting: Drafting | None = None
+        self,
+        context: Context,
+        tokenizer: Tokenizer,
+        drafting: Drafting | None = None,
+        prefixes: PrefixOptions | None = None,
     ) -> None:
+        """`drafting` and `prefixes` are those of `Writer`."""
         self._tokenizer = tokenizer
-        share = context.n_batch
-        self._writer = Writer(context, tokenizer, prompt_share=share, drafting=drafting)
+        self._writer = Writer(
+            context, tokenizer, prompt_share=context.n_batch, drafting=drafting, prefixes=prefixes
+        )
         self._turns = TurnLock()
         self.stats = Stats()
         """Tokens and times of the last call of any thread."""
@@ -48,10 +56,19 @@ class SharedWriter:
         return self._pieces(texts, events, None)
 
     def end(self) -> None:
-        """Waits for the texts of other threads and ends the unfinished text of this one."""
+        """Waits for the texts of other threads, ends the unfinished text of this one, and writes
+        what is kept to the folder, if there is one."""
         turn = self._turns.take()
-        self._writer.cancel_all()
-        self._turns.leave(turn)
+        try:
+            self._writer.cancel_all()
+            self._writer.close()
+        finally:
+            self._turns.leave(turn)
+
+    @property
+    def prefixes(self) -> Prefixes:
+        """What is kept of texts beside the cache."""
+        return self._writer.prefixes
 
     def _ticket(self, request: Request, number: int, events: deque[tuple[int, Event]]) -> Ticket:
         self._writer.check(request)
@@ -97,7 +114,7 @@ class SharedWriter:
             stats.generation_seconds += seconds
         else:
             stats.prompt_seconds += seconds
-            stats.n_cached = first.n_reused
+            stats.n_cached, stats.why_not_reused = first.n_reused, first.why_not_reused
             if progress is not None:
                 n = first.n_reused
                 progress(first.n_read - n, len(first.request.prompt) - n)
@@ -110,6 +127,7 @@ class SharedWriter:
         if done.error is not None:
             raise done.error
         stats.finish_reason = texts[-1].growth.finish_reason
+        stats.why_not_reused = texts[-1].why_not_reused
         if len(texts) > 1:
             stats.n_cached = sum(t.n_reused for t in texts)
             stats.logprobs = [row for t in texts for row in t.growth.logprobs]

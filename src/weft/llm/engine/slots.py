@@ -2,7 +2,8 @@
 
 The tokens of a text stay in the cache after its end, until their cells are needed. A new text takes
 over the longest prefix of its prompt that any sequence holds: either it continues that sequence, or
-both share the cells (`seq_cp`), so that nothing is computed or stored twice.
+both share the cells (`seq_cp`), so that nothing is computed or stored twice. What has to leave the
+cache is kept beside it (`prefixes.py`) and comes back from there.
 
 A text is promised cells when it starts: for its prompt and `max_tokens`, or for some growth if it
 set no limit. A text within its promise is never cut short by others.
@@ -16,9 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
+from weft.llm.cache.kept import LEAST, Checkpoint, cut, share
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.context import Context
+from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Ticket
+from weft.llm.engine.reused import why_not_reused
+from weft.records import dataclass
 
 __all__ = ["MOST_COMPARED", "ROOM", "Slot", "Slots"]
 
@@ -33,7 +38,9 @@ MOST_COMPARED = 4
 class Slot:
     """A sequence of the context, and the text that it holds."""
 
-    __slots__ = ("draft", "known", "last_used", "n_done", "runs", "seq", "text", "tokens")
+    __slots__ = (
+        "draft", "known", "last_used", "n_done", "runs", "seq", "stops", "text", "tokens",
+    )  # fmt: skip
 
     def __init__(self, seq: int) -> None:
         self.seq = seq
@@ -49,6 +56,8 @@ class Slot:
         self.last_used = 0
         self.runs: list[tuple[int, int]] = []
         """Where images are in the tokens, first and end, that are computed at once."""
+        self.stops: list[int] = []
+        """Numbers of tokens after which the state is kept, in ascending order."""
 
     @property
     def n_left(self) -> int:
@@ -56,12 +65,13 @@ class Slot:
         return len(self.tokens) - self.n_done
 
     def whole(self, n: int) -> int:
-        """The number of next tokens near `n` that cuts no image."""
-        end = self.n_done + n
+        """The number of next tokens near `n` that cuts no image and passes no stop."""
+        end = next((at for at in self.stops if at > self.n_done), self.n_done + n)
+        end = min(end, self.n_done + n)
         for first, last in self.runs:
             if first < end < last:
                 return (first if first > self.n_done else last) - self.n_done
-        return n
+        return end - self.n_done
 
     def may_share(self, prompt: NDArray[np.int64]) -> int:
         """The most tokens of the prompt that the sequence can hold. Reads no cells."""
@@ -87,12 +97,27 @@ class Slot:
         )
 
 
+@dataclass(slots=True, eq=False)
+class Beginning:
+    """A sequence that begins like a prompt."""
+
+    slot: Slot | None
+    """None: there is no such sequence."""
+    n: int
+    """Number of tokens from which the prompt can go on."""
+    same: int
+    """The most tokens that a sequence has in common with the prompt; at least `n`."""
+    checkpoint: Checkpoint | None = None
+    """The state after `n` tokens; None: the sequence can go on without one."""
+
+
 class Slots:
     """All slots of a context, and the use of its cells."""
 
-    def __init__(self, context: Context, max_text: int) -> None:
-        """`max_text` is the most tokens of one text."""
+    def __init__(self, context: Context, max_text: int, prefixes: Prefixes) -> None:
+        """`max_text` is the most tokens of one text. `prefixes` keeps what leaves the cache."""
         self._context = context
+        self._prefixes = prefixes
         self._max_text = max_text
         self.all = [Slot(seq) for seq in range(context.cache.n_seq_max)]
         for slot in self.all:
@@ -135,17 +160,10 @@ class Slots:
         self._n_free = 0
         text.promised = need
         prompt = self._context.beginning(text.request.prompt)
-        may_reuse = text.request.reuse and text.request.prompt_logprobs is None
-        key = self._adapters(text)
-        source, n = self._longest_prefix(prompt, key) if may_reuse else (None, 0)
-        slot = self._choose(source, n)
-        if slot is source:
-            n = self._context.reuse_prefix(slot.seq, prompt)
-        else:
-            self.clear(slot)
-            self._context.use_adapters(text.request.adapters, slot.seq)
-            if source is not None:
-                self.cache.seq_cp(source.seq, slot.seq, 0, n)
+        key = self._scales(text)
+        slot, n = self._begin(text, prompt, key)
+        scores = text.request.prompt_logprobs is not None
+        slot.stops = [] if scores else self._prefixes.stops(prompt, n)
         slot.tokens, slot.n_done, slot.text = prompt, n, text
         slot.known = np.array(prompt, np.int64)
         spans = self._context.input_rows.spans(prompt)
@@ -156,6 +174,66 @@ class Slots:
         self.running.append(slot)
         return True
 
+    def _begin(self, text: Ticket, prompt: list[int], key: bytes) -> tuple[Slot, int]:
+        """The slot for a text, and how many tokens of its prompt it holds."""
+        ids, request = np.array(prompt[:-1], np.int32), text.request
+        if not request.reuse or request.prompt_logprobs is not None:
+            text.why_not_reused = why_not_reused(request, self._context, 0, 0)
+            return self._empty(text), 0
+        while True:
+            live = self._longest_prefix(prompt, key)
+            found, same = self._prefixes.find(key, ids, live.n)
+            if found is not None:
+                slot = self._empty(text)
+                self.make_room(found.n)
+                self._n_free = 0
+                n = self._prefixes.restore(found, slot.seq, key)
+                if not n:  # its file is damaged
+                    continue
+            elif live.slot is not None:
+                slot, n = self._take_over(live.slot, live, text)
+            else:
+                slot, n = self._empty(text), 0
+            same = max(same, live.same)
+            text.why_not_reused = why_not_reused(request, self._context, n, same)
+            return slot, n
+
+    def _take_over(self, source: Slot, live: Beginning, text: Ticket) -> tuple[Slot, int]:
+        """Continues a sequence, or shares its cells, from token `live.n` on."""
+        cache, n = self.cache, live.n
+        length = cache.pos_max(source.seq) + 1
+        slot = self._choose(source, n, shares=self._shares_cells or live.checkpoint is not None)
+        if slot is not source:
+            self._empty(text, slot)
+            share(cache, source.seq, slot.seq, n, live.checkpoint)
+        elif n < length:
+            if length - n >= LEAST:
+                self._prefixes.keep(slot.seq)
+            cut(cache, slot.seq, n, live.checkpoint)
+        elif self._prefixes.needed:  # the end of an answer
+            self._prefixes.note(slot.seq, cache.tokens[cache.cells_of(slot.seq)])
+        return slot, n
+
+    def _empty(self, text: Ticket, slot: Slot | None = None) -> Slot:
+        """An idle slot without tokens, for a text with its adapters and control vectors."""
+        slot = self._choose(None, 0) if slot is None else slot
+        self.clear(slot)
+        self._context.use_adapters(text.request.adapters, slot.seq)
+        self._context.use_control_vectors(text.request.control_vectors, slot.seq)
+        return slot
+
+    def note_stops(self, slots: Sequence[Slot]) -> None:
+        """Keeps the states of slots whose prompts have come to a stop."""
+        for slot in slots:
+            if slot.n_done in slot.stops:
+                self._prefixes.note(slot.seq, slot.tokens[: slot.n_done])
+
+    def keep_all(self) -> None:
+        """Copies the texts of all idle slots to where they are kept."""
+        for slot in self.all:
+            if slot.text is None:
+                self._prefixes.keep(slot.seq)
+
     def release(self, slot: Slot, keep: bool) -> None:
         """Ends the text of a slot. With `keep`, its cells stay for a text with the same
         beginning."""
@@ -163,12 +241,16 @@ class Slots:
         slot.last_used = self._clock
         slot.known = np.array(slot.tokens[: slot.n_done], np.int64)
         slot.text, slot.tokens, slot.n_done, slot.draft = None, [], 0, ()
+        slot.stops = []
         self.running.remove(slot)
         if not keep:
+            self.cache.seq_rm(slot.seq)
             self.clear(slot)
 
     def clear(self, slot: Slot) -> None:
-        """Frees the cells of an idle slot."""
+        """Frees the cells of an idle slot, whose text is kept beside the cache."""
+        if self.cache.pos_max(slot.seq) >= 0:
+            self._prefixes.keep(slot.seq)
         self.cache.seq_rm(slot.seq)
         slot.known = np.empty(0, np.int64)
 
@@ -247,8 +329,10 @@ class Slots:
             text.promised += 1
         return True
 
-    def shift(self) -> None:
-        """Drops older tokens of texts with `n_keep` that have filled the context."""
+    def shift(self) -> list[tuple[Slot, int, int]]:
+        """Drops older tokens of texts with `n_keep` that have filled the context. Returns their
+        slots, with the first position and the number of the tokens that are gone."""
+        dropped = []
         for slot in self.running:
             assert slot.text is not None
             n_keep = slot.text.request.n_keep
@@ -257,46 +341,55 @@ class Slots:
                 del slot.tokens[n_keep : n_keep + n_dropped]
                 slot.n_done -= n_dropped
                 self._n_free = 0
+                dropped.append((slot, n_keep, n_dropped))
+        return dropped
 
     def cancelled(self) -> list[Slot]:
         """The slots whose texts have been cancelled."""
         return [slot for slot in self.running if slot.text is not None and slot.text.cancelled]
 
-    def _adapters(self, text: Ticket) -> bytes:
-        """Tells texts apart that may not share cells, because their adapters differ."""
-        row = self._context.model.adapter_row(text.request.adapters)
-        return b"" if row is None else row.tobytes()
+    def _scales(self, text: Ticket) -> bytes:
+        """Tells texts apart that may not share cells, because their adapters or control vectors
+        differ."""
+        request = text.request
+        rows = self._context.model.scale_rows(request.adapters, request.control_vectors)
+        return b"".join(row.tobytes() for row in rows.values())
 
-    def _longest_prefix(self, prompt: list[int], key: bytes) -> tuple[Slot | None, int]:
-        """The slot whose sequence holds the longest prefix of the prompt, computed with the
-        adapters `key`, preferably an idle one, and the length. The last token does not count,
-        because its logits are needed."""
-        rows = self.cache.adapters
+    def _longest_prefix(self, prompt: list[int], key: bytes) -> Beginning:
+        """The longest prefix of the prompt that a sequence with the scales `key` holds and can go
+        on from, preferably an idle one. The last token does not count, because its logits are
+        needed."""
         beginning = np.array(prompt[:-1], np.int64)
+        checkpoints = self._prefixes.checkpoints(key, beginning.astype(np.int32))
         slots = [
             s
             for s in self.all
-            if (s.text is None or self._shares_cells)
-            and (rows is None or rows[s.seq].tobytes() == key)
+            if (s.text is None or self._shares_cells or checkpoints)
+            and self.cache.scale_key(s.seq) == key
         ]
         most_first = [(slot.may_share(beginning), slot) for slot in slots]
         most_first.sort(key=lambda pair: (pair[0], pair[1].text is None), reverse=True)
-        best, most = None, 0
+        best = Beginning(None, 0, 0)
         for may_share, slot in most_first[:MOST_COMPARED]:
-            if may_share <= most:
+            if may_share <= best.n:
                 break
-            n = self._context.common_prefix(slot.seq, prompt)
-            if n > most:
-                best, most = slot, n
-        return best, most
+            n, checkpoint = self._context.common_prefix(slot.seq, prompt), None
+            same = n
+            if self._prefixes.needed and (n == 0 or slot.text is not None):
+                same = self.cache.common_prefix(slot.seq, beginning)
+                checkpoint = next((c for c in reversed(checkpoints) if c.n <= same), None)
+                n = 0 if checkpoint is None else checkpoint.n
+            best = Beginning(slot, n, same, checkpoint) if n > best.n else best
+            best.same = max(best.same, same)
+        return best
 
-    def _choose(self, source: Slot | None, n: int) -> Slot:
+    def _choose(self, source: Slot | None, n: int, *, shares: bool = True) -> Slot:
         """Chooses an idle slot for a text that shares `n` tokens with `source`.
 
-        This is `source` itself if it would lose few tokens or its cells cannot be shared, else the
-        slot that has been idle longest, preferably one without tokens."""
+        This is `source` itself if it would lose few tokens or its cells cannot be shared (`shares`
+        is false), else the slot that has been idle longest, preferably one without tokens."""
         if source is not None and source.text is None:
-            if not self._shares_cells or 2 * n > self.cache.pos_max(source.seq):
+            if not shares or 2 * n > self.cache.pos_max(source.seq):
                 return source
         idle = [slot for slot in self.all if slot.text is None]
         return min(idle, key=lambda s: (self.cache.pos_max(s.seq) >= 0, s.last_used))

@@ -18,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import AbortedError, ContextError
+from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.batching import Batch, pack
 from weft.llm.engine.checking import Checking
 from weft.llm.engine.pace import DELAY, Pace
+from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Delta, Done, Read, Reason, Request, Ticket
 from weft.llm.engine.slots import Slot, Slots
 from weft.llm.engine.stats import EngineStats
@@ -47,6 +49,7 @@ class Writer:
         prompt_share: int | None = None,
         prompt_delay: float = DELAY,
         drafting: Drafting | None = None,
+        prefixes: PrefixOptions | None = None,
     ) -> None:
         """`context` needs a sequence for each text that runs at the same time (`n_seq_max`), and as
         many rows of logits (`n_outputs`).
@@ -55,7 +58,7 @@ class Writer:
         context holds). `prompt_share` is the most prompt tokens in a step in which texts are
         written too; None: as many as take about `prompt_delay` seconds (`Pace`). `drafting`
         proposes tokens, which are checked in the rows that `n_outputs` has beyond one for each
-        text."""
+        text. `prefixes` says what is kept of texts that leave the cache; None: the default."""
         self.context = context
         self.tokenizer = tokenizer
         limits = (max_text, context.model.config.n_positions, context.n_ctx)
@@ -66,7 +69,9 @@ class Writer:
         self.stats = EngineStats()
         self._share = prompt_share
         self._pace = Pace(prompt_delay, most=context.n_step)
-        self._slots = Slots(context, self.max_text)
+        self.prefixes = Prefixes(context, prefixes or PrefixOptions(), tokenizer.vocab.eog)
+        """What is kept of texts beside the cache."""
+        self._slots = Slots(context, self.max_text, self.prefixes)
         self._checking: Checking | None = None
         if drafting is not None:
             self._checking = Checking(context, self._slots, drafting)
@@ -100,7 +105,7 @@ class Writer:
         ids += request.sampling.logit_bias or ()
         if ids and not 0 <= min(ids) <= max(ids) < config.n_vocab:
             raise ContextError(f"token ids are 0..{config.n_vocab - 1}, got {min(ids)}..{max(ids)}")
-        self.context.model.adapter_row(request.adapters)
+        self.context.model.scale_rows(request.adapters, request.control_vectors)
 
     def add(self, text: Ticket) -> None:
         """Queues a text; its request must have passed `check`."""
@@ -112,8 +117,10 @@ class Writer:
         self._drop_cancelled()
         # ---- prompts in ----
         self._admit()
-        self._slots.shift()
+        dropped = self._slots.shift()
         if self._checking is not None:
+            for slot, at, n in dropped:
+                self._checking.dropped(slot, at, n)
             self._checking.prepare()
         batch = pack(self._slots.running, self.context.n_step, self.prompt_chunk)
         # ---- tokens out ----
@@ -130,6 +137,8 @@ class Writer:
             else:
                 ended = perf_counter()
                 self._hand_out(batch, rows)
+                if self._checking is not None and batch.prompts:
+                    self._checking.follow(batch)
             drawn = self.stats.generated_tokens - before
             seconds = perf_counter() - start
             self.stats.count_step(seconds, n_prompt, drawn)
@@ -145,6 +154,13 @@ class Writer:
         while self.waiting:
             text = self.waiting.popleft()
             self._tell(text, text.done("cancelled"))
+
+    def close(self) -> None:
+        """Writes the texts of the cache to the folder that keeps them, if there is one. All texts
+        must have ended."""
+        if self.prefixes.files is not None:
+            self._slots.keep_all()
+        self.prefixes.close()
 
     def _drop_cancelled(self) -> None:
         for slot in self._slots.cancelled():
@@ -169,15 +185,19 @@ class Writer:
 
     def _decode(self, batch: Batch) -> NDArray[np.float32]:
         self._slots.make_room(len(batch.tokens))
-        return self.context.decode(
+        rows = self.context.decode(
             batch.tokens, batch.positions, seqs=batch.seqs, outputs=batch.outputs
         )
+        if self._checking is not None:
+            self._checking.take(batch)
+        return rows
 
     def _hand_out(self, batch: Batch, rows: NDArray[np.float32]) -> None:
         for slot, n in batch.parts:
             slot.n_done += n
         for slot in batch.prompts:
             _text(slot).n_read = min(slot.n_done, len(_text(slot).request.prompt))
+        self._slots.note_stops(batch.prompts)
         checks = self._checking.checks if self._checking is not None else {}
         for (slot, at), row in zip(batch.rows, rows, strict=True):
             text, check = slot.text, checks.get(slot)

@@ -8,6 +8,7 @@ are in docs/add-a-model.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 
 from weft.errors import FormatError
@@ -25,10 +26,11 @@ _FILES = {
     "commandr": ("command-r", "cohere2", "cohere2moe"),
     "dbrx": ("dbrx",),
     "deepseek": ("bailingmoe", "deepseek"),
-    "deepseek2": ("deepseek2",),
+    "deci": ("deci",),
+    "deepseek2": ("deepseek2", "mistral4"),
     "deepseek32": ("deepseek32", "glm-dsa"),
     "delta": ("qwen3next", "qwen35", "qwen35moe"),
-    "dots1": ("dots1",),
+    "dots1": ("bailingmoe2", "dots1"),
     "encoders": ("eurobert", "gemma-embedding", "llama-embed", "modern-bert", "neo-bert"),
     "ernie": ("ernie4_5", "ernie4_5-moe"),
     "exaone4": ("exaone", "exaone4", "exaone-moe"),
@@ -45,12 +47,13 @@ _FILES = {
     "granite": ("granite", "granite_swa", "granitemoe", "minicpm"),
     "hrm_text": ("hrm_text",),
     "hybrid": ("granitehybrid", "jamba", "falcon-h1", "nemotron_h", "nemotron_h_moe"),
-    "hunyuan": ("hunyuan-dense", "hunyuan-moe", "hy_v3"),
+    "hunyuan": ("hunyuan-dense", "hunyuan-moe", "hy_v3", "maincoder"),
     "kimi": ("kimi-linear",),
     "lfm2": ("lfm2", "lfm2moe"),
     "llama": ("baichuan", "internlm2", "llama", "mistral3", "orion", "refact", "xverse"),
     "llama4": ("llama4",),
     "mamba": ("mamba", "mamba2"),
+    "mimo2": ("mimo2",),
     "minicpm3": ("minicpm3",),
     "minimax": ("minimax-m2",),
     "mpt": ("mpt",),
@@ -61,8 +64,8 @@ _FILES = {
     "phi2": ("phi2",),
     "phi3": ("phi3",),
     "phimoe": ("phimoe",),
-    "qwen2": ("qwen", "qwen2", "qwen2vl", "qwen2moe"),
-    "qwen3": ("mellum", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe"),
+    "qwen2": ("qwen", "qwen2", "pangu-embedded", "qwen2vl", "qwen2moe"),
+    "qwen3": ("mellum", "openelm", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe"),
     "rwkv": ("rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"),
     "seed_oss": ("seed_oss",),
     "smollm3": ("smollm3",),
@@ -94,16 +97,25 @@ class _Table(Mapping[str, Architecture]):
 ARCHITECTURES = _Table()
 
 
+_OTHERS = {
+    **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), "writes in any order (diffusion)"),
+    **dict.fromkeys(("dflash", "eagle3", "gemma4-assistant"), "drafts tokens for another model"),
+    **dict.fromkeys(("pockettts", "qwen3tts", "wavtokenizer-dec"), "makes sound"),
+    "clip": "turns images into rows for another model (give it as --mmproj)",
+}
+"""Architectures that are no models of text by themselves, and what they do."""
+
+
 def find_architecture(name: str) -> Architecture:
-    """The architecture called `name`. Raises FormatError, which lists the known names, if there is
-    none."""
+    """The architecture called `name`. Raises FormatError, which names those alike and lists the
+    known ones, if there is none."""
+    if name in _OTHERS:
+        what = f"a model of the architecture {name!r} {_OTHERS[name]}"
+        raise FormatError(f"{what}; weft runs models that write text token by token")
     if name not in ARCHITECTURES:
-        if name == "clip":
-            raise FormatError(
-                "this is a tower for images (mmproj), no text model; give the text model first, "
-                "and this file with --mmproj"
-            )
+        near = get_close_matches(name, ARCHITECTURES, 3, 0.7)
+        hint = f" (names alike: {', '.join(near)})" if near else ""
         raise FormatError(
-            f"unknown architecture {name!r}; known architectures: {', '.join(ARCHITECTURES)}"
+            f"unknown architecture {name!r}{hint}; known architectures: {', '.join(ARCHITECTURES)}"
         )
     return ARCHITECTURES[name]

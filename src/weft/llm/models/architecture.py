@@ -86,7 +86,7 @@ class Architecture:
         """Computes logits [n_vocab, n_outputs], or embeddings [n_embd, n_outputs], from tokens."""
         x = self.embed(step, w)
         for il in range(step.config.n_layer):
-            x = self.block(step, w, il, x).named(f"l_out-{il}")
+            x = common.steered(step, il, self.block(step, w, il, x))
             if step.embd is not None and il < step.config.n_deepstack:
                 x = G.add(x, common.deepstack(step, il + 1))
         return self.logits(step, w, x)
@@ -108,8 +108,16 @@ class Architecture:
     def logits(self, step: Step, w: Weights, x: Tensor) -> Tensor:
         """The last norm and the output projection of x [n_embd, n_outputs], if the architecture has
         logits."""
-        x = self.normed(step, w, self.last_norm, x).named("result_norm")
+        x = self.normed(step, w, self.last_norm, x)
+        if step.states is not None:
+            step.states.append(x)
+            x = common.wanted(step, x)
+        x = x.named("result_norm")
         return x if self.embeds else common.output(w, x)
+
+    def of_next_layer(self) -> Architecture:
+        """The architecture of the block in a layer that drafts (`next_layer.py`)."""
+        return self
 
     def normed(self, step: Step, w: Weights, name: str, x: Tensor) -> Tensor:
         """Applies the norm called `name` to x; an empty name is no norm."""
@@ -119,7 +127,7 @@ class Architecture:
 def last(step: Step, il: int, *tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors [n, n_tokens], reduced in the last layer to the columns whose logits are wanted:
     [n, n_outputs]. Call it when attention has written the cache."""
-    if il < step.config.n_layer - 1:
+    if il < step.config.n_layer - 1 or step.states is not None:
         return tensors
     return tuple(common.wanted(step, t) for t in tensors)
 

@@ -31,6 +31,7 @@ __all__ = [
     "sharpened",
     "shift_keys",
     "soft_cap",
+    "steered",
     "wanted",
 ]
 
@@ -65,6 +66,21 @@ def adapted(w: Weights, name: str, columns: Tensor, ids: Tensor | None = None) -
         f"an adapter changes {name}, which is not multiplied with one column for each token; "
         "merge it into the model"
     )
+
+
+def steered(step: Step, il: int, x: Tensor) -> Tensor:
+    """The output x [n_embd, n] of layer `il`, or of its streams [n_embd, n_streams, n], with the
+    directions of control vectors that the model has for it."""
+    if il not in step.directions:
+        return x.named(f"l_out-{il}")
+    columns = x.ne[2] if x.ne[2] != 1 else x.ne[1]
+    scales = next((s for s in step.vector_scales if s.ne[1] == columns), None)
+    if scales is None:
+        raise FormatError(f"layer {il} of this architecture cannot be steered by control vectors")
+    y = G.mul_mat(step.directions[il], scales)
+    if x.ne[2] != 1:
+        y = G.reshape(y, y.ne[0], 1, columns)
+    return G.add(x, y).named(f"l_out-{il}")
 
 
 def norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:

@@ -9,6 +9,7 @@ experts, some of them shared.
 Scores need  q_nope . K latent = (K^T q_nope) . latent,  so what is cached can be the latent and
 k_pe: a single key head, whose first part is the value as well. V follows attention then. Older
 files have `attn_kv_b`, K and V of each head in one matrix, and cache keys and values of all heads.
+Mistral 3 Large and Mistral 4 sharpen the scores of late tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import replace
 from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import MlaConfig, ModelConfig, RopeConfig
+from weft.llm.config import MlaConfig, ModelConfig, RopeConfig, Temperature
 from weft.llm.config_keys import Keys
 from weft.llm.models import common
 from weft.llm.models.architecture import Architecture
@@ -66,7 +67,10 @@ def configure_latent(c: ModelConfig, keys: Keys) -> ModelConfig:
     if c.heads_kv != c.heads and not absorbed:
         raise keys.bad("attention.head_count_kv", c.heads_kv[0], "attention.head_count")
     rope, scale = _yarn(c, mla)
-    return replace(c, mla=mla, rope=rope, attn_scale=scale)
+    sharpening = keys.number("attention.temperature_scale", 0.0)
+    span = keys.count("attention.temperature_length", rope.n_ctx_orig)
+    temperature = Temperature(sharpening, span) if sharpening else None
+    return replace(c, mla=mla, rope=rope, attn_scale=scale, temperature=temperature)
 
 
 def _yarn(c: ModelConfig, mla: MlaConfig) -> tuple[RopeConfig, float]:
@@ -155,7 +159,7 @@ def absorbed(
     q = G.mul_mat(w["attn_k_b.weight"], G.permute(p.q_nope, 0, 2, 1, 3))
     q = G.concat(G.cont(G.permute(q, 0, 2, 1, 3)), p.q_pe, 0)  # [kv_rank + n_rot, head, n_tokens]
     v = G.reshape(p.short, mla.kv_rank, 1, n_tokens)
-    y = attend(step, il, q, G.concat(v, p.k_pe, 0), v)
+    y = attend(step, il, common.sharpened(step, q, il), G.concat(v, p.k_pe, 0), v)
     y = G.permute(G.reshape(y, mla.kv_rank, n_head, n_tokens), 0, 2, 1, 3)
     y = G.mul_mat(w["attn_v_b.weight"], y)  # [head_dim_v, n_tokens, n_head]
     return G.reshape(G.cont(G.permute(y, 0, 2, 1, 3)), mla.head_dim_v * n_head, n_tokens)
@@ -170,7 +174,8 @@ def expanded(step: Step, w: Weights, il: int, p: Latents) -> Tensor:
     k = heads(kv, d_nope, n_head, stride, 0)
     v = heads(kv, mla.head_dim_v, n_head, stride, d_nope)
     k = G.concat(k, G.repeat(p.k_pe, p.q_pe), 0)
-    return common.attention(step, il, G.concat(p.q_nope, p.q_pe, 0), k, v)
+    q = common.sharpened(step, G.concat(p.q_nope, p.q_pe, 0), il)
+    return common.attention(step, il, q, k, v)
 
 
 def heads(x: Tensor, d: int, n_head: int, stride: int, start: int) -> Tensor:
@@ -195,11 +200,8 @@ class LatentAttention:
 
 EXPERTS = Experts(shared="added", renormalise=False, balanced=True)
 
-ARCHITECTURES = {
-    "deepseek2": Architecture(
-        RopeMode.NORMAL,
-        configure_latent,
-        attention=LatentAttention(),
-        feed_forward=EXPERTS,
-    )
-}
+_DEEPSEEK2 = Architecture(
+    RopeMode.NORMAL, configure_latent, attention=LatentAttention(), feed_forward=EXPERTS
+)
+
+ARCHITECTURES = {"deepseek2": _DEEPSEEK2, "mistral4": _DEEPSEEK2}

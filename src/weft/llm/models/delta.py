@@ -26,7 +26,7 @@ from weft.llm.models.architecture import Architecture
 from weft.llm.models.common import linear
 from weft.llm.models.experts import Experts
 from weft.llm.models.parts import EACH_HEAD, RMS, Attention, linear_rows
-from weft.llm.models.recurrence import beside, convolve, delta_rule, require_recurrent, unit
+from weft.llm.models.recurrence import beside, convolve, delta_rule, recurs, require_recurrent, unit
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
@@ -107,11 +107,10 @@ class DeltaOrAttention(GatedAttention):
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """The weights of the delta net or of attention."""
-        r = require_recurrent(c)
-        if not r.layers[il]:
+        if not recurs(c, il):
             yield from super().rows(c, il)
             return
-        b = f"blk.{il}"
+        r, b = require_recurrent(c), f"blk.{il}"
         fused = f"{b}.ssm_in.weight" if self.grouped else ""
         if fused:
             yield maybe(fused, c.n_embd, r.n_channels + r.d_inner)
@@ -130,9 +129,9 @@ class DeltaOrAttention(GatedAttention):
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
         """The delta net or attention, from x [n_embd, n_tokens] to the same sizes."""
-        r = require_recurrent(step.config)
-        if not r.layers[il]:
+        if not recurs(step.config, il):
             return super().__call__(step, w, il, x)
+        r = require_recurrent(step.config)
         layer, n_tokens, d = w.layer(il), x.ne[1], r.head_dim
         qkv, z = self._inputs(step, layer, x)
         qkv = G.silu(convolve(step, il, qkv, layer["ssm_conv1d.weight"]))

@@ -23,12 +23,13 @@ __all__ = ["ARCHITECTURES", "Capped"]
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Sets windows, caps and scales, by default those of the paper."""
     windowed = keys.windowed(2, c.n_layer)
+    # the 27B model, which has 46 layers, has another scale than its head size implies
+    scale = 1 / math.sqrt(c.n_embd // c.n_head()) if c.n_layer == 46 else 0.0
     local = replace(c.rope, freq_base=keys.number("rope.freq_base_swa", c.rope.freq_base, above=0))
     return replace(
         c,
         embedding_scale=math.sqrt(c.n_embd),
-        # the 27B model, which has 46 layers, has another scale than its head size implies
-        attn_scale=1 / math.sqrt(c.n_embd // c.n_head()) if c.n_layer == 46 else c.attn_scale,
+        attn_scale=c.attn_scale or scale,
         attn_softcap=keys.number("attn_logit_softcapping", 50.0),
         final_softcap=keys.number("final_logit_softcapping", 30.0),
         sliding_window=c.sliding_window or 4096,

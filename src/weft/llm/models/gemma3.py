@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from weft import graph as G
 from weft.graph import RopeMode
-from weft.llm.config import ModelConfig
+from weft.llm.config import ModelConfig, RopeConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models.gemma2 import Capped
 from weft.llm.models.parts import EACH_HEAD, Attention, Gated
@@ -19,13 +19,14 @@ __all__ = ["ARCHITECTURES"]
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Sets windows and rotations; positions of layers with a window are never scaled."""
     c = replace(c, embedding_scale=math.sqrt(c.n_embd))
-    if c.n_layer == 62:  # the 27B model has another scale than its head size implies
+    # the 27B model has another scale than its head size implies
+    if c.n_layer == 62 and not c.attn_scale:
         c = replace(c, attn_scale=1 / math.sqrt(c.n_embd // c.n_head()))
     if not c.sliding_window:
         return c
     windowed = keys.windowed(6, c.n_layer)
     base = keys.number("rope.freq_base_swa", 10000.0, above=0)
-    local = replace(c.rope, freq_base=base, scaling="none", factor=1.0, ext_factor=0.0)
+    local = RopeConfig(c.rope.n_dims, base)
     return replace(c, windowed=windowed, ropes=tuple(local if w else c.rope for w in windowed))
 
 

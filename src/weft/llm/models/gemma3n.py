@@ -20,6 +20,7 @@ from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.models import common
 from weft.llm.models.architecture import last
 from weft.llm.models.common import linear
 from weft.llm.models.gemma2 import Capped
@@ -107,7 +108,7 @@ class Gemma3n(Capped):
         inputs = layer_inputs(step, w, x)
         streams = split(step, w, x)
         for il in range(step.config.n_layer):
-            streams = self.streams(step, w, il, streams, inputs).named(f"l_out-{il}")
+            streams = common.steered(step, il, self.streams(step, w, il, streams, inputs))
         return self.logits(step, w, joined(step, w, streams))
 
     def streams(self, step: Step, w: Weights, il: int, x: Tensor, inputs: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
@@ -37,6 +39,7 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
     if keys.count("attention.value_length_swa", size) != size or c.head_dim_v != c.head_dim_k:
         raise keys.bad("attention.value_length", c.head_dim_v, "the length of keys")
     local = replace(keys.local_rope(c), factored=False)
+    n_embd_layer = keys.count("embedding_length_per_layer_input", 0, least=0)
     c = replace(
         c,
         embedding_scale=math.sqrt(c.n_embd),
@@ -44,7 +47,9 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
         windowed=windowed,
         head_dim_window=size,
         ropes=tuple(local if w else c.rope for w in windowed),
-        n_embd_layer=keys.count("embedding_length_per_layer_input", 0, least=0),
+        n_embd_layer=n_embd_layer,
+        # the small models, which have inputs of layers, see rows in order
+        rows_join="none" if n_embd_layer else "windows",
     )
     return shared_caches(
         c, keys.count("attention.shared_kv_layers", 0, least=0, most=c.n_layer - 1)
@@ -96,7 +101,7 @@ def layer_inputs(step: Step, w: Weights, x: Tensor) -> Tensor:
     embeddings x. Rows given in place of tokens count as token 0."""
     c = step.config
     n, n_tokens = c.n_embd_layer, x.ne[1]
-    tokens = step.tokens if step.embd is None else G.constant([0], dtype="i32")
+    tokens = step.tokens if step.embd is None else G.constant(np.zeros(1, np.int32))
     own = G.get_rows(w["per_layer_token_embd.weight"], tokens)
     own = G.reshape(G.scale(own, math.sqrt(n)), n, c.n_layer, tokens.ne[0])
     projected = G.scale(G.mul_mat(w["per_layer_model_proj.weight"], x), 1 / math.sqrt(c.n_embd))
@@ -153,7 +158,7 @@ class Gemma4(Capped):
                 x = G.add(x, self.normed(step, layer, "post_norm", linear(layer, "proj", y)))
             if "layer_output_scale.weight" in layer:
                 x = G.mul(x, layer["layer_output_scale.weight"])
-            x = x.named(f"l_out-{il}")
+            x = common.steered(step, il, x)
         return self.logits(step, w, x)
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:

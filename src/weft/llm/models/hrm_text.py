@@ -17,6 +17,7 @@ from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
+from weft.llm.models import common
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.parts import Attention, Norm
 from weft.llm.models.step import Step
@@ -66,7 +67,7 @@ class Stacks(Architecture):
     def stack(self, step: Step, w: Weights, start: int, x: Tensor) -> Tensor:
         """The runs of a stack's layers from `start` on, and a norm."""
         for il in range(start, start + step.config.cycles[0]):
-            x = self.block(step, w, il, x).named(f"l_out-{il}")
+            x = common.steered(step, il, self.block(step, w, il, x))
         return self.normed(step, w, "stack_norm", x)
 
 
@@ -78,7 +79,7 @@ def for_all_runs(c: ModelConfig, w: Weights) -> Weights:
         is_slow = il // size % (n_fast + 1) == n_fast
         layer = w.layer(il % size + is_slow * size)
         leaves |= {f"blk.{il}.{name}": layer[name] for name in layer}
-    return Weights(leaves)
+    return Weights(leaves, scales=w.scales)
 
 
 ARCHITECTURES = {

@@ -1,7 +1,8 @@
 """Hunyuan (arXiv 2411.02265, and Tencent, 2025): LLaMA's blocks with an RMS norm of each query and
 key head behind the rotation; the mixture of experts of A13B has a shared expert. Hy 3 (hy_v3,
 Tencent, 2026) norms heads in front of the rotation, and has experts chosen by sigmoids and a
-learned bias behind dense layers."""
+learned bias behind dense layers. Maincoder (Maincode, 2025) is Hunyuan's dense model, with pairs of
+adjacent elements that rotate."""
 
 from __future__ import annotations
 
@@ -66,4 +67,5 @@ ARCHITECTURES = {
         attention=Attention(EACH_HEAD),
         feed_forward=BareBias(shared="added", renormalise=False),
     ),
+    "maincoder": Architecture(RopeMode.NORMAL, configure, attention=Attention(EACH_HEAD)),
 }

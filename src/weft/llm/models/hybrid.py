@@ -21,7 +21,7 @@ from weft.llm.models.architecture import Architecture, last
 from weft.llm.models.experts import Experts
 from weft.llm.models.mamba import Mixer, sizes, sizes2
 from weft.llm.models.parts import Attention, Mlp, Part, squared_relu
-from weft.llm.models.recurrence import require_recurrent
+from weft.llm.models.recurrence import recurs
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe
 
@@ -80,12 +80,11 @@ class MambaOrAttention(Attention):
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """The weights of the mixer or of attention."""
-        mixer = require_recurrent(c).layers[il]
-        return _MIXER.rows(c, il) if mixer else super().rows(c, il)
+        return _MIXER.rows(c, il) if recurs(c, il) else super().rows(c, il)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
         """The mixer or attention, from x [n_embd, n_tokens] to the same sizes."""
-        if require_recurrent(step.config).layers[il]:
+        if recurs(step.config, il):
             return _MIXER(step, w, il, x)
         return super().__call__(step, w, il, x)
 
@@ -133,6 +132,16 @@ class OneOfThree(Architecture):
         part = self._part(step.config, il)
         y = part(step, w, il, self.normed(step, w.layer(il), "attn_norm", x))
         return G.add(*last(step, il, x, y))
+
+    def of_next_layer(self) -> Architecture:
+        """The layer that drafts attends and has experts, each behind a norm."""
+        return Architecture(
+            self.rope_mode,
+            self.configure,
+            attention=self.attention,
+            feed_forward=self.feed_forward,
+            before=("attn_norm", "post_attention_norm"),
+        )
 
     def _part(self, c: ModelConfig, il: int) -> Part:
         return self.feed_forward if c.n_ff(il) and not c.n_head_kv(il) else self.attention

@@ -8,7 +8,7 @@ of the whole model. `experts.py` has mixtures of experts, `recurrence.py` recurr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Literal, Protocol
 
 from weft import graph as G
 from weft.graph.tensor import Tensor
@@ -124,8 +124,9 @@ class Attention:
     included."""
 
     heads: HeadNorm | None = None
-    sinks: bool = False
-    """True if each head has a learned logit that counts only in the denominator of the softmax."""
+    sinks: bool | Literal["some"] = False
+    """True if each head has a learned logit that counts only in the denominator of the softmax;
+    "some": in some layers."""
     gate: Callable[[Tensor], Tensor] | None = None
     """The activation of the gate of the heads' results; None: there is no gate."""
 
@@ -135,7 +136,8 @@ class Attention:
         if self.heads is not None:
             yield from self.heads.rows(c, il)
         if self.sinks:
-            yield need(f"blk.{il}.attn_sinks.weight", c.n_head(il))
+            row = maybe if self.sinks == "some" else need
+            yield row(f"blk.{il}.attn_sinks.weight", c.n_head(il))
         if self.gate is not None:
             n_gates = c.n_head(il) * (1 if c.gated_heads else c.d_v(il))
             yield from linear_rows(f"blk.{il}.attn_gate", c.n_embd, n_gates)
@@ -148,7 +150,7 @@ class Attention:
         if step.config.heads_last:
             q, k, v = self.norm_heads(step.config, layer, q, k, v)
         q = common.sharpened(step, q, il)
-        sinks = layer["attn_sinks.weight"] if self.sinks else None
+        sinks = layer.get("attn_sinks.weight") if self.sinks else None
         y = common.attention(step, il, q, k, v, sinks=sinks)
         return self.output(step, layer, self.gated(step, layer, il, x, y))
 

@@ -3,7 +3,8 @@
 Qwen1.5-MoE and Qwen2-57B-A14B have a mixture instead of the feed-forward layer: the experts'
 weights are not scaled to sum 1, and the output of a shared expert is added, weighted by a sigmoid.
 The text models of Qwen2-VL and Qwen2.5-VL (qwen2vl) have three positions per token (M-RoPE); those
-of text are equal, and rotate as one.
+of text are equal, and rotate as one. openPangu-Embedded (arXiv 2505.22375) has a bias on the output
+of attention, too.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def configure_first(c: ModelConfig, keys: Keys) -> ModelConfig:
 ARCHITECTURES = {
     "qwen": Architecture(RopeMode.NEOX, configure_first),
     "qwen2": Architecture(RopeMode.NEOX, feed_forward=_EXPERTS),
+    "pangu-embedded": Architecture(RopeMode.NEOX),
     "qwen2vl": Architecture(RopeMode.NEOX),
     "qwen2moe": Architecture(RopeMode.NEOX, configure_experts, feed_forward=_EXPERTS),
 }

@@ -1,7 +1,8 @@
 """Qwen3 (arXiv 2505.09388): LLaMA's blocks with an RMS norm of each query and key head in front of
 the rotation; the feed-forward layer is dense or a mixture of experts.
 The text models of Qwen3-VL are the same. Mellum 2 (JetBrains, 2026) has a sliding window in some
-layers, whose rotation has a base of its own and is never scaled."""
+layers, whose rotation has a base of its own and is never scaled. OpenELM (arXiv 2404.14619) has
+heads and widths that differ between layers."""
 
 from __future__ import annotations
 
@@ -46,6 +47,7 @@ _MIXTURE = replace(_DENSE, configure=configure_experts)
 # text has three equal positions per token (M-RoPE); rows of images have parts for the first layers
 ARCHITECTURES = {
     "mellum": replace(_MIXTURE, configure=configure_windows),
+    "openelm": Architecture(RopeMode.NEOX, attention=_ATTENTION),
     "qwen3": _DENSE,
     "qwen3moe": _MIXTURE,
     "qwen3vl": replace(_DENSE, image_rope=RopeMode.IMROPE),

@@ -10,10 +10,15 @@ from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, RecurrentConfig
 from weft.llm.models.step import Step
 
-__all__ = ["beside", "convolve", "delta_rule", "require_recurrent", "scan", "unit"]
+__all__ = ["beside", "convolve", "delta_rule", "recurs", "require_recurrent", "scan", "unit"]
 
 _EPS = 1e-6
 _SIZE = 4  # bytes of a float32
+
+
+def recurs(c: ModelConfig, il: int) -> bool:
+    """True if layer `il` is recurrent; a layer that drafts never is."""
+    return c.recurrent is not None and c.recurrent.layers[il]
 
 
 def require_recurrent(c: ModelConfig) -> RecurrentConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 
 from weft import graph as G
@@ -57,6 +58,10 @@ class Step:
     then sorted by sequence and position, with the same number for each sequence."""
     n_seqs: Size = 1
     """Number of sequences."""
+    directions: Mapping[int, Tensor] = field(default_factory=dict)
+    """Directions of control vectors by layer, f32 [n_vectors, n_embd] each."""
+    vector_scales: tuple[Tensor, ...] = ()
+    """Their scales, f32 [n_vectors, n]: of all tokens, and of those whose logits are wanted."""
     writes: list[Tensor] = field(default_factory=list)
     """Writes of recurrent states, which the graph computes besides its output."""
 
@@ -65,6 +70,12 @@ class Step:
 
     values: list[Tensor] = field(default_factory=list)
     """Values of the first layer that others mix in, [n_embd, n_tokens]."""
+
+    states_in: Tensor | None = None
+    """f32 [n_embd, n_tokens]: for a layer that drafts, the states of the model's last layer."""
+    states: list[Tensor] | None = None
+    """Takes what the output projection reads, [n_embd, n_tokens], of every token; None: it is
+    computed of the tokens whose logits are wanted."""
 
     chosen: list[Tensor] = field(default_factory=list)
     """Masks of the positions that layers have chosen, f16 [n_kv, n_tokens] each."""

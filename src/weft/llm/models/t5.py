@@ -124,7 +124,7 @@ class T5(Architecture):
             x = G.add(x, linear(layer, "cross_attn_o", y))
             if il == c.n_layer - 1:
                 x = common.wanted(step, x)
-            x = _feed_forward(c, layer, x).named(f"l_out-{il}")
+            x = common.steered(step, il, _feed_forward(c, layer, x))
         x = self.normed(step, dec, "output_norm", x).named("result_norm")
         logits = common.output(w, x)
         return G.scale(logits, c.logit_scale) if c.logit_scale else logits
@@ -170,7 +170,7 @@ def _encoded(step: Step, w: Weights, x: Tensor, n_layer: int, *, cached: bool) -
             k, v = G.permute(k, 0, 2, 1, 3), G.permute(v, 0, 2, 1, 3)
             y = common.attend(step, q, k, v, None, bias=bias)
         x = G.add(x, linear(layer, "attn_o", y))
-        x = _feed_forward(c, layer, x)
+        x = common.steered(step, il, _feed_forward(c, layer, x))
     return x
 
 

@@ -6,6 +6,9 @@ from html import escape
 from typing import Any
 
 from weft.errors import ContextError
+from weft.llm.cache.kept import checkpoint_bytes, needs_checkpoints, row_bytes
+from weft.llm.cache.kv_cache import KVCache
+from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.regime import RegimePlan
@@ -20,6 +23,7 @@ __all__ = [
     "memory_rows",
     "placement_lines",
     "plan_for",
+    "prefix_text",
 ]
 
 MEMORY_COLUMNS = ("buffer", "memory", "bytes", "size", "about")
@@ -59,19 +63,37 @@ def placement_lines(
     return lines
 
 
-def memory_lines(plan: ContextPlan, scratch: int) -> list[str]:
-    """A table of the bytes of every buffer; `scratch` is the bytes of the kernels' scratch."""
-    rows = memory_cells(memory_rows(plan, scratch))
+def memory_lines(
+    plan: ContextPlan, scratch: int, prefixes: PrefixOptions | None = None
+) -> list[str]:
+    """A table of the bytes of every buffer; see `memory_rows`."""
+    rows = memory_cells(memory_rows(plan, scratch, prefixes))
     return ["memory", *text_table(MEMORY_COLUMNS, rows, ("bytes", "size"))]
 
 
-def memory_rows(plan: ContextPlan, scratch: int) -> list[dict[str, Any]]:
-    """The memory of each kind of buffer: weights, caches, compute memory and scratch."""
+def memory_rows(
+    plan: ContextPlan, scratch: int, prefixes: PrefixOptions | None = None
+) -> list[dict[str, Any]]:
+    """The memory of each kind of buffer: weights, caches, compute memory, the kernels' `scratch`,
+    and with `prefixes` what is kept of texts beside the cache."""
     about = "of the kernels"
-    return [
+    rows = [
         *plan.memory_rows(),
         {"buffer": "scratch", "memory": "threads", "bytes": scratch, "about": about},
     ]
+    if prefixes is not None and prefixes.cache_ram and not plan.options.embeddings:
+        about = f"at most, as texts leave the cache; {prefix_text(plan.cache)}"
+        size = prefixes.cache_ram
+        rows.append({"buffer": "prefixes", "memory": "host", "bytes": size, "about": about})
+    return rows
+
+
+def prefix_text(cache: KVCache) -> str:
+    """The bytes of what is kept of a text beside the cache."""
+    token = f"{size_text(4 + sum(row_bytes(cache)))} for each token of a text"
+    if not needs_checkpoints(cache):
+        return token
+    return f"{size_text(checkpoint_bytes(cache, cache.size))} for each checkpoint, {token}"
 
 
 def memory_cells(rows: list[dict[str, Any]]) -> list[list[str]]:

@@ -33,12 +33,20 @@ def limits(request: Request, plan: ContextPlan) -> Iterator[tuple[MemoryNeed, in
         set_limits = [_limit(request, by_name[name]) for name in need.devices]
         lowest = min((limit for limit in set_limits if limit is not None), default=None)
         if lowest is not None:
-            yield need, need.total, lowest
+            yield need, need.total + _beside(request, need, mapped=True), lowest
         elif need.is_host or any(by_name[name].kind == "CPU" for name in need.devices):
             available = system.available_bytes()
             if available is not None:
-                mapped = need.weights if need.is_host else 0
-                yield need, need.total - mapped, available
+                mapped = need.weights + need.tower_weights if need.is_host else 0
+                others = _beside(request, need, mapped=not need.is_host)
+                yield need, need.total - mapped + others, available
+
+
+def _beside(request: Request, need: MemoryNeed, *, mapped: bool) -> int:
+    """Bytes that other contexts need of the same memory, weights included if `mapped`."""
+    needs = [n for plan in request.placement.beside for n in plan.needs()]
+    same = [n for n in needs if n.memory == need.memory]
+    return sum(n.total - (0 if mapped else n.weights) for n in same)
 
 
 def _limit(request: Request, backend: Backend) -> int | None:
@@ -77,8 +85,15 @@ def require(request: Request, plan: ContextPlan, *, hint: bool = True) -> None:
             "cache": need.cache,
             "compute": need.compute + need.copies,
         }
-        if n < need.total:
+        if need.towers:
+            parts |= {"tower weights": need.tower_weights, "towers": need.towers}
+        whole = n == need.total + _beside(request, need, mapped=True)
+        others = _beside(request, need, mapped=whole)
+        if not whole:
+            parts.pop("tower weights", None)
             del parts["weights"]
+        if others:
+            parts["models that draft"] = others
         advice = ADVICE
         if hint and not need.is_host and plan.homes.n_gpu_layers:
             advice = f"{_what_fits(request, plan.homes.n_gpu_layers)}; or {ADVICE}"

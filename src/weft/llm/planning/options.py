@@ -15,6 +15,7 @@ from weft.dtype import find_dtype
 from weft.errors import ContextError, FormatError, ScheduleError
 from weft.execute import Progress
 from weft.llm.cache.kv_cache import CACHE_TYPES
+from weft.llm.cache.prefix_options import PREFIX_OPTIONS, PrefixArguments
 from weft.llm.cache.window import window_size
 from weft.llm.config import ModelConfig, Pooling
 from weft.llm.drafting.options import DraftOptions
@@ -32,6 +33,7 @@ __all__ = [
     "PLAN_OPTIONS",
     "ContextArguments",
     "ContextOptions",
+    "LLMArguments",
     "Placement",
     "PlanArguments",
     "context_options",
@@ -74,6 +76,8 @@ class PlanArguments(TypedDict, total=False):
     expert_budget: int | str | None
     expert_policy: ExpertPolicy | None
     rewrites: Sequence[str] | None
+    beside: Sequence[Any]
+    states: bool
 
 
 PLAN_OPTIONS: dict[str, Option] = {
@@ -175,6 +179,16 @@ PLAN_OPTIONS: dict[str, Option] = {
     "rewrites": Option(
         None, "Names of the fusions to use; None: those that WEFT_REWRITES names, or all."
     ),
+    "beside": Option(
+        (),
+        "Plans (`ContextPlan`) of other contexts that will be in memory, too, such as those of "
+        "models that draft.",
+    ),
+    "states": Option(
+        False,
+        "True keeps what the output projection reads of every token (`Context.states`), for layers "
+        "that draft.",
+    ),
 }
 """Every key of `PlanArguments`, with default and meaning."""
 
@@ -205,11 +219,15 @@ LLM_OPTIONS: dict[str, Option] = {
         "repeats itself; None: not at all.",
     ),
     "chat_template": Option(None, "Source of a Jinja template; None: the model's own template."),
-    "mmproj": Option(None, "File of the model's tower, for images in messages."),
+    "mmproj": Option(None, "File of the model's towers, for images and sounds in messages."),
     "adapters": Option(
         None,
         "LoRA adapters (GGUF files): a file, a list, or a mapping of names to files, each alone or "
         "as (file, scale).",
+    ),
+    "control_vectors": Option(None, "Control vectors (GGUF files), given as adapters are."),
+    "control_vector_layers": Option(
+        None, "The first and the last layer that they steer; None: all."
     ),
     "progress": Option(
         None,
@@ -225,9 +243,14 @@ LLM_OPTIONS: dict[str, Option] = {
         "True computes a first prompt of up to 256 tokens with weights as the file has them, and "
         "repacks them before the second token: the same text, whose first token comes sooner.",
     ),
+    **PREFIX_OPTIONS,
     **PLAN_OPTIONS,
 }
 """Every option of `LLM`, with default and meaning."""
+
+
+class LLMArguments(PlanArguments, PrefixArguments, total=False):
+    """The arguments of `LLM` that are not parameters of their own."""
 
 
 class ContextArguments(PlanArguments, total=False):
@@ -257,6 +280,7 @@ class ContextOptions:
     n_copies: int = 1
     expert_budget: int | None = None
     expert_policy: ExpertPolicy = "auto"
+    states: bool = False
 
     def window_size(self, config: ModelConfig) -> int:
         """The number of cells of sliding-window layers; 0: as many as the others have."""
@@ -279,6 +303,8 @@ class Placement:
     profile: Profile | None = None
     offload_kv: bool = True
     """True if the cache of a layer is on the device of the layer, False if in host memory."""
+    beside: Sequence[Any] = ()
+    """The plans of other contexts whose memory counts, too."""
 
     def __post_init__(self) -> None:
         others = self.fit or self.n_gpu_layers is not None or self.place or not self.offload_kv
@@ -340,6 +366,7 @@ def context_options(
         repack=option("repack", arguments.get("repack"), True),
         swa_full=option("swa_full", arguments.get("swa_full"), True),
         n_copies=arguments.get("n_copies") or 1,
+        states=bool(arguments.get("states")),
         **_expert_options(arguments),
     )
     _require_flash(options)

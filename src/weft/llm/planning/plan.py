@@ -50,12 +50,15 @@ class MemoryNeed:
     """Weights that are repacked on loading, by the name of their memory; not in `weights`."""
     experts: int = 0
     """The arena of experts whose others stay in the file."""
+    tower_weights: int = 0
+    towers: int = 0
+    """Compute memory of towers for images and sound."""
 
     @property
     def total(self) -> int:
         """The sum of all bytes."""
-        weights = self.weights + sum(self.repacked.values()) + self.experts
-        return weights + self.cache + self.compute + self.copies
+        weights = self.weights + sum(self.repacked.values()) + self.experts + self.tower_weights
+        return weights + self.cache + self.compute + self.copies + self.towers
 
 
 @dataclass(slots=True)
@@ -158,6 +161,11 @@ class ContextPlan:
             one.lower_bound = max(a.lower_bound for a in of_type)
         for arena in self.plan.allocation.arenas:
             need(arena.buffer_type).copies += (self.n_copies - 1) * arena.size
+        for tower in self.model.towers:
+            for weight in tower.weights.values():
+                need(self.backends[-1].buffer_type).tower_weights += weight.max_bytes
+            for arena in tower.planned(self.backends).allocation.arenas:
+                need(arena.buffer_type).towers += arena.size
         return list(by_type.values())
 
     def memory_rows(self) -> list[dict[str, Any]]:
@@ -171,6 +179,12 @@ class ContextPlan:
                 ("cache", need.cache, "allocated once, kept between runs"),
                 ("compute", need.compute, "shared by the plans of all batch sizes"),
                 ("copies", need.copies, "compute memory of ubatches that run beside the first"),
+                ("tower weights", need.tower_weights, "of images and sound, mapped from the file"),
+                (
+                    "towers",
+                    need.towers,
+                    "compute memory of towers, from the first image or sound on",
+                ),
             ):
                 if size:
                     rows.append(

@@ -55,6 +55,7 @@ def prepare(
         arguments.get("policy", "ggml"),
         profile,
         arguments.get("offload_kv", True),
+        arguments.get("beside", ()),
     )
     devices = arguments.get("devices")
     if devices is None:

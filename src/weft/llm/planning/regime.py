@@ -35,7 +35,8 @@ BOUNDS = (1, 31)
 class Regime:
     """A compiled graph for up to `max_tokens` tokens, its inputs and its output."""
 
-    __slots__ = ("inputs", "max_tokens", "one_row", "output", "program", "rows", "session")
+    __slots__ = ("inputs", "max_tokens", "one_row", "output", "program", "rows", "session",
+                 "states")  # fmt: skip
 
     def __init__(
         self,
@@ -52,8 +53,13 @@ class Regime:
         self.session = Session(program, arenas) if session is None else session
         program = self.session.program
         self.inputs = Inputs(self.session, cache, config)
-        self.output: str = next(iter(program.outputs))
-        """Name of the only output."""
+        self.output: str = next(name for name in program.outputs if name != "states")
+        """Name of the output with the rows that `decode` returns."""
+        self.states: NDArray[Any] | None = None
+        """What the output projection reads of the tokens of the last run [n_tokens * n_embd], if
+        the graph keeps it."""
+        if "states" in program.outputs:
+            self.states = self.session.output_view("states")
         rows = program.tensors[program.outputs[self.output]]
         self.rows: NDArray[Any] | None = None
         """The output of the last run [rows * width], or None if it cannot be read in place."""

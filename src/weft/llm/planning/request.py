@@ -105,8 +105,8 @@ class Request:
             allocate=False,
             window_size=options.window_size(self.model.config),
         )
-        if self.model.adapters is not None:
-            cache.adapters = np.tile(self.model.adapters.row(), (options.n_seq_max, 1))
+        for name, row in self.model.scale_rows().items():
+            cache.scales[name] = np.tile(row, (options.n_seq_max, 1))
 
         def build(n: int, together: Together | None = None, rows_in: bool = False) -> Graph:
             return placed.build(
@@ -117,6 +117,7 @@ class Request:
                 embeddings=options.embeddings,
                 rows_in=rows_in,
                 together=together,
+                states=options.states,
             )
 
         sizes = self.together if n_tokens else None

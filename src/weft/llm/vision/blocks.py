@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from weft import graph as G
 from weft.graph.size import Size
@@ -15,12 +16,14 @@ from weft.llm.weights import Row, Weights, maybe, need
 
 __all__ = [
     "ACT",
+    "BlockConfig",
     "attention",
     "block_rows",
     "embed_patches",
     "encode",
     "layer_norm",
     "patch_rows",
+    "split_qkv",
     "square_inputs",
 ]
 
@@ -52,9 +55,27 @@ def embed_patches(c: TowerConfig, w: Weights, patches: Tensor) -> Tensor:
     return G.add(x, w["v.patch_embd.bias"]) if "v.patch_embd.bias" in w else x
 
 
-def block_rows(c: TowerConfig, il: int, *, bias: bool = True) -> Iterator[Row]:
-    """The weights of one block with LayerNorm and a feed-forward layer of two matrices."""
-    at = f"v.blk.{il}"
+class BlockConfig(Protocol):
+    """What blocks need to know of a tower for images or sound."""
+
+    @property
+    def n_embd(self) -> int: ...
+    @property
+    def n_ff(self) -> int: ...
+    @property
+    def n_head(self) -> int: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def act(self) -> str: ...
+    @property
+    def swapped(self) -> bool: ...
+
+
+def block_rows(c: BlockConfig, il: int, *, bias: bool = True, at: str = "v") -> Iterator[Row]:
+    """The weights of one block with LayerNorm and a feed-forward layer of two matrices; `at` is "a"
+    in a tower for sound."""
+    at = f"{at}.blk.{il}"
     for name in ("ln1", "ln2"):
         yield need(f"{at}.{name}.weight", c.n_embd)
         yield need(f"{at}.{name}.bias", c.n_embd)
@@ -69,41 +90,80 @@ def block_rows(c: TowerConfig, il: int, *, bias: bool = True) -> Iterator[Row]:
     yield maybe(f"{at}.{down}.bias", c.n_embd)
 
 
-def _up_down(c: TowerConfig) -> tuple[str, str]:
+def _up_down(c: BlockConfig) -> tuple[str, str]:
     """The names of a feed-forward layer's matrices; old converters had them the other way."""
     return ("ffn_down", "ffn_up") if c.swapped else ("ffn_up", "ffn_down")
 
 
-def layer_norm(c: TowerConfig, w: Weights, name: str, x: Tensor) -> Tensor:
+def layer_norm(c: BlockConfig, w: Weights, name: str, x: Tensor) -> Tensor:
     """LayerNorm with weight and bias."""
     y = G.mul(G.norm(x, c.eps), w[f"{name}.weight"])
     return G.add(y, w[f"{name}.bias"]) if f"{name}.bias" in w else y
 
 
 def attention(
-    c: TowerConfig, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
+    c: BlockConfig,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    scale: float = 0.0,
 ) -> Tensor:
     """Attention of all rows to all, or where `mask` f16 [n, n] is 0; q, k and v are [d, n_head, n].
-    Returns [d n_head, n]."""
+    Scores are multiplied by `scale` (0: by 1 / sqrt(d)). Returns [d n_head, n]."""
     n: Size = q.ne[2]
     d = c.n_embd // c.n_head
     q, k, v = (G.permute(t, 0, 2, 1, 3) for t in (q, k, v))
-    out = G.flash_attn_ext(q, k, v, mask, scale=1 / math.sqrt(d))
+    out = G.flash_attn_ext(q, k, v, mask, scale=scale or 1 / math.sqrt(d))
     return G.reshape(out, c.n_embd, n)
 
 
-def encode(c: TowerConfig, w: Weights, x: Tensor, n_layer: int, first: int = 0) -> Tensor:
-    """The blocks from `first` to before `n_layer` over rows x [n_embd, n]."""
+def split_qkv(c: BlockConfig, y: Tensor, n: Size) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values [d, n_head, n] of y [3 n_embd, n]."""
+    d, size = c.n_embd // c.n_head, y.dtype.bytes
+    q, k, v = (
+        G.view_3d(y, d, c.n_head, n, d * size, y.nb[1], part * c.n_embd * size) for part in range(3)
+    )
+    return q, k, v
+
+
+def encode(
+    c: BlockConfig,
+    w: Weights,
+    x: Tensor,
+    n_layer: int,
+    first: int = 0,
+    *,
+    at: str = "v",
+    mask: Tensor | None = None,
+) -> Tensor:
+    """The blocks from `first` to before `n_layer` over rows x [n_embd, n]; `at` is that of
+    `block_rows`, `mask` that of `attention`."""
     d, n = c.n_embd // c.n_head, x.ne[1]
     up, down = _up_down(c)
     for il in range(first, n_layer):
-        layer = Weights(dict(w), f"v.blk.{il}.")
-        y = layer_norm(c, layer, "ln1", x)
-        q, k, v = (
-            G.reshape(common.linear(layer, f"attn_{name}", y), d, c.n_head, n) for name in "qkv"
-        )
-        x = G.add(x, common.linear(layer, "attn_out", attention(c, q, k, v)))
-        y = common.linear(layer, up, layer_norm(c, layer, "ln2", x))
-        x = G.add(x, common.linear(layer, down, ACT[c.act](y)))
-        x = x.named(f"v.l_out-{il}")
+        layer = Weights(dict(w), f"{at}.blk.{il}.")
+        y = _normed(c, layer, "ln1", x)
+        q, k, v = (_projected(c, layer, f"attn_{name}", y) for name in "qkv")
+        q, k, v = (G.reshape(part, d, c.n_head, n) for part in (q, k, v))
+        y = common.linear(layer, "attn_out", attention(c, q, k, v, mask))
+        x = G.add(x, _scaled(layer, "ls1", y))
+        y = common.linear(layer, up, _normed(c, layer, "ln2", x))
+        x = G.add(x, _scaled(layer, "ls2", common.linear(layer, down, ACT[c.act](y))))
+        x = x.named(f"{at}.l_out-{il}")
     return x
+
+
+def _normed(c: BlockConfig, w: Weights, name: str, x: Tensor) -> Tensor:
+    """LayerNorm; RMS norm if there is no bias."""
+    return layer_norm(c, w, name, x) if f"{name}.bias" in w else common.norm(w, name, x, c.eps)
+
+
+def _projected(c: BlockConfig, w: Weights, name: str, x: Tensor) -> Tensor:
+    """Queries, keys or values, normed if the file has gains for it."""
+    y = common.linear(w, name, x)
+    return common.norm(w, f"{name}_norm", y, c.eps) if f"{name}_norm.weight" in w else y
+
+
+def _scaled(w: Weights, name: str, x: Tensor) -> Tensor:
+    return G.mul(x, w[f"{name}.weight"]) if f"{name}.weight" in w else x

@@ -7,6 +7,7 @@ import numpy as np
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.llm.config_keys import Keys
+from weft.llm.senses.tower import projector_of
 from weft.records import dataclass
 
 __all__ = ["TowerConfig", "read_tower_config"]
@@ -45,6 +46,16 @@ class TowerConfig:
     """True if a file calls the first matrix of a feed-forward layer `ffn_down`."""
     tiles: bool = False
     """True if the tower sees an image in several tiles."""
+    n_positions: int = 0
+    """Learned positions along a side, where height and width have their own; 0: they have not."""
+    n_projector: int = 0
+    """Width between the matrices of a projector `mm.1`, `mm.2` or `mm.up`, `mm.down`; 0: there are
+    none."""
+    whole_size: int = 0
+    """Pixels of the longer side of an image before it is cut into tiles."""
+    least_tiles: int = 0
+    most_tiles: int = 0
+    """Of an image, if the file says; 0: it does not."""
     least_pixels: int = 0
     most_pixels: int = 0
     """Of an image in its own proportions, if the file says; 0: it does not."""
@@ -62,15 +73,8 @@ class TowerConfig:
 
 def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     """Reads the keys `clip.*`; `merge` is what `clip.vision.projector.scale_factor` is if the file
-    does not say. Raises FormatError for a file without a tower for images, and for a wrong key."""
-    if file.architecture != "clip":
-        raise FormatError(
-            f"{file.path}: a {file.architecture} model is no tower for images (mmproj); it belongs "
-            "before mmproj, as the model"
-        )
+    does not say. Raises FormatError for a wrong key."""
     keys = Keys(file)
-    if not keys.flag("has_vision_encoder", False):
-        raise FormatError(f"{file.path}: this mmproj file has no tower for images")
     size = keys.count("vision.image_size", most=1 << 16)
     patch = keys.count("vision.patch_size", most=size)
     n_embd, n_head = (
@@ -82,7 +86,7 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
     n_layer = keys.count("vision.block_count", most=1 << 10)
     act = "gelu" if keys.flag("use_gelu", False) else "gelu_quick"
     return TowerConfig(
-        projector=projector_of(file),
+        projector=projector_of(file, "vision"),
         n_embd=n_embd,
         n_ff=_width(file, keys),
         n_layer=n_layer,
@@ -100,9 +104,24 @@ def read_tower_config(file: GGUFFile, merge: int = 1) -> TowerConfig:
         layers=_layers(file, n_layer),
         swapped=_swapped(file, n_embd),
         tiles="clip.vision.image_grid_pinpoints" in file.metadata,
+        n_positions=_positions(file),
+        n_projector=_projector(file),
+        whole_size=keys.count("vision.preproc_image_size", 0, least=0, most=1 << 14),
+        least_tiles=keys.count("vision.preproc_min_tiles", 0, least=0, most=64),
+        most_tiles=keys.count("vision.preproc_max_tiles", 0, least=0, most=64),
         least_pixels=keys.count("vision.image_min_pixels", 0, least=0),
         most_pixels=keys.count("vision.image_max_pixels", 0, least=0),
     )
+
+
+def _positions(file: GGUFFile) -> int:
+    info = file.tensors.get("v.position_embd.weight")
+    return info.ne[1] if info is not None and info.ne[2] == 2 else 0
+
+
+def _projector(file: GGUFFile) -> int:
+    info = file.tensors.get("mm.1.weight") or file.tensors.get("mm.up.weight")
+    return 0 if info is None else info.ne[1]
 
 
 def _deepstack(file: GGUFFile) -> tuple[int, ...]:
@@ -127,7 +146,7 @@ def _swapped(file: GGUFFile, n_embd: int) -> bool:
 
 def _n_out(file: GGUFFile, keys: Keys) -> int:
     """The width of rows; files of LLaVA have that of CLIP in the metadata."""
-    if projector_of(file) == "mlp":
+    if projector_of(file, "vision") == "mlp":
         for name in ("mm.2.weight", "mm.0.weight"):
             if name in file.tensors:
                 return file.tensors[name].ne[1]
@@ -147,16 +166,6 @@ def _layers(file: GGUFFile, n_layer: int) -> tuple[int, ...]:
     if not layers or min(layers) < 0 or max(layers) > n_layer:
         raise FormatError(f"{file.path}: {key} must have numbers from 0 to {n_layer}")
     return layers
-
-
-def projector_of(file: GGUFFile) -> str:
-    """The kind of projector of the tower for images."""
-    for key in ("clip.vision.projector_type", "clip.projector_type"):
-        if key in file.metadata:
-            return file.get_str(key)
-    if "clip.has_llava_projector" in file.metadata:
-        return "mlp"
-    raise FormatError(f"{file.path}: there is no clip.projector_type; convert the model again")
 
 
 def _colours(file: GGUFFile, name: str) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,18 @@ from weft.llm.vision.pictures import Pixels
 from weft.llm.weights import Row, Weights
 from weft.records import dataclass
 
-__all__ = ["Family", "normalised", "patches_of"]
+__all__ = ["Family", "Tile", "normalised", "patches_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A part of an image that the tower sees by itself."""
+
+    pixels: Pixels
+    """In the size that the tower takes."""
+    before: str = ""
+    after: str = ""
+    """Text in front of its rows and behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,8 @@ class Family:
     """The values of the inputs for an image of such a size."""
     n_rows: Callable[[TowerConfig, int, int], int]
     """The number of rows of an image of a height and a width, in any size."""
+    tiles: Callable[[TowerConfig, Pixels], Sequence[Tile]] | None = None
+    """The tiles of an image in any size, if the tower sees several."""
     merge: int = 1
     """`TowerConfig.merge`, if the file does not say."""
     before: str = ""

@@ -3,19 +3,16 @@ decoded. Needs the extra `weft[vision]`, which is Pillow."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import io
 import os
-import re
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ArgumentError, ContextError
+from weft.llm.senses.media import MOST_BYTES, media_bytes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,14 +24,11 @@ Picture: TypeAlias = "str | os.PathLike[str] | bytes | NDArray[np.uint8] | Image
 Pixels: TypeAlias = NDArray[np.uint8]
 """RGB, u8 [height, width, 3]."""
 
-MOST_BYTES = 64 << 20
-"""Most bytes of an image file."""
 MOST_PIXELS = 64 << 20
 """Most pixels of an image; more are refused before any is decoded."""
 MOST_SIDE = (1 << 16) - 1
 """Most pixels of a side of an image, as JPEG has it."""
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-_DATA = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:;[\w.+=-]+)*?;base64,", re.ASCII)
 
 
 def open_picture(picture: Any, *, files: bool = True) -> Pixels:
@@ -46,25 +40,11 @@ def open_picture(picture: Any, *, files: bool = True) -> Pixels:
     if isinstance(picture, np.ndarray):
         return _array(picture)
     what = "an image"
-    if isinstance(picture, str) and picture[:5].lower() == "data:":
-        picture = _data(picture)
-    elif isinstance(picture, str | os.PathLike):
+    if isinstance(picture, str | os.PathLike) and os.fspath(picture)[:5].lower() != "data:":
         what = f"image {os.fspath(picture)[:200]!r}"
-        if _is_address(picture):
-            fix = "download it and give the file" if files else "send a data: URL"
-            raise ContextError(f"{what}: addresses of other machines are not fetched; {fix}")
-        if not files:
-            raise ContextError(
-                f"{what} is no data: URL with base64 (data:image/png;base64,...); files and "
-                "addresses are not fetched"
-            )
-        picture = _read(Path(picture), what)
+    picture = media_bytes(picture, "an image", "image/png", files=files)
     image_module = pillow()
-    if isinstance(picture, bytes | bytearray | memoryview):
-        if len(picture) > MOST_BYTES:
-            raise ContextError(
-                f"an image has {len(picture)} bytes, more than {MOST_BYTES}; make it smaller"
-            )
+    if isinstance(picture, bytes):
         return _decoded(lambda: image_module.open(io.BytesIO(picture), formats=_FORMATS), what)
     if isinstance(picture, image_module.Image):
         return _decoded(lambda: picture, what)
@@ -72,11 +52,6 @@ def open_picture(picture: Any, *, files: bool = True) -> Pixels:
         f"an image is {type(picture).__name__}; give a path, bytes, a data: URL, pixels "
         "[height, width, 3] or an image of Pillow"
     )
-
-
-def _is_address(picture: str | os.PathLike[str]) -> bool:
-    """True for an address of another machine; a `Path` of it has one slash."""
-    return re.match(r"(?:https?|ftp|file|s3):/", os.fspath(picture), re.IGNORECASE) is not None
 
 
 def resized(pixels: Pixels, width: int, height: int, resampling: str = "bilinear") -> Pixels:
@@ -106,32 +81,6 @@ def _array(pixels: NDArray[Any]) -> Pixels:
         )
     _require_size(pixels.shape[1], pixels.shape[0])
     return np.ascontiguousarray(pixels)
-
-
-def _data(url: str) -> bytes:
-    start = _DATA.match(url[:256])
-    if start is None:
-        raise ContextError(
-            "an image's data: URL does not begin like data:image/png;base64,; write it so"
-        )
-    if len(url) > MOST_BYTES * 4 // 3 + 256:
-        raise ContextError(f"an image has more than {MOST_BYTES} bytes; make it smaller")
-    try:
-        return base64.b64decode(url[start.end() :], validate=True)
-    except (binascii.Error, ValueError):
-        raise ContextError("the base64 of an image's data: URL is damaged; encode it again") from (
-            None
-        )
-
-
-def _read(path: Path, what: str) -> bytes:
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ContextError(f"{what} has more than {MOST_BYTES} bytes; make it smaller")
-        return path.read_bytes()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ContextError(f"{what} cannot be read: {why}") from None
 
 
 def _decoded(opened: Any, what: str) -> Pixels:

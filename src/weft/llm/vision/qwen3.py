@@ -74,7 +74,7 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     for il in range(c.n_layer):
         layer = Weights(dict(w), f"v.blk.{il}.")
         y = common.linear(layer, "attn_qkv", blocks.layer_norm(c, layer, "ln1", x))
-        y = qwen.attention(c, *_split(c, y, n), inputs)
+        y = qwen.attention(c, *blocks.split_qkv(c, y, n), inputs)
         x = G.add(x, common.linear(layer, "attn_out", y))
         y = common.linear(layer, "ffn_up", blocks.layer_norm(c, layer, "ln2", x))
         x = G.add(x, common.linear(layer, "ffn_down", blocks.ACT[c.act](y)))
@@ -88,14 +88,6 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     for part in parts:
         out = G.concat(out, part, 0)
     return out
-
-
-def _split(c: TowerConfig, y: Tensor, n: Size) -> tuple[Tensor, Tensor, Tensor]:
-    d, size = c.n_embd // c.n_head, y.dtype.bytes
-    q, k, v = (
-        G.view_3d(y, d, c.n_head, n, d * size, y.nb[1], part * c.n_embd * size) for part in range(3)
-    )
-    return q, k, v
 
 
 def _merged(c: TowerConfig, x: Tensor, n_rows: Size) -> Tensor:

@@ -1,4 +1,4 @@
-"""`Tower`: an `mmproj` file, or a folder's tower, as config, weights and graph."""
+"""`Tower`: the tower for images of an `mmproj` file as config, weights and graph."""
 
 from __future__ import annotations
 
@@ -6,23 +6,36 @@ import os
 from collections.abc import Mapping
 
 from weft import graph as G
-from weft.errors import FormatError
-from weft.frontends.models import open_model
-from weft.llm.hub import local_path
-from weft.llm.model import Model
-from weft.llm.vision.config import projector_of, read_tower_config
+from weft.frontends.gguf import GGUFFile
+from weft.llm.senses.tower import (
+    AnyTower,
+    family_of,
+    open_mmproj,
+    require_tower,
+    tower_weights,
+)
+from weft.llm.vision.config import read_tower_config
 from weft.llm.vision.family import Family
 from weft.llm.vision.gemma3 import GEMMA3
+from weft.llm.vision.gemma4 import GEMMA4
+from weft.llm.vision.glm4v import GLM4V
+from weft.llm.vision.idefics3 import IDEFICS3
+from weft.llm.vision.internvl import INTERNVL
+from weft.llm.vision.lfm2 import LFM2
 from weft.llm.vision.llava import LLAVA
 from weft.llm.vision.pixtral import PIXTRAL
 from weft.llm.vision.qwen import QWEN2VL, QWEN25VL
 from weft.llm.vision.qwen3 import QWEN3VL
-from weft.llm.weights import Weights, load_weights
 
 __all__ = ["FAMILIES", "Tower"]
 
 FAMILIES: Mapping[str, Family] = {
     "gemma3": GEMMA3,
+    "gemma4v": GEMMA4,
+    "glm4v": GLM4V,
+    "idefics3": IDEFICS3,
+    "internvl": INTERNVL,
+    "lfm2": LFM2,
     "mlp": LLAVA,
     "pixtral": PIXTRAL,
     "qwen2vl_merger": QWEN2VL,
@@ -32,34 +45,25 @@ FAMILIES: Mapping[str, Family] = {
 """The kinds of towers, by `clip.projector_type`."""
 
 
-class Tower:
-    """The contents of a file, without any state; reads no weight."""
+class Tower(AnyTower):
+    """The tower for images of a file, without any state; reads no weight."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Opens the file at `path`, or a folder's tower. Raises FormatError for what is missing or
-        damaged, and for a tower that is not known."""
-        self.file = open_model(local_path(path), tower=True)
-        if self.file.architecture != "clip":
-            read_tower_config(self.file)
-        kind = projector_of(self.file)
-        family = FAMILIES.get(kind)
-        if family is None:
-            raise FormatError(
-                f"{self.file.path}: towers of kind {kind!r} are not known; there are "
-                f"{', '.join(FAMILIES)}"
-            )
-        self.family = family
-        self.config = read_tower_config(self.file, family.merge)
-        self.weights: Weights = load_weights(self.file, family.rows(self.config))
+    what = "images"
 
-    def require_model(self, model: Model) -> None:
-        """Raises FormatError for the tower of another model."""
-        ours, n_embd = self.config.n_out, model.config.n_embd
-        if ours != n_embd:
-            raise FormatError(
-                f"{self.file.path}: its rows have {ours} numbers, but those of "
-                f"{model.file.path.name} have {n_embd}; it belongs to another model"
-            )
+    def __init__(self, path: str | os.PathLike[str] | GGUFFile) -> None:
+        """Opens the file at `path`. Raises FormatError for a file that is missing or damaged, and
+        for a tower that is not known."""
+        super().__init__()
+        self.file = open_mmproj(path)
+        require_tower(self.file, "vision")
+        self.family = family_of(self.file, "vision", FAMILIES)
+        self.config = read_tower_config(self.file, self.family.merge)
+        self.weights = tower_weights(self.file, "vision", self.family.rows(self.config))
+
+    @property
+    def n_out(self) -> int:
+        """Width of the text model."""
+        return self.config.n_out
 
     @property
     def n_rows(self) -> int:

@@ -7,6 +7,7 @@ steps are in docs/add-a-model.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -32,7 +33,8 @@ _FILES = {
         "cohere2moe": "Cohere2MoeForCausalLM",
     },
     "deepseek": {
-        "deepseek2": "DeepseekV2ForCausalLM DeepseekV3ForCausalLM",
+        "deepseek2": "DeepseekV2ForCausalLM DeepseekV3ForCausalLM YoutuForCausalLM",
+        "mistral4": "Mistral4ForCausalLM",
         "deepseek32": "DeepseekV32ForCausalLM",
         "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
         "glm-dsa": "GlmMoeDsaForCausalLM",
@@ -76,11 +78,18 @@ _FILES = {
         "nemotron_h": "NemotronHForCausalLM",
     },
     "kimi": {"kimi-linear": "KimiLinearForCausalLM KimiLinearModel"},
-    "lfm2": {"lfm2": "Lfm2ForCausalLM", "lfm2moe": "Lfm2MoeForCausalLM"},
+    "lfm2": {
+        "lfm2": "Lfm2ForCausalLM Lfm2VlForConditionalGeneration",
+        "lfm2moe": "Lfm2MoeForCausalLM",
+    },
     "hrm": {"hrm_text": "HrmTextForCausalLM"},
     "llama": {
-        "llama": "LlamaForCausalLM LLaMAForCausalLM LlamaModel LlavaForConditionalGeneration",
-        "mistral": "MistralForCausalLM",
+        "llama": "LlamaForCausalLM LLaMAForCausalLM LlamaModel IQuestCoderForCausalLM",
+        "internlm3": "InternLM3ForCausalLM",
+        "mistral": "MistralForCausalLM MinistralForCausalLM CwmForCausalLM "
+        "LlavaForConditionalGeneration VoxtralForConditionalGeneration "
+        "Idefics3ForConditionalGeneration "
+        "SmolVLMForConditionalGeneration",
         "mistral3": "Ministral3ForCausalLM Mistral3ForConditionalGeneration",
         "mixtral": "MixtralForCausalLM",
         "apertus": "ApertusForCausalLM",
@@ -143,13 +152,23 @@ _FILES = {
         "phimoe": "PhiMoEForCausalLM PhimoeForCausalLM",
     },
     "qwen": {
-        "qwen2": "Qwen2ForCausalLM Qwen2Model",
+        "qwen2": "Qwen2ForCausalLM Qwen2Model KORMoForCausalLM",
+        "internvl": "InternVLForConditionalGeneration",
+        "qwen2audio": "Qwen2AudioForConditionalGeneration",
         "qwen2moe": "Qwen2MoeForCausalLM",
         "qwen2vl": "Qwen2VLForConditionalGeneration Qwen2_5_VLForConditionalGeneration",
         "qwen3vl": "Qwen3VLForConditionalGeneration",
         "qwen3vlmoe": "Qwen3VLMoeForConditionalGeneration",
         "qwen3": "Qwen3ForCausalLM Qwen3Model",
         "qwen3moe": "Qwen3MoeForCausalLM",
+    },
+    "recent": {
+        "bailingmoe2": "BailingMoeV2ForCausalLM",
+        "deci": "DeciLMForCausalLM",
+        "maincoder": "MaincoderForCausalLM",
+        "mimo2": "MiMoV2FlashForCausalLM",
+        "pangu-embedded": "PanguEmbeddedForCausalLM",
+        "solar_open": "SolarOpenForCausalLM",
     },
     "t5": {
         "t5": "T5ForConditionalGeneration T5WithLMHeadModel",
@@ -173,14 +192,22 @@ CLASSES = {
 """The file and the family of each class."""
 
 
+_DIFFUSION = ("DreamModel", "LLaDAModelLM", "LLaDAMoEModel", "LLaDAMoEModelLM", "RND1")
+
+
 def find_family(config: Mapping[str, Any]) -> Family:
     """The family of a model by its config.json. Raises FormatError, which lists the known classes,
     if it is not known."""
     name = class_of(config)
     if name not in CLASSES:
         what = f"the class {name!r}" if name else "a model without `architectures`"
+        near = get_close_matches(name, CLASSES, 3, 0.7)
+        hint = f" (names alike: {', '.join(near)})" if near else ""
+        if name in _DIFFUSION:
+            hint = " (it writes in any order: diffusion)"
         raise FormatError(
-            f"config.json is of {what}, which weft does not know; known are {', '.join(CLASSES)}"
+            f"config.json is of {what}, which weft does not know{hint}; known are "
+            f"{', '.join(CLASSES)}"
         )
     file, family = CLASSES[name]
     families: Mapping[str, Family] = import_module(f"{__name__}.{file}").FAMILIES

@@ -181,6 +181,7 @@ _BERT = Family(
     change=_change,
     vocab=word_pieces,
     defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2},
+    activation="gelu",
 )
 _XLM = replace(_BERT, common=_roberta_common, vocab=unigrams)
 _NOMIC = replace(
@@ -190,6 +191,7 @@ _NOMIC = replace(
     change=_nomic_change,
     vocab=_nomic_vocab,
     defaults={"type_vocab_size": 2},
+    activation="",
 )
 
 FAMILIES = {
@@ -203,6 +205,6 @@ FAMILIES = {
         _NOMIC, variant=lambda config: "nomic-bert-moe" if config.get("moe_every_n_layers") else ""
     ),
     "nomic-bert-moe": replace(_NOMIC, arch="nomic-bert-moe", keys=_moe_keys),
-    "jina-bert-v2": replace(_BERT, arch="jina-bert-v2", vocab=_jina_vocab),
+    "jina-bert-v2": replace(_BERT, arch="jina-bert-v2", vocab=_jina_vocab, activation=""),
     "jina-bert-v3": replace(_XLM, arch="jina-bert-v3", change=_without_adapters(_change)),
 }

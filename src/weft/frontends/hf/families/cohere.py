@@ -31,7 +31,7 @@ def _keys2(c: Config) -> Pairs:
     yield "attention.sliding_window", c["sliding_window"]
     yield "vocab_size", c.count("vocab_size")
     part = c.first("rotary_pct") or 1.0
-    yield "rope.dimension_count", int(part * (c.n_embd // c.n_head))
+    yield "rope.dimension_count", int(part * c.head_dim)
     yield "rope.scaling.type", "none"
 
 
@@ -75,8 +75,8 @@ def _without_biases(c: Config, name: str, values: Values) -> Named:
 
 
 def tied(c: Config, name: str, values: Values) -> Named:
-    """Leaves out the output, which is the embedding."""
-    if name != "lm_head.weight":
+    """Leaves out the output where it is the embedding."""
+    if name != "lm_head.weight" or not c.get("tie_word_embeddings", True):
         yield name, values
 
 
@@ -104,5 +104,6 @@ FAMILIES = {
             "head_dim": 0,
             "sliding_window": 4096,
         },
+        windows=lambda il: il % 4 != 3,
     ),
 }

@@ -10,7 +10,7 @@ from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
-from weft.frontends.hf.vocab import Vocabulary, token_id
+from weft.frontends.hf.vocab import Vocabulary, llama, token_id
 
 __all__ = ["FAMILIES", "LATENT_NAMES", "MTP_NAMES", "glm_moe_vocab", "split_latent"]
 
@@ -55,10 +55,28 @@ def _keys(c: Config) -> Pairs:
     if c.get("norm_topk_prob"):
         yield "expert_weights_norm", True
     yield "rope.dimension_count", rotated
+    if c.get("topk_method") == "greedy" and c.get("n_group", 1) > 1:  # groups have no effect
+        yield "expert_group_count", 1
+        yield "expert_group_used_count", 1
+    if c.rope.get("llama_4_scaling_beta"):
+        yield "attention.temperature_scale", float(c.rope["llama_4_scaling_beta"])
+    _check_yarn(c)
     if c.rope.get("mscale_all_dim") is not None:
         yield "rope.scaling.yarn_log_multiplier", 0.1 * c.rope["mscale_all_dim"]
     if c.cls == "Glm4MoeLiteForCausalLM" and _n_draft(c):
         yield "nextn_predict_layers", _n_draft(c)
+
+
+def _check_yarn(c: Config) -> None:
+    """Files have one number for the magnitude of YaRN in scores and in rotated vectors. Raises
+    FormatError where it does not say both."""
+    rope = c.rope
+    if rope.get("rope_type") != "yarn":
+        return
+    both = rope.get("mscale"), rope.get("mscale_all_dim")
+    if rope.get("attention_factor") is not None or None in both or both[0] != both[1]:
+        raise c.bad("rope_scaling", "must have the same mscale and mscale_all_dim, and no "
+                    "attention_factor, beside yarn here")  # fmt: skip
 
 
 def _indexed(c: Config) -> Pairs:
@@ -150,6 +168,15 @@ _DEFAULTS = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "head_dim": 64}
 FAMILIES = {
     "deepseek2": Family(
         "deepseek2", _keys, common=_common, names=_NAMES, change=_change, defaults=_DEFAULTS
+    ),
+    "mistral4": Family(
+        "mistral4",
+        _keys,
+        common=_common,
+        names=_NAMES,
+        change=_change,
+        vocab=llama,
+        defaults={"rope_theta": 10000.0, "rms_norm_eps": 1e-6},
     ),
     "glm4_moe_lite": Family(
         "deepseek2",

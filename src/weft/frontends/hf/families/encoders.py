@@ -152,13 +152,20 @@ FAMILIES = {
             "hidden_activation": "gelu",
             "classifier_pooling": "cls",
         },
+        activation="",
     ),
     "eurobert": Family("eurobert", _euro_keys, vocab=_euro_vocab),
     "neo-bert": Family(
-        "neo-bert", _neo_keys, names=_NEO, outer=_NEO_OUTER, change=_neo_change, vocab=word_pieces
+        "neo-bert",
+        _neo_keys,
+        names=_NEO,
+        outer=_NEO_OUTER,
+        change=_neo_change,
+        vocab=word_pieces,
+        activation="",
     ),
     "llama-embed": replace(LLAMA["llama"], arch="llama-embed"),
     "gemma-embedding": replace(
-        GEMMA["gemma3"], arch="gemma-embedding", keys=_gemma_keys, extra=dense_tensors
+        GEMMA["gemma3"], arch="gemma-embedding", keys=_gemma_keys, extra=dense_tensors, windows=None
     ),
 }

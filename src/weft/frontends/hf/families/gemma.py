@@ -33,9 +33,19 @@ def _keys(c: Config) -> Pairs:
 
 
 def _keys2(c: Config) -> Pairs:
-    yield "attn_logit_softcapping", float(c["attn_logit_softcapping"])
-    yield "final_logit_softcapping", float(c["final_logit_softcapping"])
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+        yield key, 0.0 if c.is_null(key) else float(c[key])
     yield "attention.sliding_window", c["sliding_window"]
+    yield from _scale(c, 46)
+
+
+def _scale(c: Config, n_layer: int) -> Pairs:
+    """The scale of scores, where it is not that of the size of a head; the largest models, of
+    `n_layer` layers, have one by the width, which architectures know."""
+    usual = c.n_embd // c.n_head if c.n_layer == n_layer else c.head_dim
+    scalar = c.get("query_pre_attn_scalar")
+    if scalar and scalar != usual:
+        yield "attention.scale", float(scalar) ** -0.5
 
 
 def gemma3_keys(c: Config) -> Pairs:
@@ -51,10 +61,11 @@ def gemma3_keys(c: Config) -> Pairs:
     if c.get("sliding_window_pattern") != 1:
         yield "attention.sliding_window", c["sliding_window"]
     yield "attention.head_count_kv", c.get("num_key_value_heads", 4)
+    yield from _scale(c, 62)
 
 
 def _shifted(c: Config, name: str, values: Values) -> Named:
-    if name == "lm_head.weight":  # the same as the embedding
+    if name == "lm_head.weight" and c.get("tie_word_embeddings", True):
         return
     if name.endswith("norm.weight"):
         values = values.through(lambda x: x + 1)
@@ -93,7 +104,12 @@ def gemma3_vocab(c: Config) -> Vocabulary:
 
 FAMILIES = {
     "gemma": Family(
-        "gemma", common=_keys, change=_shifted, vocab=_vocab, defaults={"head_dim": 256}
+        "gemma",
+        common=_keys,
+        change=_shifted,
+        vocab=_vocab,
+        defaults={"head_dim": 256},
+        activation="gelu",
     ),
     "gemma2": Family(
         "gemma2",
@@ -108,6 +124,8 @@ FAMILIES = {
             "final_logit_softcapping": 30.0,
             "sliding_window": 4096,
         },
+        windows=lambda il: il % 2 != 1,
+        activation="gelu",
     ),
     "gemma3": Family(
         "gemma3",
@@ -126,5 +144,7 @@ FAMILIES = {
             "sliding_window": 4096,
             "rope_local_base_freq": 10000.0,
         },
+        windows=lambda il: il % 6 != 5,
+        activation="gelu",
     ),
 }

@@ -194,6 +194,7 @@ FAMILIES = {
         change=_change3n,
         vocab=_vocab3n,
         defaults={"head_dim": 256, "rms_norm_eps": 1e-6, "rope_local_base_freq": 10000.0},
+        activation="gelu",
     ),
     "gemma4": Family(
         "gemma4",
@@ -214,5 +215,6 @@ FAMILIES = {
         change=_change4,
         vocab=_vocab4,
         defaults={"head_dim": 256, "rms_norm_eps": 1e-6, "num_kv_shared_layers": 0},
+        activation="gelu",
     ),
 }

@@ -6,14 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.family import Family, Named, never
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.values import Values
 
 __all__ = ["FAMILIES"]
 
 
+def _require(c: Config, **values: bool) -> None:
+    """Raises FormatError for a setting, False or True, that files have no key for."""
+    for key, value in values.items():
+        if bool(c.get(key, value)) is not value:
+            raise c.bad(key, f"is {c[key]}, which weft does not know here")
+
+
 def _gpt2_keys(c: Config) -> Pairs:
+    _require(c, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
     width = c.n_embd
     yield "block_count", c.n_layer
     yield "context_length", c.first("n_ctx", "n_positions")
@@ -25,6 +33,7 @@ def _gpt2_keys(c: Config) -> Pairs:
 
 
 def _starcoder_keys(c: Config) -> Pairs:
+    _require(c, scale_attn_weights=True, multi_query=True)
     yield "context_length", c["n_positions"]
     yield "embedding_length", c.n_embd
     yield "feed_forward_length", 4 * c.n_embd
@@ -66,6 +75,7 @@ def _heads_apart(c: Config, name: str, values: Values) -> Named:
 
 
 def _bloom_keys(c: Config) -> Pairs:
+    _require(c, apply_residual_connection_post_layernorm=False)
     width = c.n_embd
     yield "context_length", c.get("seq_length", width)
     yield "embedding_length", width
@@ -94,6 +104,7 @@ def _mpt_keys(c: Config) -> Pairs:
 
 
 def _falcon_keys(c: Config) -> Pairs:
+    _require(c, alibi=False)
     yield "context_length", 2048  # not in config.json
     yield "tensor_data_layout", "jploski"
     yield "embedding_length", c.n_embd
@@ -150,6 +161,7 @@ FAMILIES = {
         change=_transposed,
         outer={"wpe": "position_embd"},
         names=_GPT2_NAMES,
+        activation="gelu",
     ),
     "gptneox": Family(
         "gptneox",
@@ -161,6 +173,7 @@ FAMILIES = {
             "embed_out": "output",
             "final_layer_norm": "output_norm",
         },
+        activation="gelu",
     ),
     "bloom": Family(
         "bloom",
@@ -168,6 +181,7 @@ FAMILIES = {
         change=_heads_apart,
         names=_BLOOM_NAMES,
         outer={"word_embeddings_layernorm": "token_embd_norm"},
+        activation="gelu",
     ),
     "mpt": Family(
         "mpt",
@@ -184,6 +198,7 @@ FAMILIES = {
             "ffn.down_proj": "ffn_down",
             "ffn.act": "ffn.act",
         },
+        activation="gelu",
     ),
     "falcon": Family(
         "falcon",
@@ -194,12 +209,14 @@ FAMILIES = {
             "ln_mlp": "attn_norm",
             "ln_attn": "attn_norm_2",
         },
+        activation="gelu",
     ),
     "starcoder": Family(
         "starcoder",
         common=_starcoder_keys,
         outer={"wpe": "position_embd"},
         names=_GPT2_NAMES,
+        activation="gelu",
     ),
     "starcoder2": Family(
         "starcoder2",
@@ -208,5 +225,7 @@ FAMILIES = {
             "mlp.c_fc": "ffn_up",
             "mlp.c_proj": "ffn_down",
         },
+        windows=never,
+        activation="gelu",
     ),
 }

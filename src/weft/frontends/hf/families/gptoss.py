@@ -67,5 +67,6 @@ FAMILIES = {
         change=_change,
         names={"post_attention_layernorm": "post_attention_norm"},
         defaults={"rope_theta": 150000.0, "head_dim": 64, "sliding_window": 128},
+        windows=lambda il: il % 2 != 1,
     ),
 }

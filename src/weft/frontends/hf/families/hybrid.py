@@ -206,7 +206,7 @@ def _falcon_keys(c: Config) -> Pairs:
 def _falcon_change(c: Config, name: str, values: Values) -> Named:
     """Multiplies the model's constants into the matrices."""
     n_group, d_inner = c.get("mamba_n_groups", 1), c["mamba_d_ssm"]
-    inward = c.get("attention_in_multiplier", 1.0)
+    inward = 1.0 if name.endswith(".bias") else c.get("attention_in_multiplier", 1.0)
     factors = {
         "down_proj": (c["mlp_multipliers"][1],), "gate_proj": (c["mlp_multipliers"][0],),
         "k_proj": (c.get("key_multiplier", 1.0), inward), "q_proj": (inward,),
@@ -216,8 +216,13 @@ def _falcon_change(c: Config, name: str, values: Values) -> Named:
         "lm_head": (c["lm_head_multiplier"],), "embed_tokens": (c["embedding_multiplier"],),
     }  # fmt: skip
     found = next((factors[part] for part in factors if part in name), ())
-    if ".mamba.in_proj.weight" in name:
+    if ".mamba.in_proj." in name:
+        found = found if name.endswith(".weight") else ()
         yield name, values.through(lambda x: _scaled_inputs(c, _times(x, found)))
+        return
+    if "embed_tokens" in name and c.get("tie_word_embeddings"):  # with another factor
+        yield "lm_head.weight", values.through(lambda x: _times(x, factors["lm_head"]))
+    elif name == "lm_head.weight" and c.get("tie_word_embeddings"):
         return
     values = values.through(lambda x: _times(x, found)) if found else values
     if ".mamba." in name:
@@ -383,6 +388,7 @@ _NEMOTRON_H = Family(
     change=_nemotron_change,
     vocab=_nemotron_vocab,
     adjacent=True,
+    activation="relu2",
 )
 _GRANITE = Family(
     "granitehybrid",

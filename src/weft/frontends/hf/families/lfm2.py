@@ -83,5 +83,6 @@ FAMILIES = {
         arch="lfm2moe",
         keys=_moe_keys,
         experts=("w1", "w2", "w3"),
+        norm_topk=True,
     ),
 }

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.family import Family, Named, never
 from weft.frontends.hf.keys import Pairs, pooling_keys, window_keys
+from weft.frontends.hf.rope import llama3_factors
 from weft.frontends.hf.safetensors import open_shards
 from weft.frontends.hf.values import Values, stored_values
 from weft.frontends.hf.vocab import llama, sentencepiece
 
-__all__ = ["FAMILIES", "ROTARY", "granite_keys", "granite_parts", "llama3_factors", "llama_keys"]
+__all__ = ["DERIVED", "FAMILIES", "ROTARY", "granite_keys", "granite_parts", "llama_keys"]
 
 ROTARY = {"rope_theta": 10000.0}
 DERIVED = {**ROTARY, "head_dim": 0}
@@ -25,37 +24,6 @@ def llama_keys(c: Config) -> Pairs:
     """The vocabulary's size, and that whole heads rotate."""
     yield "vocab_size", c.count("vocab_size")
     yield "rope.dimension_count", c.head_dim
-
-
-def llama3_factors(c: Config) -> Named:
-    """LLaMA 3.1's divisors of the rotary frequencies, if the model has them: 1 for wavelengths that
-    training has seen often, `factor` for those it has not, and something between.
-
-    Source: `_compute_llama3_parameters` in transformers."""
-    rope = c.main_rope
-    if str(rope.get("rope_type", "")).lower() != "llama3":
-        return
-    base, dim = float(rope.get("rope_theta", 10000.0)), c.head_dim
-    # single precision, step by step, as the reference's converter computes them
-    powers = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
-    frequencies = np.float32(1.0) / np.power(base, powers.astype(np.float64)).astype(np.float32)
-    factor = rope.get("factor", 8.0)
-    low, high = rope.get("low_freq_factor", 1.0), rope.get("high_freq_factor", 4.0)
-    seen = rope.get("original_max_position_embeddings", 8192)
-    factors = []
-    one = np.float32(1)  # quotients are products with reciprocals there
-    for frequency in frequencies:
-        length = np.float32(2 * math.pi) * (one / frequency)
-        if length < np.float32(seen / high):
-            factors.append(np.float32(1))
-        elif length > np.float32(seen / low):
-            factors.append(np.float32(factor))
-        else:
-            smooth = (np.float32(seen) * (one / length) - np.float32(low)) / np.float32(high - low)
-            inverse = (np.float32(1) - smooth) / np.float32(factor) + smooth
-            factors.append(np.float32(1) / inverse)
-    array = np.array(factors, np.float32)
-    yield "=rope_freqs.weight", Values(array.shape, "f32", lambda: array)
 
 
 def _smollm3_keys(c: Config) -> Pairs:
@@ -68,8 +36,10 @@ def _smollm3_keys(c: Config) -> Pairs:
 def _mistral3_keys(c: Config) -> Pairs:
     yield from llama_keys(c)
     if c.get("model_type") == "ministral3":
-        yield "rope.scaling.yarn_log_multiplier", float(c.rope["mscale_all_dim"])
+        if "mscale_all_dim" in c.rope:
+            yield "rope.scaling.yarn_log_multiplier", float(c.rope["mscale_all_dim"])
         yield "attention.temperature_scale", float(c.rope["llama_4_scaling_beta"])
+        yield "rope.scaling.original_context_length", c.rope["original_max_position_embeddings"]
 
 
 def _minicpm_keys(c: Config) -> Pairs:
@@ -179,8 +149,15 @@ FAMILIES = {
     "llama": Family(
         "llama", llama_keys, extra=llama3_factors, vocab=llama, defaults=DERIVED, adjacent=True
     ),
+    "internlm3": Family("llama", llama_keys, vocab=sentencepiece, defaults=DERIVED, adjacent=True),
     "mistral": Family(
-        "llama", llama_keys, extra=llama3_factors, vocab=llama, defaults=DERIVED, adjacent=True
+        "llama",
+        llama_keys,
+        extra=llama3_factors,
+        vocab=llama,
+        defaults=DERIVED,
+        adjacent=True,
+        windows=never,
     ),
     "mistral3": Family(
         "mistral3",
@@ -189,6 +166,7 @@ FAMILIES = {
         vocab=llama,
         defaults=DERIVED,
         adjacent=True,
+        windows=never,
     ),
     "mixtral": Family(
         "llama",
@@ -198,17 +176,25 @@ FAMILIES = {
         defaults=_MIXTRAL,
         adjacent=True,
         experts=_EXPERTS,
+        windows=never,
     ),
     "arcee": Family(
-        "arcee", _arcee_keys, extra=llama3_factors, vocab=llama, defaults=DERIVED, adjacent=True
+        "arcee",
+        _arcee_keys,
+        extra=llama3_factors,
+        vocab=llama,
+        defaults=DERIVED,
+        adjacent=True,
+        activation="relu2",
     ),
     "smollm3": Family(
         "smollm3",
         _smollm3_keys,
         extra=llama3_factors,
         vocab=llama,
-        defaults={"rope_theta": 2e6},
+        defaults={"rope_theta": 2e6, "use_sliding_window": False},
         adjacent=True,
+        windows=never,
     ),
     "granite": Family(
         "granite", granite_keys, extra=llama3_factors, vocab=llama, defaults=ROTARY, adjacent=True
@@ -233,6 +219,7 @@ FAMILIES = {
         extra=llama3_factors,
         vocab=llama,
         defaults={"rope_theta": 12e6},
+        activation="",
     ),
     "granite_swa": Family(
         "granite_swa",
@@ -243,7 +230,7 @@ FAMILIES = {
         defaults={**ROTARY, "sliding_window": 128},
         adjacent=True,
     ),
-    "jais2": Family("jais2", _jais2_keys, defaults=ROTARY),
+    "jais2": Family("jais2", _jais2_keys, defaults=ROTARY, activation="relu2"),
     "bitnet": Family(
         "bitnet",
         _bitnet_keys,
@@ -256,5 +243,6 @@ FAMILIES = {
             "mlp.ffn_layernorm": "ffn_sub_norm",
         },
         defaults=ROTARY,
+        activation="relu2",
     ),
 }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.llama import llama3_factors, llama_keys
+from weft.frontends.hf.families.llama import llama_keys
 from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
+from weft.frontends.hf.rope import llama3_factors
 from weft.frontends.hf.values import Values
 
 __all__ = ["FAMILIES"]

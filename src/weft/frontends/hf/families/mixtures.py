@@ -7,24 +7,25 @@ import re
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.deepseek import MTP_NAMES, glm_moe_vocab
-from weft.frontends.hf.families.llama import llama3_factors
 from weft.frontends.hf.families.others import ernie_parts, ernie_vocab, exaone_keys
 from weft.frontends.hf.families.qwen import expert_keys, split_experts
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.family import Family, Named, never
 from weft.frontends.hf.keys import Pairs, common_keys
+from weft.frontends.hf.rope import llama3_factors
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "drafting", "glm_keys", "n_draft"]
 
 
-def _drafting(c: Config) -> Pairs:
+def drafting(c: Config) -> Pairs:
     """The common metadata; layers that draft tokens are counted, too."""
     for key, value in common_keys(c):
-        yield key, value if key != "block_count" else c.n_layer + _n_draft(c)
+        yield key, value if key != "block_count" else c.n_layer + n_draft(c)
 
 
-def _n_draft(c: Config) -> int:
+def n_draft(c: Config) -> int:
+    """Layers that draft tokens."""
     return int(c.get("num_nextn_predict_layers", 0))
 
 
@@ -68,7 +69,7 @@ def _exaone_moe_keys(c: Config) -> Pairs:
     yield "expert_shared_feed_forward_length", width * n_shared
     yield from _weights(c)
     yield "leading_dense_block_count", c.get("first_k_dense_replace", 0)
-    yield "nextn_predict_layers", _n_draft(c)
+    yield "nextn_predict_layers", n_draft(c)
     yield "rope.scaling.type", "none"
 
 
@@ -82,13 +83,14 @@ def _exaone_change(c: Config, name: str, values: Values) -> Named:
     if draft:
         name = f"model.layers.{int(draft[1]) + c.n_layer}.{draft[2]}"
     elif outer and outer[1] in _MTP:  # all layers that draft share these
-        for il in range(c.n_layer, c.n_layer + _n_draft(c)):
+        for il in range(c.n_layer, c.n_layer + n_draft(c)):
             yield f"model.layers.{il}.{_MTP[outer[1]]}.weight", values
         return
     yield from split_experts(c, name, values)
 
 
-def _glm_keys(c: Config) -> Pairs:
+def glm_keys(c: Config) -> Pairs:
+    """GLM-4.5's metadata."""
     yield "rope.dimension_count", int(c.head_dim * c.rope.get("partial_rotary_factor", 0.5))
     yield "expert_count", c["n_routed_experts"]
     yield "expert_feed_forward_length", c["moe_intermediate_size"]
@@ -97,7 +99,7 @@ def _glm_keys(c: Config) -> Pairs:
     yield "expert_gating_func", 2
     yield from _weights(c)
     if "num_nextn_predict_layers" in c:
-        yield "nextn_predict_layers", _n_draft(c)
+        yield "nextn_predict_layers", n_draft(c)
 
 
 def _hunyuan_keys(c: Config) -> Pairs:
@@ -135,8 +137,8 @@ def _hy_keys(c: Config) -> Pairs:
     yield "expert_weights_norm", bool(c.get("route_norm", True))
     yield "expert_weights_scale", float(c.get("router_scaling_factor", 1.0))
     yield "expert_gating_func", 2
-    if _n_draft(c):
-        yield "nextn_predict_layers", _n_draft(c)
+    if n_draft(c):
+        yield "nextn_predict_layers", n_draft(c)
 
 
 def _minimax_keys(c: Config) -> Pairs:
@@ -190,7 +192,7 @@ def _dbrx_change(c: Config, name: str, values: Values) -> Named:
 _ROTARY = {"rope_theta": 10000.0}
 
 FAMILIES = {
-    "dots1": Family("dots1", _dots_keys, change=split_experts, defaults=_ROTARY),
+    "dots1": Family("dots1", _dots_keys, change=split_experts, defaults=_ROTARY, windows=never),
     "ernie4_5-moe": Family(
         "ernie4_5-moe",
         _ernie_keys,
@@ -202,7 +204,7 @@ FAMILIES = {
     "exaone-moe": Family(
         "exaone-moe",
         _exaone_moe_keys,
-        common=_drafting,
+        common=drafting,
         names=MTP_NAMES,
         change=_exaone_change,
         extra=llama3_factors,
@@ -210,8 +212,8 @@ FAMILIES = {
     ),
     "glm4moe": Family(
         "glm4moe",
-        _glm_keys,
-        common=_drafting,
+        glm_keys,
+        common=drafting,
         names={**MTP_NAMES, "post_attention_layernorm": "post_attention_norm"},
         change=split_experts,
         vocab=glm_moe_vocab,
@@ -242,7 +244,7 @@ FAMILIES = {
     "hy_v3": Family(
         "hy_v3",
         _hy_keys,
-        common=_drafting,
+        common=drafting,
         names={
             **MTP_NAMES,
             "mlp.expert_bias": "exp_probs_b",

@@ -7,10 +7,10 @@ import numpy as np
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.deepseek import LATENT_NAMES
-from weft.frontends.hf.families.llama import ROTARY, llama3_factors
-from weft.frontends.hf.families.phi import long_factors
+from weft.frontends.hf.families.llama import ROTARY
 from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs
+from weft.frontends.hf.rope import llama3_factors, long_factors
 from weft.frontends.hf.sentencepiece import read_normalizer
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
@@ -196,6 +196,9 @@ def _bailing_keys(c: Config) -> Pairs:
 
 
 def _minicpm3_keys(c: Config) -> Pairs:
+    for key, value in (("scale_emb", 12), ("scale_depth", 1.4), ("dim_model_base", 256)):
+        if c.get(key, value) != value:  # files have no keys for them
+            raise c.bad(key, f"is {c[key]}, and weft knows only {value}")
     yield "general.file_type", None
     yield "context_length", c["max_position_embeddings"]
     yield "embedding_length", c.n_embd
@@ -233,6 +236,7 @@ FAMILIES = {
         "codeshell",
         common=_codeshell_keys,
         names=_GPT_LAYER | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+        activation="gelu",
     ),
     "deepseek": Family(
         "deepseek", _deepseek_keys, vocab=_pieces_or_bytes, defaults=ROTARY, adjacent=True
@@ -285,6 +289,7 @@ FAMILIES = {
         change=_refact_parts,
         names=_GPT_LAYER | {"attn.q": "attn_q", "mlp.c_proj": "ffn_down"},
         vocab=_refact_vocab,
+        activation="",
     ),
     "xverse": Family("xverse", _layout, vocab=_plain_pieces, defaults=ROTARY, adjacent=True),
 }

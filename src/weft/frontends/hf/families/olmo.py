@@ -26,6 +26,8 @@ def _keys2(c: Config) -> Pairs:
 
 
 def _keys_moe(c: Config) -> Pairs:
+    if c.get("clip_qkv") is not None:  # files have no key for it
+        raise c.bad("clip_qkv", f"is {c['clip_qkv']}, which weft does not know here")
     yield "attention.layer_norm_rms_epsilon", 1e-5
 
 
@@ -37,5 +39,11 @@ FAMILIES = {
     "olmo3": Family(
         "olmo2", _keys2, names=_BEHIND, defaults={"rope_theta": 500000.0, "sliding_window": 4096}
     ),
-    "olmoe": Family("olmoe", _keys_moe, change=split_experts, defaults=_ROTARY),
+    "olmoe": Family(
+        "olmoe",
+        _keys_moe,
+        change=split_experts,
+        defaults=_ROTARY,
+        norm_topk=False,
+    ),
 }

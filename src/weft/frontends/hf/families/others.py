@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.llama import llama3_factors
 from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs, window_keys
+from weft.frontends.hf.rope import llama3_factors
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece, token_id
@@ -196,6 +196,7 @@ FAMILIES = {
         change=_shifted,
         vocab=_nemotron_vocab,
         defaults={**_ROTARY, "partial_rotary_factor": 0.5, "norm_eps": 1e-5, "head_dim": 0},
+        activation="relu2",
     ),
     "seed_oss": Family(
         "seed_oss",

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.family import Family, never
 from weft.frontends.hf.keys import Pairs
-from weft.frontends.hf.values import Values
+from weft.frontends.hf.rope import long_factors, long_magnitude, original_length
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece
 
-__all__ = ["FAMILIES", "long_factors"]
+__all__ = ["FAMILIES"]
 
 
 def _keys2(c: Config) -> Pairs:
@@ -32,13 +28,9 @@ def _rotated(c: Config) -> int:
     return int(c.rope.get("partial_rotary_factor", 1.0) * c.n_embd) // c.n_head
 
 
-def _original(c: Config) -> int:
-    return int(c.rope.get("original_max_position_embeddings") or c["max_position_embeddings"])
-
-
 def _keys3(c: Config) -> Pairs:
     yield "context_length", c.first("n_positions", "max_position_embeddings")
-    yield "rope.scaling.original_context_length", _original(c)
+    yield "rope.scaling.original_context_length", original_length(c)
     yield "embedding_length", c.n_embd
     yield "feed_forward_length", c["intermediate_size"]
     yield "block_count", c.n_layer
@@ -52,22 +44,8 @@ def _keys3(c: Config) -> Pairs:
 
 
 def _magnitude(c: Config) -> Pairs:
-    """The factor of rotated vectors where the context is longer than it was in training."""
-    scale = c["max_position_embeddings"] / _original(c)
-    if not c.rope.get("long_factor"):
-        return
-    factor = math.sqrt(1 + math.log(max(scale, 1.0)) / math.log(_original(c)))
-    if c.rope.get("rope_type") == "yarn":
-        factor = 0.1 * math.log(max(scale, 1.0)) + 1.0
-    yield "rope.scaling.attn_factor", factor
-
-
-def long_factors(c: Config) -> Named:
-    """LongRoPE's divisors of angles, for texts within the original context and beyond."""
-    for kind in ("long", "short"):
-        factors = np.array(c.rope.get(f"{kind}_factor") or (), np.float32)
-        if len(factors):
-            yield f"=rope_factors_{kind}.weight", Values(factors.shape, "f32", factors.copy)
+    if c.rope.get("long_factor"):
+        yield "rope.scaling.attn_factor", long_magnitude(c)
 
 
 def _keys_moe(c: Config) -> Pairs:
@@ -93,6 +71,7 @@ FAMILIES = {
             "mlp.fc2": "ffn_down",
         },
         defaults={"rope_theta": 10000.0, "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5},
+        activation="gelu",
     ),
     "phi3": Family(
         "phi3",
@@ -115,5 +94,6 @@ FAMILIES = {
         vocab=_vocab3,
         defaults={"rope_theta": 1e6, "rms_norm_eps": 1e-5},
         experts=("w1", "w2", "w3"),
+        windows=never,
     ),
 }

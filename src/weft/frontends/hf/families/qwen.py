@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.family import Family, Named, never
 from weft.frontends.hf.keys import Pairs, pooling_keys
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, sentencepiece, token_id
@@ -102,15 +105,50 @@ def _qwen3_change(c: Config, name: str, values: Values) -> Named:
     yield name, values
 
 
-_ROTARY = {"rope_theta": 10000.0}
+def _qwen3moe_keys(c: Config) -> Pairs:
+    yield from expert_keys(c)
+    window = c.get("sliding_window")
+    if c["use_sliding_window"] and window:  # in all layers
+        yield "attention.sliding_window", window
+        yield "attention.sliding_window_pattern", [True] * c.n_layer
+
+
+def _of_internvl(config: Mapping[str, Any]) -> str:
+    """InternVL's text model, where config.json does not name its class."""
+    kind = str((config.get("text_config") or {}).get("model_type", ""))
+    return {"qwen3": "qwen3", "qwen3_moe": "qwen3moe"}.get(kind, "")
+
+
+_ROTARY = {"rope_theta": 10000.0, "use_sliding_window": False}
+_AUDIO_DEFAULTS = {
+    **_ROTARY, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 32, "intermediate_size": 22016, "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+}  # fmt: skip
 
 FAMILIES = {
-    "qwen2": Family("qwen2", pooling_keys, vocab=_vocab, defaults=_ROTARY),
-    "qwen2moe": Family("qwen2moe", expert_keys, change=split_experts, defaults=_ROTARY),
-    "qwen2vl": Family("qwen2vl", vocab=_vocab, defaults=_ROTARY),
+    "qwen2": Family("qwen2", pooling_keys, vocab=_vocab, defaults=_ROTARY, windows=never),
+    "internvl": Family(
+        "qwen2", vocab=_vocab, defaults=_ROTARY, windows=never, variant=_of_internvl
+    ),
+    "qwen2audio": Family("qwen2", vocab=_vocab, defaults=_AUDIO_DEFAULTS, windows=never),
+    "qwen2moe": Family(
+        "qwen2moe",
+        expert_keys,
+        change=split_experts,
+        defaults=_ROTARY,
+        windows=never,
+        norm_topk=False,
+    ),
+    "qwen2vl": Family("qwen2vl", vocab=_vocab, defaults=_ROTARY, windows=never),
     "qwen3vl": Family("qwen3vl", _vision_keys, vocab=_vocab, defaults={**_ROTARY, "head_dim": 128}),
     "qwen3vlmoe": Family(
-        "qwen3vlmoe", _vision_keys, change=_split_transposed, vocab=_vocab, defaults=_ROTARY
+        "qwen3vlmoe",
+        _vision_keys,
+        change=_split_transposed,
+        vocab=_vocab,
+        defaults=_ROTARY,
+        norm_topk=True,
     ),
     "qwen3": Family(
         "qwen3",
@@ -118,6 +156,13 @@ FAMILIES = {
         change=_qwen3_change,
         vocab=_vocab,
         defaults={**_ROTARY, "head_dim": 128},
+        windows=never,
     ),
-    "qwen3moe": Family("qwen3moe", expert_keys, change=split_experts, defaults=_ROTARY),
+    "qwen3moe": Family(
+        "qwen3moe",
+        _qwen3moe_keys,
+        change=split_experts,
+        defaults=_ROTARY,
+        norm_topk=True,
+    ),
 }

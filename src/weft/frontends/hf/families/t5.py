@@ -136,6 +136,7 @@ FAMILIES = {
         change=_change,
         vocab=_vocab,
         defaults=_DEFAULTS,
+        activation="",
     ),
     "mt5": Family(
         "t5",
@@ -144,6 +145,7 @@ FAMILIES = {
         change=_change,
         vocab=_vocab,
         defaults=_DEFAULTS | {"feed_forward_proj": "gated-gelu"},
+        activation="",
     ),
     "t5encoder": Family(
         "t5encoder",
@@ -153,5 +155,6 @@ FAMILIES = {
         extra=dense_tensors,
         vocab=_vocab,
         defaults=_DEFAULTS,
+        activation="",
     ),
 }

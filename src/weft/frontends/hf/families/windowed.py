@@ -79,6 +79,7 @@ FAMILIES = {
         },
         defaults={"rope_theta": 10000.0, "head_dim": 128},
         experts=("gate_proj", "up_proj", "down_proj"),
+        windows=lambda il: il % 4 != 3,
     ),
     "laguna": Family(
         "laguna",
@@ -90,8 +91,13 @@ FAMILIES = {
         },
         defaults={"head_dim": 128, "moe_routed_scaling_factor": 1.0},
         experts=("gate_proj", "up_proj", "down_proj"),
+        windows=lambda il: il % 4 != 0,
     ),
     "mellum": Family(
-        "mellum", _mellum_keys, change=split_experts, defaults={"rope_theta": 10000.0}
+        "mellum",
+        _mellum_keys,
+        change=split_experts,
+        defaults={"rope_theta": 10000.0},
+        norm_topk=True,
     ),
 }

@@ -1,4 +1,4 @@
-"""Towers for images: what of a folder becomes an mmproj file.
+"""Towers for images with one size of picture or Qwen's windows, in folders.
 
 CLIP (LLaVA), SigLIP (Gemma 3), Pixtral's, and those of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. The
 `Config` of a tower has the values of `vision_config`, and some of the projector's.
@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from typing import Any
 
 from weft.errors import FormatError
-from weft.frontends.hf.config import Config, read_config_json
-from weft.frontends.hf.family import Change, Family, Named, in_order
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.family import Named, in_order
 from weft.frontends.hf.keys import Pairs
+from weft.frontends.hf.towers.family import TowerFamily, part_of
 from weft.frontends.hf.values import Values
+from weft.records import dataclass
 
-__all__ = ["FAMILIES", "read_tower_family", "tower_tensors"]
+__all__ = ["FAMILIES"]
 
 CLIP = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
@@ -62,37 +64,39 @@ _PROJECTOR = ("vision_feature_layer", "vision_feature_select_strategy", "image_g
 _UNUSED = ("head.", "embeddings.position_ids", "rotary_pos_emb.")
 
 
-def tower_tensors(
-    family: Family, c: Config, stored: Mapping[str, Values]
-) -> Iterator[tuple[str, Values]]:
-    """GGUF names and values of the tensors of tower and projector. Raises FormatError for a tensor
-    that has no place there."""
-    for full, values in stored.items():
-        found = _STARTS.fullmatch(full)
-        if found is not None and not found[1].startswith(_UNUSED):
-            for new, changed in family.change(c, found[1], values):
-                yield family.gguf_name(c, new), changed
-
-
-def read_tower_family(folder: Path) -> tuple[Family, Config]:
-    """The family and the configuration of the tower of a folder. Raises FormatError if it has none,
-    or one of a kind that is not known."""
-    whole = read_config_json(folder)
-    vision = whole.get("vision_config")
-    if not isinstance(vision, dict):
-        raise FormatError(f"{folder}: config.json has no vision_config; the model sees no images")
-    kind = str(vision.get("model_type", whole.get("model_type", "")))
-    kind = _OTHER_NAMES.get(kind, kind)
-    if kind not in FAMILIES:
-        raise FormatError(
-            f"{folder}: towers of the type {kind!r} are not known; there are {', '.join(FAMILIES)}"
+def _own(c: Config) -> tuple[_Kind, Config]:
+    """The kind and the configuration of the tower of a folder. Raises FormatError for a kind that
+    is not known."""
+    vision = dict(part_of(c, "vision_config"))
+    name = str(vision.get("model_type") or _USUAL[c.cls])
+    kind = _KINDS.get(_OTHER_NAMES.get(name, name))
+    if kind is None:
+        raise c.bad(
+            "vision_config.model_type", f"is {name!r}; known towers are {', '.join(_KINDS)}"
         )
-    family = FAMILIES[kind]
-    own = {key: whole[key] for key in _PROJECTOR if key in whole} | vision
-    own["projection_dim"] = Config(folder, whole).n_embd
+    own = {key: c[key] for key in _PROJECTOR if key in c} | vision
+    own["projection_dim"] = c.n_embd
     if "depth" in vision:
         own["num_hidden_layers"] = vision["depth"]
-    return family, Config(folder, own, family.defaults)
+    return kind, Config(c.folder, own, kind.defaults)
+
+
+def _file_keys(c: Config) -> Pairs:
+    """All keys of a file, without `clip.` in front."""
+    kind, own = _own(c)
+    yield from _common(own)
+    yield from kind.keys(own)
+
+
+class _Square(TowerFamily):
+    """Towers whose tensors depend on `vision_config`."""
+
+    def tensors(self, c: Config, stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
+        kind, own = _own(c)
+        for full, values in stored.items():
+            found = _STARTS.fullmatch(full)
+            if found is not None and not found[1].startswith(_UNUSED):
+                yield from kind.change(own, found[1], values)
 
 
 # --- keys -------------------------------------------------------------------------------------
@@ -235,7 +239,7 @@ def _named(c: Config, name: str, values: Values) -> Iterator[tuple[str, Values]]
     new = (_LAYER_NAMES if layer else _NAMES).get(stem)
     if new is None:
         raise FormatError(f"{c.folder}: tensor {name} has no place in a tower of this kind")
-    yield f"={f'v.blk.{layer[1]}.' if layer else ''}{new}{dot}{kind}", values
+    yield f"{f'v.blk.{layer[1]}.' if layer else ''}{new}{dot}{kind}", values
 
 
 def _llava(c: Config, name: str, values: Values) -> Named:
@@ -243,7 +247,7 @@ def _llava(c: Config, name: str, values: Values) -> Named:
     if name.startswith("post_layernorm.") or (layer and int(layer[1]) >= max(_layers(c))):
         return  # not seen by the projector
     for new, changed in _named(c, name, values):
-        yield new.replace("=mm.1.", "=mm.0."), changed
+        yield new.replace("mm.1.", "mm.0."), changed
 
 
 def _gemma3(c: Config, name: str, values: Values) -> Named:
@@ -254,7 +258,7 @@ def _gemma3(c: Config, name: str, values: Values) -> Named:
 
 def _pixtral(c: Config, name: str, values: Values) -> Named:
     for new, changed in _named(c, name, values):
-        yield new, in_order(c, name, changed)
+        yield new, in_order(c, name, changed, c.head_dim)
 
 
 def _qwen(c: Config, name: str, values: Values) -> Named:
@@ -277,7 +281,7 @@ def _qwen3(c: Config, name: str, values: Values) -> Named:
         indexes = _numbers(c, "deepstack_visual_indexes")
         if int(deep[1]) >= len(indexes):
             raise c.bad("deepstack_visual_indexes", f"has no number for {name}")
-        yield f"=v.deepstack.{indexes[int(deep[1])]}.{deep[2]}", values
+        yield f"v.deepstack.{indexes[int(deep[1])]}.{deep[2]}", values
     else:
         yield from _named(c, name, values)
 
@@ -288,29 +292,42 @@ def _frames(c: Config, values: Values) -> Iterator[tuple[str, Values]]:
         raise FormatError(f"{c.folder}: the patches of the tower must have two frames")
     shape = (*values.shape[:2], *values.shape[3:])
     for i, end in enumerate(("weight", "weight.1")):
-        yield f"=v.patch_embd.{end}", values.taken(slice(None), slice(None), i, shape=shape)
+        yield f"v.patch_embd.{end}", values.taken(slice(None), slice(None), i, shape=shape)
 
 
-def _family(
-    keys: Callable[[Config], Pairs], change: Change, colours: Mapping[str, object], **more: object
-) -> Family:
-    return Family(
-        "clip", keys, _common, change=change, vocab=lambda c: iter(()), defaults={**colours, **more}
-    )
+@dataclass(frozen=True)
+class _Kind:
+    """A tower by `model_type` of `vision_config`."""
+
+    keys: Callable[[Config], Pairs]
+    """Metadata beside the common."""
+    change: Callable[[Config, str, Values], Named]
+    """From a tensor's name behind those of tower and projector to its names in a file."""
+    defaults: Mapping[str, Any]
+    """Values that config.json and the image processor may leave out."""
+
+
+def _kind(
+    keys: Callable[[Config], Pairs],
+    change: Callable[[Config, str, Values], Named],
+    colours: Mapping[str, object],
+    **more: object,
+) -> _Kind:
+    return _Kind(keys, change, {**colours, **more})
 
 
 _QWEN2 = {"hidden_act": "quick_gelu", "patch_size": 14, "image_size": 560}
-FAMILIES = {
-    "clip_vision_model": _family(
+_KINDS = {
+    "clip_vision_model": _kind(
         _llava_keys, _llava, CLIP, layer_norm_eps=1e-5, hidden_act="quick_gelu",
         vision_feature_layer=-2),
-    "siglip_vision_model": _family(
+    "siglip_vision_model": _kind(
         _gemma3_keys, _gemma3, HALF, layer_norm_eps=1e-6, hidden_act="gelu_pytorch_tanh",
         mm_tokens_per_image=256),
-    "pixtral": _family(_pixtral_keys, _pixtral, CLIP, layer_norm_eps=1e-5, hidden_act="gelu"),
-    "qwen2_vl": _family(_qwen_keys, _qwen, CLIP, **_QWEN2),
-    "qwen2_5_vl": _family(_qwen_keys, _qwen, CLIP, **_QWEN2 | {"hidden_act": "silu"}),
-    "qwen3_vl": _family(
+    "pixtral": _kind(_pixtral_keys, _pixtral, CLIP, layer_norm_eps=1e-5, hidden_act="gelu"),
+    "qwen2_vl": _kind(_qwen_keys, _qwen, CLIP, **_QWEN2),
+    "qwen2_5_vl": _kind(_qwen_keys, _qwen, CLIP, **_QWEN2 | {"hidden_act": "silu"}),
+    "qwen3_vl": _kind(
         _qwen3_keys, _qwen3, CLIP, patch_size=16, hidden_act="gelu_pytorch_tanh",
         spatial_merge_size=2, deepstack_visual_indexes=[]),
 }  # fmt: skip
@@ -319,3 +336,17 @@ _OTHER_NAMES = {
     "qwen2_vl_vision": "qwen2_vl", "qwen2_5_vl_vision": "qwen2_5_vl", "qwen3_vl_vision": "qwen3_vl",
     "qwen3_vl_moe": "qwen3_vl", "qwen3_vl_moe_vision": "qwen3_vl",
 }  # fmt: skip
+_USUAL = {
+    "LlavaForConditionalGeneration": "clip_vision_model",
+    "Gemma3ForConditionalGeneration": "siglip_vision_model",
+    "Mistral3ForConditionalGeneration": "pixtral",
+    "Qwen2VLForConditionalGeneration": "qwen2_vl",
+    "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
+    "Qwen3VLForConditionalGeneration": "qwen3_vl",
+    "Qwen3VLMoeForConditionalGeneration": "qwen3_vl",
+}
+"""The towers of classes, if `vision_config` does not say."""
+FAMILIES = {
+    name: _Square(_file_keys, (), {}, {}, kernels=("mm.input_projection",)) for name in _USUAL
+}
+"""By class; the matrix of Gemma 3's projector is turned, which blocks of 32 do not allow."""

@@ -1,5 +1,6 @@
-// Products of f32 weights in panels (quants/interleave.h): a panel has a word of each of its 32
-// rows after another, so lanes are rows, and nothing is added up across them.
+// Products of float weights in panels (quants/interleave.h): a panel has a word of each of its 32
+// rows after another, so lanes are rows, and nothing is added up across them. A word is a float, or
+// two 16-bit floats, which are multiplied as a pair or become floats first (panels_halves.h).
 //
 // A result is the sum of its products by ascending depth, one fused multiply-add after the other,
 // whatever is multiplied together: sums that a part of the depth leaves in the result are taken up
@@ -25,6 +26,13 @@ static_assert(kPanelRows % (kTileVectors * kLanes) == 0);
 // columns.
 inline constexpr int64_t kPanelDepth = 1024;
 
+// A word of a column in all lanes, and what is added for it and words of rows.
+struct FloatWords {
+  static constexpr int64_t kColumnWords = 1;
+  static inline vf all(const float* x) { return splat(*x); }
+  static inline vf add(vf acc, vf rows, vf x) { return fma(rows, x, acc); }
+};
+
 // Some words of depth of a panel, and of columns `stride` words apart. `begins`: there are no sums
 // in the result yet. `finish`: of the last words of depth, else empty.
 struct PanelPart {
@@ -43,7 +51,7 @@ static inline vf finished(const Finish& finish, vf sum, int64_t row) {
 }
 
 // kColumns columns of a result: row 0 of the panel of each.
-template <int kColumns>
+template <class Words, int kColumns>
 static void multiply_panel(const PanelPart& part, float* const* out, int64_t row) {
   constexpr int kVectors = kTileVectors;
   for (int64_t r = 0; r < kPanelRows; r += kVectors * kLanes) {
@@ -63,9 +71,9 @@ static void multiply_panel(const PanelPart& part, float* const* out, int64_t row
       for (int v = 0; v < kVectors; ++v) rows[v] = load(w + v * kLanes);
 #pragma GCC unroll 12
       for (int c = 0; c < kColumns; ++c) {
-        const vf factor = splat(x[c * part.stride]);
+        const vf factor = Words::all(x + c * part.stride);
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) acc[c][v] = fma(rows[v], factor, acc[c][v]);
+        for (int v = 0; v < kVectors; ++v) acc[c][v] = Words::add(acc[c][v], rows[v], factor);
       }
     }
 #pragma GCC unroll 12
@@ -79,21 +87,22 @@ static void multiply_panel(const PanelPart& part, float* const* out, int64_t row
   }
 }
 
-template <int... kColumns>
+template <class Words, int... kColumns>
 static void multiply_panel(int columns, const PanelPart& part, float* const* out, int64_t row,
                            std::integer_sequence<int, kColumns...>) {
   using Kernel = void (*)(const PanelPart&, float* const*, int64_t);
-  static constexpr Kernel kernels[] = {multiply_panel<kColumns + 1>...};
+  static constexpr Kernel kernels[] = {multiply_panel<Words, kColumns + 1>...};
   kernels[columns - 1](part, out, row);
 }
 
 // `n` columns, in groups as even as they can be: a single one would wait for its sums.
-static inline void multiply_panel(PanelPart part, int64_t n, float* const* out, int64_t row) {
+template <class Words>
+static void multiply_panel(PanelPart part, int64_t n, float* const* out, int64_t row) {
   int64_t groups = (n + kPanelColumns - 1) / kPanelColumns;
   for (; groups > 0; --groups) {
     const int64_t columns = (n + groups - 1) / groups;
-    multiply_panel(static_cast<int>(columns), part, out, row,
-                   std::make_integer_sequence<int, kPanelColumns>());
+    multiply_panel<Words>(static_cast<int>(columns), part, out, row,
+                          std::make_integer_sequence<int, kPanelColumns>());
     part.x += columns * part.stride;
     out += columns;
     n -= columns;
@@ -102,7 +111,7 @@ static inline void multiply_panel(PanelPart part, int64_t n, float* const* out, 
 
 // One column: reading memory. kPanels panels, which follow each other, are taken at a time so that
 // no sum is waited for; each is read in order, which processors see by themselves.
-template <int kPanels>
+template <class Words, int kPanels>
 static void multiply_column(const float* w, const float* x, int64_t depth, const Finish& finish,
                             float* out, int64_t row) {
   constexpr int kVectors = static_cast<int>(kPanelRows) / kLanes;
@@ -111,13 +120,13 @@ static void multiply_column(const float* w, const float* x, int64_t depth, const
   for (int first = 0; first < kVectors; first += kAtOnce) {
     vf acc[kPanels][kAtOnce] = {};
     for (int64_t k = 0; k < depth; ++k) {
-      const vf factor = splat(x[k]);
+      const auto factor = Words::all(x + k * Words::kColumnWords);
 #pragma GCC unroll 2
       for (int p = 0; p < kPanels; ++p) {
         const float* row = w + (p * depth + k) * kPanelRows;
 #pragma GCC unroll 4
         for (int v = 0; v < kAtOnce; ++v) {
-          acc[p][v] = fma(load(row + (first + v) * kLanes), factor, acc[p][v]);
+          acc[p][v] = Words::add(acc[p][v], load(row + (first + v) * kLanes), factor);
         }
       }
     }
@@ -130,6 +139,20 @@ static void multiply_column(const float* w, const float* x, int64_t depth, const
       }
     }
   }
+}
+
+// The kernels of a kind of words. `columns` multiplies any number of them, `column` a single one by
+// one panel or two.
+struct PanelKernels {
+  void (*columns)(PanelPart part, int64_t n, float* const* out, int64_t row);
+  void (*column[2])(const float* w, const float* x, int64_t depth, const Finish& finish, float* out,
+                    int64_t row);
+};
+
+template <class Words, class ColumnWords = Words>
+static PanelKernels panel_kernels() {
+  return {multiply_panel<Words>,
+          {multiply_column<ColumnWords, 1>, multiply_column<ColumnWords, 2>}};
 }
 
 }  // namespace weft::WEFT_TARGET

@@ -1,0 +1,133 @@
+"""What config.json says and converters leave out: read here, or refused.
+
+A file that a converter made lacks some of a model's settings: the architecture that it names has
+them in most models, and the rest would be wrong in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.family import Family
+from weft.frontends.hf.rope import llama3_factors, long_factors, long_magnitude, yarn_magnitude
+from weft.frontends.hf.values import Values
+
+__all__ = ["family_metadata", "rope_tensors", "rotated_elements"]
+
+_PATTERN = "attention.sliding_window_pattern"
+_GELUS = {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python"}
+_SILUS = {"silu", "swish", "swiglu"}
+_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act",
+                "hidden_activation_function", "activation")  # fmt: skip
+# rotary embeddings as they are in training, or without an effect within its length
+_PLAIN = {"", "default", "none", "mrope", "dynamic", "ntk"}
+
+
+def family_metadata(family: Family, c: Config) -> dict[str, object]:
+    """Metadata of the architecture, by keys without its name in front.
+
+    Raises FormatError for an activation or a rotary embedding that the architecture has not."""
+    keys = dict(family.common(c))
+    keys |= dict(family.keys(c))
+    _check_activation(family, c)
+    keys |= dict(_windows(family, c, keys))
+    keys |= dict(_rope(c, keys))
+    norm = c.get("norm_topk_prob")
+    if family.norm_topk is not None and norm is not None and bool(norm) != family.norm_topk:
+        keys.setdefault("expert_weights_norm", bool(norm))
+    return keys
+
+
+def _check_activation(family: Family, c: Config) -> None:
+    known = family.activation
+    if not known:
+        return
+    for name in _ACTIVATIONS:
+        act = c.get(name)
+        if not isinstance(act, str):
+            continue
+        same = next((group for group in (_GELUS, _SILUS) if known in group), {known})
+        if act.lower() not in same:
+            raise c.bad(name, f"is {act!r}; models of the architecture {family.arch} have {known}")
+
+
+def _windows(family: Family, c: Config, keys: dict[str, object]) -> Iterator[tuple[str, object]]:
+    """The window and its layers, where they are others than the architecture takes."""
+    if family.windows is None or _PATTERN in keys:
+        return
+    usual = [family.windows(il) for il in range(c.n_layer)]
+    window, flags = c.get("sliding_window"), usual
+    kinds, period = c.get("layer_types"), c.get("sliding_window_pattern")
+    if not isinstance(window, int):
+        flags = [False] * c.n_layer
+    elif isinstance(kinds, list) and len(kinds) >= c.n_layer:
+        flags = [kind == "sliding_attention" for kind in kinds[: c.n_layer]]
+    elif c.get("use_sliding_window") is False:
+        flags = [False] * c.n_layer
+    elif isinstance(period, int) and period > 0:
+        flags = [(il + 1) % period != 0 for il in range(c.n_layer)]
+    elif not any(usual):  # all layers, or those behind the first
+        first = c.get("max_window_layers", 0) if c.get("use_sliding_window") else 0
+        flags = [il >= first for il in range(c.n_layer)]
+    length = keys.get("context_length")
+    if not any(usual) and isinstance(length, int) and isinstance(window, int) and window >= length:
+        return
+    if flags != usual:
+        if any(flags):
+            yield "attention.sliding_window", window
+        yield _PATTERN, flags
+
+
+def _rope(c: Config, keys: dict[str, object]) -> Iterator[tuple[str, object]]:
+    """The base of rotary embeddings and the magnitude of scaled ones, where they are others than
+    files imply."""
+    rope = c.main_rope
+    base = rope.get("rope_theta")
+    if base and float(base) != 10000.0 and "rope.freq_base" not in keys:
+        yield "rope.freq_base", float(base)
+    kind = str(rope.get("rope_type") or "").lower()
+    if kind == "yarn" and keys.get("rope.scaling.type") == "yarn":
+        if rope.get("truncate") is False and c.get("model_type") != "gpt_oss":
+            raise c.bad("rope_scaling", "has truncate false, which weft does not know here")
+        magnitude = yarn_magnitude(c)
+        if magnitude is not None and "rope.scaling.yarn_log_multiplier" not in keys:
+            yield "rope.scaling.yarn_attn_factor", magnitude
+    elif kind in ("su", "longrope"):
+        length = rope.get("original_max_position_embeddings")
+        if length and length != keys.get("context_length"):
+            yield "rope.scaling.original_context_length", length
+        if length and long_magnitude(c) != 1.0:
+            yield "rope.scaling.attn_factor", long_magnitude(c)
+
+
+def rotated_elements(c: Config, keys: dict[str, object]) -> int:
+    """How many elements of a head rotate, by the metadata of the architecture."""
+    n = keys.get("rope.dimension_count")
+    return n if isinstance(n, int) else c.head_dim
+
+
+def rope_tensors(family: Family, c: Config, keys: dict[str, object]) -> list[tuple[str, Values]]:
+    """The tensors in front of those of the folder: divisors of the angles of scaled rotary
+    embeddings among them.
+
+    Raises FormatError for a kind of scaling that the architecture has not."""
+    tensors = list(family.extra(c))
+    kind = str(c.main_rope.get("rope_type") or "").lower()
+    written = keys.get("rope.scaling.type") or "none"
+    if kind in _PLAIN or (kind == written and kind in ("linear", "yarn")):
+        return tensors
+    if any(name.startswith("=rope_f") for name, _ in tensors):
+        return tensors
+    one = (
+        written in ("none", "longrope")
+        and "attention.sliding_window" not in keys
+        and not c.rope_of("sliding_attention")
+    )
+    if one and kind == "llama3":
+        return tensors + list(llama3_factors(c, rotated_elements(c, keys)))
+    if one and kind in ("su", "longrope"):
+        return tensors + list(long_factors(c))
+    raise c.bad(
+        "rope_scaling", f"is {kind!r}, which models of the architecture {family.arch} do not have"
+    )

@@ -1,0 +1,70 @@
+"""The towers that a Hugging Face folder may have beside its text model, by the class in its
+config.json. A folder is presented as the `mmproj` file that a converter would make of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+
+from weft.errors import FormatError
+from weft.frontends.gguf.reader import GGUFFile
+from weft.frontends.hf.checkpoints import readable
+from weft.frontends.hf.config import Config, read_config_json
+from weft.frontends.hf.families import find_family
+from weft.frontends.hf.folder import Folder, present_folder, understood
+from weft.frontends.hf.safetensors import open_shards
+from weft.frontends.hf.towers.family import TowerFamily, as_file
+
+__all__ = ["CLASSES", "open_tower_folder", "read_tower_folder"]
+
+_FILES = {
+    "gemma4": "Gemma4ForConditionalGeneration",
+    "square": "LlavaForConditionalGeneration Gemma3ForConditionalGeneration "
+    "Mistral3ForConditionalGeneration Qwen2VLForConditionalGeneration "
+    "Qwen2_5_VLForConditionalGeneration Qwen3VLForConditionalGeneration "
+    "Qwen3VLMoeForConditionalGeneration",
+    "tiled": "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration "
+    "InternVLForConditionalGeneration Lfm2VlForConditionalGeneration",
+    "whisper": "VoxtralForConditionalGeneration Qwen2AudioForConditionalGeneration",
+}
+"""The files of this folder, and the classes of transformers whose towers are in them."""
+
+CLASSES = {name: file for file, names in _FILES.items() for name in names.split()}
+"""The file of each class."""
+
+
+def read_tower_folder(path: str | os.PathLike[str]) -> Folder:
+    """Reads config.json and the headers of the safetensors files; no tensor is read.
+
+    Raises FormatError for a folder that is incomplete, damaged, or without towers that are
+    known."""
+    folder = Path(path)
+    config = read_config_json(folder)
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names else ""
+    if name not in CLASSES:
+        raise FormatError(
+            f"{folder}: config.json is of the class {str(name)!r}, whose towers weft does not read "
+            f"from folders; known are {', '.join(CLASSES)}; for others give the mmproj file"
+        )
+    families: Mapping[str, TowerFamily] = import_module(f"{__name__}.{CLASSES[name]}").FAMILIES
+    tower = families[name]
+    try:
+        text = find_family(config)
+    except FormatError as error:
+        raise FormatError(f"{folder}: {error}") from None
+    file = as_file(tower)
+    with understood(folder):
+        c = Config(folder, config, text.defaults)
+        stored = open_shards(folder)
+        tensors = list(tower.tensors(c, readable(c, stored)))
+        keys = dict(file.common(c)) | dict(file.keys(c))
+    return Folder(folder, file, c, stored, tensors, keys)
+
+
+def open_tower_folder(path: str | os.PathLike[str]) -> GGUFFile:
+    """Opens a folder with config.json and safetensors as an `mmproj` file; see
+    `read_tower_folder`."""
+    return present_folder(read_tower_folder(path), "mmproj")

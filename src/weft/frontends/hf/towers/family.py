@@ -1,0 +1,171 @@
+"""`TowerFamily`: how the towers of a folder differ from kind to kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.errors import FormatError
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.keys import Pairs
+from weft.frontends.hf.values import Values
+from weft.frontends.hf.vocab import Vocabulary
+from weft.records import dataclass
+
+__all__ = ["TowerFamily", "as_file", "audio_keys", "colours_first", "part_of", "vision_keys"]
+
+_LAYER = re.compile(r"(.*\.(?:layers|blocks|layer))\.(\d+)\.(.+)")
+_KINDS = (".weight", ".bias")
+
+
+def unchanged(c: Config, name: str, values: Values) -> Named:
+    """The change that changes nothing."""
+    return ((name, values),)
+
+
+@dataclass(frozen=True)
+class TowerFamily:
+    """A kind of tower in folders."""
+
+    keys: Callable[[Config], Pairs]
+    """Metadata, without `clip.` in front."""
+    starts: tuple[str, ...]
+    """Where the names of its tensors begin, `model.` left out; others are of the text model."""
+    layers: Mapping[str, str]
+    """What stands in front of the number of a layer, in the folder and in a file."""
+    names: Mapping[str, str]
+    """Names of a layer's tensors, and of others, in the folder and in a file."""
+    change: Callable[[Config, str, Values], Named] = unchanged
+    """From a tensor by its name in a file to those that the file has."""
+    kernels: tuple[str, ...] = ()
+    """Parts of the names of matrices that are f16 in a file of any type."""
+    unused: tuple[str, ...] = ()
+    """Where the names of tensors begin that are of another task."""
+
+    def tensors(self, c: Config, stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
+        """GGUF names and values of all tensors. Raises FormatError for one without a place."""
+        for full, values in stored.items():
+            name = full.removeprefix("model.")
+            if name.startswith(self.starts) and not name.startswith(self.unused):
+                yield from self.change(c, self.gguf_name(c, name), values)
+
+    def gguf_name(self, c: Config, name: str) -> str:
+        """What a file calls the tensor `name` of the folder, `model.` left out."""
+        layer = _LAYER.fullmatch(name)
+        inner = layer[3] if layer else name
+        kind = next((kind for kind in _KINDS if inner.endswith(kind)), "")
+        found = self.names.get(inner.removesuffix(kind))
+        start = self.layers.get(layer[1]) if layer else ""
+        if found is None or start is None:
+            raise FormatError(
+                f"{c.folder}: tensor {name} has no place in a tower of this kind; leaving it out "
+                "would give wrong results"
+            )
+        return f"{start}.{layer[2]}.{found}{kind}" if layer else f"{found}{kind}"
+
+
+def colours_first(values: Values) -> Values:
+    """The kernel of patches whose colours are innermost, [n, p p 3], as [n, 3, p, p]."""
+    n, size = values.shape[0], values.size // values.shape[0]
+    p = round((size / 3) ** 0.5)
+    return values.through(lambda x: x.reshape(n, p, p, 3).transpose(0, 3, 1, 2), (n, 3, p, p))
+
+
+def no_vocabulary(c: Config) -> Vocabulary:
+    """A tower has none."""
+    return iter(())
+
+
+def no_keys(c: Config) -> Pairs:
+    """There are no common keys."""
+    return ()
+
+
+def as_file(tower: TowerFamily) -> Family:
+    """The family of the file that has the tower."""
+    return Family(
+        "clip", tower.keys, no_keys, vocab=no_vocabulary, f32=("position_embd",),
+        kernels=(".conv1d.", *tower.kernels),
+    )  # fmt: skip
+
+
+def part_of(c: Config, name: str) -> Mapping[str, Any]:
+    """The object `name` of config.json. Raises FormatError if there is none."""
+    part = c.get(name)
+    if not isinstance(part, dict):
+        raise c.bad(name, "must be an object with the sizes of the tower")
+    return part
+
+
+def count_of(c: Config, part: str, *keys: str, default: int | None = None) -> int:
+    """The first of `keys` of the object `part` of config.json as a count of 1 or more."""
+    values = part_of(c, part)
+    value = next((values[key] for key in keys if values.get(key) is not None), default)
+    if isinstance(value, list) and value:  # height and width, which are the same
+        value = value[0]
+    if type(value) is not int or not 1 <= value < 1 << 31:
+        raise c.bad(f"{part}.{keys[0]}", f"is {value!r}, and must be an integer of 1 or more")
+    return value
+
+
+def vision_keys(
+    c: Config,
+    projector: str,
+    *,
+    image_size: int = 0,
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
+    defaults: Mapping[str, int] | None = None,
+) -> Pairs:
+    """The keys of all towers for images; `defaults` are of vision_config. Without `mean` and `std`
+    they are those of preprocessor_config.json; without `image_size` it is that of config.json."""
+    part = "vision_config"
+
+    def count(key: str) -> int:
+        return count_of(c, part, key, default=(defaults or {}).get(key))
+
+    yield "general.file_type", 0
+    yield "has_vision_encoder", True
+    yield "vision.projection_dim", c.n_embd
+    yield "vision.image_size", image_size or count("image_size")
+    yield "vision.patch_size", count("patch_size")
+    yield "vision.embedding_length", count("hidden_size")
+    yield "vision.feed_forward_length", count("intermediate_size")
+    yield "vision.block_count", count("num_hidden_layers")
+    yield "vision.attention.head_count", count("num_attention_heads")
+    for name, given in (("image_mean", mean), ("image_std", std)):
+        yield f"vision.{name}", np.array(given or _colours(c, name), np.float32)
+    yield "vision.projector_type", projector
+    values = part_of(c, part)
+    eps = values.get("layer_norm_eps", values.get("rms_norm_eps", 1e-6))
+    yield "vision.attention.layer_norm_epsilon", eps
+
+
+def _colours(c: Config, name: str) -> Sequence[float]:
+    values = c.json("preprocessor_config.json").get(name)
+    if not isinstance(values, list) or len(values) != 3:
+        raise FormatError(
+            f"{c.folder}: preprocessor_config.json has no {name} with three numbers; download the "
+            "whole folder"
+        )
+    return values
+
+
+def audio_keys(c: Config, projector: str) -> Pairs:
+    """The keys of all towers with Whisper's encoder."""
+    part = "audio_config"
+    yield "general.file_type", 0
+    yield "has_audio_encoder", True
+    yield "audio.projection_dim", c.n_embd
+    yield "audio.embedding_length", count_of(c, part, "hidden_size", "d_model")
+    yield "audio.feed_forward_length", count_of(c, part, "intermediate_size", "encoder_ffn_dim")
+    yield "audio.block_count", count_of(c, part, "num_hidden_layers", "encoder_layers")
+    heads = count_of(c, part, "num_attention_heads", "encoder_attention_heads")
+    yield "audio.attention.head_count", heads
+    yield "projector_type", projector
+    yield "audio.num_mel_bins", count_of(c, part, "num_mel_bins", default=128)
+    yield "audio.attention.layer_norm_epsilon", 1e-5

@@ -1,0 +1,124 @@
+"""The towers of Idefics3, SmolVLM, InternVL and LFM2-VL in folders."""
+
+from __future__ import annotations
+
+from weft.frontends.hf.config import Config
+from weft.frontends.hf.family import Named
+from weft.frontends.hf.keys import Pairs
+from weft.frontends.hf.towers.family import (
+    TowerFamily,
+    colours_first,
+    part_of,
+    vision_keys,
+)
+from weft.frontends.hf.values import Values
+
+__all__ = ["FAMILIES"]
+
+_IDEFICS3 = {
+    "vision_model.embeddings.patch_embedding": "v.patch_embd",
+    "vision_model.embeddings.position_embedding": "v.position_embd",
+    "vision_model.post_layernorm": "v.post_ln",
+    "connector.modality_projection.proj": "mm.model.fc",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.out_proj": "attn_out", "layer_norm1": "ln1", "layer_norm2": "ln2",
+    "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+}  # fmt: skip
+_INTERNVL = {
+    "vision_tower.embeddings.cls_token": "v.class_embd",
+    "vision_tower.embeddings.position_embeddings": "v.position_embd.weight",
+    "vision_tower.embeddings.patch_embeddings.projection": "v.patch_embd",
+    "attention.q_proj": "attn_q", "attention.k_proj": "attn_k", "attention.v_proj": "attn_v",
+    "attention.projection_layer": "attn_out", "attention.q_norm": "attn_q_norm",
+    "attention.k_norm": "attn_k_norm", "layernorm_before": "ln1", "layernorm_after": "ln2",
+    "lambda_1": "ls1.weight", "lambda_2": "ls2.weight", "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+    "multi_modal_projector.layer_norm": "mm.model.mlp.0",
+    "multi_modal_projector.linear_1": "mm.model.mlp.1",
+    "multi_modal_projector.linear_2": "mm.model.mlp.3",
+}  # fmt: skip
+
+
+def _idefics3_keys(c: Config) -> Pairs:
+    smolvlm = part_of(c, "vision_config").get("model_type") == "smolvlm_vision"
+    defaults = {"hidden_size": 1152, "intermediate_size": 3072, "num_attention_heads": 16}
+    yield from vision_keys(c, "idefics3", defaults=defaults if smolvlm else {})
+    yield "vision.projector.scale_factor", c.get("scale_factor", 2)
+    yield "use_gelu", True
+    size = c.json("preprocessor_config.json").get("size")
+    longest = size.get("longest_edge") if isinstance(size, dict) else None
+    if isinstance(longest, int):
+        yield "vision.preproc_image_size", longest
+
+
+def _internvl_keys(c: Config) -> Pairs:
+    yield from vision_keys(c, "internvl")
+    ratio = c.get("downsample_ratio", 0.5)
+    if not isinstance(ratio, float | int) or not 0 < ratio <= 1:
+        raise c.bad("downsample_ratio", f"is {ratio!r}, and must be a number up to 1")
+    yield "vision.projector.scale_factor", int(1 / ratio)
+    act = part_of(c, "vision_config").get("hidden_act", "gelu")
+    yield ("use_silu" if act == "silu" else "use_gelu"), True
+    for name in ("min", "max"):
+        if c.get(f"{name}_dynamic_patch"):
+            yield f"vision.preproc_{name}_tiles", c.count(f"{name}_dynamic_patch")
+
+
+_LFM2 = {
+    "embeddings.patch_embedding": "v.patch_embd",
+    "embeddings.position_embedding": "v.position_embd",
+    "post_layernorm": "v.post_ln",
+}  # fmt: skip
+_LFM2_NAMES = {
+    **{
+        f"vision_tower.{part}{name}": file
+        for name, file in _LFM2.items() for part in ("", "vision_model.")
+    },
+    "multi_modal_projector.layer_norm": "mm.input_norm",
+    "multi_modal_projector.linear_1": "mm.1", "multi_modal_projector.linear_2": "mm.2",
+    **{name: file for name, file in _IDEFICS3.items() if not file.startswith(("v.", "mm."))},
+}  # fmt: skip
+
+
+def _lfm2_keys(c: Config) -> Pairs:
+    tower = part_of(c, "vision_config")
+    patch = tower.get("patch_size", 16)
+    side = round(tower.get("num_patches", 256) ** 0.5)  # of the learned positions
+    defaults = {
+        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+        "num_attention_heads": 12, "patch_size": 16,
+    }  # fmt: skip
+    half = (0.5, 0.5, 0.5)
+    yield from vision_keys(
+        c, "lfm2", image_size=side * patch, mean=half, std=half, defaults=defaults
+    )
+    yield "vision.projector.scale_factor", c.get("downsample_factor", 2)
+    yield "use_gelu", True
+
+
+def _lfm2_change(c: Config, name: str, values: Values) -> Named:
+    """Colours of a patch are outermost in files."""
+    if name == "v.patch_embd.weight":
+        values = colours_first(values)
+    return ((name, values),)
+
+
+_SMALL = TowerFamily(
+    _idefics3_keys, ("vision_model.", "connector."), {"vision_model.encoder.layers": "v.blk"},
+    _IDEFICS3,
+)  # fmt: skip
+FAMILIES = {
+    "Idefics3ForConditionalGeneration": _SMALL,
+    "SmolVLMForConditionalGeneration": _SMALL,
+    "InternVLForConditionalGeneration": TowerFamily(
+        _internvl_keys, ("vision_tower.", "multi_modal_projector."),
+        {"vision_tower.encoder.layer": "v.blk"}, _INTERNVL,
+    ),
+    "Lfm2VlForConditionalGeneration": TowerFamily(
+        _lfm2_keys, ("vision_tower.", "multi_modal_projector."),
+        dict.fromkeys(
+            ("vision_tower.encoder.layers", "vision_tower.vision_model.encoder.layers"), "v.blk"
+        ),
+        _LFM2_NAMES, _lfm2_change, ("vision_tower.head.", "vision_tower.vision_model.head."),
+    ),
+}  # fmt: skip

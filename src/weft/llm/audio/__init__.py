@@ -1,0 +1,1 @@
+"""Towers that make rows of a model's width from sounds."""

@@ -1,0 +1,169 @@
+"""Sounds from files, bytes and data URLs, as samples of one channel. WAV is read here; MP3, FLAC
+and Ogg need the extra `weft[audio]`, which is soundfile."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import struct
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import ArgumentError, ContextError
+from weft.llm.audio.resample import resampled
+from weft.llm.senses.media import media_bytes
+
+__all__ = ["MOST_SAMPLES", "Samples", "Sound", "open_sound"]
+
+Sound: TypeAlias = "str | os.PathLike[str] | bytes | NDArray[Any]"
+"""A path, a data URL, the bytes of a file, or samples [n] from -1 to 1 at the rate of the tower."""
+Samples: TypeAlias = NDArray[np.float32]
+"""One channel, f32 [n], from -1 to 1."""
+
+MOST_SAMPLES = 1 << 26
+"""Most samples of a channel of a sound: 23 minutes at 48 kHz, 69 at 16 kHz."""
+LEAST_RATE, MOST_RATE = 1000, 768_000
+"""Samples per second."""
+MOST_CHANNELS = 64
+_PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
+_BLOCK = 1 << 16
+_UNKNOWN = (0, 0xFFFFFFFF)
+"""Sizes that programs write which do not know yet how long a sound becomes."""
+
+
+def open_sound(sound: Any, rate: int, *, files: bool = True) -> Samples:
+    """Decodes a sound to one channel of `rate` samples per second.
+
+    With `files`, a text that is no data URL is a path. Raises ContextError for what is no sound, is
+    damaged, empty, or longer than `MOST_SAMPLES`, and for other files than WAV without soundfile;
+    ArgumentError for an object of another type."""
+    if isinstance(sound, np.ndarray):
+        return _array(sound)
+    data = media_bytes(sound, "a sound", "audio/wav", files=files)
+    if not isinstance(data, bytes):
+        raise ArgumentError(
+            f"a sound is {type(data).__name__}; give a path, bytes, a data: URL, or samples [n]"
+        )
+    samples, own_rate = _wav(data) if _is_wav(data) else _with_soundfile(data)
+    _require_length(len(samples))
+    if not np.isfinite(samples).all():
+        raise ContextError("a sound has samples that are not finite; it is damaged")
+    return resampled(samples, own_rate, rate)
+
+
+def _array(samples: NDArray[Any]) -> Samples:
+    if samples.ndim != 1 or samples.dtype.kind != "f":
+        raise ContextError(
+            f"samples are floats [n] from -1 to 1, not {samples.dtype} {list(samples.shape)}"
+        )
+    _require_length(len(samples))
+    if not np.isfinite(samples).all():
+        raise ContextError("a sound has samples that are not finite")
+    return np.ascontiguousarray(samples, np.float32)
+
+
+def _is_wav(data: bytes) -> bool:
+    return data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE"
+
+
+def _wav(data: bytes) -> tuple[Samples, int]:
+    """Samples and rate of a WAV file: 8 to 32 bits, or floats of 32 or 64."""
+    form: tuple[int, ...] | None = None
+    at = 12
+    while at + 8 <= len(data):
+        name, size = data[at : at + 4], struct.unpack_from("<I", data, at + 4)[0]
+        at += 8
+        if name == b"fmt " and size >= 16 and at + size <= len(data):
+            form = struct.unpack_from("<HHIIHH", data, at)
+            if form[0] == _EXTENSIBLE and size >= 26:
+                form = (*struct.unpack_from("<H", data, at + 24), *form[1:])
+        elif name == b"data":
+            if form is None:
+                raise ContextError(
+                    "a WAV file has no format in front of its samples; it is damaged"
+                )
+            left = len(data) - at
+            if size > left and size not in _UNKNOWN:
+                raise ContextError(
+                    f"a WAV file has {left} of {size} bytes of samples; it is cut off"
+                )
+            end = at + (left if size in _UNKNOWN else size)
+            return _pcm(data[at:end], form), form[2]
+        at += size + size % 2
+    raise ContextError("a WAV file has no samples; it is damaged")
+
+
+def _pcm(data: bytes, form: tuple[int, ...]) -> Samples:
+    kind, channels, rate, _, _, bits = form
+    _require_form(channels, rate)
+    width = bits // 8
+    if bits % 8 or (kind, width) not in _WIDTHS:
+        raise ContextError(
+            f"a WAV file of encoding {kind} with {bits} bits is not known; known are PCM of 8, 16, "
+            "24 and 32 bits, and floats of 32 and 64"
+        )
+    whole = len(data) // (width * channels) * (width * channels)
+    _require_length(whole // (width * channels))
+    raw = np.frombuffer(data, np.uint8, whole)
+    values: NDArray[Any]
+    if kind == _FLOAT:
+        values = raw.view(f"<f{width}").astype(np.float32)
+    elif width == 1:
+        values = (raw.astype(np.float32) - 128) / 128
+    elif width == 3:
+        wide = np.zeros((len(raw) // 3, 4), np.uint8)
+        wide[:, 1:] = raw.reshape(-1, 3)
+        values = wide.reshape(-1).view("<i4") / np.float32(1 << 31)
+    else:
+        values = raw.view(f"<i{width}") / np.float32(1 << (bits - 1))
+    return np.asarray(values.reshape(-1, channels).mean(axis=1), np.float32)
+
+
+_WIDTHS = {(_PCM, 1), (_PCM, 2), (_PCM, 3), (_PCM, 4), (_FLOAT, 4), (_FLOAT, 8)}
+
+
+def _with_soundfile(data: bytes) -> tuple[Samples, int]:
+    """Samples and rate of a file that is no WAV, a block at a time."""
+    known = (b"ID3", b"fLaC", b"OggS")
+    if not data.startswith(known) and not (data[:1] == b"\xff" and data[1:2] >= b"\xe0"):
+        raise ContextError("a sound is none of WAV, MP3, FLAC and Ogg, or it is damaged")
+    try:
+        soundfile = importlib.import_module("soundfile")
+    except (ImportError, OSError):
+        raise ContextError(
+            "sounds other than WAV need soundfile; install it with: pip install 'weft[audio]'"
+        ) from None
+    parts: list[Samples] = []
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            rate, n = int(file.samplerate), 0
+            _require_form(file.channels, rate)
+            for block in file.blocks(_BLOCK, dtype="float32", always_2d=True):
+                n += len(block)
+                _require_length(n)
+                parts.append(np.asarray(block.mean(axis=1), np.float32))
+    except soundfile.SoundFileError as error:
+        raise ContextError(
+            f"a sound cannot be decoded ({str(error)[:80]}); it is damaged"
+        ) from None
+    return np.concatenate([np.empty(0, np.float32), *parts]), rate
+
+
+def _require_form(channels: int, rate: int) -> None:
+    if not 1 <= channels <= MOST_CHANNELS or not LEAST_RATE <= rate <= MOST_RATE:
+        raise ContextError(
+            f"a sound has {channels} channels of {rate} samples per second; it may have 1 to "
+            f"{MOST_CHANNELS} of {LEAST_RATE} to {MOST_RATE}"
+        )
+
+
+def _require_length(n: int) -> None:
+    if n < 1:
+        raise ContextError("a sound has no samples; it must have some")
+    if n > MOST_SAMPLES:
+        raise ContextError(
+            f"a sound has more than {MOST_SAMPLES} samples; cut it into shorter ones"
+        )

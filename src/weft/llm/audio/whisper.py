@@ -1,0 +1,175 @@
+"""Towers with Whisper's encoder (arXiv 2212.04356): two convolutions over the log-mel spectrogram
+and blocks with learned positions, for parts of 30 seconds.
+
+Voxtral (arXiv 2507.13264) computes whole parts, silence at the end included, and stacks four rows
+to one. Qwen2-Audio (arXiv 2407.10759) averages two rows to one, and silence behind a sound is not
+seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft import graph as G
+from weft.errors import FormatError
+from weft.graph.tensor import Tensor
+from weft.llm.audio.config import SoundConfig
+from weft.llm.audio.family import Part, SoundFamily
+from weft.llm.audio.mel import HOP, RATE, log_mel
+from weft.llm.audio.sounds import Samples
+from weft.llm.models import common
+from weft.llm.vision import blocks
+from weft.llm.weights import Row, Weights, maybe, need
+
+__all__ = ["QWEN2AUDIO", "VOXTRAL"]
+
+
+def encoder_rows(c: SoundConfig) -> Iterator[Row]:
+    """The tensors of the encoder."""
+    for number, n_in in ((1, c.n_mel), (2, c.n_embd)):
+        yield need(f"a.conv1d.{number}.weight", 3, n_in, c.n_embd)
+        yield need(f"a.conv1d.{number}.bias", 1, c.n_embd)
+    yield need("a.position_embd.weight", c.n_embd, c.n_positions)
+    for il in range(c.n_layer):
+        yield from blocks.block_rows(c, il, at="a")
+    yield need("a.post_ln.weight", c.n_embd)
+    yield need("a.post_ln.bias", c.n_embd)
+
+
+def encoded(
+    c: SoundConfig, w: Weights, mel: Tensor, mask: Tensor | None = None, *, extra: bool = False
+) -> Tensor:
+    """Rows [n_embd, n] of a spectrogram [2 n, n_mel]; with `extra`, of one that has a frame more,
+    which the last row sees. Keys are seen where `mask` f16 [n, n] is 0."""
+    x = convolved(w, 1, mel, stride=1)
+    n_frames = x.ne[1] - extra
+    x = G.view_2d(x, c.n_embd, n_frames, x.nb[1])
+    x = convolved(w, 2, G.cont(G.transpose(x)), stride=2)
+    positions = w["a.position_embd.weight"]
+    x = G.add(x, G.view_2d(positions, c.n_embd, x.ne[1], positions.nb[1]))
+    return blocks.encode(c, w, x, c.n_layer, at="a", mask=mask)
+
+
+def convolved(w: Weights, number: int, x: Tensor, stride: int) -> Tensor:
+    """Rows [n_embd, n / stride] of columns x [n, channels]."""
+    kernel, bias = w[f"a.conv1d.{number}.weight"], w[f"a.conv1d.{number}.bias"]
+    columns = G.im2col(kernel, x, (stride, 0), (1, 0), (1, 0), is_2d=False)
+    n_in, n_out = kernel.ne[0] * kernel.ne[1], kernel.ne[2]
+    y = G.mul_mat(G.reshape(kernel, n_in, n_out), columns)
+    return G.gelu_erf(G.add(y, G.reshape(bias, n_out)))
+
+
+def in_parts(c: SoundConfig, samples: Samples) -> NDArray[np.float32]:
+    """The spectrogram [n_mel, n] of whole parts, with silence behind the sound."""
+    whole = c.frames * HOP
+    return log_mel(np.pad(samples, (0, -len(samples) % whole)), c.n_mel)
+
+
+# -- Voxtral ---------------------------------------------------------------------------------------
+
+
+def voxtral_rows(c: SoundConfig) -> Iterator[Row]:
+    """The tensors of a file."""
+    if c.n_positions % c.stack:
+        raise FormatError(f"{c.n_positions} positions of the tower are no multiple of {c.stack}")
+    yield from encoder_rows(c)
+    for name, n_in in (("mm.a.mlp.1", c.n_embd * c.stack), ("mm.a.mlp.2", c.n_out)):
+        yield need(f"{name}.weight", n_in, c.n_out)
+        yield maybe(f"{name}.bias", c.n_out)
+
+
+def voxtral_forward(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Rows [n_out, n] of a part of a sound."""
+    x = blocks.layer_norm(c, w, "a.post_ln", encoded(c, w, inputs["mel"]))
+    x = G.reshape(x, c.n_embd * c.stack, c.n_positions // c.stack)
+    return common.linear(w, "mm.a.mlp.2", G.gelu_erf(common.linear(w, "mm.a.mlp.1", x)))
+
+
+def voxtral_parts(c: SoundConfig, samples: Samples) -> list[Part]:
+    """The parts of a sound."""
+    mel = in_parts(c, samples)
+    n = c.n_positions // c.stack
+    return [
+        ({"mel": np.ascontiguousarray(mel[:, at : at + c.frames])}, n)
+        for at in range(0, mel.shape[1], c.frames)
+    ]
+
+
+VOXTRAL = SoundFamily(
+    rows=voxtral_rows,
+    inputs=lambda c: {"mel": G.input("mel", (c.n_mel, c.frames), "f32")},
+    forward=voxtral_forward,
+    parts=voxtral_parts,
+    n_rows=lambda c, n: -(-n // (c.frames * HOP)) * (c.n_positions // c.stack),
+    rate=RATE,
+    before="[BEGIN_AUDIO]",
+)
+
+
+# -- Qwen2-Audio -----------------------------------------------------------------------------------
+
+
+def qwen_rows(c: SoundConfig) -> Iterator[Row]:
+    """The tensors of a file."""
+    yield from encoder_rows(c)
+    yield need("mm.a.fc.weight", c.n_embd, c.n_out)
+    yield maybe("mm.a.fc.bias", c.n_out)
+
+
+def qwen_inputs(c: SoundConfig) -> dict[str, Tensor]:
+    """Frames, with one more than the rows need, and which rows are of the sound."""
+    n = 2 * G.Sym("n_rows", 1, max(c.n_positions // 2, 1)).size
+    return {
+        "mel": G.input("mel", (c.n_mel, 2 * n + 1), "f32"),
+        "mask": G.input("mask", (n, n), "f16"),
+    }
+
+
+def qwen_forward(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Rows [n_out, n] of a part of a sound."""
+    x = encoded(c, w, inputs["mel"], inputs["mask"], extra=True)
+    n = inputs["mask"].ne[0] // 2
+    first, second = (G.view_2d(x, c.n_embd, n, 2 * x.nb[1], offset) for offset in (0, x.nb[1]))
+    x = G.scale(G.add(G.cont(first), G.cont(second)), 0.5)
+    return common.linear(w, "mm.a.fc", blocks.layer_norm(c, w, "a.post_ln", x))
+
+
+def qwen_lengths(c: SoundConfig, n_samples: int) -> Iterator[int]:
+    """Rows of the encoder that are of the sound, for each part."""
+    whole = c.frames * HOP
+    for at in range(0, n_samples, whole):
+        n_frames = -(-min(n_samples - at, whole) // HOP)
+        n = -(-n_frames // 2)
+        if n > 1:  # less than a row of what comes out is too short to be heard
+            yield n
+
+
+def qwen_parts(c: SoundConfig, samples: Samples) -> list[Part]:
+    """The parts of a sound."""
+    mel = np.pad(in_parts(c, samples), ((0, 0), (0, 1)))
+    parts: list[Part] = []
+    for i, n in enumerate(qwen_lengths(c, len(samples))):
+        even, at = n + n % 2, i * c.frames
+        last = even * 2 + 1
+        values = mel[:, at : at + last].copy()
+        if last > c.frames:
+            values[:, c.frames :] = 0  # of the next part
+        mask = np.zeros((even, even), np.float16)
+        mask[:, n:] = -np.inf
+        parts.append(({"mel": values, "mask": mask}, n // 2))
+    return parts
+
+
+QWEN2AUDIO = SoundFamily(
+    rows=qwen_rows,
+    inputs=qwen_inputs,
+    forward=qwen_forward,
+    parts=qwen_parts,
+    n_rows=lambda c, n: sum(length // 2 for length in qwen_lengths(c, n)),
+    rate=RATE,
+    before="<|audio_bos|>",
+    after="<|audio_eos|>",
+)

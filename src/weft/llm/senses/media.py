@@ -1,0 +1,76 @@
+"""Bytes of an image or a sound from a path, a data URL or an object, within a limit."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from weft.errors import ContextError
+
+__all__ = ["MOST_BYTES", "media_bytes"]
+
+MOST_BYTES = 64 << 20
+"""Most bytes of a file of an image or a sound."""
+_ADDRESS = re.compile(r"(?:https?|ftp|s3):/", re.IGNORECASE)
+_DATA = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:;[\w.+=-]+)*?;base64,", re.ASCII)
+
+
+def media_bytes(given: Any, what: str, example: str, *, files: bool) -> Any:
+    """The bytes that `given` has or names; an object that is neither text, path nor bytes comes
+    back as it is. `what` is "an image", and `example` "image/png".
+
+    With `files`, a text that is no data URL is a path. Raises ContextError for a file that cannot
+    be read, damaged base64, and more than `MOST_BYTES`."""
+    if isinstance(given, str) and given[:5].lower() == "data:":
+        return _data(given, what, example)
+    if isinstance(given, str | os.PathLike):
+        if files and _ADDRESS.match(os.fspath(given)):
+            raise ContextError(
+                f"{what} is {os.fspath(given)[:200]!r}; addresses of other machines are not "
+                "fetched: download it and give the file"
+            )
+        if not files:
+            raise ContextError(
+                f"{what} is a data: URL with base64 (data:{example};base64,...), not "
+                f"{str(given)[:40]!r}; addresses of other machines are not fetched"
+            )
+        return _read(Path(given), what)
+    if isinstance(given, bytes | bytearray | memoryview):
+        data = bytes(given)
+        if len(data) > MOST_BYTES:
+            raise ContextError(
+                f"{what} has {len(data)} bytes, more than {MOST_BYTES}; make it smaller"
+            )
+        return data
+    return given
+
+
+def _data(url: str, what: str, example: str) -> bytes:
+    start = _DATA.match(url[:256])
+    if start is None:
+        raise ContextError(
+            f"{what}'s data: URL does not begin like data:{example};base64,; write it so"
+        )
+    if len(url) > MOST_BYTES * 4 // 3 + 256:
+        raise ContextError(f"{what} has more than {MOST_BYTES} bytes; make it smaller")
+    try:
+        return base64.b64decode(url[start.end() :], validate=True)
+    except (binascii.Error, ValueError):
+        raise ContextError(
+            f"the base64 of {what}'s data: URL is damaged; encode it again"
+        ) from None
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ContextError(f"{path}: {what} of more than {MOST_BYTES} bytes; make it smaller")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        noun = what.partition(" ")[2]
+        raise ContextError(f"{noun} {str(path)[:200]!r} cannot be read: {why}") from None

@@ -1,0 +1,162 @@
+"""The tower of GLM-4.1V and GLM-4.5V (arXiv 2507.01006): Qwen2-VL's, with learned positions beside
+the rotary ones, interpolated by cubics; squares of patches are merged by a convolution, and a gated
+layer follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft import graph as G
+from weft.graph.size import exact_div
+from weft.graph.tensor import Tensor
+from weft.llm.models import common
+from weft.llm.vision import blocks, qwen
+from weft.llm.vision.config import TowerConfig
+from weft.llm.vision.family import Family
+from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.weights import Row, Weights, maybe, need
+
+__all__ = ["GLM4V"]
+
+LEAST, MOST = 8, 6144
+"""Rows of an image, if the file says nothing else."""
+CUBIC = -0.75
+"""The coefficient of the cubics that interpolate."""
+
+
+def rows(c: TowerConfig) -> Iterator[Row]:
+    """The tensors of a file."""
+    yield from blocks.patch_rows(c)
+    yield need("v.patch_embd.weight.1", c.patch_size, c.patch_size, 3, c.n_embd)
+    yield need("v.norm_embd.weight", c.n_embd)
+    yield need("v.position_embd.weight", c.n_embd, c.side**2)
+    for il in range(c.n_layer):
+        at = f"v.blk.{il}"
+        yield need(f"{at}.ln1.weight", c.n_embd)
+        yield need(f"{at}.ln2.weight", c.n_embd)
+        yield need(f"{at}.attn_qkv.weight", c.n_embd, 3 * c.n_embd)
+        yield maybe(f"{at}.attn_qkv.bias", 3 * c.n_embd)
+        yield need(f"{at}.attn_out.weight", c.n_embd, c.n_embd)
+        for name in ("ffn_gate", "ffn_up"):
+            yield need(f"{at}.{name}.weight", c.n_embd, c.n_ff)
+        yield need(f"{at}.ffn_down.weight", c.n_ff, c.n_embd)
+    yield need("v.post_ln.weight", c.n_embd)
+    yield need("mm.patch_merger.weight", c.merge, c.merge, c.n_embd, c.n_out)
+    yield maybe("mm.patch_merger.bias", c.n_out)
+    yield need("mm.model.fc.weight", c.n_out, c.n_out)
+    for end in ("weight", "bias"):
+        yield need(f"mm.post_norm.{end}", c.n_out)
+    for name in ("mm.gate", "mm.up"):
+        yield need(f"{name}.weight", c.n_out, c.n_projector)
+    yield need("mm.down.weight", c.n_projector, c.n_out)
+
+
+def limited(c: TowerConfig) -> TowerConfig:
+    """The config with the limits of the family, if the file has none."""
+    square = (c.patch_size * c.merge) ** 2
+    return replace(
+        c, least_pixels=c.least_pixels or LEAST * square, most_pixels=c.most_pixels or MOST * square
+    )
+
+
+def inputs(c: TowerConfig) -> dict[str, Tensor]:
+    """Qwen2-VL's, and for each patch the shares of the learned positions."""
+    out = qwen.inputs(limited(c))
+    out["shares"] = G.input("shares", (out["patches"].ne[1], c.side**2), "f32")
+    return out
+
+
+def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Rows [n_out, n] of an image."""
+    n = inputs["patches"].ne[1]
+    x = qwen.embed_frames(c, w, inputs["patches"])
+    x = G.add(x, w["v.patch_embd.bias"]) if "v.patch_embd.bias" in w else x
+    learned = G.cont(G.transpose(G.cast(w["v.position_embd.weight"], "f32")))
+    x = G.add(common.norm(w, "v.norm_embd", x, c.eps), G.mul_mat(learned, inputs["shares"]))
+    for il in range(c.n_layer):
+        layer = Weights(dict(w), f"v.blk.{il}.")
+        y = common.linear(layer, "attn_qkv", common.norm(layer, "ln1", x, c.eps))
+        y = qwen.attention(c, *blocks.split_qkv(c, y, n), inputs)
+        x = G.add(x, common.linear(layer, "attn_out", y))
+        y = common.norm(layer, "ln2", x, c.eps)
+        y = G.swiglu(common.linear(layer, "ffn_gate", y), common.linear(layer, "ffn_up", y))
+        x = G.add(x, common.linear(layer, "ffn_down", y)).named(f"v.l_out-{il}")
+    x = common.norm(w, "v.post_ln", x, c.eps)
+    unit = c.merge**2
+    n_rows = exact_div(n, unit)
+    assert n_rows is not None  # the inputs have whole squares
+    # the kernel has the places of a square innermost
+    x = G.reshape(G.cont(G.permute(G.reshape(x, c.n_embd, unit, n_rows), 1, 0, 2, 3)),
+                  c.n_embd * unit, n_rows)  # fmt: skip
+    x = G.mul_mat(G.reshape(w["mm.patch_merger.weight"], c.n_embd * unit, c.n_out), x)
+    x = G.add(x, w["mm.patch_merger.bias"]) if "mm.patch_merger.bias" in w else x
+    x = G.mul_mat(w["mm.model.fc.weight"], x)
+    x = G.gelu_erf(blocks.layer_norm(replace(c, eps=1e-5), w, "mm.post_norm", x))
+    x = G.swiglu(G.mul_mat(w["mm.gate.weight"], x), G.mul_mat(w["mm.up.weight"], x))
+    return G.mul_mat(w["mm.down.weight"], x)
+
+
+def shares_of(n: int, side: int) -> NDArray[np.float32]:
+    """How much each of `side` learned positions counts at each of `n` places, f32 [n, side]; what
+    would lie beyond the first and the last is theirs."""
+    at = (np.arange(n) + 0.5) / n * side - 0.5
+    first = np.floor(at).astype(np.int64)
+    out = np.zeros((n, side), np.float64)
+    for tap in range(-1, 3):
+        d = np.abs(at - (first + tap))
+        near = ((CUBIC + 2) * d - (CUBIC + 3)) * d * d + 1
+        far = ((CUBIC * d - 5 * CUBIC) * d + 8 * CUBIC) * d - 4 * CUBIC
+        share = np.where(d <= 1, near, np.where(d < 2, far, 0))
+        np.add.at(out, (np.arange(n), np.clip(first + tap, 0, side - 1)), share)
+    return out.astype(np.float32)
+
+
+def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
+    """The values of the inputs."""
+    out = qwen.values(c, pixels)
+    n = len(out["patches"])
+    h, w = (side // c.patch_size for side in pixels.shape[:2])
+    lines, columns = shares_of(h, c.side), shares_of(w, c.side)
+    y, x = out["positions"][:n], out["positions"][n : 2 * n]
+    shares = lines[y][:, :, None] * columns[x][:, None, :]
+    return out | {"shares": np.ascontiguousarray(shares.reshape(n, -1))}
+
+
+def size_of(c: TowerConfig, height: int, width: int) -> tuple[int, int]:
+    """Height and width of whole squares, near the proportions of an image and within the limits."""
+    unit = c.patch_size * c.merge
+    if height < unit or width < unit:
+        grow = max(unit / height, unit / width)
+        height, width = int(height * grow), int(width * grow)
+    return qwen.size_of(limited(c), height, width)
+
+
+def sized(c: TowerConfig, pixels: Pixels) -> Pixels:
+    """The image in the size of `size_of`."""
+    height, width = size_of(c, *pixels.shape[:2])
+    return resized(pixels, width, height, "bicubic")
+
+
+def n_rows(c: TowerConfig, height: int, width: int) -> int:
+    """Rows of an image of this size."""
+    h, w = size_of(c, height, width)
+    return h * w // (c.patch_size * c.merge) ** 2
+
+
+GLM4V = Family(
+    rows=rows,
+    inputs=inputs,
+    forward=forward,
+    sized=sized,
+    values=values,
+    n_rows=n_rows,
+    merge=2,
+    before="<|begin_of_image|>",
+    after="<|end_of_image|>",
+    lines=True,
+)

@@ -1,0 +1,55 @@
+"""Tiny models with a layer that drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tests.llm.test_llama_relatives import MODELS as RELATIVES
+from tests.llm.test_llama_relatives import keys_of, made_up, plain
+from tests.llm.test_other_architectures import MODELS as OTHERS
+from tests.llm.tiny import write_model
+from weft.frontends.gguf import open_gguf
+from weft.llm.config_keys import Keys, read_config
+from weft.llm.models import ARCHITECTURES
+from weft.llm.models.next_layer import next_config, next_layer
+from weft.llm.weights import Row
+
+__all__ = ["with_next_layer"]
+
+Wanted = Callable[[Row], bool]
+
+
+def with_next_layer(
+    folder: Path, name: str, *, own: tuple[str, ...] = ("shared_head_norm",), dense: bool = False
+) -> Path:
+    """Writes the model `name` of other tests with one more layer, which drafts; it has the tensors
+    `own` itself. `dense`: it has no experts."""
+    arch, changes = (OTHERS | RELATIVES)[name]
+    n_layer = int(str(changes.get("block_count", 2)))
+    meta = keys_of(arch, changes | {"block_count": n_layer + 1, "nextn_predict_layers": 1})
+    meta[f"{arch}.context_length"] = 256
+    router = {} if dense else {f"blk.{n_layer}.ffn_gate_inp.weight": np.zeros(1, np.float32)}
+    indexer = {f"blk.{n_layer}.indexer.proj.weight": np.zeros(1, np.float32)}
+    few = {"x": np.zeros(1, np.float32), **router, **(indexer if "indexer" in str(changes) else {})}
+    file = open_gguf(write_model(folder / "config.gguf", meta, few))
+    base = ARCHITECTURES[arch]
+    config = base.configure(read_config(file), Keys(file))
+    tensors = made_up(config)
+    random = np.random.default_rng(7)
+    for row in next_layer(base).table(next_config(config, Keys(file))):
+        if not row.name.startswith("blk.0."):
+            continue
+        name = row.name.split(".")[-2]
+        if row.optional and name not in (*own, "exp_probs_b"):
+            continue
+        if row.unless and not plain(row):
+            continue
+        x = random.standard_normal(row.ne[::-1])
+        gain = "norm" in row.name
+        x = 1 + 0.2 * x if gain else 1.5 * x / np.sqrt(row.ne[0])
+        at = row.name.replace("blk.0.", f"blk.{n_layer}.")
+        tensors[at] = x.astype(np.float32)
+    return write_model(folder / f"{name}.gguf", meta, tensors)

@@ -1,0 +1,143 @@
+"""Folders whose config.json says what files of converters lack: the logits of transformers, or a
+refusal that names the setting."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft.errors import FormatError
+from weft.frontends.hf.convert import convert_folder
+from weft.frontends.models import open_model
+from weft.llm import Context
+from weft.llm.model import Model
+from weft.llm.models import find_architecture
+
+folders = pytest.importorskip("tests.llm.hf_folders")
+torch = pytest.importorskip("torch")
+
+IDS = [5, 90, 17, 201, 8, 90, 44, 3, 120, 66, 9, 250, 33, 71, 2, 19]
+SHAPE, MOE, TIED, YARN = folders.SHAPE, folders.MOE, folders.TIED, folders.YARN
+LATENT, SHARED, PLAIN = folders.LATENT, folders.SHARED, folders.PLAIN
+WINDOWS = {"sliding_window": 5, "num_hidden_layers": 3,
+           "layer_types": ["sliding_attention", "full_attention", "full_attention"]}  # fmt: skip
+GEMMA = SHAPE | TIED | {"head_dim": 8, "query_pre_attn_scalar": 8}
+DENSE_LATENT = {key: value for key, value in LATENT.items()
+                if key.startswith(("kv_", "qk_", "v_", "num_key"))}  # fmt: skip
+LONG = folders.LONG | {"factor": 2.0, "original_max_position_embeddings": 8}
+
+# the class of transformers, its options, and the tokenizer
+MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a window everywhere": ("Mistral", SHAPE | {"sliding_window": 5}, "pieces"),
+    "windows behind a layer": ("Qwen2", SHAPE | {
+        "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}, "qwen2"),
+    "windows of experts": ("Qwen3Moe", SHAPE | MOE | {
+        "head_dim": 16, "use_sliding_window": True, "sliding_window": 5}, "qwen2"),
+    "other windows, cohere2": ("Cohere2", SHAPE | TIED | WINDOWS, "gpt2"),
+    "other windows, gemma3": ("Gemma3Text", GEMMA | WINDOWS, "pieces"),
+    "other windows, gpt-oss": ("GptOss", SHAPE | folders.MIXTURE | WINDOWS | {
+        "head_dim": 16, "rope_parameters": YARN | {"truncate": False}}, "llama3"),
+    "another scale": ("Gemma2", GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 6,
+                                         "attn_logit_softcapping": None}, "pieces"),
+    "an output of its own": ("Gemma3Text", GEMMA | {"tie_word_embeddings": False,
+                                                    "sliding_window": 6}, "pieces"),
+    "weights of experts": ("Qwen3Moe", SHAPE | MOE | {
+        "head_dim": 16, "norm_topk_prob": False}, "qwen2"),
+    "another base": ("Gemma", GEMMA | {"rope_parameters": PLAIN | {"rope_theta": 99.0}}, "pieces"),
+    "longrope": ("Llama", SHAPE | {"rope_parameters": LONG}, "pieces"),
+    "llama3 of half a head": ("Glm4Moe", SHAPE | SHARED | {
+        "head_dim": 16, "n_group": 1, "topk_group": 1, "pad_token_id": 0,
+        "rope_parameters": folders.LLAMA3 | {"partial_rotary_factor": 0.5}}, "llama3"),
+    "multipliers of yarn": ("Qwen3", SHAPE | {"head_dim": 16, "rope_parameters": YARN | {
+        "mscale": 1.0, "mscale_all_dim": 0.7}}, "qwen2"),
+    "yarn beside windows": ("Gemma3Text", GEMMA | {
+        "sliding_window": 6, "num_hidden_layers": 7, "rope_parameters": {
+            "sliding_attention": PLAIN,
+            "full_attention": YARN | {"attention_factor": 1.3}}}, "pieces"),
+    "biases with factors": ("FalconH1", SHAPE | folders.FALCON | {
+        "attention_bias": True, "mamba_proj_bias": True, "tie_word_embeddings": True}, "gpt2"),
+    "groups without effect": ("DeepseekV2", SHAPE | LATENT | {
+        "q_lora_rank": None, "n_routed_experts": 8, "n_group": 2, "topk_method": "greedy"},
+        "qwen2"),
+    # classes of architectures that others have, too, and new ones
+    "cwm": ("Cwm", SHAPE | WINDOWS | {"head_dim": 16, "rope_parameters": folders.LLAMA3}, "llama3"),
+    "ministral": ("Ministral", SHAPE | WINDOWS | {"head_dim": 16}, "llama3"),
+    "solar open": ("SolarOpen", SHAPE | SHARED | {
+        "head_dim": 16, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0}, "gpt2"),
+    "youtu": ("Youtu", SHAPE | DENSE_LATENT | {"q_lora_rank": 24}, "gpt2"),
+    "mistral4": ("Mistral4", SHAPE | LATENT | {
+        "q_lora_rank": 24, "n_group": 1, "rope_parameters": folders.TEMPERATURE}, "pieces"),
+    "mimo2": ("MiMoV2Flash", SHAPE | {
+        "head_dim": 16, "v_head_dim": 8, "attention_bias": True, "n_routed_experts": 4,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_hidden_layers": 4,
+        "sliding_window": 5, "rope_parameters": {
+            kind: rope | {"partial_rotary_factor": 0.5}
+            for kind, rope in folders.BOTH_ROPES.items()}}, "gpt2"),
+}  # fmt: skip
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "hidden_act.*relu.*silu": ("Llama", SHAPE | {"hidden_act": "relu"}, "pieces"),
+    "hidden_activation.*silu.*gelu": ("Gemma2", GEMMA | {"hidden_activation": "silu"}, "pieces"),
+    "rope_scaling.*'yarn'.*cohere2": ("Cohere2", SHAPE | TIED | {"rope_parameters": YARN}, "gpt2"),
+    "rope_scaling.*'llama3'.*gemma3": ("Gemma3Text", GEMMA | {"rope_parameters": {
+        "sliding_attention": PLAIN, "full_attention": folders.LLAMA3}}, "pieces"),
+    "truncate": ("Qwen3", SHAPE | {"rope_parameters": YARN | {"truncate": False}}, "qwen2"),
+    "mscale_all_dim": ("DeepseekV3", SHAPE | LATENT | {
+        "q_lora_rank": 24, "n_group": 2, "rope_parameters": YARN}, "qwen2"),
+    "scale_attn_by_inverse_layer_idx": ("GPT2", folders.GPT | {
+        "n_embd": 32, "n_positions": 64, "scale_attn_by_inverse_layer_idx": True}, "gpt2"),
+    "alibi": ("Falcon", folders.NO_KV | {"alibi": True}, "gpt2"),
+}  # fmt: skip
+
+
+def save(folder: Path, kind: str, options: dict[str, Any], tokenizer: str) -> Any:
+    suffix = "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
+    model = folders.made_model(kind, suffix, options)
+    model.save_pretrained(folder)
+    folders.save_tokenizer(tokenizer, folder)
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_of_transformers(tmp_path: Path, name: str) -> None:
+    model = save(tmp_path, *MODELS[name])
+    convert_folder(tmp_path, tmp_path / "m.gguf", "f32")
+    with torch.no_grad():
+        want = model(torch.tensor([IDS])).logits[0].numpy()
+    assert want.std() > 0.05
+    options: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "devices": ["reference"]}
+    for path in (tmp_path, tmp_path / "m.gguf"):
+        got = Context(Model.open(path), 32, n_ubatch=7, **options).decode(IDS, outputs="all")
+        np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max(), rtol=0)
+
+
+@pytest.mark.parametrize("match", REFUSED)
+def test_refused(tmp_path: Path, match: str) -> None:
+    save(tmp_path, *REFUSED[match])
+    with pytest.raises(FormatError, match=match):
+        open_model(tmp_path)
+
+
+def test_without_the_size_of_a_head(tmp_path: Path) -> None:
+    """config.json of LLaMA 2 and 3 has none."""
+    save(tmp_path, "Llama", SHAPE, "pieces")
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    del config["head_dim"]
+    path.write_text(json.dumps(config))
+    assert Model.open(tmp_path).config.head_dim_k == 8
+
+
+def test_what_is_no_model_of_text(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"'llada'.*diffusion"):
+        find_architecture("llada")
+    with pytest.raises(FormatError, match=r"'qwen5'.*names alike: qwen"):
+        find_architecture("qwen5")
+    for name, match in (("Qwen5ForCausalLM", "alike: Qwen"), ("DreamModel", "diffusion")):
+        (tmp_path / "config.json").write_text(json.dumps({"architectures": [name]}))
+        with pytest.raises(FormatError, match=f"'{name}'.*{match}"):
+            open_model(tmp_path)

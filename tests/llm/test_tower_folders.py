@@ -1,0 +1,72 @@
+"""Towers of Hugging Face folders: read as they are, and converted to `mmproj` files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from weft.errors import FormatError
+from weft.frontends.gguf import GGUFFile, open_gguf
+from weft.frontends.hf.convert import convert_folder
+from weft.frontends.hf.towers import open_tower_folder
+from weft.llm import LLM
+from weft.quants import decode
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("PIL.Image")
+pytest.importorskip("gguf")
+
+from tests.llm import sound_models
+from tests.llm.test_audio import LONG, sound
+
+
+def same(got: GGUFFile, want: GGUFFile, *, exact: bool = True) -> None:
+    """Both files have the same keys of towers and the same tensors."""
+    assert got.architecture == "clip"
+    assert got.get_str("general.type") == "mmproj"
+    for key in want.metadata:
+        if key.startswith("clip."):
+            assert str(got.metadata[key]) == str(want.metadata[key]), key
+    assert set(got.tensors) == set(want.tensors)
+    for name, info in want.tensors.items():
+        mine = got.tensors[name]
+        assert mine.ne == info.ne, name
+        values = [decode(np.asarray(t.data), t.dtype).reshape(-1) for t in (mine, info)]
+        np.testing.assert_allclose(values[0], values[1], rtol=0 if exact else 1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["voxtral", "qwen2a"])
+def test_a_folder_is_its_file(tmp_path: Path, kind: str) -> None:
+    model = sound_models.make(kind)
+    text, tower = sound_models.write(model, kind, tmp_path)
+    folder = tmp_path / "folder"
+    model.save_pretrained(folder)
+    same(open_tower_folder(folder), open_gguf(tower))
+    convert_folder(folder, tmp_path / "f32.gguf", "f32", mmproj=True)
+    made = open_gguf(tmp_path / "f32.gguf")
+    same(made, open_gguf(tower), exact=False)
+    kernels = [t.dtype.name for name, t in made.tensors.items() if ".conv1d." in name]
+    assert sorted(kernels) == ["f16", "f16", "f32", "f32"]
+    rows = [LLM(text, mmproj=path, **LONG).hearing.rows(sound()) for path in (folder, tower)]
+    np.testing.assert_array_equal(*rows)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    with pytest.raises(FormatError, match="whose towers weft does not read from folders"):
+        open_tower_folder(tmp_path)
+    model = sound_models.make("voxtral")
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["audio_config"]["hidden_size"] = -1
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(FormatError, match=r"audio_config.hidden_size' is -1"):
+        open_tower_folder(tmp_path)
+    config.pop("audio_config")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(FormatError, match="must be an object"):
+        open_tower_folder(tmp_path)

@@ -1,0 +1,114 @@
+"""Gemma 4's tower, read from a folder, beside transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft.frontends.gguf import open_gguf
+from weft.frontends.hf.convert import convert_folder
+from weft.frontends.hf.towers import open_tower_folder
+from weft.llm import LLM, Tower
+from weft.llm.vision import gemma4
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("PIL.Image")
+pytest.importorskip("gguf")
+
+from tests.llm import hf_folders, vision_models  # noqa: E402
+from tests.llm.test_tower_folders import same  # noqa: E402
+from tests.llm.test_vision import BEFORE, BEHIND, F32, close, picture  # noqa: E402
+
+IMAGE = 379
+TOWER: dict[str, Any] = {
+    "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 3,
+    "num_key_value_heads": 3, "head_dim": 8, "patch_size": 4, "pooling_kernel_size": 2,
+    "position_embedding_size": 64,
+}  # fmt: skip
+
+
+def make(name: str, folder: Path, **tower: Any) -> Any:
+    """Saves a model with the text of `hf_folders.MODELS`; returns it."""
+    _, text, tokenizer = hf_folders.MODELS[name]
+    if name == "gemma4 moe":
+        text = text | {"use_bidirectional_attention": "vision", "sliding_window": 20}
+    config = transformers.Gemma4Config(
+        text_config=text | {"pad_token_id": 0}, vision_config=TOWER | tower, image_token_id=IMAGE,
+        boi_token_id=IMAGE - 1, eoi_token_id=IMAGE - 2, audio_token_id=IMAGE - 3,
+        video_token_id=IMAGE - 4, attn_implementation="eager",
+    )  # fmt: skip
+    model = vision_models.randomised(transformers.Gemma4ForConditionalGeneration(config))
+    for key, value in model.named_buffers():
+        if key.endswith(("_min", "_max")):
+            value.fill_(1.5 if key.endswith("max") else -1.2)
+        if "std_" in key:
+            torch.manual_seed(2)
+            value.copy_(torch.randn_like(value) * 0.2 + key.endswith("scale"))
+    model.save_pretrained(folder)
+    hf_folders.save_tokenizer(tokenizer, folder)
+    return model
+
+
+def seen_by(c: Any, pixels: Any) -> dict[str, Any]:
+    """The inputs of transformers for an image in its size."""
+    p = c.patch_size
+    h, w = pixels.shape[0] // p, pixels.shape[1] // p
+    patches = pixels.reshape(h, p, w, p, 3).transpose(0, 2, 1, 3, 4).reshape(1, h * w, -1) / 255
+    x, y = np.meshgrid(np.arange(w), np.arange(h))
+    places = np.stack([x, y], -1).reshape(1, -1, 2)
+    return {
+        "pixel_values": torch.tensor(patches, dtype=torch.float32),
+        "image_position_ids": torch.tensor(places),
+    }
+
+
+@pytest.mark.parametrize("name", ["gemma4", "gemma4 moe"])
+def test_beside_transformers(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models see the rows of an image in order, large ones together where layers have
+    windows."""
+    bounds = {"use_clipped_linears": True, "standardize": True} if name == "gemma4" else {}
+    monkeypatch.setattr(gemma4, "MOST", 15)  # as many squares as the image has
+    model = make(name, tmp_path, **bounds)
+    keys = {"n_ctx": 64, "n_outputs": 64}
+    with LLM(tmp_path, mmproj=tmp_path, **F32 | keys) as llm:
+        c = llm.sight.tower.config
+        pixels = picture(0, 24, 40)
+        features = seen_by(c, pixels)
+        close(llm.sight.rows(pixels), model.get_image_features(**features).pooler_output[0])
+        ids = llm.sight.ids(pixels)
+        assert len(ids) == 15
+        prompt = torch.tensor([[*BEFORE, *[IMAGE] * len(ids), *BEHIND]])
+        types = (prompt == IMAGE).long()
+        mask = torch.ones_like(prompt)
+        with torch.no_grad():
+            want = model(
+                input_ids=prompt, attention_mask=mask, mm_token_type_ids=types, **features
+            ).logits[0]
+        close(llm.context.decode([*BEFORE, *ids, *BEHIND], outputs="all"), want)
+
+
+def test_the_size_is_that_of_transformers(tmp_path: Path) -> None:
+    from transformers.models.gemma4.image_processing_pil_gemma4 import (
+        get_aspect_ratio_preserving_size as size,
+    )
+
+    make("gemma4", tmp_path, pooling_kernel_size=3)
+    c = Tower(tmp_path).config
+    for height, width in [(480, 640), (100, 100), (31, 997), (5, 4000), (3000, 7), (2000, 1500)]:
+        want = size(height, width, c.patch_size, 280 * 9, 3)
+        assert gemma4.size_of(c, height, width) == want
+        pixels = gemma4.sized(c, picture(0, height, width))
+        assert pixels.shape[:2] == want
+
+
+def test_a_folder_is_its_file(tmp_path: Path) -> None:
+    make("gemma4", tmp_path, use_clipped_linears=True, standardize=True)
+    convert_folder(tmp_path, tmp_path / "m.gguf", "f32", mmproj=True)
+    same(open_tower_folder(tmp_path), open_gguf(tmp_path / "m.gguf"))
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["vision_config"]["pooling_kernel_size"] == 2
