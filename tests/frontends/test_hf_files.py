@@ -120,6 +120,24 @@ def test_wrong_configurations(tmp_path: Path) -> None:
         open_model(folder)
 
 
+@pytest.mark.parametrize(
+    "values", [{"rms_norm_eps": "x"}, {"rope_parameters": {"rope_theta": []}},
+               {"quantization_config": 4}],
+)  # fmt: skip
+def test_values_of_a_wrong_kind(tmp_path: Path, values: dict[str, object]) -> None:
+    folder = copied(tmp_path, LLAMA)
+    change(folder, "config.json", **values)
+    with pytest.raises(FormatError, match=r"config\.json or .* have a value of a wrong kind"):
+        open_model(folder)
+
+
+def test_pointers_of_git_lfs(tmp_path: Path) -> None:
+    folder = copied(tmp_path, LLAMA)
+    next(folder.glob("*.safetensors")).write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(FormatError, match=r"not a safetensors file: .*git-lfs pointer"):
+        open_model(folder)
+
+
 def test_unknown_words(tmp_path: Path) -> None:
     """A vocabulary whose pre-tokenizer nobody knows."""
     folder = copied(tmp_path, LLAMA)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.cli.in_process import weft
 from weft.errors import ContextError, FormatError
 from weft.frontends.hf.convert import convert_folder
 from weft.llm import LLM, Context, Model
@@ -138,6 +139,10 @@ def test_what_cannot_be_computed(tmp_path: Path) -> None:
         Context(Model.open(tmp_path), 64, embeddings=True)
     with pytest.raises(ContextError, match="a model with an encoder cannot go on"):
         LLM(tmp_path, n_ctx=64, context_shift=True)
+    with LLM(tmp_path, n_ctx=64) as llm, pytest.raises(ContextError, match="texts that go on"):
+        llm.perplexity([5] * 64, n_ctx=16)
+    done = weft("bench", tmp_path, "-p", "4", "-n", "1")
+    assert "weft bench measures models that continue a text" in done.stderr
     config = json.loads((tmp_path / "config.json").read_text())
     for key, value in (("feed_forward_proj", "gated-relu"), ("relative_attention_max_distance", 8)):
         (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))

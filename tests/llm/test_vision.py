@@ -178,12 +178,14 @@ def bomb(width: int, height: int) -> bytes:
 HOSTILE: dict[str, tuple[Any, str]] = {
     "bomb": (bomb(60000, 60000), "pixels"),
     "larger than what is read": (bomb(9000, 9000), "9000 x 9000 pixels, more than"),
+    "a line": (bomb(70000, 1), "70000 x 1 pixels, but a side has at most 65535"),
     "truncated": (png(picture())[:200], "cannot be decoded"),
     "not an image": (b"GIF89a", "cannot be decoded"),
     "text": (b"%PDF-1.4 hello", "cannot be decoded"),
     "no base64": ("data:image/png;base64,@@@", "damaged"),
     "no data": ("data:image/png,abc", "does not begin like"),
-    "no file": ("/nowhere/a.png", "cannot be read"),
+    "no file": ("/nowhere/a.png", "image '/nowhere/a.png' cannot be read"),
+    "an address": (Path("https://example.org/a.png"), "are not fetched: download it"),
     "floats": (np.zeros((4, 4, 3), np.float32), "u8"),
     "grey": (np.zeros((4, 4), np.uint8), "u8"),
 }
@@ -204,6 +206,12 @@ def test_what_is_refused(made: tuple[Any, Path, Path], tmp_path: Path) -> None:
             blind.chat([message])
     with pytest.raises(FormatError, match="no tower for images"):
         LLM(text, mmproj=text, **F32)
+    with pytest.raises(FormatError, match=r"rows for another model .give it as --mmproj"):
+        LLM(tower, mmproj=tower, **F32)
+    (tmp_path / "a.png").write_bytes(png(picture())[:200])
+    with LLM(text, mmproj=tower, **F32) as llm:
+        with pytest.raises(ContextError, match=r"image '.*a\.png' cannot be decoded"):
+            llm.sight.ids(tmp_path / "a.png")
     with pytest.raises(ContextError, match="n_ubatch is 8"):
         LLM(text, mmproj=tower, n_ubatch=8, **F32)
     with LLM(text, mmproj=tower, chat_template="{{ messages[0].role }}", **F32) as llm:

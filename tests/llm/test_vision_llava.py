@@ -168,6 +168,8 @@ def test_llava_pads_images_to_squares(tmp_path: Path) -> None:
     np.testing.assert_array_equal(square[8:24], pixels)
     mean = [int(255 * value) for value in models.MEAN]
     assert (square[:8] == mean).all() and (square[24:] == mean).all()
+    line = llava.sized(c, np.zeros((1, 60000, 3), np.uint8))  # no square of 10 GB
+    assert line.shape == (32, 32, 3) and (line[:15] == mean).all()
 
 
 def test_a_tower_with_tiles_is_refused(tmp_path: Path) -> None:

@@ -217,6 +217,11 @@ def bench(
 def _checked(path: Path, load: Loading, n_tokens: int) -> str:
     """The name of the model for the table. Prints a note if it was trained for fewer tokens."""
     model = open_with(path, dict(load.arguments))
+    if model.config.n_encoder:
+        raise ContextError(
+            f"{path.name} has an encoder and a decoder; weft bench measures models that continue "
+            "a text"
+        )
     if n_tokens > model.config.n_ctx_train:
         note(
             f"{model.config.arch} was trained for {model.config.n_ctx_train} tokens; the speed "

@@ -94,6 +94,8 @@ def explain(
     loaded = open_with(model, load)
     if mmproj is not None:
         loaded.towers = open_towers(mmproj).all
+        for tower in loaded.towers:
+            tower.require_width(loaded.config.n_embd, loaded.file.path.name)
     if load["n_ctx"] is None and load["plan"] is None:
         load["n_ctx"] = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
     beside: list[ContextPlan] = []

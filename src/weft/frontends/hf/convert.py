@@ -16,7 +16,14 @@ from weft.errors import FormatError
 from weft.frontends.gguf.shards import write_shards
 from weft.frontends.gguf.writer import TensorSource, encode_value
 from weft.frontends.hf.family import Family, is_f32
-from weft.frontends.hf.folder import FILE_TYPES, Folder, is_some, read_folder, stored_bytes
+from weft.frontends.hf.folder import (
+    FILE_TYPES,
+    Folder,
+    is_some,
+    read_folder,
+    stored_bytes,
+    understood,
+)
 from weft.frontends.hf.general import general_keys
 from weft.frontends.hf.towers import read_tower_folder
 from weft.frontends.hf.values import Values
@@ -94,12 +101,13 @@ def _metadata(folder: Folder, kind: str, name: str | None, what: str) -> dict[st
     packed = {values.kind for _, values in folder.tensors if values.packed is not None}
     if packed and kind in ("f32", "f16", "bf16"):
         kind = packed.pop()
-    keys = folder.first_keys()
-    keys |= dict(general_keys(Path(folder.path).resolve(), name, folder.tensors))
-    keys["general.type"] = what
-    keys |= dict(folder.keys(FILE_TYPES[kind]))
-    keys["general.quantization_version"] = 2
-    keys |= dict(folder.family.vocab(folder.config))
+    with understood(folder.path):
+        keys = folder.first_keys()
+        keys |= dict(general_keys(Path(folder.path).resolve(), name, folder.tensors))
+        keys["general.type"] = what
+        keys |= dict(folder.keys(FILE_TYPES[kind]))
+        keys["general.quantization_version"] = 2
+        keys |= dict(folder.family.vocab(folder.config))
     return {key: encode_value(key, value) for key, value in keys.items() if is_some(value)}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from weft import quants
 from weft.dtype import DType, find_dtype
-from weft.errors import FormatError
+from weft.errors import FormatError, WeftError
 from weft.frontends.gguf.format import ROPE_HALVES, tensor_bytes
 from weft.frontends.gguf.metadata import made_metadata
 from weft.frontends.gguf.reader import GGUFFile, present_as_gguf
@@ -32,7 +33,7 @@ from weft.frontends.hf.values import Values
 from weft.records import dataclass
 
 __all__ = ["FILE_TYPES", "Folder", "is_some", "open_folder", "present_folder", "read_family",
-           "read_folder", "stored_bytes"]  # fmt: skip
+           "read_folder", "stored_bytes", "understood"]  # fmt: skip
 
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32, "tq1_0": 36, "tq2_0": 37, "mxfp4": 38}
 """`general.file_type` of what a converter writes."""
@@ -68,6 +69,20 @@ class Folder:
             yield name, file_type if key == "general.file_type" else value
 
 
+@contextmanager
+def understood(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Raises FormatError for values of JSON files that are of another kind than they must be."""
+    try:
+        yield
+    except WeftError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"{os.fspath(folder)}: config.json or the tokenizer's files have a value of a wrong "
+            f"kind ({type(error).__name__}: {str(error)[:100]}); download the folder again"
+        ) from error
+
+
 def read_family(folder: Path) -> tuple[Family, Config]:
     """The family and the configuration of a folder, by its config.json."""
     config = read_config_json(folder)
@@ -84,13 +99,14 @@ def read_folder(path: str | os.PathLike[str], *, adjacent: bool) -> Folder:
     With `adjacent`, rows of queries and keys are in the order of GGUF files. Raises FormatError for
     a folder that is incomplete, damaged or of an unknown class."""
     folder = Path(path)
-    family, c = read_family(folder)
-    stored = open_shards(folder)
-    values = readable(c, stored)
-    keys = family_metadata(family, c)
-    tensors = [(family.gguf_name(c, name), v) for name, v in rope_tensors(family, c, keys)]
-    n_rotated = rotated_elements(c, keys) if adjacent and family.adjacent else None
-    tensors += family_tensors(family, c, values, n_rotated)
+    with understood(folder):
+        family, c = read_family(folder)
+        stored = open_shards(folder)
+        values = readable(c, stored)
+        keys = family_metadata(family, c)
+        tensors = [(family.gguf_name(c, name), v) for name, v in rope_tensors(family, c, keys)]
+        n_rotated = rotated_elements(c, keys) if adjacent and family.adjacent else None
+        tensors += family_tensors(family, c, values, n_rotated)
     tensors.sort(key=lambda t: t[1].packed is None)  # blocks go first, as converters write them
     return Folder(folder, family, c, stored, tensors, keys)
 
@@ -107,13 +123,14 @@ def present_folder(folder: Folder, kind: str, *, adjacent: bool = True) -> GGUFF
     files = list({id(t.file): t.file for t in folder.stored.values()}.values())
     kinds = [v.kind for _, v in folder.tensors for _ in range(len(v.shape) > 1)]
     usual = max(set(kinds), key=kinds.count, default="f32")
-    keys = folder.first_keys()
-    keys |= {"general.type": kind, "general.name": folder.path.resolve().name}
-    keys |= dict(folder.keys(FILE_TYPES.get(usual, 0)))
-    keys |= dict(folder.family.vocab(folder.config))
-    if folder.family.adjacent and not adjacent:
-        keys[ROPE_HALVES] = True
-    raw = {key: encode_value(key, value) for key, value in keys.items() if is_some(value)}
+    with understood(folder.path):
+        keys = folder.first_keys()
+        keys |= {"general.type": kind, "general.name": folder.path.resolve().name}
+        keys |= dict(folder.keys(FILE_TYPES.get(usual, 0)))
+        keys |= dict(folder.family.vocab(folder.config))
+        if folder.family.adjacent and not adjacent:
+            keys[ROPE_HALVES] = True
+        raw = {key: encode_value(key, value) for key, value in keys.items() if is_some(value)}
     infos = [_info(folder, name, values) for name, values in folder.tensors]
     return present_as_gguf(folder.path, made_metadata(folder.path, raw), infos, files)
 

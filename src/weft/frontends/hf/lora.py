@@ -161,6 +161,12 @@ def peft_pairs(
     architecture changes in another way."""
     path = adapter_tensors(settings)
     halves = _stored_pairs(path)
+    for name, half in halves.items():
+        if not any(text_tensors({name: half.a})):
+            raise FormatError(
+                f"{path}: the adapter changes {name.removesuffix('.weight')}, a part of the tower "
+                f"for images or sound; weft adapts text models alone; {_MERGE}"
+            )
     together = zip(
         experts_together(family, c, text_tensors({n: h.a for n, h in halves.items()})),
         experts_together(family, c, text_tensors({n: h.b for n, h in halves.items()})),

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from weft.errors import FormatError
 from weft.frontends.gguf.filemap import FileMap, quoted
+from weft.frontends.gguf.sniff import HEAD_BYTES, describe_other
 from weft.records import dataclass
 
 __all__ = ["ITEM_BYTES", "Stored", "open_shards", "read_safetensors"]
@@ -62,6 +63,9 @@ def read_safetensors(file: FileMap) -> dict[str, Stored]:
         raise file.error(f"not a safetensors file: it has {file.size} bytes; {_AGAIN}")
     n = int.from_bytes(file.buffer[:8], "little")
     if n > min(file.size - 8, MAX_HEADER):
+        head = bytes(file.buffer[:HEAD_BYTES])
+        if head[:8].isascii():  # no length of a header
+            raise file.error(f"not a safetensors file: {describe_other(head)}")
         raise file.error(
             f"not a safetensors file, or cut short: its header should have {n} bytes, and "
             f"{file.size - 8} follow; {_AGAIN}"

@@ -66,8 +66,13 @@ def score_chunks(
 
     Raises ContextError at once if the context is too small or the text is shorter than two chunks,
     the minimum in llama.cpp too."""
+    if context.model.config.n_encoder:
+        raise ContextError(
+            "perplexity is of texts that go on; this model has an encoder and a decoder, which "
+            "answer a text with another"
+        )
     if context.embeddings:
-        raise ContextError("perplexity needs logits, but this context gives embeddings")
+        raise ContextError("perplexity needs logits, but this model or context gives embeddings")
     if not 4 <= n_ctx <= context.n_ctx:
         raise ContextError(f"chunks of {n_ctx} tokens, but they must be 4 to n_ctx {context.n_ctx}")
     if n_chunks is not None and n_chunks < 1:

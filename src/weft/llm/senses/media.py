@@ -15,6 +15,7 @@ __all__ = ["MOST_BYTES", "media_bytes"]
 
 MOST_BYTES = 64 << 20
 """Most bytes of a file of an image or a sound."""
+_ADDRESS = re.compile(r"(?:https?|ftp|s3):/", re.IGNORECASE)
 _DATA = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:;[\w.+=-]+)*?;base64,", re.ASCII)
 
 
@@ -27,6 +28,11 @@ def media_bytes(given: Any, what: str, example: str, *, files: bool) -> Any:
     if isinstance(given, str) and given[:5].lower() == "data:":
         return _data(given, what, example)
     if isinstance(given, str | os.PathLike):
+        if files and _ADDRESS.match(os.fspath(given)):
+            raise ContextError(
+                f"{what} is {os.fspath(given)[:200]!r}; addresses of other machines are not "
+                "fetched: download it and give the file"
+            )
         if not files:
             raise ContextError(
                 f"{what} is a data: URL with base64 (data:{example};base64,...), not "

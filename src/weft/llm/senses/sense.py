@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.compiler import Plan, lower_plan, plan_graph, resolve_devices
-from weft.errors import ContextError, FormatError
+from weft.errors import ContextError
 from weft.execute import Session
 from weft.llm.compute.context import Context
 from weft.llm.senses.tower import AnyTower
@@ -34,12 +34,7 @@ class Sense(ABC):
 
     def __init__(self, tower: AnyTower, context: Context) -> None:
         """Raises FormatError for a tower of another model."""
-        n_embd = context.model.config.n_embd
-        if tower.n_out != n_embd:
-            raise FormatError(
-                f"{tower.file.path}: its rows have {tower.n_out} numbers, but those of "
-                f"{context.model.file.path.name} have {n_embd}; it belongs to another model"
-            )
+        tower.require_width(context.model.config.n_embd, context.model.file.path.name)
         self._tower = tower
         self._context = context
         self.plan: Plan = plan_graph(tower.build(), resolve_devices(context.devices_beside()))

@@ -43,6 +43,14 @@ class AnyTower(ABC):
             self._plans[key] = backends, plan_graph(self.build(), backends)
         return self._plans[key][1]
 
+    def require_width(self, n_embd: int, model: str) -> None:
+        """Raises FormatError for the tower of another model than that of the name `model`."""
+        if self.n_out != n_embd:
+            raise FormatError(
+                f"{self.file.path}: its rows have {self.n_out} numbers, but those of {model} have "
+                f"{n_embd}; it belongs to another model"
+            )
+
     @property
     @abstractmethod
     def n_out(self) -> int:

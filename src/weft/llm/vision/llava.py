@@ -19,6 +19,9 @@ from weft.llm.weights import Row, Weights, maybe, need
 
 __all__ = ["LLAVA"]
 
+MOST_SIDE = 8192
+"""Most pixels of a side of an image before it is padded."""
+
 
 def rows(c: TowerConfig) -> Iterator[Row]:
     """The tensors of a file. Raises FormatError for a tower that cuts images into tiles."""
@@ -65,6 +68,10 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
 def sized(c: TowerConfig, pixels: Pixels) -> Pixels:
     """The image in the middle of a square of the mean colour, in the tower's size."""
     height, width = pixels.shape[:2]
+    if max(height, width) > MOST_SIDE:  # a square of a long line would not fit into memory
+        shrink = MOST_SIDE / max(height, width)
+        height, width = (max(int(side * shrink), 1) for side in (height, width))
+        pixels = resized(pixels, width, height, "bicubic")
     side = max(height, width)
     square = np.empty((side, side, 3), np.uint8)
     square[:] = [int(mean * 255) for mean in c.mean]

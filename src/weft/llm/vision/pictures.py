@@ -26,6 +26,8 @@ Pixels: TypeAlias = NDArray[np.uint8]
 
 MOST_PIXELS = 64 << 20
 """Most pixels of an image; more are refused before any is decoded."""
+MOST_SIDE = (1 << 16) - 1
+"""Most pixels of a side of an image, as JPEG has it."""
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 
@@ -33,16 +35,19 @@ def open_picture(picture: Any, *, files: bool = True) -> Pixels:
     """Decodes an image, turned as its camera was held, without transparency.
 
     With `files`, a text that is no data URL is a path. Raises ContextError for what is no image, is
-    damaged, or is larger than `MOST_BYTES` or `MOST_PIXELS`, and without Pillow; ArgumentError for
-    an object of another type."""
+    damaged, or is larger than `MOST_BYTES`, `MOST_PIXELS` or `MOST_SIDE`, and without Pillow;
+    ArgumentError for an object of another type."""
     if isinstance(picture, np.ndarray):
         return _array(picture)
+    what = "an image"
+    if isinstance(picture, str | os.PathLike) and os.fspath(picture)[:5].lower() != "data:":
+        what = f"image {os.fspath(picture)[:200]!r}"
     picture = media_bytes(picture, "an image", "image/png", files=files)
     image_module = pillow()
     if isinstance(picture, bytes):
-        return _decoded(lambda: image_module.open(io.BytesIO(picture), formats=_FORMATS))
+        return _decoded(lambda: image_module.open(io.BytesIO(picture), formats=_FORMATS), what)
     if isinstance(picture, image_module.Image):
-        return _decoded(lambda: picture)
+        return _decoded(lambda: picture, what)
     raise ArgumentError(
         f"an image is {type(picture).__name__}; give a path, bytes, a data: URL, pixels "
         "[height, width, 3] or an image of Pillow"
@@ -78,33 +83,38 @@ def _array(pixels: NDArray[Any]) -> Pixels:
     return np.ascontiguousarray(pixels)
 
 
-def _decoded(opened: Any) -> Pixels:
+def _decoded(opened: Any, what: str) -> Pixels:
     from PIL import ImageOps
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # sizes are checked here
             image = opened()
-            _require_size(*image.size)
+            width, height = image.size
+            _require_size(width, height, what)
             return np.array(ImageOps.exif_transpose(image).convert("RGB"))
     except ContextError:
         raise
     except Exception as error:
         if type(error).__name__ == "DecompressionBombError":
             raise ContextError(
-                f"an image has more than {MOST_PIXELS} pixels; make it smaller"
+                f"{what} has more than {MOST_PIXELS} pixels; make it smaller"
             ) from None
         unknown = type(error).__name__ == "UnidentifiedImageError"
         why = "" if unknown else f" ({str(error)[:80]})"
         raise ContextError(
-            f"an image cannot be decoded{why}; it is damaged, or none of {', '.join(_FORMATS)}"
+            f"{what} cannot be decoded{why}; it is damaged, or none of {', '.join(_FORMATS)}"
         ) from None
 
 
-def _require_size(width: int, height: int) -> None:
+def _require_size(width: int, height: int, what: str = "an image") -> None:
     if width < 1 or height < 1:
-        raise ContextError(f"an image is {width} x {height} pixels; it must have some")
+        raise ContextError(f"{what} is {width} x {height} pixels; it must have some")
+    if max(width, height) > MOST_SIDE:
+        raise ContextError(
+            f"{what} is {width} x {height} pixels, but a side has at most {MOST_SIDE}; cut it"
+        )
     if width * height > MOST_PIXELS:
         raise ContextError(
-            f"an image is {width} x {height} pixels, more than {MOST_PIXELS}; make it smaller"
+            f"{what} is {width} x {height} pixels, more than {MOST_PIXELS}; make it smaller"
         )

@@ -87,7 +87,8 @@ _FILES = {
         "llama": "LlamaForCausalLM LLaMAForCausalLM LlamaModel IQuestCoderForCausalLM",
         "internlm3": "InternLM3ForCausalLM",
         "mistral": "MistralForCausalLM MinistralForCausalLM CwmForCausalLM "
-        "VoxtralForConditionalGeneration Idefics3ForConditionalGeneration "
+        "LlavaForConditionalGeneration VoxtralForConditionalGeneration "
+        "Idefics3ForConditionalGeneration "
         "SmolVLMForConditionalGeneration",
         "mistral3": "Ministral3ForCausalLM Mistral3ForConditionalGeneration",
         "mixtral": "MixtralForCausalLM",

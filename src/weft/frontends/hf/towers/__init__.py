@@ -13,7 +13,7 @@ from weft.frontends.gguf.reader import GGUFFile
 from weft.frontends.hf.checkpoints import readable
 from weft.frontends.hf.config import Config, read_config_json
 from weft.frontends.hf.families import find_family
-from weft.frontends.hf.folder import Folder, present_folder
+from weft.frontends.hf.folder import Folder, present_folder, understood
 from weft.frontends.hf.safetensors import open_shards
 from weft.frontends.hf.towers.family import TowerFamily, as_file
 
@@ -21,6 +21,10 @@ __all__ = ["CLASSES", "open_tower_folder", "read_tower_folder"]
 
 _FILES = {
     "gemma4": "Gemma4ForConditionalGeneration",
+    "square": "LlavaForConditionalGeneration Gemma3ForConditionalGeneration "
+    "Mistral3ForConditionalGeneration Qwen2VLForConditionalGeneration "
+    "Qwen2_5_VLForConditionalGeneration Qwen3VLForConditionalGeneration "
+    "Qwen3VLMoeForConditionalGeneration",
     "tiled": "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration "
     "InternVLForConditionalGeneration Lfm2VlForConditionalGeneration",
     "whisper": "VoxtralForConditionalGeneration Qwen2AudioForConditionalGeneration",
@@ -51,10 +55,13 @@ def read_tower_folder(path: str | os.PathLike[str]) -> Folder:
         text = find_family(config)
     except FormatError as error:
         raise FormatError(f"{folder}: {error}") from None
-    c = Config(folder, config, text.defaults)
-    stored = open_shards(folder)
-    tensors = list(tower.tensors(c, readable(c, stored)))
-    return Folder(folder, as_file(tower), c, stored, tensors, dict(tower.keys(c)))
+    file = as_file(tower)
+    with understood(folder):
+        c = Config(folder, config, text.defaults)
+        stored = open_shards(folder)
+        tensors = list(tower.tensors(c, readable(c, stored)))
+        keys = dict(file.common(c)) | dict(file.keys(c))
+    return Folder(folder, file, c, stored, tensors, keys)
 
 
 def open_tower_folder(path: str | os.PathLike[str]) -> GGUFFile:

@@ -41,6 +41,8 @@ class TowerFamily:
     """Names of a layer's tensors, and of others, in the folder and in a file."""
     change: Callable[[Config, str, Values], Named] = unchanged
     """From a tensor by its name in a file to those that the file has."""
+    kernels: tuple[str, ...] = ()
+    """Parts of the names of matrices that are f16 in a file of any type."""
     unused: tuple[str, ...] = ()
     """Where the names of tensors begin that are of another task."""
 
@@ -87,7 +89,7 @@ def as_file(tower: TowerFamily) -> Family:
     """The family of the file that has the tower."""
     return Family(
         "clip", tower.keys, no_keys, vocab=no_vocabulary, f32=("position_embd",),
-        kernels=(".conv1d.",),
+        kernels=(".conv1d.", *tower.kernels),
     )  # fmt: skip
 
 
