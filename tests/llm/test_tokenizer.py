@@ -166,8 +166,8 @@ def test_a_token_out_of_range(tokenizer: Tokenizer) -> None:
 
 
 def test_an_unknown_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="'rwkv'; supported: llama"):
-        make(tmp_path, **{"tokenizer.ggml.model": "rwkv"})
+    with pytest.raises(TokenizerError, match="'plamo2'; supported: llama"):
+        make(tmp_path, **{"tokenizer.ggml.model": "plamo2"})
     with pytest.raises(TokenizerError, match=r"tokenizer\.ggml\.model"):
         make(tmp_path, **{"tokenizer.ggml.model": None})
 

@@ -28,7 +28,7 @@ COMMANDS = {
     "perplexity": "Say how well a model predicts a text.",
     "tokenize": "Show the tokens of a text: id and piece, one a line.",
     "bench": "Measure tokens per second.",
-    "inspect": "Show the metadata, tensors, types and sizes of a GGUF file.",
+    "inspect": "Show what a GGUF file or a folder is: metadata, tensors, types and sizes.",
     "explain": "Show where everything would run, and why.",
     "experts": "Simulate policies for --expert-budget.",
     "diff": "Show what differs between two plans.",
