@@ -58,6 +58,8 @@ def _keys(c: Config) -> Pairs:
     if c.get("topk_method") == "greedy" and c.get("n_group", 1) > 1:  # groups have no effect
         yield "expert_group_count", 1
         yield "expert_group_used_count", 1
+    if c.cls == "Mistral4ForCausalLM" and c.get("n_group", 1) > 1:  # chosen by two of each group
+        raise c.bad("n_group", f"is {c['n_group']}, which must be 1 here")
     if c.rope.get("llama_4_scaling_beta"):
         yield "attention.temperature_scale", float(c.rope["llama_4_scaling_beta"])
     _check_yarn(c)

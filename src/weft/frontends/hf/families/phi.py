@@ -44,7 +44,7 @@ def _keys3(c: Config) -> Pairs:
 
 
 def _magnitude(c: Config) -> Pairs:
-    if c.rope.get("long_factor"):
+    if c.rope.get("long_factor") and c.rope.get("rope_type") != "default":
         yield "rope.scaling.attn_factor", long_magnitude(c)
 
 
