@@ -34,7 +34,7 @@ def done(*args: str | Path, typed: str = "") -> Done:
     [
         ("run MODEL -p a -ncmoe 3", "no option -ncmoe: --place 'blk.*.ffn_*_exps=cpu' keeps"),
         ("run MODEL -p a -ot exps=CPU", "no option -ot: --place 'GLOB=DEVICE' says"),
-        ("embed MODEL a -md x.gguf", "no option -md: run, chat, serve and explain have a second"),
+        ("embed MODEL a -md x.gguf", "no option -md: run, chat, serve and explain"),
         ("run -hf a/b -hff x.gguf -p a", "no option -hff: write the model as hf:OWNER/NAME/"),
         ("run MODEL -p a --rope-scaling yarn", "no option --rope-scaling: positions are scaled"),
         ("embed MODEL --mmproj=x", "no option --mmproj: weft run, chat and serve see images"),

@@ -55,13 +55,12 @@ def read_tower_folder(path: str | os.PathLike[str]) -> Folder:
         text = find_family(config)
     except FormatError as error:
         raise FormatError(f"{folder}: {error}") from None
-    file = as_file(tower)
     with understood(folder):
         c = Config(folder, config, text.defaults)
         stored = open_shards(folder)
         tensors = list(tower.tensors(c, readable(c, stored)))
-        keys = dict(file.common(c)) | dict(file.keys(c))
-    return Folder(folder, file, c, stored, tensors, keys)
+        keys = dict(tower.keys(c))
+    return Folder(folder, as_file(tower), c, stored, tensors, keys)
 
 
 def open_tower_folder(path: str | os.PathLike[str]) -> GGUFFile:

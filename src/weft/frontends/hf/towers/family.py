@@ -41,10 +41,10 @@ class TowerFamily:
     """Names of a layer's tensors, and of others, in the folder and in a file."""
     change: Callable[[Config, str, Values], Named] = unchanged
     """From a tensor by its name in a file to those that the file has."""
-    kernels: tuple[str, ...] = ()
-    """Parts of the names of matrices that are f16 in a file of any type."""
     unused: tuple[str, ...] = ()
     """Where the names of tensors begin that are of another task."""
+    kernels: tuple[str, ...] = ()
+    """Parts of the names of matrices that are f16 in a file of any type."""
 
     def tensors(self, c: Config, stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
         """GGUF names and values of all tensors. Raises FormatError for one without a place."""
