@@ -102,7 +102,7 @@ def test_the_size_is_that_of_transformers(tmp_path: Path) -> None:
     for height, width in [(480, 640), (100, 100), (31, 997), (5, 4000), (3000, 7), (2000, 1500)]:
         want = size(height, width, c.patch_size, 280 * 9, 3)
         assert gemma4.size_of(c, height, width) == want
-        pixels = gemma4.sized(c, picture(0, height, width))
+        pixels = gemma4.GEMMA4.sized(c, picture(0, height, width))
         assert pixels.shape[:2] == want
 
 

@@ -91,7 +91,7 @@ def test_pixtral_beside_transformers(tmp_path: Path, merge: int) -> None:
     for seed, (height, width) in enumerate([(32, 48), (96, 32)]):
         pixels = picture(seed, height, width)
         c = llm.sight.tower.config
-        seen = pixtral.sized(c, pixels)
+        seen = pixtral.PIXTRAL.sized(c, pixels)
         rows.append(llm.sight.rows(pixels))
         ours += [*llm.sight.ids(pixels), *BEHIND]
         h, w = (side // (8 * merge) for side in seen.shape[:2])

@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 
 from weft.graph.tensor import Tensor
 from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.pictures import Pixels
+from weft.llm.vision.pictures import Pixels, resized
 from weft.llm.weights import Row, Weights
 from weft.records import dataclass
 
-__all__ = ["Family", "Tile", "normalised", "patches_of"]
+__all__ = ["Family", "SizeOf", "Tile", "normalised", "patches_of", "rows_by", "sized_by"]
+
+SizeOf = Callable[[TowerConfig, int, int], tuple[int, int]]
+"""The height and width in which a tower takes an image of a height and a width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,26 @@ class Family:
     """The text of this token."""
     lines: bool = False
     """True if the decoder's positions have height and width (M-RoPE)."""
+
+
+def sized_by(size_of: SizeOf) -> Callable[[TowerConfig, Pixels], Pixels]:
+    """`Family.sized` of a tower that takes an image in the size of `size_of`."""
+
+    def sized(c: TowerConfig, pixels: Pixels) -> Pixels:
+        height, width = size_of(c, *pixels.shape[:2])
+        return resized(pixels, width, height, "bicubic")
+
+    return sized
+
+
+def rows_by(size_of: SizeOf) -> Callable[[TowerConfig, int, int], int]:
+    """`Family.n_rows` of a tower that makes a row of each `merge` x `merge` patches."""
+
+    def n_rows(c: TowerConfig, height: int, width: int) -> int:
+        h, w = size_of(c, height, width)
+        return h * w // (c.patch_size * c.merge) ** 2
+
+    return n_rows
 
 
 def normalised(c: TowerConfig, pixels: Pixels) -> NDArray[np.float32]:

@@ -21,8 +21,8 @@ from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, qwen
 from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, patches_of
-from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.vision.family import Family, patches_of, rows_by, sized_by
+from weft.llm.vision.pictures import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
 __all__ = ["GEMMA4"]
@@ -155,18 +155,6 @@ def size_of(c: TowerConfig, height: int, width: int) -> tuple[int, int]:
     return h * unit, w * unit
 
 
-def sized(c: TowerConfig, pixels: Pixels) -> Pixels:
-    """The image in the size of `size_of`."""
-    height, width = size_of(c, *pixels.shape[:2])
-    return resized(pixels, width, height, "bicubic")
-
-
-def n_rows(c: TowerConfig, height: int, width: int) -> int:
-    """Rows of an image of this size."""
-    h, w = size_of(c, height, width)
-    return h * w // (c.patch_size * c.merge) ** 2
-
-
 def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
     """The values of the inputs."""
     h, w = (side // (c.patch_size * c.merge) for side in pixels.shape[:2])
@@ -182,9 +170,9 @@ GEMMA4 = Family(
     rows=rows,
     inputs=inputs,
     forward=forward,
-    sized=sized,
+    sized=sized_by(size_of),
     values=values,
-    n_rows=n_rows,
+    n_rows=rows_by(size_of),
     merge=3,
     before="<|image>",
     after="<image|>",

@@ -17,8 +17,8 @@ from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, qwen
 from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family
-from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.vision.family import Family, rows_by, sized_by
+from weft.llm.vision.pictures import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
 __all__ = ["GLM4V"]
@@ -136,25 +136,13 @@ def size_of(c: TowerConfig, height: int, width: int) -> tuple[int, int]:
     return qwen.size_of(limited(c), height, width)
 
 
-def sized(c: TowerConfig, pixels: Pixels) -> Pixels:
-    """The image in the size of `size_of`."""
-    height, width = size_of(c, *pixels.shape[:2])
-    return resized(pixels, width, height, "bicubic")
-
-
-def n_rows(c: TowerConfig, height: int, width: int) -> int:
-    """Rows of an image of this size."""
-    h, w = size_of(c, height, width)
-    return h * w // (c.patch_size * c.merge) ** 2
-
-
 GLM4V = Family(
     rows=rows,
     inputs=inputs,
     forward=forward,
-    sized=sized,
+    sized=sized_by(size_of),
     values=values,
-    n_rows=n_rows,
+    n_rows=rows_by(size_of),
     merge=2,
     before="<|begin_of_image|>",
     after="<|end_of_image|>",

@@ -19,8 +19,8 @@ from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, qwen
 from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, patches_of
-from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.vision.family import Family, patches_of, sized_by
+from weft.llm.vision.pictures import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
 __all__ = ["PIXTRAL"]
@@ -118,12 +118,6 @@ def n_rows(c: TowerConfig, height: int, width: int) -> int:
     return h * (w + 1) - 1
 
 
-def sized(c: TowerConfig, pixels: Pixels) -> Pixels:
-    """The image in the size of `size_of`."""
-    height, width = size_of(c, *pixels.shape[:2])
-    return resized(pixels, width, height, "bicubic")
-
-
 def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
     """The values of the inputs."""
     h, w = (side // (c.patch_size * c.merge) for side in pixels.shape[:2])
@@ -139,7 +133,7 @@ PIXTRAL = Family(
     rows=rows,
     inputs=inputs,
     forward=forward,
-    sized=sized,
+    sized=sized_by(size_of),
     values=values,
     n_rows=n_rows,
     after="[IMG_END]",

@@ -22,8 +22,8 @@ from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks
 from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, patches_of
-from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.vision.family import Family, patches_of, rows_by, sized_by
+from weft.llm.vision.pictures import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
 __all__ = ["QWEN2VL", "QWEN25VL"]
@@ -149,18 +149,6 @@ def size_of(c: TowerConfig, height: int, width: int) -> tuple[int, int]:
     return h, w
 
 
-def sized(c: TowerConfig, pixels: Pixels) -> Pixels:
-    """The image in the size of `size_of`."""
-    height, width = size_of(c, *pixels.shape[:2])
-    return resized(pixels, width, height, "bicubic")
-
-
-def n_rows(c: TowerConfig, height: int, width: int) -> int:
-    """Rows of an image of this size."""
-    h, w = size_of(c, height, width)
-    return h * w // (c.patch_size * c.merge) ** 2
-
-
 def places(h: int, w: int, merge: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The line and the place of each patch of h by w squares of `merge` patches each side, square
     after square."""
@@ -192,9 +180,9 @@ def _family(*, gated: bool) -> Family:
         rows=partial(rows, gated=gated),
         inputs=inputs,
         forward=partial(forward, gated=gated),
-        sized=sized,
+        sized=sized_by(size_of),
         values=values,
-        n_rows=n_rows,
+        n_rows=rows_by(size_of),
         merge=2,
         before="<|vision_start|>",
         after="<|vision_end|>",

@@ -16,7 +16,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, qwen
 from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family
+from weft.llm.vision.family import Family, rows_by, sized_by
 from weft.llm.vision.pictures import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
@@ -122,9 +122,9 @@ QWEN3VL = Family(
     rows=rows,
     inputs=inputs,
     forward=forward,
-    sized=qwen.sized,
+    sized=sized_by(qwen.size_of),
     values=values,
-    n_rows=qwen.n_rows,
+    n_rows=rows_by(qwen.size_of),
     merge=2,
     before="<|vision_start|>",
     after="<|vision_end|>",
