@@ -188,6 +188,12 @@ MODELS |= {
         },
     ),
 }
+MODELS |= {
+    "arctic": ("arctic", EXPERTS),
+    "jais": ("jais", {"attention.max_alibi_bias": 8.0}),
+    "nanbeige": ("nanbeige", {"num_loops": 3}),
+    "plm": ("plm", PLAIN_MLA),
+}
 MODELS |= RECURRENT
 LEARNED = ("gpt2", "starcoder")
 """Those that know where they are: moved keys are of the old positions."""

@@ -1,0 +1,198 @@
+"""Architectures that transformers lacks, against their equations in float64 NumPy: tiny models made
+up from their weight tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.llm.plain_llama import Array, rms, softmax
+from tests.llm.test_llama_relatives import (
+    EXPERTS,
+    TOKENS,
+    configure,
+    context,
+    keys_of,
+    made_up,
+    plain,
+)
+from tests.llm.test_other_architectures import PLAIN_MLA
+from tests.llm.tiny import write_model
+from weft.llm.weights import Row
+
+BASE = 1000.0
+N_HEAD, N_KV = 4, 2
+
+Layer = dict[str, Array]
+
+
+def silu(x: Array) -> Array:
+    return x / (1 + np.exp(-x))
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def linear(x: Array, layer: Layer, name: str) -> Array:
+    return x @ layer[name].T + layer.get(f"{name}.bias", 0.0)
+
+
+def layer_norm(x: Array, layer: Layer, name: str) -> Array:
+    x = x - x.mean(axis=-1, keepdims=True)
+    return rms(x) * layer[name] + layer.get(f"{name}.bias", 0.0)
+
+
+def gated(x: Array, layer: Layer, act: Callable[[Array], Array] = silu, end: str = "") -> Array:
+    inside = act(linear(x, layer, f"ffn_gate{end}")) * linear(x, layer, f"ffn_up{end}")
+    return linear(inside, layer, f"ffn_down{end}")
+
+
+def mixture(
+    x: Array,
+    layer: Layer,
+    scores: Array,
+    inside: Callable[[Array, Array], Array] = lambda g, u: silu(g) * u,
+) -> Array:
+    """The best two experts of each token by their scores, whose weights sum to 1."""
+    out = np.zeros_like(x)
+    for t, row in enumerate(scores):
+        best = np.argsort(-(row + layer.get("exp_probs_b.bias", 0.0)))[:2]
+        for e in best:
+            y = inside(layer["ffn_gate_exps"][e] @ x[t], layer["ffn_up_exps"][e] @ x[t])
+            out[t] += row[e] / row[best].sum() * (layer["ffn_down_exps"][e] @ y)
+    return out
+
+
+def rotate(x: Array, n_rot: int, halves: bool, base: float = BASE) -> Array:
+    """The first n_rot elements of each head of x [n, heads, d], adjacent pairs or halves."""
+    angle = np.arange(len(x))[:, None] * base ** (-np.arange(0, n_rot, 2) / n_rot)
+    cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
+    half = n_rot // 2
+    first, second = (
+        (slice(0, half), slice(half, n_rot)) if halves else (slice(0, n_rot, 2), slice(1, n_rot, 2))
+    )
+    out, a, b = x.copy(), x[..., first], x[..., second]
+    out[..., first], out[..., second] = a * cos - b * sin, a * sin + b * cos
+    return out
+
+
+def attend(
+    q: Array, k: Array, v: Array, scale: float = 0.0, *, window: int = 0, cap: float = 0.0,
+    slopes: Array | None = None,
+) -> Array:  # fmt: skip
+    """Causal attention of q [n, heads, d] to k and v [n, kv heads, d]: [n, heads, d]."""
+    n, heads, d = q.shape
+    back = np.arange(n)[:, None] - np.arange(n)
+    hidden = (back < 0) | (back >= window if window else False)
+    out = []
+    for h in range(heads):
+        g = h * k.shape[1] // heads
+        s = q[:, h] @ k[:, g].T * (scale or 1 / math.sqrt(d))
+        s = cap * np.tanh(s / cap) if cap else s
+        s = s - slopes[h] * back if slopes is not None else s
+        out.append(softmax(np.where(hidden, -np.inf, s)) @ v[:, g])
+    return np.stack(out, axis=1)
+
+
+def heads(x: Array, layer: Layer, n_head: int = N_HEAD, n_kv: int = N_KV) -> list[Array]:
+    """Queries, keys and values of x."""
+    sizes = zip("qkv", (n_head, n_kv, n_kv), strict=True)
+    return [linear(x, layer, f"attn_{p}").reshape(len(x), n, -1) for p, n in sizes]
+
+
+def turned(x: Array, layer: Layer, *, halves: bool = False, **options: Any) -> Array:
+    """Rotary attention with its output projection."""
+    q, k, v = heads(x, layer)
+    q, k = (rotate(y, y.shape[-1], halves) for y in (q, k))
+    return linear(attend(q, k, v, **options).reshape(len(x), -1), layer, "attn_output")
+
+
+Block = Callable[[Array, Layer, int], Array]
+
+
+def jais(x: Array, layer: Layer, il: int) -> Array:
+    q, k, v = heads(layer_norm(x, layer, "attn_norm"), layer)
+    slopes = 2.0 ** (-8.0 * np.arange(1, N_HEAD + 1) / N_HEAD)
+    y = attend(q, k, v, 1 / q.shape[-1], slopes=slopes).reshape(len(x), -1)
+    x = x + linear(y, layer, "attn_output")
+    return x + gated(layer_norm(x, layer, "ffn_norm"), layer)
+
+
+def arctic(x: Array, layer: Layer, il: int) -> Array:
+    h = x + turned(rms(x) * layer["attn_norm"], layer)
+    y = rms(x) * layer["ffn_norm_exps"]
+    moe = mixture(y, layer, softmax(linear(y, layer, "ffn_gate_inp")))
+    return h + gated(rms(h) * layer["ffn_norm"], layer) + moe
+
+
+def llama(x: Array, layer: Layer, il: int) -> Array:
+    x = x + turned(rms(x) * layer["attn_norm"], layer)
+    return x + gated(rms(x) * layer["ffn_norm"], layer)
+
+
+def plm(x: Array, layer: Layer, il: int) -> Array:
+    """4 heads of 3 elements and 4 that rotate; values of 3; latents of 6."""
+    n, y = len(x), rms(x) * layer["attn_norm"]
+    q = linear(y, layer, "attn_q").reshape(n, 4, 7)
+    kv = linear(y, layer, "attn_kv_a_mqa")
+    each = linear(rms(kv[:, :6]) * layer["attn_kv_a_norm"], layer, "attn_kv_b").reshape(n, 4, 6)
+    q_pe = rotate(q[..., 3:], 4, False)
+    k_pe = np.repeat(rotate(kv[:, None, 6:], 4, False), 4, axis=1)
+    q, k = np.concatenate([q[..., :3], q_pe], -1), np.concatenate([each[..., :3], k_pe], -1)
+    x = x + linear(attend(q, k, each[..., 3:]).reshape(n, -1), layer, "attn_output")
+    y = linear(rms(x) * layer["ffn_norm"], layer, "ffn_up")
+    return x + linear(np.maximum(y, 0) ** 2, layer, "ffn_down")
+
+
+# name: the block in NumPy, its architecture and metadata besides that of a tiny llama
+MODELS: dict[str, tuple[Block, str, dict[str, object]]] = {
+    "jais": (jais, "jais", {"attention.max_alibi_bias": 8.0}),
+    "arctic": (arctic, "arctic", EXPERTS | {"expert_feed_forward_length": 0}),
+    "nanbeige": (llama, "nanbeige", {"num_loops": 3}),
+    "nanbeige, no norm": (llama, "nanbeige", {"num_loops": 2, "skip_loop_final_norm": True}),
+    "nanbeige, one run": (llama, "nanbeige", {}),
+    "plm": (plm, "plm", PLAIN_MLA),
+}
+
+BIASED = ("jais",)
+"""Architectures whose files have biases."""
+
+
+def equations(name: str, meta: dict[str, Any], tensors: dict[str, Any]) -> Array:
+    """Logits [n, n_vocab] of TOKENS."""
+    block, arch, _ = MODELS[name]
+    w = {n.removesuffix(".weight"): a.astype(np.float64) for n, a in tensors.items()}
+    runs, normed = meta.get(f"{arch}.num_loops", 1), "no norm" not in name
+    norm = layer_norm if arch == "jais" else lambda x, w, n: rms(x) * w[n]
+    x = w["token_embd"][TOKENS] * meta.get(f"{arch}.embedding_scale", 1.0)
+    for run in range(runs):
+        for il in range(meta[f"{arch}.block_count"]):
+            start = f"blk.{il}."
+            layer = {n.removeprefix(start): a for n, a in w.items() if n.startswith(start)}
+            x = block(x, layer, il)
+        x = norm(x, w, "output_norm") if normed or run == runs - 1 else x
+    return linear(x, w, "output") * meta.get(f"{arch}.logit_scale", 1.0)
+
+
+def wanted(arch: str, row: Row) -> bool:
+    """True for the tensors that a model is made with."""
+    return not row.optional or row.name == "output.weight" or (arch in BIASED and plain(row))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_the_equations(tmp_path: Path, name: str) -> None:
+    _, arch, changes = MODELS[name]
+    meta = keys_of(arch, changes)
+    tensors = made_up(configure(tmp_path, meta), lambda row: wanted(arch, row))
+    want = equations(name, meta, tensors)
+    assert want.std() > 0.1
+    path = write_model(tmp_path / "m.gguf", meta, tensors)
+    for options in ({}, {"n_ubatch": 1, "flash": False}):
+        got = context(path, **options).decode(TOKENS, outputs="all")
+        np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max(), rtol=0)
