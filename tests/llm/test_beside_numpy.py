@@ -19,7 +19,6 @@ from tests.llm.test_llama_relatives import (
     context,
     keys_of,
     made_up,
-    plain,
 )
 from tests.llm.test_other_architectures import PLAIN_MLA
 from tests.llm.tiny import write_model
@@ -150,6 +149,87 @@ def plm(x: Array, layer: Layer, il: int) -> Array:
     return x + linear(np.maximum(y, 0) ** 2, layer, "ffn_down")
 
 
+def smallthinker(x: Array, layer: Layer, il: int) -> Array:
+    """The first of four layers sees everything and does not rotate, the others see 6 tokens."""
+    scores = sigmoid(linear(x, layer, "ffn_gate_inp"))
+    q, k, v = heads(rms(x) * layer["attn_norm"], layer)
+    if il % 4:
+        q, k = rotate(q, 4, True, 50.0), rotate(k, 4, True, 50.0)
+    y = attend(q, k, v, window=6 if il % 4 else 0).reshape(len(x), -1)
+    x = x + linear(y, layer, "attn_output")
+    inside = lambda g, u: np.maximum(g, 0) * u  # noqa: E731
+    return x + mixture(rms(x) * layer["ffn_norm"], layer, scores, inside)
+
+
+def grok(x: Array, layer: Layer, il: int) -> Array:
+    y = turned(rms(x) * layer["attn_norm"], layer, halves=True, scale=128**-0.5, cap=0.5)
+    x = x + rms(y) * layer["attn_output_norm"]
+    y = rms(x) * layer["ffn_norm"]
+    moe = mixture(y, layer, softmax(linear(y, layer, "ffn_gate_inp")), lambda g, u: gelu(g) * u)
+    if "ffn_up" in layer:
+        moe = (moe + gated(y, layer, gelu)) / math.sqrt(2)
+    return x + rms(moe) * layer["layer_output_norm" if "ffn_up" in layer else "post_ffw_norm"]
+
+
+def step35(x: Array, layer: Layer, il: int) -> Array:
+    """Two of four layers see 6 tokens, have half as many heads, and rotate whole heads of 8."""
+    y, local = rms(x) * layer["attn_norm"], il % 2 == 1
+    q, k, v = heads(y, layer, *((2, 1) if local else (4, 2)))
+    q, k = rms(q) * layer["attn_q_norm"], rms(k) * layer["attn_k_norm"]
+    q, k = (rotate(h, 8, True, 50.0) if local else rotate(h, 4, True) for h in (q, k))
+    out = (
+        attend(q, k, v, window=6 if local else 0)
+        * sigmoid(linear(y, layer, "attn_gate"))[..., None]
+    )
+    x = x + linear(out.reshape(len(x), -1), layer, "attn_output")
+    y = rms(x) * layer["ffn_norm"]
+    if "ffn_up" in layer:
+        return x + gated(y, layer)
+    routed, always = ((0.3, 0.0), (0.3, 0.2))[il - 2]
+    scores = sigmoid(linear(y, layer, "ffn_gate_inp"))
+    moe = mixture(y, layer, scores, lambda g, u: limited(g, u, routed))
+    g, u = linear(y, layer, "ffn_gate_shexp"), linear(y, layer, "ffn_up_shexp")
+    return x + 1.5 * moe + linear(limited(g, u, always), layer, "ffn_down_shexp")
+
+
+def limited(gate: Array, up: Array, limit: float) -> Array:
+    limit = limit or np.inf
+    return np.minimum(silu(gate), limit) * np.clip(up, -limit, limit)
+
+
+def gelu(x: Array) -> Array:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+STEP: dict[str, object] = EXPERTS | {
+    "block_count": 4,
+    "attention.head_count": np.array([4, 2, 4, 2], np.int32),
+    "attention.head_count_kv": np.array([2, 1, 2, 1], np.int32),
+    "attention.key_length": 8,
+    "attention.value_length": 8,
+    "attention.sliding_window": 6,
+    "attention.sliding_window_pattern": np.array([False, True] * 2),
+    "rope.freq_base_swa": 50.0,
+    "expert_shared_feed_forward_length": 12,
+    "expert_weights_norm": True,
+    "expert_weights_scale": 1.5,
+    "leading_dense_block_count": 2,
+    "swiglu_clamp_exp": np.array([0, 0, 0.3, 0.3], np.float32),
+    "swiglu_clamp_shexp": np.array([0, 0, 0, 0.2], np.float32),
+}
+THINKER: dict[str, object] = EXPERTS | {
+    "block_count": 5,
+    "attention.sliding_window": 6,
+    "rope.freq_base_swa": 50.0,
+    "expert_gating_func": 2,
+}
+GROK: dict[str, object] = EXPERTS | {
+    "attn_logit_softcapping": 0.5,
+    "final_logit_softcapping": 3.0,
+    "embedding_scale": 2.0,
+    "logit_scale": 0.5,
+}
+
 # name: the block in NumPy, its architecture and metadata besides that of a tiny llama
 MODELS: dict[str, tuple[Block, str, dict[str, object]]] = {
     "jais": (jais, "jais", {"attention.max_alibi_bias": 8.0}),
@@ -158,10 +238,23 @@ MODELS: dict[str, tuple[Block, str, dict[str, object]]] = {
     "nanbeige, no norm": (llama, "nanbeige", {"num_loops": 2, "skip_loop_final_norm": True}),
     "nanbeige, one run": (llama, "nanbeige", {}),
     "plm": (plm, "plm", PLAIN_MLA),
+    "smallthinker": (smallthinker, "smallthinker", THINKER),
+    "grok": (grok, "grok", GROK),
+    "grok dense": (grok, "grok", GROK),
+    "step35": (step35, "step35", STEP),
+}
+OPTIONAL = {
+    "jais": (".bias",),
+    "grok dense": (
+        "ffn_gate.weight",
+        "ffn_up.weight",
+        "ffn_down.weight",
+        "layer_output_norm.weight",
+    ),
+    "step35": ("norm.weight", "exp_probs_b.bias"),
 }
 
-BIASED = ("jais",)
-"""Architectures whose files have biases."""
+"""Ends of the names of optional tensors that a model is made with, besides the output's."""
 
 
 def equations(name: str, meta: dict[str, Any], tensors: dict[str, Any]) -> Array:
@@ -177,19 +270,24 @@ def equations(name: str, meta: dict[str, Any], tensors: dict[str, Any]) -> Array
             layer = {n.removeprefix(start): a for n, a in w.items() if n.startswith(start)}
             x = block(x, layer, il)
         x = norm(x, w, "output_norm") if normed or run == runs - 1 else x
-    return linear(x, w, "output") * meta.get(f"{arch}.logit_scale", 1.0)
+    logits = linear(x, w, "output") * meta.get(f"{arch}.logit_scale", 1.0)
+    cap = meta.get(f"{arch}.final_logit_softcapping", 0.0)
+    return cap * np.tanh(logits / cap) if cap else logits
 
 
-def wanted(arch: str, row: Row) -> bool:
+def wanted(name: str, row: Row) -> bool:
     """True for the tensors that a model is made with."""
-    return not row.optional or row.name == "output.weight" or (arch in BIASED and plain(row))
+    ends = ("output.weight", *OPTIONAL.get(name, ()))
+    if row.unless.endswith(ends):
+        return False
+    return not row.optional or ("qkv" not in row.name and row.name.endswith(ends))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_the_equations(tmp_path: Path, name: str) -> None:
     _, arch, changes = MODELS[name]
     meta = keys_of(arch, changes)
-    tensors = made_up(configure(tmp_path, meta), lambda row: wanted(arch, row))
+    tensors = made_up(configure(tmp_path, meta), lambda row: wanted(name, row))
     want = equations(name, meta, tensors)
     assert want.std() > 0.1
     path = write_model(tmp_path / "m.gguf", meta, tensors)

@@ -46,6 +46,7 @@ _FILES = {
     "gptneox": ("gptneox",),
     "gptoss": ("gpt-oss",),
     "granite": ("granite", "granite_swa", "granitemoe", "minicpm"),
+    "grok": ("grok",),
     "hrm_text": ("hrm_text",),
     "hybrid": ("granitehybrid", "jamba", "falcon-h1", "nemotron_h", "nemotron_h_moe"),
     "hunyuan": ("hunyuan-dense", "hunyuan-moe", "hy_v3", "maincoder"),
@@ -71,9 +72,11 @@ _FILES = {
     "qwen3": ("mellum", "openelm", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe"),
     "rwkv": ("rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"),
     "seed_oss": ("seed_oss",),
+    "smallthinker": ("smallthinker",),
     "smollm3": ("smollm3",),
     "stablelm": ("stablelm",),
     "starcoder2": ("codeshell", "starcoder2"),
+    "stepfun": ("step35",),
     "t5": ("t5", "t5encoder"),
 }
 """The files of this folder, and the architectures in each."""
