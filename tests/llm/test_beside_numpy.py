@@ -192,6 +192,34 @@ def step35(x: Array, layer: Layer, il: int) -> Array:
     return x + 1.5 * moe + linear(limited(g, u, always), layer, "ffn_down_shexp")
 
 
+def spark(x: Array, layer: Layer, il: int) -> Array:
+    """The second of two layers sees 6 tokens and rotates whole heads, the first one half."""
+    y, local = rms(x) * layer["attn_norm"], il == 1
+    q, k, v = heads(y, layer)
+    q, k = (rotate(h, 4, True, 50.0) if local else rotate(h, 2, True) for h in (q, k))
+    out = (
+        attend(q, k, v, window=6 if local else 0)
+        * sigmoid(linear(y, layer, "attn_gate"))[..., None]
+    )
+    x = x + linear(out.reshape(len(x), -1), layer, "attn_output")
+    return x + gated(rms(x) * layer["ffn_norm"], layer, gelu)
+
+
+def maple(x: Array, layer: Layer, il: int) -> Array:
+    """The second of two layers sees 6 tokens and rotates, the first one has a limit of 0.3."""
+    q, k, v = heads(rms(x) * layer["attn_norm"], layer)
+    q, k = rms(q) * layer["attn_q_norm"], rms(k) * layer["attn_k_norm"]
+    q, k = (rotate(h, 4, True, 50.0) if il == 1 else h for h in (q, k))
+    y = attend(q, k, v, window=6 if il == 1 else 0).reshape(len(x), -1)
+    x, limit = x + linear(y, layer, "attn_output"), 0.3 if il == 0 else np.inf
+    y = rms(x) * layer["ffn_norm"]
+
+    def inside(g: Array, u: Array) -> Array:
+        return silu(np.minimum(g, limit)) * np.clip(u, -limit, limit)
+
+    return x + mixture(y, layer, softmax(linear(y, layer, "ffn_gate_inp")), inside)
+
+
 def limited(gate: Array, up: Array, limit: float) -> Array:
     limit = limit or np.inf
     return np.minimum(silu(gate), limit) * np.clip(up, -limit, limit)
@@ -223,6 +251,11 @@ THINKER: dict[str, object] = EXPERTS | {
     "rope.freq_base_swa": 50.0,
     "expert_gating_func": 2,
 }
+SECOND: dict[str, object] = {
+    "attention.sliding_window": 6,
+    "attention.sliding_window_pattern": np.array([False, True]),
+    "rope.freq_base_swa": 50.0,
+}
 GROK: dict[str, object] = EXPERTS | {
     "attn_logit_softcapping": 0.5,
     "final_logit_softcapping": 3.0,
@@ -242,6 +275,16 @@ MODELS: dict[str, tuple[Block, str, dict[str, object]]] = {
     "grok": (grok, "grok", GROK),
     "grok dense": (grok, "grok", GROK),
     "step35": (step35, "step35", STEP),
+    "spark2_5": (
+        spark,
+        "spark2_5",
+        SECOND | {"rope.dimension_count": 2, "rope.dimension_count_swa": 4},
+    ),
+    "maple": (
+        maple,
+        "maple",
+        EXPERTS | SECOND | {"swiglu_clamp_exp": np.array([0.3, 0], np.float32)},
+    ),
 }
 OPTIONAL = {
     "jais": (".bias",),

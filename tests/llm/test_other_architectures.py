@@ -193,6 +193,21 @@ MODELS |= {
     "jais": ("jais", {"attention.max_alibi_bias": 8.0}),
     "nanbeige": ("nanbeige", {"num_loops": 3}),
     "plm": ("plm", PLAIN_MLA),
+    "maple": (
+        "maple",
+        EXPERTS
+        | WINDOW
+        | {"attention.sliding_window_pattern": np.array([False, True]), "swiglu_clamp_exp": 0.3},
+    ),
+    "spark2_5": (
+        "spark2_5",
+        WINDOW
+        | {
+            "attention.sliding_window_pattern": np.array([False, True]),
+            "rope.dimension_count": 2,
+            "rope.dimension_count_swa": 4,
+        },
+    ),
     "smallthinker": ("smallthinker", EXPERTS | WINDOW | {"block_count": 5}),
     "smallthinker whole": ("smallthinker", EXPERTS | {"attention.sliding_window": 0}),
     "step35": (
