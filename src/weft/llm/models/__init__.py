@@ -113,14 +113,26 @@ _OTHERS = {
 }
 """Architectures that are no models of text by themselves, and what they do."""
 
+_NOT_YET = (
+    *("bailingmoe3", "chameleon", "cogvlm", "deepseek2-ocr", "deepseek4", "dots3note", "glm5-next"),
+    *("gptj", "graniteswitch", "grovemoe", "hunyuan_vl", "hy_v4", "kimi-k3", "minimax-01"),
+    *("minimax-m3", "muse-glimmer", "paddleocr", "plamo", "plamo2", "plamo3", "qwen4exp", "talkie"),
+)
+"""Architectures of files that other programs run and weft does not yet."""
+
 
 def find_architecture(name: str) -> Architecture:
-    """The architecture called `name`. Raises FormatError, which names those alike and lists the
-    known ones, if there is none."""
+    """The architecture called `name`. Raises FormatError if there is none: it says that weft does
+    not run it yet, or names those alike and lists the known ones."""
     if name in _OTHERS:
         what = f"a model of the architecture {name!r} {_OTHERS[name]}"
         raise FormatError(f"{what}; weft runs models that write text token by token")
     if name not in ARCHITECTURES:
+        if name in _NOT_YET:
+            raise FormatError(
+                f"weft does not run the architecture {name!r} yet; README.md lists those that it "
+                "runs, and docs/add-a-model.md says how to add one"
+            )
         near = get_close_matches(name, ARCHITECTURES, 3, 0.7)
         hint = f" (names alike: {', '.join(near)})" if near else ""
         raise FormatError(
