@@ -220,6 +220,24 @@ def maple(x: Array, layer: Layer, il: int) -> Array:
     return x + mixture(y, layer, softmax(linear(y, layer, "ffn_gate_inp")), inside)
 
 
+def muse(x: Array, layer: Layer, il: int) -> Array:
+    """The last of four layers sees everything and does not rotate, the others see 6 tokens."""
+    x = rms(x) if il == 0 else x
+    y = rms(x) * layer["attn_norm"]
+    q, k, v = heads(y, layer)
+    q, k = rms(q) * layer["attn_q_norm"], rms(k) * layer["attn_k_norm"]
+    q, k = (rotate(h, 4, False, 50.0) if il % 4 < 3 else h for h in (q, k))
+    out = attend(q, k, v, window=6 if il % 4 < 3 else 0).reshape(len(x), -1)
+    out = linear(out * sigmoid(linear(y, layer, "attn_gate")), layer, "attn_output")
+    x = x + small_rms(out) * layer["post_attention_norm"]
+    y = gated(rms(x) * layer["ffn_norm"], layer)
+    return x + small_rms(y) * layer["post_ffw_norm"]
+
+
+def small_rms(x: Array) -> Array:
+    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-8)
+
+
 def limited(gate: Array, up: Array, limit: float) -> Array:
     limit = limit or np.inf
     return np.minimum(silu(gate), limit) * np.clip(up, -limit, limit)
@@ -256,6 +274,13 @@ SECOND: dict[str, object] = {
     "attention.sliding_window_pattern": np.array([False, True]),
     "rope.freq_base_swa": 50.0,
 }
+MUSE: dict[str, object] = {
+    "block_count": 5,
+    "attention.sliding_window": 6,
+    "rope.freq_base_swa": 50.0,
+    "final_logit_softcapping": 3.0,
+    "logit_scale": 0.5,
+}
 GROK: dict[str, object] = EXPERTS | {
     "attn_logit_softcapping": 0.5,
     "final_logit_softcapping": 3.0,
@@ -280,6 +305,7 @@ MODELS: dict[str, tuple[Block, str, dict[str, object]]] = {
         "spark2_5",
         SECOND | {"rope.dimension_count": 2, "rope.dimension_count_swa": 4},
     ),
+    "muse-glimmer": (muse, "muse-glimmer", MUSE),
     "maple": (
         maple,
         "maple",
@@ -326,14 +352,35 @@ def wanted(name: str, row: Row) -> bool:
     return not row.optional or ("qkv" not in row.name and row.name.endswith(ends))
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_logits_are_those_of_the_equations(tmp_path: Path, name: str) -> None:
-    _, arch, changes = MODELS[name]
-    meta = keys_of(arch, changes)
-    tensors = made_up(configure(tmp_path, meta), lambda row: wanted(name, row))
-    want = equations(name, meta, tensors)
+def test_talkie(tmp_path: Path) -> None:
+    """Its layers read the embeddings, too."""
+    meta = keys_of("talkie", {"logit_scale": 0.5})
+    tensors = made_up(configure(tmp_path, meta), lambda row: wanted("talkie", row))
+    w = {n.removesuffix(".weight"): a.astype(np.float64) for n, a in tensors.items()}
+    x = first = rms(w["token_embd"][TOKENS])
+    for il in range(2):
+        start = f"blk.{il}."
+        layer = {n.removeprefix(start): a for n, a in w.items() if n.startswith(start)}
+        q, k, v = heads(rms(x), layer)
+        q, k = (rms(rotate(h, 4, True)) for h in (q, k))
+        y = attend(q * layer["attn_q_norm"], k, v).reshape(len(x), -1)
+        x = x + linear(y, layer, "attn_output")
+        x = x + gated(rms(x), layer) + first * layer["layer_output_scale"]
+    same(tmp_path, meta, tensors, 0.5 * linear(rms(x), w, "output"))
+
+
+def same(tmp_path: Path, meta: dict[str, Any], tensors: dict[str, Any], want: Array) -> None:
+    """Holds weft's logits of TOKENS to those that are wanted, at once and one by one."""
     assert want.std() > 0.1
     path = write_model(tmp_path / "m.gguf", meta, tensors)
     for options in ({}, {"n_ubatch": 1, "flash": False}):
         got = context(path, **options).decode(TOKENS, outputs="all")
         np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max(), rtol=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_the_equations(tmp_path: Path, name: str) -> None:
+    _, arch, changes = MODELS[name]
+    meta = keys_of(arch, changes)
+    tensors = made_up(configure(tmp_path, meta), lambda row: wanted(name, row))
+    same(tmp_path, meta, tensors, equations(name, meta, tensors))

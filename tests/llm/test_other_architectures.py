@@ -208,6 +208,11 @@ MODELS |= {
             "rope.dimension_count_swa": 4,
         },
     ),
+    "muse-glimmer": (
+        "muse-glimmer",
+        WINDOW | {"block_count": 4, "logit_scale": 0.5, "final_logit_softcapping": 6.0},
+    ),
+    "talkie": ("talkie", {"logit_scale": 0.5}),
     "smallthinker": ("smallthinker", EXPERTS | WINDOW | {"block_count": 5}),
     "smallthinker whole": ("smallthinker", EXPERTS | {"attention.sliding_window": 0}),
     "step35": (

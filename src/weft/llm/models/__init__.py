@@ -61,6 +61,7 @@ _FILES = {
     "minicpm3": ("minicpm3", "plm"),
     "minimax": ("minimax-m2",),
     "mpt": ("mpt",),
+    "muse": ("muse-glimmer",),
     "nanbeige": ("nanbeige",),
     "nemotron": ("nemotron",),
     "olmo": ("olmo",),
@@ -80,6 +81,7 @@ _FILES = {
     "starcoder2": ("codeshell", "starcoder2"),
     "stepfun": ("step35",),
     "t5": ("t5", "t5encoder"),
+    "talkie": ("talkie",),
 }
 """The files of this folder, and the architectures in each."""
 
@@ -116,7 +118,7 @@ _OTHERS = {
 _NOT_YET = (
     *("bailingmoe3", "chameleon", "cogvlm", "deepseek2-ocr", "deepseek4", "dots3note", "glm5-next"),
     *("gptj", "graniteswitch", "grovemoe", "hunyuan_vl", "hy_v4", "kimi-k3", "minimax-01"),
-    *("minimax-m3", "muse-glimmer", "paddleocr", "plamo", "plamo2", "plamo3", "qwen4exp", "talkie"),
+    *("minimax-m3", "paddleocr", "plamo", "plamo2", "plamo3", "qwen4exp"),
 )
 """Architectures of files that other programs run and weft does not yet."""
 
