@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from weft.errors import FormatError
-from weft.llm.models import _FILES, ARCHITECTURES, find_architecture
+from weft.llm.models import _FILES, _NOT_YET, ARCHITECTURES, find_architecture
 
 
 @pytest.mark.parametrize("file", _FILES)
@@ -23,6 +23,12 @@ def test_an_unknown_one_is_refused_with_the_known_names() -> None:
     with pytest.raises(FormatError, match=r"unknown architecture 'nonsense'.*qwen3moe"):
         find_architecture("nonsense")
     assert len(ARCHITECTURES) == len(set(ARCHITECTURES))
+
+
+def test_those_that_are_not_there_yet_are_refused_by_name() -> None:
+    assert not set(_NOT_YET) & set(ARCHITECTURES)
+    with pytest.raises(FormatError, match="does not run the architecture 'deepseek4' yet"):
+        find_architecture("deepseek4")
 
 
 def test_the_readme_lists_them() -> None:

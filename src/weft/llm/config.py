@@ -255,6 +255,8 @@ class ModelConfig:
     cycles: tuple[int, int, int] = (0, 0, 0)
     """Layers of a stack, and how often the slow stack runs, and the fast one before each of these
     (HRM)."""
+    norm_cycles: bool = False
+    """True if the model's last norm is also between the runs of its layers."""
     laurel_rank: int = 0
     """Width of the low-rank path beside attention; 0: there is none."""
     moe: MoeConfig | None = None

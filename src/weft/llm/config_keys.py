@@ -281,6 +281,17 @@ class Keys:
             raise self.bad(key, f"an array of {len(values)}", wanted)
         return tuple(float(v) for v in values[:n_layer])
 
+    def numbers(self, key: str, n_layer: int, default: float) -> tuple[float, ...]:
+        """A finite float for each layer; the file has one number for all layers, or an array."""
+        full = f"{self.arch}.{key}"
+        if full not in self.file.metadata or self.file.metadata.item_type_of(full) is None:
+            return (self.number(key, default),) * n_layer
+        values = self.file.get_array(full)
+        if len(values) < n_layer or not np.isfinite(values[:n_layer]).all():
+            wanted = f"a finite number for each of {n_layer} layers"
+            raise self.bad(key, f"an array of {len(values)}", wanted)
+        return tuple(float(v) for v in values[:n_layer])
+
     def flag(self, key: str, default: bool) -> bool:
         """A boolean value."""
         return self.file.get_bool(f"{self.arch}.{key}", default)

@@ -20,6 +20,7 @@ _FILES = {
     "afmoe": ("afmoe", "laguna"),
     "apertus": ("apertus",),
     "arcee": ("arcee", "jais2"),
+    "arctic": ("arctic",),
     "bert": ("bert", "jina-bert-v2", "jina-bert-v3", "nomic-bert", "nomic-bert-moe"),
     "bitnet": ("bitnet",),
     "bloom": ("bloom",),
@@ -45,18 +46,23 @@ _FILES = {
     "gptneox": ("gptneox",),
     "gptoss": ("gpt-oss",),
     "granite": ("granite", "granite_swa", "granitemoe", "minicpm"),
+    "grok": ("grok",),
     "hrm_text": ("hrm_text",),
     "hybrid": ("granitehybrid", "jamba", "falcon-h1", "nemotron_h", "nemotron_h_moe"),
     "hunyuan": ("hunyuan-dense", "hunyuan-moe", "hy_v3", "maincoder"),
+    "jais": ("jais",),
     "kimi": ("kimi-linear",),
     "lfm2": ("lfm2", "lfm2moe"),
     "llama": ("baichuan", "internlm2", "llama", "mistral3", "orion", "refact", "xverse"),
     "llama4": ("llama4",),
     "mamba": ("mamba", "mamba2"),
+    "maple": ("maple",),
     "mimo2": ("mimo2",),
-    "minicpm3": ("minicpm3",),
+    "minicpm3": ("minicpm3", "plm"),
     "minimax": ("minimax-m2",),
     "mpt": ("mpt",),
+    "muse": ("muse-glimmer",),
+    "nanbeige": ("nanbeige",),
     "nemotron": ("nemotron",),
     "olmo": ("olmo",),
     "olmo2": ("olmo2",),
@@ -68,10 +74,14 @@ _FILES = {
     "qwen3": ("mellum", "openelm", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe"),
     "rwkv": ("rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"),
     "seed_oss": ("seed_oss",),
+    "smallthinker": ("smallthinker",),
     "smollm3": ("smollm3",),
+    "spark": ("spark2_5",),
     "stablelm": ("stablelm",),
     "starcoder2": ("codeshell", "starcoder2"),
+    "stepfun": ("step35",),
     "t5": ("t5", "t5encoder"),
+    "talkie": ("talkie",),
 }
 """The files of this folder, and the architectures in each."""
 
@@ -105,14 +115,26 @@ _OTHERS = {
 }
 """Architectures that are no models of text by themselves, and what they do."""
 
+_NOT_YET = (
+    *("bailingmoe3", "chameleon", "cogvlm", "deepseek2-ocr", "deepseek4", "dots3note", "glm5-next"),
+    *("gptj", "graniteswitch", "grovemoe", "hunyuan_vl", "hy_v4", "kimi-k3", "minimax-01"),
+    *("minimax-m3", "paddleocr", "plamo", "plamo2", "plamo3", "qwen4exp"),
+)
+"""Architectures of files that other programs run and weft does not yet."""
+
 
 def find_architecture(name: str) -> Architecture:
-    """The architecture called `name`. Raises FormatError, which names those alike and lists the
-    known ones, if there is none."""
+    """The architecture called `name`. Raises FormatError if there is none: it says that weft does
+    not run it yet, or names those alike and lists the known ones."""
     if name in _OTHERS:
         what = f"a model of the architecture {name!r} {_OTHERS[name]}"
         raise FormatError(f"{what}; weft runs models that write text token by token")
     if name not in ARCHITECTURES:
+        if name in _NOT_YET:
+            raise FormatError(
+                f"weft does not run the architecture {name!r} yet; README.md lists those that it "
+                "runs, and docs/add-a-model.md says how to add one"
+            )
         near = get_close_matches(name, ARCHITECTURES, 3, 0.7)
         hint = f" (names alike: {', '.join(near)})" if near else ""
         raise FormatError(

@@ -21,8 +21,6 @@ __all__ = ["Experts", "require_experts", "through_experts"]
 _LEAST_SUM = 2.0**-14
 """Least divisor of expert weights."""
 
-_SHARED = Gated(suffix="_shexp")
-
 
 @dataclass(frozen=True)
 class Experts:
@@ -46,6 +44,8 @@ class Experts:
     """True multiplies the experts' inputs, not their outputs, by the weights."""
     act: Callable[..., Tensor] = G.swiglu
     """The activation of gate and up, which may be one matrix, one after another."""
+    shared_act: Callable[[Tensor, Tensor], Tensor] = G.swiglu
+    """The activation of the experts that every token uses."""
     plain: Callable[[Tensor], Tensor] | None = None
     """The activation of experts without a gate, down(act(up x)); None: they have one."""
 
@@ -99,7 +99,7 @@ class Experts:
     @property
     def _always(self) -> Gated | Mlp:
         """The experts that every token uses, as one layer."""
-        return Mlp(self.plain, "_shexp") if self.plain else _SHARED
+        return Mlp(self.plain, "_shexp") if self.plain else Gated(self.shared_act, "_shexp")
 
     def _has_shared(self, moe: MoeConfig) -> bool:
         return self.shared == "gated" or (self.shared != "" and moe.n_ff_shared > 0)
