@@ -17,6 +17,7 @@ from weft.backends.base import Backend
 from weft.errors import ContextError, DeviceError
 from weft.execute import Profile, Progress, Session, TensorCallback
 from weft.llm.adapters import Adapters
+from weft.llm.cache.pages import next_cell
 from weft.llm.cache.rollback import Change, OneChange
 from weft.llm.cache.sequences import Sequences
 from weft.llm.cache.state import load_state, save_state
@@ -306,7 +307,7 @@ class Context(Sequences):
         cache, config = self.cache, self.model.config
         if position < 0:
             position = cache.pos_max(0) + 1
-        cell = cache.next_cell(seq) if 0 <= seq < cache.n_seq_max else -1
+        cell = next_cell(cache, seq) if 0 <= seq < cache.n_seq_max else -1
         if (
             cell < 0
             or not 0 <= token < config.n_vocab
