@@ -24,6 +24,7 @@ from weft.execute import ArenaPool
 from weft.frontends.gguf.writer import write_gguf
 from weft.llm import Context, Model
 from weft.llm.compute import graphs as graphs_module
+from weft.llm.compute.in_place import can_wait
 from weft.llm.planning import memory as memory_module
 from weft.llm.planning.prepare import prepare
 
@@ -259,7 +260,7 @@ def test_rows_are_repacked_for_a_long_prompt_and_on_request(
     asked.repack()
     asked.repack()
     assert memories(asked)
-    monkeypatch.setattr(graphs_module, "_MOST_IN_PLACE", len(TOKENS) - 1)
+    monkeypatch.setattr(graphs_module, "MOST_IN_PLACE", len(TOKENS) - 1)
     long = context(model, repack_later=True)
     long.decode(TOKENS)
     assert memories(long)
@@ -287,7 +288,7 @@ def test_weights_stay_in_place_without_the_memory_to_repack(
 def test_only_panels_wait(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """No other layout is known to give the bits of rows."""
     plan = prepare(model, n_ctx=32, devices=[PanelCpu()]).plan
-    assert graphs_module._can_wait([plan])
-    assert not graphs_module._can_wait([replace(plan, layouts={})])
+    assert can_wait([plan])
+    assert not can_wait([replace(plan, layouts={})])
     monkeypatch.setattr(PanelBufferType, "layout", "lookup")
-    assert not graphs_module._can_wait([plan])
+    assert not can_wait([plan])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from weft.llm.cache.cells import Cells
-from weft.llm.cache.pages import STRIP, cells_from, moved
+from weft.llm.cache.pages import STRIP, cells_from, moved, place
 
 
 def put(cells: Cells, seq: int, n: int) -> NDArray[np.int64]:
@@ -18,7 +18,7 @@ def put(cells: Cells, seq: int, n: int) -> NDArray[np.int64]:
     start = cells.pos_max(seq) + 1
     positions = np.arange(start, start + n, dtype=np.int32)
     first = np.full(n, seq, np.int32)
-    at = cells.place(first, positions, members)
+    at = place(cells, first, positions, members)
     cells.occupy(at, positions, members, None, first)
     return at
 
@@ -46,7 +46,7 @@ def test_tokens_in_order_of_position_whatever_the_batch() -> None:
     first = np.array([1, 0, 1, 0, 1], np.int32)
     order = np.array([7, 1, 5, 0, 6], np.int32)
     members = np.array([[0, 1, 0, 1, 0], [1, 0, 1, 0, 1]], np.bool_)
-    assert cells.place(first, order, members).tolist() == [2, 65, 0, 64, 1]
+    assert place(cells, first, order, members).tolist() == [2, 65, 0, 64, 1]
 
 
 def test_a_sequence_without_room_behind_it_moves() -> None:

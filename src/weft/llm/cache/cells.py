@@ -1,4 +1,5 @@
-"""The table of cells: the position and the sequences of each. Keys and values are in `kv_cache.py`.
+"""The table of cells: the position and the sequences of each. Keys and values are in `kv_cache.py`;
+`pages.py` chooses the cells of new tokens.
 
 A token at position p, whose first sequence is s, sees the cells c with s in members(c) and
 pos(c) <= p.
@@ -13,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError, OutOfMemoryError
-from weft.llm.cache.pages import PAGE, STRIP, TIDY, cells_from, moved
 from weft.records import dataclass
 
-__all__ = ["Cells", "Kept"]
+__all__ = ["FREE", "Cells", "Kept"]
 
-_FREE = -1
+FREE = -1
+"""The position of a free cell."""
 _UNKNOWN = -2
 _END = np.iinfo(np.int32).max
 _MINUS_INF = np.float16(-np.inf).view(np.uint16)
@@ -46,7 +47,7 @@ class Cells:
         """Raises OutOfMemoryError if there is not enough memory."""
         self.size = size
         self.n_seq_max = n_seq_max
-        self.pos: NDArray[np.int32] = _table((size,), np.int32, _FREE)
+        self.pos: NDArray[np.int32] = _table((size,), np.int32, FREE)
         """Position of each cell; -1: free."""
         self.members: NDArray[np.bool_] = _table((n_seq_max, size), np.bool_)
         """members[s, c]: whether sequence s has cell c."""
@@ -70,7 +71,7 @@ class Cells:
     @property
     def n_used(self) -> int:
         """Cells that hold a token."""
-        return int(np.count_nonzero(self.pos != _FREE))
+        return int(np.count_nonzero(self.pos != FREE))
 
     @property
     def n_seen(self) -> int:
@@ -84,9 +85,9 @@ class Cells:
 
     def find_free(self, n: int) -> NDArray[np.int64]:
         """The `n` lowest free cells. Raises ContextError, with both numbers, if there are fewer."""
-        if n == 1 and self._low < self.size and self.pos[self._low] == _FREE:
+        if n == 1 and self._low < self.size and self.pos[self._low] == FREE:
             return np.array([self._low], np.int64)
-        free = self._low + np.flatnonzero(self.pos[self._low :] == _FREE)
+        free = self._low + np.flatnonzero(self.pos[self._low :] == FREE)
         self._low = int(free[0]) if len(free) else self.size
         if len(free) < n:
             raise ContextError(
@@ -95,77 +96,19 @@ class Cells:
             )
         return free[:n]
 
-    def place(
-        self, first: NDArray[np.int32], order: NDArray[Any], members: NDArray[np.bool_]
-    ) -> NDArray[np.int64]:
-        """Chooses free cells for tokens (see `weft.llm.cache.pages`).
-
-        Each token goes behind the cells of the sequence that it sees, `first` [n]; tokens of one
-        sequence are sorted by `order` [n]. `members` [n_seq_max, n] has the sequences of each
-        token. Raises ContextError as `find_free` does."""
-        if len(first) == 1:
-            cell = self.next_cell(int(first[0]))
-            if cell >= 0:
-                return np.array([cell], np.int64)
-        self.find_free(len(first))
-        free = self.pos == _FREE
-        cells = np.empty(len(first), np.int64)
-        joined = members.sum(axis=0) > 1
-        tails: dict[int, int] = {}
-        for seq in dict.fromkeys(first.tolist()):
-            mine = np.flatnonzero(first == seq)
-            if len(mine) > 1:
-                mine = mine[np.argsort(order[mine], kind="stable")]
-            places = self._behind(free, seq, tails.get(seq, self._tail(seq)), len(mine))
-            free[places] = False
-            cells[mine] = places
-            if joined[mine].any():
-                for other in np.flatnonzero(members[:, mine].any(axis=1)).tolist():
-                    tails[other] = int(places[members[other, mine]].max())
-        return cells
-
-    def _tail(self, seq: int) -> int:
+    def tail(self, seq: int) -> int:
         """The last cell of a sequence; -1: it has none."""
         if self._tails[seq] == _UNKNOWN:
             cells = np.flatnonzero(self.members[seq])
             self._tails[seq] = int(cells[-1]) if len(cells) else -1
         return self._tails[seq]
 
-    def _behind(self, free: NDArray[np.bool_], seq: int, tail: int, n: int) -> NDArray[np.int64]:
-        """Free cells behind the last cell of a sequence, `tail`.
-
-        If there is no room, the sequence moves to where there is. If it cannot move, the cells are
-        any free ones, and the sequence loses the order of its cells."""
-        cell = tail + 1
-        if n == 1 and cell % PAGE and cell < self.size and free[cell]:
-            return np.array([cell], np.int64)
-        for sizes in TIDY:
-            places = cells_from(free, cell, n, sizes)
-            if places is not None:
-                return places
-        own = np.flatnonzero(self.members[seq])
-        shared = np.flatnonzero(self.members[:, own].sum(axis=0) > 1)
-        floor = int(own[shared[-1]]) if len(shared) else -1
-        own = own[own > floor]
-        # cells that this call of `place` has already given out are not in the table yet
-        if len(own) and own[-1] == tail:
-            for sizes in TIDY:
-                move = moved(free, own, floor, n, sizes)
-                if move is not None:
-                    target, behind = move
-                    free[own] = True
-                    free[target] = False
-                    self.relocate(own, target)
-                    return behind
-        places = cells_from(free, cell, n, (STRIP, 1))
-        return np.flatnonzero(free)[:n] if places is None else places
-
     def relocate(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
         """Moves the contents of the cells `source` to the cells `target`, which must be free or
         among the sources."""
         tables: list[NDArray[Any]] = [self.pos, self.shift, self.tokens, self.serial]
         rows, members = [t[source] for t in tables], self.members[:, source]
-        self.pos[source] = _FREE
+        self.pos[source] = FREE
         self.members[:, source] = False
         for table, row in zip(tables, rows, strict=True):
             table[target] = row
@@ -200,24 +143,8 @@ class Cells:
             if self._tails[s] != _UNKNOWN:
                 self._tails[s] = max(self._tails[s], int(cells[seq[s]].max()))
 
-    def next_cell(self, seq: int) -> int:
-        """The cell for the next token of a sequence if no search is needed; -1: call `place`."""
-        cell = self._tail(seq) + 1
-        free = cell % PAGE and cell < self.size and self.pos[cell] == _FREE
-        return cell if free else -1
-
-    def has_room_behind(self, seq: int, n: int) -> bool:
-        """True if the next `n` tokens of a sequence would take the same cells one by one as
-        together: without moving the sequence, and in order."""
-        cell = self._tail(seq) + 1
-        if cell % PAGE and cell // PAGE == (cell + n - 1) // PAGE:
-            run = self.pos[cell : cell + n]
-            if len(run) == n and (run == _FREE).all():
-                return True
-        return cells_from(self.pos == _FREE, cell, n, TIDY[0]) is not None
-
     def occupy_one(self, cell: int, position: int, seq: int, token: int) -> None:
-        """Does `occupy` for a cell from `next_cell`, one token and one sequence."""
+        """Does `occupy` for a cell from `pages.next_cell`, one token and one sequence."""
         self.pos[cell] = position
         self.members[seq, cell] = True
         self.shift[cell] = 0
@@ -251,7 +178,7 @@ class Cells:
     def release(self, cells: NDArray[np.int64]) -> None:
         """Frees cells."""
         self.freed = True
-        self.pos[cells] = _FREE
+        self.pos[cells] = FREE
         self.members[:, cells] = False
         self._find_bounds()
         self.mixed &= self.members.any(axis=1)
@@ -263,12 +190,12 @@ class Cells:
         n = len(cells)
         if n:
             low, last = int(cells[0]), int(cells[-1])
-            self.pos[cells] = _FREE
+            self.pos[cells] = FREE
             self.members[seq, cells] = False
             self._low = min(self._low, low)
             self._tails[seq] = _UNKNOWN
             if last == self._top - 1:
-                used = np.flatnonzero(self.pos[:last] != _FREE)
+                used = np.flatnonzero(self.pos[:last] != FREE)
                 self._top = int(used[-1]) + 1 if len(used) else 0
         return n
 
@@ -289,7 +216,7 @@ class Cells:
 
     def clear(self) -> None:
         """Frees every cell."""
-        self.pos[:] = _FREE
+        self.pos[:] = FREE
         self.members[:] = False
         self.mixed[:] = False
         self._low = self._top = 0
@@ -431,7 +358,7 @@ class Cells:
 
     def _free_orphans(self) -> None:
         self.freed = True
-        self.pos[~self.members.any(axis=0)] = _FREE
+        self.pos[~self.members.any(axis=0)] = FREE
         self.mixed &= self.members.any(axis=1)
         self._find_bounds()
 
@@ -440,7 +367,7 @@ class Cells:
 
     def _find_bounds(self) -> None:
         self._forget_tails()
-        used = self.pos != _FREE
+        used = self.pos != FREE
         at = np.flatnonzero(used)
         self._top = int(at[-1]) + 1 if len(at) else 0
         self._low = int(used.argmin()) if not used.all() else self.size

@@ -8,10 +8,23 @@ whatever cells it is. Free pages are used first, because attention skips pages t
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PAGE", "STRIP", "TIDY", "cells_from", "moved"]
+from weft.llm.cache.cells import FREE, Cells
+
+__all__ = [
+    "PAGE",
+    "STRIP",
+    "TIDY",
+    "cells_from",
+    "has_room_behind",
+    "moved",
+    "next_cell",
+    "place",
+]
 
 PAGE = 64
 """Number of cells in a page; attention skips a page whose cells are all masked."""
@@ -19,6 +32,86 @@ STRIP = 16
 """Number of cells in a strip, and of the sums that attention has."""
 TIDY = ((PAGE, STRIP), (STRIP,))
 """Sizes of pieces, in the order to try, that leave alone strips with cells of other sequences."""
+
+
+def place(
+    table: Cells, first: NDArray[np.int32], order: NDArray[Any], members: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Chooses free cells of `table` for tokens.
+
+    Each token goes behind the cells of the sequence that it sees, `first` [n]; tokens of one
+    sequence are sorted by `order` [n]. `members` [n_seq_max, n] has the sequences of each token.
+    Raises ContextError as `Cells.find_free` does."""
+    if len(first) == 1:
+        cell = next_cell(table, int(first[0]))
+        if cell >= 0:
+            return np.array([cell], np.int64)
+    table.find_free(len(first))
+    free = table.pos == FREE
+    cells = np.empty(len(first), np.int64)
+    joined = members.sum(axis=0) > 1
+    tails: dict[int, int] = {}
+    for seq in dict.fromkeys(first.tolist()):
+        mine = np.flatnonzero(first == seq)
+        if len(mine) > 1:
+            mine = mine[np.argsort(order[mine], kind="stable")]
+        places = _behind(table, free, seq, tails.get(seq, table.tail(seq)), len(mine))
+        free[places] = False
+        cells[mine] = places
+        if joined[mine].any():
+            for other in np.flatnonzero(members[:, mine].any(axis=1)).tolist():
+                tails[other] = int(places[members[other, mine]].max())
+    return cells
+
+
+def _behind(
+    table: Cells, free: NDArray[np.bool_], seq: int, tail: int, n: int
+) -> NDArray[np.int64]:
+    """Free cells behind the last cell of a sequence, `tail`.
+
+    If there is no room, the sequence moves to where there is. If it cannot move, the cells are any
+    free ones, and the sequence loses the order of its cells."""
+    cell = tail + 1
+    if n == 1 and cell % PAGE and cell < table.size and free[cell]:
+        return np.array([cell], np.int64)
+    for sizes in TIDY:
+        places = cells_from(free, cell, n, sizes)
+        if places is not None:
+            return places
+    own = np.flatnonzero(table.members[seq])
+    shared = np.flatnonzero(table.members[:, own].sum(axis=0) > 1)
+    floor = int(own[shared[-1]]) if len(shared) else -1
+    own = own[own > floor]
+    # cells that this call of `place` has already given out are not in the table yet
+    if len(own) and own[-1] == tail:
+        for sizes in TIDY:
+            move = moved(free, own, floor, n, sizes)
+            if move is not None:
+                target, behind = move
+                free[own] = True
+                free[target] = False
+                table.relocate(own, target)
+                return behind
+    places = cells_from(free, cell, n, (STRIP, 1))
+    return np.flatnonzero(free)[:n] if places is None else places
+
+
+def next_cell(table: Cells, seq: int) -> int:
+    """The cell for the next token of a sequence if no search is needed; -1: call `place`."""
+    cell = table.tail(seq) + 1
+    free = cell % PAGE and cell < table.size and table.pos[cell] == FREE
+    return cell if free else -1
+
+
+def has_room_behind(table: Cells, seq: int, n: int) -> bool:
+    """True if the next `n` tokens of a sequence would take the same cells one by one as together:
+    without moving the sequence, and in order."""
+    cell = table.tail(seq) + 1
+    if cell % PAGE and cell // PAGE == (cell + n - 1) // PAGE:
+        run = table.pos[cell : cell + n]
+        if len(run) == n and (run == FREE).all():
+            return True
+    return cells_from(table.pos == FREE, cell, n, TIDY[0]) is not None
 
 
 def cells_from(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from weft.graph.tensor import Tensor
 from weft.llm.cache.cells import Kept
 from weft.llm.cache.kv_cache import KVCache, read_rows, write_rows
+from weft.llm.cache.pages import place
 from weft.llm.compute.batch import Ubatch
 from weft.records import dataclass
 
@@ -42,7 +43,7 @@ class Change:
 
     def occupy(self, ubatch: Ubatch) -> Places:
         """Takes cells for a ubatch, and a slot for its new states."""
-        used = self._cache.place(ubatch.first, ubatch.positions, ubatch.members)
+        used = place(self._cache, ubatch.first, ubatch.positions, ubatch.members)
         ids = ubatch.ids if ubatch.is_rows else ubatch.tokens
         self._cache.occupy(used, ubatch.positions, ubatch.members, ids, ubatch.first)
         small = None if self._window is None else self._window.occupy(ubatch, ids)

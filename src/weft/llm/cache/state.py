@@ -31,6 +31,7 @@ from weft.errors import ContextError, FormatError
 from weft.graph.tensor import Tensor
 from weft.llm.cache.cells import Cells, Kept
 from weft.llm.cache.kv_cache import KVCache, read_rows, row_width, write_rows
+from weft.llm.cache.pages import place
 from weft.llm.cache.recurrent import state_bytes
 from weft.llm.cache.window import WindowCells
 from weft.llm.config import ModelConfig
@@ -182,7 +183,7 @@ def take_cells(cells: Cells, kept: Kept, seq: int | None) -> NDArray[np.int64]:
         owner = joined.argmax(axis=0).astype(np.int32)
         for s in dict.fromkeys(owner.tolist()):
             own = np.flatnonzero(owner == s)  # in the order of their cells
-            at[own] = cells.place(owner[own], np.arange(len(own)), joined[:, own])
+            at[own] = place(cells, owner[own], np.arange(len(own)), joined[:, own])
             cells.occupy(at[own], kept.pos[own], joined[:, own], kept.tokens[own])
     cells.restore_serials(at, kept.serial)
     return at

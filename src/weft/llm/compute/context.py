@@ -17,22 +17,14 @@ from weft.backends.base import Backend
 from weft.errors import ContextError, DeviceError
 from weft.execute import Profile, Progress, Session, TensorCallback
 from weft.llm.adapters import Adapters
-from weft.llm.cache.rollback import Change, OneChange
 from weft.llm.cache.sequences import Sequences
 from weft.llm.cache.state import load_state, save_state
-from weft.llm.compute.batch import (
-    Batch,
-    Outputs,
-    Ubatch,
-    checked,
-    one_token,
-    require_encoded,
-)
-from weft.llm.compute.counters import Counters, MemoryUse
+from weft.llm.compute.batch import Batch, Outputs, one_token
+from weft.llm.compute.counters import Counters, MemoryUse, memory_use
+from weft.llm.compute.decoding import Decoding
 from weft.llm.compute.fallback import Held, Loaded, decode_anew, load, load_without_failed, remember
 from weft.llm.compute.input_rows import InputRows
 from weft.llm.compute.pooling import BehindPooling, require_pooling
-from weft.llm.compute.ubatches import split, together_sizes
 from weft.llm.config import Pooling
 from weft.llm.control_vectors import ControlVectors
 from weft.llm.model import Model
@@ -43,8 +35,6 @@ from weft.options import shows_options
 from weft.program import Program
 
 __all__ = ["Context", "Counters", "MemoryUse"]
-
-_LAST = np.iinfo(np.int32).max
 
 
 class Context(Sequences):
@@ -104,15 +94,11 @@ class Context(Sequences):
         """True if the rows of `decode` are embeddings instead of logits."""
         self.pooling: Pooling = model.config.pooling if pooling is None else pooling
         """The default pooling of `embed`."""
-        self._width = model.config.n_embd if self.embeddings else model.config.n_vocab
         self.input_rows = InputRows(model.config.n_vocab, model.config.row_width)
         """Rows of images, which ids beyond the vocabulary stand for, or tokens for an encoder."""
         if model.config.n_encoder:
             self.input_rows = InputRows(model.config.n_vocab, 1, 8 * self.n_ctx)
         self._eval: TensorCallback | None = None
-        self.states: NDArray[np.float32] | None = None
-        """With the option `states`, what the output projection read of each token of the last call,
-        [n, n_embd], in their order."""
         self._use(loaded)
         if eval_callback is not None:
             self.set_eval_callback(eval_callback)
@@ -132,18 +118,10 @@ class Context(Sequences):
         self._reads_all = not self.plan.options.flash
         if self._eval is not None:
             self._graphs.watch(self._eval)
-        self._together = together_sizes(self.n_ubatch, self.cache.n_seq_max)
+        self._decoding = Decoding(self.plan, self._graphs, self.input_rows, self.n_ctx_seq)
         self.counters = self._graphs.counters
-        needs = self.plan.needs()
         programs = [regime.program for regime in self._graphs.all]
-        self.memory = MemoryUse(
-            weights=sum(n.weights for n in needs),
-            cache=sum(n.cache for n in needs),
-            compute=sum(n.compute + n.copies for n in needs),
-            repacked=sum(sum(n.repacked.values()) for n in needs),
-            experts=sum(n.experts for n in needs),
-            scratch=max(split.work_bytes for program in programs for split in program.splits),
-        )
+        self.memory = memory_use(self.plan.needs(), programs)
 
     def _go_on(self, error: DeviceError, held: Held, batch: Batch) -> NDArray[np.float32]:
         """Changes to the fallback, computes the cache `held` again, and decodes `batch`."""
@@ -166,6 +144,12 @@ class Context(Sequences):
         """A graph for each range of batch sizes that devices treat differently; the largest
         last."""
         return self._graphs.regimes
+
+    @property
+    def states(self) -> NDArray[np.float32] | None:
+        """With the option `states`, what the output projection read of each token of the last call,
+        [n, n_embd], in their order."""
+        return self._decoding.states
 
     @property
     def n_step(self) -> int:
@@ -238,7 +222,7 @@ class Context(Sequences):
             one = one_token(tokens, positions, seqs, outputs)
             if one is not None:
                 try:
-                    row = self._decode_one(*one)
+                    row = self._decoding.decode_one(*one)
                 except DeviceError as error:
                     batch = Batch([one[0]], positions, seqs, outputs)
                     return self._go_on(error, remember(self.cache), batch)
@@ -253,104 +237,12 @@ class Context(Sequences):
         ):
             raise ContextError("a Batch has its positions, seqs and outputs itself")
         if not self._options.get("fallback"):
-            return self._decode(tokens)
+            return self._decoding.decode(tokens, self.n_batch)
         held = remember(self.cache)  # before the call, because some failures empty the cache
         try:
-            return self._decode(tokens)
+            return self._decoding.decode(tokens, self.n_batch)
         except DeviceError as error:
             return self._go_on(error, held, tokens)
-
-    def _decode(self, tokens: Batch) -> NDArray[np.float32]:
-        known = self.input_rows
-        batch = checked(tokens, self.model.config, self.cache, self.n_batch, known)
-        if self.model.config.n_encoder:
-            require_encoded(batch, self.cache, self.model.config.n_vocab)
-        if known.lags and not batch.is_rows and self.model.config.rope_sections:
-            batch.planes = known.planes(batch.tokens, batch.positions, batch.first, self.cache)
-        self._require_share(batch)
-        self._require_window(batch)
-        parts = split(
-            batch,
-            self.n_ubatch,
-            self.n_outputs,
-            by_sequence=self.cache.states is not None,
-            together=self._together,
-            inputs=known,
-        )
-        if len(parts) > 1 and not self.model.config.causal:
-            raise ContextError(
-                f"{len(batch)} tokens must be computed at once, but n_ubatch is "
-                f"{self.n_ubatch} and n_outputs {self.n_outputs}; make them larger"
-            )
-        if self.cache.has_shift:
-            self._graphs.rotate_keys()
-        rows = np.empty((int(batch.outputs.sum()), self._width), np.float32)
-        keeps = self.plan.options.states
-        states = np.empty((len(batch) if keeps else 0, self.model.config.n_embd), np.float32)
-        change = Change(self.cache, len(batch))
-        try:
-            for ubatch, logits in self._graphs.run_all(parts, change):
-                if logits is not None:
-                    rows[ubatch.rows[ubatch.outputs]] = logits
-                if keeps:
-                    states[slice(None) if ubatch.at is None else ubatch.at] = self._graphs.states
-            change.finish()
-            self.states = states if keeps else None
-            return rows
-        except BaseException:
-            change.undo()
-            raise
-
-    def _decode_one(self, token: int, position: int, seq: int) -> NDArray[np.float32] | None:
-        """Decodes a single token; None: this call needs `_decode`."""
-        cache, config = self.cache, self.model.config
-        if position < 0:
-            position = cache.pos_max(0) + 1
-        cell = cache.next_cell(seq) if 0 <= seq < cache.n_seq_max else -1
-        if (
-            cell < 0
-            or not 0 <= token < config.n_vocab
-            or position > (config.n_positions or _LAST) - 1
-            or self.n_ctx_seq < self.n_ctx
-            or (self.input_rows.lags and config.rope_sections)
-        ):
-            return None
-        change = OneChange(cache, cell, seq)
-        try:
-            cache.occupy_one(cell, position, seq, token)
-            row = self._graphs.run_one(token, position, seq, cell, change.slots)
-            change.finish()
-            if self._graphs.states is not None:
-                self.states = self._graphs.states.copy()
-            return row
-        except BaseException:
-            change.undo()
-            raise
-
-    def _require_share(self, batch: Ubatch) -> None:
-        if self.n_ctx_seq == self.n_ctx:
-            return
-        cells = self.cache.members.sum(axis=1) + batch.members.sum(axis=1)
-        over = np.flatnonzero((cells > self.n_ctx_seq) & batch.members.any(axis=1))
-        if len(over):
-            raise ContextError(
-                f"sequence {over[0]} would have {cells[over[0]]} tokens, but each of "
-                f"{self.cache.n_seq_max} has {self.n_ctx_seq} cells of the {self.n_ctx}; make "
-                "n_ctx larger, remove tokens first, or leave kv_unified on"
-            )
-
-    def _require_window(self, batch: Ubatch) -> None:
-        window = self.cache.window
-        if window is None:
-            return
-        for seq in np.unique(batch.first):
-            start = int(batch.positions[batch.first == seq].min())
-            if not window.has_all(self.cache, int(seq), start):
-                raise ContextError(
-                    f"position {start} of sequence {seq} sees tokens that sliding-window layers "
-                    "have dropped; remove the sequence and decode it anew, or create the context "
-                    "with swa_full=True"
-                )
 
     def set_eval_callback(self, callback: TensorCallback | None) -> None:
         """Calls `callback` with tensors of the model while `decode` computes them; None ends this.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from weft.llm.planning.plan import MemoryNeed
+from weft.program import Program
 from weft.records import dataclass
 
-__all__ = ["Counters", "MemoryUse"]
+__all__ = ["Counters", "MemoryUse", "memory_use"]
 
 
 @dataclass(slots=True)
@@ -43,3 +47,15 @@ class MemoryUse:
     """Slots for experts, the others of which stay in the file."""
     scratch: int = 0
     """Scratch memory of the kernels, for all threads."""
+
+
+def memory_use(needs: Sequence[MemoryNeed], programs: Sequence[Program]) -> MemoryUse:
+    """The sums over all memories, and what the kernels of `programs` need."""
+    return MemoryUse(
+        weights=sum(n.weights for n in needs),
+        cache=sum(n.cache for n in needs),
+        compute=sum(n.compute + n.copies for n in needs),
+        repacked=sum(sum(n.repacked.values()) for n in needs),
+        experts=sum(n.experts for n in needs),
+        scratch=max(split.work_bytes for program in programs for split in program.splits),
+    )

@@ -15,27 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import UsesThreads
-from weft.backends.cpu.experts import ExpertBufferType
-from weft.compiler import Layouts, Plan, lower_plan, plan_graph, planned_again
+from weft.compiler import lower_plan, plan_graph, planned_again
 from weft.errors import AbortedError, OutOfMemoryError
 from weft.execute import ArenaPool, Profile, Progress, Session, TensorCallback, WatchedSession
 from weft.flags import FLAGS
 from weft.graph import Graph
-from weft.llm.cache.cells import Cells
 from weft.llm.cache.rollback import Change, Places
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.counters import Counters
+from weft.llm.compute.in_place import MOST_IN_PLACE, can_wait, in_place
 from weft.llm.compute.pipelined import Pipelined, Rows
-from weft.llm.compute.uninterrupted import uninterrupted
+from weft.llm.compute.rotation import rotate_keys
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.regime import Regime
 from weft.program import Program
 
 __all__ = ["Graphs"]
-
-_MOST_IN_PLACE = 256
-"""Most tokens of the first batch on weights in place. Longer prompts gain more from panels than the
-first token waits for them."""
 
 
 class Graphs:
@@ -57,7 +52,7 @@ class Graphs:
         config = plan.model.config
         self._config = config
         self._width = config.n_embd if plan.options.embeddings else config.n_vocab
-        self._in_place = repack_later and _can_wait([r.plan for r in plan.all_regimes])
+        self._in_place = repack_later and can_wait([r.plan for r in plan.all_regimes])
         """True as long as weights that will be repacked are still used in place."""
         programs = self._lowered()
         self._arenas = self._aside = ArenaPool()
@@ -101,9 +96,7 @@ class Graphs:
     def _lowered(self) -> list[Program]:
         """The programs of all regimes, with weights in place or repacked."""
         plans = [regime.plan for regime in self.plan.all_regimes]
-        if self._in_place:
-            plans = [replace(p, layouts=_at_once(p)) for p in plans]
-        return [lower_plan(p) for p in plans]
+        return [lower_plan(in_place(p) if self._in_place else p) for p in plans]
 
     def repack(self) -> None:
         """Repacks weights that were left in place, if there are any; results stay the same.
@@ -126,8 +119,7 @@ class Graphs:
 
     def _repack_before(self, ubatches: Sequence[Ubatch]) -> None:
         """Repacks weights before ubatches, unless they are a short prompt that comes first."""
-        n_tokens = sum(map(len, ubatches))
-        if self._has_run or n_tokens > _MOST_IN_PLACE:
+        if self._has_run or sum(map(len, ubatches)) > MOST_IN_PLACE:
             self.repack()
         self._has_run = True
 
@@ -413,57 +405,5 @@ class Graphs:
         self._threads_used = -1
 
     def rotate_keys(self) -> None:
-        """Rotates cached keys to the positions that `seq_add` and `seq_div` gave their cells.
-
-        Neither Ctrl-C nor `abort` stops it half way, because partly rotated keys are useless. If a
-        device fails, the cache is emptied."""
-        cache = self.cache
-        session = self.build_shift()
-        if session is None or not cache.n_seen:
-            cache.shifted()
-            return
-        try:
-            uninterrupted(lambda: self._rotate(session))
-        except KeyboardInterrupt:
-            if cache.has_shift:  # the rotation itself raised it and has not ended
-                cache.clear()
-            raise
-        except BaseException:
-            cache.clear()
-            raise
-
-    def _rotate(self, session: Session) -> None:
-        cache, values = self.cache, {}
-        tables: dict[str, tuple[str, Cells]] = {"shift": ("n_kv", cache)}
-        if cache.window is not None:
-            tables["window_shift"] = "n_kv_window", cache.window
-        for name, (symbol, cells) in tables.items():
-            # free cells are rotated too, by any angle
-            n = values[symbol] = max(cells.n_seen, 1)
-            if name in session.program.inputs:
-                session.input_view(name)[:n] = cells.shift[:n]
-                session.upload(name)
-        session.execute(values)
-        cache.shifted()
-
-
-def _at_once(plan: Plan) -> Layouts:
-    """The layouts that do not wait: those of experts with a budget, which are never used in place,
-    and panels of floats, whose sums have another order than those of rows."""
-    return {
-        w: to
-        for w, to in plan.layouts.items()
-        if isinstance(to, ExpertBufferType) or not w.dtype.is_quantized
-    }
-
-
-def _can_wait(plans: Sequence[Plan]) -> bool:
-    """Whether the graphs give the same bits with weights in place: all that are repacked become
-    panels, whose kernels compute as those of rows do (those of floats do not wait)."""
-    layouts = {
-        id(to): to
-        for plan in plans
-        for to in plan.layouts.values()
-        if not isinstance(to, ExpertBufferType)
-    }
-    return bool(layouts) and all(to.layout in ("interleaved", "levels") for to in layouts.values())
+        """Rotates cached keys to the positions of their cells; see `rotation.py`."""
+        rotate_keys(self.cache, self.build_shift())

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
+from weft.llm.cache.pages import has_room_behind
 from weft.llm.compute.context import Context
 from weft.llm.drafting.drafting import MOST_TEXTS, Drafting, Outcome, Wanted
 from weft.llm.drafting.where import MOST_COLUMNS, why_no_drafts
@@ -93,7 +94,7 @@ class Checking:
         for slot, guess in zip(running, self.drafting.propose(wanted, n_base, room), strict=True):
             draft = list(takewhile(n_vocab.__gt__, guess))  # ids beyond are of images
             n = slot.n_left + len(draft)
-            if draft and slot.text is not None and context.cache.has_room_behind(slot.seq, n):
+            if draft and slot.text is not None and has_room_behind(context.cache, slot.seq, n):
                 slot.draft = draft
                 state = self._slots.state_of(slot)
                 end = len(slot.tokens)

@@ -75,8 +75,8 @@ _FILES = {
         "bamba": "BambaForCausalLM",
         "jamba": "JambaForCausalLM",
         "falcon-h1": "FalconH1ForCausalLM",
-        "nemotron_h": "NemotronHForCausalLM",
     },
+    "nemotron_h": {"nemotron_h": "NemotronHForCausalLM"},
     "kimi": {"kimi-linear": "KimiLinearForCausalLM KimiLinearModel"},
     "lfm2": {
         "lfm2": "Lfm2ForCausalLM Lfm2VlForConditionalGeneration",

@@ -1,4 +1,4 @@
-"""Mamba beside attention: Granite 4, Jamba, Falcon-H1, Nemotron-H."""
+"""Mamba beside attention: Granite 4, Jamba, Falcon-H1. Nemotron-H is in `nemotron_h.py`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.deepseek import MTP_NAMES
 from weft.frontends.hf.families.llama import granite_keys, granite_parts
 from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "mamba2_tensors", "sized", "ssm_keys"]
 
 Floats = NDArray[np.float32]
 
@@ -29,19 +28,21 @@ def _first(c: Config, *names: str) -> int | None:
     return None if value is None else int(value)
 
 
-def _sized(c: Config, *names: str) -> int:
+def sized(c: Config, *names: str) -> int:
+    """The first of `names` that there is, as `_first`. Raises FormatError if there is none."""
     value = _first(c, *names)
     if value is None:
         raise c.bad(f"mamba_{names[0]}", "is missing")
     return value
 
 
-def _ssm_keys(c: Config, d_inner: int) -> Pairs:
-    yield "ssm.conv_kernel", _sized(c, "conv_kernel", "d_conv")
-    yield "ssm.state_size", _sized(c, "state_size", "d_state", "state_dim", "ssm_state_size")
-    yield "ssm.group_count", _sized(c, "n_groups", "num_groups")
+def ssm_keys(c: Config, d_inner: int) -> Pairs:
+    """The sizes of Mamba-2."""
+    yield "ssm.conv_kernel", sized(c, "conv_kernel", "d_conv")
+    yield "ssm.state_size", sized(c, "state_size", "d_state", "state_dim", "ssm_state_size")
+    yield "ssm.group_count", sized(c, "n_groups", "num_groups")
     yield "ssm.inner_size", d_inner
-    yield "ssm.time_step_rank", _sized(c, "n_heads", "num_heads")
+    yield "ssm.time_step_rank", sized(c, "n_heads", "num_heads")
 
 
 def _attends(c: Mapping[str, Any], n_layer: int) -> list[bool]:
@@ -54,7 +55,7 @@ def _attends(c: Mapping[str, Any], n_layer: int) -> list[bool]:
     return [il in chosen or bool(period and il % period == offset) for il in range(n_layer)]
 
 
-def _mamba2(c: Config, name: str, values: Values, n_group: int, d_inner: int) -> Named:
+def mamba2_tensors(c: Config, name: str, values: Values, n_group: int, d_inner: int) -> Named:
     """Mamba-2's tensors in the sizes that files have."""
     if name.endswith(".A_log"):  # decays are kept as logarithms
         values = values.through(lambda x: -np.exp(x.astype(np.float64)).astype(np.float32))
@@ -73,7 +74,7 @@ def _mamba2(c: Config, name: str, values: Values, n_group: int, d_inner: int) ->
 
 
 def _granite_inner(c: Config) -> int:
-    return _sized(c, "expand") * c.n_embd
+    return sized(c, "expand") * c.n_embd
 
 
 def _common(c: Config) -> Pairs:
@@ -84,7 +85,7 @@ def _common(c: Config) -> Pairs:
 
 def _granite_keys(c: Config) -> Pairs:
     yield from granite_keys(c)
-    yield from _ssm_keys(c, _granite_inner(c))
+    yield from ssm_keys(c, _granite_inner(c))
     part = c.main_rope.get("partial_rotary_factor", 1.0)
     n_dims = c.get("attn_rotary_emb", int(c.head_dim * part))
     if n_dims != c.head_dim:
@@ -108,8 +109,8 @@ def _granite_change(c: Config, name: str, values: Values) -> Named:
     if name.endswith("block_sparse_moe.input_linear.weight") or "shared_mlp" in name:
         yield from granite_parts(c, name, values)
     elif ".mamba." in name:
-        n_group = _sized(c, "n_groups", "num_groups")
-        yield from _mamba2(c, name, values, n_group, _granite_inner(c))
+        n_group = sized(c, "n_groups", "num_groups")
+        yield from mamba2_tensors(c, name, values, n_group, _granite_inner(c))
     else:
         yield from granite_parts(c, name, values)
 
@@ -226,7 +227,7 @@ def _falcon_change(c: Config, name: str, values: Values) -> Named:
         return
     values = values.through(lambda x: _times(x, found)) if found else values
     if ".mamba." in name:
-        yield from _mamba2(c, name, values, n_group, d_inner)
+        yield from mamba2_tensors(c, name, values, n_group, d_inner)
     elif name.endswith("pre_ff_layernorm.weight"):  # the reference writes its name without an end
         yield re.sub(r".*layers\.(\d+)\..*", r"=blk.\1.ffn_norm", name), values
     else:
@@ -250,102 +251,6 @@ def _scaled_inputs(c: Config, x: Floats) -> Floats:
     return x
 
 
-# ---- Nemotron-H ----------------------------------------------------------------------------------
-
-
-def _pattern(c: Mapping[str, Any]) -> list[str]:
-    """For each layer, M: Mamba-2, *: attention, -: feed-forward layer, E: experts."""
-    pattern = c.get("hybrid_override_pattern")
-    if isinstance(pattern, str):
-        return list(pattern)
-    names = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*",
-             "moe": "E", "mlp": "-"}  # fmt: skip
-    return [names[kind] for kind in c.get("layers_block_type") or c.get("layer_types") or ()]
-
-
-def _n_draft(c: Config) -> int:
-    """Layers that draft tokens: one, which the folder has in two parts."""
-    n = int(c.get("num_nextn_predict_layers", 0)) if "E" in _pattern(c) else 0
-    if n > 1:
-        raise c.bad("num_nextn_predict_layers", f"is {n}; one layer can be read")
-    return n
-
-
-def _nemotron_variant(config: Mapping[str, Any]) -> str:
-    return "nemotron_h_moe" if "E" in _pattern(config) else ""
-
-
-def _nemotron_inner(c: Config) -> int:
-    return _sized(c, "num_heads") * _sized(c, "head_dim")
-
-
-def _nemotron_common(c: Config) -> Pairs:
-    n_draft = _n_draft(c)
-    left_out = ["attention.key_length", "attention.value_length"]
-    left_out += [] if "E" in _pattern(c) else ["expert_"]
-    for key, value in common_keys(c):
-        if not key.startswith(tuple(left_out)):
-            yield key, c.n_layer + n_draft if key == "block_count" else value
-
-
-def _nemotron_keys(c: Config) -> Pairs:
-    yield from granite_keys(c)
-    pattern = _pattern(c)
-    draft = _n_draft(c)
-    yield from _ssm_keys(c, c["mamba_num_heads"] * c["mamba_head_dim"])
-    kv = c.n_head_kv
-    yield (
-        "attention.head_count_kv",
-        [kv if kind == "*" else 0 for kind in pattern] + [kv] * draft,
-    )
-    yield "rope.scaling.finetuned", False
-    yield "context_length", 1 << 20
-    head = c.first("head_dim", "attention_head_dim")
-    yield "attention.key_length", head
-    yield "attention.value_length", head
-    width = c["intermediate_size"]
-    if "E" not in pattern:
-        yield "feed_forward_length", [width if kind == "-" else 0 for kind in pattern]
-        return
-    widths = {"-": width, "E": c["moe_intermediate_size"]}
-    yield (
-        "feed_forward_length",
-        [widths.get(kind, 0) for kind in pattern] + [widths["E"]] * draft,
-    )
-    yield "expert_used_count", c["num_experts_per_tok"]
-    yield "expert_feed_forward_length", widths["E"]
-    yield "expert_shared_feed_forward_length", c["moe_shared_expert_intermediate_size"]
-    yield "expert_count", c["n_routed_experts"]
-    yield "expert_shared_count", c["n_shared_experts"]
-    yield "expert_weights_norm", bool(c["norm_topk_prob"])
-    yield "expert_weights_scale", float(c["routed_scaling_factor"])
-    yield "expert_group_count", c["n_group"]
-    if c.get("moe_latent_size") is not None:
-        yield "moe_latent_size", c["moe_latent_size"]
-    if draft:
-        yield "nextn_predict_layers", draft
-
-
-def _nemotron_change(c: Config, name: str, values: Values) -> Named:
-    n_group = _sized(c, "n_groups", "num_groups")
-    draft = re.match(r"mtp\.layers\.([01])\.(.+)", name)
-    if draft:
-        if not _n_draft(c):
-            return
-        stem, _, kind = draft[2].rpartition(".")
-        stem = _DRAFT.get((draft[1], stem), stem)
-        name = f"backbone.layers.{c.n_layer}.{stem}.{kind}"
-    stem = name.removesuffix(".weight")
-    if stem.endswith(("experts.up_proj", "experts.down_proj")):
-        yield f"{stem}.weight", values
-    else:
-        yield from _mamba2(c, name, values, n_group, c["mamba_num_heads"] * c["mamba_head_dim"])
-
-
-def _nemotron_vocab(c: Config) -> Vocabulary:
-    return bpe(c, unit=8)
-
-
 _MAMBA = {
     "mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d", "mamba.x_proj": "ssm_x",
     "mamba.dt_proj": "ssm_dt", "mamba.A_log": "ssm_a", "mamba.D": "ssm_d",
@@ -358,38 +263,12 @@ _JAMBA = {
     "feed_forward.experts.up_proj": "ffn_up_exps",
     "feed_forward.experts.down_proj": "ffn_down_exps",
 }  # fmt: skip
-_NEMOTRON = MTP_NAMES | {
-    "norm": "attn_norm", "post_attention_norm": "post_attention_norm",
-    "mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d",
-    "mixer.dt_proj": "ssm_dt", "mixer.A_log": "ssm_a", "mixer.D": "ssm_d",
-    "mixer.norm": "ssm_norm", "mixer.out_proj": "ssm_out", "mixer.q_proj": "attn_q",
-    "mixer.k_proj": "attn_k", "mixer.v_proj": "attn_v", "mixer.o_proj": "attn_output",
-    "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down", "mixer.gate": "ffn_gate_inp",
-    "mixer.gate.e_score_correction": "exp_probs_b", "mixer.experts.up_proj": "ffn_up_exps",
-    "mixer.experts.down_proj": "ffn_down_exps",
-    "mixer.shared_experts.up_proj": "ffn_up_shexp",
-    "mixer.shared_experts.down_proj": "ffn_down_shexp",
-    "mixer.fc1_latent_proj": "ffn_latent_down", "mixer.fc2_latent_proj": "ffn_latent_up",
-}  # fmt: skip
 _BAMBA = {
     "pre_ff_layernorm": "ffn_norm", "feed_forward.gate_proj": "ffn_gate",
     "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
 }  # fmt: skip
-_DRAFT = {("1", "norm"): "post_attention_norm", ("1", "final_layernorm"): "shared_head.norm"}
 _ROTARY = {"rope_theta": 10000.0}
-_EMBEDDINGS = {"embeddings": "token_embd", "norm_f": "output_norm"}
 
-_NEMOTRON_H = Family(
-    "nemotron_h",
-    _nemotron_keys,
-    _nemotron_common,
-    names=_NEMOTRON,
-    outer=_EMBEDDINGS,
-    change=_nemotron_change,
-    vocab=_nemotron_vocab,
-    adjacent=True,
-    activation="relu2",
-)
 _GRANITE = Family(
     "granitehybrid",
     _granite_keys,
@@ -427,6 +306,4 @@ FAMILIES = {
         change=_falcon_change,
         defaults={"rope_theta": 100000.0, "head_dim": 0},
     ),
-    "nemotron_h": replace(_NEMOTRON_H, variant=_nemotron_variant),
-    "nemotron_h_moe": replace(_NEMOTRON_H, arch="nemotron_h_moe", experts=("down_proj", "up_proj")),
 }
