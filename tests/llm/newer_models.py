@@ -32,6 +32,7 @@ NEWER: dict[str, tuple[str, dict[str, object]]] = {
         "muse-glimmer",
         WINDOW | {"block_count": 4, "logit_scale": 0.5, "final_logit_softcapping": 6.0},
     ),
+    "plamo": ("plamo", {}),
     "talkie": ("talkie", {"logit_scale": 0.5}),
     "smallthinker": ("smallthinker", EXPERTS | WINDOW | {"block_count": 5}),
     "smallthinker whole": ("smallthinker", EXPERTS | {"attention.sliding_window": 0}),
