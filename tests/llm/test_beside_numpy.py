@@ -135,6 +135,11 @@ def llama(x: Array, layer: Layer, il: int) -> Array:
     return x + gated(rms(x) * layer["ffn_norm"], layer)
 
 
+def plamo(x: Array, layer: Layer, il: int) -> Array:
+    y = rms(x) * layer["attn_norm"]
+    return x + turned(y, layer, halves=True) + gated(y, layer)
+
+
 def plm(x: Array, layer: Layer, il: int) -> Array:
     """4 heads of 3 elements and 4 that rotate; values of 3; latents of 6."""
     n, y = len(x), rms(x) * layer["attn_norm"]
@@ -295,6 +300,7 @@ MODELS: dict[str, tuple[Block, str, dict[str, object]]] = {
     "nanbeige": (llama, "nanbeige", {"num_loops": 3}),
     "nanbeige, no norm": (llama, "nanbeige", {"num_loops": 2, "skip_loop_final_norm": True}),
     "nanbeige, one run": (llama, "nanbeige", {}),
+    "plamo": (plamo, "plamo", {}),
     "plm": (plm, "plm", PLAIN_MLA),
     "smallthinker": (smallthinker, "smallthinker", THINKER),
     "grok": (grok, "grok", GROK),

@@ -24,7 +24,7 @@ _FILES = {
     "bert": ("bert", "jina-bert-v2", "jina-bert-v3", "nomic-bert", "nomic-bert-moe"),
     "bitnet": ("bitnet",),
     "bloom": ("bloom",),
-    "commandr": ("command-r", "cohere2", "cohere2moe"),
+    "commandr": ("command-r", "cohere2", "cohere2moe", "plamo"),
     "dbrx": ("dbrx",),
     "deepseek": ("bailingmoe", "deepseek"),
     "deci": ("deci",),
@@ -118,7 +118,7 @@ _OTHERS = {
 _NOT_YET = (
     *("bailingmoe3", "chameleon", "cogvlm", "deepseek2-ocr", "deepseek4", "dots3note", "glm5-next"),
     *("gptj", "graniteswitch", "grovemoe", "hunyuan_vl", "hy_v4", "kimi-k3", "minimax-01"),
-    *("minimax-m3", "paddleocr", "plamo", "plamo2", "plamo3", "qwen4exp"),
+    *("minimax-m3", "paddleocr", "plamo2", "plamo3", "qwen4exp"),
 )
 """Architectures of files that other programs run and weft does not yet."""
 

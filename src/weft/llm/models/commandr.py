@@ -3,7 +3,7 @@ LayerNorm without bias; logits are scaled. Command R+ norms each query and key h
 
 Command R7B and A (cohere2) have no such norms; three of four layers see only a sliding window, and
 those alone rotate (arXiv 2501.18795). North (cohere2moe) has a mixture of experts behind the first
-layers, which rotate as well."""
+layers, which rotate as well. PLaMo (Preferred Networks, 2023) has an RMS norm and plain logits."""
 
 from __future__ import annotations
 
@@ -87,4 +87,5 @@ ARCHITECTURES = {
         before=("attn_norm", ""),
         feed_forward=Experts(shared="averaged", renormalise=False),
     ),
+    "plamo": CommandR(RopeMode.NEOX, before=("attn_norm", "")),
 }

@@ -1,0 +1,55 @@
+"""Tiny models of newer and rarer architectures: what their metadata has besides that of a tiny
+llama."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.llm.test_llama_relatives import EXPERTS, WINDOW
+
+__all__ = ["NEWER"]
+
+NEWER: dict[str, tuple[str, dict[str, object]]] = {
+    "arctic": ("arctic", EXPERTS),
+    "jais": ("jais", {"attention.max_alibi_bias": 8.0}),
+    "nanbeige": ("nanbeige", {"num_loops": 3}),
+    "maple": (
+        "maple",
+        EXPERTS
+        | WINDOW
+        | {"attention.sliding_window_pattern": np.array([False, True]), "swiglu_clamp_exp": 0.3},
+    ),
+    "spark2_5": (
+        "spark2_5",
+        WINDOW
+        | {
+            "attention.sliding_window_pattern": np.array([False, True]),
+            "rope.dimension_count": 2,
+            "rope.dimension_count_swa": 4,
+        },
+    ),
+    "muse-glimmer": (
+        "muse-glimmer",
+        WINDOW | {"block_count": 4, "logit_scale": 0.5, "final_logit_softcapping": 6.0},
+    ),
+    "plamo": ("plamo", {}),
+    "talkie": ("talkie", {"logit_scale": 0.5}),
+    "smallthinker": ("smallthinker", EXPERTS | WINDOW | {"block_count": 5}),
+    "smallthinker whole": ("smallthinker", EXPERTS | {"attention.sliding_window": 0}),
+    "step35": (
+        "step35",
+        EXPERTS
+        | WINDOW
+        | {
+            "block_count": 3,
+            "attention.head_count": np.array([4, 2, 4], np.int32),
+            "attention.head_count_kv": np.array([2, 1, 2], np.int32),
+            "attention.key_length": 8,
+            "attention.value_length": 8,
+            "attention.sliding_window_pattern": np.array([False, True, True]),
+            "leading_dense_block_count": 1,
+            "swiglu_clamp_exp": 0.3,
+        },
+    ),
+}
+"""By name: the architecture and its metadata."""
