@@ -24,11 +24,11 @@ from weft.files import write_text
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.drafting.build import open_drafts
 from weft.llm.drafting.options import DraftOptions, rows_needed
-from weft.llm.llm import DEFAULT_N_CTX
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
 from weft.llm.senses.senses import open_towers
+from weft.llm.sizes import DEFAULT_N_CTX
 from weft.schedule.draw import dot, mermaid
 from weft.schedule.machine import paper_devices
 from weft.schedule.profile import Profile, load_profile

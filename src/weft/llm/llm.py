@@ -11,7 +11,6 @@ For control over sequences and their cache, use `Context`.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, Literal, Self, Unpack, cast, overload
@@ -25,9 +24,10 @@ from weft.frontends.models import open_model
 from weft.llm.adapter_files import AdapterFiles
 from weft.llm.audio.hearing import Hearing
 from weft.llm.cache.prefix_options import prefix_options
-from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
+from weft.llm.chat.template import ChatTemplate, Message
+from weft.llm.chat_prompts import ChatPrompts
 from weft.llm.compute.context import Context
-from weft.llm.compute.embed import MOST, embed_texts, sequences_for, unit_rows
+from weft.llm.compute.embed import embed_texts, unit_rows
 from weft.llm.compute.extra_contexts import ExtraContexts
 from weft.llm.compute.lengths import require_shifts, warn_of_length
 from weft.llm.compute.perplexity import Perplexity, chunks_at_once, score_chunks
@@ -35,7 +35,7 @@ from weft.llm.compute.rerank import Ranked, best_first, pair_ids, rank_pairs, re
 from weft.llm.config import Pooling
 from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
 from weft.llm.drafting.drafting import Drafting
-from weft.llm.drafting.options import DraftOptions, rows_needed
+from weft.llm.drafting.options import DraftOptions
 from weft.llm.engine.growth import FinishReason, Stats
 from weft.llm.engine.prefixes import PrefixUse
 from weft.llm.engine.shared_writer import SharedWriter
@@ -46,8 +46,8 @@ from weft.llm.planning.explain import html_of, memory_lines, placement_lines
 from weft.llm.planning.options import LLM_OPTIONS, LLMArguments, PlanArguments
 from weft.llm.prompts import Prompt, is_list, prompt_ids, require_fits
 from weft.llm.scaled_files import ScaledFiles
-from weft.llm.senses.messages import mark_media
 from weft.llm.senses.senses import Senses, open_towers
+from weft.llm.sizes import text_options, usual_sizes
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.vision.sight import Sight
 from weft.options import require_options, shows_options
@@ -56,8 +56,6 @@ from weft.records import dataclass
 __all__ = ["LLM", "FinishReason", "Stats"]
 
 DRAFTS = DraftOptions()
-DEFAULT_N_CTX = 4096
-"""Default number of cells of the cache; fewer if the model was trained for less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +66,8 @@ class _Loaded:
     writing: SharedWriter
     side: ExtraContexts
     drafting: Drafting | None
+    senses: Senses | None
+    chats: ChatPrompts
 
 
 class LLM:
@@ -124,47 +124,29 @@ class LLM:
         and available bytes, before anything is loaded."""
         require_options("LLM", all_options, tuple(LLM_OPTIONS), "help(weft.LLM)")
         prefixes, others = prefix_options(all_options)
-        options = cast("PlanArguments", others)
         file = open_model(local_path(path), type, progress=progress)
         towers = None if mmproj is None else open_towers(mmproj)
         model = Model(file, adapters, control_vectors, control_vector_layers)
         model.towers = () if towers is None else towers.all
         drafts = open_drafts(model, drafting)
         tokenizer = Tokenizer.from_gguf(file)
-        if n_ctx is None and options.get("plan") is None:
-            n_ctx = min(model.config.n_ctx_train, DEFAULT_N_CTX)
-        whole = not model.config.causal or model.config.n_encoder
-        if options.get("n_ubatch") is None and whole:
-            options["n_ubatch"] = n_ctx  # every token sees the whole text
-        side = {**others}
-        if not model.writes:
-            if options.get("plan") is None:
-                options.setdefault("n_seq_max", sequences_for(model.config, MOST))
-        else:
-            if options.get("plan") is None:
-                rows = rows_needed(options.get("n_seq_max") or 1, drafting)
-                options.setdefault("n_outputs", rows)
-            if drafting is not None and n_ctx is not None:
-                n_seqs = options.get("n_seq_max") or 1
-                options["beside"] = drafts.plans(n_ctx, n_seqs, drafting)
-                options["states"] = drafting.layers
+        n_ctx, options = usual_sizes(model.config, n_ctx, cast("PlanArguments", others))
         context = Context(
             model, n_ctx, progress=progress, eval_callback=eval_callback,
-            repack_later=repack_later, **options,
+            repack_later=repack_later, **text_options(model, n_ctx, options, drafting, drafts),
         )  # fmt: skip
         warn_of_length(context)
         if context_shift:
             require_shifts(context, n_keep)
         self._shifts = context_shift
         self._n_keep = n_keep
-        self._chat_template = chat_template
-        self._warned = False
         drafters = make_drafting(context, drafting, drafts, progress)
         writing = SharedWriter(context, tokenizer, drafters, prefixes)
-        beside = ExtraContexts(context, side)
-        loaded = _Loaded(model, tokenizer, context, writing, beside, drafters)
-        self._loaded: _Loaded | None = loaded
-        self._senses = None if towers is None else towers.beside(context, tokenizer)
+        senses = None if towers is None else towers.beside(context, tokenizer)
+        self._loaded: _Loaded | None = _Loaded(
+            model, tokenizer, context, writing, ExtraContexts(context, {**options}), drafters,
+            senses, ChatPrompts(model, tokenizer, chat_template, senses),
+        )  # fmt: skip
         self._last_stats = writing.stats
 
     def close(self) -> None:
@@ -174,7 +156,7 @@ class LLM:
         if self._loaded is not None:
             self._loaded.writing.end()
             self._last_stats = self._loaded.writing.stats
-            self._loaded, self._chat_template, self._senses = None, None, None
+            self._loaded = None
 
     def __enter__(self) -> Self:
         return self
@@ -198,8 +180,9 @@ class LLM:
         a number of tokens that no batch has."""
         context = self.context
         lines = placement_lines(context.plan, tokens=tokens, width=width, nodes=not brief)
-        towers = [] if self._senses is None else self._senses.about()
-        kept = self._open().writing.prefixes.options
+        loaded = self._open()
+        towers = [] if loaded.senses is None else loaded.senses.about()
+        kept = loaded.writing.prefixes.options
         memory = memory_lines(context.plan, context.memory.scratch, kept)
         for name, own in self.draft_contexts.items():
             memory += ["", f"{name} {own.model.file.path.name}"]
@@ -255,12 +238,7 @@ class LLM:
     def chat_template(self) -> ChatTemplate:
         """The template that turns messages into text: the option `chat_template`, or the model's
         own."""
-        if not isinstance(self._chat_template, ChatTemplate):
-            own = ChatTemplate.from_gguf(self.model.file, self.tokenizer)
-            if self._chat_template is not None:
-                own = ChatTemplate(self._chat_template, bos=own.bos, eos=own.eos)
-            self._chat_template = own
-        return self._chat_template
+        return self._open().chats.template
 
     def tokenize(
         self, text: str, *, add_special: bool = True, parse_special: bool = False
@@ -423,30 +401,13 @@ class LLM:
                 'messages are a list, e.g. [{"role": "user", "content": "Hello"}]; '
                 f"got {type(messages).__name__}"
             )
-        template = self.chat_template
-        if template.is_fallback and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"{self.model.file.path.name} has no chat template; ChatML is used, which it may "
-                "not know",
-                stacklevel=3,
-            )
-        marked = mark_media(messages)
-        text = template.render(marked.messages, tools=tools, **(variables or {}))
-        if not marked.media:
-            return prompt_tokens(self.tokenizer, text)
-        return self.senses.prompt(marked.pieces(text), marked.media)
+        return self._open().chats.ids(messages, tools=tools, variables=variables)
 
     @property
     def senses(self) -> Senses:
         """Makes prompts with images and sounds. Raises ContextError for a model without
         `mmproj`."""
-        if self._senses is None:
-            raise ContextError(
-                f"{self.model.file.path.name} was opened without a tower for images or sound; give "
-                "its file as mmproj (--mmproj)"
-            )
-        return self._senses
+        return self._open().chats.senses
 
     @property
     def sight(self) -> Sight:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from weft import graph as G
 from weft.backends.base import Backend
@@ -13,11 +13,12 @@ from weft.compiler import Plan, plan_graph
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.models import open_mmproj as open_towers_at
+from weft.graph.tensor import Tensor
 from weft.llm.config_keys import Keys
 from weft.llm.hub import local_path
 from weft.llm.weights import Row, Weights, load_weights
 
-__all__ = ["AnyTower", "family_of", "open_mmproj", "projector_of", "require_tower", "tower_weights"]
+__all__ = ["AnyConfig", "AnyFamily", "AnyTower", "open_mmproj", "projector_of"]
 
 F = TypeVar("F")
 _WHAT = {"vision": "images", "audio": "sound"}
@@ -25,16 +26,58 @@ _AUDIO = ("a.", "mm.a.")
 """Where the names of tensors of a tower for sound begin; the others are of one for images."""
 
 
+class AnyConfig(Protocol):
+    """The sizes of a tower."""
+
+    @property
+    def n_out(self) -> int:
+        """Width of the text model."""
+
+
+class AnyFamily(Protocol):
+    """What differs from tower to tower, as functions of the config."""
+
+    @property
+    def rows(self) -> Callable[[Any], Iterable[Row]]:
+        """The tensors of a file."""
+
+    @property
+    def inputs(self) -> Callable[[Any], dict[str, Tensor]]:
+        """The inputs of the graph, by name."""
+
+    @property
+    def forward(self) -> Callable[[Any, Weights, Mapping[str, Tensor]], Tensor]:
+        """From the inputs to rows [n_out, n]."""
+
+
 class AnyTower(ABC):
-    """The contents of an `mmproj` file for one sense, without any state; reads no weight."""
+    """The contents of an `mmproj` file for one sense as config, weights and graph, without any
+    state; reads no weight."""
 
-    what: ClassVar[str]
-    """"images" or "sound"."""
-    file: GGUFFile
-    weights: Weights
+    sense: ClassVar[Literal["vision", "audio"]]
+    families: ClassVar[Mapping[str, AnyFamily]]
+    """The kinds of towers, by `clip.projector_type`."""
+    family: AnyFamily
+    config: AnyConfig
 
-    def __init__(self) -> None:
+    def __init__(self, path: str | os.PathLike[str] | GGUFFile) -> None:
+        """Opens the file at `path`. Raises FormatError for a file that is missing or damaged, and
+        for a tower that is not known."""
+        self.file = open_mmproj(path)
+        _require_tower(self.file, self.sense)
+        self.family = _family_of(self.file, self.sense, self.families)
+        self.config = self._read_config()
+        self.weights = _tower_weights(self.file, self.sense, self.family.rows(self.config))
         self._plans: dict[tuple[int, ...], tuple[Sequence[Backend], Plan]] = {}
+
+    @abstractmethod
+    def _read_config(self) -> AnyConfig:
+        """The config of the file, whose family is known."""
+
+    @property
+    def what(self) -> str:
+        """ "images" or "sound"."""
+        return _WHAT[self.sense]
 
     def planned(self, backends: Sequence[Backend]) -> Plan:
         """Where the tower would be computed on these devices, worked out once."""
@@ -52,13 +95,15 @@ class AnyTower(ABC):
             )
 
     @property
-    @abstractmethod
     def n_out(self) -> int:
         """Width of the text model."""
+        return self.config.n_out
 
-    @abstractmethod
     def build(self) -> G.Graph:
-        """The graph from an image or a sound to rows f32 [n, n_out], called "rows"."""
+        """The graph from the patches of an image, or the spectrogram of a part of a sound, to rows
+        f32 [n, n_out], called "rows"."""
+        c, family = self.config, self.family
+        return G.Graph(family.forward(c, self.weights, family.inputs(c)).as_output("rows"))
 
 
 def open_mmproj(path: str | os.PathLike[str] | GGUFFile) -> GGUFFile:
@@ -73,7 +118,7 @@ def open_mmproj(path: str | os.PathLike[str] | GGUFFile) -> GGUFFile:
     return file
 
 
-def require_tower(file: GGUFFile, sense: str) -> None:
+def _require_tower(file: GGUFFile, sense: str) -> None:
     """Raises FormatError for a file without a tower for `sense` ("vision" or "audio")."""
     if not Keys(file).flag(f"has_{sense}_encoder", False):
         raise FormatError(f"{file.path}: this mmproj file has no tower for {_WHAT[sense]}")
@@ -89,7 +134,7 @@ def projector_of(file: GGUFFile, sense: str) -> str:
     raise FormatError(f"{file.path}: there is no clip.projector_type; convert the model again")
 
 
-def family_of(file: GGUFFile, sense: str, families: Mapping[str, F]) -> F:
+def _family_of(file: GGUFFile, sense: str, families: Mapping[str, F]) -> F:
     """The family of the tower for `sense`. Raises FormatError for one that is not known."""
     kind = projector_of(file, sense)
     if kind not in families:
@@ -100,7 +145,7 @@ def family_of(file: GGUFFile, sense: str, families: Mapping[str, F]) -> F:
     return families[kind]
 
 
-def tower_weights(file: GGUFFile, sense: str, rows: Iterable[Row]) -> Weights:
+def _tower_weights(file: GGUFFile, sense: str, rows: Iterable[Row]) -> Weights:
     """The tensors of `rows`; those of a tower for the other sense may be in the file, too."""
     keys = Keys(file)
     both = keys.flag("has_vision_encoder", False) and keys.flag("has_audio_encoder", False)

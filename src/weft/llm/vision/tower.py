@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
-from weft import graph as G
-from weft.frontends.gguf import GGUFFile
-from weft.llm.senses.tower import (
-    AnyTower,
-    family_of,
-    open_mmproj,
-    require_tower,
-    tower_weights,
-)
-from weft.llm.vision.config import read_tower_config
+from weft.llm.senses.tower import AnyTower
+from weft.llm.vision.config import TowerConfig, read_tower_config
 from weft.llm.vision.family import Family
 from weft.llm.vision.gemma3 import GEMMA3
 from weft.llm.vision.gemma4 import GEMMA4
@@ -48,29 +39,15 @@ FAMILIES: Mapping[str, Family] = {
 class Tower(AnyTower):
     """The tower for images of a file, without any state; reads no weight."""
 
-    what = "images"
+    sense = "vision"
+    families = FAMILIES
+    family: Family
+    config: TowerConfig
 
-    def __init__(self, path: str | os.PathLike[str] | GGUFFile) -> None:
-        """Opens the file at `path`. Raises FormatError for a file that is missing or damaged, and
-        for a tower that is not known."""
-        super().__init__()
-        self.file = open_mmproj(path)
-        require_tower(self.file, "vision")
-        self.family = family_of(self.file, "vision", FAMILIES)
-        self.config = read_tower_config(self.file, self.family.merge)
-        self.weights = tower_weights(self.file, "vision", self.family.rows(self.config))
-
-    @property
-    def n_out(self) -> int:
-        """Width of the text model."""
-        return self.config.n_out
+    def _read_config(self) -> TowerConfig:
+        return read_tower_config(self.file, self.family.merge)
 
     @property
     def n_rows(self) -> int:
         """Most rows of an image of a usual size."""
         return self.family.n_rows(self.config, self.config.image_size, self.config.image_size)
-
-    def build(self) -> G.Graph:
-        """The graph from the patches of an image to rows f32 [n, n_out]."""
-        c, family = self.config, self.family
-        return G.Graph(family.forward(c, self.weights, family.inputs(c)).as_output("rows"))
