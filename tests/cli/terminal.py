@@ -54,12 +54,14 @@ class Terminal:
         return self.text.index(part, after) + len(part)
 
     def exit_code(self, seconds: float = 60) -> int:
-        """Waits for the end."""
+        """Waits for the end. As shells have it, 130 is also the end by Ctrl-C's signal, with which
+        Python itself ends where the interrupt came while it ran a text as code (`exec`)."""
         end = time.monotonic() + seconds
         while self._read(1.0):
             assert time.monotonic() < end, self.text
         _, status = os.waitpid(self.pid, 0)
-        return os.waitstatus_to_exitcode(status)
+        code = os.waitstatus_to_exitcode(status)
+        return 130 if code == -signal.SIGINT else code
 
     def _read(self, seconds: float) -> bool:
         """Whether there may be more."""

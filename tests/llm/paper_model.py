@@ -49,6 +49,7 @@ def paper_model(folder: Path, hyper: dict[str, int], dtype: str = "q4_0") -> Mod
         data = np.broadcast_to(np.zeros(1, np.uint8), (nbytes,))  # as large as it says, but empty
         leaves[row.name] = Tensor(kind, ne, name=row.name, buffer=Buffer("weights", None, data))
     model = object.__new__(Model)
+    model.towers = ()
     model.architecture, model.config, model.weights = architecture, config, Weights(leaves)
     model.file, model.adapters, model.control_vectors = file, None, None
     return model
