@@ -8,17 +8,15 @@ A command gets what all of them say as `drafts`; None: nothing is drafted.
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable
-from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from weft.cli.command import MODEL, usage_error
 from weft.cli.console import note
 from weft.cli.model_file import find_model
+from weft.cli.replaced import parameters_of, replaces
 from weft.llm.drafting.options import MOST, P_MIN, DraftOptions
 
 __all__ = ["draft_flags", "draft_options"]
@@ -154,23 +152,8 @@ def draft_options(
     )
 
 
-def draft_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Replaces the parameter `drafts` of a command by the flags."""
-    signature = inspect.signature(command, eval_str=True)
-    flags = inspect.signature(draft_options, eval_str=True).parameters
-
-    @wraps(command)
-    def with_flags(**arguments: Any) -> None:
-        chosen = {name: arguments.pop(name) for name in flags}
-        command(**arguments, drafts=draft_options(**chosen))
-
-    parameters: list[inspect.Parameter] = []
-    for parameter in signature.parameters.values():
-        parameters += list(flags.values()) if parameter.name == "drafts" else [parameter]
-    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
-    with_flags.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]
-    with_flags.__annotations__ = {p.name: p.annotation for p in parameters}
-    return with_flags
+draft_flags = replaces("drafts", parameters_of(draft_options), draft_options)
+"""Replaces the parameter `drafts` of a command by the flags."""
 
 
 def _from_json(text: str, kinds: str, model: str | None, most: int) -> tuple[str, str | None, int]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from weft.cli.command import MODEL, usage_error
+from weft.cli.replaced import parameters_of, replaces
 from weft.cli.unused_options import UNUSED, Unused
 from weft.errors import FormatError
 from weft.llm.cache.prefix_options import PrefixOptions
@@ -115,20 +113,5 @@ def _arguments(
     }
 
 
-def prefix_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Replaces the parameter `kept` of a command by the options of this module."""
-    own = inspect.signature(_arguments, eval_str=True).parameters
-    signature = inspect.signature(command, eval_str=True)
-
-    @wraps(command)
-    def with_flags(**arguments: Any) -> None:
-        chosen = {name: arguments.pop(name) for name in own}
-        command(**arguments, kept=_arguments(**chosen))
-
-    parameters = []
-    for parameter in signature.parameters.values():
-        parameters += list(own.values()) if parameter.name == "kept" else [parameter]
-    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
-    with_flags.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]
-    with_flags.__annotations__ = {p.name: p.annotation for p in parameters}
-    return with_flags
+prefix_flags = replaces("kept", parameters_of(_arguments), _arguments)
+"""Replaces the parameter `kept` of a command by the options of this module."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -19,6 +19,7 @@ import typer
 
 from weft.cli.command import CONSTRAINTS, SAMPLING, SAMPLING_MORE
 from weft.cli.mistakes import in_flags
+from weft.cli.replaced import replaces
 from weft.errors import ContextError
 from weft.llm.sampling import BREAKERS, SAMPLERS, SAMPLING_OPTIONS, SamplingParams
 from weft.options import require_options
@@ -167,20 +168,5 @@ def sampling_params(**values: Any) -> SamplingParams:
     return SamplingParams(**options)
 
 
-def sampling_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Replaces the parameter `sampling` of a command by the flags."""
-    signature = inspect.signature(command, eval_str=True)
-    names = [flag.parameter for flag in _FLAGS.values()]
-
-    @wraps(command)
-    def with_flags(**arguments: Any) -> None:
-        chosen = {name: arguments.pop(name) for name in names}
-        command(**arguments, sampling=sampling_params(**chosen))
-
-    parameters = []
-    for parameter in signature.parameters.values():
-        parameters += list(_PARAMETERS.values()) if parameter.name == "sampling" else [parameter]
-    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
-    with_flags.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]
-    with_flags.__annotations__ = {p.name: p.annotation for p in parameters}
-    return with_flags
+sampling_flags = replaces("sampling", _PARAMETERS.values(), sampling_params)
+"""Replaces the parameter `sampling` of a command by the flags."""
