@@ -14,14 +14,15 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
+from weft.serve.anthropic import add_anthropic
 from weft.serve.embeddings import add_embeddings
 from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.generation import add_generation
 from weft.serve.guard import Guard
 from weft.serve.hosts import Hosts
+from weft.serve.inputs import require_whole
 from weft.serve.log import RequestLog
 from weft.serve.metrics import CONTENT_TYPE, exposition
-from weft.serve.prompts import require_whole
 from weft.serve.ranking import add_rerank
 from weft.serve.respond import note
 from weft.serve.schema import AdaptersBody, DetokenizeBody, TokenizeBody
@@ -63,6 +64,7 @@ def create_app(service: Service) -> FastAPI:
     add_generation(app, service)
     add_embeddings(app, service)
     add_rerank(app, service)
+    add_anthropic(app, service)
     _add_tokens(app, service)
     _add_about(app, service)
     return app
