@@ -14,6 +14,7 @@ logprobs.py     log-probabilities in the formats of the two APIs
 embedder.py     embeddings, with a context of their own
 service.py      a loaded model: engine, tokenizer, template
 pieces.py       splits an answer into reasoning, text and calls, for APIs that number them
+responses/      OpenAI's Responses API
 anthropic/      Anthropic's API
 generation.py   the endpoints of chat and completions
 embeddings.py   the endpoint of embeddings

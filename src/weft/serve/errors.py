@@ -118,17 +118,20 @@ def install_handlers(app: FastAPI) -> None:
 
 
 def not_json(error: RequestValidationError) -> ApiError:
-    """The error for a body that FastAPI cannot parse as a JSON object."""
+    """The error for a body that FastAPI cannot parse as a JSON object, or for an address."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         why = first.get("ctx", {}).get("error", "")
         return ApiError(400, f"the body is not JSON: {why} at character {first['loc'][-1]}")
+    if first["loc"][0] == "query":
+        name, value = str(first["loc"][-1]), str(first["input"])[:60]
+        return ApiError(400, f"{name} is {value!r} in the address: {first['msg']}", name)
     return ApiError(
         400, "the body is no JSON object; send one, with Content-Type: application/json"
     )
 
 
-_ABSENT = {"/responses": "/v1/chat/completions", "/completion": "/v1/completions"}
+_ABSENT = {"/completion": "/v1/completions"}
 """Paths of other servers, and the paths here that serve instead."""
 
 

@@ -25,6 +25,7 @@ from weft.serve.log import RequestLog
 from weft.serve.metrics import CONTENT_TYPE, exposition
 from weft.serve.ranking import add_rerank
 from weft.serve.respond import note
+from weft.serve.responses import add_responses
 from weft.serve.schema import AdaptersBody, DetokenizeBody, TokenizeBody
 from weft.serve.service import Service
 from weft.version import __version__
@@ -64,6 +65,7 @@ def create_app(service: Service) -> FastAPI:
     add_generation(app, service)
     add_embeddings(app, service)
     add_rerank(app, service)
+    add_responses(app, service)
     add_anthropic(app, service)
     _add_tokens(app, service)
     _add_about(app, service)
