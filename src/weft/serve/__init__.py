@@ -16,6 +16,8 @@ service.py      a loaded model: engine, tokenizer, template
 pieces.py       splits an answer into reasoning, text and calls, for APIs that number them
 responses/      OpenAI's Responses API
 anthropic/      Anthropic's API
+forms.py        bodies with files
+transcriptions.py  the endpoints for what is said in a sound
 generation.py   the endpoints of chat and completions
 embeddings.py   the endpoint of embeddings
 ranking.py      the endpoint that ranks documents

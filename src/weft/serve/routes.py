@@ -28,6 +28,7 @@ from weft.serve.respond import note
 from weft.serve.responses import add_responses
 from weft.serve.schema import AdaptersBody, DetokenizeBody, TokenizeBody
 from weft.serve.service import Service
+from weft.serve.transcriptions import add_transcriptions
 from weft.version import __version__
 
 __all__ = ["create_app"]
@@ -67,6 +68,7 @@ def create_app(service: Service) -> FastAPI:
     add_rerank(app, service)
     add_responses(app, service)
     add_anthropic(app, service)
+    add_transcriptions(app, service)
     _add_tokens(app, service)
     _add_about(app, service)
     return app
