@@ -10,7 +10,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 
-from weft.serve.errors import Json, error_response, not_json, of_exception
+from weft.errors import WeftError
+from weft.serve.errors import ApiError, Json, error_response, not_json, of_exception
 from weft.serve.log import logger
 
 __all__ = ["OllamaRoute", "error_answer"]
@@ -29,7 +30,7 @@ class OllamaRoute(APIRoute):
             except RequestValidationError as error:
                 return error_answer(not_json(error))
             except Exception as error:
-                if of_exception(error).status >= 500:
+                if not isinstance(error, ApiError | WeftError):
                     logger.error("%s: %s", request.url.path, error, exc_info=error)
                 return error_answer(error)
 
