@@ -63,7 +63,7 @@ def of_exception(error: BaseException) -> ApiError:
 def error_response(error: BaseException) -> JSONResponse:
     """The answer for an exception."""
     api = of_exception(error)
-    headers = {"Retry-After": str(RETRY_AFTER)} if api.status == 429 else None
+    headers = {"Retry-After": str(RETRY_AFTER)} if api.status in (429, 503) else None
     if api.status == 401:
         headers = {"WWW-Authenticate": "Bearer"}
     body = error_body(api.status, str(api), api.param, api.code)

@@ -52,5 +52,5 @@ def _as_json(request: Request) -> Request:
     if b"origin" in names or b"sec-fetch-site" in names:
         return request
     kept = [(name, value) for name, value in headers if name != b"content-type"]
-    scope = request.scope | {"headers": [*kept, (b"content-type", b"application/json")]}
+    scope = {**request.scope, "headers": [*kept, (b"content-type", b"application/json")]}
     return Request(scope, request.receive)
