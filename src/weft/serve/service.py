@@ -245,3 +245,9 @@ class Service:
         """Ends the engine; see `Engine.close`."""
         if self._engine is not None:
             self._engine.close(grace)
+
+    def forget(self) -> None:
+        """Lets go of the model, whose memory is then free. Nothing may be asked of the service
+        afterwards; `close` has ended it. FastAPI keeps the handlers of applications in caches of
+        its own, and these have the service."""
+        self.__dict__.clear()

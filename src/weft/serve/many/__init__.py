@@ -5,6 +5,7 @@ catalog.py    the models of folders and files, by name
 planned.py    the bytes that a model needs, known before it is loaded
 fleet.py      which models are loaded: leases, a queue, and what gives way
 place.py      one model of these and its state
+freed.py      gives memory back to the system
 asking.py     which model a request asks for
 dispatch.py   hands each request to the application of its model
 endpoints.py  the endpoints about all models

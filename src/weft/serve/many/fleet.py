@@ -10,7 +10,6 @@ have ended, so that a busy model cannot keep out another for ever.
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from weft.errors import AbortedError, OutOfMemoryError, WeftError
 from weft.serve.errors import ApiError
 from weft.serve.log import logger
 from weft.serve.many.catalog import Catalog, Entry
+from weft.serve.many.freed import give_back_memory
 from weft.serve.many.options import ManyOptions
 from weft.serve.many.place import Loaded, Place
 from weft.serve.memory import PlannedBytes
@@ -306,7 +306,7 @@ class Fleet:
         place.state = "loading"
         self._note_change()
         try:
-            loaded = await self._in_thread(partial(self._load, place.entry))
+            loaded = await self._in_thread(partial(self._loaded, place.entry))
         except OutOfMemoryError as error:
             place.state = "unloaded"
             idle = sorted((p for p in self.places.values() if p.idle), key=lambda p: p.last_used)
@@ -325,8 +325,15 @@ class Fleet:
         place.leaves = False
         place.n_loads += 1
         self.n_loads += 1
-        if self.closing:  # `close` has not seen it
-            await self._in_thread(loaded.service.close)
+        if self.closing:  # `close` may not have seen it
+            await asyncio.get_running_loop().run_in_executor(None, loaded.service.close)
+
+    def _loaded(self, entry: Entry) -> Loaded:
+        loaded = self._load(entry)
+        if self.closing:
+            loaded.service.close()
+            raise AbortedError("the server is stopping")
+        return loaded
 
     async def _unload(self, place: Place) -> None:
         """Unloads an idle model and frees its memory."""
@@ -337,16 +344,15 @@ class Fleet:
         place.stop_timer()
         self._note_change()
         assert loaded is not None
-        closed = loaded.service.close
+        service = loaded.service
         del loaded
         try:
-            await self._in_thread(closed)
+            await self._in_thread(service.close)
         except Exception as error:
             logger.error("%s: %s", place.entry.name, error, exc_info=error)
         finally:
-            del closed
-            # what holds its memory are cycles of its application
-            await self._in_thread(gc.collect)
+            service.forget()
+            await self._in_thread(give_back_memory)
             place.state, place.leaves, place.told = "unloaded", False, False
             self.n_unloads += 1
             self._note_change()
