@@ -14,20 +14,23 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
+from weft.serve.anthropic import add_anthropic
 from weft.serve.embeddings import add_embeddings
 from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.generation import add_generation
 from weft.serve.guard import Guard
 from weft.serve.hosts import Hosts
+from weft.serve.inputs import require_whole
 from weft.serve.log import RequestLog
 from weft.serve.metrics import CONTENT_TYPE, exposition
 from weft.serve.ollama import add_ollama
 from weft.serve.options import ServeOptions
-from weft.serve.prompts import require_whole
 from weft.serve.ranking import add_rerank
 from weft.serve.respond import note
+from weft.serve.responses import add_responses
 from weft.serve.schema import AdaptersBody, DetokenizeBody, TokenizeBody
 from weft.serve.service import Service
+from weft.serve.transcriptions import add_transcriptions
 from weft.version import __version__
 
 __all__ = ["add_middleware", "create_app"]
@@ -60,6 +63,9 @@ def create_app(service: Service, *, guarded: bool = True) -> FastAPI:
     add_embeddings(app, service)
     add_rerank(app, service)
     _add_tokens(app, service)
+    add_responses(app, service)
+    add_anthropic(app, service)
+    add_transcriptions(app, service)
     add_ollama(app, service)
     _add_about(app, service)
     return app

@@ -13,7 +13,6 @@ from weft.serve.many.asking import Asking, read_asking, replayed
 from weft.serve.many.fleet import Fleet
 from weft.serve.many.place import Loaded, Place
 from weft.serve.many.settings import parse_duration
-from weft.serve.ollama.route import error_answer
 from weft.serve.ollama.written import loaded_answer
 
 __all__ = ["OWN", "Dispatch"]
@@ -49,7 +48,7 @@ class Dispatch:
                 answer = loaded_answer(kind, asking.model or place.entry.name, "unload")
                 return await Json(answer)(scope, receive, send)
         except ApiError as error:
-            return await _refusal(scope, error)(scope, receive, send)
+            return await error_response(error, scope["path"])(scope, receive, send)
         await self._hand_on(place, seconds, asking, scope, receive, send)
 
     async def _hand_on(
@@ -60,7 +59,7 @@ class Dispatch:
         try:
             loaded = await _unless_left(lease.__aenter__(), receive)
         except ApiError as error:
-            return await _refusal(scope, error)(scope, receive, send)
+            return await error_response(error, scope["path"])(scope, receive, send)
         if loaded is None:
             return  # the client has left
         try:
@@ -105,13 +104,6 @@ def _only_loads(scope: Scope, asking: Asking) -> bool:
     needed = {"/api/generate": ("prompt", "suffix", "images"), "/api/chat": ("messages",)}
     names = needed.get(scope["path"])
     return names is not None and not any(asking.fields.get(name) for name in names)
-
-
-def _refusal(scope: Scope, error: ApiError) -> ASGIApp:
-    """The answer for an error, in the form of the API that was asked."""
-    if scope["path"].startswith("/api/"):
-        return error_answer(error)
-    return error_response(error)
 
 
 async def _unless_left(lease: Any, receive: Receive) -> Loaded | None:
