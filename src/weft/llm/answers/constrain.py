@@ -23,6 +23,7 @@ def call_grammar(
     name: str | None,
     parallel: bool,
     thought: str | None,
+    opened: bool = False,
 ) -> str | None:
     """A Lark grammar for llguidance; see `AnswerFormat.grammar`.
 
