@@ -11,7 +11,10 @@ import pytest
 
 from tests.llm.answers.published import FILES, Writer, template_of
 from tests.llm.answers.test_answers import joined
+from tests.llm.answers.test_grammar import answer, follow
+from tests.llm.answers.test_grammar import tokenizer as tokenizer  # a fixture
 from weft.errors import ChatError
+from weft.llm import Tokenizer
 from weft.llm.answers import AnswerFormat
 
 pytestmark = pytest.mark.skipif(
@@ -101,6 +104,14 @@ LOST = {
     ("openai-gpt-oss-120b", "content"): "content beside a call is written as reasoning",
 }
 """Answers that a template writes otherwise than a model does, and how."""
+
+NO_FORM = {
+    "HuggingFaceTB-SmolLM3-3B",
+    "google-gemma-2-2b-it",
+    "llama-cpp-rwkv-world",
+    "microsoft-Phi-3.5-mini-instruct",
+}
+"""Templates that tell no form of calls."""
 
 ALL = {path.stem: path for path in FILES}
 WITH_CALLS = sorted(set(ALL) - set(WITHOUT_CALLS))
@@ -237,6 +248,52 @@ def test_reasoning_is_as_the_table_says() -> None:
     for name, opening in marks.items():
         thought = _format_of(name).thought
         assert thought is not None and thought[0] == opening, name
+
+
+CHOICES: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"enum": ["Rome", "Bern"]},
+        "flag": {"type": "boolean"},
+        "note": {"type": "null"},
+    },
+    "required": ["city"],
+    "additionalProperties": False,
+}
+CHOOSING = [
+    {"type": "function", "function": {"name": name, "description": "d", "parameters": CHOICES}}
+    for name in ("get_weather", "clock")
+]
+
+
+@pytest.mark.parametrize("name", sorted(n for n in ALL if n not in NO_FORM))
+def test_calls_that_must_be(tokenizer: Tokenizer, name: str) -> None:
+    """Whatever the logits, an answer held to the grammar is calls of the tools."""
+    form = _format_of(name)
+    grammar = form.grammar(tokenizer, CHOOSING)
+    assert grammar is not None
+    for seed in range(3):
+        text = answer(tokenizer, grammar, seed)
+        parser = form.parser(CHOOSING)
+        content, _, calls = joined([*parser.push(text), *parser.finish()])
+        assert content == "" and calls, text
+        for called, arguments in calls:
+            assert called in ("get_weather", "clock")
+            values = json.loads(arguments)
+            assert values.pop("city") in ("Rome", "Bern"), text
+            assert values.pop("flag", True) in (True, False), text
+            assert values.pop("note", None) is None, text
+            assert not values
+
+
+@pytest.mark.parametrize("name", WITH_CALLS)
+def test_the_grammar_allows_what_the_template_writes(tokenizer: Tokenizer, name: str) -> None:
+    """So that a model is not held to a form that it was not trained with."""
+    calls: Calls = [("get_weather", {"city": "Rome", "days": 3})]
+    prompt, text = _writer_of(name).answer(calls)
+    grammar = _format_of(name).grammar(tokenizer, TOOLS, prompt=prompt, reasons=True)
+    assert grammar is not None
+    follow(tokenizer, grammar, text.rstrip())
 
 
 def table() -> str:

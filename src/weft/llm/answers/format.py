@@ -100,18 +100,28 @@ class AnswerFormat:
         name: str | None = None,
         parallel: bool = True,
         prompt: str = "",
+        reasons: bool = False,
     ) -> str | None:
         """A grammar, for `SamplingParams.grammar`, of answers that call one of `tools`, or the tool
         `name`; with `parallel`, of several calls.
 
-        Reasoning that `prompt` has begun may come first. None: no grammar can describe calls in
-        this format. Raises ChatError if no tool is called `name`."""
+        Reasoning that `prompt` has begun may come first; with `reasons`, also reasoning that the
+        answer begins. None: the format of calls is not known. Raises ChatError if no tool is called
+        `name`."""
         if self.markers is None:
             return None
-        thought = self.thought[1] if self.thought and self.is_thinking(prompt) else None
-        opened = self.is_calling(prompt)
+        thinking = self.is_thinking(prompt)
+        over = bool(self.thought_end) and prompt.rstrip().endswith(self.thought_end)
         return call_grammar(
-            self.markers, tokenizer, _schemas(tools), name, parallel, thought, opened
+            self.markers,
+            tokenizer,
+            _schemas(tools),
+            name=name,
+            parallel=parallel and not self.harmony,
+            thought=self.thought if thinking or (reasons and not over) else None,
+            thinking=thinking,
+            opened=self.is_calling(prompt),
+            empty="".join(self.content) if all(self.content) else "",
         )
 
 

@@ -57,7 +57,7 @@ class HarmonyParser:
         events: list[Event] = []
         text, self._text = self._text, ""
         if not self._in_message:
-            text = text[self._begun :]
+            text = text[self._begun :].rstrip() if self._calls else text[self._begun :]
         if self._name is not None:
             self._end_call(events, text)
         elif text:

@@ -70,6 +70,8 @@ class AnswerParser:
     def finish(self) -> list[Event]:
         """Ends the answer; returns the events of text that was held back."""
         held = "".join(self._held) + self._text
+        if self._calls and held.strip() in self._content_ends:
+            held = ""
         self._held, self._text = [], ""
         self._reader = None
         if self._state == self._behind_call:
@@ -216,10 +218,10 @@ class AnswerParser:
         self._text = self._text[: len(self._text) - len(text)][-_HELD_SPACE:] + text
         if not text:
             return False
-        ends = [end for m in (markers.close, markers.separator, markers.end) for end in m.split()]
         again = first_mark(markers.open or _FIRST.get(markers.kind, ""))
+        ends = [end for m in (markers.close, markers.separator, markers.end) for end in m.split()]
         opens = [mark for mark in (again, first_mark(markers.section)) if mark]
-        ends += self._content_ends
+        ends += [end for end in self._content_ends if end != again]
         match = next((end for end in sorted(ends, key=len, reverse=True) if text.startswith(end)),
                      None)  # fmt: skip
         others = (self._opening, self._thought[0] if self._thought else "")

@@ -134,6 +134,11 @@ def _appended(self: list[Any], value: Any) -> None:
     self.append(value)
 
 
+def _popped(self: list[Any], index: int = -1) -> Any:
+    charge(STEP + len(self))
+    return self.pop(index)
+
+
 METHODS: dict[type, dict[str, Callable[..., Any]]] = {
     str: {
         **{name: _plain(name) for name in _OF_TEXT},
@@ -147,7 +152,7 @@ METHODS: dict[type, dict[str, Callable[..., Any]]] = {
         "count": lambda self, value: (measure(self), measure(value), self.count(value))[-1],
         "copy": _plain("copy"),
         "append": _appended,
-        "pop": lambda self, index=-1: (charge(STEP + len(self)), self.pop(index))[-1],
+        "pop": _popped,
     },
 }
 METHODS[tuple] = {name: METHODS[list][name] for name in ("index", "count")}
