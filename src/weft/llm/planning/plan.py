@@ -6,7 +6,7 @@ It says which device has which layer, where each node runs, and how much of each
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from weft.llm.planning.saved_plan import leaf_rows
 from weft.records import dataclass
 from weft.schedule.parts import Prediction
 
-__all__ = ["ContextPlan", "MemoryNeed"]
+__all__ = ["ContextPlan", "MemoryNeed", "OtherSizes"]
 
 
 @dataclass(slots=True)
@@ -61,6 +61,19 @@ class MemoryNeed:
         return weights + self.cache + self.compute + self.copies + self.towers
 
 
+@dataclass(frozen=True, slots=True)
+class OtherSizes:
+    """Sizes of a context with which a plan is made again; see `PLAN_OPTIONS`."""
+
+    n_ctx: int
+    n_ubatch: int
+    n_seq_max: int
+    type_k: str
+    type_v: str
+    n_outputs: int | None = None
+    """None: as in the arguments of the plan."""
+
+
 @dataclass(slots=True)
 class ContextPlan:
     """The plan of a context."""
@@ -84,6 +97,9 @@ class ContextPlan:
     """With a machine profile: the time of a prompt and of the tokens generated after it."""
     experts: ExpertArena | None = None
     """The experts in memory, where there is a budget for them."""
+    again: Callable[[OtherSizes], ContextPlan] | None = None
+    """Plans the same model on the same devices with other sizes, without places in memory
+    (`memory="bound"`) and whether or not it fits. None: the placement depends on the sizes."""
 
     @property
     def plan(self) -> Plan:
