@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,6 +71,10 @@ def explain(
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the plan for `weft run --plan`.")
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a report to look at: one HTML file."),
+    ] = None,
     routing: Annotated[
         Path | None,
         typer.Option(
@@ -105,6 +110,9 @@ def explain(
     plan = prepare(loaded, n_outputs=rows_needed(1, drafts), **load)
     if save is not None:
         _save(save, plan)
+    if html is not None:
+        _report(html, plan, PrefixOptions(**kept), beside)
+        return
     regime = plan_for(plan, tokens)
     schedule = regime.plan.schedule
     if as_json:
@@ -173,6 +181,15 @@ def _as_json(plan: ContextPlan, kept: PrefixOptions) -> dict[str, Any]:
 def _save(path: Path, plan: ContextPlan) -> None:
     write_text(path, json.dumps(plan.to_json(), indent=1) + "\n")
     say(f"plan saved to {path}")
+
+
+def _report(
+    path: Path, plan: ContextPlan, kept: PrefixOptions, beside: Sequence[ContextPlan]
+) -> None:
+    from weft.report import page_html, plan_data
+
+    write_text(path, page_html(plan_data(plan, kept=kept, beside=beside)))
+    say(f"report written to {path}")
 
 
 def _print(plan: ContextPlan, tokens: int | None, brief: bool, kept: PrefixOptions) -> None:
