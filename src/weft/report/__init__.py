@@ -4,6 +4,8 @@
     Path("report.html").write_text(report_html(plan))      # a ContextPlan, a Context or an LLM
 
 planned.py     a plan as plain data: devices, memory, and a table of tensors for each graph
+layers.py      which rows of a table are layers, and which layers repeat
+timeline.py    a profile: slices of work, and the share of the roof of each step
 tables.py      the table of tensors of one graph: places, lifetimes, causes, sources
 formulas.py    symbolic sizes as data that the page evaluates
 variants.py    what the page needs to plan other contexts, ubatches, sequences and cache types
@@ -45,8 +47,9 @@ if TYPE_CHECKING:
     from weft.report.html import page_html, report_html
     from weft.report.planned import plan_data
     from weft.report.tables import regime_data
+    from weft.report.timeline import timeline_data
 
-__all__ = ["page_html", "plan_data", "regime_data", "report_html"]
+__all__ = ["page_html", "plan_data", "regime_data", "report_html", "timeline_data"]
 
 __getattr__, __dir__ = imported_when_used(
     __name__,
@@ -54,5 +57,6 @@ __getattr__, __dir__ = imported_when_used(
         "weft.report.html": ("page_html", "report_html"),
         "weft.report.planned": ("plan_data",),
         "weft.report.tables": ("regime_data",),
+        "weft.report.timeline": ("timeline_data",),
     },
 )

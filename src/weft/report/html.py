@@ -32,7 +32,7 @@ def report_html(
 def page_html(data: Mapping[str, Any], title: str | None = None) -> str:
     """The page of some data, which must be JSON: scripts, style and the data, compressed."""
     title = title or str(data.get("title") or "weft")
-    style, script = _asset("style.css"), _script()
+    style, script = _style(), _script()
     packed = b64encode(gzip.compress(_json(data), 9, mtime=0)).decode()
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
@@ -65,6 +65,14 @@ def _script() -> str:
     script = '"use strict";\n' + "\n".join(parts) + "\nreport.start();\n"
     assert "</script" not in script.lower() and "<!--" not in script
     return script
+
+
+def _style() -> str:
+    """The style of the page, with those of its views."""
+    room = files("weft.report").joinpath("page", "views")
+    names = sorted(f.name for f in room.iterdir() if f.name.endswith(".css"))
+    views = [room.joinpath(name).read_text("utf-8") for name in names]
+    return "\n".join([_asset("style.css"), *views])
 
 
 def _asset(name: str) -> str:

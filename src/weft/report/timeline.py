@@ -7,7 +7,8 @@ the begin of the one before, which compresses well.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from weft.execute.profile_lines import Line
@@ -31,16 +32,17 @@ def timeline_data(
     """What the page shows of profiles that share `trace`; without it, tables only.
 
     `tests` has each profile: `name`, `begin` and `end`, `runs` and how many of them `shown`,
-    `heading` (sentences), and the tables `ops` and `tensors` (rows of text, the first names the
-    columns). `steps` has a column for each figure: seconds of a call, bytes, operations, share of
-    the roof and what limits it. `rows` has the slices; `about` of a slice numbers an entry of
-    `abouts`: its stage, split or bytes, and its `steps` by number."""
+    `heading` (sentences), the tables `ops` and `tensors` (rows of text, the first names the
+    columns), and `steps`: a column for each figure of a call (nanoseconds, bytes, operations, share
+    of the roof, -1: not known, and what limits it). `steps` names the steps. `rows` has the slices;
+    `about` of a slice numbers an entry of `abouts`: its stage, split or bytes, and its `steps` by
+    number."""
     slices = sorted(trace.slices, key=lambda s: s.start) if trace is not None else []
     ends = {id(p): _end_within(p, slices, most // max(len(profiles), 1)) for p in profiles}
     origin = slices[0].start if slices else 0
     kept = _within(slices, [(p.begin, ends[id(p)]) for p in profiles])
-    steps = _Steps(profiles)
-    tests = []
+    names, abouts, steps = _Numbers(), _Numbers(), _Numbers()
+    tests: list[dict[str, Any]] = []
     for profile in profiles:
         end = ends[id(profile)]
         rows = op_rows(profile)
@@ -58,7 +60,6 @@ def timeline_data(
                 "tensors": tensor_rows(profile, _SLOWEST),
             }
         )
-    names, abouts = _Numbers(), _Numbers()
     rows_of: dict[str, list[Slice]] = {}
     for one in kept:
         rows_of.setdefault(one.row, []).append(one)
@@ -66,12 +67,14 @@ def timeline_data(
         _row(row, rows_of[row], origin, names, abouts, steps)
         for row in sorted(rows_of, key=_place_of_row)
     ]
+    for test, profile in zip(tests, profiles, strict=True):
+        test["steps"] = _figures(profile, steps.keys)
     return {
         "tests": tests,
         "rows": data,
         "names": names.keys,
         "abouts": [dict(about) for about in abouts.keys],
-        "steps": steps.columns(),
+        "steps": steps.keys,
         "left_out": len(slices) - len(kept) + (0 if trace is None else trace.dropped),
     }
 
@@ -90,40 +93,29 @@ class _Numbers:
         return list(self._numbers)
 
 
-class _Steps:
-    """Steps by label; profiles of one model add up."""
-
-    def __init__(self, profiles: Iterable[ProfileResults]) -> None:
-        self._lines: dict[str, tuple[Line, float]] = {}
-        self._numbers: dict[str, int] = {}
-        for profile in profiles:
-            for line in profile.lines:
-                least, bound = line.least_seconds(profile.peaks)
-                before = self._lines.get(line.label)
-                # the test in which it took longest says most
-                if before is None or before[0].seconds < line.seconds:
-                    self._lines[line.label] = (line, least)
-
-    def __getitem__(self, label: str) -> int:
-        return self._numbers.setdefault(label, len(self._numbers))
-
-    def columns(self) -> dict[str, list[Any]]:
-        columns: dict[str, list[Any]] = {
-            key: [] for key in ("name", "device", "calls", "ns", "bytes", "flops", "roof")
-        }
-        for label in self._numbers:
-            found = self._lines.get(label)
-            line, least = found if found is not None else (Line("", "", ""), 0.0)
-            calls = max(line.calls, 1)
-            columns["name"].append(label)
-            columns["device"].append(line.device)
-            columns["calls"].append(line.calls)
-            columns["ns"].append(round(line.seconds / calls * 1e9))
-            columns["bytes"].append(round(line.nbytes / calls))
-            columns["flops"].append(round(line.flops / calls))
-            roof = least / line.seconds if line.seconds and line.roof else -1
-            columns["roof"].append(round(roof, 3))
-        return columns
+def _figures(profile: ProfileResults, labels: Sequence[str]) -> dict[str, list[Any]]:
+    """A column for each figure of the steps with these labels; 0 where a step did not run."""
+    lines: dict[str, Line] = {}
+    for line in profile.lines:
+        if line.label in lines:
+            lines[line.label].add(line)
+        else:
+            lines[line.label] = replace(line)
+    columns: dict[str, list[Any]] = {
+        key: [] for key in ("calls", "ns", "bytes", "flops", "roof", "bound")
+    }
+    for label in labels:
+        line = lines.get(label) or Line("", "", "")
+        calls = max(line.calls, 1)
+        least, bound = line.least_seconds(profile.peaks)
+        known = bool(line.seconds and line.roof and line.nbytes)
+        columns["calls"].append(line.calls)
+        columns["ns"].append(round(line.seconds / calls * 1e9))
+        columns["bytes"].append(round(line.nbytes / calls))
+        columns["flops"].append(round(line.flops / calls))
+        columns["roof"].append(round(least / line.seconds, 3) if known else -1)
+        columns["bound"].append((line.roof if bound == "compute" else bound) if known else "")
+    return columns
 
 
 def _end_within(profile: ProfileResults, slices: Sequence[Slice], most: int) -> int:
@@ -143,8 +135,13 @@ def _within(slices: Sequence[Slice], times: Sequence[tuple[int, int]]) -> list[S
 
 
 def _row(
-    row: str, slices: Sequence[Slice], origin: int, names: _Numbers, abouts: _Numbers, steps: _Steps
-) -> dict[str, Any]:
+    row: str,
+    slices: Sequence[Slice],
+    origin: int,
+    names: _Numbers,
+    abouts: _Numbers,
+    steps: _Numbers,
+) -> dict[str, Any]:  # fmt: skip
     begins = [s.start - origin for s in slices]
     return {
         "name": row,
@@ -156,7 +153,7 @@ def _row(
     }
 
 
-def _about(args: Mapping[str, Any], steps: _Steps) -> tuple[tuple[str, Any], ...]:
+def _about(args: Mapping[str, Any], steps: _Numbers) -> tuple[tuple[str, Any], ...]:
     """The arguments of a slice with numbers of steps instead of their texts, as a key."""
     return tuple(
         ("steps", tuple(steps[label] for label in value))

@@ -3,7 +3,6 @@
 
 /** Fills `root`; returns `all(open)`, `goToSplit(number)` and `mark(name)`. */
 report.graphList = (root, regime, data, state, palette) => {
-  const { el } = report;
   const groups = report.graphGroups(regime);
   const drawn = groups.map((group) => report.graphGroup(group, regime, data, state, palette));
   root.replaceChildren(...drawn.map((group) => group.node));
@@ -37,7 +36,6 @@ report.graphList = (root, regime, data, state, palette) => {
       if (node) node.scrollIntoView({ block: "center" }), node.focus({ preventScroll: true });
     },
   };
-  void el;
 };
 
 /** Blocks and folds in order: {blocks, period, times, rows}. */
@@ -89,7 +87,7 @@ report.graphGroup = (group, regime, data, state, palette) => {
   times && el("span", { class: "times", text: times, "aria-label": `${group.times} times` }),
   report.barcode(group.rows.slice(0, group.rows.length / group.times), palette),
   el("span", { class: "soft facts", text: facts.join("; ") + each }));
-  const begins = report.splitHead(group.rows[0], regime, data, state);
+  const begins = report.splitHead(group.rows[0], regime, data);
   if (begins) node.append(begins);
   node.append(button, body);
   node.style.setProperty("--frame", report.frameColor(group.rows, data));

@@ -2,7 +2,7 @@
    the copies between them. */
 
 report.splitMap = (root, regime, data, palette, go) => {
-  const { svg, size, plural } = report;
+  const { svg, plural } = report;
   const splits = report.splitBoxes(regime);
   const lanes = data.devices.map((device) => device.name);
   const draw = () => {
@@ -37,7 +37,6 @@ report.splitMap = (root, regime, data, palette, go) => {
   };
   draw();
   report.onResize(root, draw);
-  void size;
 };
 
 /** Calls `draw` when the width of an element changes; once for each element. */
@@ -90,7 +89,7 @@ report.splitBox = (split, palette, few, go) => {
     class: "split-box", role: "button", tabindex: few ? 0 : null, "aria-label": label, onclick: act,
     onkeydown: (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), act()),
   }, svg("title", { text: label }));
-  group.append(svg("rect", { x, y, width, height: 30, class: "frame" }));
+  if (width > 8) group.append(svg("rect", { x, y, width, height: 30, class: "frame" }));
   const each = width / Math.max(split.rows.length, 1);
   let start = 0;
   split.rows.forEach((tensor, i) => {

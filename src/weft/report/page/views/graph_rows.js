@@ -4,13 +4,13 @@
 report.RAIL = 11;
 report.ROW = 27;
 
-/** The lane of each node and what passes by each row: [{lane, lanes: [{lane, from, to}], ...}]. */
-report.rails = (rows) => {
+/** The row after which nothing of the block reads a node (by row of the table), and lanes to take. */
+report.rails = (rows, regime) => {
   const position = new Map(rows.map((tensor, i) => [tensor.row, i]));
   const last = new Map();
   const after = rows.length;
   for (const tensor of rows) {
-    for (const reader of tensor.readers) {
+    for (const reader of tensor.readers.filter((row) => report.isDrawn(regime.tensors[row]))) {
       const at = position.has(reader) ? position.get(reader) : reader > tensor.row ? after : -1;
       last.set(tensor.row, Math.max(last.get(tensor.row) ?? -1, at));
     }
@@ -31,7 +31,7 @@ report.rails = (rows) => {
 /** The rows of a block as list items. */
 report.nodeRows = (rows, regime, data, state, palette) => {
   const { el } = report;
-  const { position, last, lanes, take } = report.rails(rows);
+  const { position, last, lanes, take } = report.rails(rows, regime);
   const outside = new Set(rows.flatMap((tensor) => tensor.src).filter((row) => {
     const source = regime.tensors[row];
     return !position.has(row) && source.time >= 0 && report.isDrawn(source);
@@ -53,13 +53,19 @@ report.nodeRows = (rows, regime, data, state, palette) => {
   const items = [];
   drawn.forEach((row, i) => {
     const head = i > 0 ? report.splitHead(row.tensor, regime, data) : null;
-    if (head) items.push(el("li", { class: "inner-split" }, head));
+    if (head) {
+      const before = drawn[i - 1];
+      const passing = before.passing.map((on, lane) => on || (lane === before.own && before.goesOn));
+      if (before.goesOn) passing[before.own] = true;
+      const rail = report.railOf({ own: -1, sources: [], passing, goesOn: false }, width);
+      items.push(el("li", { class: "inner-split" }, rail, head));
+    }
     items.push(report.nodeRow(row, width, regime, data, state, palette));
   });
   return items;
 };
 
-/** The rails of one row as a drawing. */
+/** The rails of one row as a drawing; without a node where `own` is -1. */
 report.railOf = ({ own, sources, passing, goesOn }, width, color) => {
   const { svg, RAIL, ROW } = report;
   const x = (lane) => lane * RAIL + RAIL / 2 + 1;
@@ -72,7 +78,7 @@ report.railOf = ({ own, sources, passing, goesOn }, width, color) => {
   if (goesOn) lines.push(`M${x(own)} ${half}V${ROW}`);
   return svg("svg", { class: "rail", width: width * RAIL + 2, height: ROW, "aria-hidden": "true" },
     svg("path", { d: lines.join("") }),
-    svg("circle", { cx: x(own), cy: half, r: 4.2, style: { fill: color } }));
+    own >= 0 ? svg("circle", { cx: x(own), cy: half, r: 4.2, style: { fill: color } }) : null);
 };
 
 /** A node: a button that selects it and shows why it is there. */
@@ -80,11 +86,12 @@ report.nodeRow = (row, width, regime, data, state, palette) => {
   const { el, size } = report;
   const { tensor } = row;
   const what = tensor.kind === "copy" ? "copy" : tensor.op;
-  const weight = tensor.src.map((source) => regime.tensors[source])
+  const original = (source) => (source.kind === "copy" && source.src.length ? regime.tensors[source.src[0]] : source);
+  const weight = tensor.src.map((source) => original(regime.tensors[source]))
     .find((source) => source.kind === "weights" || source.kind === "cache");
   const refused = Object.keys(tensor.refused || {});
   const button = el("button", {
-    type: "button", class: `node-row ${tensor.kind}`, "data-row": tensor.row, "data-name": tensor.name,
+    type: "button", class: `node-row ${tensor.kind}${weight ? " reads-weight" : ""}`, "data-row": tensor.row, "data-name": tensor.name,
     "aria-expanded": "false", onclick: () => toggle(),
   },
   report.railOf(row, width, palette.of(tensor)),
@@ -123,11 +130,11 @@ report.nodeAbout = (tensor, regime, data, state) => {
     });
   };
   const links = (list) => list.flatMap((row, i) => (i ? [", ", link(row)] : [link(row)]));
-  if (tensor.label) add(`on ${tensor.label}`, tensor.why || "no cause is known");
-  for (const [device, sentence] of Object.entries(tensor.refused || {})) add(`not on ${device}`, sentence);
+  if (tensor.label) add(`why on ${tensor.label}`, tensor.why || "no cause is known");
+  for (const [device, sentence] of Object.entries(tensor.refused || {})) add(`why not on ${device}`, sentence);
   const others = data.devices.filter((d) => d.name !== tensor.label && !(tensor.refused || {})[d.name]);
   for (const device of others) {
-    if (tensor.kind === "node" && tensor.view < 0) add(`not on ${device.name}`, "it would run it; the reason above decided");
+    if (tensor.kind === "node" && tensor.view < 0) add(`why not on ${device.name}`, "it could run it; the reason above decided");
   }
   add("result", `${tensor.type} ${tensor.shape}, ${count(tensor.bytes)} B`,
     tensor.formula && tensor.formula !== tensor.bytes ? el("span", { class: "soft mono", text: ` = ${tensor.formula}` }) : "");
