@@ -213,7 +213,8 @@ def bench(
         printers.append(make_printer(output_err, sys.stderr, columns_shown, widths))
     series = Series(
         tests, repetitions, printers, batches, kinds, warm_up=not no_warmup, delay=delay,
-        progress=progress, verbose=verbose, profile=profile or trace is not None or html is not None,
+        progress=progress, verbose=verbose,
+        profile=profile or trace is not None or html is not None,
     )  # fmt: skip
     series.measure(models, load)
     if trace is not None:

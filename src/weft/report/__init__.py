@@ -5,6 +5,7 @@
 
 planned.py     a plan as plain data: devices, memory, and a table of tensors for each graph
 layers.py      which rows of a table are layers, and which layers repeat
+compare.py     two plans side by side
 timeline.py    a profile: slices of work, and the share of the roof of each step
 tables.py      the table of tensors of one graph: places, lifetimes, causes, sources
 formulas.py    symbolic sizes as data that the page evaluates
@@ -44,16 +45,18 @@ from typing import TYPE_CHECKING
 from weft.lazy import imported_when_used
 
 if TYPE_CHECKING:
+    from weft.report.compare import diff_data
     from weft.report.html import page_html, report_html
     from weft.report.planned import plan_data
     from weft.report.tables import regime_data
     from weft.report.timeline import timeline_data
 
-__all__ = ["page_html", "plan_data", "regime_data", "report_html", "timeline_data"]
+__all__ = ["diff_data", "page_html", "plan_data", "regime_data", "report_html", "timeline_data"]
 
 __getattr__, __dir__ = imported_when_used(
     __name__,
     {
+        "weft.report.compare": ("diff_data",),
         "weft.report.html": ("page_html", "report_html"),
         "weft.report.planned": ("plan_data",),
         "weft.report.tables": ("regime_data",),

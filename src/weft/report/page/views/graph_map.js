@@ -31,7 +31,8 @@ report.splitMap = (root, regime, data, palette, go) => {
       svg("text", { x: 0, y: i * laneHeight + 27, class: "lane-name", text: report.shortened(name, width < 520 ? 7 : 13) }),
     ));
     const few = splits.length <= 40;
-    for (const split of splits) drawing.append(...report.copyCurves(split, splits, few));
+    const taken = [];
+    for (const split of splits) drawing.append(...report.copyCurves(split, splits, few ? taken : null, width));
     for (const split of splits) drawing.append(report.splitBox(split, palette, few, go));
     root.replaceChildren(drawing);
   };
@@ -105,8 +106,9 @@ report.splitBox = (split, palette, few, go) => {
   return group;
 };
 
-/** Curves from where the copies of a split come from, with their bytes where there is room. */
-report.copyCurves = (split, splits, few) => [...split.from.values()].flatMap((from) => {
+/** Curves from where the copies of a split come from, with their bytes where there is room: `taken` has
+    the places of texts, null: no texts. */
+report.copyCurves = (split, splits, taken, width) => [...split.from.values()].flatMap((from) => {
   const { svg, size } = report;
   const other = from.split >= 0 ? splits[from.split] : null;
   const end = [split.x + Math.min(6, split.width / 2), split.y + 15];
@@ -118,7 +120,11 @@ report.copyCurves = (split, splits, few) => [...split.from.values()].flatMap((fr
     d: `M${start[0]} ${start[1]} C${start[0]} ${bend} ${end[0]} ${bend} ${end[0]} ${end[1]}`,
     class: "copy-curve",
   }, svg("title", { text: `${size(from.bytes)} to split ${split.number}` }));
-  if (!few || start[1] === end[1]) return [path];
+  if (!taken || start[1] === end[1]) return [path];
   const middle = (start[0] + end[0]) / 2;
-  return [path, svg("text", { x: middle + 5, y: bend + 4, class: "copy-bytes", text: size(from.bytes) })];
+  const place = middle > width - 80 ? { x: middle - 7, "text-anchor": "end" } : { x: middle + 7 };
+  const left = place["text-anchor"] ? place.x - 62 : place.x;
+  if (taken.some(([y, x]) => y === bend && Math.abs(x - left) < 64)) return [path];
+  taken.push([bend, left]);
+  return [path, svg("text", { ...place, y: bend + 4, class: "copy-bytes", text: size(from.bytes) })];
 });

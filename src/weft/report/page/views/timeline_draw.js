@@ -91,7 +91,7 @@ report.drawRow = (ink, plot, row, number, { from, to, x, y, tall, color }) => {
     const start = Math.max(left, plot.left);
     const room = Math.min(right, plot.left + ink.canvas.clientWidth) - start - 8;
     if (room > 26 && kind !== "barrier") {
-      const title = report.shortened(report.sliceTitle(profile, row, i), Math.floor(room / 6.6));
+      const title = report.shortened(report.sliceTitle(profile, row, i), Math.floor(room / 7.6));
       ink.fillStyle = kind === "run" ? color("--page") : "#fff";
       ink.fillText(title, start + 4, y + tall / 2 + 0.5);
     }
