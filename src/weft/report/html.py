@@ -12,21 +12,32 @@ from importlib.resources import files
 from typing import Any
 
 from weft.report.planned import HasPlan, plan_data
+from weft.report.programs import ProgramLike, program_data, program_of
 
 __all__ = ["page_html", "report_html"]
 
 
 def report_html(
-    subject: HasPlan | Mapping[str, Any], *, title: str | None = None, sliders: bool = True
+    subject: HasPlan | ProgramLike | Mapping[str, Any],
+    *,
+    title: str | None = None,
+    sliders: bool = True,
 ) -> str:
     """The report of a plan as HTML: one file that asks nothing of a network.
 
     `subject` is a `ContextPlan`, an object whose `plan` is one (a `Context`), one whose `context`
-    has one (an `LLM`), or data with a `kind` that some view of the page shows. With `sliders`, the
+    has one (an `LLM`), a program (a
+    `Program`, a `Session` or what `weft.from_torch` returns), or data with a `kind` that some view of the page shows. With `sliders`, the
     page can plan other sizes of the same model itself; making that takes about as long as planning
     it twenty times."""
-    data = subject if isinstance(subject, Mapping) else plan_data(subject, sliders=sliders)
-    return page_html(data, title)
+    return page_html(_data(subject, sliders), title)
+
+
+def _data(subject: Any, sliders: bool) -> Mapping[str, Any]:
+    if isinstance(subject, Mapping):
+        return subject
+    program = program_of(subject)
+    return plan_data(subject, sliders=sliders) if program is None else program_data(subject)
 
 
 def page_html(data: Mapping[str, Any], title: str | None = None) -> str:
