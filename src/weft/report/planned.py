@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol, TypeAlias
 
@@ -12,6 +12,7 @@ from weft.llm.planning.explain import memory_rows, placement_lines
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.regime import RegimePlan
 from weft.report.tables import regime_data
+from weft.report.variants import slider_data
 from weft.version import __version__
 
 __all__ = ["FORMAT", "HasContext", "HasContextPlan", "HasPlan", "plan_data", "plan_of"]
@@ -55,6 +56,7 @@ def plan_data(
     kept: PrefixOptions | None = None,
     beside: Sequence[ContextPlan] = (),
     sliders: bool = True,
+    rows_for: Callable[[int], int] | None = None,
 ) -> dict[str, Any]:
     """The data of a plan's report.
 
@@ -91,7 +93,7 @@ def plan_data(
         ],
         "text": placement_lines(plan, nodes=False),
         "regimes": [_regime(plan, regime) for regime in regimes],
-        "sliders": None,
+        "sliders": slider_data(plan, kept=kept, rows_for=rows_for) if sliders else None,
     }
 
 

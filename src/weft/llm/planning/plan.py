@@ -6,7 +6,7 @@ It says which device has which layer, where each node runs, and how much of each
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, field, replace
 from html import escape
 from typing import Any
@@ -28,7 +28,7 @@ from weft.records import dataclass
 from weft.schedule.parts import Prediction
 from weft.tables import html_table
 
-__all__ = ["ContextPlan", "MemoryNeed"]
+__all__ = ["ContextPlan", "MemoryNeed", "OtherSizes"]
 
 
 @dataclass(slots=True)
@@ -64,6 +64,18 @@ class MemoryNeed:
         return weights + self.cache + self.compute + self.copies + self.towers
 
 
+@dataclass(frozen=True, slots=True)
+class OtherSizes:
+    """Sizes of a context with which a plan is made again; see `PLAN_OPTIONS`."""
+
+    n_ctx: int
+    n_ubatch: int
+    n_seq_max: int
+    n_outputs: int
+    type_k: str
+    type_v: str
+
+
 @dataclass(slots=True)
 class ContextPlan:
     """The plan of a context."""
@@ -87,6 +99,9 @@ class ContextPlan:
     """With a machine profile: the time of a prompt and of the tokens generated after it."""
     experts: ExpertArena | None = None
     """The experts in memory, where there is a budget for them."""
+    again: Callable[[OtherSizes], ContextPlan] | None = None
+    """Plans the same model on the same devices with other sizes, without places in memory
+    (`memory="bound"`) and whether or not it fits. None: the placement depends on the sizes."""
 
     @property
     def plan(self) -> Plan:

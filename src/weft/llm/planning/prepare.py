@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Unpack
 
 from weft.backends.base import Backend
@@ -21,7 +22,7 @@ from weft.llm.planning.options import (
     PlanArguments,
     context_options,
 )
-from weft.llm.planning.plan import ContextPlan
+from weft.llm.planning.plan import ContextPlan, OtherSizes
 from weft.llm.planning.request import Request
 from weft.llm.planning.saved_plan import SavedPlan
 from weft.options import require_options
@@ -71,7 +72,17 @@ def prepare(
             options.window_size(model.config),
         )
         require_memory({"cache": cells}, ADVICE)
-    return _planned(Request(model, options, backends, placement, arguments.get("rewrites")))
+    plan = _planned(Request(model, options, backends, placement, arguments.get("rewrites")))
+    if saved is None and placement.policy == "ggml" and not placement.fit:
+
+        def again(sizes: OtherSizes) -> ContextPlan:
+            other = context_options(model, None, {**arguments, **asdict(sizes)})
+            names = arguments.get("rewrites")
+            request = Request(model, other, backends, placement, names, memory="bound")
+            return request.planned(request.homes(placement.n_gpu_layers))
+
+        plan.again = again
+    return plan
 
 
 def _backends(devices: Sequence[str | Backend], options: dict[str, Any]) -> list[Backend]:
