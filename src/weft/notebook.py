@@ -17,7 +17,7 @@ _REPORT = "weft.report"
 
 
 def in_notebook(subject: object, plain: str) -> str:
-    """The HTML that a notebook shows for `subject`: its report, with `plain` (HTML) folded below it.
+    """The HTML that a notebook shows for `subject`: its report, with `plain` (HTML) folded below.
 
     It is `plain` alone where the report would make a notebook's file large, or there is no plan."""
     report: Any = import_module(_REPORT)
