@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +18,7 @@ from weft.cli.loading import loads_model_with, open_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import MmProj
 from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
+from weft.cli.unused_options import ALONE
 from weft.compiler import lower_plan
 from weft.errors import ContextError, ScheduleError
 from weft.files import write_text
@@ -39,7 +39,7 @@ __all__ = ["explain"]
 
 @prefix_flags
 @draft_flags
-@loads_model_with(unused=UNUSED_BY_WRITERS)
+@loads_model_with(unused=tuple(option for option in UNUSED_BY_WRITERS if option is not ALONE))
 def explain(
     model: ModelFile,
     load: dict[str, Any],
@@ -60,6 +60,12 @@ def explain(
         int | None,
         typer.Option(help="Show the plan for batches of so many tokens; default: the largest."),
     ] = None,
+    parallel: Annotated[
+        int,
+        typer.Option(
+            "--parallel", "-np", help="Texts written at the same time, as by `weft serve`."
+        ),
+    ] = 1,
     brief: Annotated[bool, typer.Option("--brief", help="Splits and totals only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_mermaid: Annotated[
@@ -96,8 +102,8 @@ def explain(
         data, text = explain_pte(model, not brief)
         print(json.dumps(data, indent=1) if as_json else text)
         return
-    if (why is not None) + as_json + as_mermaid + as_dot > 1:
-        raise ScheduleError("give only one of --why, --json, --mermaid and --dot")
+    if (why is not None) + as_json + as_mermaid + as_dot + (html is not None) > 1:
+        raise ScheduleError("give only one of --why, --json, --mermaid, --dot and --html")
     if machine is not None:
         load |= _on_paper(machine, load)
     loaded = open_with(model, load)
@@ -109,13 +115,24 @@ def explain(
         load["n_ctx"] = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
     beside: list[ContextPlan] = []
     if drafts is not None and load["n_ctx"] is not None:
-        beside = open_drafts(loaded, drafts).plans(load["n_ctx"], 1, drafts)
+        beside = open_drafts(loaded, drafts).plans(load["n_ctx"], parallel, drafts)
         load |= {"beside": beside, "states": drafts.layers}
-    plan = prepare(loaded, n_outputs=rows_needed(1, drafts), **load)
+    rows = rows_needed(parallel, drafts)
+    several = {"n_seq_max": parallel} if parallel != 1 else {}  # a plan file may say it, too
+    plan = prepare(loaded, n_outputs=rows, **several, **load)
     if save is not None:
         _save(save, plan)
     if html is not None:
-        _report(html, plan, PrefixOptions(**kept), beside)
+        from weft.report import page_html, plan_data  # only here, as most calls need none of it
+
+        data = plan_data(
+            plan,
+            kept=PrefixOptions(**kept),
+            beside=beside,
+            rows_for=lambda n: rows_needed(n, drafts),
+        )
+        write_text(html, page_html(data))
+        say(f"report written to {html}")
         return
     regime = plan_for(plan, tokens)
     schedule = regime.plan.schedule
@@ -185,15 +202,6 @@ def _as_json(plan: ContextPlan, kept: PrefixOptions) -> dict[str, Any]:
 def _save(path: Path, plan: ContextPlan) -> None:
     write_text(path, json.dumps(plan.to_json(), indent=1) + "\n")
     say(f"plan saved to {path}")
-
-
-def _report(
-    path: Path, plan: ContextPlan, kept: PrefixOptions, beside: Sequence[ContextPlan]
-) -> None:
-    from weft.report import page_html, plan_data
-
-    write_text(path, page_html(plan_data(plan, kept=kept, beside=beside)))
-    say(f"report written to {path}")
 
 
 def _print(plan: ContextPlan, tokens: int | None, brief: bool, kept: PrefixOptions) -> None:

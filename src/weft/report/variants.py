@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import product
 from typing import Any, TypeVar
 
@@ -66,7 +67,7 @@ class _Explorer:
     ) -> None:
         assert plan.again is not None
         self.plan, self.kept, self.again = plan, kept, plan.again
-        self.rows_for = rows_for or (lambda n_seqs: plan.options.n_outputs)
+        self.rows_for = rows_for
         self.formulas, self.scratch = Formulas(), Scratch()
         self.structures: dict[str, int] = {}
         self.variants: dict[str, int] = {}
@@ -103,13 +104,27 @@ class _Explorer:
             "seqs": self.seqs,
             "base": self.base,
             "classes": {"ub": [[c[0], c[-1]] for c in ubs], "seqs": [[c[0], c[-1]] for c in seqs]},
-            "rows": [self.rows_for(n) for n in self.seqs],
+            "rows": [self._rows_for(n) for n in self.seqs],
             "window": 0 if self.plan.options.swa_full else self._window,
             "at": at,
             "variants": variants,
             "structures": [json.loads(text) for text in self.structures],
             "formulas": self.formulas.texts,
         }
+
+    def _rows_for(self, n_seqs: int) -> int:
+        """The most rows of logits; at most as many as a ubatch has tokens."""
+        return self._own_rows if self.rows_for is None else self.rows_for(n_seqs)
+
+    @cached_property
+    def _own_rows(self) -> int:
+        """The rows that the plan's arguments ask for, which a small ubatch hides."""
+        o = self.again(self._sizes(self.base | {"ub": self.ub[-1]})).options
+        return 1 << 31 if o.n_outputs == o.n_ubatch else o.n_outputs
+
+    def _sizes(self, at: dict[str, Any]) -> OtherSizes:
+        rows = None if self.rows_for is None else self.rows_for(at["seqs"])
+        return OtherSizes(at["ctx"], at["ub"], at["seqs"], at["k"], at["v"], rows)
 
     @property
     def _window(self) -> int:
@@ -180,13 +195,7 @@ class _Explorer:
         key = tuple(sizes.values())
         if key not in self.known:
             try:
-                plan = self.again(
-                    OtherSizes(
-                        n_ctx=sizes["ctx"], n_ubatch=sizes["ub"], n_seq_max=sizes["seqs"],
-                        n_outputs=self.rows_for(sizes["seqs"]), type_k=sizes["k"],
-                        type_v=sizes["v"],
-                    )
-                )  # fmt: skip
+                plan = self.again(self._sizes(sizes))
             except WeftError:
                 self.known[key] = -1
             else:
@@ -249,7 +258,7 @@ class _Explorer:
         tokens = sorted({min(ub, c) for ub in self.ub for c in self.ctx})
         for described, regime in zip(variant["regimes"], regimes, strict=True):
             places = [
-                symbol_ranges(described, c, ub, n, self.rows_for(n), self._cells(c, ub, n, plan))
+                symbol_ranges(described, c, ub, n, self._rows_for(n), self._cells(c, ub, n, plan))
                 for c, ub, n in product(self.ctx, tokens, self.seqs)
                 if ub <= c
             ]

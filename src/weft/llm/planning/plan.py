@@ -71,9 +71,10 @@ class OtherSizes:
     n_ctx: int
     n_ubatch: int
     n_seq_max: int
-    n_outputs: int
     type_k: str
     type_v: str
+    n_outputs: int | None = None
+    """None: as in the arguments of the plan."""
 
 
 @dataclass(slots=True)

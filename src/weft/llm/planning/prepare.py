@@ -76,7 +76,8 @@ def prepare(
     if saved is None and placement.policy == "ggml" and not placement.fit:
 
         def again(sizes: OtherSizes) -> ContextPlan:
-            other = context_options(model, None, {**arguments, **asdict(sizes)})
+            changed = {name: value for name, value in asdict(sizes).items() if value is not None}
+            other = context_options(model, None, {**arguments, **changed})
             names = arguments.get("rewrites")
             request = Request(model, other, backends, placement, names, memory="bound")
             return request.planned(request.homes(placement.n_gpu_layers))

@@ -19,7 +19,7 @@ report.show = (packed) => {
   const state = report.store({ regime: 0, tensor: null, layout: null, view: null });
   report.data = data;
   report.state = state;
-  if (report.prepare) report.prepare(data, state);
+  report.prepare(data, state);
   const root = document.getElementById("report");
   const shown = report.views
     .filter((view) => view.needs(data))
@@ -31,8 +31,9 @@ report.show = (packed) => {
     tabs.append(part.tab);
     panels.append(part.panel);
   }
-  root.append(report.heading(data, state), tabs, panels);
-  if (report.details) root.append(report.details(data, state));
+  const bar = report.sliders(data, state);
+  const body = el("div", { class: "body" }, panels, report.details(data, state));
+  root.append(report.heading(data, state), ...(bar ? [bar] : []), tabs, body);
   state.on("view", () => parts.forEach((part) => part.show(state.get("view") === part.id)));
   const asked = location.hash.slice(1);
   state.set({ view: (shown.find((view) => view.id === asked) || shown[0]).id });
@@ -86,14 +87,23 @@ report.tab = (view, data, state, shown) => {
 report.heading = (data, state) => {
   const { el } = report;
   const heading = el("header", { class: "top" }, el("h1", { text: data.title || "weft" }));
-  if (data.regimes && data.regimes.length > 1) {
-    const select = el(
-      "select",
-      { onchange: (event) => state.set({ regime: Number(event.target.value) }) },
-      data.regimes.map((regime, i) => el("option", { value: i, text: regime.label })),
-    );
-    state.on("regime", () => (select.value = state.get("regime")));
-    heading.append(el("label", { class: "pick" }, "plan for ", select));
+  if (data.kind === "plan") {
+    const { model, devices, regimes } = data;
+    heading.append(el("span", {
+      class: "soft",
+      text: `${model.architecture}, ${model.layers} layers, on ${devices.map((d) => d.name).join(", ")}`,
+    }));
+    if (regimes.length > 1) {
+      const select = el("select", { onchange: (event) => state.set({ regime: Number(event.target.value) }) });
+      const fill = () => {
+        const labels = state.get("layout").regimes.map((regime) => regime.label);
+        select.replaceChildren(...labels.map((text, i) => el("option", { value: i, text })));
+        select.value = Math.min(state.get("regime"), labels.length - 1);
+      };
+      fill();
+      state.on(["regime", "layout"], fill);
+      heading.append(el("label", { class: "pick" }, "plan for ", select));
+    }
   }
   return heading;
 };

@@ -37,9 +37,22 @@ report.copy = async (node) => {
 };
 
 /** The summary as text. */
-report.summaryText = (data) => {
-  const lines = [`${data.title}: ${data.model.architecture}, ${data.model.layers} layers`, ""];
-  lines.push(...data.text, "", ...report.memoryText(data.memory));
+report.summaryText = (data, state) => {
+  const { position, planned, rows } = state.get("layout");
+  const { n_ctx: ctx, n_ubatch: ub, n_seq_max: seqs, type_k: k, type_v: v } = data.options;
+  const at = planned || !position ? { ctx, ub, seqs, k, v } : position;
+  const lines = [
+    `${data.title}: ${data.model.architecture}, ${data.model.layers} layers (weft ${data.weft})`,
+    `context ${report.count(at.ctx)}, ubatch ${report.count(Math.min(at.ub, at.ctx))}, `
+      + `${report.plural(at.seqs, "sequence")}, cache types ${at.k} and ${at.v}`,
+    "",
+  ];
+  // at other sizes the placement is the same, but not the bytes of copies that the lines have
+  if (planned) lines.push(...data.text, "");
+  lines.push(...report.memoryText(rows));
+  for (const other of planned ? data.beside : []) {
+    lines.push("", `memory of what drafts, of ${other.file}`, ...report.memoryText(other.memory));
+  }
   return lines.join("\n");
 };
 
@@ -47,11 +60,8 @@ report.summaryText = (data) => {
 report.memoryText = (rows) => {
   const cells = [["buffer", "memory", "bytes", "size", "about"]];
   for (const row of rows) {
-    const about = row.lower_bound
-      ? `lower bound ${report.count(row.lower_bound)} B` + (row.bytes === row.lower_bound
-        ? " (reached)" : ` (+${((row.bytes / row.lower_bound - 1) * 100).toFixed(1)}%)`)
-      : row.about;
-    cells.push([row.buffer, row.memory, report.count(row.bytes), report.size(row.bytes), about]);
+    const { buffer, memory, bytes } = row;
+    cells.push([buffer, memory, report.count(bytes), report.size(bytes), report.aboutRow(row)]);
   }
   const widths = cells[0].map((_, i) => Math.max(...cells.map((row) => row[i].length)));
   return cells.map((row) => row
