@@ -36,7 +36,7 @@ test: $(VENV)/installed $(DELEGATE)
 	  { test "$$(id -u)" = 0 && $(APT_GET) update > /dev/null 2>&1 && \
 	    $(APT_GET) install -y pocl-opencl-icd > /dev/null 2>&1; } || \
 	  echo "no OpenCL driver (Debian: pocl-opencl-icd); tests of the opencl device are skipped"
-	@command -v chromium chromium-browser google-chrome > /dev/null || \
+	@command -v chromium || command -v chromium-browser || command -v google-chrome > /dev/null || \
 	  { test "$$(id -u)" = 0 && $(APT_GET) update > /dev/null 2>&1 && \
 	    $(APT_GET) install -y --no-install-recommends chromium > /dev/null 2>&1; } || \
 	  echo "no Chromium (Debian: chromium); tests of pages are skipped"

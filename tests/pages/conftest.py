@@ -1,8 +1,8 @@
 """Pages in Chromium.
 
-`open_page(NAME)` gives a page of a browser context of its own. At the end of the test it fails the test
-if the page wrote an error to the console, threw one, or asked another host for something. Pictures of
-pages stay in `build/pages`. Without Chromium these tests are skipped.
+`open_page(URL)` gives a page in a browser context of its own. A test fails at its end if the page
+wrote an error to the console, threw one, or asked another host for something. Pictures of pages
+stay in `build/pages`. Without Chromium these tests are skipped.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Watch:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, without a window. It ends with its module, because its driver keeps an event loop that
-    tests of other modules would find running."""
+    """Chromium, without a window. It ends with its module, because its driver keeps an event loop
+    that tests of other modules would find running."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip("there is no Chromium (Debian: chromium)")
@@ -87,9 +87,8 @@ def watch() -> Iterator[Watch]:
 
 @pytest.fixture
 def open_page(browser: Browser, watch: Watch) -> Iterator[Callable[..., Page]]:
-    """Opens a page: `open_page(url, width=1280, height=800, dark=False, offline=False)`. Requests to
-    other hosts are refused, beside being a failure. Further arguments are those of
-    `Browser.new_context`."""
+    """Opens a page: `open_page(url, width=1280, height=800, dark=False)`; more options are those of
+    `Browser.new_context`. Requests to other hosts are refused, beside being a failure."""
     contexts = []
 
     def opened(
@@ -126,3 +125,22 @@ def picture() -> Callable[[Page, str], Path]:
         return part.replace(path)
 
     return kept
+
+
+@pytest.fixture
+def barriers() -> Callable[[Page], list[str]]:
+    """What axe-core finds serious or critical on a page, a line each. WCAG 2.2, levels A and AA, and
+    its own best practices."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+
+    def found(page: Page) -> list[str]:
+        results = axe.run(page).response
+        assert results["passes"]
+        return [
+            f"{row['id']} ({row['impact']}): {node['html'][:160]} {node['any'][:1]}"
+            for row in results["violations"]
+            if row["impact"] in ("serious", "critical")
+            for node in row["nodes"]
+        ]
+
+    return found

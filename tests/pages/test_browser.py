@@ -39,3 +39,16 @@ def test_a_picture_is_kept(
     path = picture(open_page(file, width=360), "of-the-fixture")
     assert path.read_bytes().startswith(b"\x89PNG")
     path.unlink()
+
+
+def test_barriers_are_found(
+    open_page: Callable[..., Any], barriers: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    file = tmp_path / "page.html"
+    start = "<!doctype html><html lang=en><title>t</title><main><h1>t</h1>"
+    file.write_text(f"{start}<button></button>", encoding="utf-8")
+    page = open_page(file)
+    assert [line.split()[0] for line in barriers(page)] == ["button-name"]
+    file.write_text(f"{start}<button>fine</button></main>", encoding="utf-8")
+    page.reload()
+    assert barriers(page) == []
