@@ -129,8 +129,8 @@ def picture() -> Callable[[Page, str], Path]:
 
 @pytest.fixture
 def barriers() -> Callable[[Page], list[str]]:
-    """What axe-core finds serious or critical on a page, a line each. WCAG 2.2, levels A and AA, and
-    its own best practices."""
+    """What axe-core finds serious or critical on a page, a line each: levels A and AA of WCAG,
+    and its own best practices."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
 
     def found(page: Page) -> list[str]:
