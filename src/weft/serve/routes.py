@@ -22,6 +22,7 @@ from weft.serve.hosts import Hosts
 from weft.serve.log import RequestLog
 from weft.serve.metrics import CONTENT_TYPE, exposition
 from weft.serve.prompts import require_whole
+from weft.serve.page import add_page, add_plan
 from weft.serve.ranking import add_rerank
 from weft.serve.respond import note
 from weft.serve.schema import AdaptersBody, DetokenizeBody, TokenizeBody
@@ -64,7 +65,9 @@ def create_app(service: Service) -> FastAPI:
     add_embeddings(app, service)
     add_rerank(app, service)
     _add_tokens(app, service)
+    add_plan(app, service)
     _add_about(app, service)
+    add_page(app, partial(_overview, app, service))
     return app
 
 
@@ -107,13 +110,9 @@ def _add_about(app: FastAPI, service: Service) -> None:
         "object": "model",
         "created": service.created,
         "owned_by": "weft",
+        "meta": service.about_text(),
         **service.vectors.about_model(),
     }
-
-    @app.get("/", include_in_schema=False)
-    async def start() -> Response:
-        """The server and its paths, as plain text."""
-        return Response(_overview(app, service), media_type="text/plain; charset=utf-8")
 
     @app.get("/v1/models")
     @app.get("/models", include_in_schema=False)
