@@ -21,8 +21,8 @@ from weft.serve.guard import Guard
 from weft.serve.hosts import Hosts
 from weft.serve.log import RequestLog
 from weft.serve.metrics import CONTENT_TYPE, exposition
-from weft.serve.prompts import require_whole
 from weft.serve.page import add_page, add_plan
+from weft.serve.prompts import require_whole
 from weft.serve.ranking import add_rerank
 from weft.serve.respond import note
 from weft.serve.schema import AdaptersBody, DetokenizeBody, TokenizeBody

@@ -116,5 +116,6 @@ export function ask(title, body, buttons, { label = null } = {}) {
     dialog.addEventListener("close", () => { dialog.remove(); resolve(given); });
     document.body.append(dialog);
     dialog.showModal();
+    (dialog.querySelector("input:not([type=checkbox])") ?? dialog.querySelector("button.main"))?.focus();
   });
 }

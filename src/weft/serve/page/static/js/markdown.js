@@ -1,6 +1,7 @@
 // Markdown, code and formulas as elements. What a model writes is hostile until shown otherwise:
-// all HTML goes through DOMPurify with short lists of what may stay, formulas through a renderer
-// that makes elements itself, and the page's policy stands behind both.
+// tags lose all attributes or stay text, what becomes of it goes through DOMPurify with short lists of
+// what may stay, formulas through a renderer that makes elements itself, and the page's policy stands
+// behind all of them.
 import { copyText, h, icon } from "./dom.js";
 
 const { marked, DOMPurify, temml, hljs } = window;
@@ -17,6 +18,16 @@ const LINK = /^(?:https?:\/\/|mailto:)/i;
 
 function escape(text) {
   return text.replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
+}
+
+// Tags that a text may have itself, without attributes; all others are shown as they were written.
+const WRITTEN = /^<(\/?)(abbr|b|blockquote|br|caption|code|dd|del|details|dl|dt|em|h[3-6]|hr|i|ins|kbd|li|mark|ol|p|pre|q|s|small|strong|sub|summary|sup|table|tbody|td|tfoot|th|thead|tr|u|ul)(?=[\s/>])[^>]*>$/i;
+
+function plainTags(html) {
+  return html.replace(/<!--[\s\S]*?-->/g, "").split(/(<[^<>]*>)/).map((part) => {
+    const tag = WRITTEN.exec(part);
+    return tag ? `<${tag[1]}${tag[2].toLowerCase()}>` : escape(part);
+  }).join("");
 }
 
 function texPlace(tex, display) {
@@ -78,6 +89,7 @@ const reader = new marked.Marked({ gfm: true, breaks: true }, formulas, {
       const safe = LINK.test(href) ? href : "";
       return safe ? `<a href="${escape(safe)}">${escape(text || safe)}</a>` : escape(text);
     },
+    html: ({ text }) => plainTags(text),
     checkbox: ({ checked }) => `<span class="task">${checked ? "☑" : "☐"}</span> `,
   },
 });
@@ -96,8 +108,7 @@ const RULES = { ALLOWED_TAGS: TAGS, ALLOWED_ATTR: ATTRIBUTES, ALLOW_DATA_ATTR: f
 
 /** Elements for HTML that a model may have written. */
 export function purified(html) {
-  // the browser tells of a style that the policy forbids even where nothing is shown
-  const fragment = DOMPurify.sanitize(html.replace(/(<[^>]*?)\sstyle\s*=/gi, "$1 data-no-style="), RULES);
+  const fragment = DOMPurify.sanitize(html, RULES);
   for (const link of fragment.querySelectorAll("a[href]")) {
     link.target = "_blank";
     link.rel = "noopener noreferrer nofollow";

@@ -45,7 +45,7 @@ export class MessageView {
     const over = this.node.parent === null ? this.talk : this.talk.nodes[this.node.parent];
     const chosen = over.chosen === this.node.id;
     return h("button", { type: "button", class: "pick", "aria-pressed": String(chosen), onclick: () => this.act("pick", this.node) },
-      chosen ? [icon("done"), "Goes on from here"] : "Go on from this one");
+      chosen ? [icon("done"), "Goes on here"] : "Go on here");
   }
 
   drawUser() {
@@ -133,9 +133,10 @@ export class MessageView {
   updateFoot(writing) {
     const { node, talk, act } = this;
     const buttons = [];
+    const versions = [];
     const [at, of] = place(talk, node);
     if (of > 1 && (!node.pair || node.side === "A"))
-      buttons.push(h("span", { class: "versions", role: "group", "aria-label": "Versions" },
+      versions.push(h("span", { class: "versions", role: "group", "aria-label": "Versions" },
         iconButton("left", "Version before", () => act("version", node, -1)), h("span", { class: "of" }, `${at + 1}/${of}`),
         iconButton("right", "Next version", () => act("version", node, 1))));
     if (!writing && node.role === "assistant") {
@@ -153,7 +154,7 @@ export class MessageView {
     }
     if (!writing) buttons.push(iconButton("bin", "Delete from here on", () => act("delete", node)));
     this.stats = node.role === "assistant" ? h("span", { class: "stats" }) : null;
-    this.foot.replaceChildren(...buttons, ...(this.stats ? [this.stats] : []));
+    this.foot.replaceChildren(...versions, ...(this.stats ? [this.stats] : []), ...buttons);
   }
 
   toggleTokens() {

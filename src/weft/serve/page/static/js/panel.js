@@ -31,7 +31,7 @@ export function drawPanel() {
   const settings = talk.settings[side];
   const openNow = new Set([...panel.querySelectorAll("details[open]")].map((one) => one.dataset.name));
   const first = !panel.children.length;
-  panel.replaceChildren(
+  panel.replaceChildren(...[
     h("div", { class: "panel-head" }, h("h2", {}, "Settings"), iconButton("close", "Close the settings", () => showPanel(false))),
     talk.compare ? tabs() : null,
     h("div", { class: "panel-body", id: "panel-body", role: talk.compare ? "tabpanel" : null, "aria-label": talk.compare ? `Settings ${side}` : null },
@@ -43,7 +43,8 @@ export function drawPanel() {
     h("div", { class: "panel-foot" },
       h("button", { type: "button", class: "plain", onclick: () => { app.keepAsDefault(settings); toast("New conversations start with these settings."); } }, "Use for new ones"),
       talk.compare ? h("button", { type: "button", class: "plain", onclick: copyOver }, `Copy ${side} to ${side === "A" ? "B" : "A"}`) : null,
-      h("button", { type: "button", class: "plain", onclick: reset }, "Reset")));
+      h("button", { type: "button", class: "plain", onclick: reset }, "Reset")),
+  ].filter(Boolean));
 }
 
 function changedIn(group, settings) {

@@ -16,7 +16,7 @@ export function makeSidebar(its) {
     h("div", { id: "talks", class: "talks" }),
     h("div", { class: "sidebar-foot" }, chooser,
       h("button", { type: "button", class: "link", id: "import", onclick: () => chooser.click() }, icon("in"), "Import"),
-      h("button", { type: "button", class: "link", id: "export-all", onclick: exportAll }, icon("out"), "Export all"),
+      h("button", { type: "button", class: "link", id: "export-all", onclick: exportAll }, icon("out"), "Export"),
       iconButton("theme", "Light, dark, or as the system", () => app.theme(), { id: "theme" }),
       iconButton("help", "Shortcuts", () => app.help(), { id: "help" })));
   byId("shade").addEventListener("click", () => showSidebar(false));
