@@ -50,6 +50,11 @@ function draw() {
   document.documentElement.classList.toggle("comparing", talk.compare || shownPath(talk).some((node) => node.pair));
   showState();
   drawPanel();
+  try {
+    sessionStorage.setItem("weft-open", talk.id);
+  } catch {
+    // the next visit then starts anew
+  }
 }
 
 function emptyView() {
@@ -137,11 +142,6 @@ function opened() {
   drawList();
   closeList();
   focusInput();
-  try {
-    sessionStorage.setItem("weft-open", talk.id);
-  } catch {
-    // the next visit then starts anew
-  }
 }
 
 function closeList() {
