@@ -25,6 +25,7 @@ from weft.serve.log import RequestLog
 from weft.serve.metrics import CONTENT_TYPE, exposition
 from weft.serve.ollama import add_ollama
 from weft.serve.options import ServeOptions
+from weft.serve.page import add_page, add_plan
 from weft.serve.ranking import add_rerank
 from weft.serve.respond import note
 from weft.serve.responses import add_responses
@@ -67,7 +68,9 @@ def create_app(service: Service, *, guarded: bool = True) -> FastAPI:
     add_anthropic(app, service)
     add_transcriptions(app, service)
     add_ollama(app, service)
+    add_plan(app, service)
     _add_about(app, service)
+    add_page(app, partial(_overview, app, service))
     return app
 
 
@@ -123,13 +126,9 @@ def _add_about(app: FastAPI, service: Service) -> None:
         "object": "model",
         "created": service.created,
         "owned_by": "weft",
+        "meta": service.about_text(),
         **service.vectors.about_model(),
     }
-
-    @app.get("/", include_in_schema=False)
-    async def start() -> Response:
-        """The server and its paths, as plain text."""
-        return Response(_overview(app, service), media_type="text/plain; charset=utf-8")
 
     @app.get("/v1/models")
     @app.get("/models", include_in_schema=False)
