@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 
 from weft.errors import AbortedError, BusyError, DeviceError, ProgramError, WeftError
 
-__all__ = ["ApiError", "Json", "error_body", "error_response", "install_handlers", "of_exception",
-           "to_json"]  # fmt: skip
+__all__ = ["ApiError", "Json", "error_body", "error_response", "install_handlers", "not_json",
+           "of_exception", "to_json"]  # fmt: skip
 
 RETRY_AFTER = 1
 """Seconds after which a refused client should try again."""
@@ -92,7 +92,7 @@ def install_handlers(app: FastAPI) -> None:
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        return error_response(_not_json(error))
+        return error_response(not_json(error))
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
@@ -106,7 +106,7 @@ def install_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http)
 
 
-def _not_json(error: RequestValidationError) -> ApiError:
+def not_json(error: RequestValidationError) -> ApiError:
     """The error for a body that FastAPI cannot parse as a JSON object."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":

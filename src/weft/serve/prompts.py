@@ -95,7 +95,7 @@ class Prompts:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
         tools = _tools(body)
         marked = mark_media(body.messages)
-        text = self._template.render(marked.messages, tools=tools)
+        text = self._template.render(marked.messages, tools=tools, **_variables(body))
         self.require_short(text.replace(marked.mark, ""), "messages")
         ids = self._ids(marked, text)
         n = body.n or 1
@@ -339,6 +339,33 @@ def _scoring(requests: list[Request]) -> list[Request]:
         else request
         for i, request in enumerate(requests)
     ]
+
+
+_OURS = frozenset(
+    (
+        "messages",
+        "tools",
+        "template",
+        "add_generation_prompt",
+        "documents",
+        "bos_token",
+        "eos_token",
+    )
+)
+
+
+def _variables(body: ChatBody) -> dict[str, Any]:
+    """The variables that the template gets besides its own."""
+    own = dict(body.chat_template_kwargs or {})
+    for name in own:
+        if name in _OURS or not name.isidentifier():
+            raise ApiError(
+                400, f"chat_template_kwargs has {name!r:.60}, which is not for requests to set",
+                "chat_template_kwargs",
+            )  # fmt: skip
+    if body.reasoning_effort is not None:
+        own.setdefault("reasoning_effort", body.reasoning_effort)
+    return own
 
 
 def _tools(body: ChatBody) -> list[dict[str, Any]] | None:

@@ -21,6 +21,7 @@ from weft.serve.guard import Guard
 from weft.serve.hosts import Hosts
 from weft.serve.log import RequestLog
 from weft.serve.metrics import CONTENT_TYPE, exposition
+from weft.serve.ollama import add_ollama
 from weft.serve.prompts import require_whole
 from weft.serve.ranking import add_rerank
 from weft.serve.respond import note
@@ -64,6 +65,7 @@ def create_app(service: Service) -> FastAPI:
     add_embeddings(app, service)
     add_rerank(app, service)
     _add_tokens(app, service)
+    add_ollama(app, service)
     _add_about(app, service)
     return app
 

@@ -221,6 +221,9 @@ class ChatBody(Generation):
     ] = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Field(description="an object of variables for the chat template")
+    ] = None
 
 
 class EmbeddingBody(Body):

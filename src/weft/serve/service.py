@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from weft.errors import ContextError
 from weft.frontends.models import open_model
 from weft.llm import AdapterFiles, Context, Model, ScaledFiles, Tokenizer
+from weft.llm.audio.tower import SoundTower
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
@@ -26,8 +27,10 @@ from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.engine import Engine
 from weft.llm.senses.senses import open_towers
 from weft.serve.adapters import ServedAdapters, ServedVectors
+from weft.serve.cards import ModelCard
 from weft.serve.embedder import Embedder
 from weft.serve.errors import ApiError
+from weft.serve.memory import PlannedBytes, planned_bytes
 from weft.serve.options import ServeOptions
 from weft.serve.prompts import Prompts
 
@@ -80,6 +83,7 @@ class Service:
         self.adapters = ServedAdapters(model.adapters, apply_adapters)
         self.vectors = ServedVectors(model.control_vectors)
         config = model.config
+        self.model = model
         self.options = options
         self.model_id = options.alias or _SHARD.sub("", Path(path).stem)
         self.created = int(time.time())
@@ -135,6 +139,29 @@ class Service:
             self.tokenizer, self.template, options,
             self._engine.max_text if self._engine else 0, self.adapters, self.vectors, senses,
         )  # fmt: skip
+
+    @cached_property
+    def card(self) -> ModelCard:
+        """What the file says about the model."""
+        names = ("audio" if isinstance(t, SoundTower) else "vision" for t in self.model.towers)
+        senses = tuple(names)
+        return ModelCard(
+            self.model_id, self.model.file, tokenizer=self.tokenizer, template=self.template,
+            senses=senses,
+        )  # fmt: skip
+
+    @property
+    def n_ctx(self) -> int:
+        """The most tokens of one text."""
+        if self._engine is not None:
+            return self._engine.max_text
+        return self.embedder.max_tokens
+
+    def memory(self) -> PlannedBytes:
+        """The bytes that its contexts were planned with."""
+        contexts = [part.context for part in (self._engine, self._embedder) if part is not None]
+        contexts += self.draft_contexts.values()
+        return planned_bytes([context.plan for context in contexts])
 
     def name_for(self, model: str | None) -> str:
         """The model that an answer names: the adapter that the request asked for, or the model."""

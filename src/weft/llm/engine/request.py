@@ -120,6 +120,14 @@ class Done:
     common with the prompt."""
     times: Times | None = None
     """When the text was asked for, started, had its first token and ended."""
+    ids: tuple[int, ...] = ()
+    """The tokens drawn, without the one that ended the text."""
+    stopped_by: str | None = None
+    """The stop string that ended the text; None: none did."""
+    prompt_seconds: float = 0.0
+    """Time from the start of the text to its first token, without the time in a queue."""
+    generation_seconds: float = 0.0
+    """Time from the first token to the end."""
 
 
 Event = Read | Delta | Done
@@ -189,6 +197,10 @@ class Ticket:
     def done(self, reason: Reason, error: Exception | None = None) -> Done:
         """The event for the end of the text."""
         n_prompt = len(self.request.prompt)
-        drawn = self.growth.n_drawn
-        why = self.why_not_reused
-        return Done(reason, n_prompt, self.n_reused, drawn, error, why, self.times)
+        growth, times, now = self.growth, self.times, monotonic()
+        return Done(
+            reason, n_prompt, self.n_reused, growth.n_drawn, error, self.why_not_reused, times,
+            tuple(growth.ids), growth.stopped_by,
+            prompt_seconds=(times.first or now) - times.started if times.started else 0.0,
+            generation_seconds=now - times.first if times.first else 0.0,
+        )  # fmt: skip
