@@ -13,6 +13,8 @@ from typing import Any
 from tests.cli.in_process import weft
 from tests.serve.server import DEMO
 
+CHAT = [{"role": "user", "content": "What is 2 + 3?"}]
+
 
 def line(name: str, url: str, **body: Any) -> str:
     row = {"custom_id": name, "method": "POST", "url": url, "body": body}
@@ -27,8 +29,7 @@ def test_answers_and_errors_are_rows(tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text(
         line("text", "/v1/completions", prompt="What is 2 + 3?", max_tokens=4, temperature=0)
-        + line("chat", "/v1/chat/completions", max_tokens=4,
-               messages=[{"role": "user", "content": "What is 2 + 3?"}])  # fmt: skip
+        + line("chat", "/v1/chat/completions", max_tokens=4, messages=CHAT)
         + "nonsense\n"
         + line("hot", "/v1/completions", prompt="a", temperature=9)
         + line("vector", "/v1/embeddings", input="a")

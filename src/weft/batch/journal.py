@@ -1,9 +1,9 @@
-r"""The file of answers of a batch, which a later run goes on with.
+"""The file of answers of a batch, which a later run goes on with.
 
-A row is one write of a whole line at the end of the file, so that a killed process leaves whole rows
-and at most a part of one behind them, which is cut off when the file is opened again. The id of a
-row has the number and a hash of the line that it answers: the file says by itself what is done, and
-a file of requests that has changed since is noticed. A lock keeps a second process away.
+A row is one write of a whole line at the end of the file, so that a killed process leaves whole
+rows and at most a part of one behind them, which is cut off when the file is opened again. The id
+of a row has the number and a hash of the line that it answers: the file says by itself what is
+done, and a file of requests that has changed since is noticed. A lock keeps a second process away.
 
 A row that was written outlives its process. It outlives a failure of the machine once `sync` has
 returned; rows that such a failure takes are computed again.

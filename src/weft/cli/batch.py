@@ -76,8 +76,8 @@ def batch(
     drafts: DraftOptions | None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:  # fmt: skip
-    """Answer a file of requests, in OpenAI's batch format. Stop it as you like: the same command goes
-    on from there. The exit code is 1 if a row of OUT has an error."""
+    """Answer a file of requests, in OpenAI's batch format. Stop it as you like: the same command
+    goes on from there. The exit code is 1 if a row of OUT has an error."""
     api = serving("batches")
     n_lines, asks_embedding = _look_at(requests)
     with Journal(answers) as journal:

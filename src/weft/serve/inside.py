@@ -19,9 +19,7 @@ INSIDE = "weft.inside"
 request from outside can have it, since servers build scopes themselves."""
 
 
-def line_handler(
-    app: ASGIApp, key: str | None = None
-) -> Callable[[Line], Awaitable[Answer]]:
+def line_handler(app: ASGIApp, key: str | None = None) -> Callable[[Line], Awaitable[Answer]]:
     """A function that answers lines of a batch by `app`; what they use counts for the key of this
     name."""
 
