@@ -19,7 +19,9 @@ from weft.keys.store import Key, KeyStore, digest_of
 __all__ = ["KeyRing", "read_key_file"]
 
 LOOK_SECONDS = 1.0
-"""Seconds after which keys that other processes added or revoked are known."""
+"""Seconds after which keys that another process revoked are known."""
+SHORTEST_LOOK = 0.05
+"""Seconds between two looks for new keys, so that wrong ones cost little."""
 
 
 class KeyRing:
@@ -38,7 +40,7 @@ class KeyRing:
         self._api_key, self._file, self.store = api_key, file, store
         self._salt = secrets.token_bytes(32)
         self._n_changes = -1
-        self._next_look = 0.0
+        self._looked = 0.0
         self._plain: list[Key] = []
         self._keys: Mapping[bytes, Key] = {}
         self.reload()
@@ -53,19 +55,22 @@ class KeyRing:
 
     def find(self, secret: bytes) -> Key | None:
         """The key with this secret, which may be revoked or have expired; None: there is none."""
-        self._look()
+        self._look(LOOK_SECONDS)
         digest = digest_of(secret)
-        key = self._keys.get(self._place(digest))
+        place = self._place(digest)
+        if place not in self._keys:  # it may have been added just now
+            self._look(SHORTEST_LOOK)
+        key = self._keys.get(place)
         if key is None or not hmac.compare_digest(key.digest, digest):
             return None
         return key
 
-    def _look(self) -> None:
-        """Takes up what has changed in the store, at most once a second."""
+    def _look(self, after: float) -> None:
+        """Takes up what has changed in the store, if the last look is so many seconds ago."""
         now = monotonic()
-        if self.store is None or now < self._next_look:
+        if self.store is None or now < self._looked + after:
             return
-        self._next_look = now + LOOK_SECONDS
+        self._looked = now
         with suppress(sqlite3.Error):  # the keys stay as they were
             if self.store.n_changes != self._n_changes:
                 self._read_store()

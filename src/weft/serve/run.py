@@ -14,6 +14,7 @@ import uvicorn
 
 from weft.errors import ContextError
 from weft.serve.connections import Connection, Door, connection_class, most_connections
+from weft.serve.house import House
 from weft.serve.log import logger, start_log
 from weft.serve.options import ServeOptions
 from weft.serve.routes import create_app
@@ -28,8 +29,11 @@ LAST_SECONDS = 1.0
 class _Server(uvicorn.Server):
     """Calls `ready` when it listens; on a signal it lets the engine end its texts first."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: Service, house: House, ready: Callable[[], None]
+    ) -> None:
         super().__init__(config)
+        self._house = house
         self._hurries = False
         self._service = service
         self._ready = ready
@@ -40,8 +44,12 @@ class _Server(uvicorn.Server):
         await super().startup([])
         most = most_connections(self._service.options.max_connections)
         for listener in sockets or ():
-            self._door = Door(listener, self._connection, most)
+            self._door = Door(
+                listener, self._connection, most, self._house.tls_context,
+                self._service.options.head_timeout,
+            )  # fmt: skip
             self._door.open()
+        self._house.reload_at_signal()
         if most < self._service.options.max_connections:
             logger.warning(
                 "only %d connections at a time: the system lets this process open no more files; "
@@ -79,18 +87,23 @@ def run_server(
     service: Service,
     ready: Callable[[str], None] = lambda url: None,
     sock: socket.socket | None = None,
+    house: House | None = None,
 ) -> None:
     """Serves until SIGINT or SIGTERM. Open requests then have `options.grace` seconds to finish; a
     second signal ends them at once.
 
     `ready` is called with the URL when the server listens. `sock` is a result of `take_address`
-    (None: it is called now). Raises ContextError if the address cannot be used."""
+    (None: it is called now). `house` has the keys and the certificate (None: those that the options
+    name). Raises ContextError if the address cannot be used, and the errors of `House`."""
     options = service.options
+    if house is None:
+        with House(options) as house:
+            return run_server(service, ready, sock, house)
     sock = take_address(options) if sock is None else sock
     host, port = sock.getsockname()[:2]
     name = f"[{host}]" if ":" in host else host
     config = uvicorn.Config(
-        create_app(service),
+        create_app(service, house.shared),
         http=connection_class(options.head_timeout, options.body_timeout),
         ws="none",
         lifespan="off",  # `shutdown` closes the service
@@ -101,9 +114,10 @@ def run_server(
         timeout_graceful_shutdown=round(options.grace) + 5,
         server_header=False,
     )
-    start_log(options.log_level)
+    start_log(options.log_level, options.log_format, options.log_file)
+    url = f"{'http' if options.ssl_cert_file is None else 'https'}://{name}:{port}"
     with sock:
-        _Server(config, service, lambda: ready(f"http://{name}:{port}")).run(sockets=[sock])
+        _Server(config, service, house, lambda: ready(url)).run(sockets=[sock])
 
 
 def take_address(options: ServeOptions) -> socket.socket:
