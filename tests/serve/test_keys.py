@@ -162,7 +162,11 @@ def test_a_key_in_the_header_of_anthropic(server: Server, file: Path) -> None:
 def test_the_log_names_keys_and_not_their_secrets(server: Server, file: Path) -> None:
     key = add(file, "logged")
     assert wait_for(server, key, 200)
-    log = "".join(server.lines)
+    for _ in range(100):
+        log = "".join(server.lines)
+        if ", key logged, " in log:
+            break
+        time.sleep(0.05)
     assert ", key logged, " in log and key not in log and key[8:20] not in log
 
 

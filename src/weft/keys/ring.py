@@ -20,7 +20,7 @@ __all__ = ["KeyRing", "read_key_file"]
 
 LOOK_SECONDS = 1.0
 """Seconds after which keys that another process revoked are known."""
-SHORTEST_LOOK = 0.05
+SHORTEST_LOOK = 0.005
 """Seconds between two looks for new keys, so that wrong ones cost little."""
 
 
