@@ -14,6 +14,7 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
+from weft.serve.batches import add_batches, add_files
 from weft.serve.embeddings import add_embeddings
 from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.generation import add_generation
@@ -58,7 +59,12 @@ def create_app(service: Service, shared: Shared | None = None) -> FastAPI:
         title="weft", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
         default_response_class=Json,
     )  # fmt: skip
-    app.add_middleware(Guard, max_body=options.max_body, users=shared.users, model=service.model_id)
+    # the form around a file has a few bytes, too
+    larger = dict.fromkeys(("/v1/files", "/files"), options.max_file + (1 << 16))
+    app.add_middleware(
+        Guard, max_body=options.max_body, users=shared.users, model=service.model_id,
+        larger={} if options.files_dir is None else larger,
+    )  # fmt: skip
     if options.cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=options.cors_origins, allow_methods=["*"],
@@ -73,6 +79,8 @@ def create_app(service: Service, shared: Shared | None = None) -> FastAPI:
     add_rerank(app, service)
     _add_tokens(app, service)
     add_ollama(app, service)
+    add_files(app, shared.batches, options.files_dir_size)
+    add_batches(app, shared.batches)
     _add_about(app, service, shared)
     return app
 

@@ -49,7 +49,7 @@ class _Server(uvicorn.Server):
                 self._service.options.head_timeout,
             )  # fmt: skip
             self._door.open()
-        self._house.reload_at_signal()
+        self._house.start(self.config.app, lambda: self._service.n_waiting)  # type: ignore[arg-type]
         if most < self._service.options.max_connections:
             logger.warning(
                 "only %d connections at a time: the system lets this process open no more files; "
@@ -66,6 +66,7 @@ class _Server(uvicorn.Server):
         """Stops listening and waits for open answers, whose texts the engine ends in time."""
         if self._door is not None:
             self._door.close()
+        await self._house.stop()
         close = partial(self._service.close, self._service.options.grace)
         closing = asyncio.get_running_loop().run_in_executor(None, close)
         await super().shutdown([])
