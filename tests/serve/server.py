@@ -32,11 +32,14 @@ class Server:
         key: str | None = None,
         sent_key: str | None = None,
         environ: dict[str, str] | None = None,
+        several: bool = False,
     ) -> None:
-        """`key` is the server's only key, `sent_key` one of several that requests are sent with."""
+        """`key` is the server's only key, `sent_key` one of several that requests are sent with.
+        With `several`, `model` is a folder of models."""
         self.key = sent_key or key
         more = environ or {}
-        command = [sys.executable, "-m", "weft", "serve", model, "--port", 0, *options]
+        what = ("--models", model) if several else (model,)
+        command = [sys.executable, "-m", "weft", "serve", *what, "--port", 0, *options]
         environ = {k: v for k, v in os.environ.items() if k != "WEFT_API_KEY"} | more
         if key is not None:
             environ["WEFT_API_KEY"] = key
@@ -48,6 +51,11 @@ class Server:
         self._url: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    @classmethod
+    def many(cls, folder: Path, *options: str | int | Path) -> Server:
+        """A server of all models of a folder."""
+        return cls(folder, *options, several=True)
 
     def _read(self) -> None:
         assert self.process.stderr is not None

@@ -75,7 +75,7 @@ def of_exception(error: BaseException) -> ApiError:
 def error_response(error: BaseException, path: str = "") -> JSONResponse:
     """The answer for an exception at `path`."""
     api = of_exception(error)
-    headers = {"Retry-After": str(api.retry_after)} if api.status == 429 else None
+    headers = {"Retry-After": str(api.retry_after)} if api.status in (429, 503) else None
     if api.status == 401:
         headers = {"WWW-Authenticate": "Bearer"}
     return Json(_shaped(api, path), api.status, headers)
@@ -125,17 +125,20 @@ def install_handlers(app: FastAPI) -> None:
 
 
 def not_json(error: RequestValidationError) -> ApiError:
-    """The error for a body that FastAPI cannot parse as a JSON object."""
+    """The error for a body that FastAPI cannot parse as a JSON object, or for an address."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         why = first.get("ctx", {}).get("error", "")
         return ApiError(400, f"the body is not JSON: {why} at character {first['loc'][-1]}")
+    if first["loc"][0] == "query":
+        name, value = str(first["loc"][-1]), str(first["input"])[:60]
+        return ApiError(400, f"{name} is {value!r} in the address: {first['msg']}", name)
     return ApiError(
         400, "the body is no JSON object; send one, with Content-Type: application/json"
     )
 
 
-_ABSENT = {"/responses": "/v1/chat/completions", "/completion": "/v1/completions"}
+_ABSENT = {"/completion": "/v1/completions"}
 """Paths of other servers, and the paths here that serve instead."""
 
 

@@ -159,4 +159,5 @@ class _Usage:
         new = tokens.minus(self._written or Tokens())
         n_requests = 0 if self._written else 1
         self._written, self._n_ended = tokens, n_ended(self._state)
-        await self._users.use(key, self._model, n_requests, new)
+        model = self._state.get("model", self._model)
+        await self._users.use(key, model, n_requests, new)

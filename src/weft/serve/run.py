@@ -9,8 +9,10 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
+from typing import Protocol
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from weft.errors import ContextError
 from weft.serve.connections import Connection, Door, connection_class, most_connections
@@ -19,6 +21,7 @@ from weft.serve.log import logger, start_log
 from weft.serve.options import ServeOptions
 from weft.serve.routes import create_app
 from weft.serve.service import Service
+from weft.serve.shared import Shared
 
 __all__ = ["run_server", "take_address"]
 
@@ -26,11 +29,22 @@ LAST_SECONDS = 1.0
 """Most seconds from the second signal to the end of the process."""
 
 
+class Served(Protocol):
+    """What a server serves: a model, or several."""
+
+    @property
+    def options(self) -> ServeOptions:
+        """The options of the server."""
+
+    def close(self, grace: float = 0.0) -> None:
+        """Ends all texts; running ones have `grace` seconds."""
+
+
 class _Server(uvicorn.Server):
     """Calls `ready` when it listens; on a signal it lets the engine end its texts first."""
 
     def __init__(
-        self, config: uvicorn.Config, service: Service, house: House, ready: Callable[[], None]
+        self, config: uvicorn.Config, service: Served, house: House, ready: Callable[[], None]
     ) -> None:
         super().__init__(config)
         self._house = house
@@ -85,26 +99,28 @@ class _Server(uvicorn.Server):
 
 
 def run_server(
-    service: Service,
+    service: Served,
     ready: Callable[[str], None] = lambda url: None,
     sock: socket.socket | None = None,
     house: House | None = None,
+    make_app: Callable[[Shared], ASGIApp] | None = None,
 ) -> None:
     """Serves until SIGINT or SIGTERM. Open requests then have `options.grace` seconds to finish; a
     second signal ends them at once.
 
     `ready` is called with the URL when the server listens. `sock` is a result of `take_address`
     (None: it is called now). `house` has the keys and the certificate (None: those that the options
-    name). Raises ContextError if the address cannot be used, and the errors of `House`."""
+    name). `make_app` makes the application of a `service` that is no `Service`. Raises ContextError
+    if the address cannot be used, and the errors of `House`."""
     options = service.options
     if house is None:
         with House(options) as house:
-            return run_server(service, ready, sock, house)
+            return run_server(service, ready, sock, house, make_app)
     sock = take_address(options) if sock is None else sock
     host, port = sock.getsockname()[:2]
     name = f"[{host}]" if ":" in host else host
     config = uvicorn.Config(
-        create_app(service, house.shared),
+        _app_of(service, house.shared) if make_app is None else make_app(house.shared),
         http=connection_class(options.head_timeout, options.body_timeout),
         ws="none",
         lifespan="off",  # `shutdown` closes the service
@@ -119,6 +135,11 @@ def run_server(
     url = f"{'http' if options.ssl_cert_file is None else 'https'}://{name}:{port}"
     with sock:
         _Server(config, service, house, lambda: ready(url)).run(sockets=[sock])
+
+
+def _app_of(service: Served, shared: Shared) -> ASGIApp:
+    assert isinstance(service, Service)
+    return create_app(service, shared)
 
 
 def take_address(options: ServeOptions) -> socket.socket:

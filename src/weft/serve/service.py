@@ -20,10 +20,9 @@ from weft.frontends.models import open_model
 from weft.llm import AdapterFiles, Context, Model, ScaledFiles, Tokenizer
 from weft.llm.audio.tower import SoundTower
 from weft.llm.chat.template import ChatTemplate
-from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
 from weft.llm.drafting.drafting import Drafting
-from weft.llm.drafting.options import DraftOptions, rows_needed
+from weft.llm.drafting.options import DraftOptions
 from weft.llm.engine import Engine
 from weft.llm.senses.senses import open_towers
 from weft.serve.adapters import ServedAdapters, ServedVectors
@@ -33,18 +32,14 @@ from weft.serve.errors import ApiError
 from weft.serve.memory import PlannedBytes, planned_bytes
 from weft.serve.options import ServeOptions
 from weft.serve.prompts import Prompts
+from weft.serve.sizes import serve_sizes
 
 __all__ = ["Service"]
 
 _Row = TypeVar("_Row")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
-DEFAULT_TEXT = 2048
-"""Default number of cells for each text; fewer if the model was trained for less."""
-
 DRAFTS = DraftOptions()
-SCORED_AT_ONCE = 16
-"""Tokens of a prompt that are computed together if the logits of each are wanted."""
 
 
 class Service:
@@ -89,34 +84,24 @@ class Service:
         self.created = int(time.time())
         self.n_embd = config.n_embd_out
         self.tokenizer = Tokenizer.from_gguf(file)
-        longest = min(config.n_ctx_train, DEFAULT_TEXT)
-        n_ctx = options.parallel * longest if n_ctx is None else n_ctx
-        n_ubatch = min(512, n_ctx) if n_ubatch is None else n_ubatch
+        sizes = serve_sizes(
+            config, options, n_ctx=n_ctx, n_ubatch=n_ubatch, embeddings=embeddings,
+            drafting=drafting,
+        )  # fmt: skip
         self._engine: Engine | None = None
         self._drafting: Drafting | None = None
         self._embedder: Embedder | None = None
         self._lock = asyncio.Lock()
-        writes = config.causal and config.pooling in ("none", "last")
-        if embeddings or not writes:
-            n = min(n_ubatch, config.n_ctx_train)
-            self._embedder = Embedder(
-                Context(
-                    model, n, n_ubatch=n, n_outputs=n, n_seq_max=sequences_for(config, MOST),
-                    embeddings=True, **context,
-                )
-            )  # fmt: skip
+        if sizes.embedding is not None:
+            self._embedder = Embedder(Context(model, **context | sizes.embedding))
             if context.get("plan") is None and not self._embedder.context.fell_back:
                 context["devices"] = self._embedder.context.devices_beside()
-        if writes:
+        if sizes.writing is not None:
             drafts = open_drafts(model, drafting)
             if drafting is not None:
-                context["beside"] = drafts.plans(n_ctx, options.parallel, drafting)
+                context["beside"] = drafts.plans(sizes.n_ctx, options.parallel, drafting)
                 context["states"] = drafting.layers
-            writing = Context(
-                model, n_ctx, n_ubatch=max(n_ubatch, options.parallel),
-                n_outputs=max(rows_needed(options.parallel, drafting), SCORED_AT_ONCE),
-                n_seq_max=options.parallel, **context,
-            )  # fmt: skip
+            writing = Context(model, **context | sizes.writing)
             self._drafting = make_drafting(writing, drafting, drafts, context.get("progress"))
             self._engine = Engine(
                 writing,
@@ -265,3 +250,9 @@ class Service:
         """Ends the engine; see `Engine.close`."""
         if self._engine is not None:
             self._engine.close(grace)
+
+    def forget(self) -> None:
+        """Lets go of the model, whose memory is then free. Nothing may be asked of the service
+        afterwards; `close` has ended it. FastAPI keeps the handlers of applications in caches of
+        its own, and these have the service."""
+        self.__dict__.clear()

@@ -61,7 +61,8 @@ class Watch:
         if not scope.get(INSIDE):
             self._http.add(route_of(scope), scope["method"], status, ended - began)
         if self._traces is not None:
-            self._traces.note(scope, status, began, ended, self._model)
+            model = scope["state"].get("model", self._model)
+            self._traces.note(scope, status, began, ended, model)
         log_request(scope, status, ended - began)
 
 

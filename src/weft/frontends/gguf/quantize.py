@@ -117,6 +117,24 @@ def loaded_as(
     return file.presented(made_metadata(file.path, raw), tensors)
 
 
+def planned_as(file: GGUFFile, to: str) -> GGUFFile:
+    """The open model `file` as `loaded_as` presents it, for plans: nothing is quantized before its
+    data are read. Raises the same errors."""
+    mix = find_mix(to)
+    types = mix_types(file.tensors.values(), file.metadata, mix)
+
+    def later(t: TensorInfo) -> TensorInfo:
+        after = types[t.name]
+        if after is t.dtype:
+            return t
+        nbytes = after.row_bytes(t.ne[0]) * (t.n_elements // t.ne[0])
+        return replace(t, dtype=after, offset=-1, nbytes=nbytes, _make=lambda: _convert(t, after))
+
+    raw = {key: file.metadata.raw(key) for key in file.metadata}
+    raw["general.file_type"] = encode_value("general.file_type", mix.number)
+    return file.presented(made_metadata(file.path, raw), map(later, file.tensors.values()))
+
+
 def _convert(t: TensorInfo, after: DType) -> NDArray[np.uint8]:
     if after.name == "i2_s":
         return quants.encode_i2_s(np.concatenate(list(floats_of(t))).reshape(-1))

@@ -44,7 +44,7 @@ def completion_of(body: GenerateRequest) -> tuple[ChatBody | CompletionBody, lis
         raise ApiError(400, "images need the chat template; leave out raw and suffix", "images")
     fields, ignored = fields_of(body.options)
     fields.setdefault("max_tokens", -1)
-    more = {} if body.suffix is None else {"suffix": body.suffix}
+    more: dict[str, Any] = {} if body.suffix is None else {"suffix": body.suffix}
     if body.logprobs:
         more["logprobs"] = body.top_logprobs or 0
     if body.format:
