@@ -13,7 +13,7 @@ from weft.backends import Backend
 from weft.backends.cpu.routing import Routing
 from weft.cli.console import note, say, wide
 from weft.cli.draft_options import draft_flags
-from weft.cli.exported import explain_pte, is_pte
+from weft.cli.exported import explain_pte, is_pte, pte_report
 from weft.cli.loading import loads_model_with, open_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import MmProj
@@ -95,6 +95,10 @@ def explain(
     devices refused it, and the bytes of every buffer; nothing is allocated or loaded. For an
     exported .pte file: the delegated graphs, the nodes left out, and why."""
     if is_pte(model):
+        if html is not None:
+            write_text(html, pte_report(model))
+            say(f"report written to {html}")
+            return
         data, text = explain_pte(model, not brief)
         print(json.dumps(data, indent=1) if as_json else text)
         return

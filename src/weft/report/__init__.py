@@ -4,9 +4,14 @@
     Path("report.html").write_text(report_html(plan))      # a ContextPlan, a Context or an LLM
 
 planned.py     a plan as plain data: devices, memory, and a table of tensors for each graph
+layers.py      which rows of a table are layers, and which layers repeat
+programs.py    a program of `weft.compile` or `weft.from_torch`
+compare.py     two plans side by side
+timeline.py    a profile: slices of work, and the share of the roof of each step
 tables.py      the table of tensors of one graph: places, lifetimes, causes, sources
 formulas.py    symbolic sizes as data that the page evaluates
 variants.py    what the page needs to plan other contexts, ubatches, sequences and cache types
+frame.py       the page in a frame, for notebooks
 html.py        puts data and the files of `page/` into one HTML file
 page/          the page: plain JavaScript without a build step; see below
 
@@ -42,17 +47,34 @@ from typing import TYPE_CHECKING
 from weft.lazy import imported_when_used
 
 if TYPE_CHECKING:
+    from weft.report.compare import diff_data
+    from weft.report.frame import frame_html
     from weft.report.html import page_html, report_html
     from weft.report.planned import plan_data
+    from weft.report.programs import program_data
     from weft.report.tables import regime_data
+    from weft.report.timeline import timeline_data
 
-__all__ = ["page_html", "plan_data", "regime_data", "report_html"]
+__all__ = [
+    "diff_data",
+    "frame_html",
+    "page_html",
+    "plan_data",
+    "program_data",
+    "regime_data",
+    "report_html",
+    "timeline_data",
+]
 
 __getattr__, __dir__ = imported_when_used(
     __name__,
     {
+        "weft.report.compare": ("diff_data",),
+        "weft.report.frame": ("frame_html",),
         "weft.report.html": ("page_html", "report_html"),
         "weft.report.planned": ("plan_data",),
+        "weft.report.programs": ("program_data",),
         "weft.report.tables": ("regime_data",),
+        "weft.report.timeline": ("timeline_data",),
     },
 )

@@ -12,6 +12,7 @@ from weft.allocate.lifetime import Lifetimes, lifetimes
 from weft.compiler import Plan
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor, shape_text
+from weft.report.layers import layers_data
 from weft.schedule import Schedule
 from weft.schedule.describe import cause_code, cause_text, name_of, refused
 
@@ -32,7 +33,7 @@ split    number of the split that computes it, or -1
 time     position in the run, or -1: nothing computes it
 cause    the scheduler's code; `why` is the same in words
 refused  sentences of devices that do not take it, by the name of the device; null: none
-src      rows of what it reads; view: row of the tensor whose memory it shares, or -1
+src      rows of what it reads or copies; view: row of the tensor whose memory it shares, or -1
 kind     weights, cache, input, node, copy, dep (a copy's source is kept until then), keep
 memory   name of the memory
 arena    number of the arena; -1: it has memory of its own. In an arena: chunk, offset in bytes, and
@@ -48,6 +49,7 @@ def regime_data(plan: Plan) -> dict[str, Any]:
     for split in about["splits"]:
         del split["nodes"]  # the table has them
     memory = plan.allocation
+    tensors = _Table(plan).columns()
     return {
         "symbols": [[s.name, s.min, s.max] for s in schedule.graph.symbols.values()],
         "splits": about["splits"],
@@ -69,7 +71,8 @@ def regime_data(plan: Plan) -> dict[str, Any]:
             for arena in memory.arenas
         ],
         "times": len(schedule.plan_nodes),
-        "tensors": _Table(plan).columns(),
+        "layers": layers_data(tensors, about["splits"]),
+        "tensors": tensors,
     }
 
 
@@ -144,10 +147,18 @@ class _Table:
             self._device(t, origin), self.split.get(t, -1), self.time.get(t, -1),
             cause_code(schedule, origin), cause_text(schedule, origin) if known else "",
             (refused(schedule, origin) or None) if known and t.src else None,
-            [self.index[s] for s in t.src if s is not None],
+            [self.index[s] for s in self._sources(t)],
             -1 if t.view_src is None else self.index.get(t.view_src, -1),
             self._kind(t), self._memory(base), arena, chunk, offset, start, end,
         )  # fmt: skip
+
+    def _sources(self, t: Tensor) -> list[Tensor]:
+        """What a node reads; the tensor that a copy is made of."""
+        role = self.schedule.roles.get(t)
+        if role is not None and role.kind == "copy":
+            of = [self.schedule.final_of(tensor) for tensor in role.of]
+            return [tensor for tensor in of if tensor in self.index]
+        return [s for s in t.src if s is not None]
 
     def _device(self, t: Tensor, origin: Tensor) -> int:
         number = self.backend.get(t, -1)

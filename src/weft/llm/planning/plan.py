@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, field, replace
+from html import escape
 from typing import Any
 
 from weft.allocate import Arena
@@ -22,8 +23,10 @@ from weft.llm.planning.offload import Homes
 from weft.llm.planning.options import ContextOptions
 from weft.llm.planning.regime import RegimePlan
 from weft.llm.planning.saved_plan import leaf_rows
+from weft.notebook import in_notebook
 from weft.records import dataclass
 from weft.schedule.parts import Prediction
+from weft.tables import html_table
 
 __all__ = ["ContextPlan", "MemoryNeed", "OtherSizes"]
 
@@ -221,6 +224,16 @@ class ContextPlan:
                 about = "repacked from the file at load"
                 rows.append({"buffer": "weights", "memory": memory, "bytes": size, "about": about})
         return rows
+
+    def html(self, title: str) -> str:
+        """A title and the table of memory as HTML, for notebooks."""
+        rows = [(r["buffer"], r["memory"], f"{r['bytes']:,}", r["about"])
+                for r in self.memory_rows()]  # fmt: skip
+        columns = ("buffer", "memory", "bytes", "about")
+        return f"<p>{escape(title)}</p>" + html_table("memory", columns, rows, ("bytes",))
+
+    def _repr_html_(self) -> str:
+        return in_notebook(self, self.html(f"<ContextPlan of {self.model.summary()}>"))
 
     def to_json(self) -> dict[str, Any]:
         """The whole plan as `SavedPlan` reads it: that of the largest batches, with the plans of

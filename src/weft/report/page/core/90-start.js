@@ -81,7 +81,8 @@ report.tab = (view, data, state, shown) => {
     tab.tabIndex = on ? 0 : -1;
     panel.hidden = !on;
     if (!on) return;
-    if (location.hash.slice(1) !== view.id) history.replaceState(null, "", `#${view.id}`);
+    const framed = location.protocol === "about:"; // a frame of a notebook has no address
+    if (!framed && location.hash.slice(1) !== view.id) history.replaceState(null, "", `#${view.id}`);
     if (!drawn) {
       drawn = true;
       view.render(panel, data, state);
