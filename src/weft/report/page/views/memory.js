@@ -5,7 +5,7 @@ report.view({
   id: "memory",
   title: "Memory",
   order: 20,
-  needs: (data) => data.kind === "plan",
+  needs: (data) => Boolean(data.memory && data.regimes && data.regimes.length),
 
   render(root, data, state) {
     const { el } = report;
@@ -88,7 +88,7 @@ report.memoryMap = (layout, number, data, state) => {
   const boxes = layout.tensors.filter((t) => t.arena === number && t.bytes > 0)
     .sort((a, b) => a.start - b.start || a.offset - b.offset);
   const use = report.inUse(boxes, layout.times);
-  const layers = report.layerStarts(report.regime(data, state).tensors);
+  const layers = report.layerStarts(report.regime(data, state));
   const AXIS = 18; // pixels below the map
   const zoom = { from: -1, to: layout.times, times: layout.times };
   const canvas = el("canvas", {
@@ -181,13 +181,12 @@ report.memoryMap = (layout, number, data, state) => {
   const axis = (pen, ink, rule) => {
     pen.font = "11px system-ui, sans-serif";
     let next = 0; // where there is room for a label
-    layers.forEach(([start, layer]) => {
+    layers.forEach(([start, text]) => {
       const x = left(start);
       if (x < -40 || x > width) return;
       pen.fillStyle = rule;
       pen.fillRect(Math.round(x), 0, 1, height);
-      const text = layer === null ? "output" : `layer ${layer}`;
-      if (x < next) return;
+      if (x < next || !text) return;
       pen.fillStyle = ink;
       pen.fillText(text, x + 4, height - 4);
       next = x + pen.measureText(text).width + 12;
@@ -326,18 +325,10 @@ report.memoryMap = (layout, number, data, state) => {
   };
 };
 
-/** The first step of each layer, in order: [step, layer]; null after the last layer. */
-report.layerStarts = (tensors) => {
-  const starts = [];
-  let last;
-  for (const t of tensors) {
-    if (t.time < 0 || t.layer === last) continue;
-    if (t.layer === null && last === undefined) continue;
-    starts.push([t.time, t.layer]);
-    last = t.layer;
-  }
-  return starts;
-};
+/** The first step of each layer and of what stands between layers, in order: [step, name]. */
+report.layerStarts = ({ layers, tensors }) => layers.blocks
+  .map(([start, , name]) => [tensors[start].time, name])
+  .filter(([time]) => time >= 0);
 
 /** Bytes in use at each time, the first at time -1. */
 report.inUse = (boxes, times) => {
