@@ -65,7 +65,7 @@ def test_a_tensor_is_selected_everywhere(open_page: Open, data: dict[str, Any], 
     canvas.focus()
     for _ in range(5):
         page.keyboard.press("ArrowRight")
-    tip = page.locator(".tip").last.inner_text()
+    tip = page.locator(".map-tip").last.inner_text()
     page.keyboard.press("Enter")
     name = page.evaluate("() => report.state.get('tensor')")
     assert name and tip.startswith(f"{name}: ") and "in use from" in tip

@@ -47,8 +47,9 @@ def plan_of(subject: HasPlan) -> ContextPlan:
     """The plan of a `Context` or `LLM`; a plan itself."""
     if isinstance(subject, ContextPlan):
         return subject
-    context: HasContextPlan = getattr(subject, "context", subject)
-    return context.plan
+    context: Any = getattr(subject, "context", subject)
+    plan: ContextPlan = context.plan
+    return plan
 
 
 def plan_data(

@@ -9,7 +9,7 @@ report.view({
 
   render(root, data, state) {
     const { el } = report;
-    const bars = el("div", { class: "bars" });
+    const bars = el("div", { class: "scroll" });
     const legend = el("ul", { class: "legend" }, report.families.map(([name], i) => el(
       "li", {}, el("span", { class: `swatch c${i}`, "aria-hidden": "true" }), name,
     )));
@@ -49,20 +49,20 @@ report.memoryBars = (rows, data) => {
   // what texts leave behind is a limit, not memory that the plan takes: it has no bar
   const most = Math.max(...rows.filter((row) => row.buffer !== "prefixes").map((row) => row.bytes));
   const bar = (row) => (row.buffer === "prefixes" ? null : el("div", {
-    class: `bar buffer-${row.buffer.replace(/ /g, "-")}`,
+    class: `share share-${row.buffer.replace(/ /g, "-")}`,
     style: { width: `${Math.max((100 * row.bytes) / most, 0.3)}%` },
   }));
   const line = (row) => el(
     "tr", {},
     el("th", { scope: "row", text: row.buffer }), el("td", { class: "soft", text: row.memory }),
-    el("td", { class: "bar-cell", "aria-hidden": "true" }, bar(row)),
+    el("td", { class: "share-cell", "aria-hidden": "true" }, bar(row)),
     el("td", { class: "number", text: size(row.bytes) }),
     el("td", { class: "number soft wide", text: count(row.bytes) }),
     el("td", { class: "soft about", text: report.aboutRow(row) }),
   );
   const head = el("thead", {}, el("tr", {},
     ["buffer", "memory"].map((text) => el("th", { scope: "col", text })),
-    el("th", { scope: "col", class: "bar-cell" }, el("span", { class: "hidden", text: "share" })),
+    el("th", { scope: "col", class: "share-cell" }, el("span", { class: "hidden", text: "share" })),
     el("th", { scope: "col", class: "number", text: "size" }),
     el("th", { scope: "col", class: "number wide", text: "bytes" }), el("th", { scope: "col", class: "about", text: "about" })));
   const beside = (data.beside || []).flatMap((other) => [
@@ -96,7 +96,7 @@ report.memoryMap = (layout, number, data, state) => {
     "aria-label": `Map of ${arena.memory} memory: ${report.plural(boxes.length, "tensor")} in ${size(arena.bytes)}. `
       + "Arrow keys go from tensor to tensor, Enter selects.",
   });
-  const tip = el("div", { class: "tip", role: "status" });
+  const tip = el("div", { class: "map-tip", role: "status" });
   let focus = null; // the box under the pointer or the keyboard
   let width = 0;
   let height = 0;
