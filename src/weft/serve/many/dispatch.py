@@ -18,7 +18,7 @@ from weft.serve.ollama.written import loaded_answer
 __all__ = ["OWN", "Dispatch"]
 
 OWN = re.compile(
-    r"/|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?|/api/(?:tags|ps|version|show|pull"
+    r"/|/page/.*|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?|/api/(?:tags|ps|version|show|pull"
     r"|push|create|copy|delete)|/api/blobs/.*"
 )
 """The paths that are about all models, or about models that need not be loaded."""
