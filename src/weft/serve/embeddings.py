@@ -9,8 +9,8 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 
 from weft.serve.errors import ApiError
+from weft.serve.inputs import texts_of, token_lists
 from weft.serve.log import say_tokens
-from weft.serve.prompts import texts_of, token_lists
 from weft.serve.respond import note
 from weft.serve.schema import EmbeddingBody
 from weft.serve.service import Service

@@ -58,9 +58,11 @@ async def start(service: Service, make: Callable[[], Asked]) -> Texts:
 
 
 async def respond(
-    written: Written, http: Request, *, stream: bool, media_type: str = "text/event-stream"
-) -> Response:
-    """The answer of texts, as a stream or whole; cancels the texts if the client leaves."""
+    written: Written, http: Request, *, stream: bool, media_type: str = "text/event-stream",
+    form: Callable[[dict[str, Any]], Response] = Json,
+) -> Response:  # fmt: skip
+    """The answer of texts, as a stream of `media_type` or whole, which `form` writes; cancels the
+    texts if the client leaves."""
     written.texts.on_end = partial(say_tokens, http.scope["state"])
     if stream:
         return StreamingResponse(_closed(written), media_type=media_type, headers=STREAM_HEADERS)
@@ -70,7 +72,7 @@ async def respond(
         await asyncio.wait((whole, left), return_when=asyncio.FIRST_COMPLETED)
         if not whole.done():
             return Response(status_code=499)  # the client has left
-        return Json(whole.result())
+        return form(whole.result())
     finally:
         written.texts.cancel()
         whole.cancel()

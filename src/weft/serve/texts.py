@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from weft.llm.engine import Delta, Done, Engine, Event, Ticket
+from weft.llm.sampling import TokenLogprobs
 from weft.serve.errors import ApiError, of_exception
 from weft.serve.prompts import Asked
 
@@ -93,6 +94,7 @@ class OneChat:
         self.texts = texts
         self.message = texts.asked.message()
         """The message so far; `message.whole()` is all of it."""
+        self._tokens: list[TokenLogprobs] = []
 
     @property
     def end(self) -> Done:
@@ -105,11 +107,17 @@ class OneChat:
         reason = self.end.reason
         return self.message.reason("length" if reason == "context" else reason)
 
+    def take_tokens(self) -> list[TokenLogprobs]:
+        """The tokens since the last call, if log-probabilities were asked for."""
+        tokens, self._tokens = self._tokens, []
+        return tokens
+
     async def deltas(self) -> AsyncIterator[dict[str, Any]]:
         """Yields the deltas of `message` in the chat API's form: each has one of `content`,
         `reasoning_content` and `tool_calls`. Raises ApiError if the text fails."""
         async for _, event in self.texts.events():
             if isinstance(event, Delta):
+                self._tokens += event.tokens
                 for delta in self.message.push(event.text):
                     yield delta
         for delta in self.message.finish():

@@ -31,10 +31,16 @@ __all__ = ["given_plan", "prepare"]
 
 
 def prepare(
-    model: Model, *, n_ctx: int | None = None, **arguments: Unpack[PlanArguments]
+    model: Model,
+    *,
+    n_ctx: int | None = None,
+    must_fit: bool = True,
+    **arguments: Unpack[PlanArguments],
 ) -> ContextPlan:
     """Plans a context from the arguments of `Context`, without allocating memory or reading
     weights.
+
+    Without `must_fit`, the plan may need more memory than there is now, to know how much it needs.
 
     With a plan file, omitted arguments have the values of the file, and the others must agree with
     it. Raises ContextError for an argument out of range, ScheduleError for an impossible placement,
@@ -61,7 +67,8 @@ def prepare(
     if devices is None:
         devices = ("cpu",) if saved is None else saved.devices
     backends = _backends(devices, {k: v for k, v in arguments.items() if k in DEVICE_OPTIONS})
-    if all(b.buffer_type is backends[-1].buffer_type for b in backends) and not placement.memory:
+    alone = all(b.buffer_type is backends[-1].buffer_type for b in backends)
+    if must_fit and alone and not placement.memory:
         cells = cache_bytes(
             model.config,
             options.n_ctx,
@@ -71,7 +78,14 @@ def prepare(
             options.window_size(model.config),
         )
         require_memory({"cache": cells}, ADVICE)
-    return _planned(Request(model, options, backends, placement, arguments.get("rewrites")))
+    request = Request(model, options, backends, placement, arguments.get("rewrites"))
+    if not must_fit and placement.saved is None and placement.policy != "cost":
+        return (
+            fitted(request)
+            if placement.fit
+            else request.planned(request.homes(placement.n_gpu_layers))
+        )
+    return _planned(request)
 
 
 def _backends(devices: Sequence[str | Backend], options: dict[str, Any]) -> list[Backend]:
