@@ -1,5 +1,5 @@
-"""What needs no key beside what programs that watch the server ask for: the page for browsers, which
-asks its user for the key, and links that carry a ticket instead of a key."""
+"""What needs no key beside what programs that watch the server ask for: the page for browsers,
+which asks its user for the key, and links that carry a ticket instead of a key."""
 
 from __future__ import annotations
 
