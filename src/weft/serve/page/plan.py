@@ -7,7 +7,7 @@ import hashlib
 import re
 import threading
 
-from weft.report import report_html
+from weft.report import page_html, plan_data
 from weft.serve.errors import ApiError
 from weft.serve.service import Service
 
@@ -38,10 +38,15 @@ class PlanPage:
         part = service.engine_or_none or service.embedder_or_none
         if part is None:
             raise ApiError(503, f"{service.model_id} has no context, so it has no plan")
-        # sliders plan twenty other contexts, which would take the time of running texts
-        return report_html(
-            part.context, title=f"{service.model_id}, as it is served", sliders=False
+        # without sliders, for which the page plans twenty other contexts: that would take time
+        # from running texts
+        data = plan_data(
+            part.context,
+            kept=service.options.prefixes(),
+            beside=[context.plan for context in service.draft_contexts.values()],
+            sliders=False,
         )
+        return page_html(data, f"{service.model_id}, as it is served")
 
 
 def policy_of(html: str) -> str:
