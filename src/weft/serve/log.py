@@ -19,7 +19,8 @@ logger = logging.getLogger("weft.serve")
 LEVELS = ("debug", "info", "warning", "error")
 """The values of `--log-level`."""
 _POLLED = frozenset(("/health", "/metrics"))
-"""Paths that are polled all the time; they are logged at level `debug`."""
+"""Paths that are polled all the time; they are logged at level `debug`, like the files of the
+page."""
 _REPEATS = 10.0
 """Seconds in which the same warning is logged only once."""
 
@@ -109,7 +110,8 @@ class RequestLog:
             status = 500
             raise
         finally:
-            level = logging.DEBUG if scope["path"] in _POLLED else logging.INFO
+            quiet = scope["path"] in _POLLED or scope["path"].startswith("/page/")
+            level = logging.DEBUG if quiet else logging.INFO
             if logger.isEnabledFor(level):
                 logger.log(level, _line(scope, status, perf_counter() - start))
 
