@@ -79,7 +79,7 @@ def test_a_call_of_a_tool_gets_its_result(chat: Chat, picture: Callable[..., Pat
     page = chat.page
     schema = {"type": "object", "properties": {"n": {"enum": [17, 25]}}, "required": ["n"]}
     tool = {"name": "look_up", "parameters": schema | {"additionalProperties": False}}
-    chat.settings(tools=json.dumps([tool]), tool_choice="required", max_tokens="60")
+    chat.settings(tools=json.dumps([tool]), tool_choice="look_up", max_tokens="400")
     chat.send("What is 17 + 25?")
     assert page.inner_text(".call summary code") == "look_up"
     assert json.loads(page.inner_text(".call pre"))["n"] in (17, 25)
