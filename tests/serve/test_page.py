@@ -161,7 +161,7 @@ def test_models_say_what_they_take(server: Server) -> None:
 def test_several_models_have_one_page(tmp_path: Path) -> None:
     (tmp_path / "one.gguf").symlink_to(DEMO)
     (tmp_path / "two.gguf").symlink_to(DEMO)
-    with Server(Path("--models"), tmp_path) as server:
+    with Server.many(tmp_path) as server:
         assert raw(server, "/", **HTML)[2].startswith(b"<!doctype html>")
         assert raw(server, "/page/js/main.js")[0] == 200
         assert b"serves 2 models" in raw(server, "/")[2]
