@@ -18,8 +18,8 @@ from weft.serve.ollama.written import loaded_answer
 __all__ = ["OWN", "Dispatch"]
 
 OWN = re.compile(
-    r"/|/page/.*|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?|/api/(?:tags|ps|version|show|pull"
-    r"|push|create|copy|delete)|/api/blobs/.*"
+    r"/|/page/.*|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?"
+    r"|/api/(?:tags|ps|version|show|pull|push|create|copy|delete)|/api/blobs/.*"
 )
 """The paths that are about all models, or about models that need not be loaded."""
 

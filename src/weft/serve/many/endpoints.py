@@ -42,13 +42,6 @@ def add_fleet(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
     _add_models(app, fleet)
     _add_state(app, fleet, shared)
     _add_ollama(app, fleet, cards)
-    add_page(app, lambda: _overview(fleet))
-
-
-def _overview(fleet: Fleet) -> str:
-    lines = [f"weft {__version__} serves {len(fleet.places)} models:", ""]
-    lines += [f"{place.state:10} {name}" for name, place in fleet.places.items()]
-    return "\n".join([*lines, "", "Requests name one as their model; docs/serve.md says more.", ""])
 
 
 class _Cards:
@@ -119,6 +112,8 @@ def _about(place: Place) -> dict[str, Any]:
         "requests": place.leases,
         "planned_bytes": None if planned is None else planned.total,
     }
+    if place.loaded is not None and place.state == "loaded":
+        about["meta"] = place.loaded.service.about_text()
     if planned is not None:
         about["planned"] = {
             "weights": planned.weights, "cache": planned.cache, "compute": planned.compute,
@@ -134,6 +129,14 @@ def _time_of(path: Path) -> float:
 
 
 def _add_state(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
+    def overview() -> str:
+        lines = [f"weft {__version__} serves {len(fleet.places)} models:", ""]
+        lines += [f"{place.state:10} {name}" for name, place in fleet.places.items()]
+        lines += ["", "Requests name one as their model; docs/serve.md says more.", ""]
+        return "\n".join(lines)
+
+    add_page(app, overview)
+
     @app.get("/health")
     async def health() -> dict[str, Any]:
         """200 while requests are served."""
