@@ -36,6 +36,10 @@ class Served(Protocol):
     def options(self) -> ServeOptions:
         """The options of the server."""
 
+    @property
+    def n_waiting(self) -> int:
+        """Number of requests that wait."""
+
     def close(self, grace: float = 0.0) -> None:
         """Ends all texts; running ones have `grace` seconds."""
 

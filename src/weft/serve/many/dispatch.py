@@ -19,7 +19,7 @@ __all__ = ["OWN", "Dispatch"]
 
 OWN = re.compile(
     r"/|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?|/api/(?:tags|ps|version|show|pull"
-    r"|push|create|copy|delete)|/api/blobs/.*"
+    r"|push|create|copy|delete)|/api/blobs/.*|(?:/v1)?/(?:files|batches)(?:/.*)?"
 )
 """The paths that are about all models, or about models that need not be loaded."""
 
