@@ -20,6 +20,7 @@ __all__ = ["OWN", "Dispatch"]
 OWN = re.compile(
     r"/|/page/.*|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?"
     r"|/api/(?:tags|ps|version|show|pull|push|create|copy|delete)|/api/blobs/.*"
+    r"|(?:/v1)?/(?:files|batches)(?:/.*)?"
 )
 """The paths that are about all models, or about models that need not be loaded."""
 
