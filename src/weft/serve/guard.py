@@ -15,10 +15,24 @@ from weft.serve.inside import INSIDE
 from weft.serve.record import Tokens, n_ended, tokens_of
 from weft.serve.shared import Users
 
-__all__ = ["Guard"]
+__all__ = ["OPEN", "Guard", "needs_no_key"]
 
 OPEN = frozenset(("/health",))
 """Paths that need no key, because programs that watch servers have none."""
+
+
+def needs_no_key(scope: Scope) -> bool:
+    """True for a request that is answered without a key: those of `OPEN`, and the page for
+    browsers, which asks for the key itself. A ticket of the page opens the plan instead of a
+    key."""
+    path: str = scope["path"]
+    if path in OPEN or path.startswith("/page/"):
+        return True
+    if path == "/":
+        headers = dict(scope["headers"])
+        return scope["method"] == "GET" and b"text/html" in headers.get(b"accept", b"")
+    query: bytes = scope["query_string"]
+    return path == "/plan" and query.startswith(b"ticket=")
 
 
 class Guard:
@@ -83,7 +97,7 @@ class Guard:
 
     def _known(self, scope: Scope) -> Key | None:
         """The key of a request; None: it needs none. Raises ApiError for a missing or wrong one."""
-        if self._users is None or scope["path"] in OPEN:
+        if self._users is None or needs_no_key(scope):
             return None
         headers = dict(scope["headers"])
         scheme, _, secret = headers.get(b"authorization", b"").partition(b" ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,7 +13,7 @@ from weft.llm.compute.rerank import best_first, pair_ids
 from weft.serve.errors import ApiError
 from weft.serve.log import say_tokens
 from weft.serve.respond import note
-from weft.serve.schema import RerankBody
+from weft.serve.schema import Document, RerankBody
 from weft.serve.service import Service
 
 __all__ = ["add_rerank"]
@@ -22,13 +23,16 @@ def add_rerank(app: FastAPI, service: Service) -> None:
     """Adds the endpoint to an application."""
 
     @app.post("/v1/rerank", response_model=None)
+    @app.post("/v2/rerank", include_in_schema=False, response_model=None)
     @app.post("/rerank", include_in_schema=False, response_model=None)
     @app.post("/v1/reranking", include_in_schema=False, response_model=None)
     @app.post("/reranking", include_in_schema=False, response_model=None)
     async def rerank(body: RerankBody, http: Request) -> dict[str, Any] | list[dict[str, Any]]:
         """The indexes and scores of documents, those that answer a query best first."""
         note(http, body, service)
-        texts = body.documents or body.texts
+        texts = body.texts
+        if body.documents is not None:
+            texts = [d if isinstance(d, str) else d.text for d in body.documents]
         if texts is None:
             raise ApiError(400, "documents is missing; it must be a list of texts", "documents")
         pairs = await run_in_threadpool(_pairs, service, body.query, texts)
@@ -38,12 +42,21 @@ def add_rerank(app: FastAPI, service: Service) -> None:
         if body.documents is None:
             shown = [{"text": texts[row.index]} if body.return_text else {} for row in rows]
             return [row.as_json("score") | more for row, more in zip(rows, shown, strict=True)]
+        results: list[dict[str, Any]] = [dict(row.as_json()) for row in rows]
+        if body.return_documents:
+            results = [row | {"document": _shown(body.documents[row["index"]])} for row in results]
         return {
+            "id": f"rerank-{uuid.uuid4().hex}",
             "model": body.model or service.model_id,
             "object": "list",
             "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
-            "results": [row.as_json() for row in rows],
+            "results": results,
         }
+
+
+def _shown(document: str | Document) -> dict[str, Any]:
+    """A document as an object, which it is in answers."""
+    return {"text": document} if isinstance(document, str) else document.model_dump()
 
 
 def _pairs(service: Service, query: str, texts: list[str]) -> list[Pair]:

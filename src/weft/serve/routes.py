@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -23,6 +24,7 @@ from weft.serve.llama.metrics import llama_metrics
 from weft.serve.metrics import CONTENT_TYPE, exposition
 from weft.serve.ollama import add_ollama
 from weft.serve.options import ServeOptions
+from weft.serve.page import add_page, add_plan
 from weft.serve.ranking import add_rerank
 from weft.serve.responses import add_responses
 from weft.serve.schema import AdaptersBody
@@ -69,7 +71,9 @@ def create_app(service: Service, shared: Shared | None = None, *, guarded: bool 
     add_completion(app, service)
     add_state(app, service)
     add_ollama(app, service)
+    add_plan(app, service)
     _add_about(app, service, shared)
+    add_page(app, partial(_overview, app, service))
     return app
 
 
@@ -93,13 +97,9 @@ def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
         "object": "model",
         "created": service.created,
         "owned_by": "weft",
+        "meta": service.about_text(),
         **service.vectors.about_model(),
     }
-
-    @app.get("/", include_in_schema=False)
-    async def start() -> Response:
-        """The server and its paths, as plain text."""
-        return Response(_overview(app, service), media_type="text/plain; charset=utf-8")
 
     @app.get("/v1/models")
     @app.get("/models", include_in_schema=False)

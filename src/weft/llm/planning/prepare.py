@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Unpack
 
 from weft.backends.base import Backend
@@ -21,7 +22,7 @@ from weft.llm.planning.options import (
     PlanArguments,
     context_options,
 )
-from weft.llm.planning.plan import ContextPlan
+from weft.llm.planning.plan import ContextPlan, OtherSizes
 from weft.llm.planning.request import Request
 from weft.llm.planning.saved_plan import SavedPlan
 from weft.options import require_options
@@ -79,13 +80,18 @@ def prepare(
         )
         require_memory({"cache": cells}, ADVICE)
     request = Request(model, options, backends, placement, arguments.get("rewrites"))
-    if not must_fit and placement.saved is None and placement.policy != "cost":
-        return (
-            fitted(request)
-            if placement.fit
-            else request.planned(request.homes(placement.n_gpu_layers))
-        )
-    return _planned(request)
+    plan = _planned(request, must_fit)
+    if saved is None and placement.policy == "ggml" and not placement.fit:
+
+        def again(sizes: OtherSizes) -> ContextPlan:
+            changed = {name: value for name, value in asdict(sizes).items() if value is not None}
+            other = context_options(model, None, {**arguments, **changed})
+            names = arguments.get("rewrites")
+            request = Request(model, other, backends, placement, names, memory="bound")
+            return request.planned(request.homes(placement.n_gpu_layers))
+
+        plan.again = again
+    return plan
 
 
 def _backends(devices: Sequence[str | Backend], options: dict[str, Any]) -> list[Backend]:
@@ -109,7 +115,7 @@ def given_plan(arguments: PlanArguments) -> SavedPlan | None:
     return SavedPlan(plan) if isinstance(plan, Mapping) else SavedPlan.load(plan)
 
 
-def _planned(request: Request) -> ContextPlan:
+def _planned(request: Request, must_fit: bool) -> ContextPlan:
     placement = request.placement
     if placement.saved is not None:
         plan = request.as_saved(placement.saved)
@@ -120,6 +126,8 @@ def _planned(request: Request) -> ContextPlan:
     if placement.fit:
         return fitted(request)
     plan = request.planned(request.homes(placement.n_gpu_layers))
+    if not must_fit:
+        return plan
     try:
         require(request, plan)
     except OutOfMemoryError as error:
