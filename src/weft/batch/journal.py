@@ -80,6 +80,11 @@ class Journal:
         """The number of rows."""
         return self.n_answered + self.n_failed
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._size
+
     def has(self, line: Line) -> bool:
         """True if the line has been answered. Raises FormatError if the row of this number answers
         another line."""

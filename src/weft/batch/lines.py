@@ -79,12 +79,14 @@ def read_lines(
 
 
 def count_lines(file: BinaryIO) -> int:
-    """The number of lines from the present place of a file to its end, empty ones included."""
-    n, last = 0, b"\n"
-    while piece := file.read(_PIECE):
-        n += piece.count(b"\n")
-        last = piece[-1:]
-    return n + (last != b"\n")
+    """The number of lines that `read_lines` yields from the present place of a file on."""
+    n, counted = 0, False
+    while piece := file.readline(_PIECE):
+        if not counted and piece.strip():
+            n, counted = n + 1, True
+        if piece.endswith(b"\n"):
+            counted = False
+    return n
 
 
 def _skip(file: BinaryIO) -> None:

@@ -43,7 +43,7 @@ class Limits:
     def request(self, key: Key) -> Iterator[None]:
         """Counts a request while the block runs. Raises LimitError if it is beyond a limit."""
         self._check_parallel(key)
-        self._check_tokens(key)
+        self.check_tokens(key)
         self._check_minute(key)
         self._running[key.name] += 1
         try:
@@ -61,7 +61,8 @@ class Limits:
                 "for one to end", 1,
             )  # fmt: skip
 
-    def _check_tokens(self, key: Key) -> None:
+    def check_tokens(self, key: Key) -> None:
+        """Raises LimitError if the key has used its tokens of today."""
         most = key.limit_tpd
         if most is None or self._store is None:
             return

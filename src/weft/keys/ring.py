@@ -65,6 +65,11 @@ class KeyRing:
             return None
         return key
 
+    def named(self, name: str) -> Key | None:
+        """The key of this name."""
+        self._look(LOOK_SECONDS)
+        return next((key for key in self._keys.values() if key.name == name), None)
+
     def _look(self, after: float) -> None:
         """Takes up what has changed in the store, if the last look is so many seconds ago."""
         now = monotonic()

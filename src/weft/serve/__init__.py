@@ -27,6 +27,8 @@ routes.py       the application, with the other endpoints
 guard.py        limits of bodies, API keys and their limits, usage
 hosts.py        names by which requests may address the server
 log.py          a line for each request, as text or JSON
+users.py        keys with their limits and usage
+batches/        files of clients and their batches
 record.py       what is noted of a request for the log, usage and traces
 watch.py        ids of requests; logs, counts and traces each
 traces.py       spans by OpenTelemetry

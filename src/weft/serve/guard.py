@@ -13,7 +13,7 @@ from weft.keys import Key, LimitError
 from weft.serve.errors import ApiError, error_response
 from weft.serve.inside import INSIDE
 from weft.serve.record import Tokens, n_ended, tokens_of
-from weft.serve.shared import Users
+from weft.serve.users import Users
 
 __all__ = ["OPEN", "Guard", "needs_no_key"]
 

@@ -6,11 +6,15 @@ import asyncio
 import signal
 import ssl
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from starlette.types import ASGIApp
+
 from weft.errors import WeftError
-from weft.serve.log import logger
+from weft.serve.batches.room import Room
+from weft.serve.log import logger, start_log
 from weft.serve.options import ServeOptions
 from weft.serve.shared import Shared
 from weft.serve.tls import Tls
@@ -25,6 +29,8 @@ class House:
     def __init__(self, options: ServeOptions) -> None:
         """Raises ContextError or FormatError for files that cannot be used, and WeftError for an
         extra that is missing."""
+        self._options = options
+        start_log(options.log_level, options.log_format, options.log_file)
         self._tls: Tls | None = None
         if options.ssl_key_file is not None and options.ssl_cert_file is not None:
             self._tls = Tls(options.ssl_key_file, options.ssl_cert_file)
@@ -41,6 +47,21 @@ class House:
         trace: TracebackType | None,
     ) -> None:
         self.shared.close()
+
+    def start(self, app: ASGIApp, n_waiting: Callable[[], int]) -> None:
+        """Starts what runs beside requests: batches, answered by `app`, and the signal for
+        `reload`. `n_waiting` says how many texts wait for a slot."""
+        batches, options = self.shared.batches, self._options
+        if batches is not None:
+            most = options.batch_parallel or max(1, options.parallel // 2)
+            room = Room(options.parallel, most, self.shared.http, n_waiting)
+            batches.start(app, room, most)
+        self.reload_at_signal()
+
+    async def stop(self) -> None:
+        """Stops batches; they go on after a restart."""
+        if self.shared.batches is not None:
+            await self.shared.batches.stop()
 
     def tls_context(self) -> ssl.SSLContext | None:
         """The settings of TLS for the next connection; None: plain HTTP."""

@@ -22,6 +22,8 @@ class HttpMetrics:
         self.seconds: dict[str, Histogram] = {}
         """Times from the head of a request to the end of its answer, by path."""
         self.in_flight = 0
+        self.n_asking = 0
+        """Requests in flight that may compute, those of batches left out."""
 
     def add(self, path: str, method: str, status: int, seconds: float) -> None:
         """Counts a request that has ended."""

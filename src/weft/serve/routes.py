@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
 from weft.serve.anthropic import add_anthropic
+from weft.serve.batches import add_batches, add_files
 from weft.serve.embeddings import add_embeddings
 from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.generation import add_generation
@@ -72,6 +73,9 @@ def create_app(service: Service, shared: Shared | None = None, *, guarded: bool 
     add_state(app, service)
     add_ollama(app, service)
     add_plan(app, service)
+    if guarded:
+        add_files(app, shared.batches, options.files_dir_size)
+        add_batches(app, shared.batches)
     _add_about(app, service, shared)
     add_page(app, partial(_overview, app, service))
     return app
@@ -80,7 +84,12 @@ def create_app(service: Service, shared: Shared | None = None, *, guarded: bool 
 def add_middleware(app: FastAPI, options: ServeOptions, shared: Shared, model: str = "") -> None:
     """Adds what looks at every request first: the log, hosts, origins, keys and sizes. `model` is
     the name for which usage counts where requests do not choose one."""
-    app.add_middleware(Guard, max_body=options.max_body, users=shared.users, model=model)
+    # the form around a file has a few bytes, too
+    larger = dict.fromkeys(("/v1/files", "/files"), options.max_file + (1 << 16))
+    app.add_middleware(
+        Guard, max_body=options.max_body, users=shared.users, model=model,
+        larger={} if options.files_dir is None else larger,
+    )  # fmt: skip
     if options.cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=options.cors_origins, allow_methods=["*"],

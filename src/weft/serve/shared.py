@@ -1,51 +1,17 @@
-"""What all requests of a server share, whatever the model: keys, counts of requests, traces."""
+"""What all requests of a server share, whatever the model: keys, counts, traces, files."""
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from weft.keys import Key, KeyRing, KeyStore, Limits, UsageWriter, Used
-from weft.keys.store import today
+from weft.serve.batches.runner import BatchRunner
+from weft.serve.batches.store import FileStore
 from weft.serve.http_metrics import HttpMetrics
-from weft.serve.log import logger
 from weft.serve.options import ServeOptions
-from weft.serve.record import Tokens
 from weft.serve.traces import Traces
+from weft.serve.users import Users
 
-__all__ = ["Shared", "Users"]
-
-
-class Users:
-    """The keys of a server, with their limits and usage."""
-
-    def __init__(self, options: ServeOptions) -> None:
-        """Raises FormatError if the file of keys or `api_key_file` cannot be used."""
-        store = None if options.keys is None else KeyStore(options.keys)
-        self.ring = KeyRing(options.api_key, options.api_key_file, store)
-        self.limits = Limits(store)
-        self._usage: UsageWriter | None = None
-        if options.keys is not None:
-            self._usage = UsageWriter(KeyStore(options.keys), logger.error)
-
-    def admit(self, key: Key, counts: bool) -> AbstractContextManager[None]:
-        """A block in which a request of the key runs. Raises LimitError if the request `counts` and
-        is beyond a limit."""
-        return self.limits.request(key) if counts else nullcontext()
-
-    async def use(self, key: str, model: str, n_requests: int, tokens: Tokens) -> None:
-        """Returns when the usage of a request is on disk, or cannot be written."""
-        if self._usage is not None:
-            used = Used(key, today(), model, n_requests, *tokens)
-            await asyncio.shield(asyncio.wrap_future(self._usage.add(used)))
-
-    def close(self) -> None:
-        """Writes all usage and closes the file of keys."""
-        if self._usage is not None:
-            self._usage.close()
-        if self.ring.store is not None:
-            self.ring.store.close()
+__all__ = ["Shared"]
 
 
 @dataclass(slots=True)
@@ -56,15 +22,20 @@ class Shared:
     """None: everybody may use the server."""
     http: HttpMetrics = field(default_factory=HttpMetrics)
     traces: Traces | None = None
+    batches: BatchRunner | None = None
+    """None: the server keeps no files."""
 
     @staticmethod
     def of(options: ServeOptions) -> Shared:
-        """Raises FormatError for files of keys that cannot be used, and WeftError if the extra for
-        traces is missing."""
-        return Shared(
-            users=Users(options) if options.needs_key else None,
-            traces=Traces() if options.otel else None,
-        )
+        """Raises FormatError for files that cannot be used, and WeftError if an extra is
+        missing."""
+        traces = Traces() if options.otel else None
+        users = Users(options) if options.needs_key else None
+        batches = None
+        if options.files_dir is not None:
+            store = FileStore(options.files_dir)
+            batches = BatchRunner(store, users, most_bytes=options.files_dir_size)
+        return Shared(users=users, traces=traces, batches=batches)
 
     def reload(self) -> None:
         """Reads the keys again. Raises FormatError if that fails; they are as before then."""
@@ -72,8 +43,10 @@ class Shared:
             self.users.ring.reload()
 
     def close(self) -> None:
-        """Writes usage and sends traces."""
+        """Writes usage, sends traces, and lets others use the folder of files."""
         if self.users is not None:
             self.users.close()
         if self.traces is not None:
             self.traces.close()
+        if self.batches is not None:
+            self.batches.store.close()

@@ -42,19 +42,23 @@ class Watch:
                 message["headers"] = [*message["headers"], *_headers(state)]
             await send(message)
 
-        self._http.in_flight += 1
+        outside = not scope.get(INSIDE)  # a line of a batch is no request over HTTP
+        asks = outside and scope["method"] == "POST"
+        self._http.in_flight += outside
+        self._http.n_asking += asks
         try:
             await self._app(scope, receive, noted)
         except Exception:
             status = 500
             raise
         finally:
-            self._http.in_flight -= 1
+            self._http.in_flight -= outside
+            self._http.n_asking -= asks
             self._end(scope, status, began)
 
     def _end(self, scope: Scope, status: int, began: float) -> None:
         ended = time.monotonic()
-        if not scope.get(INSIDE):  # a line of a batch is no request over HTTP
+        if not scope.get(INSIDE):
             self._http.add(route_of(scope), scope["method"], status, ended - began)
         if self._traces is not None:
             model = scope["state"].get("model", self._model)

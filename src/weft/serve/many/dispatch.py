@@ -18,8 +18,9 @@ from weft.serve.ollama.written import loaded_answer
 __all__ = ["OWN", "Dispatch"]
 
 OWN = re.compile(
-    r"/|/page/.*|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?|/api/(?:tags|ps|version|show|pull"
-    r"|push|create|copy|delete)|/api/blobs/.*"
+    r"/|/page/.*|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?"
+    r"|(?:/v1)?/(?:files|batches)(?:/.*)?|/api/(?:tags|ps|version|show|pull|push|create|copy|delete)"
+    r"|/api/blobs/.*"
 )
 """The paths that are about all models, or about models that need not be loaded."""
 
