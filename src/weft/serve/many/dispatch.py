@@ -80,7 +80,7 @@ class Dispatch:
         if len(fleet.places) == 1:
             return next(iter(fleet.places.values()))
         loaded = [p for p in fleet.places.values() if p.state == "loaded"]
-        if scope["method"] in ("GET", "HEAD", "DELETE"):
+        if not asking.body:
             if loaded:
                 return max(loaded, key=lambda p: (p.leases > 0, p.last_used))
             raise ApiError(
