@@ -209,7 +209,7 @@ class ResponseWriter:
 
     def _response(self, status: str) -> dict[str, Any]:
         body = self._body
-        text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text else {}
+        text = body.text.as_json() if body.text else {"format": {"type": "text"}}
         reasoning = body.reasoning
         return {
             "id": self.id,
@@ -232,7 +232,7 @@ class ResponseWriter:
             "service_tier": "default",
             "store": body.store is not False,
             "temperature": 1.0 if body.temperature is None else body.temperature,
-            "text": {"format": {"type": "text"}} | text,
+            "text": text,
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools or [],
             "top_logprobs": body.top_logprobs or 0,
