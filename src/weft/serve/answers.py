@@ -15,6 +15,7 @@ from weft.serve.errors import ApiError, error_body
 from weft.serve.logprobs import ListedTokens, chat_logprobs
 from weft.serve.respond import sse
 from weft.serve.texts import Texts
+from weft.serve.timings import Clock
 
 __all__ = ["Answer"]
 
@@ -34,8 +35,10 @@ class Answer:
         model: str,
         *,
         with_usage: bool = False,
+        with_timings: bool = False,
     ) -> None:
-        """`with_usage` ends a stream with the numbers of tokens."""
+        """`with_usage` ends a stream with the numbers of tokens; `with_timings` adds numbers and
+        times to every part of a stream."""
         asked = texts.asked
         self.texts = texts
         self.id = _IDS[kind] + uuid.uuid4().hex
@@ -48,6 +51,10 @@ class Answer:
         self._unsaid: list[list[TokenLogprobs]] = [[] for _ in asked.requests]
         self._listed = [ListedTokens(tokenizer, special=r.special) for r in asked.requests]
         self._created = int(time.time())
+        self._clocks = [Clock(ticket) for ticket in texts.tickets] if with_timings else []
+
+    def _timings(self, choice: int) -> dict[str, Any]:
+        return {"timings": self._clocks[choice].now()} if self._clocks else {}
 
     async def whole(self) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
@@ -91,13 +98,15 @@ class Answer:
                     if self._messages:
                         for chunk in self._said(choice, self._messages[choice].finish(), True):
                             yield sse(chunk)
-                    yield sse(self._chunk(choice, None, None, self._reason(choice)))
+                    last = self._chunk(choice, None, None, self._reason(choice))
+                    yield sse(last | self._timings(choice))
                 elif isinstance(event, Read):
                     for chunk in self._echo_chunks(choice, event):
                         yield sse(chunk)
                 else:
+                    timings = self._timings(choice)
                     for chunk in self._deltas(choice, event):
-                        yield sse(chunk)
+                        yield sse(chunk | timings)
             if self._with_usage:
                 yield sse(self._body([], ".chunk") | {"usage": self._usage()})
             yield b"data: [DONE]\n\n"

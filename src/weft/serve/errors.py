@@ -68,7 +68,7 @@ def of_exception(error: BaseException) -> ApiError:
 def error_response(error: BaseException, path: str = "") -> JSONResponse:
     """The answer for an exception at `path`."""
     api = of_exception(error)
-    headers = {"Retry-After": str(RETRY_AFTER)} if api.status == 429 else None
+    headers = {"Retry-After": str(RETRY_AFTER)} if api.status in (429, 503) else None
     if api.status == 401:
         headers = {"WWW-Authenticate": "Bearer"}
     return Json(_shaped(api, path), api.status, headers)

@@ -8,10 +8,24 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weft.serve.errors import ApiError, error_response
 
-__all__ = ["Guard"]
+__all__ = ["OPEN", "Guard", "needs_no_key"]
 
 OPEN = frozenset(("/health",))
 """Paths that need no key, because programs that watch servers have none."""
+
+
+def needs_no_key(scope: Scope) -> bool:
+    """True for a request that is answered without a key: those of `OPEN`, and the page for
+    browsers, which asks for the key itself. A ticket of the page opens the plan instead of a
+    key."""
+    path: str = scope["path"]
+    if path in OPEN or path.startswith("/page/"):
+        return True
+    if path == "/":
+        headers = dict(scope["headers"])
+        return scope["method"] == "GET" and b"text/html" in headers.get(b"accept", b"")
+    query: bytes = scope["query_string"]
+    return path == "/plan" and query.startswith(b"ticket=")
 
 
 class Guard:
@@ -29,7 +43,7 @@ class Guard:
             return await self._app(scope, receive, send)
         headers = {name: value for name, value in scope["headers"]}
         try:
-            if scope["path"] not in OPEN:
+            if not needs_no_key(scope):
                 own = headers.get(b"x-api-key")  # Anthropic's header
                 given = headers.get(b"authorization", b"")
                 self._check_key(given or (b"Bearer " + own if own else b""))

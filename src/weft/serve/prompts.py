@@ -39,6 +39,9 @@ COMPLETION_TOKENS = 16
 MOST_COUNTED = 1 << 18
 """Most tokens of a prompt that is only counted."""
 
+MEDIA_MARK = "<__media__>"
+"""What stands for an image or a sound in the text of a prompt, as in llama.cpp."""
+
 LONGEST_TOKEN = 256
 """Most characters per token, on average, that are assumed if nothing is known of the vocabulary."""
 
@@ -125,11 +128,17 @@ class Prompts:
         self.require_short(text.replace(marked.mark, ""), "messages", MOST_COUNTED)
         return len(self._ids(marked, text))
 
+    def rendered(self, body: ChatBody) -> str:
+        """The text of the prompt of a chat, with `MEDIA_MARK` for images and sounds."""
+        marked, text = self._rendered(body, "", {})
+        return text.replace(marked.mark, MEDIA_MARK)
+
     def _rendered(
         self, body: ChatBody, begun: str, variables: Mapping[str, Any]
     ) -> tuple[Marked, str]:
         """The messages, and the text of the prompt with marks for images and sounds."""
         tools, marked = _tools(body), mark_media(body.messages)
+        variables = _variables(body) | variables
         if begun:
             text = render_begun(self._template, marked.messages, begun, tools=tools, **variables)
         else:
@@ -361,6 +370,33 @@ def _scoring(requests: list[Request]) -> list[Request]:
         else request
         for i, request in enumerate(requests)
     ]
+
+
+_OURS = frozenset(
+    (
+        "messages",
+        "tools",
+        "template",
+        "add_generation_prompt",
+        "documents",
+        "bos_token",
+        "eos_token",
+    )
+)
+
+
+def _variables(body: ChatBody) -> dict[str, Any]:
+    """The variables that the template gets besides its own."""
+    own = dict(body.chat_template_kwargs or {})
+    for name in own:
+        if name in _OURS or not name.isidentifier():
+            raise ApiError(
+                400, f"chat_template_kwargs has {name!r:.60}, which is not for requests to set",
+                "chat_template_kwargs",
+            )  # fmt: skip
+    if body.reasoning_effort is not None:
+        own.setdefault("reasoning_effort", body.reasoning_effort)
+    return own
 
 
 def _tools(body: ChatBody) -> list[dict[str, Any]] | None:

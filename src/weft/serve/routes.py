@@ -23,6 +23,9 @@ from weft.serve.hosts import Hosts
 from weft.serve.inputs import require_whole
 from weft.serve.log import RequestLog
 from weft.serve.metrics import CONTENT_TYPE, exposition
+from weft.serve.ollama import add_ollama
+from weft.serve.options import ServeOptions
+from weft.serve.page import add_page, add_plan
 from weft.serve.ranking import add_rerank
 from weft.serve.respond import note
 from weft.serve.responses import add_responses
@@ -31,7 +34,7 @@ from weft.serve.service import Service
 from weft.serve.transcriptions import add_transcriptions
 from weft.version import __version__
 
-__all__ = ["create_app"]
+__all__ = ["add_middleware", "create_app"]
 
 LONGEST_TOKENIZED = 1 << 20
 """Most characters that /tokenize accepts."""
@@ -39,8 +42,9 @@ SHORT = 1 << 14
 """Number of characters that are tokenized in some ten milliseconds."""
 
 
-def create_app(service: Service) -> FastAPI:
-    """The ASGI application of a loaded model; it closes the service when it ends."""
+def create_app(service: Service, *, guarded: bool = True) -> FastAPI:
+    """The ASGI application of a loaded model; it closes the service when it ends. Without
+    `guarded`, keys, hosts and sizes are checked by another application around it."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -53,6 +57,25 @@ def create_app(service: Service) -> FastAPI:
         title="weft", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
         default_response_class=Json,
     )  # fmt: skip
+    if guarded:
+        add_middleware(app, options)
+    install_handlers(app)
+    add_generation(app, service)
+    add_embeddings(app, service)
+    add_rerank(app, service)
+    _add_tokens(app, service)
+    add_responses(app, service)
+    add_anthropic(app, service)
+    add_transcriptions(app, service)
+    add_ollama(app, service)
+    add_plan(app, service)
+    _add_about(app, service)
+    add_page(app, partial(_overview, app, service))
+    return app
+
+
+def add_middleware(app: FastAPI, options: ServeOptions) -> None:
+    """Adds what looks at every request first: the log, hosts, origins, keys and sizes."""
     app.add_middleware(Guard, max_body=options.max_body, api_key=options.api_key)
     if options.cors_origins:
         app.add_middleware(
@@ -62,16 +85,6 @@ def create_app(service: Service) -> FastAPI:
     if options.api_key is None:
         app.add_middleware(Hosts, names=(options.host, *options.allow_hosts))
     app.add_middleware(RequestLog)
-    install_handlers(app)
-    add_generation(app, service)
-    add_embeddings(app, service)
-    add_rerank(app, service)
-    add_responses(app, service)
-    add_anthropic(app, service)
-    add_transcriptions(app, service)
-    _add_tokens(app, service)
-    _add_about(app, service)
-    return app
 
 
 def _add_tokens(app: FastAPI, service: Service) -> None:
@@ -113,13 +126,9 @@ def _add_about(app: FastAPI, service: Service) -> None:
         "object": "model",
         "created": service.created,
         "owned_by": "weft",
+        "meta": service.about_text(),
         **service.vectors.about_model(),
     }
-
-    @app.get("/", include_in_schema=False)
-    async def start() -> Response:
-        """The server and its paths, as plain text."""
-        return Response(_overview(app, service), media_type="text/plain; charset=utf-8")
 
     @app.get("/v1/models")
     @app.get("/models", include_in_schema=False)

@@ -150,6 +150,7 @@ class Generation(Body):
     presence_penalty: Penalty | None = None
     logit_bias: Annotated[dict[str, Any], AfterValidator(_is_bias)] | None = None
     ignore_eos: bool = False
+    timings_per_token: bool = False
     lora: Annotated[
         AdapterScales | None, Field(description='a list of {"id": NUMBER, "scale": NUMBER}')
     ] = None
@@ -221,6 +222,9 @@ class ChatBody(Generation):
     ] = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Field(description="an object of variables for the chat template")
+    ] = None
 
 
 class EmbeddingBody(Body):
