@@ -28,7 +28,7 @@ from weft.serve.options import ServeOptions
 from weft.serve.page import add_page, add_plan
 from weft.serve.ranking import add_rerank
 from weft.serve.respond import note
-from weft.serve.responses import add_responses
+from weft.serve.responses import KeptResponses, add_kept_responses, add_responses
 from weft.serve.schema import AdaptersBody, DetokenizeBody, TokenizeBody
 from weft.serve.service import Service
 from weft.serve.transcriptions import add_transcriptions
@@ -42,9 +42,12 @@ SHORT = 1 << 14
 """Number of characters that are tokenized in some ten milliseconds."""
 
 
-def create_app(service: Service, *, guarded: bool = True) -> FastAPI:
+def create_app(
+    service: Service, *, guarded: bool = True, kept: KeptResponses | None = None
+) -> FastAPI:
     """The ASGI application of a loaded model; it closes the service when it ends. Without
-    `guarded`, keys, hosts and sizes are checked by another application around it."""
+    `guarded`, keys, hosts and sizes are checked by another application around it. `kept` has the
+    responses of several applications."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -64,7 +67,9 @@ def create_app(service: Service, *, guarded: bool = True) -> FastAPI:
     add_embeddings(app, service)
     add_rerank(app, service)
     _add_tokens(app, service)
-    add_responses(app, service)
+    kept = KeptResponses() if kept is None else kept
+    add_responses(app, service, kept)
+    add_kept_responses(app, kept)
     add_anthropic(app, service)
     add_transcriptions(app, service)
     add_ollama(app, service)

@@ -18,6 +18,7 @@ from weft.serve.many.fleet import Fleet
 from weft.serve.many.options import ManyOptions
 from weft.serve.many.place import Loaded
 from weft.serve.many.planned import Recipe
+from weft.serve.responses import add_kept_responses
 from weft.serve.routes import add_middleware, create_app
 from weft.serve.service import Service
 from weft.version import __version__
@@ -41,7 +42,7 @@ def make_fleet(catalog: Catalog, options: ManyOptions, recipe: Recipe) -> Fleet:
 
         arguments = recipe.arguments(entry) | {"progress": progress}
         service = Service(entry.path, recipe.options_of(entry), **arguments)
-        return Loaded(service, create_app(service, guarded=False))
+        return Loaded(service, create_app(service, guarded=False, kept=fleet.responses))
 
     fleet = Fleet(catalog, options, recipe.options, budget=budget, plan=recipe.plan, load=load)
     return fleet
@@ -63,4 +64,5 @@ def create_many_app(fleet: Fleet) -> FastAPI:
     add_middleware(app, fleet.options)
     install_handlers(app)
     add_fleet(app, fleet)
+    add_kept_responses(app, fleet.responses)
     return app

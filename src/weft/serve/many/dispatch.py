@@ -20,6 +20,7 @@ __all__ = ["OWN", "Dispatch"]
 OWN = re.compile(
     r"/|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?|/api/(?:tags|ps|version|show|pull"
     r"|push|create|copy|delete)|/api/blobs/.*"
+    r"|(?:/v1)?/responses/(?!input_tokens$)[^/]+(?:/input_items|/cancel)?"
 )
 """The paths that are about all models, or about models that need not be loaded."""
 
