@@ -17,6 +17,7 @@ from weft.graph.op import Op
 from weft.graph.params import Params
 from weft.graph.size import Size, Sym, evaluate
 from weft.graph.tensor import Ne
+from weft.notebook import in_notebook
 from weft.records import dataclass
 from weft.tables import html_table, size_text
 
@@ -166,7 +167,7 @@ class Program:
         return plan.explain(width)
 
     def _repr_html_(self) -> str:
-        return self.html("Program")
+        return in_notebook(self, self.html("Program"))
 
     def html(self, what: str) -> str:
         """The program as HTML for notebooks: a summary and tables of its splits and memory."""

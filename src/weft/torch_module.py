@@ -25,6 +25,7 @@ from weft.frontends.fx.hosted import unpacked
 from weft.frontends.fx.leaves import array_of
 from weft.graph.graph import Graph
 from weft.graph.size import Expr, evaluate
+from weft.notebook import in_notebook
 
 __all__ = ["TorchModule", "from_torch"]
 
@@ -132,7 +133,7 @@ class TorchModule:
         )
 
     def _repr_html_(self) -> str:
-        return self.session.program.html("TorchModule")
+        return in_notebook(self, self.session.program.html("TorchModule"))
 
     def reset(self) -> None:
         """Resets the buffers that the program writes to the values they had at the export."""

@@ -1,8 +1,8 @@
 """Every byte, ahead of time: `allocate(schedule) -> Allocation`."""
 
 from weft.allocate.graph_allocator import GraphAllocator
-from weft.allocate.plan import allocate
+from weft.allocate.plan import Memory, allocate
 from weft.allocate.result import Allocation, Arena, Placement
 from weft.allocate.validate import validate
 
-__all__ = ["Allocation", "Arena", "GraphAllocator", "Placement", "allocate", "validate"]
+__all__ = ["Allocation", "Arena", "GraphAllocator", "Memory", "Placement", "allocate", "validate"]

@@ -43,6 +43,8 @@ class Lifetimes:
     """Per arena, the most bytes in use at any time."""
     sizes: dict[Tensor, int]
     """Unpadded bytes of each tensor in its arena's buffer type."""
+    spans: dict[Tensor, tuple[int, int]]
+    """The first and the last time at which each tensor is in use, in the order of planning."""
 
 
 def lifetimes(schedule: Schedule) -> Lifetimes:
@@ -81,7 +83,11 @@ class _Analysis:
         self._starts()
         self._ends()
         items, bounds = self._fold()
-        return Lifetimes(self.buffer_types, self.arena_of, items, bounds, self.sizes)
+        spans = {t: (start, self._end(t, start)) for t, start in self.start.items()}
+        return Lifetimes(self.buffer_types, self.arena_of, items, bounds, self.sizes, spans)
+
+    def _end(self, tensor: Tensor, start: int) -> int:
+        return max(self.last.get(tensor, start), start)
 
     def _own(self, tensor: Tensor, start: int, backend: int) -> None:
         if tensor.view_src is not None or tensor.buffer is not None or tensor in self.start:
@@ -139,7 +145,7 @@ class _Analysis:
         changes: list[dict[int, int]] = [{} for _ in self.buffer_types]
         made_from = {copy: src for split in self.schedule.splits for src, copy in split.copies}
         for tensor, start in self.start.items():
-            end = max(self.last.get(tensor, start), start)
+            end = self._end(tensor, start)
             parent = None
             if start >= 0:
                 if tensor.op.can_inplace:

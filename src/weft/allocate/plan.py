@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from weft.allocate.graph_allocator import GraphAllocator
 from weft.allocate.lifetime import Item, Lifetimes, lifetimes
@@ -17,7 +17,10 @@ from weft.options import require_choice
 from weft.schedule.collector import collector_paused
 from weft.schedule.result import Schedule
 
-__all__ = ["allocate"]
+__all__ = ["Memory", "allocate", "like_reference"]
+
+Memory: TypeAlias = Literal["best", "ggml", "bound"]
+"""How memory is planned; see `allocate`."""
 
 # The number of steps after which the search stops: about 0.3 s.
 _EFFORT = 2_500_000
@@ -26,19 +29,31 @@ _STAGES_WORTH = 64
 
 
 @collector_paused()
-def allocate(schedule: Schedule, policy: Literal["best", "ggml"] = "best") -> Allocation:
+def allocate(schedule: Schedule, policy: Memory = "best") -> Allocation:
     """A place for every tensor of `schedule` that has no memory yet.
 
     Policy `ggml` plans as the reference's graph allocator does. Policy `best` takes the smallest of
-    several plans, of which the reference's is one. Raises ScheduleError for a tensor without a
-    device, AllocationError for an unknown policy or a plan that cannot be made."""
+    several plans, of which the reference's is one. Policy `bound` gives no places: its arenas are
+    as large as their lower bounds. Raises ScheduleError for a tensor without a device,
+    AllocationError for an unknown policy or a plan that cannot be made."""
     if policy == "ggml":
-        return _like_reference(schedule, lifetimes(schedule))
-    require_choice("memory", policy, ("best", "ggml"), AllocationError)
+        return like_reference(schedule, lifetimes(schedule))
+    if policy == "bound":
+        return _bounds(lifetimes(schedule))
+    require_choice("memory", policy, ("best", "ggml", "bound"), AllocationError)
     return _best(schedule)
 
 
-def _like_reference(schedule: Schedule, life: Lifetimes) -> Allocation:
+def _bounds(life: Lifetimes) -> Allocation:
+    arenas = (
+        Arena(buffer_type, (bound,), bound, "bound")
+        for buffer_type, bound in zip(life.buffer_types, life.lower_bounds, strict=True)
+    )
+    return Allocation(tuple(arenas), {}, tuple(life.arena_of))
+
+
+def like_reference(schedule: Schedule, life: Lifetimes) -> Allocation:
+    """The plan of the reference's graph allocator."""
     planner = GraphAllocator([b.buffer_type for b in schedule.backends])
     planner.reserve(schedule)
     place: dict[Tensor, Placement] = {}
@@ -65,7 +80,7 @@ def _best(schedule: Schedule) -> Allocation:
     ]
     plan = _to_allocation(life, packings)
     if plan.total > plan.lower_bound:
-        other = _like_reference(schedule, life)
+        other = like_reference(schedule, life)
         if other.total < plan.total and _is_valid(schedule, other):
             plan = other
     return _over_stages(schedule, life, packings, plan.total) or plan

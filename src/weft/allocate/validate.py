@@ -15,18 +15,18 @@ from weft.graph.tensor import Tensor
 from weft.schedule.collector import collector_paused
 from weft.schedule.result import Schedule
 
-__all__ = ["validate"]
+__all__ = ["check_users", "replaces", "uses", "validate"]
 
 
 @collector_paused()
 def validate(schedule: Schedule, plan: Allocation) -> None:
     """Raises AllocationError, naming both tensors, where two values that are needed at the same
     time share bytes; and for a place outside its chunk, misaligned, too small, or missing."""
-    writes, needed_until = _uses(schedule)
+    writes, needed_until = uses(schedule)
     copied_from = {copy: src for split in schedule.splits for src, copy in split.copies}
     for _, tensor in writes:
         _check_place(tensor, plan)
-    _check_users(schedule, plan)
+    check_users(schedule, plan)
     live: dict[tuple[int, int], _Live] = {}
     for now, tensor in writes:
         at = plan.place[tensor]
@@ -37,7 +37,7 @@ def validate(schedule: Schedule, plan: Allocation) -> None:
             if not (
                 at.offset == plan.place[other].offset
                 and needed_until[other] == now
-                and (copied_from.get(tensor) is other or _replaces(tensor, other))
+                and (copied_from.get(tensor) is other or replaces(tensor, other))
             ):
                 raise _both_needed(tensor, other, now, plan)
             chunk.remove(other, at.offset)
@@ -87,7 +87,7 @@ class _Live:
         del self._starts[i], self._ends[i], self._tensors[i]
 
 
-def _uses(schedule: Schedule) -> tuple[list[tuple[int, Tensor]], dict[Tensor, int]]:
+def uses(schedule: Schedule) -> tuple[list[tuple[int, Tensor]], dict[Tensor, int]]:
     """The time at which each value is written (sorted), and until when it is needed."""
     n = len(schedule.plan_nodes)
     written: dict[Tensor, int] = {}
@@ -131,7 +131,7 @@ def _base(tensor: Tensor) -> Tensor:
     return tensor if tensor.view_src is None else tensor.view_src
 
 
-def _check_users(schedule: Schedule, plan: Allocation) -> None:
+def check_users(schedule: Schedule, plan: Allocation) -> None:
     """Raises AllocationError where a tensor lies in another device's memory that a user of it
     cannot read."""
     moved: dict[Tensor, int] = {}
@@ -198,7 +198,7 @@ def _both_needed(tensor: Tensor, other: Tensor, now: int, plan: Allocation) -> A
     )
 
 
-def _replaces(node: Tensor, src: Tensor) -> bool:
+def replaces(node: Tensor, src: Tensor) -> bool:
     """Whether `node` may be computed in place over `src`, given that it is the last reader."""
     return (
         node.op.can_inplace

@@ -21,7 +21,7 @@ from weft.cli.bench_series import Series
 from weft.cli.bench_table import Output, make_printer
 from weft.cli.bench_tests import tests_of
 from weft.cli.bench_tune import tune as tune_models
-from weft.cli.console import note, size_text, wide
+from weft.cli.console import note, say, size_text, wide
 from weft.cli.loading import Loading, loads_model_with, open_with
 from weft.cli.model_file import ModelFiles
 from weft.cli.options import parse_count
@@ -29,6 +29,7 @@ from weft.cli.profile_view import print_profile
 from weft.cli.unused_options import UNUSED_BY_BENCH
 from weft.cli.value_lists import numbers, switches
 from weft.errors import ContextError
+from weft.files import write_text
 
 __all__ = ["bench"]
 
@@ -124,6 +125,14 @@ def bench(
             metavar="FILE", help="Write a timeline of all threads for ui.perfetto.dev, as JSON."
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a report to look at, one HTML file: the timeline of the profile, and the "
+            "plan. Takes one model with one setting.",
+        ),
+    ] = None,
     tune: Annotated[
         bool,
         typer.Option(
@@ -192,6 +201,8 @@ def bench(
             raise ContextError(f"-o {output}: bench --tune writes text only")
         tune_models(models, load, tests, tune_seconds)
         return
+    if html is not None and len(models) * len(load) * len(kinds) > 1:
+        raise ContextError("--html shows one model with one setting; measure the others apart")
     settings = [Setting(one.typed, n, kind) for one in load for kind in kinds for n in batches]
     names = [_checked(path, load[0], max(test.n_cells for test in tests)) for path in models]
     widths = {"model": max(map(len, names)), "test": max(len(test.name) for test in tests)}
@@ -202,16 +213,29 @@ def bench(
         printers.append(make_printer(output_err, sys.stderr, columns_shown, widths))
     series = Series(
         tests, repetitions, printers, batches, kinds, warm_up=not no_warmup, delay=delay,
-        progress=progress, verbose=verbose, profile=profile or trace is not None,
+        progress=progress, verbose=verbose,
+        profile=profile or trace is not None or html is not None,
     )  # fmt: skip
     series.measure(models, load)
     if trace is not None:
         series.profiles[-1].save_trace(trace)
+    if html is not None:
+        _write_report(html, series)
     if output is Output.md:
         _print_notes(series)
     if profile and output not in (Output.json, Output.jsonl):
         for measured in series.profiles:
             print_profile(measured, slowest, to_error=output is not Output.md)
+
+
+def _write_report(path: Path, series: Series) -> None:
+    # most runs of weft bench write none
+    from weft.report import plan_data, report_html, timeline_data
+
+    plan = plan_data(series.plan)
+    data = plan | {"profile": timeline_data(series.profiles, series.trace)}
+    write_text(path, report_html(data))
+    say(f"report written to {path}")
 
 
 def _checked(path: Path, load: Loading, n_tokens: int) -> str:

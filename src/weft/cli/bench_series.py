@@ -17,6 +17,7 @@ from weft.cli.plan_lines import plan_lines
 from weft.execute import Profile, Trace
 from weft.llm import Context
 from weft.llm.compute.counters import MemoryUse
+from weft.llm.planning.plan import ContextPlan
 
 __all__ = ["Series"]
 
@@ -30,6 +31,10 @@ class Series:
     """The results so far."""
     profiles: list[Profile]
     """The profile of each test, if profiles were asked for."""
+    trace: Trace
+    """The timeline that all profiles share."""
+    plan: ContextPlan
+    """The plan of the last context."""
     memory: MemoryUse
     """The memory of the last context."""
     n_contexts: int
@@ -57,7 +62,7 @@ class Series:
         self._warm_up, self._delay = warm_up, delay
         self._progress, self._verbose = progress, verbose
         self._profile = profile
-        self._trace = Trace()
+        self.trace = Trace()
         self._number = self._total = 0
         self._status = StatusLine()
         self.rows, self.profiles = [], []
@@ -86,6 +91,7 @@ class Series:
                 rows = None if options.get("plan") else 1  # a plan has its own
                 context = Context(model, n_outputs=rows, **options)
                 self.memory, self.n_contexts = context.memory, self.n_contexts + 1
+                self.plan = context.plan
                 if self._verbose:
                     for line in plan_lines(path, context):
                         say(line)
@@ -118,7 +124,7 @@ class Series:
 
     def _profiled(self, runner: Runner, test: BenchTest) -> Row:
         """Profiles a test in all graphs of the context; returns the profile as data."""
-        profile = Profile(name=test.name, trace=self._trace)
+        profile = Profile(name=test.name, trace=self.trace)
         runner.run(test, f"profiling {test.name}", profile)
         self.profiles.append(profile)
         return profile.as_json()

@@ -13,11 +13,12 @@ from weft.backends import Backend
 from weft.backends.cpu.routing import Routing
 from weft.cli.console import note, say, wide
 from weft.cli.draft_options import draft_flags
-from weft.cli.exported import explain_pte, is_pte
+from weft.cli.exported import explain_pte, is_pte, pte_report
 from weft.cli.loading import loads_model_with, open_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import MmProj
 from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
+from weft.cli.unused_options import ALONE
 from weft.compiler import lower_plan
 from weft.errors import ContextError, ScheduleError
 from weft.files import write_text
@@ -38,7 +39,7 @@ __all__ = ["explain"]
 
 @prefix_flags
 @draft_flags
-@loads_model_with(unused=UNUSED_BY_WRITERS)
+@loads_model_with(unused=tuple(option for option in UNUSED_BY_WRITERS if option is not ALONE))
 def explain(
     model: ModelFile,
     load: dict[str, Any],
@@ -59,6 +60,12 @@ def explain(
         int | None,
         typer.Option(help="Show the plan for batches of so many tokens; default: the largest."),
     ] = None,
+    parallel: Annotated[
+        int,
+        typer.Option(
+            "--parallel", "-np", help="Texts written at the same time, as by `weft serve`."
+        ),
+    ] = 1,
     brief: Annotated[bool, typer.Option("--brief", help="Splits and totals only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_mermaid: Annotated[
@@ -69,6 +76,10 @@ def explain(
     ] = False,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the plan for `weft run --plan`.")
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a report to look at: one HTML file."),
     ] = None,
     routing: Annotated[
         Path | None,
@@ -84,11 +95,15 @@ def explain(
     devices refused it, and the bytes of every buffer; nothing is allocated or loaded. For an
     exported .pte file: the delegated graphs, the nodes left out, and why."""
     if is_pte(model):
+        if html is not None:
+            write_text(html, pte_report(model))
+            say(f"report written to {html}")
+            return
         data, text = explain_pte(model, not brief)
         print(json.dumps(data, indent=1) if as_json else text)
         return
-    if (why is not None) + as_json + as_mermaid + as_dot > 1:
-        raise ScheduleError("give only one of --why, --json, --mermaid and --dot")
+    if (why is not None) + as_json + as_mermaid + as_dot + (html is not None) > 1:
+        raise ScheduleError("give only one of --why, --json, --mermaid, --dot and --html")
     if machine is not None:
         load |= _on_paper(machine, load)
     loaded = open_with(model, load)
@@ -100,11 +115,25 @@ def explain(
         load["n_ctx"] = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
     beside: list[ContextPlan] = []
     if drafts is not None and load["n_ctx"] is not None:
-        beside = open_drafts(loaded, drafts).plans(load["n_ctx"], 1, drafts)
+        beside = open_drafts(loaded, drafts).plans(load["n_ctx"], parallel, drafts)
         load |= {"beside": beside, "states": drafts.layers}
-    plan = prepare(loaded, n_outputs=rows_needed(1, drafts), **load)
+    rows = rows_needed(parallel, drafts)
+    several = {"n_seq_max": parallel} if parallel != 1 else {}  # a plan file may say it, too
+    plan = prepare(loaded, n_outputs=rows, **several, **load)
     if save is not None:
         _save(save, plan)
+    if html is not None:
+        from weft.report import page_html, plan_data  # only here, as most calls need none of it
+
+        data = plan_data(
+            plan,
+            kept=PrefixOptions(**kept),
+            beside=beside,
+            rows_for=lambda n: rows_needed(n, drafts),
+        )
+        write_text(html, page_html(data))
+        say(f"report written to {html}")
+        return
     regime = plan_for(plan, tokens)
     schedule = regime.plan.schedule
     if as_json:

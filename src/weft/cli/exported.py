@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.errors import WeftError
 
-__all__ = ["explain_pte", "export_gguf", "is_pte"]
+__all__ = ["explain_pte", "export_gguf", "is_pte", "pte_report"]
 
 
 def is_pte(model: str | Path) -> bool:
@@ -27,6 +27,13 @@ def explain_pte(path: str | Path, steps: bool) -> tuple[dict[str, Any], str]:
     module = _addon("describe", "explain .pte files")
     data = module.describe(path)
     return data, module.describe_text(data, steps)
+
+
+def pte_report(path: str | Path) -> str:
+    """The report of a .pte file as HTML; raises the errors of `explain_pte`."""
+    from weft.report import report_html
+
+    return report_html(_addon("report", "explain .pte files").report_data(path))
 
 
 def export_gguf(source: str | Path, target: str | Path, **options: Any) -> int:

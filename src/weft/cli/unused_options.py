@@ -14,6 +14,7 @@ from weft.native import _native
 from weft.records import dataclass
 
 __all__ = [
+    "ALONE",
     "UNUSED",
     "UNUSED_BY_BENCH",
     "UNUSED_BY_SERVE",
@@ -91,10 +92,11 @@ _DEVICES = (
     Unused(("-fitt", "--fit-target"), ("0",), _FITS),
     Unused(("-fitc", "--fit-ctx"), ("0",), _FITS),
 )
-_ALONE = Unused(("-np", "--parallel"), ("1",), "weft serve writes several texts at a time")
+ALONE = Unused(("-np", "--parallel"), ("1",), "weft serve writes several texts at a time")
+"""An option that commands for one text accept without effect."""
 UNUSED = (
     *_DEVICES,
-    _ALONE,
+    ALONE,
     Unused(("-dt", "--defrag-thold"), ("0.1", "-1"), "cells are moved together when they must be"),
     Unused(("--check-tensors",), (), "sizes and places of tensors are checked, their values not"),
     Unused(("-lv", "--verbosity", "--log-verbosity"), ("1", "3"), "--quiet and --verbose choose"),
@@ -110,7 +112,7 @@ UNUSED = (
 """Options of llama.cpp's commands, accepted without effect."""
 _FOUND = "how a model writes calls and reasoning is found from its chat template"
 UNUSED_BY_SERVE = (
-    *(option for option in UNUSED if option is not _ALONE),
+    *(option for option in UNUSED if option is not ALONE),
     Unused(("--tool-call-parser",), ("auto",), _FOUND),
     Unused(("--reasoning-parser",), ("auto",), _FOUND),
     Unused(("--reasoning-format",), ("auto", "deepseek"), _FOUND),
@@ -150,7 +152,7 @@ def note_unused(options: Sequence[Unused], given: Sequence[Sequence[str] | bool 
 
 _IN_HOST_MEMORY = ("cpu", "blas")
 _NEED_CPU = ("blas", "opencl")
-_STAND_ALONE = ("cpu", "reference", "null")
+_STANDALONE = ("cpu", "reference", "null")
 """Devices that need no other device behind them."""
 
 
@@ -196,7 +198,7 @@ def takes_layers(names: Sequence[str], n: int | None) -> bool:
     effect."""
     families = [name.partition(":")[0] for name in names]
     if any(f not in _IN_HOST_MEMORY for f in families[:-1]) or families[-1] not in (
-        *_IN_HOST_MEMORY, *_STAND_ALONE,
+        *_IN_HOST_MEMORY, *_STANDALONE,
     ):  # fmt: skip
         return True
     if n is not None and n > 0:

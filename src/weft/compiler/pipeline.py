@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Literal, Protocol
 
-from weft.allocate import Allocation, allocate, validate
+from weft.allocate import Allocation, Memory, allocate, validate
 from weft.backends import Backend, make_backend
 from weft.backends.cpu import OPTIONS as CPU_OPTIONS
 from weft.backends.host import HostBackend
@@ -153,7 +153,7 @@ def plan_graph(
     backends: Sequence[Backend],
     *,
     policy: Policy = "ggml",
-    memory: Literal["best", "ggml"] = "best",
+    memory: Memory = "best",
     assign: Mapping[Tensor, Backend | int] | None = None,
     op_offload: bool = True,
     cost: CostOptions | None = None,
@@ -162,8 +162,10 @@ def plan_graph(
 ) -> Plan:
     """The placement and the memory of a graph, without touching a device.
 
-    `keep` are tensors that no rewrite may hide."""
-    check_graph(graph)
+    `keep` are tensors that no rewrite may hide. A graph without places (`memory="bound"`), which
+    never runs, is not checked."""
+    if memory != "bound":
+        check_graph(graph)
     names = chosen_rewrites(rewrites)
 
     def plan(policy: Policy, cost: CostOptions | None) -> Plan:

@@ -62,6 +62,7 @@ class Profile(ProfileResults):
         With `runs` above 1 it adds several runs that overlapped."""
         self.runs += runs
         self.seconds += spent * 1e-9
+        self.begin, self.end = min(self.begin or start, start), max(self.end, end)
         self.overlap += overlap(self._work.values()) * 1e-9
         self._work.clear()
         if self.trace is not None:
@@ -121,9 +122,19 @@ class Profile(ProfileResults):
                 line.nbytes += float(nbytes[span.step])
                 line.flops += float(flops[span.step])
         if self.trace is not None:
+            if spans:
+                begin, last = min(s.begin for s in spans), max(s.end for s in spans)
+                self._trace_split(split, split_lines.device, begin, last, len(spans))
             title = f"enqueue split {split} on {split_lines.device}"
             self.trace.slice(title, "enqueue", "host", start, end, {"kernels": len(spans)})
             self.trace.kernels(split_lines.device, split_lines.lines, spans, nbytes)
+
+    def _trace_split(self, split: int, device: str, begin: int, end: int, steps: int) -> None:
+        assert self.trace is not None
+        about = {"split": split, "steps": steps}
+        self.trace.slice(
+            f"split {split} on {device}", "split", f"{device} splits", begin, end, about
+        )
 
     def _worked(self, device: str, begin: int, end: int) -> None:
         self._work.setdefault(device, []).append((begin, end))
@@ -155,6 +166,9 @@ class Profile(ProfileResults):
         for group in groups:
             self._add_group(split_lines, group, busy, nbytes, flops)
         if self.trace is not None:
+            if groups:
+                begin, last, steps = groups[0].begin, groups[-1].end, len(split_lines.lines)
+                self._trace_split(split, split_lines.device, begin, last, steps)
             self.trace.steps(split_lines.device, split_lines.lines, groups, spans)
 
     def _add_group(

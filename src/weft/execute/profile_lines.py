@@ -77,6 +77,11 @@ class Line:
         return max(read, compute), "memory" if read >= compute else "compute"
 
     @property
+    def label(self) -> str:
+        """Op, type and name, such as `MUL_MAT q4_K blk.3.ffn_up.weight`."""
+        return " ".join(word for word in (self.op, self.type, self.name) if word)
+
+    @property
     def any_layer(self) -> str:
         """The name without the number of its layer: `blk.3.ffn_up.weight` is `blk.*.ffn_up.weight`,
         `kq-3` is `kq-*`."""

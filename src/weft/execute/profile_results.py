@@ -21,6 +21,8 @@ class ProfileResults:
         self.runs = 0
         self.seconds = 0.0
         """Seconds of all runs, without the time of recording them."""
+        self.begin = self.end = 0
+        """Nanoseconds at which the first run began and the last one ended; 0: nothing ran."""
         self.threads = 1
         """The number of threads of the device that has the most."""
         self.barriers = 0

@@ -6,8 +6,8 @@ metadata events (`ph` M) that name rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,24 @@ from weft.backends.base import QueueSpan
 from weft.execute.profile_lines import Line
 from weft.execute.spans import Group
 
-__all__ = ["Trace"]
+__all__ = ["Slice", "Trace"]
 
 _NAMED = 1000
 """Number of the first row that is no thread of the cpu."""
 _MOST = 1_000_000
 """The number of slices that are kept; viewers become slow far below it. Later ones are counted."""
+
+
+class Slice(NamedTuple):
+    """Work in one row from `start` to `end`, nanoseconds."""
+
+    name: str
+    kind: str
+    """`run`, `split`, `stage`, `copy`, `enqueue`, `barrier` (a wait), or the device of a step."""
+    row: str
+    start: int
+    end: int
+    args: Mapping[str, Any]
 
 
 class Trace:
@@ -48,6 +60,13 @@ class Trace:
         else:
             self.dropped += 1
 
+    @property
+    def slices(self) -> Iterator[Slice]:
+        """All slices in the order in which they were added."""
+        names = {number: name for name, number in self._rows.items()}
+        for name, kind, row, start, end, args in self._events:
+            yield Slice(name, kind, names.get(row, f"thread {row}"), start, end, args)
+
     def run(self, name: str, start: int, end: int) -> None:
         """Adds a whole run, in a row of its own."""
         self.slice(name, "run", "runs", start, end)
@@ -56,9 +75,13 @@ class Trace:
         self, device: str, lines: Sequence[Line], groups: Sequence[Group],
         spans: NDArray[np.int64],
     ) -> None:  # fmt: skip
-        """Adds the steps of a split, and the wait of each thread from the end of its part of a
-        group to the end of the group; `spans` are those of `RecordsSpans`."""
+        """Adds the stages of a split, its steps, and the wait of each thread from the end of its
+        part of a group to the end of the group; `spans` are those of `RecordsSpans`."""
         for number, group in enumerate(groups):
+            own_lines = [lines[i] for i in group.steps]
+            about = {"stage": number, "steps": [line.label for line in own_lines]}
+            row = f"{device} stages"
+            self.slice(_title(own_lines), "stage", row, group.begin, group.end, about)
             for thread in range(spans.shape[1]):
                 own = spans[:, thread]
                 mine = sorted((i for i in group.steps if own[i, 1]), key=lambda i: int(own[i, 0]))
@@ -66,7 +89,7 @@ class Trace:
                 for part in _chains(mine, own):
                     start = int(own[part[0], 0])
                     last = max(int(own[i, 1]) for i in part)
-                    args = {"stage": number, "steps": [_about(lines[i]) for i in part]}
+                    args = {"stage": number, "steps": [lines[i].label for i in part]}
                     self.slice(_title([lines[i] for i in part]), device, thread, start, last, args)
                 if last and group.end > last:
                     self.slice("wait", "barrier", thread, last, group.end, {"stage": number})
@@ -79,7 +102,7 @@ class Trace:
         for span in spans:
             line = lines[span.step]
             about = {
-                "kernel": span.name, "step": _about(line), "bytes": float(nbytes[span.step])
+                "kernel": span.name, "step": line.label, "bytes": float(nbytes[span.step])
             }  # fmt: skip
             self.slice(_title([line]), device, f"{device} kernels", span.begin, span.end, about)
 
@@ -123,7 +146,3 @@ def _title(lines: Sequence[Line]) -> str:
     if len(lines) == 1:
         return f"{lines[0].op} {lines[0].name}".rstrip()
     return " + ".join(dict.fromkeys(line.op for line in lines))
-
-
-def _about(line: Line) -> str:
-    return " ".join(word for word in (line.op, line.type, line.name) if word)

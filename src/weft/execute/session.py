@@ -21,6 +21,7 @@ from weft.execute.recorder import Recorder
 from weft.execute.state import State, with_own_states
 from weft.execute.values import check_values, checked, max_bytes, read_array, symbol_values
 from weft.graph.size import evaluate
+from weft.notebook import in_notebook
 from weft.program import Program, TensorSpec
 
 __all__ = ["Session"]
@@ -120,7 +121,7 @@ class Session:
         return self.program.summary("Session")
 
     def _repr_html_(self) -> str:
-        return self.program.html("Session")
+        return in_notebook(self, self.program.html("Session"))
 
     def output(self, name: str, values: Mapping[str, int]) -> NDArray[Any]:
         """A copy of an output after a run with these symbol values, in PyTorch order of sizes."""

@@ -50,6 +50,7 @@ from weft.llm.senses.senses import Senses, open_towers
 from weft.llm.sizes import text_options, usual_sizes
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.vision.sight import Sight
+from weft.notebook import in_notebook
 from weft.options import require_options, shows_options
 from weft.records import dataclass
 
@@ -200,7 +201,7 @@ class LLM:
     def _repr_html_(self) -> str:
         if self._loaded is None:
             return escape(repr(self))
-        return html_of(self._loaded.context, repr(self))
+        return in_notebook(self, html_of(self._loaded.context, repr(self)))
 
     @property
     def model(self) -> Model:

@@ -9,7 +9,7 @@ from typing import Any
 from weft.errors import FormatError
 from weft.schedule.describe import FORMAT
 
-__all__ = ["diff"]
+__all__ = ["diff", "nodes_by_name"]
 
 
 def diff(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
@@ -82,7 +82,7 @@ def _moved_leaves(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
 def _moved_nodes(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     lines = []
     moves: Counter[tuple[str, str]] = Counter()
-    before, after = _nodes(a), _nodes(b)
+    before, after = nodes_by_name(a), nodes_by_name(b)
     for key, old in before.items():
         new = after.get(key)
         if new is None:
@@ -113,7 +113,7 @@ def _memory(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _nodes(plan: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str, Any]]:
+def nodes_by_name(plan: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str, Any]]:
     """Nodes by name and, because names may repeat, by their order among nodes of that name."""
     by_name: dict[tuple[str, int], Mapping[str, Any]] = {}
     counts: dict[str, int] = {}

@@ -30,12 +30,14 @@ class Guard:
         headers = {name: value for name, value in scope["headers"]}
         try:
             if scope["path"] not in OPEN:
-                self._check_key(headers.get(b"authorization", b""))
+                own = headers.get(b"x-api-key")  # Anthropic's header
+                given = headers.get(b"authorization", b"")
+                self._check_key(given or (b"Bearer " + own if own else b""))
             length = headers.get(b"content-length", b"")
             if length.isdigit() and int(length) > self._max_body:
                 raise self._too_large()
         except ApiError as error:
-            return await error_response(error)(scope, receive, send)
+            return await error_response(error, scope["path"])(scope, receive, send)
 
         n_received = 0
 
@@ -57,7 +59,7 @@ class Guard:
             if n_received <= self._max_body:
                 raise
         if n_received > self._max_body:
-            await error_response(self._too_large())(scope, receive, send)
+            await error_response(self._too_large(), scope["path"])(scope, receive, send)
 
     def _check_key(self, authorization: bytes) -> None:
         """Compares the key in constant time, so that the time reveals nothing about it."""

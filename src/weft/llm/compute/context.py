@@ -31,6 +31,7 @@ from weft.llm.model import Model
 from weft.llm.planning.options import PLAN_OPTIONS, PlanArguments
 from weft.llm.planning.regime import Regime
 from weft.llm.scaled_files import Chosen
+from weft.notebook import in_notebook
 from weft.options import shows_options
 from weft.program import Program
 
@@ -186,6 +187,9 @@ class Context(Sequences):
             f"<Context of {self.model.file.path.name}: {self.cache.n_used} of {self.n_ctx} cells "
             f"used, {self.cache.n_seq_max} sequences, on {devices}>"
         )
+
+    def _repr_html_(self) -> str:
+        return in_notebook(self, self.plan.html(repr(self)) + self.program.html("Program"))
 
     def decode(
         self,

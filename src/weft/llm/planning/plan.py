@@ -6,8 +6,9 @@ It says which device has which layer, where each node runs, and how much of each
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, field, replace
+from html import escape
 from typing import Any
 
 from weft.allocate import Arena
@@ -22,10 +23,12 @@ from weft.llm.planning.offload import Homes
 from weft.llm.planning.options import ContextOptions
 from weft.llm.planning.regime import RegimePlan
 from weft.llm.planning.saved_plan import leaf_rows
+from weft.notebook import in_notebook
 from weft.records import dataclass
 from weft.schedule.parts import Prediction
+from weft.tables import html_table
 
-__all__ = ["ContextPlan", "MemoryNeed"]
+__all__ = ["ContextPlan", "MemoryNeed", "OtherSizes"]
 
 
 @dataclass(slots=True)
@@ -61,6 +64,19 @@ class MemoryNeed:
         return weights + self.cache + self.compute + self.copies + self.towers
 
 
+@dataclass(frozen=True, slots=True)
+class OtherSizes:
+    """Sizes of a context with which a plan is made again; see `PLAN_OPTIONS`."""
+
+    n_ctx: int
+    n_ubatch: int
+    n_seq_max: int
+    type_k: str
+    type_v: str
+    n_outputs: int | None = None
+    """None: as in the arguments of the plan."""
+
+
 @dataclass(slots=True)
 class ContextPlan:
     """The plan of a context."""
@@ -84,6 +100,9 @@ class ContextPlan:
     """With a machine profile: the time of a prompt and of the tokens generated after it."""
     experts: ExpertArena | None = None
     """The experts in memory, where there is a budget for them."""
+    again: Callable[[OtherSizes], ContextPlan] | None = None
+    """Plans the same model on the same devices with other sizes, without places in memory
+    (`memory="bound"`) and whether or not it fits. None: the placement depends on the sizes."""
 
     @property
     def plan(self) -> Plan:
@@ -205,6 +224,16 @@ class ContextPlan:
                 about = "repacked from the file at load"
                 rows.append({"buffer": "weights", "memory": memory, "bytes": size, "about": about})
         return rows
+
+    def html(self, title: str) -> str:
+        """A title and the table of memory as HTML, for notebooks."""
+        rows = [(r["buffer"], r["memory"], f"{r['bytes']:,}", r["about"])
+                for r in self.memory_rows()]  # fmt: skip
+        columns = ("buffer", "memory", "bytes", "about")
+        return f"<p>{escape(title)}</p>" + html_table("memory", columns, rows, ("bytes",))
+
+    def _repr_html_(self) -> str:
+        return in_notebook(self, self.html(f"<ContextPlan of {self.model.summary()}>"))
 
     def to_json(self) -> dict[str, Any]:
         """The whole plan as `SavedPlan` reads it: that of the largest batches, with the plans of

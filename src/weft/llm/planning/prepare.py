@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Unpack
 
 from weft.backends.base import Backend
@@ -21,7 +22,7 @@ from weft.llm.planning.options import (
     PlanArguments,
     context_options,
 )
-from weft.llm.planning.plan import ContextPlan
+from weft.llm.planning.plan import ContextPlan, OtherSizes
 from weft.llm.planning.request import Request
 from weft.llm.planning.saved_plan import SavedPlan
 from weft.options import require_options
@@ -31,10 +32,16 @@ __all__ = ["given_plan", "prepare"]
 
 
 def prepare(
-    model: Model, *, n_ctx: int | None = None, **arguments: Unpack[PlanArguments]
+    model: Model,
+    *,
+    n_ctx: int | None = None,
+    must_fit: bool = True,
+    **arguments: Unpack[PlanArguments],
 ) -> ContextPlan:
     """Plans a context from the arguments of `Context`, without allocating memory or reading
     weights.
+
+    Without `must_fit`, the plan may need more memory than there is now, to know how much it needs.
 
     With a plan file, omitted arguments have the values of the file, and the others must agree with
     it. Raises ContextError for an argument out of range, ScheduleError for an impossible placement,
@@ -61,7 +68,8 @@ def prepare(
     if devices is None:
         devices = ("cpu",) if saved is None else saved.devices
     backends = _backends(devices, {k: v for k, v in arguments.items() if k in DEVICE_OPTIONS})
-    if all(b.buffer_type is backends[-1].buffer_type for b in backends) and not placement.memory:
+    alone = all(b.buffer_type is backends[-1].buffer_type for b in backends)
+    if must_fit and alone and not placement.memory:
         cells = cache_bytes(
             model.config,
             options.n_ctx,
@@ -71,7 +79,19 @@ def prepare(
             options.window_size(model.config),
         )
         require_memory({"cache": cells}, ADVICE)
-    return _planned(Request(model, options, backends, placement, arguments.get("rewrites")))
+    request = Request(model, options, backends, placement, arguments.get("rewrites"))
+    plan = _planned(request, must_fit)
+    if saved is None and placement.policy == "ggml" and not placement.fit:
+
+        def again(sizes: OtherSizes) -> ContextPlan:
+            changed = {name: value for name, value in asdict(sizes).items() if value is not None}
+            other = context_options(model, None, {**arguments, **changed})
+            names = arguments.get("rewrites")
+            request = Request(model, other, backends, placement, names, memory="bound")
+            return request.planned(request.homes(placement.n_gpu_layers))
+
+        plan.again = again
+    return plan
 
 
 def _backends(devices: Sequence[str | Backend], options: dict[str, Any]) -> list[Backend]:
@@ -95,7 +115,7 @@ def given_plan(arguments: PlanArguments) -> SavedPlan | None:
     return SavedPlan(plan) if isinstance(plan, Mapping) else SavedPlan.load(plan)
 
 
-def _planned(request: Request) -> ContextPlan:
+def _planned(request: Request, must_fit: bool) -> ContextPlan:
     placement = request.placement
     if placement.saved is not None:
         plan = request.as_saved(placement.saved)
@@ -106,6 +126,8 @@ def _planned(request: Request) -> ContextPlan:
     if placement.fit:
         return fitted(request)
     plan = request.planned(request.homes(placement.n_gpu_layers))
+    if not must_fit:
+        return plan
     try:
         require(request, plan)
     except OutOfMemoryError as error:

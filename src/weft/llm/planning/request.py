@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from weft.allocate import Memory
 from weft.backends.base import Backend
 from weft.compiler import Plan, plan_graph, repacked
 from weft.graph import Graph
@@ -40,6 +41,8 @@ class Request:
     placement: Placement
     rewrites: Sequence[str] | None = None
     """Fusions to use; None: what WEFT_REWRITES says, or all."""
+    memory: Memory = "best"
+    """How memory is planned."""
 
     @cached_property
     def cost(self) -> CostOptions | None:
@@ -142,6 +145,7 @@ class Request:
                 policy="cost" if cost else "ggml",
                 cost=cost,
                 rewrites=self.rewrites,
+                memory=self.memory,
             )
             self._predict(planned.schedule, max_tokens)
             return planned

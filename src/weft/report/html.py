@@ -1,0 +1,93 @@
+"""Puts data and the files of `page/` into one HTML file, with a policy that allows nothing else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from weft.report.planned import HasPlan, plan_data
+from weft.report.programs import ProgramLike, program_data, program_of
+
+__all__ = ["page_html", "report_html"]
+
+
+def report_html(
+    subject: HasPlan | ProgramLike | Mapping[str, Any],
+    *,
+    title: str | None = None,
+    sliders: bool = True,
+) -> str:
+    """The report of a plan as HTML: one file that asks nothing of a network.
+
+    `subject` is a `ContextPlan`, an object whose `plan` is one (a `Context`), one whose `context`
+    has one (an `LLM`), a program (a `Program`, a `Session` or what `weft.from_torch` returns), or
+    data with a `kind` that some view of the page shows. With `sliders`, the page can plan other
+    sizes of the same model itself; making that takes about as long as planning it twenty times."""
+    return page_html(_data(subject, sliders), title)
+
+
+def _data(subject: Any, sliders: bool) -> Mapping[str, Any]:
+    if isinstance(subject, Mapping):
+        return subject
+    program = program_of(subject)
+    return plan_data(subject, sliders=sliders) if program is None else program_data(subject)
+
+
+def page_html(data: Mapping[str, Any], title: str | None = None) -> str:
+    """The page of some data, which must be JSON: scripts, style and the data, compressed."""
+    title = title or str(data.get("title") or "weft")
+    style, script = _style(), _script()
+    packed = b64encode(gzip.compress(_json(data), 9, mtime=0)).decode()
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    page = _asset("shell.html")
+    for name, text in (
+        ("POLICY", escape(policy)),
+        ("TITLE", escape(title)),
+        ("STYLE", style),
+        ("DATA", packed),
+        ("SCRIPT", script),
+    ):
+        before, after = page.split(f"{{{{{name}}}}}")
+        page = before + text + after
+    return page
+
+
+def _json(data: Mapping[str, Any]) -> bytes:
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+
+
+def _script() -> str:
+    """All scripts of the page, the core's before the views'."""
+    parts = []
+    for folder in ("core", "views"):
+        room = files("weft.report").joinpath("page", folder)
+        names = sorted(f.name for f in room.iterdir() if f.name.endswith(".js"))
+        parts += [room.joinpath(name).read_text("utf-8") for name in names]
+    script = '"use strict";\n' + "\n".join(parts) + "\nreport.start();\n"
+    assert "</script" not in script.lower() and "<!--" not in script
+    return script
+
+
+def _style() -> str:
+    """The style of the page, with those of its views."""
+    room = files("weft.report").joinpath("page", "views")
+    names = sorted(f.name for f in room.iterdir() if f.name.endswith(".css"))
+    views = [room.joinpath(name).read_text("utf-8") for name in names]
+    return "\n".join([_asset("style.css"), *views])
+
+
+def _asset(name: str) -> str:
+    return files("weft.report").joinpath("page", name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()

@@ -1,0 +1,141 @@
+/* Memory at the sliders' position: the bytes of every buffer and a place for every tensor.
+
+   A layout is {position, rows, regimes}. `rows` are those of `weft explain --json`. A regime has
+   `label`, `times`, `arenas` (memory, chunks, bytes, lower_bound, planner) and `tensors`, a list of
+   {name, bytes, arena, chunk, offset, start, end}; `byName` finds them. */
+
+/** The variant that covers a position, or null. */
+report.variant = (sliders, position) => {
+  const ub = Math.min(position.ub, position.ctx);
+  const within = (classes, n) => classes.findIndex(([low, high]) => low <= n && n <= high);
+  const i = within(sliders.classes.ub, ub);
+  const j = within(sliders.classes.seqs, position.seqs);
+  const small = sliders.window > 0 && sliders.window * position.seqs + ub < position.ctx;
+  const number = sliders.at[`${i},${j},${position.k},${position.v},${Number(small)}`];
+  return number === undefined ? null : sliders.variants[number];
+};
+
+/** The layout of the plan itself, as Python made it. */
+report.plannedLayout = (data) => ({
+  position: data.sliders && data.sliders.base ? data.sliders.base : null,
+  planned: true,
+  rows: data.memory,
+  regimes: data.regimes.map((regime) => {
+    const tensors = regime.tensors.filter((t) => t.arena >= 0);
+    return {
+      label: regime.label, times: regime.times, arenas: regime.arenas, tensors,
+      byName: new Map(tensors.map((t) => [t.name, t])),
+    };
+  }),
+});
+
+/** The layout at another position; throws where no plan covers it. */
+report.layoutAt = (data, position) => {
+  const { sliders } = data;
+  const variant = report.variant(sliders, position);
+  if (variant === null) throw new Error("no plan covers these sizes");
+  const sizes = report.sizesAt(sliders, variant, position);
+  const regimes = variant.regimes.map((regime, i) => report.packed(sliders, regime, sizes, variant, i));
+  return { position, planned: false, rows: report.rowsAt(variant, sizes, regimes), regimes };
+};
+
+/** The numbers that symbols' bounds follow from. */
+report.sizesAt = (sliders, variant, position) => {
+  const { ctx, seqs } = position;
+  const ub = Math.min(position.ub, ctx);
+  const at = sliders.seqs.indexOf(seqs);
+  const cells = sliders.window * seqs + ub;
+  return {
+    ctx, ub, seqs,
+    rows: Math.min(sliders.rows[at], ub),
+    cells: sliders.window > 0 ? Math.min(cells, ctx) : 0,
+  };
+};
+
+/** The bounds of a graph's symbols. */
+report.ranges = (regime, { ctx, ub, seqs, rows, cells }) => {
+  let n = typeof regime.tokens === "number" ? regime.tokens : ub;
+  let several = 1;
+  let each = 1;
+  if (regime.tokens === "together") {
+    several = Math.min(seqs, ub);
+    each = Math.floor(ub / several);
+    n = several * each;
+  }
+  const most = {
+    n_tokens: n, n_kv: ctx, n_outputs: Math.min(n, rows), n_kv_window: cells,
+    n_seqs: several, n_seq_tokens: each,
+  };
+  return Object.fromEntries(regime.symbols.map(([name, least]) => [name, [least, most[name]]]));
+};
+
+/** A graph with a place for each of its tensors. */
+report.packed = (sliders, regime, sizes, variant, number) => {
+  const structure = sliders.structures[regime.structure];
+  const ranges = report.ranges(regime, sizes);
+  const formulas = structure.sizes.map((f) => sliders.formulas[f]);
+  const bytes = formulas.map((text) => report.formula.upper(text, ranges));
+  const { places, arenas } = report.allocate(structure, bytes);
+  const ends = structure.spans.map(([, end]) => end);
+  structure.parents.forEach((parent, t) => {
+    if (parent >= 0) ends[parent] = Math.max(structure.spans[parent][0], structure.spans[t][0] - 1);
+  });
+  const tensors = structure.names.map((name, t) => ({
+    name, bytes: bytes[t], formula: formulas[t], start: structure.spans[t][0], end: ends[t], ...places[t],
+  }));
+  return {
+    label: report.regimeLabel(variant, number, sizes.ub),
+    times: structure.times,
+    arenas,
+    tensors,
+    byName: new Map(tensors.map((t) => [t.name, t])),
+    scratch: report.scratchAt(regime, ranges),
+  };
+};
+
+report.regimeLabel = (variant, number, ub) => {
+  const regime = variant.regimes[number];
+  if (regime.tokens === "together") return "several texts at once";
+  const last = typeof regime.tokens === "number" ? regime.tokens : ub;
+  const next = variant.regimes[number + 1];
+  const first = next && typeof next.tokens === "number" ? next.tokens + 1 : 1;
+  return first === last ? `batches of ${report.plural(first, "token")}` : `batches of ${first} to ${last} tokens`;
+};
+
+/** The kernels' scratch of a graph. */
+report.scratchAt = (regime, ranges) => Math.max(0, ...regime.scratch.map(({ symbols, bytes }) => {
+  const key = symbols.map((name) => ranges[name][1]).join(",");
+  if (!(key in bytes)) throw new Error("the scratch of these sizes is not known");
+  return bytes[key];
+}));
+
+/** The rows of memory. */
+report.rowsAt = (variant, sizes, regimes) => {
+  const blocks = new Map();
+  const bounds = new Map();
+  for (const { arenas } of regimes) {
+    for (const { memory, chunks, lower_bound: bound } of arenas) {
+      const known = blocks.get(memory) || [];
+      chunks.forEach((size, c) => (known[c] = Math.max(size, known[c] || 0)));
+      blocks.set(memory, known);
+      bounds.set(memory, Math.max(bound, bounds.get(memory) || 0));
+    }
+  }
+  const sum = (list) => list.reduce((a, b) => a + b, 0);
+  const bytesOf = {
+    compute: (memory) => sum(blocks.get(memory)),
+    copies: (memory) => variant.copies
+      * sum(regimes[0].arenas.filter((a) => a.memory === memory).map((a) => a.bytes)),
+    cache: (memory) => {
+      const [cell, small, fixed] = variant.cache[memory];
+      return cell * sizes.ctx + small * sizes.cells + fixed;
+    },
+    scratch: () => Math.max(...regimes.map((regime) => regime.scratch)),
+  };
+  return variant.rows.map((row) => {
+    if (row.bytes !== null) return row;
+    const full = { ...row, bytes: bytesOf[row.buffer](row.memory) };
+    if (row.buffer === "compute") full.lower_bound = bounds.get(row.memory);
+    return full;
+  });
+};

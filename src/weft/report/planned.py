@@ -1,0 +1,123 @@
+"""A plan as plain data for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol, TypeAlias
+
+from weft.compiler import lower_plan
+from weft.llm.cache.prefix_options import PrefixOptions
+from weft.llm.planning.explain import memory_rows, placement_lines
+from weft.llm.planning.plan import ContextPlan
+from weft.llm.planning.regime import RegimePlan
+from weft.report.tables import regime_data
+from weft.report.variants import slider_data
+from weft.version import __version__
+
+__all__ = ["FORMAT", "HasContext", "HasContextPlan", "HasPlan", "plan_data", "plan_of"]
+
+FORMAT = "weft-report-1"
+"""The format of the data; it changes when keys do."""
+
+
+class HasContextPlan(Protocol):
+    """A `Context`."""
+
+    @property
+    def plan(self) -> ContextPlan:
+        """The plan of the context."""
+
+
+class HasContext(Protocol):
+    """An `LLM`."""
+
+    @property
+    def context(self) -> HasContextPlan:
+        """The context."""
+
+
+HasPlan: TypeAlias = ContextPlan | HasContextPlan | HasContext
+
+
+def plan_of(subject: HasPlan) -> ContextPlan:
+    """The plan of a `Context` or `LLM`; a plan itself."""
+    if isinstance(subject, ContextPlan):
+        return subject
+    context = getattr(subject, "context", subject)
+    plan = context.plan
+    assert isinstance(plan, ContextPlan)
+    return plan
+
+
+def plan_data(
+    subject: HasPlan,
+    *,
+    kept: PrefixOptions | None = None,
+    beside: Sequence[ContextPlan] = (),
+    rows_for: Callable[[int], int] | None = None,
+    sliders: bool = True,
+) -> dict[str, Any]:
+    """The data of a plan's report.
+
+    `kept` says what is kept of texts beside the cache, `beside` are plans of models that draft.
+    With `sliders` the page can plan other sizes itself (`weft.report.variants`); `rows_for` gives
+    the rows of logits that a number of sequences needs (None: their number is fixed).
+    Keys are `format`, `kind` ("plan"), `title`, `weft` (the version), `model`, `options`,
+    `devices`, `memory` (rows of `weft explain --json`), `text` (lines of the summary), `regimes`
+    (the graphs, the largest batches first), `beside` and `sliders`."""
+    plan = plan_of(subject)
+    config = plan.model.config
+    scratch = scratch_bytes(plan)
+    regimes = [*reversed(plan.regimes), *([plan.together] if plan.together else [])]
+    return {
+        "format": FORMAT,
+        "kind": "plan",
+        "title": plan.model.file.path.name,
+        "weft": __version__,
+        "model": {
+            "architecture": config.arch,
+            "file": plan.model.file.path.name,
+            "layers": config.n_layer,
+            "context": config.n_ctx_train,
+        },
+        "options": asdict(plan.options),
+        "devices": [
+            {"name": b.name, "kind": b.kind, "memory": b.buffer_type.name} for b in plan.backends
+        ],
+        "n_gpu_layers": plan.homes.n_gpu_layers,
+        "kept": dict(plan.homes.kept),
+        "predicted": None if plan.predicted is None else plan.predicted.to_json(),
+        "memory": memory_rows(plan, scratch, kept),
+        "beside": [
+            {"file": other.model.file.path.name, "memory": memory_rows(other, scratch_bytes(other))}
+            for other in beside
+        ],
+        "text": placement_lines(plan, nodes=False),
+        "regimes": [_regime(plan, regime) for regime in regimes],
+        "sliders": slider_data(plan, kept=kept, rows_for=rows_for) if sliders else None,
+    }
+
+
+def scratch_bytes(plan: ContextPlan) -> int:
+    """Bytes of the kernels' scratch, which all graphs of a plan share."""
+    programs = [lower_plan(regime.plan) for regime in plan.all_regimes]
+    return max(split.work_bytes for program in programs for split in program.splits)
+
+
+def _regime(plan: ContextPlan, regime: RegimePlan) -> dict[str, Any]:
+    together = regime is plan.together
+    smaller = [r.max_tokens for r in plan.regimes if r.max_tokens < regime.max_tokens]
+    first = max(smaller, default=0) + 1
+    if together:
+        label = "several texts at once" if plan.model.config.recurrent else "prompts (encoder)"
+    elif first == regime.max_tokens:
+        label = f"batches of {first} token{'s' if first > 1 else ''}"
+    else:
+        label = f"batches of {first} to {regime.max_tokens} tokens"
+    return {
+        "label": label,
+        "max_tokens": regime.max_tokens,
+        "together": together,
+        **regime_data(regime.plan),
+    }

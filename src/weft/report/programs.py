@@ -1,0 +1,103 @@
+"""Programs as plain data for the page: what `weft.compile` and `weft.from_torch` make."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+from weft.compiler import Plan
+from weft.errors import ProgramError
+from weft.program import Program
+from weft.report.tables import regime_data
+from weft.schedule.explain import table_lines
+from weft.version import __version__
+
+__all__ = ["HasProgram", "HasSession", "ProgramLike", "program_data", "program_of"]
+
+
+class HasProgram(Protocol):
+    """A `Session`."""
+
+    @property
+    def program(self) -> Program:
+        """The program that it runs."""
+
+
+class HasSession(Protocol):
+    """A `TorchModule`."""
+
+    @property
+    def session(self) -> HasProgram:
+        """The session that runs it."""
+
+
+ProgramLike: TypeAlias = Program | HasProgram | HasSession
+
+
+def program_of(subject: object) -> Program | None:
+    """The program of a `Session`, of a `TorchModule` (compiled here if it never ran), or the
+    program itself; None for other objects."""
+    if isinstance(subject, Program):
+        return subject
+    session = getattr(subject, "session", subject)
+    program = getattr(session, "program", None)
+    return program if isinstance(program, Program) else None
+
+
+def program_data(subject: ProgramLike, title: str = "") -> dict[str, Any]:
+    """The data of a program's report; keys are those of `plan_data` that a program has.
+
+    Raises ProgramError for a program that was not made from a plan."""
+    program = program_of(subject)
+    assert program is not None
+    plan: Plan | None = program.plan
+    if plan is None:
+        raise ProgramError("this program was made without a plan; weft.compile makes one with it")
+    what = type(subject).__name__
+    return {
+        "kind": "program",
+        "title": title or what,
+        "weft": __version__,
+        "devices": [
+            {"name": b.name, "kind": b.kind, "memory": b.buffer_type.name}
+            for b in plan.schedule.backends
+        ],
+        "memory": _memory(program, plan),
+        "text": [program.summary(what), "", *table_lines(plan.to_json(), nodes=False)],
+        "regimes": [
+            {
+                "label": "the program", "max_tokens": None, "together": False,
+                **regime_data(plan),
+            }
+        ],
+        "sliders": None,
+    }  # fmt: skip
+
+
+def _memory(program: Program, plan: Plan) -> list[dict[str, Any]]:
+    """Rows of bytes by use and memory, as those of a model's plan."""
+    sizes: dict[tuple[str, str], int] = {}
+    for buffer in program.buffers:
+        if buffer.kind == "arena":
+            use = "compute"
+        else:
+            use = "weights" if buffer.usage == "weights" else "bound"
+        key = (use, buffer.buffer_type.name)
+        sizes[key] = sizes.get(key, 0) + buffer.size
+    about = {
+        "weights": "constants of the program",
+        "bound": "memory that it was given, or keeps between runs",
+        "compute": "results on the way",
+    }
+    bounds = {a.buffer_type.name: a.lower_bound for a in plan.allocation.arenas}
+    rows: list[dict[str, Any]] = [
+        {"buffer": use, "memory": memory, "bytes": size, "about": about[use]}
+        for (use, memory), size in sizes.items()
+    ]
+    for row in rows:
+        if row["buffer"] == "compute":
+            row["lower_bound"] = bounds.get(row["memory"], 0)
+    scratch = max((split.work_bytes for split in program.splits), default=0)
+    rows.append(
+        {"buffer": "scratch", "memory": "threads", "bytes": scratch, "about": "of the kernels"}
+    )
+    return rows
