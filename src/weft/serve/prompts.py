@@ -188,8 +188,9 @@ class Prompts:
             )  # fmt: skip
         name = named_tool(body.tool_choice, tools)
         several = body.parallel_tool_calls is not False and name is None
+        thinks = _variables(body).get("enable_thinking", True) is not False
         grammar = self._format.grammar(
-            self._tokenizer, tools, name=name, parallel=several, prompt=text, reasons=True
+            self._tokenizer, tools, name=name, parallel=several, prompt=text, reasons=thinks
         )
         return {"grammar": grammar} if grammar else {"json_schema": call_schema(tools, name)}
 
