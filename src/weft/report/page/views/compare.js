@@ -163,8 +163,8 @@ report.changeTable = (groups) => {
 report.compareMemory = (data) => {
   const { el, size, count } = report;
   const most = Math.max(1, ...data.memory.flatMap((row) => [row[2], row[3]]));
-  const bar = (bytes, side) => el("div", { class: `bar side-${side}` },
-    el("span", { class: "bar-fill", style: { width: `${(bytes / most) * 100}%` }, "aria-hidden": "true" }),
+  const bar = (bytes, side) => el("div", { class: `side-bar side-${side}` },
+    el("span", { class: "side-fill", style: { width: `${(bytes / most) * 100}%` }, "aria-hidden": "true" }),
     el("span", { text: `${data.names[side]}: ${size(bytes)} (${count(bytes)} B)` }));
   return el("section", {}, el("h2", { text: "Bytes of each buffer" }), data.memory.map(([buffer, memory, a, b]) => el(
     "div", { class: "bars" },

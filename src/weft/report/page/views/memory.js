@@ -5,7 +5,7 @@ report.view({
   id: "memory",
   title: "Memory",
   order: 20,
-  needs: (data) => data.kind === "plan",
+  needs: (data) => Boolean(data.regimes && data.memory),
 
   render(root, data, state) {
     const { el } = report;
