@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,12 @@ from weft import quants
 from weft.dtype import DTYPES
 from weft.errors import UnsupportedOpError
 from weft.frontends.gguf import open_gguf
-from weft.frontends.gguf.mixes import MIXES, find_mix, mix_types
+from weft.frontends.gguf.mixes import MIXES, Choices, find_mix, mix_types
 from weft.frontends.gguf.quantize import quantize_file
+from weft.frontends.gguf.quantize import types_of as file_types
+from weft.frontends.gguf.shards import split_file
 from weft.frontends.gguf.tensors import TensorInfo
+from weft.frontends.gguf.writer import TensorSource, write_gguf
 
 SOURCE = ROOT / "tests" / "data" / "vectors" / "models" / "archs" / "llama3.gguf"
 
@@ -23,7 +27,7 @@ SOURCE = ROOT / "tests" / "data" / "vectors" / "models" / "archs" / "llama3.gguf
 def test_same_bytes_as_the_reference(vectors: Path, tmp_path: Path, dtype: str) -> None:
     folder = vectors / "models" / "stories260K"
     out = tmp_path / "out.gguf"
-    quantize_file(folder / "stories260K-F32.gguf", out, dtype, pure=True)
+    quantize_file(folder / "stories260K-F32.gguf", out, dtype, choices=Choices(pure=True))
     with open_gguf(out) as ours, open_gguf(folder / f"stories260K-{dtype}.gguf") as theirs:
         assert set(ours.tensors) == set(theirs.tensors)
         for name, t in theirs.tensors.items():
@@ -121,7 +125,6 @@ def test_narrow_rows_take_types_of_smaller_blocks() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("IQ2_XS", "cannot write IQ2_XS yet"),
         ("q9", "there is no type 'q9'.*; choose one of .*Q4_K_M"),
         ("q4_k_mm", "quantize to; did you mean Q4_K_M[?]$"),
     ],
@@ -131,12 +134,97 @@ def test_types_that_cannot_be_written(name: str, said: str) -> None:
         find_mix(name)
 
 
+def test_types_that_have_no_encoder_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedOpError, match="cannot write iq2_xs yet, which IQ2_XS has for"):
+        quantize_file(wide_file(tmp_path), tmp_path / "out.gguf", "IQ2_XS")
+    assert not (tmp_path / "out.gguf").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "experts", "expected"),
+    [
+        # as llama-quantize --dry-run lists them
+        ("IQ2_M", 0, {"attn_v": "q4_K", "ffn_down": "iq3_s", "attn_output": "iq3_s",
+                      "ffn_up": "iq2_s"}),
+        ("IQ1_S", 0, {"attn_v": "q4_K", "ffn_down": "q2_K", "attn_output": "iq2_xxs"}),
+        ("IQ1_M", 8, {"attn_k": "q4_K", "attn_output": "q5_K"}),
+        ("IQ3_XS", 0, {"attn_q": "iq3_xxs", "attn_k": "iq3_xxs", "ffn_up": "iq3_s",
+                       "attn_v": "q4_K"}),
+        ("IQ3_XXS", 0, {"attn_q": "iq2_s", "ffn_down": "q4_K", "attn_output": "iq3_s"}),
+        ("IQ3_M", 8, {"attn_k": "q8_0", "attn_v": "q8_0", "attn_output": "q5_K",
+                      "ffn_down": "q4_K"}),
+        ("Q2_K_S", 0, {"attn_v": "q4_K", "ffn_down": "q4_K", "attn_output": "q2_K"}),
+        ("Q2_0", 0, {"attn_v": "q2_0"}),
+    ],
+)  # fmt: skip
+def test_mixes_of_few_bits(name: str, experts: int, expected: dict[str, str]) -> None:
+    types = types_of(name, 16, heads=32, keys=8, experts=experts)
+    assert {part: types[f"blk.0.{part}.weight"] for part in expected} == expected
+    low = name.startswith(("IQ1", "IQ2")) or name == "IQ3_XXS"
+    assert types["output.weight"] == ("q5_K" if low else "q6_K")
+
+
+def test_an_importance_matrix_changes_mixes() -> None:
+    unguided, guided = (
+        types_of("IQ3_XXS", 16, heads=8, keys=8, imatrix=on) for on in (False, True)
+    )
+    assert unguided["blk.9.ffn_down.weight"] == "q3_K" != guided["blk.9.ffn_down.weight"]
+    assert unguided["blk.9.attn_v.weight"] == "iq3_s" != guided["blk.9.attn_v.weight"]
+    assert types_of("Q4_0", 16, heads=8, keys=8, imatrix=True)["blk.1.ffn_down.weight"] == "q4_1"
+
+
+def test_what_a_user_chooses_counts_before_the_rules(tmp_path: Path) -> None:
+    choices = Choices(
+        output=DTYPES["q8_0"], embedding=DTYPES["q5_K"],
+        patterns=(
+            (re.compile(r"blk\.[01]\.attn_v"), DTYPES["bf16"]),
+            (re.compile("attn"), DTYPES["q8_0"]),
+        ),
+    )  # fmt: skip
+    with open_gguf(wide_file(tmp_path)) as file:
+        types = file_types(file, "Q4_K_M", choices)
+        assert types["output.weight"].name == types["blk.1.attn_q.weight"].name == "q8_0"
+        assert types["token_embd.weight"].name == "q5_K"
+        assert types["blk.1.attn_v.weight"].name == "bf16"
+        assert types["blk.0.ffn_up.weight"].name == "q4_K"
+        kept = file_types(file, "Q4_K_M", Choices(leave_output=True))
+        assert kept["output.weight"].name == "f16"
+        assert {t.name for t in file_types(file, "COPY").values()} == {"f16"}
+
+
+def test_a_model_of_several_files_can_stay_one(tmp_path: Path) -> None:
+    split_file(wide_file(tmp_path), tmp_path / "parts.gguf", max_tensors=7)
+    first = tmp_path / "parts-00001-of-00003.gguf"
+    quantize_file(first, tmp_path / "q.gguf", "Q8_0", keep_split=True, keys={"general.name": "new"})
+    quantize_file(first, tmp_path / "one.gguf", "Q8_0")
+    with (
+        open_gguf(tmp_path / "q-00001-of-00003.gguf") as parts,
+        open_gguf(tmp_path / "one.gguf") as one,
+    ):
+        assert parts.get_str("general.name") == "new" and len(parts.paths) == 3
+        assert list(parts.tensors) == list(one.tensors)
+        for name, t in one.tensors.items():
+            np.testing.assert_array_equal(parts.tensors[name].data, t.data)
+
+
+def wide_file(folder: Path) -> Path:
+    """A file of two layers with rows of 256 values."""
+    names = ["token_embd", "output", *(f"blk.{i}.{part}" for i in (0, 1) for part in PARTS)]
+    values = np.random.default_rng(3).normal(size=(2, 256)).astype(np.float16)
+    rows: list[TensorSource] = [(f"{name}.weight", "f16", [256, 2], values) for name in names]
+    path = folder / "wide.gguf"
+    write_gguf(path, {"general.architecture": "llama", "llama.block_count": 2}, rows)
+    return path
+
+
+PARTS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_gate", "ffn_down")
+
+
 def types_of(
     name: str, layers: int, *, heads: int, keys: int, experts: int = 0, width: int = 256,
-    pure: bool = False,
+    pure: bool = False, imatrix: bool = False,
 ) -> dict[str, str]:  # fmt: skip
-    parts = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_gate", "ffn_down"]
-    names = [f"blk.{i}.{part}.weight" for i in range(layers) for part in parts]
+    names = [f"blk.{i}.{part}.weight" for i in range(layers) for part in PARTS]
     tensors = [
         TensorInfo(n, DTYPES["f16"], (width, 256, 1, 1), 2, 0, 0, None)  # type: ignore[arg-type]
         for n in ["token_embd.weight", "output.weight", *names]
@@ -148,4 +236,5 @@ def types_of(
         "llama.attention.head_count": heads,
         "llama.attention.head_count_kv": keys,
     }
-    return {n: t.name for n, t in mix_types(tensors, metadata, find_mix(name), pure=pure).items()}
+    choices = Choices(pure, imatrix=imatrix)
+    return {n: t.name for n, t in mix_types(tensors, metadata, find_mix(name), choices).items()}

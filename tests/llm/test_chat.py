@@ -135,7 +135,7 @@ def test_messages_that_are_none(messages: list[dict[str, object]], message: str)
         ("a\n{{ x", r"line 2: the template does not compile"),
         ("{{ messages.nothing.more }}", "fails on these messages: UndefinedError"),
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
-        ("{{ messages.append(1) }}", "SecurityError"),
+        ("{{ messages.append(messages) }}", "SecurityError"),
         ("{{ 'x' * 99999999999 }}", "SecurityError"),
         ("{{ 9 ** 9 ** 9 ** 9 }}", "SecurityError"),
         ("{{ '%99999999999999999999d' % 1 }}", "SecurityError"),

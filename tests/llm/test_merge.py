@@ -18,6 +18,7 @@ from weft import quants
 from weft.dtype import find_dtype
 from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile, open_gguf
+from weft.frontends.gguf.mixes import Choices
 from weft.frontends.gguf.quantize import quantize_file
 from weft.frontends.gguf.writer import write_gguf
 from weft.frontends.hf.convert import convert_folder
@@ -85,7 +86,7 @@ def test_f32_is_what_adapters_do(files: Files, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["f16", "bf16", "q8_0"])
 def test_a_file_keeps_its_types(files: Files, tmp_path: Path, kind: str) -> None:
     base, out = tmp_path / "base.gguf", tmp_path / "m.gguf"
-    quantize_file(files.base, base, kind, pure=True)
+    quantize_file(files.base, base, kind, choices=Choices(pure=True))
     merge_adapters(base, out, files.given)
     before, after = open_gguf(base), open_gguf(out)
     whole = tmp_path / "whole.gguf"  # the same sums, not rounded

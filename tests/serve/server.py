@@ -25,9 +25,13 @@ SAMPLE = ROOT / "tests" / "data" / "vectors" / "models" / "archs" / "llama3.gguf
 class Server:
     """Started by `with`; stopped, and its exit status checked, at the end."""
 
-    def __init__(self, model: Path, *options: str | int, key: str | None = None) -> None:
+    def __init__(
+        self, model: Path, *options: str | int | Path, key: str | None = None, several: bool = False
+    ) -> None:
+        """With `several`, `model` is a folder of models."""
         self.key = key
-        command = [sys.executable, "-m", "weft", "serve", model, "--port", 0, *options]
+        what = ("--models", model) if several else (model,)
+        command = [sys.executable, "-m", "weft", "serve", *what, "--port", 0, *options]
         environ = {k: v for k, v in os.environ.items() if k != "WEFT_API_KEY"}
         if key is not None:
             environ["WEFT_API_KEY"] = key
@@ -39,6 +43,11 @@ class Server:
         self._url: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    @classmethod
+    def many(cls, folder: Path, *options: str | int | Path) -> Server:
+        """A server of all models of a folder."""
+        return cls(folder, *options, several=True)
 
     def _read(self) -> None:
         assert self.process.stderr is not None

@@ -153,8 +153,6 @@ def test_what_there_is_and_what_not(server: Server) -> None:
     status, headers, overview = server.call("GET", "/")
     assert status == 200 and headers["content-type"].startswith("text/plain")
     assert "weft-demo" in overview and "POST  /v1/chat/completions" in overview
-    status, _, body = server.call("POST", "/v1/responses", {})
-    assert status == 404 and "/v1/responses here; use /v1/chat/completions" in str(body)
     assert "GET / lists what there is" in str(server.call("GET", "/nothing")[2])
     assert "does not take GET; send POST" in str(server.call("GET", "/v1/completions")[2])
     for page in ("/docs", "/redoc"):  # they would load scripts from elsewhere

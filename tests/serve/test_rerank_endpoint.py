@@ -29,7 +29,9 @@ def ask(server: Server, at: str = "/v1/rerank", **body: Any) -> tuple[int, Any]:
     return status, answer
 
 
-@pytest.mark.parametrize("at", ["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"])
+@pytest.mark.parametrize(
+    "at", ["/v1/rerank", "/v2/rerank", "/rerank", "/v1/reranking", "/reranking"]
+)
 def test_documents(server: Server, path: Path, at: str) -> None:
     with LLM(path, n_threads=1) as llm:
         want = llm.rerank("the", DOCUMENTS)
@@ -53,7 +55,22 @@ def test_texts(server: Server) -> None:
     assert shown == [row | {"text": DOCUMENTS[row["index"]]} for row in rows[:2]]
 
 
-@pytest.mark.parametrize("documents", [[], None, 123, [1, 2, 3]])
+def test_documents_that_are_objects(server: Server) -> None:
+    """They count as their texts, and come back whole if they are asked for."""
+    _, plain = ask(server, query="the", documents=DOCUMENTS, return_documents=True)
+    for row in plain["results"]:
+        assert row["document"] == {"text": DOCUMENTS[row["index"]]}
+    objects = [{"text": text, "id": i} for i, text in enumerate(DOCUMENTS)]
+    _, answer = ask(server, query="the", documents=objects, return_documents=True, top_n=2)
+    for row, other in zip(answer["results"], plain["results"], strict=False):
+        assert row["document"] == objects[row["index"]]
+        assert row["relevance_score"] == other["relevance_score"]
+    _, bare = ask(server, query="the", documents=objects)
+    assert all(set(row) == {"index", "relevance_score"} for row in bare["results"])
+    assert bare["id"].startswith("rerank-")
+
+
+@pytest.mark.parametrize("documents", [[], None, 123, [1, 2, 3], [{"title": "a"}]])
 def test_documents_that_are_none(server: Server, documents: Any) -> None:
     status, answer = ask(server, query="the", documents=documents)
     assert status == 400 and "list of" in answer["error"]["message"]

@@ -251,11 +251,11 @@ def loads_model_with(
                 command(**given, load=_loadings(values, kinds))
                 return
             load = load_arguments(**values)
-            if values.get("tuned"):
+            if values.get("tuned") and given.get("model") is not None:
                 found = take_tuned(load, values, given["model"])
                 if found is not None and given.get("verbose"):
                     say(f"tuned: {found} (weft bench --tune, {found.date}; not with --no-tuned)")
-            if load["n_ctx"] == 0:
+            if load["n_ctx"] == 0 and given.get("model") is not None:
                 load["n_ctx"] = trained_context(given["model"])
             command(**given, load=load)
 

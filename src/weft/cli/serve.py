@@ -12,9 +12,19 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.adapter_options import LoraLater, LoraModules, with_modules
+from weft.cli.command import usage_error
 from weft.cli.console import LoadProgress, say
 from weft.cli.draft_options import draft_flags
 from weft.cli.loading import loads_model_with
+from weft.cli.many_models import (
+    KeepAlive,
+    Models,
+    ModelsConfig,
+    ModelsMax,
+    ModelsMemory,
+    many_options,
+    serve_many,
+)
 from weft.cli.model_file import ModelFile
 from weft.cli.options import MmProj, WeightType, parse_count
 from weft.cli.plan_lines import plan_lines, prefixes_line
@@ -54,9 +64,15 @@ class LogLevel(StrEnum):
     unused=without_kept(UNUSED_BY_SERVE),
 )
 def serve(
-    model: ModelFile,
+    *,
+    model: ModelFile | None = None,
     load: dict[str, Any],
     kept: dict[str, Any],
+    model_folders: Models = None,
+    models_memory: ModelsMemory = None,
+    models_max: ModelsMax = None,
+    models_config: ModelsConfig = None,
+    keep_alive: KeepAlive = None,
     host: Annotated[
         str, typer.Option(help="Address to listen at; 0.0.0.0 is every network.")
     ] = "127.0.0.1",
@@ -107,7 +123,6 @@ def serve(
     lora_modules: LoraModules = None,
     lora_later: LoraLater = False,
     weight_type: WeightType = None,
-    *,
     drafts: DraftOptions | None,
     prompt_delay: Annotated[
         float,
@@ -127,7 +142,15 @@ def serve(
         bool, typer.Option("--verbose", "-v", help="The same as --log-level debug.")
     ] = False,
 ) -> None:  # fmt: skip
-    """Serve a model over the OpenAI API. Chat, completions, embeddings; see docs/serve.md."""
+    """Serve a model over the OpenAI API, or several. Chat, completions, embeddings; see
+    docs/serve.md."""
+    several = many_options(model_folders, models_memory, models_max, models_config, keep_alive)
+    if (model is None) == (several is None):
+        raise usage_error(
+            "give MODEL or --models, not both" if several else
+            "MODEL is missing: a GGUF file, a folder with safetensors, or hf:OWNER/NAME[:QUANT]; "
+            "or give --models FOLDER"
+        )  # fmt: skip
     try:
         api = importlib.import_module("weft.serve")
     except ModuleNotFoundError as error:
@@ -144,6 +167,21 @@ def serve(
         log_level="error" if quiet else "debug" if verbose else log_level.value, **kept,
     )  # fmt: skip
     load["adapters"] = with_modules(load["adapters"], lora_modules)
+    if several is not None:
+        serve_many(
+            api,
+            options,
+            several,
+            load,
+            drafts=drafts,
+            embeddings=embeddings,
+            weight_type=weight_type,
+            mmproj=mmproj,
+            alias=alias,
+            quiet=quiet,
+        )
+        return
+    assert model is not None
     with api.take_address(options) as address:  # fails early, before a large model is loaded
         with LoadProgress() as progress:
             service = api.Service(

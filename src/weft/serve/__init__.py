@@ -4,13 +4,26 @@ options.py      the options of a server
 schema.py       the bodies of requests, with their checks
 words.py        describes the errors of a body in sentences
 sampling.py     turns fields of a body into sampling parameters
+inputs.py       texts of a body, as strings or token ids
 prompts.py      turns bodies into requests to the engine
-answers.py      turns events of the engine into answers, whole or streamed
+texts.py        the texts of a request while the engine writes them
+respond.py      what all handlers share: an answer that ends when the client leaves
+timings.py      numbers and times of a text while it is written
+answers.py      turns texts into the answers of chat and completions, whole or streamed
 messages.py     content, reasoning and tool calls in these
 logprobs.py     log-probabilities in the formats of the two APIs
 embedder.py     embeddings, with a context of their own
 service.py      a loaded model: engine, tokenizer, template
-routes.py       the endpoints
+pieces.py       splits an answer into reasoning, text and calls, for APIs that number them
+responses/      OpenAI's Responses API
+anthropic/      Anthropic's API
+forms.py        bodies with files
+transcriptions.py  the endpoints for what is said in a sound
+generation.py   the endpoints of chat and completions
+embeddings.py   the endpoint of embeddings
+ranking.py      the endpoint that ranks documents
+page/           the page to talk to the model, for browsers
+routes.py       the application, with the other endpoints
 guard.py        limits of bodies, and the API key
 hosts.py        names by which requests may address the server
 log.py          a line for each request

@@ -1,27 +1,23 @@
-"""Turns events of the engine into the bodies of answers, whole or streamed.
-
-An `Answer` has the texts of one HTTP request. The engine's thread puts events into a queue of the
-event loop. If the client leaves, the reader of the queue cancels the texts.
-"""
+"""Turns texts into the bodies of chat completions and text completions, whole or streamed."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 from weft.llm import Tokenizer
-from weft.llm.engine import Delta, Done, Engine, Event, Read, Ticket
+from weft.llm.engine import Delta, Done, Read
 from weft.llm.sampling import TokenLogprobs
-from weft.serve.errors import ApiError, error_body, of_exception, to_json
+from weft.serve.errors import ApiError, error_body
 from weft.serve.logprobs import ListedTokens, chat_logprobs
-from weft.serve.prompts import Asked
+from weft.serve.respond import sse
+from weft.serve.texts import Texts
+from weft.serve.timings import Clock
 
-__all__ = ["Answer", "sse"]
+__all__ = ["Answer"]
 
 Kind = Literal["chat", "text"]
 _IDS = {"chat": "chatcmpl-", "text": "cmpl-"}
@@ -29,16 +25,25 @@ _OBJECTS = {"chat": "chat.completion", "text": "text_completion"}
 
 
 class Answer:
-    """The texts that answer one request."""
+    """The texts of one request, in the form of one of the two APIs."""
 
     def __init__(
-        self, engine: Engine, tokenizer: Tokenizer, kind: Kind, model: str, asked: Asked,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:  # fmt: skip
-        """Submits the requests, all or none. May run in any thread, because constraints take time
-        to compile; events go to `loop`. Raises the errors of `Engine.submit`."""
+        self,
+        texts: Texts,
+        tokenizer: Tokenizer,
+        kind: Kind,
+        model: str,
+        *,
+        with_usage: bool = False,
+        with_timings: bool = False,
+    ) -> None:
+        """`with_usage` ends a stream with the numbers of tokens; `with_timings` adds numbers and
+        times to every part of a stream."""
+        asked = texts.asked
+        self.texts = texts
         self.id = _IDS[kind] + uuid.uuid4().hex
         self.model = model
+        self._with_usage = with_usage
         self._kind: Kind = kind
         self._asked = asked
         self._tokenizer = tokenizer
@@ -46,61 +51,24 @@ class Answer:
         self._unsaid: list[list[TokenLogprobs]] = [[] for _ in asked.requests]
         self._listed = [ListedTokens(tokenizer, special=r.special) for r in asked.requests]
         self._created = int(time.time())
-        self._loop = loop
-        self.on_end: Callable[[int, int], object] = lambda n_prompt, n_generated: None
-        """Called with the numbers of prompt tokens and generated tokens whenever a text ends."""
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
-        self._tickets: list[Ticket] = []
-        self._n_prompt = sum(map(len, {request.prompt for request in asked.requests}))
-        self._n_generated = 0
-        leaders: dict[tuple[int, ...], Ticket] = {}
-        try:
-            for i, request in enumerate(asked.requests):
-                ticket = engine.submit(request, partial(self._put, i), leaders.get(request.prompt))
-                leaders.setdefault(request.prompt, ticket)
-                self._tickets.append(ticket)
-        except BaseException:
-            self.cancel()
-            raise
+        self._clocks = [Clock(ticket) for ticket in texts.tickets] if with_timings else []
 
-    def _put(self, choice: int, event: Event) -> None:
-        self._loop.call_soon_threadsafe(self._events.put_nowait, (choice, event))
-
-    def cancel(self) -> None:
-        """Cancels all texts that have not ended."""
-        for ticket in self._tickets:
-            ticket.cancel()
-
-    async def events(self) -> AsyncIterator[tuple[int, Event]]:
-        """Yields (choice, event) until all texts have ended. Raises ApiError if one fails."""
-        n_open = len(self._tickets)
-        self.on_end(self._n_prompt, 0)
-        while n_open:
-            choice, event = await self._events.get()
-            if isinstance(event, Done):
-                n_open -= 1
-                self._n_generated += event.n_generated
-                self.on_end(self._n_prompt, self._n_generated)
-                if event.error is not None:
-                    raise of_exception(event.error)
-                if event.reason == "cancelled":
-                    raise ApiError(503, "the server is stopping; try another one")
-            yield choice, event
+    def _timings(self, choice: int) -> dict[str, Any]:
+        return {"timings": self._clocks[choice].now()} if self._clocks else {}
 
     async def whole(self) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
-        n = len(self._tickets)
-        texts, ends = [""] * n, dict[int, Done]()
+        n = len(self.texts.tickets)
+        texts = [""] * n
         messages = self._messages
         tokens: list[list[TokenLogprobs]] = [[] for _ in range(n)]
         read: dict[tuple[int, ...], Read] = {}
-        async for choice, event in self.events():
+        async for choice, event in self.texts.events():
             if isinstance(event, Done):
-                ends[choice] = event
                 if messages:
                     messages[choice].finish()
             elif isinstance(event, Read):
-                read[self._prompt(choice)] = event
+                read[self.texts.prompt(choice)] = event
             else:
                 texts[choice] += event.text
                 if messages:
@@ -108,44 +76,42 @@ class Answer:
                 tokens[choice] += event.tokens
         choices = []
         for index, i in enumerate(self._best(tokens)):
-            shown: dict[str, Any] = {"index": index, "finish_reason": self._reason(i, ends[i])}
+            shown: dict[str, Any] = {"index": index, "finish_reason": self._reason(i)}
             logprobs = None
             if self._asked.logprobs:
-                prompt = self._echo_lists(i, read.get(self._prompt(i)))
+                prompt = self._echo_lists(i, read.get(self.texts.prompt(i)))
                 logprobs = _joined(prompt, self._logprobs(i, tokens[i]))
             if self._kind == "chat":
                 shown["message"] = messages[i].whole()
             else:
                 shown["text"] = self._echo_text(i) + texts[i]
             choices.append(shown | {"logprobs": logprobs})
-        return self._body(choices, "") | {"usage": self._usage(ends)}
+        return self._body(choices, "") | {"usage": self._usage()}
 
-    async def stream(self, include_usage: bool) -> AsyncIterator[bytes]:
+    async def stream(self) -> AsyncIterator[bytes]:
         """Yields server-sent events; the last is [DONE] or an error."""
-        ends: dict[int, Done] = {}
         try:
             for chunk in self._first_chunks():
                 yield sse(chunk)
-            async for choice, event in self.events():
+            async for choice, event in self.texts.events():
                 if isinstance(event, Done):
-                    ends[choice] = event
                     if self._messages:
                         for chunk in self._said(choice, self._messages[choice].finish(), True):
                             yield sse(chunk)
-                    yield sse(self._chunk(choice, None, None, self._reason(choice, event)))
+                    last = self._chunk(choice, None, None, self._reason(choice))
+                    yield sse(last | self._timings(choice))
                 elif isinstance(event, Read):
                     for chunk in self._echo_chunks(choice, event):
                         yield sse(chunk)
                 else:
+                    timings = self._timings(choice)
                     for chunk in self._deltas(choice, event):
-                        yield sse(chunk)
-            if include_usage:
-                yield sse(self._body([], ".chunk") | {"usage": self._usage(ends)})
+                        yield sse(chunk | timings)
+            if self._with_usage:
+                yield sse(self._body([], ".chunk") | {"usage": self._usage()})
             yield b"data: [DONE]\n\n"
         except ApiError as error:
             yield sse(error_body(error.status, str(error), error.param, error.code))
-        finally:
-            self.cancel()
 
     def _best(self, tokens: Sequence[Sequence[TokenLogprobs]]) -> list[int]:
         """The choices to show: for each prompt the `n` with the highest mean log-probability of
@@ -163,9 +129,6 @@ class Answer:
             choices += sorted(range(start, start + best_of), key=mean, reverse=True)[:n]
         return choices
 
-    def _prompt(self, choice: int) -> tuple[int, ...]:
-        return self._tickets[choice].request.prompt
-
     def _echo_text(self, choice: int) -> str:
         echoes = self._asked.echoes
         return "" if echoes is None else echoes[choice].text
@@ -174,14 +137,14 @@ class Answer:
         if self._asked.echoes is None or read is None:
             return None
         echo = self._asked.echoes[choice]
-        ids, scores = self._prompt(choice), (None, *read.tokens)
+        ids, scores = self.texts.prompt(choice), (None, *read.tokens)
         hidden = echo.hidden
         return self._listed[choice].echo(echo.text, ids[hidden:], scores[hidden:])
 
     def _first_chunks(self) -> list[dict[str, Any]]:
         """The first chunk of each choice: the role in a chat, or an echoed prompt without
         log-probabilities."""
-        every = range(len(self._tickets))
+        every = range(len(self.texts.tickets))
         if self._kind == "chat":
             role = {"role": "assistant", "content": "", "refusal": None}
             return [self._chunk(i, role, None, None) for i in every]
@@ -191,16 +154,17 @@ class Answer:
 
     def _echo_chunks(self, leader: int, read: Read) -> list[dict[str, Any]]:
         """Chunks with a prompt and its log-probabilities, for all choices that share it."""
-        prompt = self._prompt(leader)
+        prompt = self.texts.prompt(leader)
         return [
             self._chunk(i, self._echo_text(i), self._echo_lists(i, read), None)
-            for i in range(len(self._tickets))
-            if self._prompt(i) == prompt
+            for i in range(len(self.texts.tickets))
+            if self.texts.prompt(i) == prompt
         ]
 
-    def _reason(self, choice: int, end: Done) -> str:
+    def _reason(self, choice: int) -> str:
         """The API's reason for the end of a text; a full context counts as "length"."""
-        reason = "length" if end.reason == "context" else end.reason
+        ended = self.texts.ends[choice].reason
+        reason = "length" if ended == "context" else ended
         return self._messages[choice].reason(reason) if self._messages else reason
 
     def _deltas(self, choice: int, event: Delta) -> list[dict[str, Any]]:
@@ -244,17 +208,15 @@ class Answer:
             "choices": choices,
         }
 
-    def _usage(self, ends: Mapping[int, Done]) -> dict[str, Any]:
+    def _usage(self) -> dict[str, Any]:
         """The numbers of tokens. A prompt that several choices share counts once, with the first of
         them."""
-        leaders = {self._prompt(i): i for i in reversed(range(len(self._tickets)))}
-        n_prompt, n_new = self._n_prompt, sum(e.n_generated for e in ends.values())
-        reused = sum(ends[i].n_reused for i in leaders.values())
+        n_prompt, n_new = self.texts.n_prompt, self.texts.n_generated
         return {
             "prompt_tokens": n_prompt,
             "completion_tokens": n_new,
             "total_tokens": n_prompt + n_new,
-            "prompt_tokens_details": {"cached_tokens": reused},
+            "prompt_tokens_details": {"cached_tokens": self.texts.n_reused},
         }
 
     def _logprobs(self, choice: int, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
@@ -266,8 +228,3 @@ class Answer:
 def _joined(first: dict[str, Any] | None, then: dict[str, Any]) -> dict[str, Any]:
     """Appends the lists of an answer to those of its prompt."""
     return then if first is None else {name: first[name] + then[name] for name in then}
-
-
-def sse(body: dict[str, Any]) -> bytes:
-    """Encodes one server-sent event."""
-    return b"data: %s\n\n" % to_json(body)

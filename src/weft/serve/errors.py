@@ -1,8 +1,10 @@
-"""Errors in the OpenAI API's format: a status and `{"error": {message, type, param, code}}`."""
+"""Errors: a status and, in the OpenAI API's format, `{"error": {message, type, param, code}}`. The
+paths of other APIs have a format of their own (`SHAPES`)."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,8 +14,8 @@ from starlette.exceptions import HTTPException
 
 from weft.errors import AbortedError, BusyError, DeviceError, ProgramError, WeftError
 
-__all__ = ["ApiError", "Json", "error_body", "error_response", "install_handlers", "of_exception",
-           "to_json"]  # fmt: skip
+__all__ = ["SHAPES", "ApiError", "Json", "error_body", "error_response", "install_handlers",
+           "not_json", "of_exception", "to_json"]  # fmt: skip
 
 RETRY_AFTER = 1
 """Seconds after which a refused client should try again."""
@@ -31,6 +33,9 @@ class ApiError(Exception):
         self.code = code
 
 
+Shape = Callable[[ApiError], dict[str, Any]]
+SHAPES: dict[str, Shape] = {}
+"""What makes the body of an error at a path or below it, where it is not the OpenAI API's."""
 _CONSTRAINTS = ("grammar", "json_schema", "regex")
 """Fields whose errors come from a compiler, with the name of the field in front."""
 _OURS = (DeviceError, ProgramError, AbortedError)
@@ -60,14 +65,20 @@ def of_exception(error: BaseException) -> ApiError:
     return ApiError(500, "the server failed on this request; its log says more")
 
 
-def error_response(error: BaseException) -> JSONResponse:
-    """The answer for an exception."""
+def error_response(error: BaseException, path: str = "") -> JSONResponse:
+    """The answer for an exception at `path`."""
     api = of_exception(error)
-    headers = {"Retry-After": str(RETRY_AFTER)} if api.status == 429 else None
+    headers = {"Retry-After": str(RETRY_AFTER)} if api.status in (429, 503) else None
     if api.status == 401:
         headers = {"WWW-Authenticate": "Bearer"}
-    body = error_body(api.status, str(api), api.param, api.code)
-    return Json(body, api.status, headers)
+    return Json(_shaped(api, path), api.status, headers)
+
+
+def _shaped(error: ApiError, path: str) -> dict[str, Any]:
+    for start, shape in SHAPES.items():
+        if path == start or path.startswith(f"{start}/"):
+            return shape(error)
+    return error_body(error.status, str(error), error.param, error.code)
 
 
 class Json(JSONResponse):
@@ -87,17 +98,17 @@ def to_json(content: Any) -> bytes:
 def install_handlers(app: FastAPI) -> None:
     """Installs handlers that give every error of the app this format."""
 
-    async def known(_: Request, error: Exception) -> JSONResponse:
-        return error_response(error)
+    async def known(request: Request, error: Exception) -> JSONResponse:
+        return error_response(error, request.url.path)
 
-    async def invalid(_: Request, error: Exception) -> JSONResponse:
+    async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        return error_response(_not_json(error))
+        return error_response(not_json(error), request.url.path)
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        text = _in_words(request, error)
-        return Json(error_body(error.status_code, text), error.status_code, error.headers)
+        api = ApiError(error.status_code, _in_words(request, error))
+        return Json(_shaped(api, request.url.path), error.status_code, error.headers)
 
     for kind in (ApiError, WeftError):
         app.add_exception_handler(kind, known)
@@ -106,18 +117,21 @@ def install_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http)
 
 
-def _not_json(error: RequestValidationError) -> ApiError:
-    """The error for a body that FastAPI cannot parse as a JSON object."""
+def not_json(error: RequestValidationError) -> ApiError:
+    """The error for a body that FastAPI cannot parse as a JSON object, or for an address."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         why = first.get("ctx", {}).get("error", "")
         return ApiError(400, f"the body is not JSON: {why} at character {first['loc'][-1]}")
+    if first["loc"][0] == "query":
+        name, value = str(first["loc"][-1]), str(first["input"])[:60]
+        return ApiError(400, f"{name} is {value!r} in the address: {first['msg']}", name)
     return ApiError(
         400, "the body is no JSON object; send one, with Content-Type: application/json"
     )
 
 
-_ABSENT = {"/responses": "/v1/chat/completions", "/completion": "/v1/completions"}
+_ABSENT = {"/completion": "/v1/completions"}
 """Paths of other servers, and the paths here that serve instead."""
 
 

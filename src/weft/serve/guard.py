@@ -8,10 +8,24 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weft.serve.errors import ApiError, error_response
 
-__all__ = ["Guard"]
+__all__ = ["OPEN", "Guard", "needs_no_key"]
 
 OPEN = frozenset(("/health",))
 """Paths that need no key, because programs that watch servers have none."""
+
+
+def needs_no_key(scope: Scope) -> bool:
+    """True for a request that is answered without a key: those of `OPEN`, and the page for
+    browsers, which asks for the key itself. A ticket of the page opens the plan instead of a
+    key."""
+    path: str = scope["path"]
+    if path in OPEN or path.startswith("/page/"):
+        return True
+    if path == "/":
+        headers = dict(scope["headers"])
+        return scope["method"] == "GET" and b"text/html" in headers.get(b"accept", b"")
+    query: bytes = scope["query_string"]
+    return path == "/plan" and query.startswith(b"ticket=")
 
 
 class Guard:
@@ -29,13 +43,15 @@ class Guard:
             return await self._app(scope, receive, send)
         headers = {name: value for name, value in scope["headers"]}
         try:
-            if scope["path"] not in OPEN:
-                self._check_key(headers.get(b"authorization", b""))
+            if not needs_no_key(scope):
+                own = headers.get(b"x-api-key")  # Anthropic's header
+                given = headers.get(b"authorization", b"")
+                self._check_key(given or (b"Bearer " + own if own else b""))
             length = headers.get(b"content-length", b"")
             if length.isdigit() and int(length) > self._max_body:
                 raise self._too_large()
         except ApiError as error:
-            return await error_response(error)(scope, receive, send)
+            return await error_response(error, scope["path"])(scope, receive, send)
 
         n_received = 0
 
@@ -57,7 +73,7 @@ class Guard:
             if n_received <= self._max_body:
                 raise
         if n_received > self._max_body:
-            await error_response(self._too_large())(scope, receive, send)
+            await error_response(self._too_large(), scope["path"])(scope, receive, send)
 
     def _check_key(self, authorization: bytes) -> None:
         """Compares the key in constant time, so that the time reveals nothing about it."""

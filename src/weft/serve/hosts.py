@@ -39,7 +39,7 @@ class Hosts:
                     "--allow-host NAME, or with --api-key",
                     code="host_not_allowed",
                 )
-                return await error_response(error)(scope, receive, send)
+                return await error_response(error, scope["path"])(scope, receive, send)
         await self._app(scope, receive, send)
 
     def _knows(self, name: str) -> bool:

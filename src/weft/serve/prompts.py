@@ -9,12 +9,14 @@ from typing import Any
 
 from weft.llm import Senses, Tokenizer
 from weft.llm.answers import AnswerFormat
+from weft.llm.chat.begun import render_begun
 from weft.llm.chat.template import ChatTemplate, prompt_tokens
 from weft.llm.engine import Request
 from weft.llm.senses.messages import Marked, mark_media
 from weft.records import dataclass
 from weft.serve.adapters import ServedAdapters, ServedVectors
 from weft.serve.errors import ApiError
+from weft.serve.inputs import require_whole, texts_of, token_lists
 from weft.serve.messages import (
     ChatMessage,
     Reader,
@@ -27,13 +29,18 @@ from weft.serve.options import ServeOptions
 from weft.serve.sampling import looks_at_prompt, own_constraint, require_few, sampling_of
 from weft.serve.schema import ChatBody, CompletionBody, Generation, ResponseFormat
 
-__all__ = ["Asked", "Echo", "Prompts", "require_whole", "texts_of", "token_lists"]
+__all__ = ["Asked", "Echo", "Prompts"]
 
 Tools = Sequence[Mapping[str, Any]]
-_Texts = str | list[str] | list[int] | list[list[int]]
 
 COMPLETION_TOKENS = 16
 """Default `max_tokens` of /v1/completions, as in the OpenAI API."""
+
+MOST_COUNTED = 1 << 18
+"""Most tokens of a prompt that is only counted."""
+
+MEDIA_MARK = "<__media__>"
+"""What stands for an image or a sound in the text of a prompt, as in llama.cpp."""
 
 LONGEST_TOKEN = 256
 """Most characters per token, on average, that are assumed if nothing is known of the vocabulary."""
@@ -89,13 +96,13 @@ class Prompts:
         self._room = room
         self._senses = senses
 
-    def of_chat(self, body: ChatBody) -> Asked:
-        """The texts that a chat asks for: `n` requests with the same prompt."""
+    def of_chat(self, body: ChatBody, *, begun: str = "", **variables: Any) -> Asked:
+        """The texts that a chat asks for: `n` requests with the same prompt. Answers go on from
+        `begun`; `variables` are those of the template."""
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
         tools = _tools(body)
-        marked = mark_media(body.messages)
-        text = self._template.render(marked.messages, tools=tools)
+        marked, text = self._rendered(body, begun, variables)
         self.require_short(text.replace(marked.mark, ""), "messages")
         ids = self._ids(marked, text)
         n = body.n or 1
@@ -113,6 +120,30 @@ class Prompts:
         requests = self._requests(body, form, [ids], n, constraint)
         reads()  # raises now if the format of answers cannot be detected
         return Asked(requests, n, n, bool(body.logprobs), message=reads)
+
+    def count_chat(self, body: ChatBody, *, begun: str = "", **variables: Any) -> int:
+        """The number of tokens of the prompt of a chat, which may be more than the context holds;
+        see `of_chat`."""
+        marked, text = self._rendered(body, begun, variables)
+        self.require_short(text.replace(marked.mark, ""), "messages", MOST_COUNTED)
+        return len(self._ids(marked, text))
+
+    def rendered(self, body: ChatBody) -> str:
+        """The text of the prompt of a chat, with `MEDIA_MARK` for images and sounds."""
+        marked, text = self._rendered(body, "", {})
+        return text.replace(marked.mark, MEDIA_MARK)
+
+    def _rendered(
+        self, body: ChatBody, begun: str, variables: Mapping[str, Any]
+    ) -> tuple[Marked, str]:
+        """The messages, and the text of the prompt with marks for images and sounds."""
+        tools, marked = _tools(body), mark_media(body.messages)
+        variables = _variables(body) | variables
+        if begun:
+            text = render_begun(self._template, marked.messages, begun, tools=tools, **variables)
+        else:
+            text = self._template.render(marked.messages, tools=tools, **variables)
+        return marked, text
 
     def _ids(self, marked: Marked, text: str) -> list[int]:
         if not marked.media:
@@ -173,7 +204,7 @@ class Prompts:
         n = body.n or 1
         best_of = n if body.best_of is None else body.best_of
         _require_best(body, n, best_of)
-        self._require_texts(body, best_of * _n_texts(body.prompt))
+        self._require_texts(body, best_of * max(len(texts_of(body.prompt)), 1))
         for text in texts_of(body.prompt):
             self.require_short(text or "", "prompt")
         prompts = token_lists(self._tokenizer, body.prompt, "prompt")
@@ -341,6 +372,33 @@ def _scoring(requests: list[Request]) -> list[Request]:
     ]
 
 
+_OURS = frozenset(
+    (
+        "messages",
+        "tools",
+        "template",
+        "add_generation_prompt",
+        "documents",
+        "bos_token",
+        "eos_token",
+    )
+)
+
+
+def _variables(body: ChatBody) -> dict[str, Any]:
+    """The variables that the template gets besides its own."""
+    own = dict(body.chat_template_kwargs or {})
+    for name in own:
+        if name in _OURS or not name.isidentifier():
+            raise ApiError(
+                400, f"chat_template_kwargs has {name!r:.60}, which is not for requests to set",
+                "chat_template_kwargs",
+            )  # fmt: skip
+    if body.reasoning_effort is not None:
+        own.setdefault("reasoning_effort", body.reasoning_effort)
+    return own
+
+
 def _tools(body: ChatBody) -> list[dict[str, Any]] | None:
     """The tools that the template is to write; None: none."""
     choice = body.tool_choice
@@ -361,39 +419,3 @@ def _json_schema(form: ResponseFormat | None) -> dict[str, Any]:
     if not isinstance(schema, dict):
         raise ApiError(400, "response_format.json_schema has no schema", "response_format")
     return {"json_schema": schema}
-
-
-def token_lists(tokenizer: Tokenizer, texts: _Texts, name: str) -> list[list[int]]:
-    """Encodes texts, one or several, as lists of ids; ids stay. `name` is the field they are in."""
-    if isinstance(texts, str):
-        return [tokenizer.encode(texts)]
-    if not texts:
-        raise ApiError(400, f"{name} is an empty list; give at least one text", name)
-    if isinstance(texts[0], int):
-        return [[i for i in texts if isinstance(i, int)]]
-    return [tokenizer.encode(text) if isinstance(text, str) else list(text)
-            for text in texts if not isinstance(text, int)]  # fmt: skip
-
-
-def require_whole(text: str, name: str) -> None:
-    """Raises ApiError for a lone surrogate, which JSON can contain but UTF-8 cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ApiError(
-            400, f"{name} has half a character (a lone surrogate) at {error.start}; send it whole",
-            name,
-        ) from None  # fmt: skip
-
-
-def _n_texts(texts: _Texts) -> int:
-    return len(texts_of(texts)) or 1
-
-
-def texts_of(texts: _Texts) -> Sequence[str | None]:
-    """The prompts that are texts, with None for each that is a list of ids."""
-    if isinstance(texts, str):
-        return [texts]
-    if texts and isinstance(texts[0], int):
-        return [None]
-    return [text if isinstance(text, str) else None for text in texts]

@@ -9,8 +9,10 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
+from typing import Protocol
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from weft.errors import ContextError
 from weft.serve.connections import Connection, Door, connection_class, most_connections
@@ -25,10 +27,21 @@ LAST_SECONDS = 1.0
 """Most seconds from the second signal to the end of the process."""
 
 
+class Served(Protocol):
+    """What a server serves: a model, or several."""
+
+    @property
+    def options(self) -> ServeOptions:
+        """The options of the server."""
+
+    def close(self, grace: float = 0.0) -> None:
+        """Ends all texts; running ones have `grace` seconds."""
+
+
 class _Server(uvicorn.Server):
     """Calls `ready` when it listens; on a signal it lets the engine end its texts first."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, service: Served, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._hurries = False
         self._service = service
@@ -76,21 +89,23 @@ class _Server(uvicorn.Server):
 
 
 def run_server(
-    service: Service,
+    service: Served,
     ready: Callable[[str], None] = lambda url: None,
     sock: socket.socket | None = None,
+    app: ASGIApp | None = None,
 ) -> None:
     """Serves until SIGINT or SIGTERM. Open requests then have `options.grace` seconds to finish; a
     second signal ends them at once.
 
     `ready` is called with the URL when the server listens. `sock` is a result of `take_address`
-    (None: it is called now). Raises ContextError if the address cannot be used."""
+    (None: it is called now). `app` is the application of a `service` that is no `Service`. Raises
+    ContextError if the address cannot be used."""
     options = service.options
     sock = take_address(options) if sock is None else sock
     host, port = sock.getsockname()[:2]
     name = f"[{host}]" if ":" in host else host
     config = uvicorn.Config(
-        create_app(service),
+        create_app(service) if isinstance(service, Service) else app,
         http=connection_class(options.head_timeout, options.body_timeout),
         ws="none",
         lifespan="off",  # `shutdown` closes the service

@@ -150,6 +150,7 @@ class Generation(Body):
     presence_penalty: Penalty | None = None
     logit_bias: Annotated[dict[str, Any], AfterValidator(_is_bias)] | None = None
     ignore_eos: bool = False
+    timings_per_token: bool = False
     lora: Annotated[
         AdapterScales | None, Field(description='a list of {"id": NUMBER, "scale": NUMBER}')
     ] = None
@@ -221,6 +222,9 @@ class ChatBody(Generation):
     ] = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Field(description="an object of variables for the chat template")
+    ] = None
 
 
 class EmbeddingBody(Body):
@@ -236,7 +240,18 @@ class EmbeddingBody(Body):
     user: str | None = None
 
 
+class Document(Part):
+    """A document as an object; other fields come back with it."""
+
+    text: str
+
+
 Documents = Annotated[
+    Annotated[list[str | Document], Field(fail_fast=True, min_length=1, max_length=MOST_TEXTS)]
+    | None,
+    Field(description=f'a list of 1 to {MOST_TEXTS} texts, or of objects {{"text": TEXT}}'),
+]
+RankedTexts = Annotated[
     Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MOST_TEXTS)] | None,
     Field(description=f"a list of 1 to {MOST_TEXTS} texts"),
 ]
@@ -249,8 +264,9 @@ class RerankBody(Body):
     model: str | None = None
     query: str
     documents: Documents = None
-    texts: Documents = None
+    texts: RankedTexts = None
     top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool | None = None
     return_text: bool = False
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,30 +18,28 @@ from numpy.typing import NDArray
 from weft.errors import ContextError
 from weft.frontends.models import open_model
 from weft.llm import AdapterFiles, Context, Model, ScaledFiles, Tokenizer
+from weft.llm.audio.tower import SoundTower
 from weft.llm.chat.template import ChatTemplate
-from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
 from weft.llm.drafting.drafting import Drafting
-from weft.llm.drafting.options import DraftOptions, rows_needed
+from weft.llm.drafting.options import DraftOptions
 from weft.llm.engine import Engine
 from weft.llm.senses.senses import open_towers
 from weft.serve.adapters import ServedAdapters, ServedVectors
+from weft.serve.cards import ModelCard
 from weft.serve.embedder import Embedder
 from weft.serve.errors import ApiError
+from weft.serve.memory import PlannedBytes, planned_bytes
 from weft.serve.options import ServeOptions
 from weft.serve.prompts import Prompts
+from weft.serve.sizes import serve_sizes
 
 __all__ = ["Service"]
 
 _Row = TypeVar("_Row")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
-DEFAULT_TEXT = 2048
-"""Default number of cells for each text; fewer if the model was trained for less."""
-
 DRAFTS = DraftOptions()
-SCORED_AT_ONCE = 16
-"""Tokens of a prompt that are computed together if the logits of each are wanted."""
 
 
 class Service:
@@ -80,39 +78,30 @@ class Service:
         self.adapters = ServedAdapters(model.adapters, apply_adapters)
         self.vectors = ServedVectors(model.control_vectors)
         config = model.config
+        self.model = model
         self.options = options
         self.model_id = options.alias or _SHARD.sub("", Path(path).stem)
         self.created = int(time.time())
         self.n_embd = config.n_embd_out
         self.tokenizer = Tokenizer.from_gguf(file)
-        longest = min(config.n_ctx_train, DEFAULT_TEXT)
-        n_ctx = options.parallel * longest if n_ctx is None else n_ctx
-        n_ubatch = min(512, n_ctx) if n_ubatch is None else n_ubatch
+        sizes = serve_sizes(
+            config, options, n_ctx=n_ctx, n_ubatch=n_ubatch, embeddings=embeddings,
+            drafting=drafting,
+        )  # fmt: skip
         self._engine: Engine | None = None
         self._drafting: Drafting | None = None
         self._embedder: Embedder | None = None
         self._lock = asyncio.Lock()
-        writes = config.causal and config.pooling in ("none", "last")
-        if embeddings or not writes:
-            n = min(n_ubatch, config.n_ctx_train)
-            self._embedder = Embedder(
-                Context(
-                    model, n, n_ubatch=n, n_outputs=n, n_seq_max=sequences_for(config, MOST),
-                    embeddings=True, **context,
-                )
-            )  # fmt: skip
+        if sizes.embedding is not None:
+            self._embedder = Embedder(Context(model, **context | sizes.embedding))
             if context.get("plan") is None and not self._embedder.context.fell_back:
                 context["devices"] = self._embedder.context.devices_beside()
-        if writes:
+        if sizes.writing is not None:
             drafts = open_drafts(model, drafting)
             if drafting is not None:
-                context["beside"] = drafts.plans(n_ctx, options.parallel, drafting)
+                context["beside"] = drafts.plans(sizes.n_ctx, options.parallel, drafting)
                 context["states"] = drafting.layers
-            writing = Context(
-                model, n_ctx, n_ubatch=max(n_ubatch, options.parallel),
-                n_outputs=max(rows_needed(options.parallel, drafting), SCORED_AT_ONCE),
-                n_seq_max=options.parallel, **context,
-            )  # fmt: skip
+            writing = Context(model, **context | sizes.writing)
             self._drafting = make_drafting(writing, drafting, drafts, context.get("progress"))
             self._engine = Engine(
                 writing,
@@ -124,6 +113,8 @@ class Service:
                 prefixes=options.prefixes(),
             )  # fmt: skip
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
+        self.modalities: dict[str, bool] = {"vision": False, "audio": False}
+        """What a message may have beside text, by llama.cpp's names."""
         senses = None
         if towers is not None:
             if self._engine is None:
@@ -131,10 +122,37 @@ class Service:
                     f"{self.model_id} writes no text about images or sound; leave out mmproj"
                 )
             senses = towers.beside(self._engine.context, self.tokenizer)
+            self.modalities = {
+                "vision": senses.sight is not None,
+                "audio": senses.hearing is not None,
+            }
         self.prompts = Prompts(
             self.tokenizer, self.template, options,
             self._engine.max_text if self._engine else 0, self.adapters, self.vectors, senses,
         )  # fmt: skip
+
+    @cached_property
+    def card(self) -> ModelCard:
+        """What the file says about the model."""
+        names = ("audio" if isinstance(t, SoundTower) else "vision" for t in self.model.towers)
+        senses = tuple(names)
+        return ModelCard(
+            self.model_id, self.model.file, tokenizer=self.tokenizer, template=self.template,
+            senses=senses,
+        )  # fmt: skip
+
+    @property
+    def n_ctx(self) -> int:
+        """The most tokens of one text."""
+        if self._engine is not None:
+            return self._engine.max_text
+        return self.embedder.max_tokens
+
+    def memory(self) -> PlannedBytes:
+        """The bytes that its contexts were planned with."""
+        contexts = [part.context for part in (self._engine, self._embedder) if part is not None]
+        contexts += self.draft_contexts.values()
+        return planned_bytes([context.plan for context in contexts])
 
     def name_for(self, model: str | None) -> str:
         """The model that an answer names: the adapter that the request asked for, or the model."""
@@ -154,6 +172,12 @@ class Service:
     def engine_or_none(self) -> Engine | None:
         """The engine, if there is one."""
         return self._engine
+
+    def about_text(self) -> dict[str, Any]:
+        """What a client should know of texts: the most tokens of one, prompt included, and what a
+        message may have beside text."""
+        n_ctx = self._engine.max_text if self._engine else None
+        return {"n_ctx": n_ctx, "modalities": self.modalities}
 
     @property
     def draft_contexts(self) -> dict[str, Context]:
@@ -233,3 +257,9 @@ class Service:
         """Ends the engine; see `Engine.close`."""
         if self._engine is not None:
             self._engine.close(grace)
+
+    def forget(self) -> None:
+        """Lets go of the model, whose memory is then free. Nothing may be asked of the service
+        afterwards; `close` has ended it. FastAPI keeps the handlers of applications in caches of
+        its own, and these have the service."""
+        self.__dict__.clear()

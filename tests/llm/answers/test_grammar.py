@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 from tests.llm.answers.templates import OPENING
-from tests.llm.answers.test_answers import TOOLS, format_of, joined
+from tests.llm.answers.test_answers import FAMILIES, TOOLS, format_of, joined
 from tests.llm.tiny import metadata, tokens, write_model
-from weft.errors import ChatError
+from weft.errors import ChatError, ContextError
 from weft.frontends.gguf import open_gguf
 from weft.llm import Sampler, SamplingParams, Tokenizer
 from weft.llm.answers import AnswerFormat
@@ -51,9 +52,23 @@ def answer(tokenizer: Tokenizer, grammar: str, seed: int) -> str:
     return b"".join(tokenizer.piece(id_, special=True) for id_ in ids).decode()
 
 
-@pytest.mark.parametrize(
-    "family", ["hermes", "llama", "mistral", "mistral-args", "deepseek", "functionary"]
-)
+def follow(tokenizer: Tokenizer, grammar: str, text: str) -> None:
+    """Holds `text` to a grammar; fails with the rest of the text that it does not allow."""
+    sampler = Sampler(SamplingParams(grammar=grammar), tokenizer)
+    n = tokenizer.n_vocab
+    control = {"[TOOL_CALLS]": n - 2, "[ARGS]": n - 1}
+    pieces = [piece for piece in re.split(r"(\[TOOL_CALLS\]|\[ARGS\])", text) if piece]
+    for i, piece in enumerate(pieces):
+        ids = [control[piece]] if piece in control else [3 + byte for byte in piece.encode()]
+        for at, id_ in enumerate(ids):
+            try:
+                sampler.accept(id_)
+            except ContextError:
+                rest = piece.encode()[at:].decode(errors="replace")
+                pytest.fail(f"{rest + ''.join(pieces[i + 1 :])!r} of {text!r}")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", [None, "clock"])
 def test_every_text_is_calls(tokenizer: Tokenizer, family: str, name: str | None) -> None:
     form = format_of(family)
@@ -84,5 +99,40 @@ def test_a_name_that_no_tool_has(tokenizer: Tokenizer) -> None:
         format_of("hermes").grammar(tokenizer, TOOLS, name="moon")
 
 
-def test_tagged_arguments_have_no_grammar(tokenizer: Tokenizer) -> None:
-    assert format_of("coder").grammar(tokenizer, TOOLS) is None
+def test_arguments_between_tags_follow_the_schema(tokenizer: Tokenizer) -> None:
+    """Required arguments come first; a text may be anything without the mark behind it."""
+    parameters = {
+        "type": "object",
+        "properties": {"days": {"type": "integer"}, "city": {"type": "string"}},
+        "required": ["city"],
+    }
+    grammar = format_of("coder").grammar(
+        tokenizer, [{"name": "weather", "parameters": parameters}], parallel=False
+    )
+    assert grammar is not None
+    sampler = Sampler(SamplingParams(grammar=grammar), tokenizer)
+    text = (
+        "<tool_call>\n<function=weather><parameter=city>\na </b>\n</parameter>\n"
+        "<parameter=days>\n12\n</parameter></function></tool_call>"
+    )
+    for byte in text.encode():
+        sampler.accept(3 + byte)
+    sampler = Sampler(SamplingParams(grammar=grammar), tokenizer)
+    with pytest.raises(ContextError):
+        for byte in b"<tool_call><function=weather><parameter=days>":
+            sampler.accept(3 + byte)
+
+
+def test_a_model_may_think_before_a_call_that_must_be(tokenizer: Tokenizer) -> None:
+    form = format_of("hermes")
+    call = '<tool_call>{"name":"clock","arguments":{"city":"Rome"}}</tool_call>'
+    for reasons, text in ((True, f"<think>Hm.</think>\n{call}"), (True, call), (False, call)):
+        grammar = form.grammar(tokenizer, SHORT, reasons=reasons)
+        sampler = Sampler(SamplingParams(grammar=grammar), tokenizer)
+        for byte in text.encode():
+            sampler.accept(3 + byte)
+    closed = form.grammar(tokenizer, SHORT, reasons=True, prompt="<think>\n\n</think>\n\n")
+    sampler = Sampler(SamplingParams(grammar=closed), tokenizer)
+    with pytest.raises(ContextError):
+        for byte in b"<think>":
+            sampler.accept(3 + byte)

@@ -2,153 +2,57 @@
 
 A mix such as Q4_K_M has a base type for most matrices and more bits for those whose error costs
 most: the output, values of attention, and down projections of the first, the last and every third
-layer. The rules are those of llama.cpp's `llama-quant.cpp`, for a file without importance
-matrix.
+layer. The rules are those of llama.cpp's `llama-quant.cpp`.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from weft.dtype import DTYPES, DType
 from weft.errors import UnsupportedOpError
+from weft.frontends.gguf.mix_table import MIXES, Mix, Place, Role
+from weft.frontends.gguf.quantizable import is_quantized
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.records import dataclass
 
-__all__ = ["MIXES", "Mix", "find_mix", "mix_types"]
-
-Role: TypeAlias = Literal["output", "embedding", "value", "key", "attn_out", "ffn_down", "other"]
+__all__ = ["MIXES", "Choices", "Mix", "find_mix", "mix_types", "needs_imatrix"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """The place of a tensor: the `index`-th of `count` of its role, in a model of that kind."""
+class Choices:
+    """What a user chose for tensors, before the rules of the mix."""
 
-    index: int
-    count: int
-    grouped: bool
-    """Four or more heads share a key."""
-    falcon: bool
+    pure: bool = False
+    """The mix's base type for every matrix."""
+    leave_output: bool = False
+    """`output.weight` keeps its type."""
+    output: DType | None = None
+    """The type of `output.weight`, and of embeddings that serve as output."""
+    embedding: DType | None = None
+    """The type of token embeddings."""
+    patterns: tuple[tuple[re.Pattern[str], DType], ...] = ()
+    """Types of tensors whose name has a match; the first one counts."""
+    imatrix: bool = False
+    """An importance matrix is at hand, with which some mixes spend bits elsewhere."""
 
-    @property
-    def early(self) -> bool:
-        """Whether the layer is in the first eighth."""
-        return self.index < self.count // 8
-
-    @property
-    def matters(self) -> bool:
-        """Whether the layer is in the first or the last eighth, or every third between."""
-        i, n = self.index, self.count
-        return i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2
-
-
-Rule: TypeAlias = Callable[[_Place], str | None]
-"""The name of the type for a place; None for the mix's base type."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """A file type: its name, the number in `general.file_type`, and the type of most matrices."""
-
-    name: str
-    number: int
-    base: str
-    rules: Mapping[Role, Rule] = field(default_factory=dict)
-    wide_attention: bool = False
-    """The attention output of models with eight experts gets q5_K."""
-
-
-def _always(name: str) -> Rule:
-    return lambda at: name
-
-
-def _early(name: str) -> Rule:
-    return lambda at: name if at.early else None
-
-
-def _matters(name: str) -> Rule:
-    return lambda at: name if at.matters else None
-
-
-def _grouped(name: str, other: str | None = None) -> Rule:
-    return lambda at: name if at.grouped else other
-
-
-def _down_q3_k_m(at: _Place) -> str | None:
-    if at.index < at.count // 16:
-        return "q5_K"
-    return "q4_K" if at.matters or not at.falcon else None
-
-
-def _down_q4_k_m(at: _Place) -> str | None:
-    if at.falcon and at.index >= at.count // 16:
-        return "q5_K" if at.matters else None
-    return "q6_K" if at.falcon or at.matters else None
-
-
-_IQ4: dict[Role, Rule] = {"value": _grouped("q5_K"), "ffn_down": _early("q5_K")}
-_TERNARY: dict[Role, Rule] = {"embedding": _always("q4_K")}
-
-_TABLE = (
-    Mix("F32", 0, "f32"),
-    Mix("F16", 1, "f16"),
-    Mix("Q4_0", 2, "q4_0"),
-    Mix("Q4_1", 3, "q4_1"),
-    Mix("Q8_0", 7, "q8_0"),
-    Mix("Q5_0", 8, "q5_0"),
-    Mix("Q5_1", 9, "q5_1"),
-    Mix(
-        "Q2_K", 10, "q2_K",
-        {"value": _grouped("q4_K", "q3_K"), "ffn_down": _always("q3_K"),
-         "attn_out": lambda at: None if at.falcon else "q3_K"},
-        wide_attention=True,
-    ),
-    Mix("Q3_K_S", 11, "q3_K", wide_attention=True),
-    Mix(
-        "Q3_K_M", 12, "q3_K",
-        {"value": lambda at: "q5_K" if at.index < 2 else "q4_K", "ffn_down": _down_q3_k_m,
-         "attn_out": lambda at: None if at.falcon else "q4_K"},
-        wide_attention=True,
-    ),
-    Mix(
-        "Q3_K_L", 13, "q3_K",
-        {"value": _always("q5_K"), "ffn_down": lambda at: "q4_K" if at.falcon else "q5_K",
-         "attn_out": lambda at: "q4_K" if at.falcon else "q5_K"},
-    ),
-    Mix(
-        "Q4_K_S", 14, "q4_K",
-        {"value": lambda at: "q5_K" if at.index < 4 else None,
-         "ffn_down": lambda at: "q5_K" if at.early and not at.falcon else None},
-        wide_attention=True,
-    ),
-    Mix("Q4_K_M", 15, "q4_K", {"value": _matters("q6_K"), "ffn_down": _down_q4_k_m},
-        wide_attention=True),
-    Mix("Q5_K_S", 16, "q5_K"),
-    Mix("Q5_K_M", 17, "q5_K", {"value": _matters("q6_K"), "ffn_down": _matters("q6_K")}),
-    Mix("Q6_K", 18, "q6_K"),
-    Mix("IQ4_NL", 25, "iq4_nl", _IQ4, wide_attention=True),
-    Mix("IQ4_XS", 30, "iq4_xs", _IQ4, wide_attention=True),
-    Mix("BF16", 32, "bf16"),
-    Mix("TQ1_0", 36, "tq1_0", _TERNARY),
-    Mix("TQ2_0", 37, "tq2_0", _TERNARY),
-    Mix("MXFP4_MOE", 38, "mxfp4"),
-    Mix("I2_S", 40, "i2_s", _TERNARY),
-)  # fmt: skip
-
-MIXES = {mix.name: mix for mix in _TABLE}
-"""The mixes by name, as llama-quantize spells them; `I2_S` is bitnet.cpp's."""
 
 ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "MXFP4_MOE"}
-_NOT_YET = re.compile(r"IQ[123]_\w+|Q2_K_S|NVFP4|Q[12]_0")
 
-_FALLBACK = {"q2_K": "q4_0", "q3_K": "q4_0", "q4_K": "q5_0", "q5_K": "q5_1", "q6_K": "q8_0",
-             "iq4_xs": "iq4_nl", "tq1_0": "q4_0", "tq2_0": "q4_0", "i2_s": "q4_0"}  # fmt: skip
-"""The types for rows that are not whole 256-element blocks."""
+_FALLBACK = {
+    "q2_K": "q4_0", "q3_K": "q4_0", "q4_K": "q5_0", "q5_K": "q5_1", "q6_K": "q8_0", "q2_0": "q4_0",
+    "tq1_0": "q4_0", "tq2_0": "q4_0", "i2_s": "q4_0", "iq1_s": "iq4_nl", "iq1_m": "iq4_nl",
+    "iq2_xxs": "iq4_nl", "iq2_xs": "iq4_nl", "iq2_s": "iq4_nl", "iq3_xxs": "iq4_nl",
+    "iq3_s": "iq4_nl", "iq4_xs": "iq4_nl",
+}  # fmt: skip
+"""The types for rows that are not whole blocks of the first."""
+
+_EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
+_NEED = frozenset(("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs"))
 
 
 def find_mix(name: str) -> Mix:
@@ -159,81 +63,144 @@ def find_mix(name: str) -> Mix:
     mix = MIXES.get(ALIASES.get(folded, folded))
     if mix is not None:
         return mix
-    names = ", ".join(MIXES)
-    if _NOT_YET.fullmatch(folded):
-        raise UnsupportedOpError(f"weft cannot write {name} yet; choose one of {names}")
     near = "".join(f"; did you mean {n}?" for n in get_close_matches(folded, MIXES, 1))
     raise UnsupportedOpError(
-        f"there is no type {name!r} to quantize to{near or '; choose one of ' + names}"
+        f"there is no type {name!r} to quantize to{near or '; choose one of ' + ', '.join(MIXES)}"
     )
 
 
+def needs_imatrix(name: str, dtype: DType, mix: Mix) -> bool:
+    """True if a tensor in this type is of no use without an importance matrix."""
+    if name == "output.weight" or name in _EMBEDDINGS:
+        return False
+    return dtype.name in _NEED or (dtype.name == "q2_K" and mix.name == "Q2_K_S")
+
+
 def mix_types(
-    tensors: Iterable[TensorInfo], metadata: Mapping[str, Any], mix: Mix, *, pure: bool = False
+    tensors: Iterable[TensorInfo],
+    metadata: Mapping[str, Any],
+    mix: Mix,
+    choices: Choices | None = None,
 ) -> dict[str, DType]:
     """The type of each tensor, by name; a tensor that is not quantized keeps its own.
 
-    `metadata` is the file's, for the architecture, its experts and heads. `pure` takes the base
-    type for every matrix. Rows that are not whole blocks take a type with smaller blocks, or
-    f16."""
+    `metadata` is the file's, for the architecture, its experts and heads. Rows that are not whole
+    blocks take a type with smaller blocks, or f16. Raises UnsupportedOpError if they do not fit a
+    type that `choices` names for them."""
+    choices = choices or Choices()
     rows = {t.name: t for t in tensors}
-    model = _Kind(metadata, tied="output.weight" not in rows)
+    model = _Kind(metadata, "output.weight" not in rows, choices)
     counts = Counter(_role(name, model.tied) for name in rows)
     n_seen: Counter[Role] = Counter()
     types: dict[str, DType] = {}
     for name in sorted(rows, key=_order):
         t = rows[name]
-        if not _is_quantized(t):
+        if not is_quantized(t, model.arch) or (choices.leave_output and name == "output.weight"):
             types[name] = t.dtype
             continue
-        role = _role(name, model.tied)
-        chosen = mix.base
-        if not pure and DTYPES[mix.base].is_quantized:
-            chosen = _choose(mix, role, t, model, n_seen[role], counts[role])
-        n_seen[role] += 1
-        types[name] = _fitting(t, DTYPES[chosen])
+        named = _named(t, choices, mix)
+        if named is None:
+            role = _role(name, model.tied)
+            named = DTYPES[mix.base]
+            if not choices.pure and named.is_quantized:
+                named = DTYPES[_choose(mix, role, t, model, n_seen[role], counts[role])]
+                n_seen[role] += 1
+            named = _fitting(t, named)
+        types[name] = named
     return types
+
+
+def _named(t: TensorInfo, choices: Choices, mix: Mix) -> DType | None:
+    """The type that a user chose for a tensor; None: the mix's rules decide.
+
+    Patterns have no say when the mix is of floats, and not over a type for embeddings, except for
+    those of layers; so it is in the reference."""
+    match = next((dtype for pattern, dtype in choices.patterns if pattern.search(t.name)), None)
+    if t.name in _EMBEDDINGS and choices.embedding is not None:
+        return _whole(t, match if match and t.name != _EMBEDDINGS[0] else choices.embedding)
+    if t.name == "output.weight" and choices.output is not None:
+        return _whole(t, choices.output)
+    if match is None or not DTYPES[mix.base].is_quantized:
+        return None
+    return _fitting(t, match)
+
+
+def _whole(t: TensorInfo, dtype: DType) -> DType:
+    if t.ne[0] % dtype.block:
+        raise UnsupportedOpError(
+            f"{t.name} has rows of {t.ne[0]} values; {dtype.name} has blocks of {dtype.block}: "
+            "choose another type for it"
+        )
+    return dtype
+
+
+_HUGE = {"llama": 80, "qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}
+"""Layers of the models of 70 billion weights, in which eight heads share values."""
 
 
 class _Kind:
     """The facts about a model that the rules ask for."""
 
-    def __init__(self, metadata: Mapping[str, Any], tied: bool) -> None:
-        arch = str(metadata.get("general.architecture", ""))
+    def __init__(self, metadata: Mapping[str, Any], tied: bool, choices: Choices) -> None:
+        self.arch = arch = str(metadata.get("general.architecture", ""))
 
         def number(key: str) -> int:
             value = metadata.get(f"{arch}.{key}", 0)
-            return int(value) if isinstance(value, int) else int(max(value, default=0))
+            if not isinstance(value, int):  # a list for each layer; the first one counts
+                value = next(iter(value), 0)
+            return int(value)
 
         self.tied = tied
+        self.choices = choices
         self.n_expert = number("expert_count")
         self.n_layer = number("block_count")
         self.falcon = arch == "falcon"
-        heads, keys = number("attention.head_count"), number("attention.head_count_kv")
-        self.grouped = heads >= 4 * (keys or heads) > 0
-        self.huge = arch in ("llama", "qwen2") and self.n_layer == 80 and heads != keys
+        heads = number("attention.head_count")
+        keys = (
+            number("attention.head_count_kv")
+            if f"{arch}.attention.head_count_kv" in metadata
+            else heads
+        )
+        self.grouped = keys > 0 and heads // keys >= 4
+        many = arch != "llama" or heads != keys
+        self.huge = many and _HUGE.get(arch) == self.n_layer
+
+    def place(self, index: int, count: int) -> Place:
+        """The place of a tensor in this model."""
+        return Place(index, count, self.grouped, self.falcon, self.n_expert, self.choices.imatrix)
 
 
 def _choose(mix: Mix, role: Role, t: TensorInfo, model: _Kind, index: int, count: int) -> str:
     if role == "output":
+        if model.choices.output is not None:
+            return model.choices.output.name
         whole = t.ne[0] % DTYPES[mix.base].block == 0
         q8_0 = model.falcon or not whole or mix.base == "q8_0" or mix.name == "MXFP4_MOE"
-        return "q8_0" if q8_0 else "q6_K"
+        return "q8_0" if q8_0 else mix.output
     if mix.name == "MXFP4_MOE":
-        return "mxfp4" if t.ne[2] > 1 else "q8_0"
-    if model.n_expert == 8 and role in ("value", "key"):
-        return "q8_0"
-    if model.n_expert == 8 and role == "attn_out" and not model.falcon:
-        return "q5_K" if mix.wide_attention else mix.base
-    if role == "ffn_down":
+        experts = t.ne[2] > 1 and (model.arch != "bailingmoe3" or role.startswith("ffn"))
+        return "mxfp4" if experts else "q8_0"
+    if not mix.low and model.n_expert == 8:
+        if role in ("value", "key"):
+            return "q8_0"
+        if role == "attn_out" and not model.falcon:
+            return "q5_K" if mix.wide_attention else mix.base
+    if role.startswith("ffn"):
         count = model.n_layer
         layer = re.match(r"blk\.(\d+)\.", t.name)
-        if model.n_expert > 1 and layer:  # experts may come in any order
+        if model.n_expert > 1 and layer and not mix.low:  # experts may come in any order
             index = int(layer[1])
     rule = mix.rules.get(role)
-    chosen = rule(_Place(index, count, model.grouped, model.falcon)) if rule else None
-    chosen = chosen or mix.base
-    return "q5_K" if role == "value" and model.huge and chosen in ("q3_K", "q4_K") else chosen
+    chosen = (rule(model.place(index, count)) if rule else None) or mix.base
+    more = role == "value" and model.huge and not mix.low and chosen in ("q3_K", "q4_K")
+    return "q5_K" if more else chosen
+
+
+_PARTS: tuple[tuple[str, Role], ...] = (
+    ("attn_qkv.weight", "value"), ("attn_kv_b.weight", "value"), ("attn_v.weight", "value"),
+    ("attn_k.weight", "key"), ("attn_q.weight", "query"), ("attn_output.weight", "attn_out"),
+    ("ffn_up", "ffn_up"), ("ffn_gate", "ffn_gate"), ("ffn_down", "ffn_down"),
+)  # fmt: skip
 
 
 def _role(name: str, tied: bool) -> Role:
@@ -241,34 +208,9 @@ def _role(name: str, tied: bool) -> Role:
     output."""
     if name == "output.weight":
         return "output"
-    if name in ("token_embd.weight", "per_layer_token_embd.weight"):
+    if name in _EMBEDDINGS:
         return "output" if tied else "embedding"
-    if any(f"{part}.weight" in name for part in ("attn_qkv", "attn_kv_b", "attn_v")):
-        return "value"
-    if "attn_k.weight" in name:
-        return "key"
-    if "attn_output.weight" in name:
-        return "attn_out"
-    return "ffn_down" if "ffn_down" in name else "other"
-
-
-_SOURCES = frozenset(DTYPES) - {"i8", "i16", "i32", "i64", "f64", "q8_1", "q8_K"}
-_LEFT_ALONE = (
-    "_norm.weight", "ffn_gate_inp", "ffn_gate_tid2eid", "altup", "laurel", "per_layer_model_proj",
-    "position_embd", "token_types", "ssm_conv1d", "shortconv.conv", "indexer.k_proj.weight",
-    "indexer.q_proj.weight", "time_mix_first", "time_mix_w0", "time_mix_w1", "time_mix_w2",
-    "time_mix_v0", "time_mix_v1", "time_mix_v2", "time_mix_a0", "time_mix_a1", "time_mix_a2",
-    "time_mix_g1", "time_mix_g2", "time_mix_decay_w1", "time_mix_decay_w2", "time_mix_lerp_fused",
-    "attn_rel_b", "sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos", ".patch_embd",
-    ".patch_merger", "a.rvq.codebook", "mm.a.code_embd",
-)  # fmt: skip
-"""Parts of names of tensors that stay: norms, routers, tables of positions, small matrices."""
-
-
-def _is_quantized(t: TensorInfo) -> bool:
-    if t.n_dims < 2 or not t.name.endswith("weight") or t.dtype.name not in _SOURCES:
-        return False
-    return not any(part in t.name for part in _LEFT_ALONE)
+    return next((role for part, role in _PARTS if part in name), "other")
 
 
 def _fitting(t: TensorInfo, choice: DType) -> DType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +14,21 @@ from numpy.typing import NDArray
 
 from weft import quants
 from weft.dtype import DType
-from weft.errors import FormatError
+from weft.errors import FormatError, UnsupportedOpError
 from weft.frontends.gguf.metadata import made_metadata
-from weft.frontends.gguf.mixes import find_mix, mix_types
+from weft.frontends.gguf.mixes import Choices, find_mix, mix_types
 from weft.frontends.gguf.reader import GGUFFile, open_gguf
+from weft.frontends.gguf.shards import write_parts
 from weft.frontends.gguf.tensors import TensorInfo
-from weft.frontends.gguf.writer import encode_value, write_gguf
+from weft.frontends.gguf.writer import TensorSource, encode_value, write_gguf
 from weft.records import dataclass
 
-__all__ = ["QuantizedTensor", "floats_of", "loaded_as", "quantize_file"]
+__all__ = [
+    "COPY", "QuantizedTensor", "floats_of", "loaded_as", "quantize_file", "types_of", "would_be",
+]  # fmt: skip
+
+COPY = "COPY"
+"""The name under which `quantize_file` leaves all tensors as they are."""
 
 _CHUNK = 1 << 22  # elements encoded at a time: 16 MiB of float32
 
@@ -44,32 +50,35 @@ def quantize_file(
     target: str | os.PathLike[str],
     to: str,
     *,
-    pure: bool = False,
+    choices: Choices | None = None,
+    keep_split: bool = False,
+    keys: Mapping[str, object] | None = None,
     progress: Callable[[QuantizedTensor], None] | None = None,
 ) -> list[QuantizedTensor]:
     """Reads the GGUF file `source` and writes it to `target` with its matrices in other types. A
     file that is open is closed behind it.
 
-    `to` is a file type's name, in any case (`Q4_K_M`, `q8_0`), see `mixes`; each tensor gets the
-    type that llama-quantize gives it. `pure` takes the mix's base type for every matrix. Metadata
-    stays, except for `general.file_type` and `general.quantization_version`. One tensor is in
-    memory at a time. `progress` is called after each tensor. Raises FormatError for a bad file or
-    when the two are the same, UnsupportedOpError for a type that cannot be written."""
-    mix = find_mix(to)
-    path = source.path if isinstance(source, GGUFFile) else Path(source)
-    if path.resolve() == Path(target).resolve():
-        raise FormatError(f"{str(target)!r} is the file being read; write to another name")
+    `to` is a file type's name, in any case (`Q4_K_M`, `q8_0`), see `mixes`, or `COPY`, which
+    changes no tensor; each tensor gets the type that llama-quantize gives it. `choices` are those
+    of a user. With `keep_split` a model of several files stays one. Metadata stays, except for
+    `general.file_type`, `general.quantization_version` and `keys`. One tensor is in memory at a
+    time. `progress` is called after each tensor. Raises FormatError for a bad file or when the two
+    are the same, UnsupportedOpError, before anything is written, for a type that cannot be."""
     report: list[QuantizedTensor] = []
     with source if isinstance(source, GGUFFile) else open_gguf(source) as file:
+        if Path(target).resolve() in {path.resolve() for path in (file.path, *file.paths)}:
+            raise FormatError(f"{str(target)!r} is the file being read; write to another name")
+        types = types_of(file, to, choices)
         metadata: dict[str, object] = dict(file.copy_metadata())
-        metadata["general.file_type"] = mix.number
+        if to.upper() != COPY:
+            metadata["general.file_type"] = find_mix(to).number
         metadata["general.quantization_version"] = 2
-        types = mix_types(file.tensors.values(), file.metadata, mix, pure=pure)
-        rows = []
-        for t in file.tensors.values():
+        metadata.update(keys or {})
+
+        def row(t: TensorInfo) -> TensorSource:
             after = types[t.name]
 
-            def make(t: TensorInfo = t, after: DType = after) -> NDArray[np.uint8]:
+            def make() -> NDArray[np.uint8]:
                 data = t.data if after is t.dtype else _convert(t, after)
                 done = QuantizedTensor(t.name, t.dtype, after, t.n_elements, t.nbytes, data.nbytes)
                 report.append(done)
@@ -77,9 +86,48 @@ def quantize_file(
                     progress(done)
                 return data
 
-            rows.append((t.name, after, t.ne[: max(1, t.n_dims)], make))
-        write_gguf(target, metadata, rows)
+            return t.name, after, t.ne[: max(1, t.n_dims)], make
+
+        parts = file.tensors_by_file()
+        if keep_split and len(parts) > 1:
+            write_parts(target, metadata, [[row(t) for t in part] for part in parts])
+        else:
+            write_gguf(target, metadata, [row(t) for t in file.tensors.values()])
     return report
+
+
+def types_of(file: GGUFFile, to: str, choices: Choices | None = None) -> dict[str, DType]:
+    """The type of each tensor of `file` as `quantize_file` writes it. Raises UnsupportedOpError if
+    there is one that weft cannot write."""
+    if to.upper() == COPY:
+        return {t.name: t.dtype for t in file.tensors.values()}
+    mix = find_mix(to)
+    types = mix_types(file.tensors.values(), file.metadata, mix, choices)
+    for name, after in types.items():
+        if after is not file.tensors[name].dtype and not _can_write(after):
+            raise UnsupportedOpError(
+                f"weft cannot write {after.name} yet, which {mix.name} has for {name}; "
+                "use another type"
+            )
+    return types
+
+
+def _can_write(dtype: DType) -> bool:
+    return dtype.name == "i2_s" or quants.can_encode(dtype)
+
+
+def would_be(file: GGUFFile, types: Mapping[str, DType]) -> GGUFFile:
+    """The model that `file` would be with tensors of these types, for plans: its tensors have
+    sizes, and values only of those that stay."""
+
+    def changed(t: TensorInfo) -> TensorInfo:
+        after = types[t.name]
+        if after is t.dtype:
+            return t
+        nbytes = after.row_bytes(t.ne[0]) * (t.n_elements // t.ne[0])
+        return replace(t, dtype=after, offset=-1, nbytes=nbytes, _make=lambda: _convert(t, after))
+
+    return file.presented(file.metadata, [changed(t) for t in file.tensors.values()])
 
 
 def loaded_as(
@@ -91,7 +139,7 @@ def loaded_as(
     Works on as many tensors at a time as there are processors. `progress(done, total)` gets the
     bytes that are written, and all. Same errors as `quantize_file`."""
     mix = find_mix(to)
-    types = mix_types(file.tensors.values(), file.metadata, mix)
+    types = types_of(file, to)
     raw = {key: file.metadata.raw(key) for key in file.metadata}
     raw["general.file_type"] = encode_value("general.file_type", mix.number)
 
@@ -115,6 +163,24 @@ def loaded_as(
     with ThreadPoolExecutor(os.cpu_count() or 1, "weft-quantize") as pool:
         tensors = list(pool.map(load, file.tensors.values()))
     return file.presented(made_metadata(file.path, raw), tensors)
+
+
+def planned_as(file: GGUFFile, to: str) -> GGUFFile:
+    """The open model `file` as `loaded_as` presents it, for plans: nothing is quantized before its
+    data are read. Raises the same errors."""
+    mix = find_mix(to)
+    types = mix_types(file.tensors.values(), file.metadata, mix)
+
+    def later(t: TensorInfo) -> TensorInfo:
+        after = types[t.name]
+        if after is t.dtype:
+            return t
+        nbytes = after.row_bytes(t.ne[0]) * (t.n_elements // t.ne[0])
+        return replace(t, dtype=after, offset=-1, nbytes=nbytes, _make=lambda: _convert(t, after))
+
+    raw = {key: file.metadata.raw(key) for key in file.metadata}
+    raw["general.file_type"] = encode_value("general.file_type", mix.number)
+    return file.presented(made_metadata(file.path, raw), map(later, file.tensors.values()))
 
 
 def _convert(t: TensorInfo, after: DType) -> NDArray[np.uint8]:

@@ -84,6 +84,10 @@ class GGUFFile:
         is one file)."""
         return {k: self.metadata.raw(k) for k in self.metadata if not k.startswith("split.")}
 
+    def tensors_by_file(self) -> list[list[TensorInfo]]:
+        """The tensors of each file that has any."""
+        return [list(part.tensors.values()) for part in self._parts if part.tensors]
+
     def presented(self, metadata: Metadata, tensors: Iterable[TensorInfo]) -> GGUFFile:
         """The same file with other metadata and tensors; see `present_as_gguf`."""
         return present_as_gguf(self.path, metadata, tensors, [part.map for part in self._parts])

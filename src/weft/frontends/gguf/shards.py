@@ -21,7 +21,7 @@ from weft.frontends.gguf.reader import GGUFFile, open_gguf
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.frontends.gguf.writer import TensorSource, encode_value, write_gguf
 
-__all__ = ["bad_tensors", "merge_shards", "set_key", "split_file", "write_shards"]
+__all__ = ["bad_tensors", "merge_shards", "set_key", "split_file", "write_parts", "write_shards"]
 
 _CHUNK = 1 << 22  # elements checked at a time
 MAX_SHARDS = 99_999  # what the names have digits for
@@ -45,6 +45,19 @@ def write_shards(
     if len(parts) == 1:
         write_gguf(target, metadata, tensors, all_sizes=all_sizes)
         return [target]
+    return write_parts(target, metadata, parts, all_sizes=all_sizes)
+
+
+def write_parts(
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, object],
+    parts: Sequence[Sequence[TensorSource]],
+    *,
+    all_sizes: bool = False,
+) -> list[Path]:
+    """Writes a model as one file for each list of tensors. Returns the files, whose names are
+    `path` with numbers."""
+    target = Path(path)
     if len(parts) > MAX_SHARDS:
         raise FormatError(f"{target}: {len(parts)} files; names have room for {MAX_SHARDS}")
     paths = [
@@ -55,7 +68,7 @@ def write_shards(
         own: dict[str, object] = dict(metadata) if i == 0 else {}
         own["split.no"] = np.uint16(i)
         own["split.count"] = np.uint16(len(parts))
-        own["split.tensors.count"] = np.int32(len(tensors))
+        own["split.tensors.count"] = np.int32(sum(map(len, parts)))
         if i and "general.alignment" in metadata:
             own["general.alignment"] = metadata["general.alignment"]
         write_gguf(to, own, part, all_sizes=all_sizes)

@@ -8,7 +8,9 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from weft.llm.answers.json_text import NoCallError, Reader, as_object, members, read_object
-from weft.llm.answers.markers import CallMarkers, bare
+from weft.llm.answers.loose import read_items
+from weft.llm.answers.markers import HOLE, CallMarkers, bare
+from weft.llm.answers.values import element_values, typed_value
 
 __all__ = ["CallReader", "read_call"]
 
@@ -18,33 +20,39 @@ is no call."""
 
 MAX_NAME = 256
 _NAME = re.compile(r"[\w.:/-]+")
+_WORD = re.compile(r"[\w.:-]")
+_Schemas = Mapping[str, Mapping[str, Any]]
 
 
-def read_call(
-    markers: CallMarkers, opening: str, tools: Mapping[str, Mapping[str, Any]]
-) -> CallReader:
+def read_call(markers: CallMarkers, opening: str, tools: _Schemas) -> CallReader:
     """A reader of one call, which the text `opening` must precede. `tools` has the schemas of
     arguments by the name of their function."""
-    yield from _literal(opening)
-    if markers.kind == "object":
-        return (yield from _read_json(markers))
+    if opening:
+        yield from _literal(opening)
+    if markers.kind in ("object", "keyed"):
+        return object_call((yield from read_object()), markers)
     if markers.kind == "named":
         return (yield from _read_named(markers))
+    if markers.kind in ("python", "loose"):
+        return (yield from _read_loose(markers))
+    if markers.kind == "elements":
+        return (yield from _read_elements(markers, tools))
     return (yield from _read_tagged(markers, tools))
-
-
-def _read_json(markers: CallMarkers) -> CallReader:
-    return object_call((yield from read_object()), markers)
 
 
 def object_call(text: str, markers: CallMarkers) -> tuple[str, str]:
     """Name and arguments of a call that is a JSON object; raises NoCallError if it is none."""
     parts = members(text)
-    name = json.loads(parts.get(markers.name, "null"))
+    if markers.kind == "keyed":
+        if len(parts) != 1:
+            raise NoCallError
+        ((name, arguments),) = parts.items()
+    else:
+        name = json.loads(parts.get(markers.name, "null"))
+        keys = (markers.arguments, "arguments", "parameters")
+        arguments = next((parts[key] for key in keys if key in parts), "{}")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise NoCallError
-    keys = (markers.arguments, "arguments", "parameters")
-    arguments = next((parts[key] for key in keys if key in parts), "{}")
     if arguments.startswith('"'):  # the object is written as a JSON text
         arguments = json.loads(arguments)
     if as_object(arguments) is None:
@@ -55,14 +63,60 @@ def object_call(text: str, markers: CallMarkers) -> tuple[str, str]:
 def _read_named(markers: CallMarkers) -> CallReader:
     stop = bare(markers.after_name)
     name, char = yield from _read_name(stop[:1] or "{")
-    yield from _literal(stop, char)
+    if stop:
+        yield from _literal(stop, char)
     arguments = yield from read_object("" if stop else char)
     if as_object(arguments) is None:
         raise NoCallError
     return name, arguments
 
 
-def _read_tagged(markers: CallMarkers, tools: Mapping[str, Mapping[str, Any]]) -> CallReader:
+def _read_loose(markers: CallMarkers) -> CallReader:
+    """Kinds python and loose: the name, and pairs of keys and values in brackets."""
+    open_, close, equals = ("(", ")", "=") if markers.kind == "python" else ("{", "}", ":")
+    name, char = yield from _read_name(open_)
+    if char != open_:
+        raise NoCallError
+    text = yield from _read_bracket(close, markers.quote)
+    return name, _json(read_items(text, markers.quote, equals))
+
+
+def _read_bracket(close: str, quote: str) -> Reader:
+    """Reads up to the bracket that closes an open one, past those in quotes."""
+    text: list[str] = []
+    stack, quoted, escaped = [close], "", False
+    pairs = {"(": ")", "[": "]", "{": "}"}
+    while stack:
+        char = yield
+        text.append(char)
+        if quoted:
+            ends = "".join(text[-len(quoted) :]) == quoted and not escaped
+            escaped = char == "\\" and not escaped and len(quoted) == 1
+            quoted = "" if ends else quoted
+        elif quote and "".join(text[-len(quote) :]) == quote:
+            quoted = quote
+        elif char in "'\"" and not (quote and char in quote):
+            quoted = char
+        elif char in pairs:
+            stack.append(pairs[char])
+        elif char == stack[-1]:
+            stack.pop()
+        elif char in pairs.values():
+            raise NoCallError
+        if len(stack) > 100:
+            raise NoCallError
+    return "".join(text[:-1])
+
+
+def _read_elements(markers: CallMarkers, tools: _Schemas) -> CallReader:
+    stop = bare(markers.after_name)
+    name, char = yield from _read_name(stop[:1])
+    yield from _literal(stop, char)
+    text = yield from _until(markers.close)
+    return name, _json(element_values(text, markers.quote, tools.get(name, {})))
+
+
+def _read_tagged(markers: CallMarkers, tools: _Schemas) -> CallReader:
     starts = bare(markers.after_name), bare(markers.key_open), bare(markers.close)
     name, char = yield from _read_name("".join(start[:1] for start in starts))
     if starts[0]:
@@ -70,13 +124,20 @@ def _read_tagged(markers: CallMarkers, tools: Mapping[str, Mapping[str, Any]]) -
         char = ""
     types = tools.get(name, {}).get("properties", {})
     arguments: dict[str, Any] = {}
-    while (yield from _either(starts[1:], char)) == 0:
-        char = ""
+    which = yield from _either(starts[1:], char)
+    while which == 0:
         key, first = yield from _read_name(bare(markers.value_open)[0])
-        yield from _literal(bare(markers.value_open), first)
-        text = yield from _until(markers.value_close)
-        arguments[key] = _value(_unpadded(text, markers.padding), types.get(key))
-    return name, json.dumps(arguments, ensure_ascii=False)
+        word = yield from _literal(markers.value_open, first)
+        text, which = yield from _until_either(markers.value_close, starts[1:])
+        text = _unpadded(text, markers.padding)
+        is_text = bool(markers.text_mark) and word == markers.text_mark
+        schema = types.get(key) if isinstance(types, Mapping) else None
+        arguments[key] = text if is_text else typed_value(text, schema)
+    return name, _json(arguments)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _read_name(stops: str) -> Generator[None, str, tuple[str, str]]:
@@ -97,10 +158,28 @@ def _read_name(stops: str) -> Generator[None, str, tuple[str, str]]:
     raise NoCallError
 
 
-def _literal(text: str, first: str = "") -> Generator[None, str, None]:
-    """Reads exactly `text`, ignoring white space."""
-    if text:
-        yield from _either((bare(text),), first)
+def _literal(text: str, first: str = "") -> Generator[None, str, str]:
+    """Reads exactly `text`, ignoring white space; returns the word in the place of its hole. No
+    letter may follow a hole."""
+    text = bare(text)
+    before, hole, behind = text.partition(HOLE)
+    if before:
+        yield from _either((before,), first)
+        first = ""
+    if not hole:
+        return ""
+    word: list[str] = []
+    while len(word) < MAX_NAME:
+        char = first or (yield)
+        first = ""
+        if not _WORD.fullmatch(char):
+            break
+        word.append(char)
+    while char.isspace():
+        char = yield
+    if behind:
+        yield from _literal(behind, char)
+    return "".join(word)
 
 
 def _either(texts: Sequence[str], first: str = "") -> Generator[None, str, int]:
@@ -127,17 +206,26 @@ def _until(end: str) -> Reader:
             return "".join(text[: -len(end)])
 
 
+_GAP = 64
+"""Most characters of white space between the marks behind a value."""
+
+
+def _until_either(end: str, texts: Sequence[str]) -> Generator[None, str, tuple[str, int]]:
+    """Reads up to `end` with one of `texts` behind it; returns the text before it and the index.
+    An `end` that none of them follows is a part of the text."""
+    loose = [r"\s*".join(map(re.escape, text)) for text in texts]
+    patterns = [re.compile(rf"{re.escape(end)}\s{{0,{_GAP}}}{text}\Z") for text in loose]
+    reach = [len(end) + 2 * _GAP + len(text) for text in texts]
+    read: list[str] = []
+    while True:
+        read.append((yield))
+        for i, text in enumerate(texts):
+            if read[-1] != text[-1:]:
+                continue
+            tail = "".join(read[-reach[i] :])
+            if match := patterns[i].search(tail):
+                return "".join(read[: len(read) - len(tail) + match.start()]), i
+
+
 def _unpadded(text: str, padding: str) -> str:
     return text.removeprefix(padding).removesuffix(padding) if padding else text
-
-
-def _value(text: str, schema: Any) -> Any:
-    """The value of an argument that was written without quotes, by the type of its schema."""
-    kind = schema.get("type") if isinstance(schema, Mapping) else None
-    if kind == "string":
-        return text
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return text if isinstance(value, float) and value - value != 0 else value  # NaN, infinity

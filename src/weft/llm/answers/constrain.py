@@ -7,84 +7,87 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.errors import ChatError
+from weft.llm.answers.arguments import argument_rules
 from weft.llm.answers.markers import CallMarkers
+from weft.llm.answers.terminals import Terminals, json_rule
 from weft.llm.tokenizers.tokenizer import Tokenizer
-from weft.llm.tokenizers.vocab import TokenType
 
 __all__ = ["call_grammar"]
-
-_NO_SPACE = {"whitespace_pattern": r" |\n[ \t]{0,20}"}
 
 
 def call_grammar(
     markers: CallMarkers,
     tokenizer: Tokenizer,
     tools: Mapping[str, Mapping[str, Any]],
-    name: str | None,
-    parallel: bool,
-    thought: str | None,
-) -> str | None:
+    *,
+    name: str | None = None,
+    parallel: bool = True,
+    thought: tuple[str, str] | None = None,
+    thinking: bool = False,
+    opened: bool = False,
+    empty: str = "",
+) -> str:
     """A Lark grammar for llguidance; see `AnswerFormat.grammar`.
 
-    `tools` has the schemas of arguments by name; `thought` is the text that ends the reasoning, if
-    the prompt has begun one."""
+    `tools` has the schemas of arguments by name; `thought` are the texts around reasoning that may
+    come first, which has begun if `thinking`. `opened`: the prompt has the text that opens a call.
+    `empty`: the text of an answer without content, which may come first."""
     if name is not None and name not in tools:
         raise ChatError(f"tool_choice names the tool {name!r}; there are {', '.join(tools)}")
-    if markers.kind == "tagged":
-        return None
     callable_tools = {name: tools[name]} if name is not None else tools
-
-    def text(marker: str) -> str:
-        return _terminals(marker, tokenizer)
-
-    call = f"{text(markers.open)} space one {text(markers.close) and 'space'} {text(markers.close)}"
-    more = f"(space {text(markers.separator)} {call})*" if parallel else ""
+    text = Terminals(tokenizer)
+    first = "" if opened else text(markers.open)
+    call = f"space one space {text(markers.close)}"
+    separator = text(markers.separator)
+    parallel = parallel and not text.ends(markers.separator + markers.close + markers.end)
+    more = f"(space {separator} space {text(markers.open)} {call})*" if parallel else ""
+    before = ""
+    if thought is not None:
+        inside = f"thought {text.behind(thought[1])} space space"
+        over = text(thought[1])  # some templates write only the end if there is no reasoning
+        before = inside if thinking else f"(space {text(thought[0])} {inside} | space {over})?"
+    if empty:
+        before += f" (space {text(empty)})?"
     rules = [
-        f"start: {'thought space space ' if thought else ''}{text(markers.section)} {call} {more} "
+        f"start: {before} space {text(markers.section)} space {first} {call} {more} space "
         f"{text(markers.end)}",
-        r"space: /[ \n]?/",  # models write either or nothing
+        r"space: /[ \n]{0,6}/",  # models write one, a line break, an indent or nothing
+        r"word: /[a-zA-Z0-9_.-]{1,40}/",  # ids and numbers
     ]
-    if thought:
-        rules.append(f"thought[suffix={json.dumps(thought)}]: /(?s:.*)/")
+    if thought is not None:
+        rules.append(text.until("thought", thought[1]))
     return "\n".join([*rules, *_calls(markers, callable_tools, text)])
 
 
-def _calls(markers: CallMarkers, tools: Mapping[str, Mapping[str, Any]], text: Any) -> list[str]:
-    names = list(tools)
-    rules = [f"one: {' | '.join(f'call{i}' for i in range(len(names)))}"]
-    for i, name in enumerate(names):
-        if markers.kind == "object":
-            schema = {
-                "type": "object",
-                "properties": {markers.name: {"const": name}, markers.arguments: tools[name]},
-                "required": [markers.name, markers.arguments],
-                "additionalProperties": False,
-            }
-            rules.append(f"call{i}: %json {_json(schema)}")
-        else:
+def _calls(
+    markers: CallMarkers, tools: Mapping[str, Mapping[str, Any]], text: Terminals
+) -> list[str]:
+    rules = [f"one: {' | '.join(f'call{i}' for i in range(len(tools)))}"]
+    for i, (name, schema) in enumerate(tools.items()):
+        if markers.kind in ("object", "keyed"):
+            rules.append(f"call{i}: {json_rule(_object(markers, name, schema))}")
+        elif markers.kind == "named":
             start = json.dumps(name, ensure_ascii=False)
-            rules.append(f"call{i}: {start} {text(markers.after_name)} %json {_json(tools[name])}")
+            gap = "space" if markers.after_name.startswith("`") else ""
+            after = f"{gap} {text(markers.after_name)}"
+            rules.append(f"call{i}: {start} {after} space {json_rule(schema)}")
+        else:
+            rules += argument_rules(markers, text, i, name, schema)
     return rules
 
 
-def _json(schema: Mapping[str, Any]) -> str:
-    return json.dumps({**schema, "x-guidance": _NO_SPACE}, ensure_ascii=False)
-
-
-def _terminals(marker: str, tokenizer: Tokenizer) -> str:
-    """Writes `marker` as terminals: control tokens in it as tokens, everything else as strings."""
-    if not marker:
-        return ""
-    hidden = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
-    vocab = tokenizer.vocab
-    parts: list[str] = []
-    for id_ in tokenizer.encode(marker, add_special=False, parse_special=True):
-        name = vocab.tokens[id_].decode(errors="replace")
-        if vocab.types[id_] in hidden and name in marker:
-            before, _, marker = marker.partition(name)
-            parts += [_quoted(before), f"<[{id_}]>"]
-    return " ".join(part for part in [*parts, _quoted(marker)] if part)
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text.strip(), ensure_ascii=False) if text.strip() else ""
+def _object(markers: CallMarkers, name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a call that is an object."""
+    if markers.kind == "keyed":
+        parts: dict[str, Any] = {name: schema}
+    else:
+        parts = {markers.name: {"const": name}, markers.arguments: schema}
+        if markers.identity:
+            own = {markers.identity: {"type": "string", "pattern": "^[a-zA-Z0-9]{1,9}$"}}
+            parts = own | parts if markers.identity_first else parts | own
+    return {
+        "type": "object",
+        "properties": parts,
+        "required": list(parts),
+        "additionalProperties": False,
+    }

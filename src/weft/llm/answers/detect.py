@@ -6,106 +6,91 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from functools import reduce
 
-from weft.errors import ChatError
 from weft.llm.answers.json_text import NoCallError, as_object, members
-from weft.llm.answers.markers import KNOWN, THOUGHTS, CallMarkers
-from weft.llm.chat.template import ChatTemplate
+from weft.llm.answers.markers import HOLE, KNOWN, THOUGHTS, CallMarkers
+from weft.llm.answers.probes import (
+    ARGUMENTS,
+    ID,
+    NAMES,
+    SAID,
+    VALUE,
+    Probe,
+    shared_end,
+    shared_start,
+)
 
-__all__ = ["find_markers", "find_thought"]
+__all__ = ["Found", "find_markers"]
 
-_NAMES = "weft_tool_a", "weft_tool_b"
-_ARGUMENTS = {"weft_key_a": "weft value a", "weft_key_b": 7351}
-_SAID = "weft said this"
-_USER = {"role": "user", "content": "weft asks"}
-_TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": "weft",
-            "parameters": {
-                "type": "object",
-                "properties": {"weft_key_a": {"type": "string"}, "weft_key_b": {"type": "integer"}},
-            },
-        },
-    }
-    for name in _NAMES
-]
+Found = tuple[CallMarkers | None, str]
+"""The texts around calls, and the text between content and calls that belongs to neither."""
 
 
-def find_thought(template: ChatTemplate) -> tuple[str, str] | None:
-    """The texts around reasoning; None if the template mentions none that is known."""
-    source = "\n".join(template.sources.values())
-    return next((pair for pair in THOUGHTS if pair[1] in source), None)
-
-
-def find_markers(template: ChatTemplate) -> CallMarkers | None:
-    """The texts around calls; None if the template does not support tools."""
-    if not template.knows_tools:
-        return None
-    for content in (_SAID, ""):
-        single = _answer_text(template, 1, content)
-        if single is None:
+def find_markers(probe: Probe) -> Found:
+    """None as the markers: the template does not support tools."""
+    template = probe.template
+    if not template.knows_tools and not template.reads("tool_calls"):
+        return None, ""
+    singles = [text for text in _singles(probe) if text is not None]
+    for text in sorted(singles, key=len):
+        markers = _shape(text)
+        if markers is None:
             continue
-        markers = _shape(single)
-        if markers is not None:
-            several = _answer_text(template, 2, content)
-            if not markers.trigger:
-                return replace(markers, prefix="<|python_tag|>", separator=";")
-            return markers if several is None else _sections(markers, several)
+        opening, closing = _around(singles, markers, probe)
+        between = _between_content(probe, markers, opening)
+        markers = replace(markers, open=opening, close=closing)
+        several = probe.called(2, "") or probe.called(2, SAID)
+        if several is not None and several.count(NAMES[1]):
+            markers = _sections(markers, several, probe.head)
+        if markers.open.strip() and probe.head.rstrip().endswith(markers.open.strip()):
+            between = ""
+        markers = _stripped(markers)
+        if not markers.trigger and markers.kind == "object":
+            return replace(markers, prefix="<|python_tag|>", separator=";"), between
+        return markers, between
     source = "\n".join(template.sources.values())
-    return next((markers for text, markers in KNOWN if text in source), None)
+    return next((markers for text, markers in KNOWN if text in source), None), ""
 
 
-def _answer_text(template: ChatTemplate, n_calls: int, content: str) -> str | None:
-    """The text that the template renders for an answer of `content` and `n_calls` calls, without
-    the content and the texts around an answer. None: it cannot be isolated."""
-    calls = [
-        {
-            "id": f"weftcall{i}",  # some templates demand nine characters
-            "type": "function",
-            "function": {"name": _NAMES[i], "arguments": json.dumps(_ARGUMENTS)},
-        }
-        for i in range(n_calls)
-    ]
-    plain_answer = {"role": "assistant", "content": _SAID}
-    answer = {"role": "assistant", "content": content, "tool_calls": calls}
-    try:
-        plain = _rendered(template, [_USER, plain_answer])
-        text = _rendered(template, [_USER, answer])
-        prompt = template.render([_USER], tools=_TOOLS)
-    except ChatError:
-        return None
-    before, _, behind = plain.rpartition(_SAID)
-    if content:
-        start = text.rfind(_SAID)
-        if start < 0:
-            return None
-        text = text[start + len(_SAID) :]
-    else:
-        starts = prompt, before, _common(text, plain)
-        text = text[len(next(start for start in starts if text.startswith(start))) :]
-    text = text.removesuffix(behind) if behind else text
-    return text if text.count(_NAMES[0]) == 1 else None
+def _singles(probe: Probe) -> Iterator[str | None]:
+    """Texts of one call, without content, with content, and with reasoning."""
+    for thinks in (False, True):
+        for content in ("", SAID):
+            text = probe.called(1, content, thinks=thinks)
+            if text is not None and NAMES[0] in text and "weft_key_b" in text:
+                yield text
 
 
-def _rendered(template: ChatTemplate, messages: list[dict[str, Any]]) -> str:
-    return template.render(messages, tools=_TOOLS, add_generation_prompt=False)
+# ---- the form of a call ----
 
 
 def _shape(text: str) -> CallMarkers | None:
     """The markers of a single call; all text before and behind it becomes `open` and `close`."""
-    key, value = "weft_key_a", _ARGUMENTS["weft_key_a"]
-    if text.find(key) < text.find(_NAMES[0]) or f"{value}" not in text:
+    at, key = _named_at(text), text.find("weft_key_a")
+    if at < 0 or VALUE not in text:
         return None
     for start, end in _objects(text):
-        if _NAMES[0] in text[start:end]:
+        part = text[start:end]
+        if NAMES[0] in part and "weft_key_a" in part:
             return _object_shape(text, start, end)
-        if key in text[start:end] and text.find(_NAMES[0]) < start:
-            return _named_shape(text, start, end)
-    return _tagged_shape(text)
+        if "weft_key_a" in part and at < start:
+            after = text[at + len(NAMES[0]) : start]
+            return CallMarkers("named", text[:at], text[end:], after_name=after)
+    gap = text[at + len(NAMES[0]) : key]
+    if gap == "(":
+        end = text.find(")", text.find("7351"))
+        return CallMarkers("python", text[:at], text[end + 1 :]) if end > 0 else None
+    if gap == "{":
+        quote = text[text.find(":", key) + 1 : text.find(VALUE)]
+        end = text.find("}", text.find("7351"))
+        return CallMarkers("loose", text[:at], text[end + 1 :], quote=quote) if quote else None
+    return _elements_shape(text, at) or _tagged_shape(text, at)
+
+
+def _named_at(text: str) -> int:
+    """The last place of the tool's name in front of its arguments."""
+    return text.rfind(NAMES[0], 0, text.find("weft_key_a"))
 
 
 def _objects(text: str) -> Iterator[tuple[int, int]]:
@@ -123,97 +108,178 @@ def _object_shape(text: str, start: int, end: int) -> CallMarkers | None:
         parts = {key: json.loads(part) for key, part in members(text[start:end]).items()}
     except NoCallError:
         return None
-    function = next((key for key, v in parts.items() if v == {"name": _NAMES[0]}), None)
-    name = next((key for key, v in parts.items() if v == _NAMES[0]), None)
+    if parts == {NAMES[0]: ARGUMENTS}:
+        return CallMarkers("keyed", text[:start], text[end:])
+    function = next((key for key, v in parts.items() if v == {"name": NAMES[0]}), None)
+    name = next((key for key, v in parts.items() if v == NAMES[0]), None)
     arguments = next(
-        (k for k, v in parts.items() if _ARGUMENTS in (v, isinstance(v, str) and as_object(v))),
+        (k for k, v in parts.items() if ARGUMENTS in (v, isinstance(v, str) and as_object(v))),
         None,
     )
     if name is None or arguments is None or function is not None:
         return None
+    keys = list(parts)
+    identity = next((key for key in keys if "id" in key and key not in (name, arguments)), "")
     return CallMarkers(
-        "object", text[:start].strip(), text[end:].strip(), name=name, arguments=arguments
-    )
-
-
-def _named_shape(text: str, start: int, end: int) -> CallMarkers:
-    at = text.find(_NAMES[0])
-    after = text[at + len(_NAMES[0]) : start]
-    return CallMarkers("named", text[:at].strip(), text[end:].strip(), after_name=after.strip())
-
-
-def _tagged_shape(text: str) -> CallMarkers | None:
-    """The markers of arguments between tags: `NAME` after_name key_open `KEY` value_open `VALUE`
-    value_close."""
-    parts = re.split(r"(weft_tool_a|weft_key_[ab]|weft value a|7351)", text)
-    names = [_NAMES[0], "weft_key_a", _ARGUMENTS["weft_key_a"], "weft_key_b", "7351"]
-    if parts[1::2] != names:
-        return None
-    before, first, value_open, between, second_open, last = parts[::2]
-    if value_open != second_open or not value_open.strip():
-        return None
-    close_length = len(_shared_start(between, last))
-    key_open = _shared_end(first, between[close_length:] or between)
-    after_name = first[: len(first) - len(key_open)]
-    value_close = between[: len(between) - len(key_open)]
-    if not key_open.strip() or not value_close.strip():
-        return None
-    padding = value_open[len(value_open.rstrip()) :]
-    return CallMarkers(
-        "tagged", before.strip(), last[len(value_close.rstrip()) :].strip(),
-        after_name=after_name.strip(), key_open=key_open.strip(), value_open=value_open.strip(),
-        value_close=value_close.strip(), padding=padding,
+        "object", text[:start], text[end:], name=name, arguments=arguments, identity=identity,
+        identity_first=bool(identity) and keys.index(identity) < keys.index(name),
     )  # fmt: skip
 
 
-def _sections(markers: CallMarkers, several: str) -> CallMarkers:
+def _elements_shape(text: str, at: int) -> CallMarkers | None:
+    gap = text[at + len(NAMES[0]) :]
+    match = re.match(rf"(.*?)<weft_key_a>{VALUE}(.*?)</weft_key_a>", gap, re.DOTALL)
+    if match is None:
+        return None
+    mark = match[2]
+    last = gap.rfind(f"{mark}</weft_key_b>") + len(f"{mark}</weft_key_b>")
+    after = match[1].removesuffix(mark) if mark else match[1]
+    return CallMarkers("elements", text[:at], gap[last:], after_name=after, quote=mark)
+
+
+def _tagged_shape(text: str, at: int) -> CallMarkers | None:
+    """The markers of arguments between tags: `NAME` after_name key_open `KEY` value_open `VALUE`
+    value_close."""
+    behind = text[at + len(NAMES[0]) :]
+    parts = re.split(r"(weft_key_[ab]|weft value a|7351)", behind)
+    if parts[1::2] != ["weft_key_a", VALUE, "weft_key_b", "7351"]:
+        return None
+    first, value_open, between, second_open, last = parts[::2]
+    mark = ""
+    if value_open != second_open:
+        value_open, mark = _with_hole(value_open, second_open)
+    if not value_open.strip():
+        return None
+    closed = len(shared_start(between, last))
+    key_open = shared_end(first, between[closed:] or between)
+    value_close = between[: len(between) - len(key_open)]
+    if not key_open.strip() or not value_close.strip():
+        return None
+    return CallMarkers(
+        "tagged", text[:at], last[len(value_close.rstrip()) :],
+        after_name=first[: len(first) - len(key_open)].strip(), key_open=key_open.strip(),
+        value_open=value_open.strip(), text_mark=mark, value_close=value_close.strip(),
+        padding=value_open[len(value_open.rstrip()) :],
+    )  # fmt: skip
+
+
+def _with_hole(a: str, b: str) -> tuple[str, str]:
+    """What two texts share, with a hole for the word that differs, and this word of `a`."""
+    start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
+    while start and re.match(r"\w", a[start - 1]):
+        start -= 1
+    match = re.match(r"\w+", a[start:])
+    other = re.match(r"\w+", b[start:])
+    if match is None or other is None:
+        return "", ""
+    behind = a[start + match.end() :]
+    if b[start + other.end() :] != behind:
+        return "", ""
+    return a[:start] + HOLE + behind, match[0]
+
+
+# ---- the texts around calls ----
+
+
+def _around(singles: list[str], markers: CallMarkers, probe: Probe) -> tuple[str, str]:
+    """The texts before and behind a call that its turn always has: without content, reasoning and
+    what ends the turn."""
+    opening, closings = "", []
+    for i, text in enumerate(singles):
+        shape = _shape(text)
+        if shape is None or shape.kind != markers.kind:
+            continue
+        before = shape.open.replace(NAMES[0], HOLE)
+        if SAID not in shape.close:
+            closings.append(shape.close)
+        said = _behind_thought(before.rpartition(SAID)[2])
+        opening = said if i == 0 else shared_end(opening, said)
+    closing = reduce(shared_start, closings) if closings else ""
+    plain = probe.plain() or ""
+    closing = closing.rstrip()
+    end = shared_end(plain.rpartition(SAID)[2].rstrip(), closing)
+    return opening, closing[: len(closing) - len(end)]
+
+
+def _behind_thought(text: str) -> str:
+    """The text without the marks of reasoning at its beginning."""
+    for pair in THOUGHTS:
+        for mark in pair:
+            text = text.rpartition(mark.strip())[2]
+    return text
+
+
+def _between_content(probe: Probe, markers: CallMarkers, opening: str) -> str:
+    """The text between content and a call that belongs to neither."""
+    text = probe.called(1, SAID)
+    if text is None or not 0 <= text.find(SAID) < text.find(NAMES[0]):
+        return ""
+    shape = _shape(text)
+    if shape is None or shape.kind != markers.kind:
+        return ""
+    before = shape.open.replace(NAMES[0], HOLE).rpartition(SAID)[2]
+    return before[: len(before) - len(opening)].strip() if before.endswith(opening) else ""
+
+
+def _sections(markers: CallMarkers, several: str, head: str) -> CallMarkers:
     """Splits `markers` into the texts around all calls and those around each call, by comparison
     with the text of two calls, `several`."""
     between = _between(markers, several)
     if between is None:
         return markers
-    between = between.strip()
-    open_ = _shared_end(markers.open, between).lstrip(">]|) \n").rstrip()
-    close_and_separator = between[: len(between) - len(open_)].strip()
-    close = _shared_start(markers.close, close_and_separator).strip()
-    if not open_ and markers.kind != "object":
-        return markers
+    between = between.replace(NAMES[1], HOLE)
+    if not markers.open.strip() and between.strip() and head.rstrip().endswith(between.strip()):
+        return replace(markers, open=between)  # the prompt opens the first call
+    markers = _numbered(markers, several)
+    open_ = shared_end(markers.open, between)
+    rest = between[: len(between) - len(open_)]
+    close = shared_start(markers.close.rstrip(), rest)
     return replace(
         markers,
-        section=markers.open[: len(markers.open) - len(open_)].strip(),
+        section=markers.open[: len(markers.open) - len(open_)],
         open=open_,
         close=close,
-        separator=close_and_separator[len(close) :].strip(),
-        end=markers.close[len(close) :].strip(),
+        separator=rest[len(close) :],
+        end=markers.close[len(close) :],
     )
+
+
+def _numbered(markers: CallMarkers, several: str) -> CallMarkers:
+    """Puts a hole where the text behind a name has a number that counts calls."""
+    second = several.rfind(NAMES[1], 0, several.rfind("weft_key_a")) + len(NAMES[1])
+    after = several[second : second + len(markers.after_name)]
+    if after != markers.after_name:
+        with_hole, _ = _with_hole(markers.after_name, after)
+        return replace(markers, after_name=with_hole or markers.after_name)
+    return markers
 
 
 def _between(markers: CallMarkers, several: str) -> str | None:
     """The text between two calls, from the end of one to the beginning of the other."""
-    first, second = several.find(_NAMES[0]), several.find(_NAMES[1])
+    second = several.rfind(NAMES[1], 0, several.rfind("weft_key_a"))
+    first = several.rfind(NAMES[0], 0, several.find("weft_key_a"))
     if not 0 <= first < second:
         return None
     if markers.kind == "tagged":
         end = several.rfind(markers.value_close, first, second) + len(markers.value_close)
         return several[end:second]
+    if markers.kind == "elements":
+        last = f"{markers.quote}</weft_key_b>"
+        return several[several.rfind(last, first, second) + len(last) : second]
+    if markers.kind in ("python", "loose"):
+        end = several.find(")" if markers.kind == "python" else "}", several.find("7351", first))
+        return several[end + 1 : second]
     spans = [(start, end) for start, end in _objects(several) if "weft_key_a" in several[start:end]]
-    if markers.kind == "object":
-        spans = [(s, e) for s, e in spans if any(name in several[s:e] for name in _NAMES)]
+    if markers.kind in ("object", "keyed"):
+        spans = [(s, e) for s, e in spans if any(name in several[s:e] for name in NAMES)]
         return several[spans[0][1] : spans[1][0]] if len(spans) == 2 else None
     ends = [end for start, end in spans if first < start and end <= second]
     return several[ends[0] : second] if ends else None
 
 
-def _shared_start(a: str, b: str) -> str:
-    """The common beginning of both texts, without an incomplete tag at its end."""
-    return re.sub(r"[<\[][^>\]]*$", "", _common(a, b))
-
-
-def _shared_end(a: str, b: str) -> str:
-    return _common(a[::-1], b[::-1])[::-1]
-
-
-def _common(a: str, b: str) -> str:
-    """The common beginning of both texts."""
-    n = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    return a[:n]
+def _stripped(markers: CallMarkers) -> CallMarkers:
+    names = ("open", "close", "section", "separator", "end", "after_name", "key_open",
+             "value_open", "value_close")  # fmt: skip
+    return replace(
+        markers, **{name: getattr(markers, name).strip().replace(ID, HOLE) for name in names}
+    )

@@ -7,14 +7,24 @@ from typing import Literal
 
 from weft.records import dataclass
 
-__all__ = ["KNOWN", "THOUGHTS", "CallMarkers", "Kind", "bare"]
+__all__ = ["HOLE", "KNOWN", "THOUGHTS", "CallMarkers", "Kind", "bare", "first_mark"]
 
-Kind = Literal["object", "named", "tagged"]
+Kind = Literal["object", "keyed", "named", "tagged", "python", "loose", "elements"]
 """The form of calls.
 
-    object   `{"name": NAME, "arguments": {...}}`
-    named    the name, then the arguments as JSON
-    tagged   the name, then each argument between tags of its own"""
+    object    `{"name": NAME, "arguments": {...}}`
+    keyed     `{NAME: {...}}`
+    named     the name, then the arguments as JSON
+    tagged    the name, then each argument between tags of its own
+    python    `NAME(key=value, ...)`
+    loose     the name, then an object whose keys have no quotes and whose strings have their own
+    elements  the name, then an element for each argument, `<key>value</key>`, nested for objects"""
+
+HOLE = "\0"
+"""Stands in a marker for a word that differs from call to call: an id or a number."""
+
+
+_TAG = re.compile(r"<\|(?:open|close)\|>[^<>\s]*<\|sep\|>|<[^<>\s]*>|\[/?[A-Z_]+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +45,42 @@ class CallMarkers:
     """Kind object: the key of the name."""
     arguments: str = "arguments"
     """Kind object: the key of the arguments."""
+    identity: str = ""
+    """Kind object: the key of an id that every call has; empty: there is none."""
+    identity_first: bool = False
+    """Kind object: whether the id comes before the name."""
     after_name: str = ""
-    """Kind named: the text between name and arguments."""
+    """Kinds named, tagged and elements: the text between the name and the arguments."""
     key_open: str = ""
     value_open: str = ""
     """Kind tagged: the text between a key and its value."""
+    text_mark: str = ""
+    """Kind tagged: what stands for the hole in `value_open` before a string; any other word is
+    before JSON."""
     value_close: str = ""
     padding: str = ""
     """Kind tagged: white space before and after a value."""
+    quote: str = ""
+    """Kind loose: the text around strings. Kind elements: the text before every tag."""
 
     @property
     def trigger(self) -> str:
-        """The text that begins a section of calls, up to its first white space. Empty: nothing
-        announces a call, so calls can only be the whole answer."""
-        return ((self.section + self.open).split() or [""])[0]
+        """The text that begins a section of calls: its first tag, or what comes before white space
+        or a hole. Empty: nothing announces a call, so calls can only be the whole answer."""
+        return first_mark(self.section or self.open)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the trigger is words that an answer may contain, so that a call can only begin
+        where a message does."""
+        return not re.search(r"[<\[>{|]", self.trigger) and HOLE in self.section + self.open
+
+
+def first_mark(text: str) -> str:
+    """The first tag of `text`, or what comes before white space or a hole if it begins with
+    none."""
+    tag = _TAG.match(text.strip())
+    return tag[0] if tag else re.split(r"\s|\0", text.strip())[0]
 
 
 def bare(text: str) -> str:
@@ -68,6 +100,14 @@ KNOWN: tuple[tuple[str, CallMarkers], ...] = (
         key_open="<parameter=", value_open=">", value_close="</parameter>", padding="\n",
     )),
     ("<tool_call>", CallMarkers("object", "<tool_call>", "</tool_call>")),
+    ("<|tool_call|>", CallMarkers("object", section="<|tool_call|>[", separator=",", end="]")),
+    ("<|tool_list_start|>", CallMarkers(
+        "python", section="<|tool_call_start|>[", separator=",", end="]<|tool_call_end|>",
+    )),
+    ("List of tools: [", CallMarkers(
+        "python", section="<|tool_call_start|>[", separator=",", end="]<|tool_call_end|>",
+    )),
+    ("functools[", CallMarkers("object", section="functools[", separator=",", end="]")),
     ("<function=", CallMarkers("named", "<function=", "</function>", after_name=">")),
     ("<|python_tag|>", CallMarkers(
         "object", arguments="parameters", separator=";", prefix="<|python_tag|>",
@@ -80,5 +120,7 @@ THOUGHTS = (
     ("[THINK]", "[/THINK]"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<seed:think>", "</seed:think>"),
+    ("<mm:think>", "</mm:think>"),
+    ("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),
 )
 """Pairs of texts around reasoning; a model uses a pair if its template has the second text."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.llm.answers.calls import CallReader, read_call
 from weft.llm.answers.events import Call, Content, Event, Reasoning
 from weft.llm.answers.json_text import NoCallError
-from weft.llm.answers.markers import CallMarkers
+from weft.llm.answers.markers import CallMarkers, first_mark
 
 __all__ = ["AnswerParser"]
 
+_FIRST = {"object": "{", "keyed": "{"}
+"""The first character of a call of a kind, if it has one."""
 _HELD_SPACE = 64
 """Most characters of white space held back, since it is dropped in front of a call or reasoning."""
 _PIECE = 4096
@@ -31,17 +34,28 @@ class AnswerParser:
         thought: tuple[str, str] | None,
         tools: Mapping[str, Mapping[str, Any]],
         *,
+        content: tuple[str, str, str] = ("", "", ""),
         thinking: bool = False,
+        thought_over: bool = False,
     ) -> None:
         """`markers` are the texts around calls (None: there are none) and `thought` those around
-        reasoning. `tools` has schemas of arguments by name. `thinking`: the prompt has begun the
-        reasoning."""
+        reasoning. `tools` has schemas of arguments by name. `content` are the texts in front of
+        content, behind it, and between it and calls. `thinking`: the prompt has begun the
+        reasoning; `thought_over`: it has ended it."""
         self._markers, self._thought, self._tools = markers, thought, tools
+        self._opening = content[0]
+        self._content_ends = [end for end in content[1:] if end]
+        trigger = markers.trigger if markers else ""
+        self._trigger = "" if markers and markers.is_plain else trigger
+        self._weak_trigger = trigger if markers and markers.is_plain else ""
         self._text = ""  # the text not yet decided about; short outside of calls
         self._held: list[str] = []  # the text of an incomplete call
         self._reader: CallReader | None = None
         self._calls = 0
+        self._separated = False  # whether a separator was behind the last call
         self._state = self._reasoning if thinking and thought else self._start
+        if thought_over:
+            self._state = self._behind_reasoning
         self._trim = self._state == self._reasoning  # whether to drop white space that comes next
         self._events: list[Event] = []
 
@@ -56,6 +70,8 @@ class AnswerParser:
     def finish(self) -> list[Event]:
         """Ends the answer; returns the events of text that was held back."""
         held = "".join(self._held) + self._text
+        if self._calls and held.strip() in self._content_ends:
+            held = ""
         self._held, self._text = [], ""
         self._reader = None
         if self._state == self._behind_call:
@@ -79,17 +95,36 @@ class AnswerParser:
     # Each state consumes text from `_text`. It returns False if it needs more text to go on.
 
     def _start(self) -> bool:
-        """State at the beginning, where reasoning may come, or calls that nothing announces."""
+        """State where a part begins: reasoning, content with a mark, or calls."""
         text = self._text.lstrip()
         if len(self._text) - len(text) > _HELD_SPACE:
             self._state = self._content
             return True
-        if self._thought and text.startswith(self._thought[0]):
-            self._text = text[len(self._thought[0]) :]
+        return self._part(text, self._thought[0] if self._thought else "")
+
+    def _part(self, text: str, thought: str) -> bool:
+        """Decides what a part is by its first characters."""
+        over = self._thought[1] if self._thought else ""  # of reasoning that has no text
+        marks = [thought, self._opening, self._weak_trigger, over]
+        if any(mark.startswith(text) and mark != text for mark in marks if mark):
+            return False  # a longer mark may come
+        found = max(
+            (i for i, mark in enumerate(marks) if mark and text.startswith(mark)),
+            key=lambda i: len(marks[i]), default=None,
+        )  # fmt: skip
+        if found is None:
+            return self._unannounced()
+        self._text = text[len(marks[found]) :]
+        if found == 0:
             self._state, self._trim = self._reasoning, True
-            return True
-        thought = self._thought[0] if self._thought else ""
-        return (not thought.startswith(text) or not thought) and self._unannounced()
+        elif found == 1:
+            self._state, self._trim = self._content, True
+        elif found == 3:
+            self._state, self._trim = self._behind_reasoning, False
+        elif self._markers:
+            self._text = text
+            self._call(self._markers.section + self._markers.open)
+        return True
 
     def _unannounced(self) -> bool:
         """Decides between content and calls that nothing announces."""
@@ -109,26 +144,29 @@ class AnswerParser:
 
     def _reasoning(self) -> bool:
         assert self._thought is not None
-        is_over = self._report_until(Reasoning, self._thought[1])
-        if is_over:
-            self._text = self._text[len(self._thought[1]) :]
+        end = self._report_until(Reasoning, (self._thought[1],))
+        if end:
+            self._text = self._text[len(end) :]
             self._state, self._trim = self._behind_reasoning, False
-        return is_over
+        return bool(end)
 
     def _behind_reasoning(self) -> bool:
         self._text = self._text.lstrip()
-        return bool(self._text) and self._unannounced()
+        return bool(self._text) and self._part(self._text, "")
 
     def _content(self) -> bool:
-        trigger = self._markers.trigger if self._markers else ""
-        if not trigger:
+        ends = (*([self._trigger] if self._trigger else []), *self._content_ends)
+        if not ends:
             self._say(Content(self._text))
             self._text = ""
             return False
-        is_call = self._report_until(Content, trigger)
-        if is_call and self._markers:
+        end = self._report_until(Content, ends)
+        if end == self._trigger and end and self._markers:
             self._call(self._markers.section + self._markers.open)
-        return is_call
+        elif end:
+            self._text = self._text.lstrip()[len(end) :]
+            self._state, self._trim = self._start, True
+        return bool(end)
 
     def _call(self, opening: str) -> None:
         """Starts to read the text as a call, which `opening` must precede."""
@@ -180,32 +218,49 @@ class AnswerParser:
         self._text = self._text[: len(self._text) - len(text)][-_HELD_SPACE:] + text
         if not text:
             return False
+        again = first_mark(markers.open or _FIRST.get(markers.kind, ""))
         ends = [end for m in (markers.close, markers.separator, markers.end) for end in m.split()]
-        opens = [(markers.open or "{").split()[0], *markers.section.split()[:1]]
+        opens = [mark for mark in (again, first_mark(markers.section)) if mark]
+        ends += [end for end in self._content_ends if end != again]
         match = next((end for end in sorted(ends, key=len, reverse=True) if text.startswith(end)),
                      None)  # fmt: skip
-        incomplete = any(mark.startswith(text) and mark != text for mark in (*ends, *opens))
+        others = (self._opening, self._thought[0] if self._thought else "")
+        incomplete = any(
+            mark.startswith(text) and mark != text for mark in (*ends, *opens, *others)
+        )
         if match is None and incomplete:
             return False
         if match is not None:
             self._text = text[len(match) :]
-        elif text.startswith(opens[0]):
+            self._separated = match in markers.separator.split()
+        elif again and text.startswith(again) and not self._opens_content(text):
             self._call(markers.open)
+        elif not again and self._separated and re.match(r"\w", text):  # a name follows
+            self._call(markers.open)
+        elif any(mark and text.startswith(mark) for mark in others):
+            self._text, self._state = text, self._start
         else:
             self._state = self._content
         return True
 
-    def _report_until(self, kind: type[Content | Reasoning], end: str) -> bool:
-        """Reports the text in front of `end`, and returns True if `end` is there. If not, holds
-        back a possible beginning of it."""
+    def _opens_content(self, text: str) -> bool:
+        return bool(self._opening) and text.startswith(self._opening)
+
+    def _report_until(self, kind: type[Content | Reasoning], ends: Sequence[str]) -> str:
+        """Reports the text in front of the first of `ends`, and returns this end if it is there,
+        else "". If none is, holds back a possible beginning of one."""
         text = self._text
-        has_end = end in text
-        at = text.find(end) if has_end else len(text) - _overlap(text, end)
+        at, end = min(
+            ((text.find(end), end) for end in ends if end in text), default=(-1, ""),
+            key=lambda found: (found[0], -len(found[1])),
+        )  # fmt: skip
+        if not end:
+            at = len(text) - max(_overlap(text, end) for end in ends)
         space = at - len(text[:at].rstrip())
         keep = at - min(space, _HELD_SPACE)
         self._say(kind(text[:keep]))
-        self._text = text[at:] if has_end and kind is Reasoning else text[keep:]
-        return has_end
+        self._text = text[at:] if end and kind is Reasoning else text[keep:]
+        return end
 
 
 def _overlap(text: str, end: str) -> int:

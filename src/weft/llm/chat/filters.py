@@ -125,6 +125,20 @@ _OF_TEXT = (
     "removesuffix isdigit isdecimal isnumeric isalpha isalnum isspace isupper islower istitle"
 ).split()
 
+
+def _appended(self: list[Any], value: Any) -> None:
+    """Appends text or a number: a list that holds itself would have no end."""
+    if not isinstance(value, str | int | float | None):
+        raise SecurityError(f"append of a {type(value).__name__}; only text and numbers")
+    charge(STEP)
+    self.append(value)
+
+
+def _popped(self: list[Any], index: int = -1) -> Any:
+    charge(STEP + len(self))
+    return self.pop(index)
+
+
 METHODS: dict[type, dict[str, Callable[..., Any]]] = {
     str: {
         **{name: _plain(name) for name in _OF_TEXT},
@@ -137,6 +151,8 @@ METHODS: dict[type, dict[str, Callable[..., Any]]] = {
         "index": lambda self, value: (measure(self), measure(value), self.index(value))[-1],
         "count": lambda self, value: (measure(self), measure(value), self.count(value))[-1],
         "copy": _plain("copy"),
+        "append": _appended,
+        "pop": _popped,
     },
 }
 METHODS[tuple] = {name: METHODS[list][name] for name in ("index", "count")}
@@ -181,6 +197,8 @@ def _to_json(
         raise SecurityError("an indent of more than 32")
     if separators is not None and sum(map(len, separators)) > 32:
         raise SecurityError("separators of more than 32 characters")
+    if isinstance(value, Iterator):  # of map, select and reject
+        value = list(counted(value))
     charge((11 if ensure_ascii else 5) * measure(value))
     if isinstance(value, Arguments) and (indent, separators, sort_keys) == (None, None, False):
         return str(value)

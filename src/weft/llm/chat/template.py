@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ChatError
@@ -96,7 +98,12 @@ class ChatTemplate:
     @property
     def knows_tools(self) -> bool:
         """True if the template supports tools. Raises ChatError if it is broken."""
-        return self._template(self._choose([{}])).reads("tools")
+        return _takes_tools(self._template(self._choose([{}])))
+
+    def reads(self, name: str) -> bool:
+        """True if the template for tools, or the only one, mentions a variable or a key `name`.
+        Raises ChatError if it is broken."""
+        return self._template(self._choose([{}])).reads(name)
 
     def render(
         self,
@@ -121,8 +128,9 @@ class ChatTemplate:
         if not plain:
             raise ChatError("there are no messages; give at least one, of role user")
         compiled = self._template(template or self._choose(tools))
+        plain = [_with_reasoning(message, compiled) for message in plain]
         name = "ChatML, which stands in for a template," if self.is_fallback else self._where
-        if tools and not compiled.reads("tools"):
+        if tools and not _takes_tools(compiled):
             raise ChatError(
                 f"{name} knows no tools; leave them out, describe them in a system message, "
                 "or take a model that was trained for them"
@@ -137,6 +145,11 @@ class ChatTemplate:
             "bos_token": self.bos,
             "eos_token": self.eos,
         }
+        if tools and not compiled.reads("tools"):  # FireFunction takes them as text
+            usual["functions"] = json.dumps(usual["tools"], ensure_ascii=False, indent=4)
+            usual["datetime"] = datetime.now().strftime("%b %d %Y %H:%M:%S")
+        if compiled.reads("append") or compiled.reads("pop"):
+            usual = deepcopy(usual)  # the template may change lists that it is given
         return compiled.render(usual | variables)
 
     def _choose(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
@@ -156,6 +169,10 @@ class ChatTemplate:
             where = self._where if name == "default" else f"{self._where} ({name})"
             template = self._compiled[name] = JinjaTemplate(self.sources[name], where)
         return template
+
+
+def _takes_tools(template: JinjaTemplate) -> bool:
+    return template.reads("tools") or template.reads("functions")
 
 
 def prompt_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -194,6 +211,22 @@ def _plain(number: int, message: Message) -> dict[str, Any]:
     if isinstance(calls, list | tuple):
         plain["tool_calls"] = [_plain_call(call) for call in calls]
     return plain
+
+
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names that the reasoning of an assistant's message has in templates."""
+
+
+def _with_reasoning(message: dict[str, Any], template: JinjaTemplate) -> dict[str, Any]:
+    """A message whose reasoning has the name that the template reads it by."""
+    said = next((message[key] for key in _REASONING if isinstance(message.get(key), str)), "")
+    names = [key for key in _REASONING if template.reads(key)]
+    if not said or message["role"] != "assistant" or not names or names[0] in message:
+        return message
+    if names[0] == "thinking" and message.get("tool_calls") and message["content"]:
+        # gpt-oss takes one of them beside calls
+        return {**message, "thinking": f"{said}\n{message['content']}", "content": ""}
+    return {**message, names[0]: said}
 
 
 def _plain_call(call: Any) -> Any:

@@ -97,9 +97,16 @@ class Growth:
         """Number of drafted tokens that were right."""
         self.token = -1
         """The token drawn last."""
+        self.ids: list[int] = []
+        """All tokens drawn, without one that ended the text."""
         self.ended_by_token = False
         """True if the last token ended the text and is not a part of it."""
         self.finish_reason: FinishReason = ""
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended the text; None: none did."""
+        return self._stops.met
 
     def begin_anew(self) -> None:
         """Says that the text does not continue its prompt, which an encoder reads."""
@@ -116,6 +123,7 @@ class Growth:
         if token in self._ends:
             self.ended_by_token = True
             return self.finish("stop")
+        self.ids.append(token)
         self._sampler.accept(token)
         text, stopped = self._stops.push(self._stream.push(token))
         if stopped:

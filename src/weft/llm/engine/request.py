@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
+from time import perf_counter
 from typing import Literal
 
 from weft.errors import ContextError
@@ -103,6 +104,14 @@ class Done:
     why_not_reused: str = ""
     """Why no more tokens were in the cache; empty if those were all that an earlier text had in
     common with the prompt."""
+    ids: tuple[int, ...] = ()
+    """The tokens drawn, without the one that ended the text."""
+    stopped_by: str | None = None
+    """The stop string that ended the text; None: none did."""
+    prompt_seconds: float = 0.0
+    """Time from the start of the text to its first token, without the time in a queue."""
+    generation_seconds: float = 0.0
+    """Time from the first token to the end."""
 
 
 Event = Read | Delta | Done
@@ -114,8 +123,9 @@ class Ticket:
     `on_event` is called by the thread that steps, so it must return quickly."""
 
     __slots__ = (
-        *("after", "cancelled", "growth", "n_read", "n_reused", "n_told", "on_event", "promised"),
-        *("prompt_done", "read", "request", "stops", "wake", "why_not_reused"),
+        *("after", "began", "cancelled", "first", "growth", "n_read", "n_reused", "n_told"),
+        *("on_event", "promised", "prompt_done", "read", "request", "stops", "wake"),
+        "why_not_reused",
     )
 
     def __init__(
@@ -159,6 +169,10 @@ class Ticket:
         self.n_told = 0
         """Number of drawn tokens whose log-probabilities have been reported."""
         self.prompt_done = False
+        self.began = 0.0
+        """When the text got a slot (`perf_counter`); 0: not yet."""
+        self.first = 0.0
+        """When its first token was drawn; 0: not yet."""
         self.cancelled = False
         self.wake: Callable[[], None] = lambda: None
 
@@ -171,5 +185,10 @@ class Ticket:
     def done(self, reason: Reason, error: Exception | None = None) -> Done:
         """The event for the end of the text."""
         n_prompt = len(self.request.prompt)
-        drawn = self.growth.n_drawn
-        return Done(reason, n_prompt, self.n_reused, drawn, error, self.why_not_reused)
+        growth, now = self.growth, perf_counter()
+        return Done(
+            reason, n_prompt, self.n_reused, growth.n_drawn, error, self.why_not_reused,
+            tuple(growth.ids), growth.stopped_by,
+            prompt_seconds=(self.first or now) - self.began if self.began else 0.0,
+            generation_seconds=now - self.first if self.first else 0.0,
+        )  # fmt: skip

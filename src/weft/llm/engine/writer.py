@@ -181,6 +181,7 @@ class Writer:
                 self._tell(text, text.done("error", error))
                 continue
             self.waiting.remove(text)
+            text.began = perf_counter()
             self.stats.reused_tokens += text.n_reused
 
     def _decode(self, batch: Batch) -> NDArray[np.float32]:
@@ -245,6 +246,7 @@ class Writer:
             return self._end(slot, "length")
         growth = text.growth
         piece = growth.push(row)
+        text.first = text.first or perf_counter()
         self.stats.generated_tokens += 1
         if not growth.finish_reason:
             slot.tokens.append(growth.token)

@@ -32,10 +32,16 @@ __all__ = ["given_plan", "prepare"]
 
 
 def prepare(
-    model: Model, *, n_ctx: int | None = None, **arguments: Unpack[PlanArguments]
+    model: Model,
+    *,
+    n_ctx: int | None = None,
+    must_fit: bool = True,
+    **arguments: Unpack[PlanArguments],
 ) -> ContextPlan:
     """Plans a context from the arguments of `Context`, without allocating memory or reading
     weights.
+
+    Without `must_fit`, the plan may need more memory than there is now, to know how much it needs.
 
     With a plan file, omitted arguments have the values of the file, and the others must agree with
     it. Raises ContextError for an argument out of range, ScheduleError for an impossible placement,
@@ -62,7 +68,8 @@ def prepare(
     if devices is None:
         devices = ("cpu",) if saved is None else saved.devices
     backends = _backends(devices, {k: v for k, v in arguments.items() if k in DEVICE_OPTIONS})
-    if all(b.buffer_type is backends[-1].buffer_type for b in backends) and not placement.memory:
+    alone = all(b.buffer_type is backends[-1].buffer_type for b in backends)
+    if must_fit and alone and not placement.memory:
         cells = cache_bytes(
             model.config,
             options.n_ctx,
@@ -72,7 +79,8 @@ def prepare(
             options.window_size(model.config),
         )
         require_memory({"cache": cells}, ADVICE)
-    plan = _planned(Request(model, options, backends, placement, arguments.get("rewrites")))
+    request = Request(model, options, backends, placement, arguments.get("rewrites"))
+    plan = _planned(request, must_fit)
     if saved is None and placement.policy == "ggml" and not placement.fit:
 
         def again(sizes: OtherSizes) -> ContextPlan:
@@ -107,7 +115,7 @@ def given_plan(arguments: PlanArguments) -> SavedPlan | None:
     return SavedPlan(plan) if isinstance(plan, Mapping) else SavedPlan.load(plan)
 
 
-def _planned(request: Request) -> ContextPlan:
+def _planned(request: Request, must_fit: bool) -> ContextPlan:
     placement = request.placement
     if placement.saved is not None:
         plan = request.as_saved(placement.saved)
@@ -118,6 +126,8 @@ def _planned(request: Request) -> ContextPlan:
     if placement.fit:
         return fitted(request)
     plan = request.planned(request.homes(placement.n_gpu_layers))
+    if not must_fit:
+        return plan
     try:
         require(request, plan)
     except OutOfMemoryError as error:

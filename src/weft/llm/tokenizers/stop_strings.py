@@ -68,6 +68,8 @@ class StopStrings:
         self._automaton = stop if isinstance(stop, StopAutomaton) else StopAutomaton(stop)
         self._state = 0
         self._held = ""
+        self.met: str | None = None
+        """The string that was met; None: none so far."""
 
     def push(self, text: str) -> tuple[str, bool]:
         """Adds text to the stream. Returns the text that can be let out, and whether a stop string
@@ -78,12 +80,14 @@ class StopStrings:
         if not automaton:
             return text, False
         buffer = self._held + text
-        first = len(buffer)
+        first = last = len(buffer)
         for end, char in enumerate(text, len(self._held) + 1):
             state = automaton.step(state, char)
             if automaton.length[state]:
-                first = min(first, end - automaton.length[state])
+                begin = end - automaton.length[state]
+                first, last = (begin, end) if begin < first else (first, last)
         stopped = first < len(buffer)
+        self.met = buffer[first:last] if stopped else None
         cut = first if stopped else len(buffer) - automaton.depth[state]
         self._state, self._held = (0, "") if stopped else (state, buffer[cut:])
         return buffer[:cut], stopped

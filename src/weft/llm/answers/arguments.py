@@ -1,0 +1,129 @@
+"""Rules of a grammar for calls whose arguments are not one JSON object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from weft.llm.answers.markers import HOLE, CallMarkers
+from weft.llm.answers.terminals import Terminals, json_rule
+
+__all__ = ["argument_rules"]
+
+
+def argument_rules(
+    markers: CallMarkers, text: Terminals, number: int, name: str, schema: Mapping[str, Any]
+) -> list[str]:
+    """The rule `call{number}` of a call of the tool `name`, and those of its arguments. Required
+    arguments come first, in the order of the schema, then others."""
+    properties = schema.get("properties")
+    properties = properties if isinstance(properties, Mapping) else {}
+    required = [key for key in schema.get("required") or () if key in properties]
+    keys = [*required, *(key for key in properties if key not in required)]
+    rules: list[str] = []
+    for i, key in enumerate(keys):
+        rules += _argument(markers, text, f"call{number}arg{i}", key, properties[key])
+    brackets = {"python": ('"("', '")"'), "loose": ('"{"', '"}"')}.get(markers.kind, ("", ""))
+    start = f"{_quoted(name)} {text(markers.after_name)} {brackets[0]}"
+    n = len(required)
+    parts = [f"call{number}arg{i}" for i in range(len(keys))]
+    if not brackets[0]:
+        inner = " ".join(
+            f"space {part}" if i < n else f"(space {part})?" for i, part in enumerate(parts)
+        )
+        return [f"call{number}: {start} {inner}", *rules]
+    return [f"call{number}: {start} {_listed(parts, n)} {brackets[1]}", *rules]
+
+
+def _listed(parts: list[str], n_required: int) -> str:
+    """Parts with commas between them; those behind the first `n_required` may be missing."""
+    if n_required:
+        written = ' "," space '.join(parts[:n_required])
+        return " ".join([written, *(f'("," space {part})?' for part in parts[n_required:])])
+    # each may be the first: the alternatives differ in that
+    ways = [
+        " ".join([part, *(f'("," space {other})?' for other in parts[i + 1 :])])
+        for i, part in enumerate(parts)
+    ]
+    return f"({' | '.join(ways)})?" if ways else ""
+
+
+def _argument(markers: CallMarkers, text: Terminals, rule: str, key: str, schema: Any) -> list[str]:
+    """The rule of one argument."""
+    schema = schema if isinstance(schema, Mapping) else {}
+    values = _texts(schema)
+    is_text = bool(values) or schema.get("type") == "string"
+    if markers.kind == "python":
+        start = f'{rule}: {_quoted(key)} "="'
+        if not is_text:
+            return [f"{start} {json_rule(schema)}"]
+        return [f"{start} {_either(list(map(_python, values))) if values else _PYTHON_TEXT}"]
+    if markers.kind == "loose":
+        start = f'{rule}: {_quoted(key)} ":"'
+        if not is_text:
+            return [f"{start} {json_rule(schema)}"]
+        return _value(
+            text, rule, f'{_quoted(key)} ":" {text(markers.quote)}', markers.quote, schema
+        )
+    if markers.kind == "elements":
+        opening = text.exact(f"{markers.quote}<{key}>")
+        closing = f"{markers.quote}</{key}>"
+        return _value(text, rule, opening, closing, schema)
+    value_open = markers.value_open.replace(HOLE, _mark(markers, schema))
+    opening = (
+        f"{text(markers.key_open)} {_quoted(key)} {text(value_open)} "
+        f"{_quoted(markers.padding) if markers.padding else ''}"
+    )
+    return _value(text, rule, opening, markers.padding + markers.value_close, schema)
+
+
+def _value(
+    text: Terminals, rule: str, opening: str, closing: str, schema: Mapping[str, Any]
+) -> list[str]:
+    """A rule of a value between `opening`, which is terminals, and the text `closing`."""
+    values = _texts(schema)
+    if values:
+        return [f"{rule}: {opening} {_either(values)} {text.exact(closing)}"]
+    if schema.get("type", "string") == "string":
+        return [
+            f"{rule}: {opening} {rule}v {text.behind(closing)}",
+            text.until(f"{rule}v", closing),
+        ]
+    return [f"{rule}: {opening} {json_rule(schema)} {text.exact(closing)}"]
+
+
+def _mark(markers: CallMarkers, schema: Mapping[str, Any]) -> str:
+    """The word in front of a value that says whether it is text."""
+    kind = schema.get("type", "string")
+    if _texts(schema) or kind == "string":
+        return markers.text_mark
+    if markers.text_mark == "true":
+        return "false"
+    return "number" if kind == "integer" else str(kind)
+
+
+def _texts(schema: Mapping[str, Any]) -> list[str]:
+    """The texts that a schema lists; empty: it lists none, or other values too."""
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(values, list) and values and all(isinstance(v, str) for v in values):
+        return values
+    return []
+
+
+_PYTHON_TEXT = r"""/'([^'\\\n]|\\[\\'"nrt])*'/"""
+"""A string in single quotes."""
+
+
+def _python(text: str) -> str:
+    """A text as a literal in single quotes."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+    return f"'{escaped}'"
+
+
+def _either(values: list[str]) -> str:
+    return f"({' | '.join(map(_quoted, values))})"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,59 @@
+"""The endpoints `/v1/messages` and `/v1/messages/count_tokens`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
+
+from weft.serve.anthropic.errors import message_error
+from weft.serve.anthropic.schema import CountBody, MessagesBody
+from weft.serve.anthropic.translate import begun_of, chat_of
+from weft.serve.anthropic.written import MessageWriter
+from weft.serve.errors import SHAPES
+from weft.serve.log import say_tokens
+from weft.serve.prompts import Asked
+from weft.serve.respond import note, respond, start
+from weft.serve.service import Service
+
+__all__ = ["add_anthropic"]
+
+SHAPES |= {"/v1/messages": message_error, "/messages": message_error}
+
+
+def add_anthropic(app: FastAPI, service: Service) -> None:
+    """Adds the endpoints to an application."""
+
+    @app.post("/v1/messages")
+    @app.post("/messages", include_in_schema=False)
+    async def messages(body: MessagesBody, http: Request) -> Response:
+        """An answer to messages, in the form of Anthropic's API."""
+        note(http, body, service)
+        thinks = body.thinking is not None and body.thinking.on
+        texts = await start(service, partial(_asked, service, body, thinks))
+        stops = body.stop_sequences or ()
+        name = service.name_for(body.model)
+        writer = MessageWriter(texts, name, thinks=thinks, stops=stops)
+        return await respond(writer, http, stream=body.stream)
+
+    @app.post("/v1/messages/count_tokens")
+    @app.post("/messages/count_tokens", include_in_schema=False)
+    async def count(body: CountBody, http: Request) -> dict[str, int]:
+        """The number of tokens of messages, in the form of Anthropic's API."""
+        note(http, body, service)
+        thinks = body.thinking is not None and body.thinking.on
+        n = await run_in_threadpool(_count, service, body, thinks)
+        say_tokens(http.scope["state"], n, 0)
+        return {"input_tokens": n}
+
+
+def _asked(service: Service, body: MessagesBody, thinks: bool) -> Asked:
+    chat = chat_of(body, service.options.max_tokens)
+    return service.prompts.of_chat(chat, begun=begun_of(body), enable_thinking=thinks)
+
+
+def _count(service: Service, body: CountBody, thinks: bool) -> int:
+    chat = chat_of(body)
+    return service.prompts.count_chat(chat, begun=begun_of(body), enable_thinking=thinks)

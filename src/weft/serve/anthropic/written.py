@@ -1,0 +1,176 @@
+"""Turns a text into a message of Anthropic's API, whole or as events.
+
+Order of events: https://docs.anthropic.com/en/docs/build-with-claude/streaming
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Collection, Iterator
+from typing import Any, TypeVar
+
+from weft.serve.anthropic.errors import message_error
+from weft.serve.errors import ApiError, to_json
+from weft.serve.pieces import Piece, Pieces, Step, arguments_of
+from weft.serve.texts import OneChat, Texts
+
+__all__ = ["MessageWriter", "paced"]
+
+PING_SECONDS = 15.0
+"""Seconds without an event after which a stream has a `ping`, so that nothing on the way takes a
+long prompt for a dead connection."""
+_SIGNATURE = "weft"
+"""Of reasoning: Anthropic's says that a text is its own; clients demand one and send it back."""
+_REASONS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "context": "model_context_window_exceeded",
+}
+_Item = TypeVar("_Item")
+
+
+class MessageWriter:
+    """The message that answers one request; see `Written`."""
+
+    def __init__(
+        self, texts: Texts, model: str, *, thinks: bool, stops: Collection[str] = ()
+    ) -> None:
+        """Without `thinks` reasoning is left out. `stops` are the client's stop sequences."""
+        self.texts = texts
+        self._chat = OneChat(texts)
+        self._pieces = Pieces()
+        self._model = model
+        self._thinks = thinks
+        self._stops = stops
+        self._index: dict[int, int] = {}  # numbers of blocks by those of their pieces
+        self._id = f"msg_{uuid.uuid4().hex[:24]}"
+
+    async def whole(self) -> dict[str, Any]:
+        """The message."""
+        async for delta in self._chat.deltas():
+            for _ in self._pieces.push(delta):
+                pass
+        content = [self._block(piece, whole=True) for piece in self._shown()]
+        return self._message(content) | self._end() | {"usage": self._usage()}
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yields the events; the last is message_stop or an error."""
+        start = {"input_tokens": self.texts.n_prompt, "output_tokens": 0}
+        yield _event("message_start", message=self._message([]) | {"usage": start})
+        yield _event("ping")
+        try:
+            async for delta in paced(self._chat.deltas(), PING_SECONDS):
+                if delta is None:
+                    yield _event("ping")
+                    continue
+                for step in self._pieces.push(delta):
+                    for part in self._said(step):
+                        yield part
+            for step in self._pieces.finish():
+                for part in self._said(step):
+                    yield part
+            yield _event("message_delta", delta=self._end(), usage=self._usage())
+            yield _event("message_stop")
+        except ApiError as error:
+            yield _event("error", error=message_error(error)["error"])
+
+    def _said(self, step: Step) -> Iterator[bytes]:
+        piece = step.piece
+        if not self._shows(piece):
+            return
+        index = self._index.setdefault(piece.index, len(self._index))
+        if step.kind == "begin":
+            block = self._block(piece, whole=False)
+            yield _event("content_block_start", index=index, content_block=block)
+        elif step.kind == "more":
+            delta = _delta(piece, step.text)
+            yield _event("content_block_delta", index=index, delta=delta)
+        else:
+            if piece.kind == "reasoning":
+                delta = {"type": "signature_delta", "signature": _SIGNATURE}
+                yield _event("content_block_delta", index=index, delta=delta)
+            yield _event("content_block_stop", index=index)
+
+    def _shows(self, piece: Piece) -> bool:
+        return self._thinks or piece.kind != "reasoning"
+
+    def _shown(self) -> list[Piece]:
+        return [piece for piece in self._pieces.all if self._shows(piece)]
+
+    def _block(self, piece: Piece, *, whole: bool) -> dict[str, Any]:
+        """The block of a piece; if not `whole`, as it begins."""
+        text = piece.text if whole else ""
+        if piece.kind == "text":
+            return {"type": "text", "text": text}
+        if piece.kind == "reasoning":
+            signature = _SIGNATURE if whole else ""
+            return {"type": "thinking", "thinking": text, "signature": signature}
+        id_ = f"toolu_{piece.id.removeprefix('call_')}"
+        given = arguments_of(piece) if whole else {}
+        return {"type": "tool_use", "id": id_, "name": piece.name, "input": given}
+
+    def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": content,
+            "stop_reason": None,
+            "stop_sequence": None,
+        }
+
+    def _end(self) -> dict[str, Any]:
+        end = self._chat.end
+        if self._chat.reason == "tool_calls":
+            return {"stop_reason": "tool_use", "stop_sequence": None}
+        if end.reason == "stop" and end.stopped_by in self._stops:
+            return {"stop_reason": "stop_sequence", "stop_sequence": end.stopped_by}
+        return {"stop_reason": _REASONS.get(end.reason, "end_turn"), "stop_sequence": None}
+
+    def _usage(self) -> dict[str, Any]:
+        reused = self.texts.n_reused
+        return {
+            "input_tokens": self.texts.n_prompt - reused,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": reused,
+            "output_tokens": self.texts.n_generated,
+        }
+
+
+def _delta(piece: Piece, text: str) -> dict[str, Any]:
+    if piece.kind == "text":
+        return {"type": "text_delta", "text": text}
+    if piece.kind == "reasoning":
+        return {"type": "thinking_delta", "thinking": text}
+    return {"type": "input_json_delta", "partial_json": text}
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), to_json({"type": kind} | fields))
+
+
+async def paced(source: AsyncIterator[_Item], seconds: float) -> AsyncIterator[_Item | None]:
+    """Yields the items of `source`, and None whenever none has come for so many seconds."""
+    coming: asyncio.Task[_Item] | None = None
+    try:
+        while True:
+            coming = coming or asyncio.ensure_future(_next(source))
+            done, _ = await asyncio.wait((coming,), timeout=seconds)
+            if not done:
+                yield None
+                continue
+            task, coming = coming, None
+            try:
+                item = task.result()
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        if coming is not None:
+            coming.cancel()
+
+
+async def _next(source: AsyncIterator[_Item]) -> _Item:
+    return await anext(source)

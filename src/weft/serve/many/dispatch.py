@@ -1,0 +1,123 @@
+"""Hands each request to the application of the model that it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from weft.serve.errors import ApiError, Json, error_response
+from weft.serve.many.asking import Asking, read_asking, replayed
+from weft.serve.many.fleet import Fleet
+from weft.serve.many.place import Loaded, Place
+from weft.serve.many.settings import parse_duration
+from weft.serve.ollama.written import loaded_answer
+
+__all__ = ["OWN", "Dispatch"]
+
+OWN = re.compile(
+    r"/|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?|/api/(?:tags|ps|version|show|pull"
+    r"|push|create|copy|delete)|/api/blobs/.*"
+)
+"""The paths that are about all models, or about models that need not be loaded."""
+
+
+class Dispatch:
+    """ASGI middleware inside of all others."""
+
+    def __init__(self, app: ASGIApp, *, fleet: Fleet) -> None:
+        """`app` has the endpoints of `OWN`."""
+        self._app = app
+        self._fleet = fleet
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, or hands it on."""
+        if scope["type"] != "http" or OWN.fullmatch(scope["path"]):
+            return await self._app(scope, receive, send)
+        try:
+            asking = await read_asking(scope, receive)
+            if not asking.whole:
+                return
+            place = self._place(scope, asking)
+            seconds = self._keep_alive(scope, asking)
+            if seconds == 0 and _only_loads(scope, asking):
+                await self._fleet.unload(place)
+                kind: Any = scope["path"].removeprefix("/api/")
+                answer = loaded_answer(kind, asking.model or place.entry.name, "unload")
+                return await Json(answer)(scope, receive, send)
+        except ApiError as error:
+            return await error_response(error, scope["path"])(scope, receive, send)
+        await self._hand_on(place, seconds, asking, scope, receive, send)
+
+    async def _hand_on(
+        self, place: Place, seconds: float | str | None, asking: Asking, scope: Scope,
+        receive: Receive, send: Send,
+    ) -> None:  # fmt: skip
+        lease = self._fleet.lease(place)
+        try:
+            loaded = await _unless_left(lease.__aenter__(), receive)
+        except ApiError as error:
+            return await error_response(error, scope["path"])(scope, receive, send)
+        if loaded is None:
+            return  # the client has left
+        try:
+            if not isinstance(seconds, str):
+                self._fleet.set_keep_alive(place, seconds)
+            await loaded.app(scope, replayed(asking.body, receive), send)
+        finally:
+            await lease.__aexit__(None, None, None)
+
+    def _place(self, scope: Scope, asking: Asking) -> Place:
+        """The model of a request. One that names none, and sends nothing, is about the model that
+        was used last."""
+        fleet = self._fleet
+        if asking.model is not None:
+            return fleet.place_of(asking.model)
+        if len(fleet.places) == 1:
+            return next(iter(fleet.places.values()))
+        loaded = [p for p in fleet.places.values() if p.state == "loaded"]
+        if scope["method"] in ("GET", "HEAD", "DELETE"):
+            if loaded:
+                return max(loaded, key=lambda p: (p.leases > 0, p.last_used))
+            raise ApiError(
+                400, f"{scope['path'][:80]} is about one model, and none is loaded; add "
+                "?model=NAME", "model",
+            )  # fmt: skip
+        names = ", ".join(fleet.places)[:400]
+        raise ApiError(400, f"model is missing; there are {names}", "model")
+
+    def _keep_alive(self, scope: Scope, asking: Asking) -> float | str | None:
+        """The seconds that an Ollama client asks for; empty: it asks for nothing."""
+        value = asking.fields.get("keep_alive")
+        if value is None or not scope["path"].startswith("/api/"):
+            return ""
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            raise ApiError(400, f"keep_alive is {value!r:.60}; {error}", "keep_alive") from None
+
+
+def _only_loads(scope: Scope, asking: Asking) -> bool:
+    """True for a request to Ollama's API that writes nothing."""
+    needed = {"/api/generate": ("prompt", "suffix", "images"), "/api/chat": ("messages",)}
+    names = needed.get(scope["path"])
+    return names is not None and not any(asking.fields.get(name) for name in names)
+
+
+async def _unless_left(lease: Any, receive: Receive) -> Loaded | None:
+    """What `lease` comes to; None if the client leaves before."""
+    waits = asyncio.ensure_future(lease)
+    left = asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait((waits, left), return_when=asyncio.FIRST_COMPLETED)
+        if waits.done():
+            loaded: Loaded = waits.result()
+            return loaded
+        return None
+    finally:
+        left.cancel()
+        if not waits.done():
+            waits.cancel()
+            await asyncio.wait((waits,))

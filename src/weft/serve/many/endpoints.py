@@ -1,0 +1,207 @@
+"""The endpoints about all models: lists, loading and unloading, health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
+
+from weft.errors import WeftError
+from weft.serve.cards import ModelCard
+from weft.serve.errors import ApiError
+from weft.serve.many.fleet import Fleet
+from weft.serve.many.gathered import about_fleet, asked, joined
+from weft.serve.many.place import Place
+from weft.serve.many.planned import card_of
+from weft.serve.metrics import CONTENT_TYPE
+from weft.serve.ollama.about import listed, shown_model
+from weft.serve.ollama.endpoints import add_refusals, expires, loaded_row, version
+from weft.serve.ollama.route import OllamaRoute
+from weft.serve.ollama.schema import ShowRequest
+from weft.serve.schema import Body
+from weft.version import __version__
+
+__all__ = ["add_fleet"]
+
+
+class ModelBody(Body):
+    """The body of `/models/load` and `/models/unload`."""
+
+    model: str
+
+
+def add_fleet(app: FastAPI, fleet: Fleet) -> None:
+    """Adds the endpoints to an application."""
+    cards = _Cards(fleet)
+    _add_models(app, fleet)
+    _add_state(app, fleet)
+    _add_ollama(app, fleet, cards)
+
+
+class _Cards:
+    """What the files of models say, read once for each version of a file."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._known: dict[str, tuple[float, ModelCard]] = {}
+
+    def of(self, place: Place) -> ModelCard:
+        """The card of a model. Raises WeftError for a broken file."""
+        entry = place.entry
+        time = entry.path.stat().st_mtime if entry.path.exists() else 0.0
+        known = self._known.get(entry.name)
+        if known is None or known[0] != time:
+            known = self._known[entry.name] = (time, card_of(entry))
+        return known[1]
+
+
+def _add_models(app: FastAPI, fleet: Fleet) -> None:
+    @app.get("/v1/models")
+    @app.get("/models", include_in_schema=False)
+    async def models() -> dict[str, Any]:
+        """All models, with their states and the bytes that they need."""
+        return {"object": "list", "data": [_about(p) for p in fleet.places.values()]}
+
+    @app.post("/models/load")
+    async def load(body: ModelBody) -> dict[str, bool]:
+        """Loads a model."""
+        place = fleet.place_of(body.model)
+        place.error = None
+        async with fleet.lease(place):
+            return {"success": True}
+
+    @app.post("/models/unload")
+    async def unload(body: ModelBody) -> dict[str, bool]:
+        """Unloads a model as soon as its requests have ended."""
+        place = fleet.place_of(body.model)
+        if not await fleet.unload(place):
+            raise ApiError(400, f"{place.entry.name} is not loaded", "model")
+        return {"success": True}
+
+    @app.get("/v1/models/{name:path}")
+    @app.get("/models/{name:path}", include_in_schema=False)
+    async def model(name: str) -> dict[str, Any]:
+        """One model, with its state and the bytes that it needs."""
+        place = fleet.place_of(name)
+        try:
+            await fleet.plan(place)
+        except (WeftError, ApiError) as error:
+            return _about(place) | {"error": str(error)}
+        return _about(place)
+
+
+def _about(place: Place) -> dict[str, Any]:
+    entry, planned = place.entry, place.planned
+    status: dict[str, Any] = {"value": place.state}
+    if place.error is not None and place.state == "unloaded":
+        status |= {"failed": True, "error": str(place.error)}
+    about: dict[str, Any] = {
+        "id": entry.name,
+        "object": "model",
+        "created": int(_time_of(entry.path)),
+        "owned_by": "weft",
+        "aliases": list(entry.settings.aliases),
+        "loaded": place.state == "loaded",
+        "status": status,
+        "requests": place.leases,
+        "planned_bytes": None if planned is None else planned.total,
+    }
+    if planned is not None:
+        about["planned"] = {
+            "weights": planned.weights, "cache": planned.cache, "compute": planned.compute,
+        }  # fmt: skip
+    return about
+
+
+def _time_of(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _add_state(app: FastAPI, fleet: Fleet) -> None:
+    @app.get("/", include_in_schema=False)
+    async def start() -> Response:
+        """The models, as plain text."""
+        lines = [f"weft {__version__} serves {len(fleet.places)} models:", ""]
+        lines += [f"{place.state:10} {name}" for name, place in fleet.places.items()]
+        lines += ["", "Requests name one as their model; docs/serve.md says more.", ""]
+        return Response("\n".join(lines), media_type="text/plain; charset=utf-8")
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """200 while requests are served."""
+        if fleet.closing:
+            raise ApiError(503, "the server is stopping; try another one")
+        places = fleet.places.values()
+        loaded = [p for p in places if p.loaded is not None and p.state == "loaded"]
+        notes = {
+            p.entry.name: p.loaded.service.fell_back
+            for p in loaded
+            if p.loaded is not None and p.loaded.service.fell_back
+        }
+        about = {"status": "ok", "models_loaded": len(loaded), "models": len(places)}
+        return about | ({"notes": notes} if notes else {})
+
+    @app.get("/metrics")
+    async def metrics(http: Request) -> Response:
+        """Counters and gauges of all loaded models for Prometheus."""
+        wanted = http.query_params.get("model")
+        places = list(fleet.places.values()) if wanted is None else [fleet.place_of(wanted)]
+        texts = {}
+        for place in places:
+            if place.loaded is not None and place.state == "loaded":
+                texts[place.entry.name] = await asked(place.loaded.app, "/metrics")
+        text = about_fleet(fleet) + joined(texts)
+        return Response(text, media_type=CONTENT_TYPE)
+
+
+def _add_ollama(app: FastAPI, fleet: Fleet, cards: _Cards) -> None:
+    router = APIRouter(route_class=OllamaRoute)
+
+    @router.get("/api/version")
+    async def about_version() -> dict[str, str]:
+        """The version of this server."""
+        return version()
+
+    @router.get("/api/tags")
+    async def tags() -> dict[str, Any]:
+        """All models whose files can be read, in Ollama's form."""
+
+        def rows() -> list[dict[str, Any]]:
+            found = []
+            for place in fleet.places.values():
+                try:
+                    found.append(listed(cards.of(place)))
+                except (WeftError, OSError):
+                    continue
+            return found
+
+        return {"models": await run_in_threadpool(rows)}
+
+    @router.post("/api/show")
+    async def show(body: ShowRequest) -> dict[str, Any]:
+        """What there is to know about a model, in Ollama's form. It is not loaded for this."""
+        place = fleet.place_of(body.model or body.name or "")
+        return await run_in_threadpool(lambda: shown_model(cards.of(place)))
+
+    @router.get("/api/ps")
+    async def running() -> dict[str, Any]:
+        """The loaded models and their memory, in Ollama's form."""
+        now = asyncio.get_running_loop().time()
+        rows = []
+        for place in fleet.places.values():
+            if place.loaded is not None and place.state == "loaded":
+                left = None if place.keep_alive is None else place.keep_alive
+                if place.timer is not None and not place.timer.cancelled():
+                    left = max(place.timer.when() - now, 0.0)
+                rows.append(loaded_row(place.loaded.service, expires(left)))
+        return {"models": rows}
+
+    add_refusals(router)
+    app.include_router(router)

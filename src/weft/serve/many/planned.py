@@ -1,0 +1,105 @@
+"""The bytes that a model needs, known before it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from weft.frontends.gguf.quantize import planned_as
+from weft.frontends.models import open_model
+from weft.llm import Model
+from weft.llm.drafting.build import open_drafts
+from weft.llm.drafting.options import DraftOptions
+from weft.llm.planning.prepare import prepare
+from weft.llm.senses.senses import open_towers
+from weft.serve.cards import ModelCard
+from weft.serve.many.catalog import Entry
+from weft.serve.memory import PlannedBytes, planned_bytes
+from weft.serve.options import ServeOptions
+from weft.serve.sizes import serve_sizes
+
+__all__ = ["Recipe", "card_of"]
+
+
+class Recipe:
+    """How the models of a server are loaded: the command line, and what settings change of it."""
+
+    def __init__(
+        self,
+        options: ServeOptions,
+        load: Mapping[str, Any],
+        *,
+        drafting: DraftOptions | None,
+        embeddings: bool = False,
+        type: str | None = None,
+        cache_ram: int | None = None,
+    ) -> None:
+        """`load` has further arguments of `Service`; `cache_ram` is the share of each model of
+        `options.cache_ram` (None: all of it)."""
+        self.options = options
+        self._load = dict(load)
+        self._drafting = drafting
+        self._embeddings = embeddings
+        self._type = type
+        self._cache_ram = options.cache_ram if cache_ram is None else cache_ram
+
+    def options_of(self, entry: Entry) -> ServeOptions:
+        """The options of a model's own server."""
+        own, base = entry.settings, self.options
+        return replace(
+            base, alias=entry.name, cache_ram=self._cache_ram,
+            parallel=own.parallel or base.parallel, max_tokens=own.max_tokens or base.max_tokens,
+        )  # fmt: skip
+
+    def arguments(self, entry: Entry) -> dict[str, Any]:
+        """The arguments of its `Service`."""
+        own = entry.settings
+        load = {
+            **self._load, "drafting": self._drafting, "mmproj": entry.mmproj,
+            "type": own.type or self._type,
+            "embeddings": self._embeddings if own.embeddings is None else own.embeddings,
+        }  # fmt: skip
+        for name, value in (
+            ("n_ctx", own.ctx_size), ("n_ubatch", own.ubatch_size),
+            ("type_k", own.cache_type_k), ("type_v", own.cache_type_v),
+        ):  # fmt: skip
+            if value is not None:
+                load[name] = value
+        return load
+
+    def plan(self, entry: Entry) -> PlannedBytes:
+        """The bytes of the model's contexts. Nothing is loaded. Raises the errors of `Service`
+        that a file or an option has."""
+        given = self.arguments(entry)
+        options = self.options_of(entry)
+        type_, mmproj, drafting = given.pop("type"), given.pop("mmproj"), given.pop("drafting")
+        embeddings = given.pop("embeddings")
+        file = open_model(entry.path)
+        if type_ is not None:
+            file = planned_as(file, type_)
+        model = Model(file)
+        model.towers = () if mmproj is None else open_towers(mmproj).all
+        sizes = serve_sizes(
+            model.config, options, n_ctx=given.pop("n_ctx", None),
+            n_ubatch=given.pop("n_ubatch", None), embeddings=embeddings, drafting=drafting,
+        )  # fmt: skip
+        given.pop("fallback", None)
+        given.pop("progress", None)
+        plans = []
+        if sizes.embedding is not None:
+            plans.append(prepare(model, must_fit=False, **given | sizes.embedding))
+        if sizes.writing is not None:
+            drafts = open_drafts(model, drafting)
+            if drafting is not None:
+                beside = drafts.plans(sizes.n_ctx, options.parallel, drafting)
+                plans += beside
+                given |= {"beside": beside, "states": drafting.layers}
+            plans.append(prepare(model, must_fit=False, **given | sizes.writing))
+        return planned_bytes(plans)
+
+
+def card_of(entry: Entry) -> ModelCard:
+    """What the file of a model says about it. Raises FormatError for a broken file."""
+    senses = () if entry.mmproj is None else ("vision",)
+    return ModelCard(entry.name, open_model(entry.path), senses=senses)

@@ -1,0 +1,183 @@
+"""What a TOML file says about the models of a server.
+
+[defaults]
+ctx-size = 8192
+
+[models.small]                 # the model small.gguf or the folder small
+aliases = ["gpt-4o-mini"]
+ctx-size = 4096
+keep-alive = "10m"
+
+[models.other]                 # a model elsewhere
+path = "/data/other.gguf"
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields
+from pathlib import Path
+from typing import Any
+
+from weft.errors import FormatError
+from weft.records import dataclass
+
+__all__ = ["ModelSettings", "SettingsFile", "parse_duration", "read_settings"]
+
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:h|ms|m|s))+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s)")
+_TIME = 'it must be seconds or a time such as "5m", -1 for always'
+_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+
+
+def parse_duration(value: Any) -> float | None:
+    """The seconds of a number or a text such as `1h30m`; None for a negative one, which means
+    always. Raises ValueError for anything else."""
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            value = float(text)
+        except ValueError:
+            sign, text = (-1, text[1:]) if text.startswith("-") else (1, text)
+            if not _DURATION.fullmatch(text):
+                raise ValueError(
+                    'it must be seconds or a time such as "5m", -1 for always'
+                ) from None
+            value = sign * sum(float(n) * _SECONDS[unit] for n, unit in _PART.findall(text))
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise ValueError(_TIME)
+    return None if value < 0 or value > 1e9 else float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """The settings of one model; None: those of the command line."""
+
+    path: Path | None = None
+    aliases: tuple[str, ...] = ()
+    """Further names of the model."""
+    ctx_size: int | None = None
+    ubatch_size: int | None = None
+    parallel: int | None = None
+    max_tokens: int | None = None
+    mmproj: Path | None = None
+    type: str | None = None
+    cache_type_k: str | None = None
+    cache_type_v: str | None = None
+    embeddings: bool | None = None
+    keep_alive: float | str | None = field(default="")
+    """Seconds; None: always; empty: as the server has it."""
+    load: bool | None = None
+    """True loads the model at the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFile:
+    """The settings of all models that a file names."""
+
+    defaults: ModelSettings = field(default_factory=ModelSettings)
+    models: Mapping[str, ModelSettings] = field(default_factory=dict)
+
+    def of(self, name: str) -> ModelSettings:
+        """The settings of a model, completed by the defaults."""
+        own = self.models.get(name)
+        if own is None:
+            return self.defaults
+        empty = ModelSettings()
+        merged = {}
+        for f in fields(ModelSettings):
+            value = getattr(own, f.name)
+            merged[f.name] = (
+                getattr(self.defaults, f.name) if value == getattr(empty, f.name) else value
+            )
+        return ModelSettings(**merged)
+
+
+def read_settings(path: Path) -> SettingsFile:
+    """Reads a file. Paths in it are relative to it. Raises FormatError, which names the file, the
+    model and the key, for anything that is not a setting."""
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise FormatError(f"{path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise FormatError(f"{path} is not TOML: {error}") from None
+    unknown = sorted(set(data) - {"defaults", "models"})
+    if unknown:
+        raise FormatError(f"{path} has {unknown[0]!r}; there are [defaults] and [models.NAME]")
+    tables = data.get("models", {})
+    if not isinstance(tables, dict):
+        raise FormatError(f"{path}: models is no table; write [models.NAME]")
+    defaults = _settings(path, "defaults", data.get("defaults", {}))
+    if defaults.path or defaults.aliases or defaults.mmproj:
+        raise FormatError(f"{path}: path, aliases and mmproj are of one model, not of [defaults]")
+    return SettingsFile(
+        defaults, {name: _settings(path, f"models.{name}", t) for name, t in tables.items()}
+    )
+
+
+def _settings(path: Path, where: str, table: Any) -> ModelSettings:
+    if not isinstance(table, dict):
+        raise FormatError(f"{path}: [{where}] is no table")
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        reader = _READERS.get(key)
+        if reader is None:
+            raise FormatError(
+                f"{path}: [{where}] has {key!r}; known are {', '.join(sorted(_READERS))}"
+            )
+        try:
+            values[key.replace("-", "_")] = reader(path, value)
+        except ValueError as error:
+            raise FormatError(f"{path}: {key} of [{where}] is {value!r:.60}; {error}") from None
+    return ModelSettings(**values)
+
+
+def _count(low: int) -> Callable[[Path, Any], int]:
+    def read(_: Path, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise ValueError(f"it must be a whole number, {low} or more")
+        return value
+
+    return read
+
+
+def _flag(_: Path, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("it must be true or false")
+    return value
+
+
+def _text(_: Path, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("it must be a text")
+    return value
+
+
+def _names(path: Path, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValueError("it must be a list of texts")
+    return tuple(_text(path, name) for name in value)
+
+
+def _place(path: Path, value: Any) -> Path:
+    return path.parent / Path(_text(path, value)).expanduser()
+
+
+_READERS: Mapping[str, Callable[[Path, Any], Any]] = {
+    "path": _place,
+    "aliases": _names,
+    "ctx-size": _count(0),
+    "ubatch-size": _count(1),
+    "parallel": _count(1),
+    "max-tokens": _count(1),
+    "mmproj": _place,
+    "type": _text,
+    "cache-type-k": _text,
+    "cache-type-v": _text,
+    "embeddings": _flag,
+    "keep-alive": lambda _, value: parse_duration(value),
+    "load": _flag,
+}

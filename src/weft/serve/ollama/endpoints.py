@@ -1,0 +1,236 @@
+"""The endpoints of Ollama's API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
+
+from weft.serve.errors import ApiError, Json
+from weft.serve.log import say_tokens
+from weft.serve.ollama.about import details_of, listed, same_name, shown_model
+from weft.serve.ollama.route import OllamaRoute
+from weft.serve.ollama.schema import (
+    ChatRequest,
+    EmbeddingsRequest,
+    EmbedRequest,
+    GenerateRequest,
+    ShowRequest,
+    Writing,
+)
+from weft.serve.ollama.translate import chat_of, completion_of, wants_template
+from weft.serve.ollama.written import NDJSON, Kind, OllamaAnswer, loaded_answer
+from weft.serve.prompts import Asked
+from weft.serve.respond import note, respond, start
+from weft.serve.schema import ChatBody, Part
+from weft.serve.service import Service
+from weft.version import __version__
+
+__all__ = ["add_ollama", "add_refusals", "version"]
+
+FOREVER = "2318-01-01T00:00:00Z"
+"""When a model that stays is unloaded; clients need some time."""
+
+
+def add_ollama(app: FastAPI, service: Service) -> None:
+    """Adds the endpoints to an application."""
+    router = APIRouter(route_class=OllamaRoute)
+    _add_writing(router, service)
+    _add_embeddings(router, service)
+    _add_about(router, service)
+    add_refusals(router)
+    app.include_router(router)
+
+
+def version() -> dict[str, str]:
+    """The answer of `/api/version`."""
+    return {"version": __version__}
+
+
+def _add_writing(router: APIRouter, service: Service) -> None:
+    @router.post("/api/chat")
+    async def chat(body: ChatRequest, http: Request) -> Response:
+        """An answer to messages, in Ollama's form."""
+        if not body.messages:
+            return Json(loaded_answer("chat", body.model))
+        made, ignored = chat_of(body)
+        _note(http, body, ignored, service)
+        make = partial(service.prompts.of_chat, made)
+        return await _answer(service, "chat", body, http, make)
+
+    @router.post("/api/generate")
+    async def generate(body: GenerateRequest, http: Request) -> Response:
+        """An answer to a prompt, or its continuation, in Ollama's form."""
+        if not body.prompt and body.suffix is None and not body.images:
+            return Json(loaded_answer("generate", body.model))
+        made, ignored = completion_of(body)
+        _note(http, body, ignored, service)
+
+        def make() -> Asked:
+            if isinstance(made, ChatBody):
+                return _continuing(service.prompts.of_chat(made), body, service)
+            return service.prompts.of_completion(made)
+
+        return await _answer(service, "generate", body, http, make)
+
+
+async def _answer(
+    service: Service, kind: Kind, body: Writing, http: Request, make: Callable[[], Asked]
+) -> Response:
+    began = perf_counter()
+    texts = await start(service, make)
+    with_context = isinstance(body, GenerateRequest) and wants_template(body) and not body.images
+    answer = OllamaAnswer(
+        texts, service.tokenizer, kind, body.model, began, with_context=with_context
+    )
+    return await respond(answer, http, stream=body.stream is not False, media_type=NDJSON)
+
+
+def _continuing(asked: Asked, body: GenerateRequest, service: Service) -> Asked:
+    """Puts the tokens of earlier prompts and answers, the `context` of a body, in front."""
+    if not body.context:
+        return asked
+    last = service.tokenizer.n_vocab - 1
+    if max(body.context) > last:
+        raise ApiError(
+            400, f"context has the token {max(body.context)}; the last is {last}", "context"
+        )
+    prefix = service.tokenizer.vocab.prefix
+    request = asked.requests[0]
+    ids = request.prompt
+    ids = ids[len(prefix) :] if prefix and ids[: len(prefix)] == prefix else ids
+    return replace(asked, requests=[replace(request, prompt=(*body.context, *ids))])
+
+
+def _note(http: Request, body: Part, options: list[str], service: Service) -> None:
+    """Notes unknown fields and options for a header, or refuses them if the server is strict."""
+    note(http, body, service)
+    if options and service.options.strict:
+        raise ApiError(400, f"{options[0][:80]} is not known here; leave it out", options[0])
+    http.state.ignored = [*http.state.ignored, *options]
+
+
+def _add_embeddings(router: APIRouter, service: Service) -> None:
+    async def rows_of(
+        texts: list[str], name: str, cut: bool, dimensions: int | None, http: Request
+    ) -> tuple[list[list[float]], int]:
+        if service.embedder.pooling == "rank":
+            raise ApiError(400, f"{service.model_id} ranks documents; ask /v1/rerank", "model")
+        ids = await run_in_threadpool(_ids_of, service, texts, name, cut)
+        rows = await service.embed(ids, dimensions, http.is_disconnected)
+        n_tokens = sum(map(len, ids))
+        say_tokens(http.scope["state"], n_tokens, 0)
+        return [row.tolist() for row in rows], n_tokens
+
+    @router.post("/api/embed")
+    async def embed(body: EmbedRequest, http: Request) -> dict[str, Any]:
+        """Embeddings of texts, of length 1, in Ollama's form."""
+        began = perf_counter()
+        note(http, body, service)
+        width = service.n_embd
+        if body.dimensions is not None and body.dimensions > width:
+            raise ApiError(400, f"dimensions is {body.dimensions}, but the model gives {width}")
+        texts = [body.input] if isinstance(body.input, str) else body.input
+        rows, n_tokens = await rows_of(texts, "input", body.truncate, body.dimensions, http)
+        return {
+            "model": body.model, "embeddings": rows,
+            "total_duration": round((perf_counter() - began) * 1e9), "load_duration": 0,
+            "prompt_eval_count": n_tokens,
+        }  # fmt: skip
+
+    @router.post("/api/embeddings")
+    async def embeddings(body: EmbeddingsRequest, http: Request) -> dict[str, Any]:
+        """The embedding of one text, of length 1, in Ollama's older form."""
+        note(http, body, service)
+        rows, _ = await rows_of([body.prompt], "prompt", True, None, http)
+        return {"embedding": rows[0]}
+
+
+def _ids_of(service: Service, texts: list[str], name: str, cut: bool) -> list[list[int]]:
+    """The token ids of texts; those that are too long lose their end if `cut`."""
+    most, tokenizer = service.embedder.max_tokens, service.tokenizer
+    end = tokenizer.vocab.suffix
+    lists = []
+    for number, text in enumerate(texts):
+        ids = tokenizer.encode(text)
+        if len(ids) > most and cut:
+            ids = [*ids[: most - len(end)], *end]
+        if not 1 <= len(ids) <= most:
+            raise ApiError(
+                400, f"text {number} of {name} has {len(ids)} tokens; it must be 1 to {most}",
+                name, "context_length_exceeded",
+            )  # fmt: skip
+        lists.append(ids)
+    return lists
+
+
+def _add_about(router: APIRouter, service: Service) -> None:
+    @router.get("/api/version")
+    async def about_version() -> dict[str, str]:
+        """The version of this server."""
+        return version()
+
+    @router.get("/api/tags")
+    async def tags() -> dict[str, Any]:
+        """The model, in Ollama's form."""
+        return {"models": [await run_in_threadpool(listed, service.card)]}
+
+    @router.post("/api/show")
+    async def show(body: ShowRequest) -> dict[str, Any]:
+        """What there is to know about the model, in Ollama's form."""
+        name = body.model or body.name or ""
+        if not same_name(name, service.model_id):
+            raise ApiError(404, f"model {name!r:.80} not found; this is {service.model_id}")
+        return await run_in_threadpool(shown_model, service.card)
+
+    @router.get("/api/ps")
+    async def running() -> dict[str, Any]:
+        """The loaded model and its memory, in Ollama's form."""
+        return {"models": [await run_in_threadpool(loaded_row, service, FOREVER)]}
+
+
+def loaded_row(service: Service, expires_at: str) -> dict[str, Any]:
+    """A loaded model in the list of `/api/ps`."""
+    card, memory = service.card, service.memory()
+    return {
+        "name": card.name,
+        "model": card.name,
+        "size": memory.total,
+        "digest": card.digest,
+        "details": details_of(card),
+        "expires_at": expires_at,
+        "size_vram": memory.on_devices,
+        "context_length": service.n_ctx,
+    }
+
+
+def add_refusals(router: APIRouter) -> None:
+    """Adds paths of Ollama's API that change its library of models, with what to do instead."""
+
+    async def refuse() -> None:
+        """Refused: models are files that the server is started with."""
+        raise ApiError(
+            501, "this server does not fetch, make, copy or delete models; put their files into "
+            "its folder, or start it with another MODEL", code="unsupported",
+        )  # fmt: skip
+
+    for path in ("pull", "push", "create", "copy"):
+        router.add_api_route(f"/api/{path}", refuse, methods=["POST"], include_in_schema=False)
+    router.add_api_route("/api/delete", refuse, methods=["DELETE"], include_in_schema=False)
+    blobs = ["HEAD", "POST"]
+    router.add_api_route("/api/blobs/{digest}", refuse, methods=blobs, include_in_schema=False)
+
+
+def expires(seconds: float | None) -> str:
+    """The time in so many seconds, as RFC 3339; None: never."""
+    if seconds is None:
+        return FOREVER
+    at = datetime.fromtimestamp(datetime.now(UTC).timestamp() + seconds, UTC)
+    return at.isoformat().replace("+00:00", "Z")

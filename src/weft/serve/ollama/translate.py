@@ -1,0 +1,145 @@
+"""Turns bodies of Ollama's API into bodies of the OpenAI API, whose prompts are made already."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.serve.errors import ApiError
+from weft.serve.ollama.options import fields_of
+from weft.serve.ollama.schema import ChatRequest, GenerateRequest, Writing
+from weft.serve.schema import ChatBody, CompletionBody
+
+__all__ = ["chat_of", "completion_of", "messages_of", "wants_template"]
+
+
+def chat_of(body: ChatRequest) -> tuple[ChatBody, list[str]]:
+    """A chat, and the names of options without an effect."""
+    messages = messages_of(body.messages or ())
+    tools = {"tools": body.tools} if body.tools else {}
+    return _chat(body, messages, tools)
+
+
+def wants_template(body: GenerateRequest) -> bool:
+    """True if `/api/generate` puts the prompt into the chat template."""
+    return not body.raw and body.suffix is None
+
+
+def completion_of(body: GenerateRequest) -> tuple[ChatBody | CompletionBody, list[str]]:
+    """What `/api/generate` asks for: a chat of one message, or the text as it stands for `raw` and
+    `suffix`. Raises ApiError for a template of Ollama's own kind."""
+    if body.template:
+        raise ApiError(
+            400, "template is in Go's language, which is not known here; leave it out to use the "
+            "model's own, or send raw: true with a finished prompt", "template", "unsupported",
+        )  # fmt: skip
+    if wants_template(body):
+        messages: list[dict[str, Any]] = []
+        if body.system:
+            messages.append({"role": "system", "content": body.system})
+        user = {"role": "user", "content": body.prompt or "", "images": body.images}
+        return _chat(body, [*messages, *messages_of([user])], {})
+    if body.images:
+        raise ApiError(400, "images need the chat template; leave out raw and suffix", "images")
+    fields, ignored = fields_of(body.options)
+    fields.setdefault("max_tokens", -1)
+    more: dict[str, Any] = {} if body.suffix is None else {"suffix": body.suffix}
+    if body.logprobs:
+        more["logprobs"] = body.top_logprobs or 0
+    if body.format:
+        more["json_schema"] = {"type": "object"} if body.format == "json" else body.format
+    form = {"model": body.model, "prompt": body.prompt or "", "stream": body.stream is not False}
+    return CompletionBody.model_validate(form | fields | more), ignored
+
+
+def messages_of(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages in the form of the OpenAI API: images are parts of the content, and calls of tools
+    have ids, which messages of role tool repeat in order."""
+    made: list[dict[str, Any]] = []
+    open_calls: list[tuple[str, str]] = []
+    for message in messages:
+        plain = {k: v for k, v in message.items() if v is not None and k in _KEPT}
+        images = message.get("images")
+        if images:
+            plain["content"] = _with_images(plain.get("content") or "", images)
+        if message.get("thinking"):
+            plain["reasoning_content"] = message["thinking"]
+        if message.get("tool_calls"):
+            calls = _calls(message["tool_calls"], len(made))
+            open_calls = [(call["id"], call["function"]["name"]) for call in calls]
+            plain["tool_calls"] = calls
+        if message.get("role") == "tool":
+            name = message.get("tool_name") or message.get("name")
+            plain |= _answered(open_calls, name)
+        made.append(plain)
+    return made
+
+
+_KEPT = frozenset(("role", "content", "tool_call_id"))
+
+
+def _with_images(content: Any, images: Any) -> list[dict[str, Any]]:
+    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+        raise ApiError(400, "images is a list of images in base64", "images")
+    # what the data are is found in the data
+    parts: list[dict[str, Any]] = [
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}}
+        for image in images
+    ]
+    return [*parts, {"type": "text", "text": content}]
+
+
+def _calls(calls: Any, number: int) -> list[dict[str, Any]]:
+    if not isinstance(calls, list):
+        raise ApiError(400, "tool_calls is a list of calls", "messages")
+    made = []
+    for i, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise ApiError(
+                400, 'a call is {"function": {"name": NAME, "arguments": {...}}}', "messages"
+            )
+        arguments = function.get("arguments")
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
+        id_ = call.get("id")
+        made.append({
+            "id": id_ if isinstance(id_, str) and id_ else f"call{number:03d}{i:02d}",
+            "type": "function",
+            "function": {"name": function["name"], "arguments": text},
+        })  # fmt: skip
+    return made
+
+
+def _answered(open_calls: list[tuple[str, str]], name: Any) -> dict[str, Any]:
+    """The call that a message of role tool answers: the first that has no answer yet, of the tool
+    `name` if it names one."""
+    at = next((i for i, call in enumerate(open_calls) if name in (None, call[1])), None)
+    named = {"name": name} if isinstance(name, str) else {}
+    if at is None:
+        return named
+    id_, called = open_calls.pop(at)
+    return {"name": called, "tool_call_id": id_} | named
+
+
+def _chat(
+    body: Writing, messages: list[dict[str, Any]], more: Mapping[str, Any]
+) -> tuple[ChatBody, list[str]]:
+    fields, ignored = fields_of(body.options)
+    form: dict[str, Any] = {
+        "model": body.model, "messages": messages, "stream": body.stream is not False,
+        **fields, **more,
+    }  # fmt: skip
+    if body.format == "json":
+        form["response_format"] = {"type": "json_object"}
+    elif body.format:
+        form["response_format"] = {
+            "type": "json_schema", "json_schema": {"name": "format", "schema": body.format},
+        }  # fmt: skip
+    if body.think is not None:
+        form["chat_template_kwargs"] = {"enable_thinking": body.think is not False}
+        if isinstance(body.think, str):
+            form["chat_template_kwargs"]["reasoning_effort"] = body.think
+    if body.logprobs:
+        form |= {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
+    return ChatBody.model_validate(form), ignored

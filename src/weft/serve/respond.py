@@ -1,0 +1,99 @@
+"""What the handlers of every API share: notes of unknown fields, texts that start in another
+thread, and an answer that ends when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, Protocol
+
+from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response, StreamingResponse
+
+from weft.serve.errors import ApiError, Json, to_json
+from weft.serve.log import say_tokens
+from weft.serve.prompts import Asked
+from weft.serve.schema import Part
+from weft.serve.service import Service
+from weft.serve.texts import Texts
+
+__all__ = ["STREAM_HEADERS", "Written", "client_left", "note", "respond", "sse", "start"]
+
+STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Headers that keep proxies from holding back a stream."""
+
+
+class Written(Protocol):
+    """Texts in the form of one API."""
+
+    @property
+    def texts(self) -> Texts:
+        """The texts, which are cancelled if the client leaves."""
+
+    async def whole(self) -> dict[str, Any]:
+        """The body of an answer that is not streamed. Raises ApiError if a text fails."""
+
+    def stream(self) -> AsyncIterator[bytes]:
+        """Yields the parts of a streamed answer. An error is the last of them."""
+
+
+def note(http: Request, body: Part, service: Service) -> None:
+    """Notes unknown fields for a header, or refuses them if the server is strict."""
+    ignored = body.ignored()
+    if ignored and service.options.strict:
+        name = ignored[0]
+        raise ApiError(
+            400, f"{name[:80]} is not known here; leave it out", name, "unknown_parameter"
+        )
+    http.state.ignored = ignored
+
+
+async def start(service: Service, make: Callable[[], Asked]) -> Texts:
+    """Makes requests and submits them, in another thread, because templates, tokens and grammars
+    take time. Raises the errors of `make` and of `Engine.submit`."""
+    loop = asyncio.get_running_loop()
+    return await run_in_threadpool(lambda: Texts(service.engine, make(), loop))
+
+
+async def respond(
+    written: Written, http: Request, *, stream: bool, media_type: str = "text/event-stream",
+    form: Callable[[dict[str, Any]], Response] = Json,
+) -> Response:  # fmt: skip
+    """The answer of texts, as a stream of `media_type` or whole, which `form` writes; cancels the
+    texts if the client leaves."""
+    written.texts.on_end = partial(say_tokens, http.scope["state"])
+    if stream:
+        return StreamingResponse(_closed(written), media_type=media_type, headers=STREAM_HEADERS)
+    whole = asyncio.create_task(written.whole())
+    left = asyncio.create_task(client_left(http))
+    try:
+        await asyncio.wait((whole, left), return_when=asyncio.FIRST_COMPLETED)
+        if not whole.done():
+            return Response(status_code=499)  # the client has left
+        return form(whole.result())
+    finally:
+        written.texts.cancel()
+        whole.cancel()
+        left.cancel()
+
+
+async def _closed(written: Written) -> AsyncIterator[bytes]:
+    """The stream; at its end, whatever ends it, no text goes on."""
+    try:
+        async for part in written.stream():
+            yield part
+    finally:
+        written.texts.cancel()
+
+
+async def client_left(http: Request) -> None:
+    """Returns when the client closes the connection; the body of the request must be read."""
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+def sse(body: dict[str, Any]) -> bytes:
+    """Encodes one server-sent event."""
+    return b"data: %s\n\n" % to_json(body)

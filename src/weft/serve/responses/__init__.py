@@ -1,0 +1,14 @@
+"""OpenAI's Responses API: `/v1/responses`.
+
+schema.py     the bodies of requests
+translate.py  turns items into messages of chats
+written.py    turns a text into a response, whole or as events
+kept.py       the responses that are kept
+endpoints.py  the endpoints
+
+Source of the format: https://platform.openai.com/docs/api-reference/responses
+"""
+
+from weft.serve.responses.endpoints import add_responses
+
+__all__ = ["add_responses"]

@@ -1,0 +1,119 @@
+"""Responses that are kept in memory for `previous_response_id` and `/v1/responses/{id}`, up to a
+number of bytes and an age. Those that were written longest ago go first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any
+
+from weft.records import dataclass
+from weft.serve.errors import ApiError
+
+__all__ = ["Kept", "KeptResponses"]
+
+MOST_BYTES = 128 << 20
+"""Most bytes of all that is kept, as JSON."""
+MOST_SECONDS = 24 * 3600.0
+"""Age in seconds at which a response goes."""
+
+Items = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A response and its conversation, as JSON, because objects of Python may be much larger."""
+
+    answer: bytes
+    rounds: tuple[bytes, ...]
+    """Lists of items: those of each earlier response and its answer, and the new ones."""
+    owner: object
+    """Whose it is: the key of the request. Others do not see it."""
+    outputs: tuple[str, ...]
+    """The ids of the items of the response."""
+    at: float
+    """When it was kept."""
+
+    @property
+    def response(self) -> dict[str, Any]:
+        """The response."""
+        response: dict[str, Any] = json.loads(self.answer)
+        return response
+
+    @property
+    def items(self) -> Items:
+        """The conversation that the response answers."""
+        return [item for part in self.rounds for item in json.loads(part)]
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that this holds. What several conversations share counts in each."""
+        return len(self.answer) + sum(map(len, self.rounds))
+
+
+class KeptResponses:
+    """What is kept, by id. For one thread, that of the event loop."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES, most_seconds: float = MOST_SECONDS) -> None:
+        self._most_bytes, self._most_seconds = most_bytes, most_seconds
+        self._all: dict[str, Kept] = {}  # the oldest first
+        self._homes: dict[str, str] = {}  # ids of responses by those of their items
+        self.n_bytes = 0
+        """Bytes of all that is kept."""
+
+    def put(self, response: dict[str, Any], new: Items, before: Kept | None, owner: object) -> None:
+        """Keeps a response to the items `new`, which follow the response `before`. One that alone
+        has too many bytes goes at once."""
+        rounds: tuple[bytes, ...] = (_encoded(new),)
+        if before is not None:
+            output = _encoded(before.response["output"])
+            rounds = (*before.rounds, output, *rounds)
+        outputs = tuple(item["id"] for item in response["output"])
+        id_ = response["id"]
+        kept = Kept(_encoded(response), rounds, owner, outputs, monotonic())
+        self._all[id_] = kept
+        self._homes |= dict.fromkeys(outputs, id_)
+        self.n_bytes += kept.n_bytes
+        self._trim()
+
+    def get(self, id_: str, owner: object) -> Kept:
+        """A response. Raises ApiError if it is not kept, or is another's."""
+        self._trim()
+        kept = self._all.get(id_)
+        if kept is None or kept.owner != owner:
+            raise ApiError(
+                404, f"there is no response {id_[:80]!r}; it was not stored, was deleted, or had "
+                "to make room for newer ones", "response_id", "not_found",
+            )  # fmt: skip
+        return kept
+
+    def delete(self, id_: str, owner: object) -> None:
+        """Deletes a response; see `get`."""
+        self.get(id_, owner)
+        self._drop(id_)
+
+    def item(self, id_: str, owner: object) -> dict[str, Any] | None:
+        """The item of a response that has this id, or None."""
+        kept = self._all.get(self._homes.get(id_, ""))
+        if kept is None or kept.owner != owner:
+            return None
+        output: Items = kept.response["output"]
+        return next(item for item in output if item["id"] == id_)
+
+    def _drop(self, id_: str) -> None:
+        kept = self._all.pop(id_)
+        self.n_bytes -= kept.n_bytes
+        for output in kept.outputs:
+            del self._homes[output]
+
+    def _trim(self) -> None:
+        oldest = monotonic() - self._most_seconds
+        for id_, kept in list(self._all.items()):
+            if self.n_bytes <= self._most_bytes and kept.at > oldest:
+                return
+            self._drop(id_)
+
+
+def _encoded(value: dict[str, Any] | Sequence[Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

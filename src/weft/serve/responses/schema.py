@@ -1,0 +1,144 @@
+"""The body of `/v1/responses`. What it asks for that is not here is a 400."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from weft.serve.schema import SAMPLING_FIELDS, Body, Part
+
+__all__ = ["CountBody", "ResponsesBody"]
+
+MOST_KEYS = 16
+"""Most keys of `metadata`, as in the OpenAI API."""
+_INCLUDABLE = frozenset((
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    # of tools that are not here
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+))  # fmt: skip
+
+
+def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """Checks a tool; those that OpenAI runs itself are not here."""
+    if tool.get("type") != "function":
+        raise ValueError(
+            f"a tool of type {str(tool.get('type'))[:40]!r} is not here; tools are functions, "
+            '{"type": "function", "name": NAME, "parameters": SCHEMA}'
+        )
+    if not isinstance(tool.get("name"), str) or not tool["name"]:
+        raise ValueError("a function of tools has no name")
+    if not isinstance(tool.get("parameters") or {}, dict):
+        raise ValueError("the parameters of a function are a JSON schema, an object")
+    return tool
+
+
+def _is_few(metadata: dict[str, Any]) -> dict[str, Any]:
+    if len(metadata) > MOST_KEYS:
+        raise ValueError(f"metadata has {len(metadata)} keys; it may have {MOST_KEYS}")
+    for key, value in metadata.items():
+        if not isinstance(value, str) or len(value) > 512 or len(key) > 64:
+            raise ValueError(
+                "metadata has texts of 512 characters at most, by keys of 64 characters at most"
+            )
+    return metadata
+
+
+def _is_known(names: list[str]) -> list[str]:
+    for name in names:
+        if name not in _INCLUDABLE:
+            raise ValueError(f"include has {name[:60]!r}, which is not known")
+    return names
+
+
+Tool = Annotated[dict[str, Any], AfterValidator(_is_tool)]
+
+
+class Format(Part):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class Text(Part):
+    format: Format | None = None
+    verbosity: str | None = None
+
+
+class Reasoning(Part):
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
+class StreamOptions(Part):
+    include_obfuscation: bool = False
+
+
+class CountBody(Body):
+    """The body of `/v1/responses/input_tokens`."""
+
+    model: str | None = None
+    input: Annotated[
+        str | Annotated[list[dict[str, Any]], Field(fail_fast=True)],
+        Field(description="a text or a list of items, objects"),
+    ] = ""
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    tools: Annotated[list[Tool], Field(fail_fast=True)] | None = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | dict[str, Any] | None,
+        Field(description='"none", "auto", "required" or a function'),
+    ] = None
+    parallel_tool_calls: bool | None = None
+    text: Text | None = None
+    reasoning: Reasoning | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    conversation: Any = None
+
+
+class ResponsesBody(CountBody):
+    """The body of `/v1/responses`."""
+
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    store: bool | None = None
+    include: Annotated[list[str], AfterValidator(_is_known)] | None = None
+    metadata: Annotated[dict[str, Any], AfterValidator(_is_few)] | None = None
+    background: bool | None = None
+    prompt: Any = None
+    # these have no effect here
+    max_tool_calls: int | None = None
+    user: str | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    @property
+    def sampling(self) -> Mapping[str, Any]:
+        """Options of sampling that the OpenAI API does not have."""
+        extra = self.model_extra or {}
+        return {k: v for k, v in extra.items() if k in SAMPLING_FIELDS and v is not None}
+
+    def ignored(self) -> list[str]:
+        """The names of unknown fields; see `Part.ignored`."""
+        return [name for name in super().ignored() if name not in SAMPLING_FIELDS]
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """True if log-probabilities are asked for."""
+        return "message.output_text.logprobs" in (self.include or ()) or bool(self.top_logprobs)
