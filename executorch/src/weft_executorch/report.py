@@ -135,7 +135,7 @@ class _Part:
         }
 
     def _is_read_inside(self, tensor: int) -> bool:
-        return self.memory[self.blob.tensors[tensor].buffer] == "arena"
+        return bool(self.memory[self.blob.tensors[tensor].buffer] == "arena")
 
     def _sources(self) -> list[list[int]]:
         """The rows that each step reads."""

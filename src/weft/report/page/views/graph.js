@@ -56,7 +56,7 @@ report.isDrawn = (tensor) => tensor.kind === "node" || tensor.kind === "copy";
 report.palette = (regime, data, by) => {
   const key = {
     device: (t) => t.label || "no device",
-    cause: (t) => (t.kind === "copy" ? "a copy for a split" : t.meaning || t.cause || "no cause"),
+    cause: (t) => (t.kind === "copy" ? "a copy for a split" : (regime.causes || {})[t.cause]?.split(":")[0] || "no cause is known"),
     op: (t) => report.opKind(t),
   }[by];
   const counts = new Map();
