@@ -138,7 +138,7 @@ class Prompts:
     ) -> tuple[Marked, str]:
         """The messages, and the text of the prompt with marks for images and sounds."""
         tools, marked = _tools(body), mark_media(body.messages)
-        variables = _variables(body) | variables
+        variables = {**_variables(body), **variables}
         if begun:
             text = render_begun(self._template, marked.messages, begun, tools=tools, **variables)
         else:

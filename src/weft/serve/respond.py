@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from typing import Any, Protocol
 
 from fastapi import Request
@@ -13,7 +12,6 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 
 from weft.serve.errors import ApiError, Json, to_json
-from weft.serve.log import say_tokens
 from weft.serve.prompts import Asked
 from weft.serve.schema import Part
 from weft.serve.service import Service
@@ -63,7 +61,7 @@ async def respond(
 ) -> Response:  # fmt: skip
     """The answer of texts, as a stream of `media_type` or whole, which `form` writes; cancels the
     texts if the client leaves."""
-    written.texts.on_end = partial(say_tokens, http.scope["state"])
+    http.scope["state"]["texts"] = written.texts
     if stream:
         return StreamingResponse(_closed(written), media_type=media_type, headers=STREAM_HEADERS)
     whole = asyncio.create_task(written.whole())
