@@ -44,9 +44,7 @@ def plan_of(subject: HasPlan) -> ContextPlan:
     """The plan of a `Context` or `LLM`; a plan itself."""
     if isinstance(subject, ContextPlan):
         return subject
-    context = getattr(subject, "context", subject)
-    plan = context.plan
-    assert isinstance(plan, ContextPlan)
+    plan: ContextPlan = getattr(subject, "context", subject).plan
     return plan
 
 

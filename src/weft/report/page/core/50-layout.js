@@ -127,8 +127,8 @@ report.rowsAt = (variant, sizes, regimes) => {
     copies: (memory) => variant.copies
       * sum(regimes[0].arenas.filter((a) => a.memory === memory).map((a) => a.bytes)),
     cache: (memory) => {
-      const [cell, small, fixed] = variant.cache[memory];
-      return cell * sizes.ctx + small * sizes.cells + fixed;
+      const [cell, small, slot] = variant.cache[memory];
+      return cell * sizes.ctx + small * sizes.cells + slot * (2 * sizes.seqs + 1);
     },
     scratch: () => Math.max(...regimes.map((regime) => regime.scratch)),
   };
