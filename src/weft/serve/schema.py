@@ -276,6 +276,7 @@ class TokenizeBody(Body):
     content: str
     add_special: bool = True
     parse_special: bool = False
+    with_pieces: bool = False
 
 
 class DetokenizeBody(Body):
