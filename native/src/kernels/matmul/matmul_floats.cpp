@@ -293,11 +293,19 @@ PanelWay panel_way(DType weights, const Columns& columns) {
   return weights == DType::kF16 ? staged_way<DType::kF16>() : staged_way<DType::kBF16>();
 }
 
-// Words `first`.. of depth of the panel that begins at `row`, which is made of rows at `to`.
-const float* gathered(const Weights& w, int64_t row, int64_t first, int64_t words, float* to) {
-  const char* rows = w.data + row * w.row_stride + first * 4;
-  interleave_rows(*interleaved_format(w.type), rows, w.row_stride, words,
-                  reinterpret_cast<char*>(to));
+// Words of depth of the panel whose rows begin at `rows`, made at `to`. Processors do not see that
+// so many rows are read on; those at `ahead`, which come next, are asked for meanwhile.
+const float* gathered(const Weights& w, const char* rows, int64_t words, const char* ahead,
+                      float* to) {
+  constexpr int64_t kLineWords = 16;
+  const InterleavedFormat& format = *interleaved_format(w.type);
+  for (int64_t i = 0; i < words; i += kLineWords) {
+    for (int64_t r = 0; r < kPanelRows; ++r) {
+      __builtin_prefetch(ahead + r * w.row_stride + i * 4, 0, 2);
+    }
+    interleave_rows(format, rows + i * 4, w.row_stride, min64(kLineWords, words - i),
+                    reinterpret_cast<char*>(to + i * kPanelRows));
+  }
   return to;
 }
 
@@ -345,8 +353,14 @@ void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns
         const Finish finish = last ? columns.finish : Finish{};
         for (int64_t r = begin; r < end; r += kPanelRows) {
           const int64_t first = (k + i) / way.elements;
-          const float* panel =
-              ordered ? gathered(w, r, first, words, s.panel) : panel_of(w, r) + first * kPanelRows;
+          const float* panel = panel_of(w, r) + first * kPanelRows;
+          if (ordered) {
+            const char* rows = w.data + r * w.row_stride + first * 4;
+            const bool below = r + kPanelRows < end;
+            const char* ahead = below ? rows + kPanelRows * w.row_stride
+                                      : rows + (begin - r) * w.row_stride + words * 4;
+            panel = gathered(w, rows, words, ahead, s.panel);
+          }
           if (way.stage != nullptr) {
             way.stage(panel, words, s.staged);
             panel = s.staged;
