@@ -21,6 +21,7 @@ OWN = re.compile(
     r"/|/page/.*|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?"
     r"|/api/(?:tags|ps|version|show|pull|push|create|copy|delete)|/api/blobs/.*"
     r"|(?:/v1)?/(?:files|batches)(?:/.*)?"
+    r"|(?:/v1)?/responses/(?!input_tokens$)[^/]+(?:/input_items|/cancel)?"
 )
 """The paths that are about all models, or about models that need not be loaded."""
 

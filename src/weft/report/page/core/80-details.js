@@ -38,6 +38,11 @@ report.about = (data, state, tensor) => {
   if (tensor.label) fact("device", tensor.label);
   if (tensor.why) fact("because", `${tensor.why}${tensor.cause ? ` (${tensor.cause})` : ""}`);
   for (const [device, why] of Object.entries(tensor.refused || {})) fact(`${device} refused`, why);
+  for (const device of tensor.kind === "node" && tensor.view < 0 ? data.devices : []) {
+    if (device.name !== tensor.label && !(device.name in (tensor.refused || {}))) {
+      fact(device.name, "could run it; what is said above decided");
+    }
+  }
   if (tensor.memory) fact("memory", tensor.memory);
   if (at) {
     fact("address", `${count(at.offset)} to ${count(at.offset + at.bytes)}${at.chunk ? ` of block ${at.chunk}` : ""}`);
