@@ -132,8 +132,7 @@ def _add_state(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
     def overview() -> str:
         lines = [f"weft {__version__} serves {len(fleet.places)} models:", ""]
         lines += [f"{place.state:10} {name}" for name, place in fleet.places.items()]
-        lines += ["", "Requests name one as their model; docs/serve.md says more.", ""]
-        return "\n".join(lines)
+        return "\n".join([*lines, "", "Requests name one as their model.", ""])
 
     add_page(app, overview)
 
