@@ -8,6 +8,7 @@ inputs.py       texts of a body, as strings or token ids
 prompts.py      turns bodies into requests to the engine
 texts.py        the texts of a request while the engine writes them
 respond.py      what all handlers share: an answer that ends when the client leaves
+timings.py      numbers and times of a text while it is written
 answers.py      turns texts into the answers of chat and completions, whole or streamed
 messages.py     content, reasoning and tool calls in these
 logprobs.py     log-probabilities in the formats of the two APIs
@@ -21,8 +22,10 @@ transcriptions.py  the endpoints for what is said in a sound
 generation.py   the endpoints of chat and completions
 embeddings.py   the endpoint of embeddings
 ranking.py      the endpoint that ranks documents
+page/           the page to talk to the model, for browsers
 routes.py       the application, with the other endpoints
 guard.py        limits of bodies, API keys and their limits, usage
+open_paths.py   what needs no key: the page for browsers, and links with a ticket
 hosts.py        names by which requests may address the server
 log.py          a line for each request, as text or JSON
 users.py        keys with their limits and usage
