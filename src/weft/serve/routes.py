@@ -27,7 +27,7 @@ from weft.serve.ollama import add_ollama
 from weft.serve.options import ServeOptions
 from weft.serve.page import add_page, add_plan
 from weft.serve.ranking import add_rerank
-from weft.serve.responses import add_responses
+from weft.serve.responses import add_kept_responses, add_responses
 from weft.serve.schema import AdaptersBody
 from weft.serve.service import Service
 from weft.serve.shared import Shared
@@ -65,17 +65,18 @@ def create_app(service: Service, shared: Shared | None = None, *, guarded: bool 
     add_generation(app, service)
     add_embeddings(app, service)
     add_rerank(app, service)
-    add_responses(app, service)
+    add_responses(app, service, shared.responses)
     add_anthropic(app, service)
     add_transcriptions(app, service)
     add_tokens(app, service)
     add_completion(app, service)
     add_state(app, service)
     add_ollama(app, service)
-    add_plan(app, service)
     if guarded:
+        add_kept_responses(app, shared.responses)
         add_files(app, shared.batches, options.files_dir_size)
         add_batches(app, shared.batches)
+    add_plan(app, service)
     _add_about(app, service, shared)
     add_page(app, partial(_overview, app, service))
     return app

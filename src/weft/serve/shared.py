@@ -8,6 +8,7 @@ from weft.serve.batches.runner import BatchRunner
 from weft.serve.batches.store import FileStore
 from weft.serve.http_metrics import HttpMetrics
 from weft.serve.options import ServeOptions
+from weft.serve.responses.kept import KeptResponses
 from weft.serve.traces import Traces
 from weft.serve.users import Users
 
@@ -22,6 +23,7 @@ class Shared:
     """None: everybody may use the server."""
     http: HttpMetrics = field(default_factory=HttpMetrics)
     traces: Traces | None = None
+    responses: KeptResponses = field(default_factory=KeptResponses)
     batches: BatchRunner | None = None
     """None: the server keeps no files."""
 

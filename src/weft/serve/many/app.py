@@ -19,6 +19,7 @@ from weft.serve.many.fleet import Fleet
 from weft.serve.many.options import ManyOptions
 from weft.serve.many.place import Loaded
 from weft.serve.many.planned import Recipe
+from weft.serve.responses import add_kept_responses
 from weft.serve.routes import add_middleware, create_app
 from weft.serve.service import Service
 from weft.serve.shared import Shared
@@ -43,7 +44,8 @@ def make_fleet(catalog: Catalog, options: ManyOptions, recipe: Recipe) -> Fleet:
 
         arguments = recipe.arguments(entry) | {"progress": progress}
         service = Service(entry.path, recipe.options_of(entry), **arguments)
-        return Loaded(service, create_app(service, Shared(), guarded=False))
+        shared = Shared(responses=fleet.responses)
+        return Loaded(service, create_app(service, shared, guarded=False))
 
     fleet = Fleet(catalog, options, recipe.options, budget=budget, plan=recipe.plan, load=load)
     return fleet
@@ -67,4 +69,5 @@ def create_many_app(fleet: Fleet, shared: Shared) -> FastAPI:
     add_files(app, shared.batches, fleet.options.files_dir_size)
     add_batches(app, shared.batches)
     add_fleet(app, fleet, shared)
+    add_kept_responses(app, fleet.responses)
     return app

@@ -19,8 +19,9 @@ __all__ = ["OWN", "Dispatch"]
 
 OWN = re.compile(
     r"/|/page/.*|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?"
-    r"|(?:/v1)?/(?:files|batches)(?:/.*)?|/api/(?:tags|ps|version|show|pull|push|create|copy|delete)"
-    r"|/api/blobs/.*"
+    r"|/api/(?:tags|ps|version|show|pull|push|create|copy|delete)|/api/blobs/.*"
+    r"|(?:/v1)?/(?:files|batches)(?:/.*)?"
+    r"|(?:/v1)?/responses/(?!input_tokens$)[^/]+(?:/input_items|/cancel)?"
 )
 """The paths that are about all models, or about models that need not be loaded."""
 

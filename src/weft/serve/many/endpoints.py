@@ -112,6 +112,8 @@ def _about(place: Place) -> dict[str, Any]:
         "requests": place.leases,
         "planned_bytes": None if planned is None else planned.total,
     }
+    if place.loaded is not None and place.state == "loaded":
+        about["meta"] = place.loaded.service.about_text()
     if planned is not None:
         about["planned"] = {
             "weights": planned.weights, "cache": planned.cache, "compute": planned.compute,

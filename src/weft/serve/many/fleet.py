@@ -26,6 +26,7 @@ from weft.serve.many.options import ManyOptions
 from weft.serve.many.place import Loaded, Place
 from weft.serve.memory import PlannedBytes
 from weft.serve.options import ServeOptions
+from weft.serve.responses.kept import KeptResponses
 from weft.tables import size_text
 
 __all__ = ["Fleet"]
@@ -54,6 +55,8 @@ class Fleet:
         self.catalog = catalog
         self.many = options
         self.options = served
+        self.responses = KeptResponses()
+        """Responses outlive the models that wrote them."""
         self.budget = budget
         self._plan = plan
         self._load = load
