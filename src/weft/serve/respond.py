@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from typing import Any, Protocol
 
 from fastapi import Request
@@ -14,7 +13,6 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from weft.serve.errors import ApiError, Json, to_json
-from weft.serve.log import say_tokens
 from weft.serve.prompts import Asked
 from weft.serve.schema import Part
 from weft.serve.service import Service
@@ -64,7 +62,7 @@ async def respond(
 ) -> Response:  # fmt: skip
     """The answer of texts, as a stream of `media_type` or whole, which `form` writes; cancels the
     texts if the client leaves."""
-    written.texts.on_end = partial(say_tokens, http.scope["state"])
+    http.scope["state"]["texts"] = written.texts
     if stream:
         return _Stream(written, media_type)
     whole = asyncio.create_task(written.whole())

@@ -15,23 +15,25 @@ from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
 from weft.serve.anthropic import add_anthropic
+from weft.serve.batches import add_batches, add_files
 from weft.serve.embeddings import add_embeddings
 from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.generation import add_generation
 from weft.serve.guard import Guard
 from weft.serve.hosts import Hosts
 from weft.serve.inputs import require_whole
-from weft.serve.log import RequestLog
 from weft.serve.metrics import CONTENT_TYPE, exposition
 from weft.serve.ollama import add_ollama
 from weft.serve.options import ServeOptions
 from weft.serve.page import add_page, add_plan
 from weft.serve.ranking import add_rerank
 from weft.serve.respond import note
-from weft.serve.responses import KeptResponses, add_kept_responses, add_responses
+from weft.serve.responses import add_kept_responses, add_responses
 from weft.serve.schema import AdaptersBody, DetokenizeBody, TokenizeBody
 from weft.serve.service import Service
+from weft.serve.shared import Shared
 from weft.serve.transcriptions import add_transcriptions
+from weft.serve.watch import Watch
 from weft.version import __version__
 
 __all__ = ["add_middleware", "create_app"]
@@ -42,17 +44,20 @@ SHORT = 1 << 14
 """Number of characters that are tokenized in some ten milliseconds."""
 
 
-def create_app(
-    service: Service, *, guarded: bool = True, kept: KeptResponses | None = None
-) -> FastAPI:
-    """The ASGI application of a loaded model; it closes the service when it ends. Without
-    `guarded`, keys, hosts and sizes are checked by another application around it. `kept` has the
-    responses of several applications."""
+def create_app(service: Service, shared: Shared | None = None, *, guarded: bool = True) -> FastAPI:
+    """The ASGI application of a loaded model; it closes the service when it ends. `shared` is what
+    it has in common with others (None: the parts that the options name); who gives it closes it.
+    Without `guarded`, another application around it checks keys, hosts and sizes.
+    Raises the errors of `Shared.of`."""
+    own = Shared.of(service.options) if shared is None else None
+    shared = own or shared or Shared()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await run_in_threadpool(service.close)
+        if own is not None:
+            await run_in_threadpool(own.close)
 
     options = service.options
     # FastAPI's pages are off, because they load scripts from other sites
@@ -61,35 +66,43 @@ def create_app(
         default_response_class=Json,
     )  # fmt: skip
     if guarded:
-        add_middleware(app, options)
+        add_middleware(app, options, shared, service.model_id)
     install_handlers(app)
     add_generation(app, service)
     add_embeddings(app, service)
     add_rerank(app, service)
-    _add_tokens(app, service)
-    kept = KeptResponses() if kept is None else kept
-    add_responses(app, service, kept)
-    add_kept_responses(app, kept)
+    add_responses(app, service, shared.responses)
+    add_kept_responses(app, shared.responses)
     add_anthropic(app, service)
     add_transcriptions(app, service)
+    _add_tokens(app, service)
     add_ollama(app, service)
+    if guarded:
+        add_files(app, shared.batches, options.files_dir_size)
+        add_batches(app, shared.batches)
     add_plan(app, service)
-    _add_about(app, service)
+    _add_about(app, service, shared)
     add_page(app, partial(_overview, app, service))
     return app
 
 
-def add_middleware(app: FastAPI, options: ServeOptions) -> None:
-    """Adds what looks at every request first: the log, hosts, origins, keys and sizes."""
-    app.add_middleware(Guard, max_body=options.max_body, api_key=options.api_key)
+def add_middleware(app: FastAPI, options: ServeOptions, shared: Shared, model: str = "") -> None:
+    """Adds what looks at every request first: the log, hosts, origins, keys and sizes. `model` is
+    the name for which usage counts where requests do not choose one."""
+    # the form around a file has a few bytes, too
+    larger = dict.fromkeys(("/v1/files", "/files"), options.max_file + (1 << 16))
+    app.add_middleware(
+        Guard, max_body=options.max_body, users=shared.users, model=model,
+        larger={} if options.files_dir is None else larger,
+    )  # fmt: skip
     if options.cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=options.cors_origins, allow_methods=["*"],
-            allow_headers=["*"], expose_headers=["X-Weft-Ignored", "Retry-After"],
+            allow_headers=["*"], expose_headers=["X-Weft-Ignored", "X-Request-Id", "Retry-After"],
         )  # fmt: skip
-    if options.api_key is None:
+    if not options.needs_key:
         app.add_middleware(Hosts, names=(options.host, *options.allow_hosts))
-    app.add_middleware(RequestLog)
+    app.add_middleware(Watch, http=shared.http, traces=shared.traces, model=model)
 
 
 def _add_tokens(app: FastAPI, service: Service) -> None:
@@ -125,7 +138,7 @@ def _add_tokens(app: FastAPI, service: Service) -> None:
         return {"content": await run_in_threadpool(decode)}
 
 
-def _add_about(app: FastAPI, service: Service) -> None:
+def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
     about = {
         "id": service.model_id,
         "object": "model",
@@ -174,7 +187,7 @@ def _add_about(app: FastAPI, service: Service) -> None:
     @app.get("/metrics")
     async def metrics() -> Response:
         """Counters and gauges for Prometheus."""
-        return Response(exposition(service.engine_or_none), media_type=CONTENT_TYPE)
+        return Response(exposition(service.engine_or_none, shared.http), media_type=CONTENT_TYPE)
 
 
 def _overview(app: FastAPI, service: Service) -> str:

@@ -180,6 +180,11 @@ class Service:
         return {"n_ctx": n_ctx, "modalities": self.modalities}
 
     @property
+    def n_waiting(self) -> int:
+        """Number of requests that wait for a slot."""
+        return 0 if self._engine is None else self._engine.n_waiting
+
+    @property
     def draft_contexts(self) -> dict[str, Context]:
         """The contexts of models that draft, by what they are."""
         return {} if self._drafting is None else contexts_of(self._drafting)

@@ -12,7 +12,7 @@ it draws the next one.
 from __future__ import annotations
 
 from collections import deque
-from time import perf_counter
+from time import monotonic, perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,7 +181,8 @@ class Writer:
                 self._tell(text, text.done("error", error))
                 continue
             self.waiting.remove(text)
-            text.began = perf_counter()
+            text.times.started = monotonic()
+            self.stats.queue_seconds.add(text.times.started - text.times.asked)
             self.stats.reused_tokens += text.n_reused
 
     def _decode(self, batch: Batch) -> NDArray[np.float32]:
@@ -246,8 +247,7 @@ class Writer:
             return self._end(slot, "length")
         growth = text.growth
         piece = growth.push(row)
-        text.first = text.first or perf_counter()
-        self.stats.generated_tokens += 1
+        self.stats.count_token(text.times)
         if not growth.finish_reason:
             slot.tokens.append(growth.token)
             if not self._slots.may_grow(slot):
@@ -273,7 +273,7 @@ class Writer:
 
     def _tell(self, text: Ticket, done: Done) -> None:
         text.prompt_done = True  # texts that wait for this prompt need not wait any longer
-        self.stats.ended[done.reason] += 1
+        self.stats.count_end(done)
         try:
             text.on_event(done)
         except Exception:  # the receiver failed, for example because its event loop has ended

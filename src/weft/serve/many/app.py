@@ -21,6 +21,7 @@ from weft.serve.many.planned import Recipe
 from weft.serve.responses import add_kept_responses
 from weft.serve.routes import add_middleware, create_app
 from weft.serve.service import Service
+from weft.serve.shared import Shared
 from weft.version import __version__
 
 __all__ = ["create_many_app", "make_fleet"]
@@ -42,14 +43,15 @@ def make_fleet(catalog: Catalog, options: ManyOptions, recipe: Recipe) -> Fleet:
 
         arguments = recipe.arguments(entry) | {"progress": progress}
         service = Service(entry.path, recipe.options_of(entry), **arguments)
-        return Loaded(service, create_app(service, guarded=False, kept=fleet.responses))
+        shared = Shared(responses=fleet.responses)
+        return Loaded(service, create_app(service, shared, guarded=False))
 
     fleet = Fleet(catalog, options, recipe.options, budget=budget, plan=recipe.plan, load=load)
     return fleet
 
 
-def create_many_app(fleet: Fleet) -> FastAPI:
-    """The ASGI application of a fleet, which it closes at its end."""
+def create_many_app(fleet: Fleet, shared: Shared) -> FastAPI:
+    """The ASGI application of a fleet, which it closes at its end. `shared` has keys and counts."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -61,8 +63,8 @@ def create_many_app(fleet: Fleet) -> FastAPI:
         default_response_class=Json,
     )  # fmt: skip
     app.add_middleware(Dispatch, fleet=fleet)
-    add_middleware(app, fleet.options)
+    add_middleware(app, fleet.options, shared)
     install_handlers(app)
-    add_fleet(app, fleet)
+    add_fleet(app, fleet, shared)
     add_kept_responses(app, fleet.responses)
     return app

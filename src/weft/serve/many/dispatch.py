@@ -66,6 +66,7 @@ class Dispatch:
         try:
             if not isinstance(seconds, str):
                 self._fleet.set_keep_alive(place, seconds)
+            scope["state"]["model"] = place.entry.name  # for usage and traces
             await loaded.app(scope, replayed(asking.body, receive), send)
         finally:
             await lease.__aexit__(None, None, None)

@@ -17,12 +17,13 @@ from weft.serve.many.fleet import Fleet
 from weft.serve.many.gathered import about_fleet, asked, joined
 from weft.serve.many.place import Place
 from weft.serve.many.planned import card_of
-from weft.serve.metrics import CONTENT_TYPE
+from weft.serve.metrics import CONTENT_TYPE, exposition
 from weft.serve.ollama.about import listed, shown_model
 from weft.serve.ollama.endpoints import add_refusals, expires, loaded_row, version
 from weft.serve.ollama.route import OllamaRoute
 from weft.serve.ollama.schema import ShowRequest
 from weft.serve.schema import Body
+from weft.serve.shared import Shared
 from weft.version import __version__
 
 __all__ = ["add_fleet"]
@@ -34,11 +35,11 @@ class ModelBody(Body):
     model: str
 
 
-def add_fleet(app: FastAPI, fleet: Fleet) -> None:
-    """Adds the endpoints to an application."""
+def add_fleet(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
+    """Adds the endpoints to an application, whose counts of requests `shared` has."""
     cards = _Cards(fleet)
     _add_models(app, fleet)
-    _add_state(app, fleet)
+    _add_state(app, fleet, shared)
     _add_ollama(app, fleet, cards)
 
 
@@ -124,7 +125,7 @@ def _time_of(path: Path) -> float:
         return 0.0
 
 
-def _add_state(app: FastAPI, fleet: Fleet) -> None:
+def _add_state(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
     @app.get("/", include_in_schema=False)
     async def start() -> Response:
         """The models, as plain text."""
@@ -157,7 +158,7 @@ def _add_state(app: FastAPI, fleet: Fleet) -> None:
         for place in places:
             if place.loaded is not None and place.state == "loaded":
                 texts[place.entry.name] = await asked(place.loaded.app, "/metrics")
-        text = about_fleet(fleet) + joined(texts)
+        text = about_fleet(fleet) + exposition(None, shared.http) + joined(texts)
         return Response(text, media_type=CONTENT_TYPE)
 
 
