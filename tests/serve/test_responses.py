@@ -15,6 +15,7 @@ import openai
 import pytest
 from openai import OpenAI
 
+from tests.cli.in_process import weft
 from tests.serve.server import DEMO, ROOT, Server
 from tests.serve.talkers import SCHEMA, events, said, talker
 from weft.frontends.models import open_model
@@ -401,3 +402,22 @@ def test_turns_of_an_assistant() -> None:
         {"role": "assistant", "content": "no"},
         {"role": "assistant", "content": "u"},
     ]
+
+
+def test_a_response_is_for_its_own_key(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.db"
+    secrets = []
+    for name in ("ann", "bob"):
+        ended = weft("keys", "add", name, "--keys", keys)
+        assert ended.returncode == 0, ended.stderr
+        secrets.append(ended.stdout.strip())
+    with Server(DEMO, "-t", 1, "--keys", keys, sent_key=secrets[0]) as server:
+        first = ask(server, max_output_tokens=2)
+        assert server.client.responses.retrieve(first.id).id == first.id
+        with OpenAI(base_url=f"{server.url}/v1", api_key=secrets[1], max_retries=0) as other:
+            for call in (other.responses.retrieve, other.responses.delete):
+                with pytest.raises(openai.NotFoundError):
+                    call(first.id)
+            with pytest.raises(openai.NotFoundError):
+                other.responses.create(model="x", input="a", previous_response_id=first.id)
+        assert ask(server, previous_response_id=first.id, max_output_tokens=2).output
