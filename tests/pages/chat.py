@@ -112,3 +112,52 @@ def conversation(*texts: str, title: str = "Imported") -> bytes:
     talk = {"title": title, "nodes": nodes, "settings": {}}
     file = {"format": "weft-conversations", "version": 1, "conversations": [talk]}
     return json.dumps(file).encode()
+
+
+HOSTILE = r"""
+<script>window.hit = 1</script> <img src=x onerror="window.hit = 2"> <svg onload="window.hit = 3">
+<style>* { display: none }</style> <iframe srcdoc="<script>parent.hit = 4</script>"></iframe>
+<a href="javascript:window.hit = 5" id="input">one</a> [two](javascript:window.hit=6)
+[three](data:text/html;base64,PHNjcmlwdD4=) ![four](https://other.invalid/a.png?secret)
+<img src="https://other.invalid/b.png"> <div style="position:fixed;inset:0" class="skip">over</div>
+<form action="https://other.invalid"><input name=a><button formaction="/x">go</button></form>
+<math><mtext><table><mglyph><style><!--</style><img title="--><img src=1 onerror=window.hit=7>">
+$\href{javascript:window.hit=8}{x}$ $\includegraphics{https://other.invalid/c.png}$
+$\htmlData{a=b}{z}$ $\style{position:fixed}{y}$ \(\url{javascript:window.hit=9}\)
+<span class="tex" data-tex="\href{javascript:window.hit=10}{q}"></span>
+<details open ontoggle="window.hit = 11"><summary onclick="window.hit = 12">s</summary>t</details>
+<b onmouseover="window.hit = 13">bold</b> <p><s>a</p></s></div></article></main>
+$$\def\a{\a\a}\a$$
+
+<base href="https://other.invalid/"> <meta http-equiv="refresh" content="0;url=/health">
+
+```"><img src=x onerror=window.hit=14>
+</code></pre><img src=x onerror=window.hit=15>
+```
+
+| <img src=x onerror=window.hit=16> | b |
+|---|---|
+| `<script>window.hit = 17</script>` | [x](vbscript:window.hit=18) |
+
+<a href="https://example.org/" target="_self" onclick="window.hit = 19">five</a>
+[six](https://example.org/ "a\" onclick=\"window.hit=20")
+"""
+"""Everything that should not work."""
+
+MARKDOWN = r"""# Least squares
+
+The **normal equations** give $\hat\beta = (X^\top X)^{-1} X^\top y$. It costs $5 or $10.
+
+$$\int_{-\infty}^{\infty} e^{-x^2}\,dx = \sqrt{\pi}$$
+
+```python
+def fit(x, y):
+    return x @ y  # fast
+```
+
+| method | cost |
+|---|---:|
+| QR | \(2np^2\) |
+
+- [x] done
+"""

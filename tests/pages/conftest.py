@@ -15,6 +15,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.pages.chat import Chat, long_demo
+from tests.serve.server import Server
+
 sync_api = pytest.importorskip("playwright.sync_api")
 Browser, Page = sync_api.Browser, sync_api.Page
 
@@ -144,3 +147,17 @@ def barriers() -> Callable[[Page], list[str]]:
         ]
 
     return found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The demo model, with room for long answers."""
+    model = long_demo(tmp_path_factory.mktemp("long"))
+    with Server(model, "-c", 16384, "--parallel", 2, "--threads", 1) as started:
+        yield started
+
+
+@pytest.fixture
+def chat(server: Server, open_page: Callable[..., Page]) -> Chat:
+    """The chat page of `server`."""
+    return Chat(open_page(server.url))

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.pages.chat import Chat, conversation, long_demo
+from tests.pages.chat import Chat
 from tests.serve.server import ROOT, Server
 
 Open = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    model = long_demo(tmp_path_factory.mktemp("long"))
-    with Server(model, "-c", 16384, "--parallel", 2, "--threads", 1) as started:
-        yield started
-
-
-@pytest.fixture
-def chat(server: Server, open_page: Open) -> Chat:
-    return Chat(open_page(server.url))
 
 
 def cancelled(server: Server) -> float:
@@ -91,7 +79,7 @@ def test_a_call_of_a_tool_gets_its_result(chat: Chat, picture: Callable[..., Pat
     page = chat.page
     schema = {"type": "object", "properties": {"n": {"enum": [17, 25]}}, "required": ["n"]}
     tool = {"name": "look_up", "parameters": schema | {"additionalProperties": False}}
-    chat.settings(tools=json.dumps([tool]), tool_choice="required", max_tokens="60")
+    chat.settings(tools=json.dumps([tool]), tool_choice="look_up", max_tokens="400")
     chat.send("What is 17 + 25?")
     assert page.inner_text(".call summary code") == "look_up"
     assert json.loads(page.inner_text(".call pre"))["n"] in (17, 25)
@@ -189,158 +177,6 @@ def test_export_and_import(chat: Chat, tmp_path: Path) -> None:
     assert chat.kept()["settings"]["A"] == {"max_tokens": "8", "temperature": "0"}
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda file: b"[1", "is not JSON"),
-        (lambda file: b"{}", "has no"),
-        (lambda file: json.dumps(file | {"version": 2}).encode(), "this page reads version 1"),
-        (lambda file: damaged(file, "role", "root"), "must be user, assistant or tool"),
-        (lambda file: damaged(file, "parent", "7"), "must be null or another message"),
-        (lambda file: damaged(file, "parent", "1"), "in a circle"),
-        (lambda file: damaged(file, "content", 3), "must be a text"),
-        (
-            lambda file: damaged(
-                file, "files", [{"kind": "image", "name": "a", "data": "https://other.invalid/a"}]
-            ),
-            "must be an image as a data: address",
-        ),
-    ],
-)
-def test_a_damaged_file_is_refused(
-    chat: Chat, change: Callable[[dict[str, Any]], bytes], words: str
-) -> None:
-    data = change(json.loads(conversation("a", "b")))
-    chat.give("damaged.json", data, "application/json", to="#sidebar")
-    chat.page.wait_for_selector(".toast")
-    assert words in chat.page.inner_text(".toast")
-    assert chat.page.locator(".talk").count() == 0
-
-
-def damaged(file: dict[str, Any], key: str, value: object) -> bytes:
-    """The file with another value in its second message."""
-    file["conversations"][0]["nodes"]["1"][key] = value
-    return json.dumps(file).encode()
-
-
-HOSTILE = r"""
-<script>window.hit = 1</script> <img src=x onerror="window.hit = 2"> <svg onload="window.hit = 3">
-<style>* { display: none }</style> <iframe srcdoc="<script>parent.hit = 4</script>"></iframe>
-<a href="javascript:window.hit = 5" id="input">one</a> [two](javascript:window.hit=6)
-[three](data:text/html;base64,PHNjcmlwdD4=) ![four](https://other.invalid/a.png?secret)
-<img src="https://other.invalid/b.png"> <div style="position:fixed;inset:0" class="skip">over</div>
-<form action="https://other.invalid"><input name=a><button formaction="/x">go</button></form>
-<math><mtext><table><mglyph><style><!--</style><img title="--><img src=1 onerror=window.hit=7>">
-$\href{javascript:window.hit=8}{x}$ $\includegraphics{https://other.invalid/c.png}$
-$\htmlData{a=b}{z}$ $\style{position:fixed}{y}$ \(\url{javascript:window.hit=9}\)
-<span class="tex" data-tex="\href{javascript:window.hit=10}{q}"></span>
-<details open ontoggle="window.hit = 11"><summary onclick="window.hit = 12">s</summary>t</details>
-<b onmouseover="window.hit = 13">bold</b> <p><s>a</p></s></div></article></main>
-$$\def\a{\a\a}\a$$
-
-<base href="https://other.invalid/"> <meta http-equiv="refresh" content="0;url=/health">
-
-```"><img src=x onerror=window.hit=14>
-</code></pre><img src=x onerror=window.hit=15>
-```
-
-| <img src=x onerror=window.hit=16> | b |
-|---|---|
-| `<script>window.hit = 17</script>` | [x](vbscript:window.hit=18) |
-
-<a href="https://example.org/" target="_self" onclick="window.hit = 19">five</a>
-[six](https://example.org/ "a\" onclick=\"window.hit=20")
-"""
-
-
-def test_hostile_answers_do_nothing(chat: Chat, server: Server) -> None:
-    """The policy would hold most of it; nothing gets so far as to be reported by it."""
-    page = chat.page
-    chat.give("a.json", conversation("x", HOSTILE), "application/json", to="#sidebar")
-    page.wait_for_selector(".message.assistant")
-    page.locator(".message.assistant b").hover()
-    page.locator(".markdown summary").click()
-    page.wait_for_timeout(300)
-    assert page.evaluate("window.hit") is None
-    assert page.url.rstrip("/") == server.url
-    found = page.evaluate(
-        """() => {
-          const inside = [...document.querySelectorAll(".message.assistant .markdown *")];
-          return {
-            tags: [...new Set(inside.map((e) => e.localName))],
-            links: inside.filter((e) => e.href).map((e) => [e.getAttribute("href"), e.target, e.rel]),
-            handlers: inside.filter((e) => [...e.attributes].some((a) => /^on|^(id|name|srcdoc|action|formaction)$/.test(a.name))).length,
-            sources: inside.filter((e) => e.src).length,
-          };
-        }"""  # noqa: E501
-    )
-    forbidden = {"script", "style", "iframe", "form", "input", "img", "base", "meta", "article"}
-    assert not forbidden & set(found["tags"])
-    assert found["handlers"] == found["sources"] == 0
-    assert found["links"] and all(
-        href.startswith("https://") and target == "_blank" and "noopener" in rel
-        for href, target, rel in found["links"]
-    )
-    # the page is whole, and nothing stands over it
-    assert page.locator("#main .message").count() == 2
-    chat.settings(max_tokens="4")
-    chat.send("What is 17 + 25?")
-    assert len(chat.texts()) == 4
-
-
-MARKDOWN = r"""# Least squares
-
-The **normal equations** give $\hat\beta = (X^\top X)^{-1} X^\top y$. It costs $5 or $10.
-
-$$\int_{-\infty}^{\infty} e^{-x^2}\,dx = \sqrt{\pi}$$
-
-```python
-def fit(x, y):
-    return x @ y  # fast
-```
-
-| method | cost |
-|---|---:|
-| QR | \(2np^2\) |
-
-- [x] done
-"""
-
-
-def test_markdown_code_and_formulas(
-    chat: Chat, open_page: Open, picture: Callable[..., Path]
-) -> None:
-    page = chat.page
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    chat.give("a.json", conversation("x", MARKDOWN), "application/json", to="#sidebar")
-    page.wait_for_selector(".message.assistant")
-    assert page.locator(".markdown math").count() == 3
-    assert "It costs $5 or $10." in page.inner_text(".markdown")
-    assert page.locator(".markdown .hljs-keyword").all_inner_texts() == ["def", "return"]
-    assert page.locator(".markdown h3").inner_text() == "Least squares"
-    page.click(".copy")
-    chat.until("document.querySelector('.copy').innerText.includes('Copied')")
-    copied = page.evaluate("navigator.clipboard.readText()")
-    assert copied == "def fit(x, y):\n    return x @ y  # fast"
-    picture(page, "chat-markdown")
-
-
-def test_text_that_grows_is_drawn_like_text_that_is_there(chat: Chat) -> None:
-    same = chat.page.evaluate(
-        """async (text) => {
-          const { Growing } = await import("/page/js/markdown.js");
-          const [a, b] = [document.createElement("div"), document.createElement("div")];
-          const growing = new Growing(a);
-          for (let end = 1; end <= text.length; end += 3) growing.set(text.slice(0, end));
-          growing.set(text);
-          new Growing(b).set(text);
-          return a.innerHTML === b.innerHTML && a.innerHTML.length > 1000;
-        }""",
-        MARKDOWN + HOSTILE,
-    )
-    assert same
-
-
 def test_reasoning_is_folded(chat: Chat) -> None:
     """With the stream of a model that thinks, since the demo model does not."""
     page = chat.page
@@ -381,7 +217,7 @@ def test_texts_are_inserted_and_others_refused(chat: Chat) -> None:
     assert content == "notes.txt:\n```\nline one\nline two\n```\n\nWhat is this?"
 
 
-def test_a_model_that_sees(open_page: Open, picture: Callable[..., Path]) -> None:
+def test_a_model_that_sees(open_page: Callable[..., Any], picture: Callable[..., Path]) -> None:
     pytest.importorskip("PIL")
     shapes = ROOT / "examples" / "shapes"
     tower = ("--mmproj", str(shapes / "mmproj-weft-shapes.gguf"))
@@ -399,7 +235,7 @@ def test_a_model_that_sees(open_page: Open, picture: Callable[..., Path]) -> Non
 
 
 def test_a_key_is_asked_for_and_kept_in_the_tab(
-    open_page: Open, watch: Any, server: Server, tmp_path: Path
+    open_page: Callable[..., Any], watch: Any, server: Server, tmp_path: Path
 ) -> None:
     watch.expected += ["status of 401"]
     with Server(ROOT / "examples/weft-demo.gguf", key="open sesame") as closed:
@@ -417,64 +253,3 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(
         Chat(page)
         assert page.locator("dialog").count() == 0
         assert page.evaluate("JSON.stringify(localStorage)").find("sesame") < 0
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1280, 2560])
-def test_no_barriers_at_any_width(
-    server: Server, open_page: Open, picture: Callable[..., Path],
-    barriers: Callable[..., list[str]], width: int, dark: bool,
-) -> None:  # fmt: skip
-    page = open_page(server.url, width=width, height=min(1400, width + 400), dark=dark)
-    chat = Chat(page)
-    name = f"chat-{width}-{'dark' if dark else 'light'}"
-    chat.give(
-        "a.json", conversation("x", MARKDOWN, "y", HOSTILE), "application/json", to="#sidebar"
-    )
-    page.wait_for_selector(".message.assistant")
-    chat.settings(max_tokens="6", probabilities="3")
-    page.click("#compare")
-    if page.is_visible("#settings"):
-        page.click("#sliders")
-    chat.send("Is 358 even or odd?")
-    page.wait_for_timeout(50)
-    for toast in page.locator(".toast button[aria-label^=Close]").all():
-        toast.click()
-    assert barriers(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    picture(page, name)
-    chat.act("Show probabilities")
-    page.click("#sliders")
-    assert barriers(page) == []
-    picture(page, f"{name}-settings")
-    page.click("#settings [aria-label='Close the settings']")
-    page.keyboard.press("?")
-    page.wait_for_selector("dialog[open]")
-    assert barriers(page) == []
-    page.keyboard.press("Escape")
-
-
-def test_all_of_it_by_keyboard(chat: Chat) -> None:
-    page = chat.page
-    chat.settings(max_tokens="5")
-    page.focus("#input")
-    page.keyboard.type("What is 17 + 25?")
-    page.keyboard.press("Shift+Enter")
-    page.keyboard.type("Please.")
-    page.keyboard.press("Enter")
-    chat.done()
-    assert chat.texts()[0] == "What is 17 + 25?\nPlease."
-    page.keyboard.press("Tab")
-    page.evaluate("document.activeElement.blur()")
-    page.keyboard.press("r")
-    chat.done()
-    assert page.inner_text(".message.assistant .of") == "2/2"
-    page.evaluate("document.activeElement.blur()")
-    page.keyboard.press("[")
-    assert page.inner_text(".message.assistant .of") == "1/2"
-    page.keyboard.press("n")
-    assert chat.texts() == []
-    assert page.evaluate("document.activeElement.id") == "input"
-    page.keyboard.type("n?")  # in a field, keys are text
-    assert page.input_value("#input") == "n?"
-    assert "The answer is complete." in page.inner_text("#live")

@@ -164,6 +164,7 @@ def serve_many(
                 say("warning: without --api-key everybody in the network may use this server")
 
         def ready(url: str) -> None:
+            fleet.begin()
             say(f"serving {len(catalog)} models at {url}/v1; Ctrl-C stops it")
 
         def make_app(shared: Any) -> Any:

@@ -25,6 +25,7 @@ ranking.py      the endpoint that ranks documents
 page/           the page to talk to the model, for browsers
 routes.py       the application, with the other endpoints
 guard.py        limits of bodies, API keys and their limits, usage
+open_paths.py   what needs no key: the page for browsers, and links with a ticket
 hosts.py        names by which requests may address the server
 log.py          a line for each request, as text or JSON
 users.py        keys with their limits and usage

@@ -138,7 +138,7 @@ def not_json(error: RequestValidationError) -> ApiError:
     )
 
 
-_ABSENT = {"/completion": "/v1/completions"}
+_ABSENT = {"/edits": "/v1/chat/completions"}
 """Paths of other servers, and the paths here that serve instead."""
 
 

@@ -12,27 +12,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from weft.keys import Key, LimitError
 from weft.serve.errors import ApiError, error_response
 from weft.serve.inside import INSIDE
+from weft.serve.open_paths import opens
 from weft.serve.record import Tokens, n_ended, tokens_of
 from weft.serve.users import Users
 
-__all__ = ["OPEN", "Guard", "needs_no_key"]
+__all__ = ["OPEN", "Guard"]
 
 OPEN = frozenset(("/health",))
 """Paths that need no key, because programs that watch servers have none."""
-
-
-def needs_no_key(scope: Scope) -> bool:
-    """True for a request that is answered without a key: those of `OPEN`, and the page for
-    browsers, which asks for the key itself. A ticket of the page opens the plan instead of a
-    key."""
-    path: str = scope["path"]
-    if path in OPEN or path.startswith("/page/"):
-        return True
-    if path == "/":
-        headers = dict(scope["headers"])
-        return scope["method"] == "GET" and b"text/html" in headers.get(b"accept", b"")
-    query: bytes = scope["query_string"]
-    return path == "/plan" and query.startswith(b"ticket=")
 
 
 class Guard:
@@ -97,7 +84,7 @@ class Guard:
 
     def _known(self, scope: Scope) -> Key | None:
         """The key of a request; None: it needs none. Raises ApiError for a missing or wrong one."""
-        if self._users is None or needs_no_key(scope):
+        if self._users is None or scope["path"] in OPEN or opens(scope):
             return None
         headers = dict(scope["headers"])
         scheme, _, secret = headers.get(b"authorization", b"").partition(b" ")

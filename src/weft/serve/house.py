@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from weft.errors import WeftError
 from weft.serve.batches.room import Room
-from weft.serve.log import logger
+from weft.serve.log import logger, start_log
 from weft.serve.options import ServeOptions
 from weft.serve.shared import Shared
 from weft.serve.tls import Tls
@@ -30,6 +30,7 @@ class House:
         """Raises ContextError or FormatError for files that cannot be used, and WeftError for an
         extra that is missing."""
         self._options = options
+        start_log(options.log_level, options.log_format, options.log_file)
         self._tls: Tls | None = None
         if options.ssl_key_file is not None and options.ssl_cert_file is not None:
             self._tls = Tls(options.ssl_key_file, options.ssl_cert_file)

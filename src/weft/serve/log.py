@@ -31,7 +31,8 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 """The values of `--log-format`."""
 _POLLED = frozenset(("/health", "/metrics"))
-"""Paths that are polled all the time; they are logged at level `debug`."""
+"""Paths that are polled all the time; they are logged at level `debug`, like the files of the
+page."""
 _REPEATS = 10.0
 """Seconds in which the same warning is logged only once."""
 _LOGS = ("weft.serve", "uvicorn", "asyncio", "opentelemetry")
@@ -122,7 +123,8 @@ def say_tokens(state: dict[str, Any], n_prompt: int, n_generated: int) -> None:
 
 def log_request(scope: Scope, status: int, seconds: float) -> None:
     """Logs a request that has ended."""
-    level = logging.DEBUG if scope["path"] in _POLLED else logging.INFO
+    quiet = scope["path"] in _POLLED or scope["path"].startswith("/page/")
+    level = logging.DEBUG if quiet else logging.INFO
     if logger.isEnabledFor(level):
         fields = _fields(scope, status, seconds)
         logger.log(level, "%s", _line(fields), extra={"request": fields})

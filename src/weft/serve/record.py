@@ -3,6 +3,7 @@
 | key of `state` | what |
 |---|---|
 | `request_id` | its id, the client's (`x-request-id`) or a new one |
+| `model` | the model that answered, where the server has several |
 | `key` | the name of the key that it was sent with |
 | `texts` | the texts that the engine writes for it |
 | `tokens` | numbers of tokens of prompts and texts, where there are no `texts` |

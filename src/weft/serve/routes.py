@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
@@ -21,15 +20,15 @@ from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.generation import add_generation
 from weft.serve.guard import Guard
 from weft.serve.hosts import Hosts
-from weft.serve.inputs import require_whole
+from weft.serve.llama import add_completion, add_state, add_tokens
+from weft.serve.llama.metrics import llama_metrics
 from weft.serve.metrics import CONTENT_TYPE, exposition
 from weft.serve.ollama import add_ollama
 from weft.serve.options import ServeOptions
 from weft.serve.page import add_page, add_plan
 from weft.serve.ranking import add_rerank
-from weft.serve.respond import note
 from weft.serve.responses import add_kept_responses, add_responses
-from weft.serve.schema import AdaptersBody, DetokenizeBody, TokenizeBody
+from weft.serve.schema import AdaptersBody
 from weft.serve.service import Service
 from weft.serve.shared import Shared
 from weft.serve.transcriptions import add_transcriptions
@@ -37,11 +36,6 @@ from weft.serve.watch import Watch
 from weft.version import __version__
 
 __all__ = ["add_middleware", "create_app"]
-
-LONGEST_TOKENIZED = 1 << 20
-"""Most characters that /tokenize accepts."""
-SHORT = 1 << 14
-"""Number of characters that are tokenized in some ten milliseconds."""
 
 
 def create_app(service: Service, shared: Shared | None = None, *, guarded: bool = True) -> FastAPI:
@@ -72,12 +66,14 @@ def create_app(service: Service, shared: Shared | None = None, *, guarded: bool 
     add_embeddings(app, service)
     add_rerank(app, service)
     add_responses(app, service, shared.responses)
-    add_kept_responses(app, shared.responses)
     add_anthropic(app, service)
     add_transcriptions(app, service)
-    _add_tokens(app, service)
+    add_tokens(app, service)
+    add_completion(app, service)
+    add_state(app, service)
     add_ollama(app, service)
     if guarded:
+        add_kept_responses(app, shared.responses)
         add_files(app, shared.batches, options.files_dir_size)
         add_batches(app, shared.batches)
     add_plan(app, service)
@@ -103,39 +99,6 @@ def add_middleware(app: FastAPI, options: ServeOptions, shared: Shared, model: s
     if not options.needs_key:
         app.add_middleware(Hosts, names=(options.host, *options.allow_hosts))
     app.add_middleware(Watch, http=shared.http, traces=shared.traces, model=model)
-
-
-def _add_tokens(app: FastAPI, service: Service) -> None:
-    turn = asyncio.Lock()
-
-    @app.post("/tokenize")
-    async def tokenize(body: TokenizeBody, http: Request) -> dict[str, list[int]]:
-        """The tokens of a text."""
-        note(http, body, service)
-        require_whole(body.content, "content")
-        if len(body.content) > LONGEST_TOKENIZED:
-            raise ApiError(
-                400, f"content has {len(body.content)} characters; it may have "
-                f"{LONGEST_TOKENIZED}: send it in parts", "content",
-            )  # fmt: skip
-        encode = partial(
-            service.tokenizer.encode, body.content,
-            add_special=body.add_special, parse_special=body.parse_special,
-        )  # fmt: skip
-        if len(body.content) <= SHORT:
-            return {"tokens": await run_in_threadpool(encode)}
-        async with turn:  # long texts one by one, so that they slow down others less
-            return {"tokens": await run_in_threadpool(encode)}
-
-    @app.post("/detokenize")
-    async def detokenize(body: DetokenizeBody, http: Request) -> dict[str, str]:
-        """The text of tokens."""
-        note(http, body, service)
-        n = service.tokenizer.n_vocab
-        if any(i >= n for i in body.tokens):
-            raise ApiError(400, f"tokens has an id over {n - 1}, the last of this model", "tokens")
-        decode = partial(service.tokenizer.decode, body.tokens, special=body.special)
-        return {"content": await run_in_threadpool(decode)}
 
 
 def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
@@ -187,7 +150,9 @@ def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
     @app.get("/metrics")
     async def metrics() -> Response:
         """Counters and gauges for Prometheus."""
-        return Response(exposition(service.engine_or_none, shared.http), media_type=CONTENT_TYPE)
+        engine = service.engine_or_none
+        text = exposition(engine, shared.http) + llama_metrics(engine)
+        return Response(text, media_type=CONTENT_TYPE)
 
 
 def _overview(app: FastAPI, service: Service) -> str:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from weft.errors import ContextError
 from weft.serve.connections import Connection, Door, connection_class, most_connections
 from weft.serve.house import House
-from weft.serve.log import logger, start_log
+from weft.serve.log import logger
 from weft.serve.options import ServeOptions
 from weft.serve.routes import create_app
 from weft.serve.service import Service
@@ -35,6 +35,10 @@ class Served(Protocol):
     @property
     def options(self) -> ServeOptions:
         """The options of the server."""
+
+    @property
+    def n_waiting(self) -> int:
+        """Number of requests that wait."""
 
     def close(self, grace: float = 0.0) -> None:
         """Ends all texts; running ones have `grace` seconds."""
@@ -131,7 +135,6 @@ def run_server(
         timeout_graceful_shutdown=round(options.grace) + 5,
         server_header=False,
     )
-    start_log(options.log_level, options.log_format, options.log_file)
     url = f"{'http' if options.ssl_cert_file is None else 'https'}://{name}:{port}"
     with sock:
         _Server(config, service, house, lambda: ready(url)).run(sockets=[sock])

@@ -148,6 +148,11 @@ class Service:
             return self._engine.max_text
         return self.embedder.max_tokens
 
+    @property
+    def drafts(self) -> bool:
+        """True if tokens are guessed."""
+        return self._drafting is not None
+
     def memory(self) -> PlannedBytes:
         """The bytes that its contexts were planned with."""
         contexts = [part.context for part in (self._engine, self._embedder) if part is not None]

@@ -1,44 +1,53 @@
-"""Numbers and times of a text while it is written, in the form of llama.cpp's server.
-
-The field `timings_per_token` asks for them; a page then shows tokens per second as they come.
-"""
+"""How long texts took, in the form of llama.cpp's server."""
 
 from __future__ import annotations
 
-from time import perf_counter
+from collections.abc import Iterable
+from time import monotonic
 from typing import Any
 
-from weft.llm.engine import Ticket
+from weft.llm.engine import Done, Ticket
 
-__all__ = ["Clock"]
+__all__ = ["timings_of"]
 
 
-class Clock:
-    """The times of one text. It starts when the text is submitted, so the time of the prompt has
-    the time in the queue in it."""
+def timings_of(tickets: Iterable[Ticket]) -> dict[str, Any]:
+    """The numbers and times of texts so far; those of texts that run together are the longest."""
+    prompt_n = cache_n = predicted_n = drafted = accepted = 0
+    prompt_ms = predicted_ms = 0.0
+    seen: set[tuple[int, ...]] = set()
+    for ticket in tickets:
+        done = ticket.done("stop")
+        if ticket.request.prompt not in seen:  # texts of one prompt share its computation
+            seen.add(ticket.request.prompt)
+            cache_n += done.n_reused
+            prompt_n += done.n_prompt - done.n_reused
+            prompt_ms = max(prompt_ms, 1000 * done.prompt_seconds)
+        predicted_n += done.n_generated
+        predicted_ms = max(predicted_ms, 1000 * _writing(ticket, done))
+        drafted += ticket.growth.n_drafted
+        accepted += ticket.growth.n_accepted
+    timings = {
+        "cache_n": cache_n,
+        "prompt_n": prompt_n,
+        "prompt_ms": round(prompt_ms, 3),
+        "prompt_per_token_ms": _ratio(prompt_ms, prompt_n),
+        "prompt_per_second": _ratio(1000 * prompt_n, prompt_ms),
+        "predicted_n": predicted_n,
+        "predicted_ms": round(predicted_ms, 3),
+        "predicted_per_token_ms": _ratio(predicted_ms, predicted_n),
+        "predicted_per_second": _ratio(1000 * predicted_n, predicted_ms),
+    }
+    return timings | ({"draft_n": drafted, "draft_n_accepted": accepted} if drafted else {})
 
-    def __init__(self, ticket: Ticket) -> None:
-        self._ticket = ticket
-        self._start = perf_counter()
-        self._first: float | None = None
-        self._n_first = 0
 
-    def now(self) -> dict[str, Any]:
-        """The object `timings` for the tokens so far, in milliseconds and tokens per second. The
-        speed of writing is that of the tokens behind the first event, which ends the prompt."""
-        now, ticket = perf_counter(), self._ticket
-        n_drawn = ticket.growth.n_drawn
-        if self._first is None:
-            self._first, self._n_first = now, n_drawn
-        n_read = len(ticket.request.prompt) - ticket.n_reused
-        n_new = n_drawn - self._n_first
-        read, written = self._first - self._start, now - self._first
-        return {
-            "cache_n": ticket.n_reused,
-            "prompt_n": n_read,
-            "prompt_ms": round(read * 1e3, 3),
-            "prompt_per_second": round(n_read / read, 3) if read else 0.0,
-            "predicted_n": n_drawn,
-            "predicted_ms": round(written * 1e3, 3),
-            "predicted_per_second": round(n_new / written, 3) if n_new else 0.0,
-        }
+def _writing(ticket: Ticket, done: Done) -> float:
+    """The seconds from the first token to the last, or until now."""
+    times = ticket.times
+    if not times.first:
+        return 0.0
+    return (times.last if times.ended else monotonic()) - times.first
+
+
+def _ratio(a: float, b: float) -> float:
+    return round(a / b, 3) if b else 0.0

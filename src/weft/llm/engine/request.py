@@ -101,6 +101,8 @@ class Delta:
     text: str
     tokens: tuple[TokenLogprobs, ...] = ()
     """The tokens of the text, if log-probabilities were asked for."""
+    n_ids: int = 0
+    """Number of tokens drawn so far, without one that ended the text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,10 @@ class EngineStats:
     """Prompt tokens of each text."""
     text_sizes: Histogram = field(default_factory=lambda: Histogram(TOKENS))
     """Generated tokens of each text."""
+    prompt_seconds: float = 0.0
+    """Times from the start of each ended text to its first token, together."""
+    generation_seconds: float = 0.0
+    """Times from the first token of each ended text to its end, together."""
     recent: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=4096))
     """For each of the last steps, its end, its prompt tokens and its generated tokens."""
 
@@ -66,6 +70,8 @@ class EngineStats:
     def count_end(self, done: Done) -> None:
         """Counts the end of a text."""
         self.ended[done.reason] += 1
+        self.prompt_seconds += done.prompt_seconds
+        self.generation_seconds += done.generation_seconds
         times = done.times
         if times is not None:
             times.ended = monotonic()

@@ -81,6 +81,10 @@ class Writer:
         """Number of texts that can run at the same time."""
         return len(self._slots.all)
 
+    def texts(self) -> tuple[Ticket | None, ...]:
+        """The text of each slot; None: it is idle."""
+        return tuple(slot.text for slot in self._slots.all)
+
     @property
     def n_running(self) -> int:
         """Number of texts that have a slot."""
@@ -262,7 +266,7 @@ class Writer:
         n = len(logprobs) - text.growth.ended_by_token
         tokens, text.n_told = tuple(logprobs[text.n_told : n]), n
         if piece or tokens:
-            text.on_event(Delta(piece, tokens))
+            text.on_event(Delta(piece, tokens, len(text.growth.ids)))
 
     def _end(self, slot: Slot, reason: Reason, error: Exception | None = None) -> None:
         text = _text(slot)

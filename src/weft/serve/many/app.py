@@ -10,6 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from weft.errors import AbortedError
 from weft.llm.planning.memory import available_bytes
+from weft.serve.batches import add_batches, add_files
 from weft.serve.errors import Json, install_handlers
 from weft.serve.many.catalog import Catalog, Entry
 from weft.serve.many.dispatch import Dispatch
@@ -65,6 +66,8 @@ def create_many_app(fleet: Fleet, shared: Shared) -> FastAPI:
     app.add_middleware(Dispatch, fleet=fleet)
     add_middleware(app, fleet.options, shared)
     install_handlers(app)
+    add_files(app, shared.batches, fleet.options.files_dir_size)
+    add_batches(app, shared.batches)
     add_fleet(app, fleet, shared)
     add_kept_responses(app, fleet.responses)
     return app

@@ -22,6 +22,7 @@ from weft.serve.ollama.about import listed, shown_model
 from weft.serve.ollama.endpoints import add_refusals, expires, loaded_row, version
 from weft.serve.ollama.route import OllamaRoute
 from weft.serve.ollama.schema import ShowRequest
+from weft.serve.page import add_page
 from weft.serve.schema import Body
 from weft.serve.shared import Shared
 from weft.version import __version__
@@ -111,6 +112,8 @@ def _about(place: Place) -> dict[str, Any]:
         "requests": place.leases,
         "planned_bytes": None if planned is None else planned.total,
     }
+    if place.loaded is not None and place.state == "loaded":
+        about["meta"] = place.loaded.service.about_text()
     if planned is not None:
         about["planned"] = {
             "weights": planned.weights, "cache": planned.cache, "compute": planned.compute,
@@ -126,13 +129,12 @@ def _time_of(path: Path) -> float:
 
 
 def _add_state(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
-    @app.get("/", include_in_schema=False)
-    async def start() -> Response:
-        """The models, as plain text."""
+    def overview() -> str:
         lines = [f"weft {__version__} serves {len(fleet.places)} models:", ""]
         lines += [f"{place.state:10} {name}" for name, place in fleet.places.items()]
-        lines += ["", "Requests name one as their model; docs/serve.md says more.", ""]
-        return Response("\n".join(lines), media_type="text/plain; charset=utf-8")
+        return "\n".join([*lines, "", "Requests name one as their model.", ""])
+
+    add_page(app, overview)
 
     @app.get("/health")
     async def health() -> dict[str, Any]:

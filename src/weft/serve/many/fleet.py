@@ -121,6 +121,26 @@ class Fleet:
             place.planned = await self._in_thread(partial(self._plan, place.entry))
         return place.planned
 
+    def begin(self) -> None:
+        """Loads the models that are to be there from the start, and plans the others meanwhile."""
+        self._loop = asyncio.get_running_loop()
+        self._start(self._begin())
+
+    async def _begin(self) -> None:
+        places = sorted(self.places.values(), key=lambda p: not p.entry.settings.load)
+        for place in places:
+            try:
+                if place.entry.settings.load:
+                    async with self.lease(place):
+                        continue
+                await self.plan(place)
+            except (WeftError, ApiError, OSError) as error:
+                if self.closing:
+                    return
+                logger.warning("%s: %s", place.entry.name, error)
+            except RuntimeError:  # the thread has ended with the server
+                return
+
     def set_keep_alive(self, place: Place, seconds: float | None) -> None:
         """Says how long a model stays after its last request; None: until another needs room."""
         place.keep_alive = seconds

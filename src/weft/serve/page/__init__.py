@@ -2,7 +2,7 @@
 
 files.py   the files of the page, packed, with their types
 routes.py  the paths: `/` for browsers, `/page/...`, `/plan`
-plan.py    the model's plan as a page, and tickets that open it where a key is needed
+plan.py    the model's plan as a page, with its policy
 static/    the page itself: HTML, styles and modules of plain JavaScript (its README says more)
 """
 

@@ -10,8 +10,9 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from weft.serve.errors import ApiError
+from weft.serve.open_paths import TICKETS
 from weft.serve.page.files import START, PageFile, page_files
-from weft.serve.page.plan import Tickets, plan_page
+from weft.serve.page.plan import PlanPage
 from weft.serve.service import Service
 
 __all__ = ["POLICY", "add_page", "add_plan"]
@@ -71,18 +72,16 @@ def _answer(http: Request, file: PageFile) -> Response:
 
 def add_plan(app: FastAPI, service: Service) -> None:
     """Adds the plan of the model as a page."""
-    tickets = Tickets()
+    page = PlanPage(service)
 
     @app.post("/plan/ticket", include_in_schema=False)
     async def ticket() -> dict[str, Any]:
         """A ticket that opens `/plan?ticket=...` once, because a link cannot send a key."""
-        return {"ticket": tickets.new()}
+        return {"ticket": TICKETS.new()}
 
     @app.get("/plan")
-    async def plan(ticket: str | None = None) -> Response:
-        """The model's plan as a page: memory, graph and devices."""
-        if ticket is not None and not tickets.take(ticket):
-            raise ApiError(401, "this link to the plan was used or is too old; open it again")
-        html, policy = await run_in_threadpool(plan_page, service)
+    async def plan() -> Response:
+        """The model's plan as a page: memory, graph, devices."""
+        html, policy = await run_in_threadpool(page.made)
         headers = _SAFE | {"Content-Security-Policy": policy, "Cache-Control": "no-store"}
         return Response(html, media_type="text/html; charset=utf-8", headers=headers)

@@ -157,12 +157,13 @@ function compare() {
 }
 
 async function plan() {
-  const tab = key() ? window.open("", "_blank") : null;
+  const which = known.length > 1 ? `&model=${encodeURIComponent(modelOf("A").id)}` : "";
+  if (!key()) return void window.open(`plan?${which.slice(1)}`, "_blank", "noopener");
+  const tab = window.open("", "_blank"); // now, while the browser knows that the user asked for it
   try {
-    if (!key()) return void window.open("plan", "_blank", "noopener");
-    const { ticket } = await (await request("plan/ticket", { method: "POST" })).json();
+    const { ticket } = await (await request(`plan/ticket?${which.slice(1)}`, { method: "POST" })).json();
     tab.opener = null;
-    tab.location = new URL(`plan?ticket=${encodeURIComponent(ticket)}`, location.href);
+    tab.location = new URL(`plan?ticket=${encodeURIComponent(ticket)}${which}`, location.href);
   } catch (error) {
     tab?.close();
     toast(`The plan cannot be shown: ${error.message}`);
@@ -227,10 +228,21 @@ function progress(one, node, done) {
   if (done) {
     redraw(node, true);
     draw();
+    if (modelOf(node.side)?.n_ctx === null) refreshModels(); // it was loaded for this answer
   } else redraw(node);
   announce(node, done);
   showStateSoon();
   keep(one, done);
+}
+
+async function refreshModels() {
+  try {
+    known = await askModels();
+  } catch (error) {
+    toast(error.message, null, 12);
+  }
+  drawModel();
+  showState();
 }
 
 let stateTimer = 0;
@@ -273,12 +285,7 @@ async function start() {
   await drawList();
   focusInput();
   addEventListener("pagehide", () => [...saving.keys()].includes(talk.id) && save(talk));
-  try {
-    known = await askModels();
-  } catch (error) {
-    toast(error.message, null, 12);
-  }
-  drawModel();
+  await refreshModels();
   draw();
   document.documentElement.dataset.ready = "yes";
 }

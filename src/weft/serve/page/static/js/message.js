@@ -19,7 +19,7 @@ export function statsLine(node) {
   return parts.join(" · ");
 }
 
-const ENDS = { stopped: "Stopped.", length: "Ended: no more tokens were allowed, or the context is full.", content_filter: "Ended by a filter." };
+const ENDS = { stopped: "Stopped.", length: "Cut off at the limit of tokens.", content_filter: "Ended by a filter." };
 
 /** The view of a message. `update` draws what has changed since. */
 export class MessageView {
