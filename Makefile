@@ -29,12 +29,17 @@ demo: $(VENV)/runs
 
 # ---- the whole test suite ----
 # WORKERS processes share it, a file each at a time; 2 GB of memory each.
-# The opencl device is tested on PoCL where there is no other driver; root may install it.
+# The opencl device is tested on PoCL where there is no other driver, and pages in Chromium; root
+# may install both.
 test: $(VENV)/installed $(DELEGATE)
 	@ls /etc/OpenCL/vendors/*.icd > /dev/null 2>&1 || \
 	  { test "$$(id -u)" = 0 && $(APT_GET) update > /dev/null 2>&1 && \
 	    $(APT_GET) install -y pocl-opencl-icd > /dev/null 2>&1; } || \
 	  echo "no OpenCL driver (Debian: pocl-opencl-icd); tests of the opencl device are skipped"
+	@command -v chromium || command -v chromium-browser || command -v google-chrome > /dev/null || \
+	  { test "$$(id -u)" = 0 && $(APT_GET) update > /dev/null 2>&1 && \
+	    $(APT_GET) install -y --no-install-recommends chromium > /dev/null 2>&1; } || \
+	  echo "no Chromium (Debian: chromium); tests of pages are skipped"
 	@$(MAKE) -s $(TEMPLATES)/unpacked || \
 	  echo "no chat templates of published models in $(TEMPLATES); their tests are skipped"
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile

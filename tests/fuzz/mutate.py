@@ -112,7 +112,9 @@ def mutate_json(value: Any, rng: random.Random, words: tuple[str, ...] = ()) -> 
         elif kind == 2 and isinstance(box, dict) and words:
             box[rng.choice(words)] = _odd(rng)
         elif kind == 3:
-            box[key] = [copy.deepcopy(box[key])] * rng.choice((0, 1, 2, 300))
+            times = rng.choice((0, 1, 2, 300))
+            times = min(times, 2) if len(places) > 250 else times  # or it becomes gigabytes
+            box[key] = [copy.deepcopy(box[key])] * times
         else:
             box[key] = _odd(rng)
     return value

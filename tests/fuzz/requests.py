@@ -43,7 +43,9 @@ WORDS = tuple(sorted({name for model in MODELS for name in model.model_fields}))
 Answer = tuple[int, dict[bytes, bytes], bytes]
 
 
-async def call(app: Any, path: str, body: bytes, pieces: int = 1) -> Answer:
+async def call(
+    app: Any, path: str, body: bytes, pieces: int = 1, kind: bytes = b"application/json"
+) -> Answer:
     """Status, headers and body of a request that comes in so many pieces."""
     step = max(1, -(-len(body) // pieces))
     parts = [body[i : i + step] for i in range(0, len(body), step)] or [b""]
@@ -62,7 +64,7 @@ async def call(app: Any, path: str, body: bytes, pieces: int = 1) -> Answer:
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", kind)]
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST",
         "scheme": "http", "path": path, "raw_path": path.encode(), "query_string": b"",

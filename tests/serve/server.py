@@ -26,13 +26,21 @@ class Server:
     """Started by `with`; stopped, and its exit status checked, at the end."""
 
     def __init__(
-        self, model: Path, *options: str | int | Path, key: str | None = None, several: bool = False
+        self,
+        model: Path,
+        *options: str | int | Path,
+        key: str | None = None,
+        sent_key: str | None = None,
+        environ: dict[str, str] | None = None,
+        several: bool = False,
     ) -> None:
-        """With `several`, `model` is a folder of models."""
-        self.key = key
+        """`key` is the server's only key, `sent_key` one of several that requests are sent with.
+        With `several`, `model` is a folder of models."""
+        self.key = sent_key or key
+        more = environ or {}
         what = ("--models", model) if several else (model,)
         command = [sys.executable, "-m", "weft", "serve", *what, "--port", 0, *options]
-        environ = {k: v for k, v in os.environ.items() if k != "WEFT_API_KEY"}
+        environ = {k: v for k, v in os.environ.items() if k != "WEFT_API_KEY"} | more
         if key is not None:
             environ["WEFT_API_KEY"] = key
         self.process = subprocess.Popen(
@@ -53,7 +61,7 @@ class Server:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append(line)
-            if " at http://" in line:
+            if " at http" in line:
                 self._url.put(line.split(" at ")[1].split(";")[0].removesuffix("/v1"))
         self._url.put("")
 
@@ -98,10 +106,12 @@ class Server:
         sent = {"Content-Type": "application/json"} | headers
         if self.key is not None:
             sent.setdefault("Authorization", f"Bearer {self.key}")
-        connection.request(method, path, data, sent)
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        connection.close()
+        try:
+            connection.request(method, path, data, sent)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        finally:
+            connection.close()
         kind = answer.headers.get("Content-Type", "")
         return (
             answer.status,

@@ -246,6 +246,24 @@ def test_keep_alive() -> None:
     assert log == ["+a", "-a", "+a"]
 
 
+def test_models_of_the_start_are_loaded_and_all_are_planned() -> None:
+    log: list[str] = []
+    fleet = fleet_of({"a": 4, "b": 11}, log, settings=ModelSettings(load=True))
+
+    async def work() -> None:
+        fleet.begin()
+        await settled(fleet, a="loaded")
+        while fleet.places["b"].planned is None:
+            await asyncio.sleep(0.001)
+        other = fleet_of({"c": 3}, log)
+        other.begin()
+        while other.places["c"].planned is None:
+            await asyncio.sleep(0.001)
+
+    run(work())
+    assert log == ["+a"]
+
+
 def test_closing_ends_all_and_sends_away_who_waits() -> None:
     log: list[str] = []
     may_load = threading.Event()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +14,7 @@ import ollama
 import pytest
 
 from tests.serve.server import DEMO, ROOT, SAMPLE, Server
+from weft.serve.many.asking import read_asking
 
 SHAPES = ROOT / "examples" / "shapes"
 OPTIONS = ("-t", 1, "-np", 2, "-c", 512)
@@ -192,3 +195,78 @@ def test_plans_are_what_contexts_take(server: Server, planned: dict[str, int]) -
         assert complete(server, name, "a")[0] == 200
         rows = server.call("GET", "/api/ps")[2]["models"]
         assert next(row["size"] for row in rows if row["name"] == name) == nbytes
+
+
+def test_other_apis_find_their_models(server: Server) -> None:
+    message = {"role": "user", "content": "a"}
+    asked: dict[str, dict[str, Any]] = {
+        "/v1/messages": {"messages": [message], "max_tokens": 3},
+        "/v1/responses": {"input": "a", "max_output_tokens": 3},
+        "/v1/chat/completions": {"messages": [message], "max_tokens": 3},
+        "/completion": {"prompt": "a", "n_predict": 3},
+    }
+    for path, body in asked.items():
+        for model in ("one", "three"):
+            status, _, answer = server.call("POST", path, body | {"model": model})
+            assert status == 200 and answer["model"] == model, (path, answer)
+    status, _, answer = server.call("POST", "/v1/messages", asked["/v1/messages"] | {"model": "no"})
+    assert status == 404 and answer["type"] == "error"
+    props = server.call("GET", "/props?model=three")[2]
+    assert props["model_path"].endswith("three.gguf")
+    assert server.call("GET", "/props")[2]["model_alias"] == "three"  # it was used last
+    status, headers, page = server.call("GET", "/", Accept="text/html")
+    assert status == 200 and headers["content-type"].startswith("text/html") and "<html" in page
+    assert "serves 6 models" in server.call("GET", "/")[2]
+
+
+def test_a_form_names_its_model() -> None:
+    body = (
+        b'--x\r\nContent-Disposition: form-data; name="file"; filename="model"\r\n\r\n\0\r\n'
+        b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\none\r\n--x--\r\n'
+    )
+    kind = b"multipart/form-data; boundary=x"
+    scope = {"method": "POST", "headers": [(b"content-type", kind)], "query_string": b""}
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    asking = asyncio.run(read_asking(scope, receive))
+    assert (asking.model, asking.body) == ("one", body)
+
+
+def test_unloading_frees_memory(folder: Path) -> None:
+    """The cache of 32,768 cells takes tens of MiB each time."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("the system does not say how much memory a process takes")
+
+    def resident(server: Server) -> int:
+        text = Path(f"/proc/{server.process.pid}/status").read_text()
+        return int(text.split("VmRSS:")[1].split()[0]) << 10
+
+    with Server.many(folder, "-t", 1, "-np", 2, "-c", 32768) as server:
+        after = []
+        for _ in range(5):
+            for model in ("one", "two"):
+                assert complete(server, model, "a " * 100)[0] == 200
+            for model in ("one", "two"):
+                assert server.call("POST", "/models/unload", {"model": model})[0] == 200
+            after.append(resident(server))
+        needed = server.call("GET", "/v1/models/one")[2]["planned_bytes"]
+        assert needed > 40 << 20
+        assert after[-1] - after[0] < needed / 2
+
+
+def test_a_signal_ends_all_models(folder: Path) -> None:
+    """Streams of two models end whole, within the time that they have."""
+    body: dict[str, Any] = {"prompt": "a", "max_tokens": 150, "stream": True}
+    with Server.many(folder, *OPTIONS) as server:
+        options = {"extra_body": {"ignore_eos": True}, **body}
+        streams = [server.client.completions.create(model=m, **options) for m in ("one", "three")]
+        for stream in streams:
+            next(stream)
+        server.process.send_signal(signal.SIGTERM)
+        for stream in streams:
+            with stream:
+                *_, last = stream
+            assert last.choices[0].finish_reason == "length"
+    assert server.process.returncode in (-15, 143)  # as a single model does

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -354,6 +356,26 @@ def test_what_is_kept_has_bounds() -> None:
     aged.put(answer("a", ""), [], None, None)
     with pytest.raises(ApiError):
         aged.get("a", None)
+
+
+def test_models_of_a_folder_share_what_is_kept(tmp_path: Path) -> None:
+    """Another model goes on, and the first may be unloaded."""
+    for name in ("one", "two"):
+        shutil.copy(DEMO, tmp_path / f"{name}.gguf")
+    with Server.many(tmp_path, "-t", 1, "-np", 1, "-c", 256) as server:
+        api = server.client.responses
+        first = api.create(model="one", input=ASK, max_output_tokens=3)
+        then = api.create(
+            model="two", input="and?", previous_response_id=first.id, max_output_tokens=3
+        )
+        assert then.model == "two" and api.retrieve(first.id).model == "one"
+        assert len(list(api.input_items.list(then.id))) == 3
+        assert server.call("POST", "/models/unload", {"model": "one"})[0] == 200
+        assert api.cancel(first.id).id == first.id
+        api.delete(first.id)
+        with pytest.raises(openai.NotFoundError, match="there is no response"):
+            api.retrieve(first.id)
+        assert api.input_tokens.count(model="two", input=ASK).input_tokens > 5
 
 
 def test_turns_of_an_assistant() -> None:

@@ -34,7 +34,7 @@ def report_data(path: str | Path) -> dict[str, Any]:
 
     Raises FormatError for a file that is no .pte."""
     about = describe(path)
-    sizes: Counter[str] = Counter()
+    sizes: dict[tuple[str, object], int] = {}
     scratch = 0
     regimes = []
     for method in read_pte(path)[1]:
@@ -45,13 +45,16 @@ def report_data(path: str | Path) -> dict[str, Any]:
             try:
                 regimes.append({"label": label, "max_tokens": None, "together": False,
                                 **_Part(blob).data()})  # fmt: skip
-                sizes.update(_sizes(blob))
+                sizes |= _sizes(blob, len(regimes))
                 scratch = max(scratch, blob.workBytes)
             except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as e:
                 raise FormatError(f"the delegated data is damaged: {e!r}") from None
+    totals: Counter[str] = Counter()
+    for (kind, _), size in sizes.items():
+        totals[kind] += size
     memory = [
         {"buffer": kind, "memory": _DEVICE, "bytes": n, "about": _ABOUT[kind]}
-        for kind, n in sizes.items()
+        for kind, n in totals.items()
     ]
     memory.append(
         {"buffer": "scratch", "memory": "threads", "bytes": scratch, "about": "of the kernels"}
@@ -69,10 +72,15 @@ def report_data(path: str | Path) -> dict[str, Any]:
     }
 
 
-def _sizes(blob: Any) -> Counter[str]:
-    sizes: Counter[str] = Counter()
-    for buffer in blob.buffers:
-        sizes[_MEMORY[buffer.memory]] += buffer.size
+def _sizes(blob: Any, part: int) -> dict[tuple[str, object], int]:
+    """Bytes of each buffer of a part, by its kind and what it is: parts share constants by their
+    keys, and states by their names where the file says so."""
+    sizes: dict[tuple[str, object], int] = {}
+    for number, buffer in enumerate(blob.buffers):
+        kind = _MEMORY[buffer.memory]
+        shared = {"constant": buffer.key, "state": buffer.name if blob.shareState else None}
+        which = shared.get(kind) or (part, number)
+        sizes[kind, which] = buffer.size
     return sizes
 
 
@@ -127,7 +135,7 @@ class _Part:
         }
 
     def _is_read_inside(self, tensor: int) -> bool:
-        return self.memory[self.blob.tensors[tensor].buffer] == "arena"
+        return bool(self.memory[self.blob.tensors[tensor].buffer] == "arena")
 
     def _sources(self) -> list[list[int]]:
         """The rows that each step reads."""

@@ -23,6 +23,8 @@ COMMANDS = {
     "run": "Generate text; the plan and the speed go to stderr.",
     "chat": "Talk with a model; /help lists the commands.",
     "serve": "Serve a model over the OpenAI API.",
+    "batch": "Answer a file of requests, in OpenAI's batch format.",
+    "keys": "Add, list or revoke keys of a server, or show what they used.",
     "embed": "Print embeddings of texts.",
     "rerank": "Sort documents by how well they answer a query.",
     "perplexity": "Say how well a model predicts a text.",

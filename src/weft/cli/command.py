@@ -19,6 +19,7 @@ __all__ = [
     "CONSTRAINTS",
     "DEVICES",
     "MODEL",
+    "OTHERS",
     "PLACEMENT",
     "SAMPLING",
     "SAMPLING_MORE",
@@ -49,12 +50,13 @@ CONSTRAINTS = "Constraints of the text"
 SAMPLING_MORE = "More of sampling"
 PLACEMENT = "Placement by hand"
 THREADS = "Threads in detail"
+OTHERS = "A server for others"
 ADVANCED = "Advanced"
 
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 _GROUPS = (
     *(_ARGUMENTS, _OPTIONS, "Without a model", MODEL, DEVICES, SAMPLING, CONSTRAINTS),
-    *(SAMPLING_MORE, ADAPTERS, PLACEMENT, THREADS, ADVANCED),
+    *(SAMPLING_MORE, ADAPTERS, PLACEMENT, THREADS, OTHERS, ADVANCED),
 )
 
 _METAVARS = {

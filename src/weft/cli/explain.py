@@ -118,8 +118,8 @@ def explain(
         beside = open_drafts(loaded, drafts).plans(load["n_ctx"], parallel, drafts)
         load |= {"beside": beside, "states": drafts.layers}
     rows = rows_needed(parallel, drafts)
-    several = {"n_seq_max": parallel} if parallel != 1 else {}  # a plan file may say it, too
-    plan = prepare(loaded, n_outputs=rows, **several, **load)
+    several = None if parallel == 1 else parallel  # a plan file may say it, too
+    plan = prepare(loaded, n_outputs=rows, n_seq_max=several, **load)
     if save is not None:
         _save(save, plan)
     if html is not None:

@@ -13,10 +13,10 @@ _ADAPTER = "commands that load a model have --lora: run, chat, serve, bench, exp
 _POSITIONS = "positions are scaled as the model's file says"
 _SEES = "weft run, chat and serve see images and hear sounds, with --mmproj FILE"
 _HUB = "set it in the environment of huggingface_hub: HF_TOKEN, HF_HUB_OFFLINE=1, HF_HOME"
-_LOG = "messages go to stderr: 2> FILE"
+_LOG = "messages go to stderr: 2> FILE; weft serve has --log-file"
 _CHAT = "the model's chat template says how messages are written"
 _SCORES = "weft perplexity measures the perplexity of a text alone"
-_TLS = "put a proxy that speaks TLS in front"
+_TLS = "weft serve has it"
 _ROUTES = "the server answers /v1, /health and /metrics"
 _MEMORY = "--memory DEVICE=SIZE says how much memory plans may use, --fit offloads what fits"
 _SPLIT = "--devices names the devices, --place and -ngl what is on each"
@@ -61,7 +61,7 @@ _INSTEAD: dict[str, str] = {
     **dict.fromkeys(("--path", "--public-path", "--webui", "--props", "--slots"), _ROUTES),
     **dict.fromkeys(("--rerank", "--reranking"),
                     "a model with a classifier always ranks: weft rerank, POST /v1/rerank"),
-    "--api-key-file": "--api-key and WEFT_API_KEY are the key",
+    "--api-key-file": "weft serve has it",
     **dict.fromkeys(("--max-model-len", "--num-ctx"), _CONTEXT),
     **dict.fromkeys(("--gpu-memory-utilization", "--swap-space", "--cpu-offload-gb",
                      "--kv-cache-memory-bytes"), _MEMORY),

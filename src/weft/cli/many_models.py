@@ -136,7 +136,7 @@ def serve_many(
             raise usage_error(f"{flag} is of one model; serve that model alone")
         load.pop(name, None)
     load.pop("control_vector_layers", None)
-    given = {"--mmproj": mmproj, "--alias": alias}
+    given: dict[str, Any] = {"--mmproj": mmproj, "--alias": alias}
     if drafts is not None:
         given["--draft-model"] = drafts.model
     for flag, value in given.items():
@@ -156,17 +156,21 @@ def serve_many(
         many.ManyOptions(memory=several.memory, most=several.most, keep_alive=keep_alive),
         recipe,
     )
-    with api.take_address(options) as address:
+    with api.take_address(options) as address, api.House(options) as house:
         if not quiet:
             budget = "" if fleet.budget is None else f", {size_text(fleet.budget)} at most"
             say(f"{len(catalog)} models{budget}: {', '.join(catalog.entries)}")
-            if options.api_key is None and options.host not in ("127.0.0.1", "localhost", "::1"):
+            if not options.needs_key and options.host not in ("127.0.0.1", "localhost", "::1"):
                 say("warning: without --api-key everybody in the network may use this server")
 
         def ready(url: str) -> None:
+            fleet.begin()
             say(f"serving {len(catalog)} models at {url}/v1; Ctrl-C stops it")
 
-        api.run_server(fleet, ready, address, many.create_many_app(fleet))
+        def make_app(shared: Any) -> Any:
+            return many.create_many_app(fleet, shared)
+
+        api.run_server(fleet, ready, address, house, make_app)
 
 
 def _settings(many: Any, several: Several) -> Any:

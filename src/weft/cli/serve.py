@@ -29,6 +29,7 @@ from weft.cli.model_file import ModelFile
 from weft.cli.options import MmProj, WeightType, parse_count
 from weft.cli.plan_lines import plan_lines, prefixes_line
 from weft.cli.prefix_flags import prefix_flags, without_kept
+from weft.cli.serve_options import others_flags
 from weft.cli.unused_options import UNUSED_BY_SERVE, ServeNoEffect
 from weft.errors import WeftError
 from weft.llm.drafting.options import DraftOptions
@@ -59,6 +60,7 @@ class LogLevel(StrEnum):
 
 @prefix_flags
 @draft_flags
+@others_flags
 @loads_model_with(
     instead={"ctx_size": AllTexts, "no_effect": ServeNoEffect},
     unused=without_kept(UNUSED_BY_SERVE),
@@ -73,6 +75,7 @@ def serve(
     models_max: ModelsMax = None,
     models_config: ModelsConfig = None,
     keep_alive: KeepAlive = None,
+    others: dict[str, Any],
     host: Annotated[
         str, typer.Option(help="Address to listen at; 0.0.0.0 is every network.")
     ] = "127.0.0.1",
@@ -164,25 +167,19 @@ def serve(
         max_queue=max_queue, max_body=max_body, max_tokens=max_tokens, grace=grace,
         prompt_delay=prompt_delay, max_connections=max_connections, body_timeout=timeout,
         cors_origins=tuple(cors_origin or ()), allow_hosts=tuple(allow_host or ()), strict=strict,
-        log_level="error" if quiet else "debug" if verbose else log_level.value, **kept,
+        log_level="error" if quiet else "debug" if verbose else log_level.value, **kept, **others,
     )  # fmt: skip
     load["adapters"] = with_modules(load["adapters"], lora_modules)
     if several is not None:
+        calm_collector()
         serve_many(
-            api,
-            options,
-            several,
-            load,
-            drafts=drafts,
-            embeddings=embeddings,
-            weight_type=weight_type,
-            mmproj=mmproj,
-            alias=alias,
-            quiet=quiet,
-        )
+            api, options, several, load, drafts=drafts, embeddings=embeddings,
+            weight_type=weight_type, mmproj=mmproj, alias=alias, quiet=quiet,
+        )  # fmt: skip
         return
     assert model is not None
-    with api.take_address(options) as address:  # fails early, before a large model is loaded
+    # the address and files of keys fail early, before a large model is loaded
+    with api.take_address(options) as address, api.House(options) as house:
         with LoadProgress() as progress:
             service = api.Service(
                 model, options, type=weight_type, embeddings=embeddings, drafting=drafts,
@@ -199,7 +196,7 @@ def serve(
             say(text)
 
         calm_collector()
-        api.run_server(service, ready, address)
+        api.run_server(service, ready, address, house)
 
 
 def calm_collector() -> None:
@@ -223,5 +220,8 @@ def service_lines(path: Path, service: Any) -> Iterator[str]:
             )
     if service.embedder_or_none is not None:
         yield from plan_lines(path, service.embedder_or_none.context, label="embeddings: ")
-    if service.options.api_key is None and service.options.host not in LOOPBACK:
+    if not service.options.needs_key and service.options.host not in LOOPBACK:
         yield "warning: without --api-key everybody in the network may use this server"
+    if service.options.needs_key and not service.options.ssl_cert_file:
+        if service.options.host not in LOOPBACK:
+            yield "warning: keys are sent as plain text; use --ssl-cert-file, or a proxy with TLS"

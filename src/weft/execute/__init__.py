@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from weft.execute.graph_plans import SchedulerCounters
     from weft.execute.pipeline import Pipeline
     from weft.execute.profile import Line, Profile
-    from weft.execute.profile_trace import Trace
+    from weft.execute.profile_trace import Slice, Trace
     from weft.execute.run import Fault, Run
     from weft.execute.scheduler import AbortCallback, EvalCallback, Scheduler
     from weft.execute.session import Session
@@ -34,6 +34,7 @@ __all__ = [
     "Scheduler",
     "SchedulerCounters",
     "Session",
+    "Slice",
     "State",
     "TensorCallback",
     "Trace",
@@ -58,7 +59,7 @@ _HOMES = {
         "Line",
         "Profile",
     ),
-    "weft.execute.profile_trace": ("Trace",),
+    "weft.execute.profile_trace": ("Slice", "Trace"),
     "weft.execute.run": (
         "Fault",
         "Run",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from base64 import b64encode
 from collections.abc import Mapping
 from hashlib import sha256
@@ -48,17 +49,15 @@ def page_html(data: Mapping[str, Any], title: str | None = None) -> str:
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    page = _asset("shell.html")
-    for name, text in (
-        ("POLICY", escape(policy)),
-        ("TITLE", escape(title)),
-        ("STYLE", style),
-        ("DATA", packed),
-        ("SCRIPT", script),
-    ):
-        before, after = page.split(f"{{{{{name}}}}}")
-        page = before + text + after
-    return page
+    parts = {
+        "POLICY": escape(policy),
+        "TITLE": escape(title),
+        "STYLE": style,
+        "DATA": packed,
+        "SCRIPT": script,
+    }
+    # in one pass: what is put in may look like a place to put something in
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _asset("shell.html"))
 
 
 def _json(data: Mapping[str, Any]) -> bytes:

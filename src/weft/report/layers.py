@@ -38,6 +38,8 @@ def layers_data(
     n = len(columns["name"])
     first = next((row for row in range(n) if columns["time"][row] >= 0), n)
     layers = [_layer(columns, row) for row in range(first, n)]
+    if len(set(layers) - {None, -1}) < 2:  # a number that names no layer
+        layers = [None] * len(layers)
     blocks = [Block(b.start + first, b.end + first, b.name) for b in blocks_of(layers)]
     copies = [len(split["inputs"]) for split in splits]
 

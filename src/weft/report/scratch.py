@@ -38,14 +38,14 @@ class Scratch:
                 kinds.setdefault(_kind(split.backend, node), (backend, node))
         places = list(positions)
         tables = []
-        for names, kinds in groups.items():
+        for symbols_of, kinds in groups.items():
             table: dict[tuple[int, ...], int] = {}
             for ranges in places:
-                values = tuple(ranges[name][1] for name in names)
+                values = tuple(ranges[name][1] for name in symbols_of)
                 if values not in table:
                     most = (self._bytes(key, values, n, ranges) for key, n in kinds.items())
                     table[values] = max(most, default=0)
-            tables.append(_shorter(list(names), table))
+            tables.append(_shorter(list(symbols_of), table))
         return [t for t in tables if any(t["bytes"].values())]
 
     def _bytes(

@@ -42,6 +42,8 @@ def structure(schedule: Schedule, formulas: Formulas) -> dict[str, Any]:
 
     Raises NotCarried where a size has no formula, or a memory gives a tensor another size."""
     life = lifetimes(schedule)
+    planner = _Recorded([b.buffer_type for b in schedule.backends], life)
+    planner.measure(schedule)
     tensors = list(life.spans)
     index = {tensor: i for i, tensor in enumerate(tensors)}
     _check_sizes(life)
@@ -77,7 +79,10 @@ def structure(schedule: Schedule, formulas: Formulas) -> dict[str, Any]:
         "arena_of": life.arena_of,
         "times": len(schedule.plan_nodes),
         "stages": spans is not None,
-        "events": _events(schedule, index),
+        "events": [
+            [kind, index[tensor], index[other] if isinstance(other, Tensor) else other]
+            for kind, tensor, other in planner.events
+        ],
         "writes": [[at, index[t]] for at, t in writes],
         "until": [until[t] for t in tensors],
         "over": [
@@ -88,7 +93,7 @@ def structure(schedule: Schedule, formulas: Formulas) -> dict[str, Any]:
             ]
             for t in tensors
         ],
-        "usable": _usable(schedule, life),
+        "usable": _usable(schedule, life, planner),
     }
 
 
@@ -98,29 +103,26 @@ def _check_sizes(life: Lifetimes) -> None:
             raise NotCarried(f"a memory gives {tensor.name} more bytes than it has")
 
 
-def _usable(schedule: Schedule, life: Lifetimes) -> bool:
+def _usable(schedule: Schedule, life: Lifetimes, planner: GraphAllocator) -> bool:
+    if len(life.buffer_types) == 1:
+        return True
     try:
-        check_users(schedule, like_reference(schedule, life))
+        check_users(schedule, like_reference(schedule, life, planner))
     except AllocationError:
         return False
     return True
 
 
-def _events(schedule: Schedule, index: dict[Tensor, int]) -> list[list[Any]]:
-    planner = _Recorded([b.buffer_type for b in schedule.backends])
-    planner.measure(schedule)
-    return [
-        [kind, index[tensor], index[other] if isinstance(other, Tensor) else other]
-        for kind, tensor, other in planner.events
-    ]
-
-
 class _Recorded(GraphAllocator):
     """The reference's allocator, which notes what it does; that does not depend on sizes."""
 
-    def __init__(self, buffer_types: list[Any]) -> None:
+    def __init__(self, buffer_types: list[Any], life: Lifetimes) -> None:
         super().__init__(buffer_types)
         self.events: list[tuple[str, Tensor, Tensor | int]] = []
+        self._life = life
+
+    def _size(self, backend: int, tensor: Tensor) -> int:
+        return self._life.sizes[tensor]  # the same in all memories, as `_check_sizes` found
 
     def _allocate(self, tensor: Tensor, backend: int) -> None:
         if tensor.view_src is not None or tensor.buffer is not None:

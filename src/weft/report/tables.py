@@ -14,6 +14,7 @@ from weft.graph.size import upper
 from weft.graph.tensor import Tensor, shape_text
 from weft.report.layers import layers_data
 from weft.schedule import Schedule
+from weft.schedule.cause import code_meaning
 from weft.schedule.describe import cause_code, cause_text, name_of, refused
 
 __all__ = ["COLUMNS", "regime_data", "unique_names"]
@@ -71,6 +72,7 @@ def regime_data(plan: Plan) -> dict[str, Any]:
             for arena in memory.arenas
         ],
         "times": len(schedule.plan_nodes),
+        "causes": {code: code_meaning(code) for code in sorted(set(tensors["cause"]) - {""})},
         "layers": layers_data(tensors, about["splits"]),
         "tensors": tensors,
     }
@@ -103,6 +105,8 @@ class _Table:
         self.rows = [*(t for t in rows if t not in nodes), *nodes]
         self.index = {tensor: i for i, tensor in enumerate(self.rows)}
         self.time = {tensor: i for i, tensor in enumerate(plan.schedule.plan_nodes)}
+        self.by_name = {node.name: node for node in plan.schedule.graph.nodes}
+        self.joined = {done.node: done.name for done in plan.schedule.rewritten}
         self.spans = self._spans()
         self.split = {t: n for n, s in enumerate(plan.schedule.splits) for t in s.nodes}
         for n, split in enumerate(plan.schedule.splits):
@@ -133,7 +137,7 @@ class _Table:
 
     def _row(self, t: Tensor, name: str) -> tuple[Any, ...]:
         schedule = self.schedule
-        origin = schedule.origin.get(t, t)
+        origin = self._origin(t)
         base = t if t.view_src is None else t.view_src
         at = self.plan.allocation.place.get(t)
         arena, chunk, offset = (at.arena, at.chunk, at.offset) if at else (-1, -1, -1)
@@ -145,12 +149,24 @@ class _Table:
             name, t.op.name, t.dtype.name, shape_text(t),
             size if isinstance(nbytes, int) else str(nbytes), size,
             self._device(t, origin), self.split.get(t, -1), self.time.get(t, -1),
-            cause_code(schedule, origin), cause_text(schedule, origin) if known else "",
+            cause_code(schedule, origin), self._why(t, origin) if known else "",
             (refused(schedule, origin) or None) if known and t.src else None,
             [self.index[s] for s in self._sources(t)],
             -1 if t.view_src is None else self.index.get(t.view_src, -1),
             self._kind(t), self._memory(base), arena, chunk, offset, start, end,
         )  # fmt: skip
+
+    def _origin(self, t: Tensor) -> Tensor:
+        """The tensor of the graph whose place was decided: for a node that joins several, the one
+        of its name."""
+        origin = self.schedule.origin.get(t, t)
+        known = origin in self.schedule.cause_of or t not in self.time
+        return origin if known else self.by_name.get(t.name, origin)
+
+    def _why(self, t: Tensor, origin: Tensor) -> str:
+        text = cause_text(self.schedule, origin)
+        rewrite = self.joined.get(t.name) if t.op is not origin.op else None
+        return f"{text}; several ops joined into one ({rewrite})" if rewrite else text
 
     def _sources(self, t: Tensor) -> list[Tensor]:
         """What a node reads; the tensor that a copy is made of."""

@@ -75,7 +75,7 @@ class _Explorer:
         """A plan of each variant, whose nodes the scratch is asked of."""
         self.known: dict[tuple[Any, ...], int] = {}
         o, config = plan.options, plan.model.config
-        self.base = {
+        self.base: dict[str, Any] = {
             "ctx": o.n_ctx, "ub": o.n_ubatch, "seqs": o.n_seq_max, "k": o.type_k, "v": o.type_v,
         }  # fmt: skip
         most = max(config.n_ctx_train, o.n_ctx)
@@ -154,6 +154,8 @@ class _Explorer:
 
     def _pairs(self) -> list[tuple[str, str]]:
         k, v = self.base["k"], self.base["v"]
+        if not any(leaf.max_bytes for leaf in (*self.plan.cache.k, *self.plan.cache.v)):
+            return [(k, v)]
         names = dict.fromkeys((k, *CACHE_TYPES)), dict.fromkeys((v, *CACHE_TYPES))
         pairs = list(product(*names))
         nodes = len(self.plan.plan.schedule.graph.nodes)
@@ -291,9 +293,11 @@ def symbol_ranges(
 
 
 def _cache(plan: ContextPlan) -> dict[str, list[int]]:
-    """By memory: bytes of the cache for each cell, for each cell of windows, and besides."""
+    """By memory: bytes of the cache for each cell, for each cell of windows, and for each slot of
+    recurrent states, of which there are two for each sequence, and one."""
     sizes: dict[str, list[int]] = {}
     cells, window = plan.cache.size, plan.cache.window
+    slots = 2 * plan.options.n_seq_max + 1
     for il in range(plan.model.config.n_layer):
         for leaf in plan.cache.leaves(il):
             if not leaf.max_bytes or leaf.buffer is None:
@@ -305,12 +309,12 @@ def _cache(plan: ContextPlan) -> dict[str, list[int]]:
                 raise NotCarried(f"a memory gives {leaf.name} more bytes than it has")
             small = plan.cache.is_small(il) and window is not None
             n = window.size if small and window is not None else cells
+            kind = 1 if small else 0
             if leaf not in (plan.cache.k[il], plan.cache.v[il]):
-                row[2] += size
-            elif size % n:
-                raise NotCarried(f"the bytes of {leaf.name} are no multiple of its cells")
-            else:
-                row[1 if small else 0] += size // n
+                kind, n = 2, slots
+            if size % n:
+                raise NotCarried(f"the bytes of {leaf.name} are no multiple of its rows")
+            row[kind] += size // n
     return sizes
 
 

@@ -15,6 +15,7 @@ from weft.serve.errors import ApiError, error_body
 from weft.serve.logprobs import ListedTokens, chat_logprobs
 from weft.serve.respond import sse
 from weft.serve.texts import Texts
+from weft.serve.timings import timings_of
 
 __all__ = ["Answer"]
 
@@ -34,13 +35,16 @@ class Answer:
         model: str,
         *,
         with_usage: bool = False,
+        with_timings: bool = False,
     ) -> None:
-        """`with_usage` ends a stream with the numbers of tokens."""
+        """`with_usage` ends a stream with the numbers of tokens; `with_timings` puts the times so
+        far into each of its parts."""
         asked = texts.asked
         self.texts = texts
         self.id = _IDS[kind] + uuid.uuid4().hex
         self.model = model
         self._with_usage = with_usage
+        self._with_timings = with_timings
         self._kind: Kind = kind
         self._asked = asked
         self._tokenizer = tokenizer
@@ -79,7 +83,8 @@ class Answer:
             else:
                 shown["text"] = self._echo_text(i) + texts[i]
             choices.append(shown | {"logprobs": logprobs})
-        return self._body(choices, "") | {"usage": self._usage()}
+        timings = timings_of(self.texts.tickets)
+        return self._body(choices, "") | {"usage": self._usage(), "timings": timings}
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yields server-sent events; the last is [DONE] or an error."""
@@ -91,12 +96,15 @@ class Answer:
                     if self._messages:
                         for chunk in self._said(choice, self._messages[choice].finish(), True):
                             yield sse(chunk)
-                    yield sse(self._chunk(choice, None, None, self._reason(choice)))
+                    end = self._chunk(choice, None, None, self._reason(choice))
+                    yield sse(end | {"timings": timings_of([self.texts.tickets[choice]])})
                 elif isinstance(event, Read):
                     for chunk in self._echo_chunks(choice, event):
                         yield sse(chunk)
                 else:
                     for chunk in self._deltas(choice, event):
+                        if self._with_timings:
+                            chunk["timings"] = timings_of([self.texts.tickets[choice]])
                         yield sse(chunk)
             if self._with_usage:
                 yield sse(self._body([], ".chunk") | {"usage": self._usage()})

@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -134,10 +135,20 @@ class Door:
     """Accepts connections while there is room. If there is none, it closes the oldest connection
     without a complete request, of the address that has most of these."""
 
-    def __init__(self, listener: socket.socket, make: Callable[[], Connection], most: int) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        make: Callable[[], Connection],
+        most: int,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        tls_seconds: float = 10.0,
+    ) -> None:
         """`listener` is a bound socket, `make` creates the protocol of a connection, and `most` is
-        the most connections."""
+        the most connections. `tls` gives the settings for the next connection (None: plain HTTP),
+        whose client has `tls_seconds` to agree on them."""
         self._listener = listener
+        self._tls, self._tls_seconds = tls, tls_seconds
+        self._greeted: dict[asyncio.Task[None], None] = {}  # in order of coming
         self._make = make
         self._most = most
         self._inside: dict[Connection, None] = {}  # in order of coming
@@ -153,6 +164,8 @@ class Door:
         """Accepts no more connections; open ones stay."""
         if self._task is not None:
             self._task.cancel()
+        for task in list(self._greeted):
+            task.cancel()
         self._listener.close()
 
     async def _take_all(self) -> None:
@@ -167,14 +180,30 @@ class Door:
                 logger.warning("no file descriptor for another connection")
                 await asyncio.sleep(0.1)
                 continue
-            if len(self._present()) >= self._most and not self._make_room():
-                _turn_away(sock)
+            tls = self._tls()
+            n = len(self._present()) + len(self._greeted)
+            if n >= self._most and not self._make_room():
+                _turn_away(sock, plain=tls is None)
                 continue
-            try:
-                _, protocol = await loop.connect_accepted_socket(self._make, sock)
-            except OSError:
-                sock.close()
+            if tls is None:
+                await self._let_in(sock, {})
                 continue
+            # others do not wait for a client that is slow to agree
+            seconds = {"ssl_handshake_timeout": self._tls_seconds, "ssl_shutdown_timeout": 1.0}
+            task = loop.create_task(self._let_in(sock, {"ssl": tls, **seconds}))
+            self._greeted[task] = None
+            task.add_done_callback(lambda done: self._greeted.pop(done, None))
+
+    async def _let_in(self, sock: socket.socket, tls: dict[str, Any]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            _, protocol = await loop.connect_accepted_socket(self._make, sock, **tls)
+        except OSError:  # errors of TLS are such, too
+            sock.close()
+        except asyncio.CancelledError:
+            sock.close()
+            raise
+        else:
             self._inside[protocol] = None
 
     def _present(self) -> list[Connection]:
@@ -185,6 +214,11 @@ class Door:
     def _make_room(self) -> bool:
         """Closes a connection without a complete request; False if there is none."""
         waiting = [c for c in self._present() if c.waits]
+        if not waiting and self._greeted:
+            oldest_task = next(iter(self._greeted))
+            oldest_task.cancel()
+            del self._greeted[oldest_task]
+            return True
         if not waiting:
             return False
         by_address = Counter(_address(c) for c in waiting)
@@ -200,10 +234,12 @@ def _address(connection: Connection) -> str:
     return connection.client[0] if connection.client else ""
 
 
-def _turn_away(sock: socket.socket) -> None:
-    """Tells a client that there is no room, unless that would block."""
+def _turn_away(sock: socket.socket, plain: bool) -> None:
+    """Tells a client that there is no room, unless that would block or the client expects TLS."""
     logger.warning("connections were turned away, since as many as may be are being answered")
     with sock:
+        if not plain:
+            return
         try:
             sock.setblocking(False)
             sock.send(_answer(503, "all connections of this server are in use; try again later"))

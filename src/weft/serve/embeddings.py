@@ -15,7 +15,7 @@ from weft.serve.respond import note
 from weft.serve.schema import EmbeddingBody
 from weft.serve.service import Service
 
-__all__ = ["add_embeddings"]
+__all__ = ["add_embeddings", "embedding_texts"]
 
 
 def add_embeddings(app: FastAPI, service: Service) -> None:
@@ -35,7 +35,7 @@ def add_embeddings(app: FastAPI, service: Service) -> None:
             raise ApiError(
                 400, f"dimensions is {body.dimensions}, but the model gives {width}", "dimensions"
             )
-        texts = await run_in_threadpool(_embedding_texts, service, body)
+        texts = await run_in_threadpool(embedding_texts, service, body)
         rows = await service.embed(texts, body.dimensions, http.is_disconnected)
         data = [row.astype("<f4") for row in rows]
         as_text = body.encoding_format == "base64"
@@ -58,16 +58,17 @@ def add_embeddings(app: FastAPI, service: Service) -> None:
         }
 
 
-def _embedding_texts(service: Service, body: EmbeddingBody) -> list[list[int]]:
-    """The token ids of each text. Raises ApiError if one is too long or empty."""
+def embedding_texts(service: Service, body: EmbeddingBody, name: str = "input") -> list[list[int]]:
+    """The token ids of each text of the field `name`. Raises ApiError for one that is too long or
+    empty."""
     most = service.embedder.max_tokens
     for text in texts_of(body.input):
-        service.prompts.require_short(text or "", "input", most)
-    texts = token_lists(service.tokenizer, body.input, "input")
+        service.prompts.require_short(text or "", name, most)
+    texts = token_lists(service.tokenizer, body.input, name)
     for number, ids in enumerate(texts):
         if not 1 <= len(ids) <= most:
             raise ApiError(
-                400, f"text {number} of input has {len(ids)} tokens; it must be 1 to {most}",
-                "input", "context_length_exceeded",
+                400, f"text {number} of {name} has {len(ids)} tokens; it must be 1 to {most}",
+                name, "context_length_exceeded",
             )  # fmt: skip
     return texts

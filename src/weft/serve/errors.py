@@ -25,9 +25,16 @@ class ApiError(Exception):
     """A request that is refused."""
 
     def __init__(
-        self, status: int, message: str, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int = RETRY_AFTER,
     ) -> None:
+        """`retry_after` is the seconds after which a client with status 429 should try again."""
         super().__init__(message)
+        self.retry_after = retry_after
         self.status = status
         self.param = param
         self.code = code
@@ -68,7 +75,7 @@ def of_exception(error: BaseException) -> ApiError:
 def error_response(error: BaseException, path: str = "") -> JSONResponse:
     """The answer for an exception at `path`."""
     api = of_exception(error)
-    headers = {"Retry-After": str(RETRY_AFTER)} if api.status in (429, 503) else None
+    headers = {"Retry-After": str(api.retry_after)} if api.status in (429, 503) else None
     if api.status == 401:
         headers = {"WWW-Authenticate": "Bearer"}
     return Json(_shaped(api, path), api.status, headers)
@@ -131,7 +138,7 @@ def not_json(error: RequestValidationError) -> ApiError:
     )
 
 
-_ABSENT = {"/completion": "/v1/completions"}
+_ABSENT = {"/edits": "/v1/chat/completions"}
 """Paths of other servers, and the paths here that serve instead."""
 
 

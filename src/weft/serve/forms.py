@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
 
 from fastapi import Request
@@ -30,6 +31,7 @@ async def read_form(http: Request) -> FormData:
             501, "files in requests need python-multipart; install it on the server: "
             "pip install 'weft[serve]'", "file", "unsupported",
         )  # fmt: skip
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the answer says it
     try:
         return await http.form(max_files=1, max_fields=MOST_FIELDS, max_part_size=LONGEST_FIELD)
     except HTTPException as error:

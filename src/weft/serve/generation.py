@@ -43,5 +43,8 @@ async def _answer(
     note(http, body, service)
     texts = await start(service, make)
     usage = body.stream_options is not None and body.stream_options.include_usage
-    answer = Answer(texts, service.tokenizer, kind, service.name_for(body.model), with_usage=usage)
+    answer = Answer(
+        texts, service.tokenizer, kind, service.name_for(body.model), with_usage=usage,
+        with_timings=body.timings_per_token,
+    )  # fmt: skip
     return await respond(answer, http, stream=bool(body.stream))

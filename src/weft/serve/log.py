@@ -1,36 +1,60 @@
 """The log of the server: a line for each request, and warnings without frequent repetition.
 
 12:01:07 info: 127.0.0.1 POST /v1/completions 200, prompt 12, generated 16 tokens, 81 ms
+
+or, with `--log-format json`, an object a line with `time`, `level`, `message`, and for requests the
+fields of `_fields`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
-from time import monotonic, perf_counter
+import time
+from logging.handlers import WatchedFileHandler
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
-__all__ = ["LEVELS", "RequestLog", "logger", "say_tokens", "start_log"]
+from weft.errors import FormatError
+from weft.serve.record import tokens_of
+
+__all__ = ["FORMATS", "LEVELS", "log_request", "logger", "say_tokens", "start_log"]
 
 logger = logging.getLogger("weft.serve")
 LEVELS = ("debug", "info", "warning", "error")
 """The values of `--log-level`."""
+FORMATS = ("text", "json")
+"""The values of `--log-format`."""
 _POLLED = frozenset(("/health", "/metrics"))
-"""Paths that are polled all the time; they are logged at level `debug`."""
+"""Paths that are polled all the time; they are logged at level `debug`, like the files of the
+page."""
 _REPEATS = 10.0
 """Seconds in which the same warning is logged only once."""
+_LOGS = ("weft.serve", "uvicorn", "asyncio", "opentelemetry")
 
 
-def start_log(level: str) -> None:
-    """Lets the server and uvicorn write to stderr, from `level` on."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines())
+def start_log(level: str, format: str = "text", file: Path | None = None) -> None:
+    """Lets the server and its libraries write to stderr, or to the end of `file`, from `level` on.
+    A file that is moved away is opened anew, as programs that rotate logs expect.
+
+    Raises FormatError if the file cannot be written."""
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    if file is not None:
+        try:
+            handler = WatchedFileHandler(file, encoding="utf-8")
+        except OSError as error:
+            raise FormatError(f"--log-file {file}: {error.strerror or error}") from None
+    handler.setFormatter(_Objects() if format == "json" else _Lines())
     handler.addFilter(_Once())
-    for name in ("weft.serve", "uvicorn", "asyncio"):
+    for name in _LOGS:
         log = logging.getLogger(name)
+        for old in log.handlers:
+            old.close()
         log.handlers[:] = [handler]
         log.propagate = False
         # the server logs itself what uvicorn would log as information
@@ -49,6 +73,23 @@ class _Lines(logging.Formatter):
         """The line of a record."""
         record.levelname = record.levelname.lower()
         return super().format(record)
+
+
+class _Objects(logging.Formatter):
+    """Formats a record as an object of JSON in a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        seconds = time.gmtime(record.created)
+        shown: dict[str, Any] = {
+            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', seconds)}.{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+        }
+        shown |= getattr(record, "request", {})
+        if record.exc_info:
+            shown["exception"] = self.formatException(record.exc_info)
+        return json.dumps(shown)
 
 
 class _Once(logging.Filter):
@@ -76,55 +117,41 @@ class _Once(logging.Filter):
 
 
 def say_tokens(state: dict[str, Any], n_prompt: int, n_generated: int) -> None:
-    """Adds the numbers of tokens to the line of a request, whose scope has this `state`."""
+    """Notes the numbers of tokens of a request without `texts`, whose scope has this `state`."""
     state["tokens"] = n_prompt, n_generated
 
 
-class RequestLog:
-    """ASGI middleware that logs a line for each request after its answer, and adds the header that
-    names ignored fields (`state["ignored"]`)."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on and logs it."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        state = scope.setdefault("state", {})
-        start, status = perf_counter(), 499  # stays if the client leaves before an answer
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                names = _header(state.get("ignored", ()))
-                if names:
-                    message["headers"] = [*message["headers"], (b"x-weft-ignored", names)]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        except Exception:
-            status = 500
-            raise
-        finally:
-            level = logging.DEBUG if scope["path"] in _POLLED else logging.INFO
-            if logger.isEnabledFor(level):
-                logger.log(level, _line(scope, status, perf_counter() - start))
+def log_request(scope: Scope, status: int, seconds: float) -> None:
+    """Logs a request that has ended."""
+    quiet = scope["path"] in _POLLED or scope["path"].startswith("/page/")
+    level = logging.DEBUG if quiet else logging.INFO
+    if logger.isEnabledFor(level):
+        fields = _fields(scope, status, seconds)
+        logger.log(level, "%s", _line(fields), extra={"request": fields})
 
 
-def _line(scope: Scope, status: int, seconds: float) -> str:
-    client = (scope.get("client") or ("-",))[0]
+def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
+    state = scope["state"]
     path = scope.get("raw_path", b"").decode("latin-1")
-    path = path if len(path) <= 100 else f"{path[:96]} ..."
-    tokens = scope["state"].get("tokens")
-    took = f", prompt {tokens[0]}, generated {tokens[1]} tokens" if tokens else ""
-    return f"{client} {scope['method'][:20]} {path} {status}{took}, {seconds * 1000:.0f} ms"
+    fields: dict[str, Any] = {
+        "request_id": state["request_id"],
+        "client": (scope.get("client") or ("-",))[0],
+        "method": scope["method"][:20],
+        "path": path if len(path) <= 100 else f"{path[:96]} ...",
+        "status": status,
+        "ms": round(seconds * 1000, 1),
+    }
+    tokens = tokens_of(state)
+    if tokens is not None:
+        fields |= {f"{name}_tokens": n for name, n in tokens._asdict().items()}
+    return fields | {name: state[name] for name in ("key", "trace_id") if state.get(name)}
 
 
-def _header(names: Any) -> bytes:
-    """The first few names in the form of a header."""
-    plain = [name for name in names if name.isascii() and name.isprintable() and len(name) <= 64]
-    more = len(names) - len(plain[:16])
-    return ", ".join([*plain[:16], *([f"and {more} more"] if more else [])]).encode()
+def _line(fields: dict[str, Any]) -> str:
+    took = key = ""
+    if "prompt_tokens" in fields:
+        took = f", prompt {fields['prompt_tokens']}, generated {fields['generated_tokens']} tokens"
+    if "key" in fields:
+        key = f", key {fields['key']}"
+    where = f"{fields['client']} {fields['method']} {fields['path']} {fields['status']}"
+    return f"{where}{took}{key}, {fields['ms']:.0f} ms"

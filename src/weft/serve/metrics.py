@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from weft.llm.engine import Engine
+from weft.llm.engine import Engine, Histogram
+from weft.serve.http_metrics import HttpMetrics
 
 __all__ = ["CONTENT_TYPE", "exposition"]
 
@@ -17,9 +18,9 @@ Metric = tuple[str, str, str, float | Mapping[str, float]]
 """Name, type, meaning, and a value or a value for each reason."""
 
 
-def exposition(engine: Engine | None) -> str:
-    """All metrics as text; none for a server that only embeds."""
-    lines: list[str] = []
+def exposition(engine: Engine | None, http: HttpMetrics) -> str:
+    """All metrics as text; those of requests alone for a server that only embeds."""
+    lines = [*_http(http), *(_histograms(engine) if engine is not None else ())]
     for name, kind, meaning, value in _metrics(engine) if engine is not None else ():
         lines += [f"# HELP weft_{name} {meaning}", f"# TYPE weft_{name} {kind}"]
         if isinstance(value, Mapping):
@@ -27,6 +28,45 @@ def exposition(engine: Engine | None) -> str:
         else:
             lines.append(f"weft_{name} {value:.10g}")
     return "\n".join(lines) + "\n"
+
+
+def _http(http: HttpMetrics) -> Iterator[str]:
+    yield "# HELP weft_http_requests_total Requests by path of the endpoint, method and status."
+    yield "# TYPE weft_http_requests_total counter"
+    for labels, n in http.rows():
+        yield f"weft_http_requests_total{{{labels}}} {n}"
+    yield "# HELP weft_http_requests_in_flight Requests that have no whole answer yet."
+    yield "# TYPE weft_http_requests_in_flight gauge"
+    yield f"weft_http_requests_in_flight {http.in_flight}"
+    yield "# HELP weft_http_request_seconds Time from a request to the end of its answer, by path."
+    yield "# TYPE weft_http_request_seconds histogram"
+    for path, histogram in sorted(http.seconds.items()):
+        yield from _buckets("http_request_seconds", histogram, f'path="{path}",')
+
+
+def _histograms(engine: Engine) -> Iterator[str]:
+    s = engine.stats
+    for name, meaning, histogram in (
+        ("queue_seconds", "Time of texts from the request to their start.", s.queue_seconds),
+        ("first_token_seconds", "Time from the request to the first token.", s.first_token_seconds),
+        ("between_tokens_seconds", "Time from token to token.", s.between_tokens_seconds),
+        ("text_seconds", "Time of texts from the request to their end.", s.text_seconds),
+        ("text_prompt_tokens", "Prompt tokens of a text.", s.prompt_sizes),
+        ("text_generated_tokens", "Generated tokens of a text.", s.text_sizes),
+    ):
+        yield f"# HELP weft_{name} {meaning}"
+        yield f"# TYPE weft_{name} histogram"
+        yield from _buckets(name, histogram)
+
+
+def _buckets(name: str, histogram: Histogram, labels: str = "") -> Iterator[str]:
+    total = 0
+    for bound, total in histogram.cumulative():
+        at_most = "+Inf" if bound == float("inf") else f"{bound:g}"
+        yield f'weft_{name}_bucket{{{labels}le="{at_most}"}} {total}'
+    shown = f"{{{labels[:-1]}}}" if labels else ""
+    yield f"weft_{name}_sum{shown} {histogram.sum:.10g}"
+    yield f"weft_{name}_count{shown} {total}"
 
 
 def _metrics(engine: Engine) -> Iterator[Metric]:

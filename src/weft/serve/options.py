@@ -24,6 +24,14 @@ class ServeOptions:
     """Port to listen at; 0: any free one."""
     api_key: str | None = None
     """Key that clients must send as `Authorization: Bearer KEY`; None: no key is needed."""
+    api_key_file: Path | None = None
+    """Text file with further keys, one a line."""
+    keys: Path | None = None
+    """SQLite file of keys with names, limits and usage (`weft keys`)."""
+    ssl_key_file: Path | None = None
+    """File of the private key for TLS, in PEM format; None: plain HTTP."""
+    ssl_cert_file: Path | None = None
+    """File of the certificate for TLS, with those that lead to a known one."""
     alias: str | None = None
     """Name of the model for clients; None: its file name."""
     parallel: int = 8
@@ -46,6 +54,20 @@ class ServeOptions:
     """True answers unknown fields of requests with 400, False with a header that names them."""
     log_level: str = "info"
     """Least level that is logged: debug, info, warning or error."""
+    log_format: str = "text"
+    """"text", or "json" for an object a line."""
+    log_file: Path | None = None
+    """File to which the log is appended; None: stderr."""
+    otel: bool = False
+    """True sends traces by OpenTelemetry."""
+    files_dir: Path | None = None
+    """Folder for the files of clients and their batches; None: there are none."""
+    max_file: int = 512 << 20
+    """Most bytes of a file of a client."""
+    files_dir_size: int = 8 << 30
+    """Most bytes of all files of clients."""
+    batch_parallel: int | None = None
+    """Most lines of batches under way; None: half of `parallel`, at least 1."""
     max_tokens: int | None = None
     """Most tokens that a request may ask for; more gets 400. None: as many as the context holds."""
     prompt_delay: float = DELAY
@@ -69,7 +91,7 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         lows = {"port": 0, "parallel": 1, "max_queue": 0, "max_body": 1, "max_choices": 1,
-                "max_connections": 1}  # fmt: skip
+                "max_connections": 1, "max_file": 1, "files_dir_size": 1}  # fmt: skip
         for name, low in lows.items():
             if getattr(self, name) < low:
                 raise ContextError(f"{name} is {getattr(self, name)}; it must be {low} or more")
@@ -95,6 +117,18 @@ class ServeOptions:
         self.prefixes()
         if self.api_key == "":
             raise ContextError("the API key is empty; leave it out to let everybody in")
+        if (self.ssl_key_file is None) != (self.ssl_cert_file is None):
+            raise ContextError("TLS needs both --ssl-key-file and --ssl-cert-file")
+        if self.batch_parallel is not None and not 1 <= self.batch_parallel <= self.parallel:
+            raise ContextError(
+                f"batch_parallel is {self.batch_parallel}; it must be 1 to {self.parallel}, the "
+                "texts at the same time"
+            )
+
+    @property
+    def needs_key(self) -> bool:
+        """True if clients must send a key."""
+        return any(x is not None for x in (self.api_key, self.api_key_file, self.keys))
 
     def prefixes(self) -> PrefixOptions:
         """What is kept of texts beside the cache."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from typing import Any, Protocol
 
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from weft.serve.errors import ApiError, Json, to_json
-from weft.serve.log import say_tokens
 from weft.serve.prompts import Asked
 from weft.serve.schema import Part
 from weft.serve.service import Service
@@ -63,9 +62,9 @@ async def respond(
 ) -> Response:  # fmt: skip
     """The answer of texts, as a stream of `media_type` or whole, which `form` writes; cancels the
     texts if the client leaves."""
-    written.texts.on_end = partial(say_tokens, http.scope["state"])
+    http.scope["state"]["texts"] = written.texts
     if stream:
-        return StreamingResponse(_closed(written), media_type=media_type, headers=STREAM_HEADERS)
+        return _Stream(written, media_type)
     whole = asyncio.create_task(written.whole())
     left = asyncio.create_task(client_left(http))
     try:
@@ -79,13 +78,19 @@ async def respond(
         left.cancel()
 
 
-async def _closed(written: Written) -> AsyncIterator[bytes]:
-    """The stream; at its end, whatever ends it, no text goes on."""
-    try:
-        async for part in written.stream():
-            yield part
-    finally:
-        written.texts.cancel()
+class _Stream(StreamingResponse):
+    """A streamed answer. At its end, whatever ends it and even if it never began, no text goes
+    on."""
+
+    def __init__(self, written: Written, media_type: str) -> None:
+        super().__init__(written.stream(), media_type=media_type, headers=STREAM_HEADERS)
+        self._texts = written.texts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._texts.cancel()
 
 
 async def client_left(http: Request) -> None:

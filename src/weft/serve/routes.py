@@ -2,53 +2,56 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
 from weft.serve.anthropic import add_anthropic
+from weft.serve.batches import add_batches, add_files
 from weft.serve.embeddings import add_embeddings
 from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.generation import add_generation
 from weft.serve.guard import Guard
 from weft.serve.hosts import Hosts
-from weft.serve.inputs import require_whole
-from weft.serve.log import RequestLog
+from weft.serve.llama import add_completion, add_state, add_tokens
+from weft.serve.llama.metrics import llama_metrics
 from weft.serve.metrics import CONTENT_TYPE, exposition
 from weft.serve.ollama import add_ollama
 from weft.serve.options import ServeOptions
+from weft.serve.page import add_page, add_plan
 from weft.serve.ranking import add_rerank
-from weft.serve.respond import note
-from weft.serve.responses import add_responses
-from weft.serve.schema import AdaptersBody, DetokenizeBody, TokenizeBody
+from weft.serve.responses import add_kept_responses, add_responses
+from weft.serve.schema import AdaptersBody
 from weft.serve.service import Service
+from weft.serve.shared import Shared
 from weft.serve.transcriptions import add_transcriptions
+from weft.serve.watch import Watch
 from weft.version import __version__
 
 __all__ = ["add_middleware", "create_app"]
 
-LONGEST_TOKENIZED = 1 << 20
-"""Most characters that /tokenize accepts."""
-SHORT = 1 << 14
-"""Number of characters that are tokenized in some ten milliseconds."""
 
-
-def create_app(service: Service, *, guarded: bool = True) -> FastAPI:
-    """The ASGI application of a loaded model; it closes the service when it ends. Without
-    `guarded`, keys, hosts and sizes are checked by another application around it."""
+def create_app(service: Service, shared: Shared | None = None, *, guarded: bool = True) -> FastAPI:
+    """The ASGI application of a loaded model; it closes the service when it ends. `shared` is what
+    it has in common with others (None: the parts that the options name); who gives it closes it.
+    Without `guarded`, another application around it checks keys, hosts and sizes.
+    Raises the errors of `Shared.of`."""
+    own = Shared.of(service.options) if shared is None else None
+    shared = own or shared or Shared()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await run_in_threadpool(service.close)
+        if own is not None:
+            await run_in_threadpool(own.close)
 
     options = service.options
     # FastAPI's pages are off, because they load scripts from other sites
@@ -57,79 +60,56 @@ def create_app(service: Service, *, guarded: bool = True) -> FastAPI:
         default_response_class=Json,
     )  # fmt: skip
     if guarded:
-        add_middleware(app, options)
+        add_middleware(app, options, shared, service.model_id)
     install_handlers(app)
     add_generation(app, service)
     add_embeddings(app, service)
     add_rerank(app, service)
-    _add_tokens(app, service)
-    add_responses(app, service)
+    add_responses(app, service, shared.responses)
     add_anthropic(app, service)
     add_transcriptions(app, service)
+    add_tokens(app, service)
+    add_completion(app, service)
+    add_state(app, service)
     add_ollama(app, service)
-    _add_about(app, service)
+    if guarded:
+        add_kept_responses(app, shared.responses)
+        add_files(app, shared.batches, options.files_dir_size)
+        add_batches(app, shared.batches)
+    add_plan(app, service)
+    _add_about(app, service, shared)
+    add_page(app, partial(_overview, app, service))
     return app
 
 
-def add_middleware(app: FastAPI, options: ServeOptions) -> None:
-    """Adds what looks at every request first: the log, hosts, origins, keys and sizes."""
-    app.add_middleware(Guard, max_body=options.max_body, api_key=options.api_key)
+def add_middleware(app: FastAPI, options: ServeOptions, shared: Shared, model: str = "") -> None:
+    """Adds what looks at every request first: the log, hosts, origins, keys and sizes. `model` is
+    the name for which usage counts where requests do not choose one."""
+    # the form around a file has a few bytes, too
+    larger = dict.fromkeys(("/v1/files", "/files"), options.max_file + (1 << 16))
+    app.add_middleware(
+        Guard, max_body=options.max_body, users=shared.users, model=model,
+        larger={} if options.files_dir is None else larger,
+    )  # fmt: skip
     if options.cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=options.cors_origins, allow_methods=["*"],
-            allow_headers=["*"], expose_headers=["X-Weft-Ignored", "Retry-After"],
+            allow_headers=["*"], expose_headers=["X-Weft-Ignored", "X-Request-Id", "Retry-After"],
         )  # fmt: skip
-    if options.api_key is None:
+    if not options.needs_key:
         app.add_middleware(Hosts, names=(options.host, *options.allow_hosts))
-    app.add_middleware(RequestLog)
+    app.add_middleware(Watch, http=shared.http, traces=shared.traces, model=model)
 
 
-def _add_tokens(app: FastAPI, service: Service) -> None:
-    turn = asyncio.Lock()
-
-    @app.post("/tokenize")
-    async def tokenize(body: TokenizeBody, http: Request) -> dict[str, list[int]]:
-        """The tokens of a text."""
-        note(http, body, service)
-        require_whole(body.content, "content")
-        if len(body.content) > LONGEST_TOKENIZED:
-            raise ApiError(
-                400, f"content has {len(body.content)} characters; it may have "
-                f"{LONGEST_TOKENIZED}: send it in parts", "content",
-            )  # fmt: skip
-        encode = partial(
-            service.tokenizer.encode, body.content,
-            add_special=body.add_special, parse_special=body.parse_special,
-        )  # fmt: skip
-        if len(body.content) <= SHORT:
-            return {"tokens": await run_in_threadpool(encode)}
-        async with turn:  # long texts one by one, so that they slow down others less
-            return {"tokens": await run_in_threadpool(encode)}
-
-    @app.post("/detokenize")
-    async def detokenize(body: DetokenizeBody, http: Request) -> dict[str, str]:
-        """The text of tokens."""
-        note(http, body, service)
-        n = service.tokenizer.n_vocab
-        if any(i >= n for i in body.tokens):
-            raise ApiError(400, f"tokens has an id over {n - 1}, the last of this model", "tokens")
-        decode = partial(service.tokenizer.decode, body.tokens, special=body.special)
-        return {"content": await run_in_threadpool(decode)}
-
-
-def _add_about(app: FastAPI, service: Service) -> None:
+def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
     about = {
         "id": service.model_id,
         "object": "model",
         "created": service.created,
         "owned_by": "weft",
+        "meta": service.about_text(),
         **service.vectors.about_model(),
     }
-
-    @app.get("/", include_in_schema=False)
-    async def start() -> Response:
-        """The server and its paths, as plain text."""
-        return Response(_overview(app, service), media_type="text/plain; charset=utf-8")
 
     @app.get("/v1/models")
     @app.get("/models", include_in_schema=False)
@@ -170,7 +150,9 @@ def _add_about(app: FastAPI, service: Service) -> None:
     @app.get("/metrics")
     async def metrics() -> Response:
         """Counters and gauges for Prometheus."""
-        return Response(exposition(service.engine_or_none), media_type=CONTENT_TYPE)
+        engine = service.engine_or_none
+        text = exposition(engine, shared.http) + llama_metrics(engine)
+        return Response(text, media_type=CONTENT_TYPE)
 
 
 def _overview(app: FastAPI, service: Service) -> str:

@@ -16,10 +16,12 @@ from starlette.types import ASGIApp
 
 from weft.errors import ContextError
 from weft.serve.connections import Connection, Door, connection_class, most_connections
-from weft.serve.log import logger, start_log
+from weft.serve.house import House
+from weft.serve.log import logger
 from weft.serve.options import ServeOptions
 from weft.serve.routes import create_app
 from weft.serve.service import Service
+from weft.serve.shared import Shared
 
 __all__ = ["run_server", "take_address"]
 
@@ -34,6 +36,10 @@ class Served(Protocol):
     def options(self) -> ServeOptions:
         """The options of the server."""
 
+    @property
+    def n_waiting(self) -> int:
+        """Number of requests that wait."""
+
     def close(self, grace: float = 0.0) -> None:
         """Ends all texts; running ones have `grace` seconds."""
 
@@ -41,8 +47,11 @@ class Served(Protocol):
 class _Server(uvicorn.Server):
     """Calls `ready` when it listens; on a signal it lets the engine end its texts first."""
 
-    def __init__(self, config: uvicorn.Config, service: Served, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: Served, house: House, ready: Callable[[], None]
+    ) -> None:
         super().__init__(config)
+        self._house = house
         self._hurries = False
         self._service = service
         self._ready = ready
@@ -53,8 +62,12 @@ class _Server(uvicorn.Server):
         await super().startup([])
         most = most_connections(self._service.options.max_connections)
         for listener in sockets or ():
-            self._door = Door(listener, self._connection, most)
+            self._door = Door(
+                listener, self._connection, most, self._house.tls_context,
+                self._service.options.head_timeout,
+            )  # fmt: skip
             self._door.open()
+        self._house.start(self.config.app, lambda: self._service.n_waiting)  # type: ignore[arg-type]
         if most < self._service.options.max_connections:
             logger.warning(
                 "only %d connections at a time: the system lets this process open no more files; "
@@ -71,6 +84,7 @@ class _Server(uvicorn.Server):
         """Stops listening and waits for open answers, whose texts the engine ends in time."""
         if self._door is not None:
             self._door.close()
+        await self._house.stop()
         close = partial(self._service.close, self._service.options.grace)
         closing = asyncio.get_running_loop().run_in_executor(None, close)
         await super().shutdown([])
@@ -92,20 +106,25 @@ def run_server(
     service: Served,
     ready: Callable[[str], None] = lambda url: None,
     sock: socket.socket | None = None,
-    app: ASGIApp | None = None,
+    house: House | None = None,
+    make_app: Callable[[Shared], ASGIApp] | None = None,
 ) -> None:
     """Serves until SIGINT or SIGTERM. Open requests then have `options.grace` seconds to finish; a
     second signal ends them at once.
 
     `ready` is called with the URL when the server listens. `sock` is a result of `take_address`
-    (None: it is called now). `app` is the application of a `service` that is no `Service`. Raises
-    ContextError if the address cannot be used."""
+    (None: it is called now). `house` has the keys and the certificate (None: those that the options
+    name). `make_app` makes the application of a `service` that is no `Service`. Raises ContextError
+    if the address cannot be used, and the errors of `House`."""
     options = service.options
+    if house is None:
+        with House(options) as house:
+            return run_server(service, ready, sock, house, make_app)
     sock = take_address(options) if sock is None else sock
     host, port = sock.getsockname()[:2]
     name = f"[{host}]" if ":" in host else host
     config = uvicorn.Config(
-        create_app(service) if isinstance(service, Service) else app,
+        _app_of(service, house.shared) if make_app is None else make_app(house.shared),
         http=connection_class(options.head_timeout, options.body_timeout),
         ws="none",
         lifespan="off",  # `shutdown` closes the service
@@ -116,9 +135,14 @@ def run_server(
         timeout_graceful_shutdown=round(options.grace) + 5,
         server_header=False,
     )
-    start_log(options.log_level)
+    url = f"{'http' if options.ssl_cert_file is None else 'https'}://{name}:{port}"
     with sock:
-        _Server(config, service, lambda: ready(f"http://{name}:{port}")).run(sockets=[sock])
+        _Server(config, service, house, lambda: ready(url)).run(sockets=[sock])
+
+
+def _app_of(service: Served, shared: Shared) -> ASGIApp:
+    assert isinstance(service, Service)
+    return create_app(service, shared)
 
 
 def take_address(options: ServeOptions) -> socket.socket:

@@ -150,6 +150,7 @@ class Generation(Body):
     presence_penalty: Penalty | None = None
     logit_bias: Annotated[dict[str, Any], AfterValidator(_is_bias)] | None = None
     ignore_eos: bool = False
+    timings_per_token: bool = False
     lora: Annotated[
         AdapterScales | None, Field(description='a list of {"id": NUMBER, "scale": NUMBER}')
     ] = None
@@ -281,6 +282,7 @@ class TokenizeBody(Body):
     content: str
     add_special: bool = True
     parse_special: bool = False
+    with_pieces: bool = False
 
 
 class DetokenizeBody(Body):

@@ -113,6 +113,8 @@ class Service:
                 prefixes=options.prefixes(),
             )  # fmt: skip
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
+        self.modalities: dict[str, bool] = {"vision": False, "audio": False}
+        """What a message may have beside text, by llama.cpp's names."""
         senses = None
         if towers is not None:
             if self._engine is None:
@@ -120,6 +122,10 @@ class Service:
                     f"{self.model_id} writes no text about images or sound; leave out mmproj"
                 )
             senses = towers.beside(self._engine.context, self.tokenizer)
+            self.modalities = {
+                "vision": senses.sight is not None,
+                "audio": senses.hearing is not None,
+            }
         self.prompts = Prompts(
             self.tokenizer, self.template, options,
             self._engine.max_text if self._engine else 0, self.adapters, self.vectors, senses,
@@ -141,6 +147,11 @@ class Service:
         if self._engine is not None:
             return self._engine.max_text
         return self.embedder.max_tokens
+
+    @property
+    def drafts(self) -> bool:
+        """True if tokens are guessed."""
+        return self._drafting is not None
 
     def memory(self) -> PlannedBytes:
         """The bytes that its contexts were planned with."""
@@ -166,6 +177,17 @@ class Service:
     def engine_or_none(self) -> Engine | None:
         """The engine, if there is one."""
         return self._engine
+
+    def about_text(self) -> dict[str, Any]:
+        """What a client should know of texts: the most tokens of one, prompt included, and what a
+        message may have beside text."""
+        n_ctx = self._engine.max_text if self._engine else None
+        return {"n_ctx": n_ctx, "modalities": self.modalities}
+
+    @property
+    def n_waiting(self) -> int:
+        """Number of requests that wait for a slot."""
+        return 0 if self._engine is None else self._engine.n_waiting
 
     @property
     def draft_contexts(self) -> dict[str, Context]:

@@ -133,12 +133,12 @@ async def _answer(service: Service, http: Request, task: Task) -> Response:
         sound = await _sound(form)
     finally:
         await form.close()
-    texts = await start(service, partial(_asked, service, body, sound, task))
     more: dict[str, Any] = {}
     if body.response_format == "verbose_json":
         samples = await run_in_threadpool(open_sound, sound, _RATE, files=False)
         more = {"task": task, "language": body.language or ""}
         more["duration"] = round(len(samples) / _RATE, 3)
+    texts = await start(service, partial(_asked, service, body, sound, task))
     writer = TranscriptWriter(texts, service.tokenizer.n_vocab, more)
     made = _as_text if body.response_format == "text" else Json
     return await respond(writer, http, stream=body.stream, form=made)

@@ -5,7 +5,7 @@ growth.py         one text as it grows: draws tokens and holds back text that is
 slots.py          sequences of the cache: their texts, shared prefixes and promised cells
 batching.py       the batch of one step: a token of every text, a fair share of every prompt
 pace.py           how large that share is, so that texts do not wait long for it
-stats.py          counters of an engine
+stats.py          counters of an engine, with the histograms of `histogram.py`
 writer.py         `Writer`: each step reads prompts and then draws tokens; it has no threads
 shared_writer.py  `SharedWriter`: a writer that the threads of an `LLM` take turns with
 turn_lock.py      the lock for that
@@ -18,7 +18,8 @@ from weft.lazy import imported_when_used
 
 if TYPE_CHECKING:
     from weft.llm.engine.engine import Engine
-    from weft.llm.engine.request import Delta, Done, Event, Read, Request, Ticket
+    from weft.llm.engine.histogram import Histogram
+    from weft.llm.engine.request import Delta, Done, Event, Read, Request, Ticket, Times
     from weft.llm.engine.stats import EngineStats
 
 __all__ = [
@@ -27,13 +28,16 @@ __all__ = [
     "Engine",
     "EngineStats",
     "Event",
+    "Histogram",
     "Read",
     "Request",
     "Ticket",
+    "Times",
 ]
 
 _HOMES = {
     "weft.llm.engine.engine": ("Engine",),
+    "weft.llm.engine.histogram": ("Histogram",),
     "weft.llm.engine.request": (
         "Delta",
         "Done",
@@ -41,6 +45,7 @@ _HOMES = {
         "Read",
         "Request",
         "Ticket",
+        "Times",
     ),
     "weft.llm.engine.stats": ("EngineStats",),
 }

@@ -134,6 +134,11 @@ class Engine:
         """Number of texts that have a slot."""
         return self._writer.n_running
 
+    def texts(self) -> tuple[Ticket | None, ...]:
+        """The text of each slot; None: it is idle. The engine's thread may change them at any
+        time."""
+        return self._writer.texts()
+
     @property
     def prompt_chunk(self) -> int:
         """Most prompt tokens of the next step, if texts are written in it too."""

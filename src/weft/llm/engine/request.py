@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
-from time import perf_counter
+from time import monotonic
 from typing import Literal
 
 from weft.errors import ContextError
@@ -15,7 +15,7 @@ from weft.llm.tokenizers.stop_strings import StopAutomaton, StopStrings
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 
-__all__ = ["Delta", "Done", "Event", "Read", "Reason", "Request", "Ticket"]
+__all__ = ["Delta", "Done", "Event", "Read", "Reason", "Request", "Ticket", "Times"]
 
 Reason = Literal["stop", "length", "context", "cancelled", "error"]
 """The reason why a text ended: "stop" is an end token, a stop string or a satisfied constraint,
@@ -72,6 +72,20 @@ class Request:
             raise ContextError("a stop string is empty; leave it out")
 
 
+@dataclass(slots=True)
+class Times:
+    """When things happened to a text, in seconds of `time.monotonic`; 0: not (yet)."""
+
+    asked: float = 0.0
+    started: float = 0.0
+    """When it got a slot, which ends its time in the queue."""
+    first: float = 0.0
+    """When its first token was drawn."""
+    last: float = 0.0
+    """When its latest token was drawn."""
+    ended: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
     """The prompt has been computed. Reported only if `prompt_logprobs` were asked for."""
@@ -87,6 +101,8 @@ class Delta:
     text: str
     tokens: tuple[TokenLogprobs, ...] = ()
     """The tokens of the text, if log-probabilities were asked for."""
+    n_ids: int = 0
+    """Number of tokens drawn so far, without one that ended the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +120,8 @@ class Done:
     why_not_reused: str = ""
     """Why no more tokens were in the cache; empty if those were all that an earlier text had in
     common with the prompt."""
+    times: Times | None = None
+    """When the text was asked for, started, had its first token and ended."""
     ids: tuple[int, ...] = ()
     """The tokens drawn, without the one that ended the text."""
     stopped_by: str | None = None
@@ -123,9 +141,8 @@ class Ticket:
     `on_event` is called by the thread that steps, so it must return quickly."""
 
     __slots__ = (
-        *("after", "began", "cancelled", "first", "growth", "n_read", "n_reused", "n_told"),
-        *("on_event", "promised", "prompt_done", "read", "request", "stops", "wake"),
-        "why_not_reused",
+        *("after", "cancelled", "growth", "n_read", "n_reused", "n_told", "on_event", "promised"),
+        *("prompt_done", "read", "request", "stops", "times", "wake", "why_not_reused"),
     )
 
     def __init__(
@@ -169,11 +186,8 @@ class Ticket:
         self.n_told = 0
         """Number of drawn tokens whose log-probabilities have been reported."""
         self.prompt_done = False
-        self.began = 0.0
-        """When the text got a slot (`perf_counter`); 0: not yet."""
-        self.first = 0.0
-        """When its first token was drawn; 0: not yet."""
         self.cancelled = False
+        self.times = Times(asked=monotonic())
         self.wake: Callable[[], None] = lambda: None
 
     def cancel(self) -> None:
@@ -185,10 +199,10 @@ class Ticket:
     def done(self, reason: Reason, error: Exception | None = None) -> Done:
         """The event for the end of the text."""
         n_prompt = len(self.request.prompt)
-        growth, now = self.growth, perf_counter()
+        growth, times, now = self.growth, self.times, monotonic()
         return Done(
-            reason, n_prompt, self.n_reused, growth.n_drawn, error, self.why_not_reused,
+            reason, n_prompt, self.n_reused, growth.n_drawn, error, self.why_not_reused, times,
             tuple(growth.ids), growth.stopped_by,
-            prompt_seconds=(self.first or now) - self.began if self.began else 0.0,
-            generation_seconds=now - self.first if self.first else 0.0,
+            prompt_seconds=(times.first or now) - times.started if times.started else 0.0,
+            generation_seconds=now - times.first if times.first else 0.0,
         )  # fmt: skip

@@ -6,6 +6,8 @@ from collections import Counter, deque
 from dataclasses import field
 from time import monotonic
 
+from weft.llm.engine.histogram import SECONDS, TOKENS, Histogram
+from weft.llm.engine.request import Done, Times
 from weft.records import dataclass
 
 __all__ = ["EngineStats"]
@@ -35,8 +37,47 @@ class EngineStats:
     steps: int = 0
     step_seconds: float = 0.0
     """Time of all steps, sampling included."""
+    queue_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    """Time of each text from the request to its start."""
+    first_token_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    """Time of each text from the request to its first token."""
+    between_tokens_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    """Time of each token from the one before."""
+    text_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    """Time of each text from the request to its end."""
+    prompt_sizes: Histogram = field(default_factory=lambda: Histogram(TOKENS))
+    """Prompt tokens of each text."""
+    text_sizes: Histogram = field(default_factory=lambda: Histogram(TOKENS))
+    """Generated tokens of each text."""
+    prompt_seconds: float = 0.0
+    """Times from the start of each ended text to its first token, together."""
+    generation_seconds: float = 0.0
+    """Times from the first token of each ended text to its end, together."""
     recent: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=4096))
     """For each of the last steps, its end, its prompt tokens and its generated tokens."""
+
+    def count_token(self, times: Times) -> None:
+        """Counts a token that has just been drawn, and notes when in `times`."""
+        self.generated_tokens += 1
+        now = monotonic()
+        if times.first:
+            self.between_tokens_seconds.add(now - times.last)
+        else:
+            times.first = now
+            self.first_token_seconds.add(now - times.asked)
+        times.last = now
+
+    def count_end(self, done: Done) -> None:
+        """Counts the end of a text."""
+        self.ended[done.reason] += 1
+        self.prompt_seconds += done.prompt_seconds
+        self.generation_seconds += done.generation_seconds
+        times = done.times
+        if times is not None:
+            times.ended = monotonic()
+            self.text_seconds.add(times.ended - times.asked)
+            self.prompt_sizes.add(done.n_prompt)
+            self.text_sizes.add(done.n_generated)
 
     def count_step(self, seconds: float, n_prompt: int, n_generated: int) -> None:
         """Counts one step. Its generated tokens must have been added to the total before."""

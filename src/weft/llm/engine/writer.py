@@ -12,7 +12,7 @@ it draws the next one.
 from __future__ import annotations
 
 from collections import deque
-from time import perf_counter
+from time import monotonic, perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,10 @@ class Writer:
     def n_slots(self) -> int:
         """Number of texts that can run at the same time."""
         return len(self._slots.all)
+
+    def texts(self) -> tuple[Ticket | None, ...]:
+        """The text of each slot; None: it is idle."""
+        return tuple(slot.text for slot in self._slots.all)
 
     @property
     def n_running(self) -> int:
@@ -181,7 +185,8 @@ class Writer:
                 self._tell(text, text.done("error", error))
                 continue
             self.waiting.remove(text)
-            text.began = perf_counter()
+            text.times.started = monotonic()
+            self.stats.queue_seconds.add(text.times.started - text.times.asked)
             self.stats.reused_tokens += text.n_reused
 
     def _decode(self, batch: Batch) -> NDArray[np.float32]:
@@ -246,8 +251,7 @@ class Writer:
             return self._end(slot, "length")
         growth = text.growth
         piece = growth.push(row)
-        text.first = text.first or perf_counter()
-        self.stats.generated_tokens += 1
+        self.stats.count_token(text.times)
         if not growth.finish_reason:
             slot.tokens.append(growth.token)
             if not self._slots.may_grow(slot):
@@ -262,7 +266,7 @@ class Writer:
         n = len(logprobs) - text.growth.ended_by_token
         tokens, text.n_told = tuple(logprobs[text.n_told : n]), n
         if piece or tokens:
-            text.on_event(Delta(piece, tokens))
+            text.on_event(Delta(piece, tokens, len(text.growth.ids)))
 
     def _end(self, slot: Slot, reason: Reason, error: Exception | None = None) -> None:
         text = _text(slot)
@@ -273,7 +277,7 @@ class Writer:
 
     def _tell(self, text: Ticket, done: Done) -> None:
         text.prompt_done = True  # texts that wait for this prompt need not wait any longer
-        self.stats.ended[done.reason] += 1
+        self.stats.count_end(done)
         try:
             text.on_event(done)
         except Exception:  # the receiver failed, for example because its event loop has ended

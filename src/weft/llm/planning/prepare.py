@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Unpack
 
 from weft.backends.base import Backend
@@ -84,8 +83,12 @@ def prepare(
     if saved is None and placement.policy == "ggml" and not placement.fit:
 
         def again(sizes: OtherSizes) -> ContextPlan:
-            changed = {name: value for name, value in asdict(sizes).items() if value is not None}
-            other = context_options(model, None, {**arguments, **changed})
+            changed = arguments.copy()
+            changed["n_ubatch"], changed["n_seq_max"] = sizes.n_ubatch, sizes.n_seq_max
+            changed["type_k"], changed["type_v"] = sizes.type_k, sizes.type_v
+            if sizes.n_outputs is not None:
+                changed["n_outputs"] = sizes.n_outputs
+            other = context_options(model, sizes.n_ctx, changed)
             names = arguments.get("rewrites")
             request = Request(model, other, backends, placement, names, memory="bound")
             return request.planned(request.homes(placement.n_gpu_layers))

@@ -10,6 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from weft.errors import AbortedError
 from weft.llm.planning.memory import available_bytes
+from weft.serve.batches import add_batches, add_files
 from weft.serve.errors import Json, install_handlers
 from weft.serve.many.catalog import Catalog, Entry
 from weft.serve.many.dispatch import Dispatch
@@ -18,8 +19,10 @@ from weft.serve.many.fleet import Fleet
 from weft.serve.many.options import ManyOptions
 from weft.serve.many.place import Loaded
 from weft.serve.many.planned import Recipe
+from weft.serve.responses import add_kept_responses
 from weft.serve.routes import add_middleware, create_app
 from weft.serve.service import Service
+from weft.serve.shared import Shared
 from weft.version import __version__
 
 __all__ = ["create_many_app", "make_fleet"]
@@ -41,14 +44,15 @@ def make_fleet(catalog: Catalog, options: ManyOptions, recipe: Recipe) -> Fleet:
 
         arguments = recipe.arguments(entry) | {"progress": progress}
         service = Service(entry.path, recipe.options_of(entry), **arguments)
-        return Loaded(service, create_app(service, guarded=False))
+        shared = Shared(responses=fleet.responses)
+        return Loaded(service, create_app(service, shared, guarded=False))
 
     fleet = Fleet(catalog, options, recipe.options, budget=budget, plan=recipe.plan, load=load)
     return fleet
 
 
-def create_many_app(fleet: Fleet) -> FastAPI:
-    """The ASGI application of a fleet, which it closes at its end."""
+def create_many_app(fleet: Fleet, shared: Shared) -> FastAPI:
+    """The ASGI application of a fleet, which it closes at its end. `shared` has keys and counts."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -60,7 +64,10 @@ def create_many_app(fleet: Fleet) -> FastAPI:
         default_response_class=Json,
     )  # fmt: skip
     app.add_middleware(Dispatch, fleet=fleet)
-    add_middleware(app, fleet.options)
+    add_middleware(app, fleet.options, shared)
     install_handlers(app)
-    add_fleet(app, fleet)
+    add_files(app, shared.batches, fleet.options.files_dir_size)
+    add_batches(app, shared.batches)
+    add_fleet(app, fleet, shared)
+    add_kept_responses(app, fleet.responses)
     return app

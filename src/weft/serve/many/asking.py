@@ -93,6 +93,6 @@ def _of_form(kind: str, body: bytes) -> str | None:
         return None
     for part in body.split(b"--" + boundary.encode("latin-1", "replace")):
         head, blank, value = part.partition(b"\r\n\r\n")
-        if blank and re.search(rb'name="?model"?\s*(;|\r|$)', head):
+        if blank and re.search(rb'[;\s]name="?model"?\s*(;|\r|$)', head):
             return value.removesuffix(b"\r\n").decode("utf-8", "replace")
     return None

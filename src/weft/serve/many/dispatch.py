@@ -18,8 +18,10 @@ from weft.serve.ollama.written import loaded_answer
 __all__ = ["OWN", "Dispatch"]
 
 OWN = re.compile(
-    r"/|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?|/api/(?:tags|ps|version|show|pull"
-    r"|push|create|copy|delete)|/api/blobs/.*"
+    r"/|/page/.*|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?"
+    r"|/api/(?:tags|ps|version|show|pull|push|create|copy|delete)|/api/blobs/.*"
+    r"|(?:/v1)?/(?:files|batches)(?:/.*)?"
+    r"|(?:/v1)?/responses/(?!input_tokens$)[^/]+(?:/input_items|/cancel)?"
 )
 """The paths that are about all models, or about models that need not be loaded."""
 
@@ -65,6 +67,7 @@ class Dispatch:
         try:
             if not isinstance(seconds, str):
                 self._fleet.set_keep_alive(place, seconds)
+            scope["state"]["model"] = place.entry.name  # for usage and traces
             await loaded.app(scope, replayed(asking.body, receive), send)
         finally:
             await lease.__aexit__(None, None, None)
@@ -78,7 +81,7 @@ class Dispatch:
         if len(fleet.places) == 1:
             return next(iter(fleet.places.values()))
         loaded = [p for p in fleet.places.values() if p.state == "loaded"]
-        if scope["method"] in ("GET", "HEAD", "DELETE"):
+        if not asking.body:
             if loaded:
                 return max(loaded, key=lambda p: (p.leases > 0, p.last_used))
             raise ApiError(

@@ -17,12 +17,14 @@ from weft.serve.many.fleet import Fleet
 from weft.serve.many.gathered import about_fleet, asked, joined
 from weft.serve.many.place import Place
 from weft.serve.many.planned import card_of
-from weft.serve.metrics import CONTENT_TYPE
+from weft.serve.metrics import CONTENT_TYPE, exposition
 from weft.serve.ollama.about import listed, shown_model
 from weft.serve.ollama.endpoints import add_refusals, expires, loaded_row, version
 from weft.serve.ollama.route import OllamaRoute
 from weft.serve.ollama.schema import ShowRequest
+from weft.serve.page import add_page
 from weft.serve.schema import Body
+from weft.serve.shared import Shared
 from weft.version import __version__
 
 __all__ = ["add_fleet"]
@@ -34,11 +36,11 @@ class ModelBody(Body):
     model: str
 
 
-def add_fleet(app: FastAPI, fleet: Fleet) -> None:
-    """Adds the endpoints to an application."""
+def add_fleet(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
+    """Adds the endpoints to an application, whose counts of requests `shared` has."""
     cards = _Cards(fleet)
     _add_models(app, fleet)
-    _add_state(app, fleet)
+    _add_state(app, fleet, shared)
     _add_ollama(app, fleet, cards)
 
 
@@ -110,6 +112,8 @@ def _about(place: Place) -> dict[str, Any]:
         "requests": place.leases,
         "planned_bytes": None if planned is None else planned.total,
     }
+    if place.loaded is not None and place.state == "loaded":
+        about["meta"] = place.loaded.service.about_text()
     if planned is not None:
         about["planned"] = {
             "weights": planned.weights, "cache": planned.cache, "compute": planned.compute,
@@ -124,14 +128,13 @@ def _time_of(path: Path) -> float:
         return 0.0
 
 
-def _add_state(app: FastAPI, fleet: Fleet) -> None:
-    @app.get("/", include_in_schema=False)
-    async def start() -> Response:
-        """The models, as plain text."""
+def _add_state(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
+    def overview() -> str:
         lines = [f"weft {__version__} serves {len(fleet.places)} models:", ""]
         lines += [f"{place.state:10} {name}" for name, place in fleet.places.items()]
-        lines += ["", "Requests name one as their model; docs/serve.md says more.", ""]
-        return Response("\n".join(lines), media_type="text/plain; charset=utf-8")
+        return "\n".join([*lines, "", "Requests name one as their model.", ""])
+
+    add_page(app, overview)
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -157,7 +160,7 @@ def _add_state(app: FastAPI, fleet: Fleet) -> None:
         for place in places:
             if place.loaded is not None and place.state == "loaded":
                 texts[place.entry.name] = await asked(place.loaded.app, "/metrics")
-        text = about_fleet(fleet) + joined(texts)
+        text = about_fleet(fleet) + exposition(None, shared.http) + joined(texts)
         return Response(text, media_type=CONTENT_TYPE)
 
 

@@ -26,6 +26,7 @@ from weft.serve.many.options import ManyOptions
 from weft.serve.many.place import Loaded, Place
 from weft.serve.memory import PlannedBytes
 from weft.serve.options import ServeOptions
+from weft.serve.responses.kept import KeptResponses
 from weft.tables import size_text
 
 __all__ = ["Fleet"]
@@ -54,6 +55,8 @@ class Fleet:
         self.catalog = catalog
         self.many = options
         self.options = served
+        self.responses = KeptResponses()
+        """Responses outlive the models that wrote them."""
         self.budget = budget
         self._plan = plan
         self._load = load
@@ -117,6 +120,26 @@ class Fleet:
             self._loop = asyncio.get_running_loop()
             place.planned = await self._in_thread(partial(self._plan, place.entry))
         return place.planned
+
+    def begin(self) -> None:
+        """Loads the models that are to be there from the start, and plans the others meanwhile."""
+        self._loop = asyncio.get_running_loop()
+        self._start(self._begin())
+
+    async def _begin(self) -> None:
+        places = sorted(self.places.values(), key=lambda p: not p.entry.settings.load)
+        for place in places:
+            try:
+                if place.entry.settings.load:
+                    async with self.lease(place):
+                        continue
+                await self.plan(place)
+            except (WeftError, ApiError, OSError) as error:
+                if self.closing:
+                    return
+                logger.warning("%s: %s", place.entry.name, error)
+            except RuntimeError:  # the thread has ended with the server
+                return
 
     def set_keep_alive(self, place: Place, seconds: float | None) -> None:
         """Says how long a model stays after its last request; None: until another needs room."""

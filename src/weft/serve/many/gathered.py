@@ -11,6 +11,8 @@ from weft.serve.many.fleet import Fleet
 
 __all__ = ["about_fleet", "asked", "joined"]
 
+OF_SERVER = "weft_http_"
+"""Beginning of the metrics of requests, which the server counts and not its models."""
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})? (.*)")
 _SUFFIX = re.compile(r"_(?:bucket|sum|count)$")
 
@@ -44,6 +46,8 @@ def joined(texts: Mapping[str, str]) -> str:
     for model, text in texts.items():
         label = f'model="{_escaped(model)}"'
         for row in text.splitlines():
+            if OF_SERVER in row:
+                continue
             if row.startswith("#"):
                 name = row.split(" ")[2]
                 if row not in heads.setdefault(name, []):

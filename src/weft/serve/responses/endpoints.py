@@ -1,13 +1,12 @@
-"""The endpoints below `/v1/responses`."""
+"""The endpoints `/v1/responses` and `/v1/responses/input_tokens`, which need a model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
-from weakref import WeakValueDictionary
+from typing import Any, TypeVar
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
@@ -15,7 +14,7 @@ from weft.serve.errors import ApiError
 from weft.serve.log import say_tokens
 from weft.serve.prompts import Asked
 from weft.serve.respond import note, respond, start
-from weft.serve.responses.kept import Kept, KeptResponses
+from weft.serve.responses.kept import Kept, KeptResponses, owner_of
 from weft.serve.responses.schema import CountBody, ResponsesBody
 from weft.serve.responses.translate import chat_of, items_of
 from weft.serve.responses.written import ResponseWriter, new_id
@@ -33,27 +32,21 @@ _NAMES = {
 """Fields of the chat API, and the fields here that say the same."""
 
 
-def add_responses(app: FastAPI, service: Service) -> None:
-    """Adds the endpoints to an application."""
-    kept = KeptResponses()
-    running: WeakValueDictionary[str, ResponseWriter] = WeakValueDictionary()
-
-    def written_now(id_: str, http: Request) -> ResponseWriter | None:
-        writer = running.get(id_)
-        return writer if writer and writer.owner == _owner(http) and not writer.ended else None
+def add_responses(app: FastAPI, service: Service, kept: KeptResponses) -> None:
+    """Adds the endpoints to an application; responses go to `kept`."""
 
     @app.post("/v1/responses")
     @app.post("/responses", include_in_schema=False)
     async def create(body: ResponsesBody, http: Request) -> Response:
         """A response to items: OpenAI's newer API, with answers that it keeps."""
         note(http, body, service)
-        owner = _owner(http)
+        owner = owner_of(http)
         before, new = _conversation(body, kept, owner)
         texts = await start(service, partial(_asked, service, body, before, new))
         writer = ResponseWriter(texts, service.tokenizer, body, service.name_for(body.model), owner)
         if body.store is not False:
             writer.keep = lambda response: kept.put(response, new, before, owner)
-        running[writer.id] = writer
+        kept.running[writer.id] = writer
         return await respond(writer, http, stream=bool(body.stream))
 
     @app.post("/v1/responses/input_tokens")
@@ -61,55 +54,10 @@ def add_responses(app: FastAPI, service: Service) -> None:
     async def count(body: CountBody, http: Request) -> dict[str, Any]:
         """The number of tokens of the input of a response."""
         note(http, body, service)
-        before, new = _conversation(body, kept, _owner(http))
+        before, new = _conversation(body, kept, owner_of(http))
         n = await run_in_threadpool(_count, service, body, before, new)
         say_tokens(http.scope["state"], n, 0)
         return {"object": "response.input_tokens", "input_tokens": n}
-
-    @app.get("/v1/responses/{response_id}")
-    @app.get("/responses/{response_id}", include_in_schema=False)
-    async def retrieve(response_id: str, http: Request, stream: bool = False) -> dict[str, Any]:
-        """A response that was stored."""
-        if stream:
-            raise ApiError(400, "a stored response comes whole; leave stream out", "stream")
-        writer = written_now(response_id, http)
-        if writer is not None:
-            return writer.so_far()
-        return kept.get(response_id, _owner(http)).response
-
-    @app.delete("/v1/responses/{response_id}")
-    @app.delete("/responses/{response_id}", include_in_schema=False)
-    async def delete(response_id: str, http: Request) -> dict[str, Any]:
-        """Deletes a response that was stored."""
-        kept.delete(response_id, _owner(http))
-        return {"id": response_id, "object": "response", "deleted": True}
-
-    @app.get("/v1/responses/{response_id}/input_items")
-    @app.get("/responses/{response_id}/input_items", include_in_schema=False)
-    async def input_items(
-        response_id: str, http: Request,
-        limit: Annotated[int, Query(ge=1, le=100)] = 20,
-        order: Literal["asc", "desc"] = "desc",
-        after: str | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
-        """The items that a stored response answers, the newest first."""
-        items = kept.get(response_id, _owner(http)).items
-        return _page(items if order == "asc" else items[::-1], limit, after)
-
-    @app.post("/v1/responses/{response_id}/cancel")
-    @app.post("/responses/{response_id}/cancel", include_in_schema=False)
-    async def cancel(response_id: str, http: Request) -> dict[str, Any]:
-        """Ends a response that is being written, as it is; one that has ended stays."""
-        writer = written_now(response_id, http)
-        if writer is None:
-            return kept.get(response_id, _owner(http)).response
-        writer.cancel()
-        return writer.so_far()
-
-
-def _owner(http: Request) -> object:
-    """Whose responses a request may see: those of its own key."""
-    return http.scope.get("state", {}).get("key")
 
 
 def _conversation(body: CountBody, kept: KeptResponses, owner: object) -> tuple[Kept | None, Items]:
@@ -144,20 +92,3 @@ def _renamed(make: Callable[[], _T]) -> _T:
         if text.startswith(f"{error.param} "):
             text = name + text[len(error.param or "") :]
         raise ApiError(error.status, text, name, error.code) from None
-
-
-def _page(items: Items, limit: int, after: str | None) -> dict[str, Any]:
-    """A list of items behind the one called `after`."""
-    if after is not None:
-        at = next((i for i, item in enumerate(items) if item.get("id") == after), None)
-        if at is None:
-            raise ApiError(400, f"after names no item of this response: {after[:80]!r}", "after")
-        items = items[at + 1 :]
-    page = items[:limit]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": len(items) > limit,
-    }

@@ -6,12 +6,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from starlette.requests import HTTPConnection
 
 from weft.records import dataclass
 from weft.serve.errors import ApiError
 
-__all__ = ["Kept", "KeptResponses"]
+__all__ = ["Items", "Kept", "KeptResponses", "Running", "owner_of"]
 
 MOST_BYTES = 128 << 20
 """Most bytes of all that is kept, as JSON."""
@@ -19,6 +22,28 @@ MOST_SECONDS = 24 * 3600.0
 """Age in seconds at which a response goes."""
 
 Items = list[dict[str, Any]]
+
+
+def owner_of(http: HTTPConnection) -> object:
+    """Whose responses a request may see: those of the name of its key."""
+    return http.scope.get("state", {}).get("key")
+
+
+class Running(Protocol):
+    """A response that is being written."""
+
+    id: str
+    owner: object
+
+    @property
+    def ended(self) -> bool:
+        """True if nothing more is written."""
+
+    def so_far(self) -> dict[str, Any]:
+        """The response as far as it is written."""
+
+    def cancel(self) -> None:
+        """Ends it as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +84,8 @@ class KeptResponses:
         self._most_bytes, self._most_seconds = most_bytes, most_seconds
         self._all: dict[str, Kept] = {}  # the oldest first
         self._homes: dict[str, str] = {}  # ids of responses by those of their items
+        self.running: WeakValueDictionary[str, Running] = WeakValueDictionary()
+        """Responses that are being written, and some that have ended, by id."""
         self.n_bytes = 0
         """Bytes of all that is kept."""
 
@@ -87,6 +114,11 @@ class KeptResponses:
                 "to make room for newer ones", "response_id", "not_found",
             )  # fmt: skip
         return kept
+
+    def written_now(self, id_: str, owner: object) -> Running | None:
+        """The response of this id, if it is being written and is not another's."""
+        writer = self.running.get(id_)
+        return writer if writer and writer.owner == owner and not writer.ended else None
 
     def delete(self, id_: str, owner: object) -> None:
         """Deletes a response; see `get`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,17 @@ _INCLUDABLE = frozenset((
 ))  # fmt: skip
 
 
+def _is_plain(value: Any) -> Any:
+    """Checks that a value, which the answer repeats, is JSON."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        raise ValueError(
+            "it has NaN or Infinity, which are not JSON, or is nested deeply"
+        ) from None
+    return value
+
+
 def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
     """Checks a tool; those that OpenAI runs itself are not here."""
     if tool.get("type") != "function":
@@ -37,6 +49,7 @@ def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("a function of tools has no name")
     if not isinstance(tool.get("parameters") or {}, dict):
         raise ValueError("the parameters of a function are a JSON schema, an object")
+    _is_plain(tool)
     return tool
 
 
@@ -64,7 +77,9 @@ Tool = Annotated[dict[str, Any], AfterValidator(_is_tool)]
 class Format(Part):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema"), AfterValidator(_is_plain)] = (
+        None
+    )
     strict: bool | None = None
     description: str | None = None
 
@@ -72,6 +87,14 @@ class Format(Part):
 class Text(Part):
     format: Format | None = None
     verbosity: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields that are known, for an answer."""
+        names = {"type", "name", "schema_", "strict", "description"}
+        whole = self.model_dump(
+            by_alias=True, exclude_none=True, include={"format": names, "verbosity": True}
+        )
+        return {"format": {"type": "text"}} | whole
 
 
 class Reasoning(Part):
@@ -90,6 +113,7 @@ class CountBody(Body):
     model: str | None = None
     input: Annotated[
         str | Annotated[list[dict[str, Any]], Field(fail_fast=True)],
+        AfterValidator(_is_plain),
         Field(description="a text or a list of items, objects"),
     ] = ""
     instructions: str | None = None
@@ -97,6 +121,7 @@ class CountBody(Body):
     tools: Annotated[list[Tool], Field(fail_fast=True)] | None = None
     tool_choice: Annotated[
         Literal["none", "auto", "required"] | dict[str, Any] | None,
+        AfterValidator(_is_plain),
         Field(description='"none", "auto", "required" or a function'),
     ] = None
     parallel_tool_calls: bool | None = None

@@ -113,7 +113,7 @@ def _messages(instructions: str | None, items: Sequence[Item]) -> list[dict[str,
             more = {"name": names[id_]} if id_ in names else {}
             messages.append({"role": "tool", "tool_call_id": id_, "content": content} | more)
         elif kind == "reasoning":
-            thought = _thought(item)
+            thought = _thought(item, where)
             if thought:
                 turn = _turn(messages, begins=True)
                 turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
@@ -189,9 +189,11 @@ def _part(part: Any, where: str) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _thought(item: Item) -> str:
+def _thought(item: Item, where: str) -> str:
     """The text of a reasoning item: its content, or what `seal` made of it."""
     parts = item.get("content") or ()
+    if not isinstance(parts, list | tuple):
+        raise ApiError(400, f"{where}.content is no list of parts", "input")
     texts = [p["text"] for p in parts if isinstance(p, Mapping) and isinstance(p.get("text"), str)]
     sealed = item.get("encrypted_content")
     if texts or not isinstance(sealed, str) or not sealed.startswith(_SEAL):
@@ -213,7 +215,8 @@ def _allowed(
 ) -> tuple[list[dict[str, Any]], Any]:
     """The tools that `tool_choice` allows, and its mode."""
     given = choice.get("tools")
-    names = [t.get("name") for t in given if isinstance(t, Mapping)] if given else []
+    listed = given if isinstance(given, list) else []
+    names = [t.get("name") for t in listed if isinstance(t, Mapping)]
     allowed = [tool for tool in tools if tool["name"] in names]
     if not allowed or choice.get("mode") not in ("auto", "required"):
         raise ApiError(

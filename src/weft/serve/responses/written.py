@@ -10,6 +10,8 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from fastapi.concurrency import run_in_threadpool
+
 from weft.llm import Tokenizer
 from weft.serve.errors import ApiError, to_json
 from weft.serve.logprobs import chat_logprobs
@@ -72,7 +74,7 @@ class ResponseWriter:
         """The response."""
         async for _ in self._steps():
             pass
-        return self._ended()
+        return await self._ended()
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yields the events; the last has the response, with an error if it failed."""
@@ -82,7 +84,7 @@ class ResponseWriter:
             async for step in self._steps():
                 for part in self._said(step):
                     yield part
-            response = self._ended()
+            response = await self._ended()
             done = response["status"] == "completed"
             yield self._event(f"response.{'completed' if done else 'incomplete'}",
                               response=response)  # fmt: skip
@@ -108,12 +110,12 @@ class ResponseWriter:
         for step in self._pieces.finish():
             yield step
 
-    def _ended(self) -> dict[str, Any]:
+    async def _ended(self) -> dict[str, Any]:
         """The response at its end, which is then kept."""
         status = self._status()
         output = [self._item(piece, "completed") for piece in self._pieces.all[:-1]]
         output += [self._item(piece, status) for piece in self._pieces.all[-1:]]
-        response = self._response(status) | {"output": output, "usage": self._usage()}
+        response = self._response(status) | {"output": output, "usage": await self._usage()}
         if status == "incomplete":
             response["incomplete_details"] = {"reason": "max_output_tokens"}
         elif status == "completed":
@@ -193,23 +195,23 @@ class ResponseWriter:
             self._newest = chat_logprobs(self._tokenizer, tokens)["content"]
         self._logprobs.setdefault(piece.index, []).extend(self._newest)
 
-    def _usage(self) -> dict[str, Any] | None:
+    async def _usage(self) -> dict[str, Any] | None:
         if not self.texts.ends:
             return None
         n_in, n_out = self.texts.n_prompt, self.texts.n_generated
         thoughts = "".join(p.text for p in self._pieces.all if p.kind == "reasoning")
-        n_thought = min(len(self._tokenizer.encode(thoughts, add_special=False)), n_out)
+        ids = await run_in_threadpool(self._tokenizer.encode, thoughts, add_special=False)
         return {
             "input_tokens": n_in,
             "input_tokens_details": {"cached_tokens": self.texts.n_reused, "cache_write_tokens": 0},
             "output_tokens": n_out,
-            "output_tokens_details": {"reasoning_tokens": n_thought},
+            "output_tokens_details": {"reasoning_tokens": min(len(ids), n_out)},
             "total_tokens": n_in + n_out,
         }
 
     def _response(self, status: str) -> dict[str, Any]:
         body = self._body
-        text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text else {}
+        text = body.text.as_json() if body.text else {"format": {"type": "text"}}
         reasoning = body.reasoning
         return {
             "id": self.id,
@@ -232,7 +234,7 @@ class ResponseWriter:
             "service_tier": "default",
             "store": body.store is not False,
             "temperature": 1.0 if body.temperature is None else body.temperature,
-            "text": {"format": {"type": "text"}} | text,
+            "text": text,
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools or [],
             "top_logprobs": body.top_logprobs or 0,

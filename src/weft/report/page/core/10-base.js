@@ -13,7 +13,7 @@ const report = (() => {
   function el(tag, attributes = {}, ...children) {
     const node = document.createElement(tag);
     fill(node, attributes);
-    node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+    node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
     return node;
   }
 
@@ -21,7 +21,7 @@ const report = (() => {
   function svg(tag, attributes = {}, ...children) {
     const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
     fill(node, attributes);
-    node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+    node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
     return node;
   }
 

@@ -29,15 +29,20 @@ report.about = (data, state, tensor) => {
   const list = (rows) => rows.flatMap((row, i) => (i ? [", ", link(row)] : [link(row)]));
   const facts = [];
   const fact = (name, ...value) => facts.push(el("dt", { text: name }), el("dd", {}, value));
-  const bytes = at ? at.bytes : tensor.bytes;
+  const bytes = report.bytesAt(data, state, tensor);
   fact("op", tensor.kind === "node" ? tensor.op : `${tensor.op === "NONE" ? "" : `${tensor.op}, `}${report.kindText[tensor.kind] || tensor.kind}`);
-  fact("type", `${tensor.type} ${tensor.shape}`);
-  fact("bytes", `${count(bytes)} (${size(bytes)})`);
+  fact("type", `${report.typeAt(data, state, tensor)} ${tensor.shape}`);
+  if (bytes !== null) fact("bytes", `${count(bytes)} (${size(bytes)})`);
   const formula = at && at.formula !== undefined ? at.formula : tensor.formula;
   if (typeof formula === "string" && !/^\d+$/.test(formula)) fact("as formula", el("span", { class: "mono", text: formula }));
   if (tensor.label) fact("device", tensor.label);
   if (tensor.why) fact("because", `${tensor.why}${tensor.cause ? ` (${tensor.cause})` : ""}`);
   for (const [device, why] of Object.entries(tensor.refused || {})) fact(`${device} refused`, why);
+  for (const device of tensor.kind === "node" && tensor.view < 0 ? data.devices : []) {
+    if (device.name !== tensor.label && !(device.name in (tensor.refused || {}))) {
+      fact(device.name, "could run it; what is said above decided");
+    }
+  }
   if (tensor.memory) fact("memory", tensor.memory);
   if (at) {
     fact("address", `${count(at.offset)} to ${count(at.offset + at.bytes)}${at.chunk ? ` of block ${at.chunk}` : ""}`);

@@ -24,6 +24,10 @@ report.show = (packed) => {
   const shown = report.views
     .filter((view) => view.needs(data))
     .sort((a, b) => (a.order ?? 99) - (b.order ?? 99));
+  if (!shown.length) {
+    root.append(report.heading(data, state), el("p", { text: "This report has nothing to show." }));
+    return report.ready(root);
+  }
   const tabs = el("div", { role: "tablist", "aria-label": "Views", class: "tabs" });
   const panels = el("main", { class: "panels" });
   const parts = shown.map((view) => report.tab(view, data, state, shown));
@@ -41,6 +45,10 @@ report.show = (packed) => {
     const id = location.hash.slice(1);
     if (shown.some((view) => view.id === id)) state.set({ view: id });
   });
+  return report.ready(root);
+};
+
+report.ready = (root) => {
   root.removeAttribute("aria-busy");
   root.dataset.ready = "true";
 };

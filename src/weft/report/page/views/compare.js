@@ -15,7 +15,7 @@ report.view({
       totals.replaceChildren(report.compareTotals(data, local));
       pair.replaceChildren(...report.comparePair(data, local));
     };
-    root.append(el("div", { class: "beside" }, report.compareHead(data), totals));
+    root.append(el("p", { text: report.compareSentence(data) }), el("div", { class: "beside" }, report.compareHead(data), totals));
     if (data.pairs.length > 1) {
       root.append(el("p", {}, el("label", {}, "plans for ", el("select", {
         onchange: (event) => local.set({ pair: Number(event.target.value) }),
@@ -23,7 +23,7 @@ report.view({
     }
     root.append(pair);
     if (data.leaves.length) root.append(el("h2", { text: "Weights and caches that moved" }), report.changeTable(data.leaves));
-    root.append(report.compareMemory(data), report.compareText(data));
+    root.append(report.compareText(data));
     draw();
     report.drawMaps(pair, data, local);
     local.on(["pair", "color"], () => {
@@ -37,8 +37,24 @@ report.view({
 report.compareHead = (data) => {
   const { el } = report;
   const rows = [...data.facts.filter((row) => row[1] || row[2]), ...data.options];
-  if (!data.text.length) return el("p", { text: "The two plans are alike." });
   return report.sideTable(data, "", rows.map((row) => [...row, row[1] === row[2] ? "" : "≠"]));
+};
+
+/** What differs, in a sentence. */
+report.compareSentence = (data) => {
+  const { plural } = report;
+  if (!data.text.length) return "The two plans are alike.";
+  const sum = (groups, what) => groups.filter((group) => group.what === what).reduce((n, group) => n + group.n, 0);
+  const { groups } = data.pairs[0];
+  const parts = [
+    [sum(groups, "moved"), "node is on another device", "nodes are on another device"],
+    [sum(groups, "new") + sum(groups, "gone"), "node is in one plan only", "nodes are in one plan only"],
+    [sum(groups, "why"), "node stayed for another reason", "nodes stayed for another reason"],
+    [sum(data.leaves, "moved"), "weight or cache moved", "weights and caches moved"],
+  ].filter(([n]) => n > 0).map(([n, one, many]) => plural(n, one, many));
+  const bytes = data.memory.reduce((total, row) => total + row[3] - row[2], 0);
+  if (bytes) parts.push(`${report.signed(bytes)} B of memory in all`);
+  return parts.length ? `${parts.join("; ")}.` : "Every node, weight and cache is where it was.";
 };
 
 /** A table with a column for each plan. */
@@ -79,7 +95,8 @@ report.comparePair = (data, local) => {
     el("div", { class: "tools" }, el("fieldset", { class: "choice" }, el("legend", { text: "colour by" }), radios)),
     ...data.names.flatMap((name, i) => [el("h3", { text: name }), el("div", { class: "graph-map", "data-side": i })]),
     el("ul", { class: "legend" }, report.compareLegend(data, local.get("color")).map(([text, background]) => el("li", {},
-      el("span", { class: "swatch", style: { background } }), el("span", { text }))))];
+      el("span", { class: "swatch", style: { background } }), el("span", { text })))),
+    report.compareMemory(data)];
   const headings = { moved: ["Nodes that moved", "moved"], new: [`Nodes of ${data.names[1]} only`, "new"],
     gone: [`Nodes of ${data.names[0]} only`, "gone"], why: ["Nodes that stayed, for another reason", "changed"] };
   for (const [what, [heading]] of Object.entries(headings)) {
@@ -151,7 +168,7 @@ report.changeTable = (groups) => {
     el("span", { class: "move", text: group.from === group.to ? group.to : move(group) }));
     const why = [];
     const same = group.why_before === group.why_after;
-    if (same) why.push(el("div", {}, el("span", { class: "soft", text: "in both: " }), group.why_after));
+    if (same && group.why_after) why.push(el("div", {}, el("span", { class: "soft", text: "in both: " }), group.why_after));
     if (group.why_before && !same) why.push(el("div", {}, el("span", { class: "soft", text: "before: " }), group.why_before));
     if (group.why_after && !same) why.push(el("div", {}, el("span", { class: "soft", text: "now: " }), group.why_after));
     if (group.refused) why.push(el("div", { class: "refused-line" }, `${group.from} refuses: ${group.refused}`));
@@ -163,8 +180,8 @@ report.changeTable = (groups) => {
 report.compareMemory = (data) => {
   const { el, size, count } = report;
   const most = Math.max(1, ...data.memory.flatMap((row) => [row[2], row[3]]));
-  const bar = (bytes, side) => el("div", { class: `bar side-${side}` },
-    el("span", { class: "bar-fill", style: { width: `${(bytes / most) * 100}%` }, "aria-hidden": "true" }),
+  const bar = (bytes, side) => el("div", { class: `side-bar side-${side}` },
+    el("span", { class: "side-fill", style: { width: `${(bytes / most) * 100}%` }, "aria-hidden": "true" }),
     el("span", { text: `${data.names[side]}: ${size(bytes)} (${count(bytes)} B)` }));
   return el("section", {}, el("h2", { text: "Bytes of each buffer" }), data.memory.map(([buffer, memory, a, b]) => el(
     "div", { class: "bars" },

@@ -56,7 +56,7 @@ report.isDrawn = (tensor) => tensor.kind === "node" || tensor.kind === "copy";
 report.palette = (regime, data, by) => {
   const key = {
     device: (t) => t.label || "no device",
-    cause: (t) => (t.kind === "copy" ? "a copy for a split" : t.meaning || t.cause || "no cause"),
+    cause: (t) => (t.kind === "copy" ? "a copy for a split" : (regime.causes || {})[t.cause]?.split(":")[0] || "no cause is known"),
     op: (t) => report.opKind(t),
   }[by];
   const counts = new Map();
@@ -90,7 +90,9 @@ report.graphText = (regime) => {
   const { count, plural, size } = report;
   const { splits, nodes, copies, copied_bytes: bytes } = regime.totals;
   const layers = regime.layers.blocks.filter((block) => block[2]).length;
-  const parts = [plural(nodes, "node"), plural(layers, "layer"), plural(splits, "split")];
+  const drawn = regime.tensors.filter((tensor) => tensor.kind === "node").length;
+  const fused = drawn < nodes ? ` (${count(nodes)} before ops were joined)` : "";
+  const parts = [plural(drawn, "node") + fused, plural(layers, "layer"), plural(splits, "split")];
   const moved = copies ? `; ${plural(copies, "copy", "copies")} between devices, ` +
     `${size(bytes)} (${count(bytes)} B) in each run` : "; nothing is copied between devices";
   return parts.join(", ") + moved;

@@ -13,9 +13,9 @@ report.graphList = (root, regime, data, state, palette) => {
     return group ? group.reveal(row) : null;
   };
   const mark = (name) => {
-    for (const node of marked) node.classList.remove("selected");
+    for (const node of marked) node.removeAttribute("aria-current");
     marked = [...root.querySelectorAll(".node-row")].filter((node) => node.dataset.name === name);
-    for (const node of marked) node.classList.add("selected");
+    for (const node of marked) node.setAttribute("aria-current", "true");
   };
   mark(state.get("tensor"));
   return {

@@ -81,64 +81,23 @@ report.railOf = ({ own, sources, passing, goesOn }, width, color) => {
     own >= 0 ? svg("circle", { cx: x(own), cy: half, r: 4.2, style: { fill: color } }) : null);
 };
 
-/** A node: a button that selects it and shows why it is there. */
+/** A node: a button that selects it; what is known of it stands in the details. */
 report.nodeRow = (row, width, regime, data, state, palette) => {
   const { el, size } = report;
   const { tensor } = row;
-  const what = tensor.kind === "copy" ? "copy" : tensor.op;
   const original = (source) => (source.kind === "copy" && source.src.length ? regime.tensors[source.src[0]] : source);
   const weight = tensor.src.map((source) => original(regime.tensors[source]))
     .find((source) => source.kind === "weights" || source.kind === "cache");
   const refused = Object.keys(tensor.refused || {});
-  const button = el("button", {
-    type: "button", class: `node-row ${tensor.kind}${weight ? " reads-weight" : ""}`, "data-row": tensor.row, "data-name": tensor.name,
-    "aria-expanded": "false", onclick: () => toggle(),
+  return el("li", {}, el("button", {
+    type: "button", class: `node-row ${tensor.kind}${weight ? " reads-weight" : ""}`, "data-row": tensor.row,
+    "data-name": tensor.name, onclick: () => state.set({ tensor: tensor.name }),
   },
   report.railOf(row, width, palette.of(tensor)),
-  el("span", { class: "op", text: what }),
+  el("span", { class: "op", text: tensor.kind === "copy" ? "copy" : tensor.op }),
   el("span", { class: "name", text: tensor.name }),
   el("span", { class: "soft reads", text: weight ? weight.name : "" }),
   el("span", { class: "soft shape", text: `${tensor.type} ${tensor.shape}` }),
   el("span", { class: "soft bytes", text: tensor.view >= 0 ? "view" : size(tensor.bytes) }),
-  refused.length ? el("span", { class: "refused", text: `not on ${refused.join(", ")}` }) : el("span"));
-  const item = el("li", {}, button);
-  let about = null;
-  const toggle = () => {
-    state.set({ tensor: tensor.name });
-    if (about) {
-      about.remove();
-      about = null;
-    } else {
-      about = report.nodeAbout(tensor, regime, data, state);
-      item.append(about);
-    }
-    button.setAttribute("aria-expanded", String(Boolean(about)));
-  };
-  return item;
-};
-
-/** What is known of a node: why it is where it is, and why not elsewhere. */
-report.nodeAbout = (tensor, regime, data, state) => {
-  const { el, count } = report;
-  const rows = [];
-  const add = (name, ...content) => rows.push(el("dt", { text: name }), el("dd", {}, ...content));
-  const link = (row) => {
-    const other = regime.tensors[row];
-    return el("button", {
-      type: "button", class: "link mono", text: other.name,
-      onclick: () => state.set({ tensor: other.name }),
-    });
-  };
-  const links = (list) => list.flatMap((row, i) => (i ? [", ", link(row)] : [link(row)]));
-  if (tensor.label) add(`why on ${tensor.label}`, tensor.why || "no cause is known");
-  for (const [device, sentence] of Object.entries(tensor.refused || {})) add(`why not on ${device}`, sentence);
-  const others = data.devices.filter((d) => d.name !== tensor.label && !(tensor.refused || {})[d.name]);
-  for (const device of others) {
-    if (tensor.kind === "node" && tensor.view < 0) add(`why not on ${device.name}`, "it could run it; the reason above decided");
-  }
-  add("result", `${tensor.type} ${tensor.shape}, ${count(tensor.bytes)} B`,
-    tensor.formula && tensor.formula !== tensor.bytes ? el("span", { class: "soft mono", text: ` = ${tensor.formula}` }) : "");
-  if (tensor.src.length) add("reads", ...links(tensor.src));
-  if (tensor.readers.length) add("read by", ...links(tensor.readers.slice(0, 24)));
-  return el("dl", { class: "node-about" }, ...rows);
+  refused.length ? el("span", { class: "refused", text: `not on ${refused.join(", ")}` }) : el("span")));
 };

@@ -8,7 +8,7 @@ report.timelinePlot = (profile, local, data, state) => {
     "aria-label": "Timeline. Arrow keys left and right move, plus and minus zoom, 0 shows all, " +
       "up and down choose a row, comma and period choose a slice.",
   });
-  const tip = el("div", { class: "tip", hidden: true });
+  const tip = el("div", { class: "slice-tip", hidden: true });
   const about = el("div", { class: "slice-about", "aria-live": "polite" });
   const node = el("div", { class: "timeline-box" }, canvas, tip);
   const test = () => profile.tests[local.get("test")];

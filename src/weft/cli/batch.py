@@ -1,0 +1,164 @@
+"""`weft batch` answers a file of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from weft.batch import Counts, Journal, read_lines, run_batch
+from weft.batch.lines import LONGEST_LINE, count_lines
+from weft.cli.console import CountProgress, LoadProgress, say
+from weft.cli.draft_options import draft_flags
+from weft.cli.loading import loads_model_with
+from weft.cli.model_file import ModelFile
+from weft.cli.options import MmProj, WeightType
+from weft.cli.prefix_flags import prefix_flags, without_kept
+from weft.cli.serve import AllTexts, calm_collector, service_lines
+from weft.cli.unused_options import UNUSED_BY_SERVE
+from weft.errors import ContextError, WeftError
+from weft.llm.drafting.options import DraftOptions
+
+__all__ = ["batch", "serving"]
+
+TEXTS_PER_LINE = 16
+"""Most texts of one line (prompts times `n`), as in the server."""
+
+
+@prefix_flags
+@draft_flags
+@loads_model_with(instead={"ctx_size": AllTexts}, unused=without_kept(UNUSED_BY_SERVE))
+def batch(
+    model: ModelFile,
+    load: dict[str, Any],
+    kept: dict[str, Any],
+    requests: Annotated[
+        Path, typer.Argument(metavar="IN.jsonl", help="Requests, one a line.", show_default=False)
+    ],
+    answers: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUT.jsonl", show_default=False,
+            help="Answers, one a line; one that exists is gone on with.",
+        ),
+    ],
+    parallel: Annotated[
+        int,
+        typer.Option(
+            "--parallel", "-np", "--max-num-seqs", min=1, help="Texts written at the same time."
+        ),
+    ] = 8,
+    ordered: Annotated[
+        bool,
+        typer.Option("--ordered", help="Write answers in the order of IN, not as they are done."),
+    ] = False,
+    alias: Annotated[
+        str | None,
+        typer.Option("--alias", "-a", help="The model's name in answers; default: the file's."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens that a request may ask for.")
+    ] = None,
+    mmproj: MmProj = None,
+    weight_type: WeightType = None,
+    embeddings: Annotated[
+        bool,
+        typer.Option(
+            "--embeddings", "--embedding",
+            help="Give embeddings, too; so does a file whose first line asks for one.",
+        ),
+    ] = False,
+    *,
+    drafts: DraftOptions | None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+) -> None:  # fmt: skip
+    """Answer a file of requests, in OpenAI's batch format. Stop it as you like: the same command
+    goes on from there. The exit code is 1 if a row of OUT has an error."""
+    api = serving("batches")
+    n_lines, asks_embedding = _look_at(requests)
+    with Journal(answers) as journal:
+        options = api.ServeOptions(
+            alias=alias, parallel=parallel, max_tokens=max_tokens,
+            max_queue=(2 * TEXTS_PER_LINE) * parallel, max_choices=TEXTS_PER_LINE, **kept,
+        )  # fmt: skip
+        with LoadProgress() as progress:
+            service = api.Service(
+                model, options, type=weight_type, embeddings=embeddings or asks_embedding,
+                drafting=drafts, mmproj=mmproj, progress=progress, **load,
+            )  # fmt: skip
+        try:
+            if not quiet:
+                for text in service_lines(model, service):
+                    say(text)
+                if journal.n_rows:
+                    say(f"{answers} has {journal.n_rows} rows; going on from there")
+            calm_collector()
+            with CountProgress("answering requests") as bar:
+                counts = asyncio.run(
+                    _run(service, requests, journal, ordered, parallel, bar, n_lines)
+                )
+        finally:
+            service.close()
+    if not quiet:
+        say(_summary(counts, answers))
+    if counts.failed:
+        raise typer.Exit(1)
+
+
+async def _run(
+    service: Any,
+    requests: Path,
+    journal: Journal,
+    ordered: bool,
+    parallel: int,
+    bar: CountProgress,
+    n_lines: int,
+) -> Counts:
+    from weft.serve.inside import line_handler
+    from weft.serve.routes import create_app
+
+    handle = line_handler(create_app(service))
+    with requests.open("rb") as file:
+        return await run_batch(
+            read_lines(file), journal, handle, parallel=2 * parallel, ordered=ordered,
+            progress=lambda counts: bar(counts.done, n_lines),
+        )  # fmt: skip
+
+
+def serving(what: str) -> Any:
+    """The package of the server. Raises WeftError if its extra is missing, which `what` needs."""
+    try:
+        return importlib.import_module("weft.serve")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("weft"):
+            raise
+        raise WeftError(
+            f"{what} need {error.name}; install it with: pip install 'weft[serve]'"
+        ) from None
+
+
+def _look_at(requests: Path) -> tuple[int, bool]:
+    """The number of lines, and if the first one asks for an embedding. Raises ContextError for a
+    file that cannot be read."""
+    try:
+        with requests.open("rb") as file:
+            try:
+                first = json.loads(file.readline(LONGEST_LINE))
+            except (ValueError, RecursionError):
+                first = None
+            file.seek(0)
+            url = first.get("url") if isinstance(first, dict) else None
+            return count_lines(file), url == "/v1/embeddings"
+    except OSError as error:
+        raise ContextError(f"{requests}: {error.strerror or error}") from None
+
+
+def _summary(counts: Counts, answers: Path) -> str:
+    new = counts.done - counts.skipped
+    failed = f", {counts.failed} of them with an error" if counts.failed else ""
+    before = f", {counts.skipped} were there" if counts.skipped else ""
+    return f"{answers}: {counts.done} rows{failed}; {new} are new{before}"

@@ -1,0 +1,66 @@
+"""Requests of this process to its own application, without a socket: the lines of batches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from uuid import uuid4
+
+from starlette.types import ASGIApp, Message, Scope
+
+from weft.batch import Answer, Line
+
+__all__ = ["INSIDE", "ask", "line_handler"]
+
+INSIDE = "weft.inside"
+"""Key of a scope that is true for such requests. They need no key and have no limits of size; no
+request from outside can have it, since servers build scopes themselves."""
+
+
+def line_handler(app: ASGIApp, key: str | None = None) -> Callable[[Line], Awaitable[Answer]]:
+    """A function that answers lines of a batch by `app`; what they use counts for the key of this
+    name."""
+
+    async def handle(line: Line) -> Answer:
+        return await ask(app, line.url, line.body, {"key": key})
+
+    return handle
+
+
+async def ask(app: ASGIApp, path: str, body: Any, state: Mapping[str, Any]) -> Answer:
+    """Posts a body to a path of the application, whose scope gets a copy of `state`. Cancelling it
+    is as if a client left. An exception of the application is an answer with status 500."""
+    request_id = f"req_{uuid4().hex}"
+    scope: Scope = {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1",
+        "method": "POST", "scheme": "http", "path": path, "raw_path": path.encode(),
+        "query_string": b"", "root_path": "", "client": None, "server": None,
+        "headers": [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())],
+        "state": dict(state), INSIDE: True,
+    }  # fmt: skip
+    unread: list[Message] = [
+        {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+    ]
+    status, parts = 500, bytearray()
+
+    async def receive() -> Message:
+        if unread:
+            return unread.pop()
+        await asyncio.get_running_loop().create_future()  # such a client never leaves
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        elif message["type"] == "http.response.body":
+            parts.extend(message.get("body", b""))
+
+    try:
+        await app(scope, receive, send)
+    except Exception:
+        if not parts:  # the application has answered with an error first, as a rule
+            raise
+    return Answer(status, request_id, json.loads(bytes(parts) or b"null"))

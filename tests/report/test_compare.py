@@ -1,0 +1,89 @@
+"""Two plans side by side: what the page says is what `weft diff` counts."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.in_process import weft as command
+from tests.report.test_timeline import MODEL, page_data
+from weft.errors import FormatError
+from weft.report import diff_data
+
+SPLIT = ("explain", str(MODEL), "-c", "64", "--devices", "reference,cpu", "-t", "1", "--save")
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("plans")
+    a, b = folder / "a.json", folder / "b.json"
+    assert command(*SPLIT, str(a), "-ngl", "1").returncode == 0
+    assert command(*SPLIT, str(b), "-ngl", "3").returncode == 0
+    return a, b
+
+
+@pytest.fixture(scope="module")
+def data(plans: tuple[Path, Path]) -> dict[str, Any]:
+    a, b = (json.loads(path.read_text()) for path in plans)
+    return diff_data(a, b, ("one", "two"))
+
+
+def test_groups_add_up(data: dict[str, Any]) -> None:
+    pair = data["pairs"][0]
+    moved = sum(group["n"] for group in pair["groups"] if group["what"] == "moved")
+    assert f"moved: {moved} nodes from cpu to reference" in data["text"]
+    assert all((g["from"], g["to"]) == ("cpu", "reference") for g in pair["groups"]
+               if g["what"] == "moved")  # fmt: skip
+    assert sum(m == 1 for m in pair["sides"][0]["nodes"]["moved"]) == moved
+    # what decides stands first: weights that live there, then neighbours, then views
+    first = pair["groups"][0]
+    assert "weight blk.*." in first["why_after"] and first["n"] > 1
+    weights = sum(group["n"] for group in data["leaves"] if group["kind"] == "weight")
+    assert weights == sum("reference memory" in line for line in data["text"]
+                          if line.startswith("weight "))  # fmt: skip
+
+
+def test_totals_and_memory(data: dict[str, Any], plans: tuple[Path, Path]) -> None:
+    a, b = (json.loads(path.read_text()) for path in plans)
+    totals = {what: (one, two) for what, one, two in data["pairs"][0]["totals"]}
+    assert totals["copied bytes"] == (a["totals"]["copied_bytes"], b["totals"]["copied_bytes"])
+    rows = {(buffer, memory): (one, two) for buffer, memory, one, two in data["memory"]}
+    for plan, side in ((a, 0), (b, 1)):
+        for row in plan["memory"]:
+            assert rows[row["buffer"], row["memory"]][side] == row["bytes"]
+    assert data["pairs"][0]["label"] == "the largest batches"
+    assert len(data["pairs"]) == 1 + len(a["smaller"])
+
+
+def test_a_plan_beside_itself(plans: tuple[Path, Path]) -> None:
+    plan = json.loads(plans[0].read_text())
+    data = diff_data(plan, plan)
+    assert data["text"] == [] and data["options"] == [] and data["leaves"] == []
+    assert all(pair["groups"] == [] for pair in data["pairs"])
+
+
+def test_data_that_is_no_plan(plans: tuple[Path, Path]) -> None:
+    good = json.loads(plans[0].read_text())
+    with pytest.raises(FormatError, match="not a plan of format"):
+        diff_data({}, good)
+    for key in ("name", "why", "device"):
+        bad = copy.deepcopy(good)
+        bad["splits"][0]["nodes"][0].pop(key)
+        with pytest.raises(FormatError, match="lacks a field"):
+            diff_data(bad, json.loads(plans[1].read_text()))
+
+
+def test_the_command(plans: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "diff.html"
+    done = command("diff", str(plans[0]), str(plans[1]), "--html", str(out))
+    assert done.returncode == 1 and done.stdout == "" and "report written" in done.stderr
+    data = page_data(out.read_text())
+    assert data["kind"] == "diff" and data["names"] == ["a.json", "b.json"]
+    same = command("diff", str(plans[0]), str(plans[0]), "--html", str(out))
+    assert same.returncode == 0 and page_data(out.read_text())["text"] == []
+    lost = command("diff", str(plans[0]), str(plans[1]), "--html", str(tmp_path / "no" / "x.html"))
+    assert lost.returncode == 2 and "cannot write" in lost.stderr
