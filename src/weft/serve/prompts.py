@@ -144,12 +144,13 @@ class Prompts:
         goes_on = body.continue_final_message
         tools = tools_of(body)
         marked = mark_media(body.messages[:-1] if goes_on else body.messages)
+        messages = self._format.said(marked.messages, self._template)
         given = variables_of(body) | dict(variables)
         if begun:
-            text = render_begun(self._template, marked.messages, begun, tools=tools, **given)
+            text = render_begun(self._template, messages, begun, tools=tools, **given)
         else:
             given["add_generation_prompt"] = body.add_generation_prompt is not False
-            text = self._template.render(marked.messages, tools=tools, **given)
+            text = self._template.render(messages, tools=tools, **given)
             if body.reasoning_budget == 0 and self._format.is_thinking(text):
                 text += self._format.no_thought
         return marked, text

@@ -35,7 +35,8 @@ CALLS = {
 {% endfor %}</tool_call>{% endfor %}""",
     "kimi": """{% for c in m.tool_calls %}{% if loop.first %}<|calls|>{% endif %}{#
 #}<|call|>functions.{{ c.function.name }}:{{ loop.index0 }}<|args|>{#
-#}{{ c.function.arguments | tojson }}<|/call|>{% if loop.last %}<|/calls|>{% endif %}{% endfor %}""",
+#}{{ c.function.arguments | tojson }}<|/call|>{#
+#}{% if loop.last %}<|/calls|>{% endif %}{% endfor %}""",
     "call-id": """{% for c in m.tool_calls %}[TOOL_CALLS]{{ c.function.name }}[CALL_ID]{{ c.id }}{#
 #}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}""",
     "keyed": """{% for c in m.tool_calls %}{% if loop.first %}<|tools|>[{% endif %}{#
@@ -52,7 +53,8 @@ CALLS = {
     "loose": """{% macro value(v) %}{% if v is string %}<|'|>{{ v }}<|'|>{% elif v is mapping %}{#
 #}{ {%- for k, w in v.items() %}{{ k }}:{{ value(w) }}{% if not loop.last %},{% endif %}{#
 #}{% endfor %}}{% elif v is iterable %}[{% for w in v %}{{ value(w) }}{#
-#}{% if not loop.last %},{% endif %}{% endfor %}]{% else %}{{ v | tojson }}{% endif %}{% endmacro %}{#
+#}{% if not loop.last %},{% endif %}{% endfor %}]{#
+#}{% else %}{{ v | tojson }}{% endif %}{% endmacro %}{#
 #}{% for c in m.tool_calls %}<|call>call:{{ c.function.name }}{{ value(c.function.arguments) }}{#
 #}<call|>{% endfor %}""",
     "typed": """{% for c in m.tool_calls %}{{ '\\n' }}{% if loop.first %}<X|calls>

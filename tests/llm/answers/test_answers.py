@@ -298,6 +298,11 @@ def test_a_prompt_may_begin_the_call() -> None:
 def test_families_known_by_a_text(source: str, text: str) -> None:
     source += "{{ tools | tojson }}{{ messages[0].content }}"
     assert split_everywhere(source, text) == ("", "", [CLOCK])
+    template = ChatTemplate(source)
+    call = {"function": {"name": "clock", "arguments": CLOCK[1]}}
+    messages = [{"role": "assistant", "content": "I look.", "tool_calls": [call, call]}]
+    written = template.render(AnswerFormat.of(template).said(messages, template))
+    assert split_everywhere(source, written[written.index("I look.") :])[2] == [CLOCK] * 2
 
 
 def test_values_between_tags_may_hold_the_tags() -> None:
