@@ -321,3 +321,28 @@ def test_what_is_between_tags_may_be_a_literal_of_python() -> None:
     assert json.loads(parse("coder", text)[2][0][1]) == {
         "days": {"a": [True, None, "it's"], "b": [1]}
     }
+
+
+def test_ids_as_kimi_has_them() -> None:
+    """Its results name the call by function and number; one of its templates writes ids alone."""
+    head = "{{ tools }}{% for m in messages %}{% for c in m.tool_calls %}"
+    behind = "<|tool_call_argument_begin|>{% endfor %}{{ m.tool_call_id }} {% endfor %}"
+    by_id = ChatTemplate(f"{head}{{{{ c['id'] }}}}{behind}{{# <|tool_calls_section_begin|> #}}")
+    by_index = ChatTemplate(TEMPLATES["kimi"] + "{{ messages[-1].tool_call_id }}")
+
+    def turn(id_: str) -> list[dict[str, object]]:
+        call = {"id": id_, "function": {"name": "clock", "arguments": "{}"}}
+        return [
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": id_, "content": ""},
+        ]
+
+    messages = turn("call_1") + turn("call_2")
+    for template, last in ((by_id, "functions.clock:1"), (by_index, "functions.clock:0")):
+        form = AnswerFormat.of(template)
+        assert form.markers is not None and form.markers.has_ids_of_names
+        said = form.said(messages, template)
+        assert template.render(said).split()[-1].endswith(last)
+    text = "<|tool_calls_section_begin|><|tool_call_begin|>functions.clock:0"
+    text += '<|tool_call_argument_begin|>{"city": "5"}<|tool_call_end|><|tool_calls_section_end|>'
+    assert split_everywhere(by_id.sources["default"], text) == ("", "", [CLOCK])

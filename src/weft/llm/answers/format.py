@@ -13,7 +13,7 @@ from weft.llm.answers.markers import CallMarkers
 from weft.llm.answers.parser import AnswerParser
 from weft.llm.answers.probes import Probe
 from weft.llm.answers.thoughts import find_content, find_thought
-from weft.llm.answers.written import calls_as_content
+from weft.llm.answers.written import calls_as_content, with_ids_of_names
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
@@ -81,10 +81,14 @@ class AnswerFormat:
         return parser
 
     def said(self, messages: Messages, template: ChatTemplate) -> Messages:
-        """The messages for `template`, with calls as content if it writes none and their form is
-        known."""
-        if self.markers is None or template.reads("tool_calls"):
+        """The messages for `template`: with calls as content if it writes none and their form is
+        known, and with ids of the form that the model knows."""
+        if self.markers is None:
             return messages
+        if template.reads("tool_calls"):
+            if not self.markers.has_ids_of_names:
+                return messages
+            return with_ids_of_names(messages, goes_on=template.reads("id"))
         return calls_as_content(messages, self.markers)
 
     def is_thinking(self, prompt: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.llm.answers.markers import CallMarkers
 
-__all__ = ["calls_as_content"]
+__all__ = ["calls_as_content", "with_ids_of_names"]
 
 
 def calls_as_content(
@@ -30,6 +30,38 @@ def calls_as_content(
         rest = {key: value for key, value in message.items() if key != "tool_calls"}
         made.append({**rest, "content": before + section})
     return made
+
+
+def with_ids_of_names(
+    messages: Sequence[Mapping[str, Any]], *, goes_on: bool
+) -> list[dict[str, Any]]:
+    """The messages with ids as Kimi K2 has them, `functions.NAME:NUMBER`, for calls and their
+    results. Numbers start again with each message, or go on through all of them (`goes_on`)."""
+    made: list[dict[str, Any]] = []
+    ids: dict[str, str] = {}
+    n = 0
+    for message in messages:
+        new = dict(message) if isinstance(message, Mapping) else message
+        calls = new.get("tool_calls") if isinstance(new, dict) else None
+        if isinstance(calls, list):
+            n = n if goes_on else 0
+            new["tool_calls"] = [_named(call, n + i, ids) for i, call in enumerate(calls)]
+            n += len(calls)
+        if isinstance(new, dict) and isinstance(new.get("tool_call_id"), str):
+            new["tool_call_id"] = ids.get(new["tool_call_id"], new["tool_call_id"])
+        made.append(new)
+    return made
+
+
+def _named(call: Any, number: int, ids: dict[str, str]) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str):
+        return call
+    made = f"functions.{name}:{number}"
+    if isinstance(call.get("id"), str):
+        ids[call["id"]] = made
+    return {**call, "id": made}
 
 
 def _text(call: Any, markers: CallMarkers) -> str | None:
