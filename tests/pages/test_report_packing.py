@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.pages.report_page import Opened, chromium, opened
+from tests.pages.report_page import show
 from weft.allocate.lifetime import Item, lifetimes
 from weft.allocate.pack import Problem
 from weft.allocate.plan import like_reference
@@ -25,15 +25,16 @@ DEMO = Path(__file__).resolve().parents[2] / "examples" / "weft-demo.gguf"
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Evaluates functions in a page without data."""
     path = tmp_path_factory.mktemp("report") / "page.html"
     path.write_text(page_html({"kind": "nothing", "title": "packing"}))
-    with chromium() as browser, opened(browser) as one:
-        one.show(path)
-        yield one
+    one = browser.new_page()
+    yield show(one, path).evaluate
+    one.close()
 
 
-def test_random_numbers_are_those_of_python(page: Opened) -> None:
+def test_random_numbers_are_those_of_python(page: Any) -> None:
     rnd = random.Random(0)
     expected = [[rnd.random(), rnd.randrange(1 + i * 37), rnd.choice(range(5))] for i in range(900)]
     drawn = page(
@@ -48,9 +49,7 @@ def test_random_numbers_are_those_of_python(page: Opened) -> None:
 
 @pytest.mark.parametrize("limit", [None, 3000])
 @pytest.mark.parametrize(("seed", "n", "longest"), [(1, 60, 12), (2, 150, 30), (3, 900, 900)])
-def test_packings_are_equal(
-    page: Opened, seed: int, n: int, longest: int, limit: int | None
-) -> None:
+def test_packings_are_equal(page: Any, seed: int, n: int, longest: int, limit: int | None) -> None:
     """With few items that live together, and with so many that there are no lists of them."""
     rnd = random.Random(seed)
     starts = [rnd.randrange(-1, n) for _ in range(n)]
@@ -74,7 +73,7 @@ def test_packings_are_equal(
 
 
 @pytest.mark.parametrize("args", [{}, {"devices": ["reference", "cpu"], "n_gpu_layers": 2}])
-def test_the_references_plan_is_equal(page: Opened, args: dict[str, Any]) -> None:
+def test_the_references_plan_is_equal(page: Any, args: dict[str, Any]) -> None:
     plan = prepare(Model.open(DEMO), n_ctx=128, **args)
     schedule = plan.plan.schedule
     life = lifetimes(schedule)
@@ -102,7 +101,7 @@ def test_the_references_plan_is_equal(page: Opened, args: dict[str, Any]) -> Non
     assert clash is False
 
 
-def test_formulas_have_the_bounds_of_planning(page: Opened) -> None:
+def test_formulas_have_the_bounds_of_planning(page: Any) -> None:
     n, m = Sym("n_tokens", 1, 96).size, Sym("n_kv", 1, 640).size
     sizes = [
         512 * n, 4 * n * m + 8, 2 * ((m + 31) // 32) * n, size_max(n, m) * 4, size_min(3 * n, m),
@@ -121,6 +120,6 @@ def test_formulas_have_the_bounds_of_planning(page: Opened) -> None:
         formulas.number(n * 8 - m)
 
 
-def test_a_report_needs_no_network(page: Opened, tmp_path: Path) -> None:
+def test_a_report_needs_no_network(page: Any, tmp_path: Path) -> None:
     policy = page("() => document.querySelector('meta[http-equiv]').content")
     assert policy.startswith("default-src 'none'") and "unsafe" not in policy

@@ -7,6 +7,9 @@ from dataclasses import asdict
 from typing import Any, Protocol, TypeAlias
 
 from weft.compiler import lower_plan
+from weft.dtype import find_dtype
+from weft.graph.size import upper
+from weft.llm.cache.kv_cache import CACHE_TYPES
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.planning.explain import memory_rows, placement_lines
 from weft.llm.planning.plan import ContextPlan
@@ -44,7 +47,8 @@ def plan_of(subject: HasPlan) -> ContextPlan:
     """The plan of a `Context` or `LLM`; a plan itself."""
     if isinstance(subject, ContextPlan):
         return subject
-    plan: ContextPlan = getattr(subject, "context", subject).plan
+    context: Any = getattr(subject, "context", subject)
+    plan: ContextPlan = context.plan
     return plan
 
 
@@ -63,7 +67,7 @@ def plan_data(
     the rows of logits that a number of sequences needs (None: their number is fixed).
     Keys are `format`, `kind` ("plan"), `title`, `weft` (the version), `model`, `options`,
     `devices`, `memory` (rows of `weft explain --json`), `text` (lines of the summary), `regimes`
-    (the graphs, the largest batches first), `beside` and `sliders`."""
+    (the graphs, the largest batches first), `caches`, `beside` and `sliders`."""
     plan = plan_of(subject)
     config = plan.model.config
     scratch = scratch_bytes(plan)
@@ -85,6 +89,8 @@ def plan_data(
         ],
         "n_gpu_layers": plan.homes.n_gpu_layers,
         "kept": dict(plan.homes.kept),
+        "caches": _caches(plan),
+        "types": {name: _type(name) for name in CACHE_TYPES},
         "predicted": None if plan.predicted is None else plan.predicted.to_json(),
         "memory": memory_rows(plan, scratch, kept),
         "beside": [
@@ -95,6 +101,28 @@ def plan_data(
         "regimes": [_regime(plan, regime) for regime in regimes],
         "sliders": slider_data(plan, kept=kept, rows_for=rows_for) if sliders else None,
     }
+
+
+def _caches(plan: ContextPlan) -> dict[str, dict[str, Any]]:
+    """What the bytes of each leaf of the cache follow from: keys (`k`) and values (`v`) have rows
+    of `width` numbers for the cells of the context, or those of windows (`small`); recurrent states
+    have slots."""
+    leaves: dict[str, dict[str, Any]] = {}
+    slots = 2 * plan.options.n_seq_max + 1
+    for il in range(plan.model.config.n_layer):
+        small = plan.cache.is_small(il)
+        for leaf in plan.cache.leaves(il):
+            if leaf is plan.cache.k[il] or leaf is plan.cache.v[il]:
+                kind = "k" if leaf is plan.cache.k[il] else "v"
+                leaves[leaf.name] = {"of": kind, "width": upper(leaf.ne[0]), "small": small}
+            else:
+                leaves[leaf.name] = {"of": "states", "slot": leaf.max_bytes // slots}
+    return leaves
+
+
+def _type(name: str) -> list[int]:
+    dtype = find_dtype(name)
+    return [dtype.block, dtype.bytes]
 
 
 def scratch_bytes(plan: ContextPlan) -> int:

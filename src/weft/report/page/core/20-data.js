@@ -9,8 +9,7 @@ report.load = async () => {
 };
 
 /** Makes a table of columns to a list of tensors: objects with a property for each column of
-    `weft.report.tables`, and `row`, `readers` (rows), `label` (the device's name, or nothing) and
-    `layer` (the model's layer, or null). */
+    `weft.report.tables`, and `row`, `readers` (rows) and `label` (the device's name, or nothing). */
 report.tensors = (regime, devices) => {
   const columns = regime.tensors;
   const names = Object.keys(columns);
@@ -23,31 +22,7 @@ report.tensors = (regime, devices) => {
   for (const tensor of list) {
     for (const source of tensor.src) list[source].readers.push(tensor.row);
   }
-  report.findLayers(list);
   return list;
-};
-
-/** Gives each tensor the layer that its name says (blk.3.attn_q.weight, l_out-3), each node without
-    one that of the weights it reads, or else that of the node before. */
-report.findLayers = (list) => {
-  const named = (name) => {
-    const found = /^blk\.(\d+)\./.exec(name) || /^(?:cache|state)_\w*?(\d+)$/.exec(name) || /-(\d+)$/.exec(name);
-    return found ? Number(found[1]) : null;
-  };
-  for (const tensor of list) tensor.layer = named(tensor.name);
-  let last = null;
-  let ended = false;
-  for (const tensor of list) {
-    if (tensor.time < 0) continue;
-    if (tensor.layer === null) {
-      const weights = tensor.src.map((s) => list[s]).filter((s) => s.time < 0 && s.kind !== "input");
-      const own = weights.map((s) => s.layer).find((layer) => layer !== null);
-      if (own !== undefined) [tensor.layer, ended] = [own, false];
-      else if (weights.some((s) => s.kind === "weights") && last !== null) ended = true; // the output
-      else if (!ended) tensor.layer = last;
-    }
-    if (tensor.layer !== null) last = tensor.layer;
-  }
 };
 
 /** Unpacks the tables of all graphs; `regime.tensors` becomes the list, `regime.byName` a map. */
@@ -80,8 +55,8 @@ report.families = [
   ["attention", /^(FLASH_ATTN|SOFT_MAX|ROPE|ATTN|LIGHTNING)/],
   ["norms", /NORM/],
   ["element by element", /^(ADD|SUB|MUL|DIV|GLU|UNARY|SCALE|MAP|SQR|SQRT|CLAMP|SUM)/],
-  ["rows and copies", /^(GET_ROWS|SET_ROWS|CPY|DUP|CONT|CONCAT|REPEAT|QUANTIZE|PAD)/],
-  ["inputs", /^NONE$/],
+  ["moved rows, conversions", /^(GET_ROWS|SET_ROWS|CPY|DUP|CONT|CONCAT|REPEAT|QUANTIZE|PAD)/],
+  ["inputs and copies", /^NONE$/],
   ["others", /./],
 ];
 

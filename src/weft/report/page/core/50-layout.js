@@ -36,7 +36,7 @@ report.layoutAt = (data, position) => {
   if (variant === null) throw new Error("no plan covers these sizes");
   const sizes = report.sizesAt(sliders, variant, position);
   const regimes = variant.regimes.map((regime, i) => report.packed(sliders, regime, sizes, variant, i));
-  return { position, planned: false, rows: report.rowsAt(variant, sizes, regimes), regimes };
+  return { position, sizes, planned: false, rows: report.rowsAt(variant, sizes, regimes), regimes };
 };
 
 /** The numbers that symbols' bounds follow from. */
@@ -89,6 +89,7 @@ report.packed = (sliders, regime, sizes, variant, number) => {
     arenas,
     tensors,
     byName: new Map(tensors.map((t) => [t.name, t])),
+    ranges,
     scratch: report.scratchAt(regime, ranges),
   };
 };
@@ -138,4 +139,34 @@ report.rowsAt = (variant, sizes, regimes) => {
     if (row.buffer === "compute") full.lower_bound = bounds.get(row.memory);
     return full;
   });
+};
+
+/** The type of a tensor at the sliders' position: that of cached keys and values changes. */
+report.typeAt = (data, state, tensor) => {
+  const { planned, position } = state.get("layout") || { planned: true };
+  const cached = !planned && data.caches[tensor.name];
+  return cached && cached.of !== "states" ? position[cached.of] : tensor.type;
+};
+
+/** The bytes of a tensor at the sliders' position, or null for views of a cache that has another type
+    there. */
+report.bytesAt = (data, state, tensor) => {
+  const whole = state.get("layout");
+  if (!whole || whole.planned) return tensor.bytes;
+  const layout = report.layout(state);
+  const at = layout.byName.get(tensor.name);
+  if (at) return at.bytes;
+  const cached = data.caches[tensor.name];
+  if (cached) {
+    if (cached.of === "states") return cached.slot * (2 * whole.sizes.seqs + 1);
+    const [block, bytes] = data.types[whole.position[cached.of]];
+    return (cached.small && whole.sizes.cells || whole.sizes.ctx) * (cached.width / block) * bytes;
+  }
+  const base = tensor.view >= 0 ? report.regime(data, state).tensors[tensor.view] : tensor;
+  const own = data.caches[base.name];
+  if (own && report.typeAt(data, state, base) !== base.type) return null;
+  if (typeof tensor.formula !== "string") return tensor.bytes;
+  const names = tensor.formula.match(/[a-z]\w*(?!\w*\()/g) || [];
+  return names.every((name) => name in layout.ranges)
+    ? report.formula.upper(tensor.formula, layout.ranges) : null;
 };

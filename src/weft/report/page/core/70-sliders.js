@@ -2,7 +2,7 @@
 
 /** Sets the first layout; called before anything is drawn. */
 report.prepare = (data, state) => {
-  if (data.regimes && data.memory) state.set({ layout: report.plannedLayout(data) });
+  if (data.memory && data.regimes) state.set({ layout: report.plannedLayout(data) });
 };
 
 /** The bar of sliders, or a sentence why there are none. */

@@ -29,10 +29,10 @@ report.about = (data, state, tensor) => {
   const list = (rows) => rows.flatMap((row, i) => (i ? [", ", link(row)] : [link(row)]));
   const facts = [];
   const fact = (name, ...value) => facts.push(el("dt", { text: name }), el("dd", {}, value));
-  const bytes = at ? at.bytes : tensor.bytes;
+  const bytes = report.bytesAt(data, state, tensor);
   fact("op", tensor.kind === "node" ? tensor.op : `${tensor.op === "NONE" ? "" : `${tensor.op}, `}${report.kindText[tensor.kind] || tensor.kind}`);
-  fact("type", `${tensor.type} ${tensor.shape}`);
-  fact("bytes", `${count(bytes)} (${size(bytes)})`);
+  fact("type", `${report.typeAt(data, state, tensor)} ${tensor.shape}`);
+  if (bytes !== null) fact("bytes", `${count(bytes)} (${size(bytes)})`);
   const formula = at && at.formula !== undefined ? at.formula : tensor.formula;
   if (typeof formula === "string" && !/^\d+$/.test(formula)) fact("as formula", el("span", { class: "mono", text: formula }));
   if (tensor.label) fact("device", tensor.label);

@@ -5,11 +5,11 @@ report.view({
   id: "memory",
   title: "Memory",
   order: 20,
-  needs: (data) => Boolean(data.regimes && data.memory),
+  needs: (data) => Boolean(data.memory && data.regimes && data.regimes.length),
 
   render(root, data, state) {
     const { el } = report;
-    const bars = el("div", { class: "bars" });
+    const bars = el("div", { class: "scroll" });
     const legend = el("ul", { class: "legend" }, report.families.map(([name], i) => el(
       "li", {}, el("span", { class: `swatch c${i}`, "aria-hidden": "true" }), name,
     )));
@@ -49,20 +49,20 @@ report.memoryBars = (rows, data) => {
   // what texts leave behind is a limit, not memory that the plan takes: it has no bar
   const most = Math.max(...rows.filter((row) => row.buffer !== "prefixes").map((row) => row.bytes));
   const bar = (row) => (row.buffer === "prefixes" ? null : el("div", {
-    class: `bar buffer-${row.buffer.replace(/ /g, "-")}`,
+    class: `share share-${row.buffer.replace(/ /g, "-")}`,
     style: { width: `${Math.max((100 * row.bytes) / most, 0.3)}%` },
   }));
   const line = (row) => el(
     "tr", {},
     el("th", { scope: "row", text: row.buffer }), el("td", { class: "soft", text: row.memory }),
-    el("td", { class: "bar-cell", "aria-hidden": "true" }, bar(row)),
+    el("td", { class: "share-cell", "aria-hidden": "true" }, bar(row)),
     el("td", { class: "number", text: size(row.bytes) }),
     el("td", { class: "number soft wide", text: count(row.bytes) }),
     el("td", { class: "soft about", text: report.aboutRow(row) }),
   );
   const head = el("thead", {}, el("tr", {},
     ["buffer", "memory"].map((text) => el("th", { scope: "col", text })),
-    el("th", { scope: "col", class: "bar-cell" }, el("span", { class: "hidden", text: "share" })),
+    el("th", { scope: "col", class: "share-cell" }, el("span", { class: "hidden", text: "share" })),
     el("th", { scope: "col", class: "number", text: "size" }),
     el("th", { scope: "col", class: "number wide", text: "bytes" }), el("th", { scope: "col", class: "about", text: "about" })));
   const beside = (data.beside || []).flatMap((other) => [
@@ -88,7 +88,7 @@ report.memoryMap = (layout, number, data, state) => {
   const boxes = layout.tensors.filter((t) => t.arena === number && t.bytes > 0)
     .sort((a, b) => a.start - b.start || a.offset - b.offset);
   const use = report.inUse(boxes, layout.times);
-  const layers = report.layerStarts(report.regime(data, state).tensors);
+  const layers = report.layerStarts(report.regime(data, state));
   const AXIS = 18; // pixels below the map
   const zoom = { from: -1, to: layout.times, times: layout.times };
   const canvas = el("canvas", {
@@ -96,7 +96,7 @@ report.memoryMap = (layout, number, data, state) => {
     "aria-label": `Map of ${arena.memory} memory: ${report.plural(boxes.length, "tensor")} in ${size(arena.bytes)}. `
       + "Arrow keys go from tensor to tensor, Enter selects.",
   });
-  const tip = el("div", { class: "tip", role: "status" });
+  const tip = el("div", { class: "map-tip", role: "status" });
   let focus = null; // the box under the pointer or the keyboard
   let width = 0;
   let height = 0;
@@ -181,13 +181,12 @@ report.memoryMap = (layout, number, data, state) => {
   const axis = (pen, ink, rule) => {
     pen.font = "11px system-ui, sans-serif";
     let next = 0; // where there is room for a label
-    layers.forEach(([start, layer]) => {
+    layers.forEach(([start, text]) => {
       const x = left(start);
       if (x < -40 || x > width) return;
       pen.fillStyle = rule;
       pen.fillRect(Math.round(x), 0, 1, height);
-      const text = layer === null ? "output" : `layer ${layer}`;
-      if (x < next) return;
+      if (x < next || !text) return;
       pen.fillStyle = ink;
       pen.fillText(text, x + 4, height - 4);
       next = x + pen.measureText(text).width + 12;
@@ -326,18 +325,10 @@ report.memoryMap = (layout, number, data, state) => {
   };
 };
 
-/** The first step of each layer, in order: [step, layer]; null after the last layer. */
-report.layerStarts = (tensors) => {
-  const starts = [];
-  let last;
-  for (const t of tensors) {
-    if (t.time < 0 || t.layer === last) continue;
-    if (t.layer === null && last === undefined) continue;
-    starts.push([t.time, t.layer]);
-    last = t.layer;
-  }
-  return starts;
-};
+/** The first step of each layer and of what stands between layers, in order: [step, name]. */
+report.layerStarts = ({ layers, tensors }) => layers.blocks
+  .map(([start, , name]) => [tensors[start].time, name])
+  .filter(([time]) => time >= 0);
 
 /** Bytes in use at each time, the first at time -1. */
 report.inUse = (boxes, times) => {

@@ -13,9 +13,9 @@ report.view({
       { key: "time", title: "step", number: true, text: (t) => (t.time < 0 ? "" : String(t.time)) },
       { key: "name", title: "name", mono: true },
       { key: "op", title: "op", text: (t) => (t.op === "NONE" ? t.kind : t.op) },
-      { key: "type", title: "type" },
+      { key: "type", title: "type", text: (t) => report.typeAt(data, state, t) },
       { key: "shape", title: "shape", mono: true },
-      { key: "bytes", title: "bytes", number: true, text: (t) => count(bytesOf(t)) },
+      { key: "bytes", title: "bytes", number: true, text: (t) => (bytesOf(t) === null ? "" : count(bytesOf(t))) },
       { key: "label", title: "device" },
       { key: "memory", title: "memory" },
       { key: "cause", title: "cause", title2: (t) => t.why },
@@ -24,11 +24,7 @@ report.view({
     let sort = { key: "time", down: false };
     let shown = [];
 
-    const layout = () => (state.get("layout") ? report.layout(state) : null);
-    const bytesOf = (t) => {
-      const at = layout() && layout().byName.get(t.name);
-      return at ? at.bytes : t.bytes;
-    };
+    const bytesOf = (t) => report.bytesAt(data, state, t);
     const value = (t, key) => (key === "bytes" ? bytesOf(t) : key === "op" && t.op === "NONE" ? t.kind : t[key]);
 
     const find = el("input", {
