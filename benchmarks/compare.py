@@ -23,7 +23,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
-from bench_peer import BenchPeer, PeerError, parse_peer
+from bench_peer import BenchPeer, PeerError, build_clock, parse_peer
 from compare_tables import print_tables
 from make_model import FORMATS, Shape, add_shape_options, make_model, shape_of
 
@@ -99,7 +99,12 @@ def main() -> None:
         del pythons["llama.cpp"]
     about |= {name: BenchPeer(name, command).about for name, command in args.peer.items()}
     report = _header(args, shape) | {"engines": about, "peers": list(args.peer)}
-    report["formats"] = [measure(format, args, shape, pythons) for format in args.formats]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            args.clock = build_clock(Path(folder)) if args.processor_time and args.peer else None
+        except PeerError as e:
+            sys.exit(f"compare: {e}")
+        report["formats"] = [measure(format, args, shape, pythons) for format in args.formats]
     print_tables(report)
     if args.json:
         args.json.write_text(json.dumps(report, indent=1) + "\n")
@@ -118,6 +123,8 @@ def _arguments() -> argparse.Namespace:
     peer = "one engine more, by its llama-bench; OPTIONS: default for ik -rtr 1 -fa 1"
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PATH [OPTIONS]",
                         help=peer)  # fmt: skip
+    clock = "speeds per second of the processor, of one thread: for a machine with other work"
+    parser.add_argument("--processor-time", action="store_true", help=clock)
     folder = "where model files are, or are made (default: build/models)"
     parser.add_argument("--dir", type=Path, default=HERE.parent / "build/models", help=folder)
     parser.add_argument("--json", type=Path, help="writes everything measured to a file")
@@ -128,6 +135,8 @@ def _arguments() -> argparse.Namespace:
         if wrong := [value for value in values if value not in known]:
             parser.error(f"--{name} has {', '.join(wrong)}; choose from {', '.join(known)}")
         setattr(args, name, values)
+    if args.processor_time and (args.threads != 1 or "scaling" in args.parts):
+        parser.error("--processor-time is of one thread: -t 1 and --parts without scaling")
     if min(args.threads, args.n_prompt, args.n_gen, args.repetitions) < 1:
         parser.error("--threads, --n-prompt, --n-gen and --repetitions must be 1 or more")
     try:
@@ -174,6 +183,7 @@ def _header(args: argparse.Namespace, shape: Shape) -> dict[str, Any]:
         "commit": git("rev-parse", "--short", "HEAD") + (", changed" if changed else ""),
         "command": " ".join(["python", *sys.argv]),
         "threads": args.threads,
+        "processor_time": args.processor_time,
         "n_prompt": args.n_prompt,
         "n_gen": args.n_gen,
         "repetitions": args.repetitions,
@@ -264,7 +274,7 @@ class Run:
                 if name in self.children:
                     self.children.pop(name).quit()
                 if name in self.args.peer:
-                    self.children[name] = BenchPeer(name, self.args.peer[name])
+                    self.children[name] = BenchPeer(name, self.args.peer[name], self.args.clock)
                     self._ask(name, "load", path=str(self.paths[name]))
                     continue
                 child = self.children[name] = Child(self.pythons[name], name)
@@ -302,7 +312,8 @@ class Run:
     def speed(self) -> None:
         """Prompts and generation, after a warm-up that finds what suits llama.cpp best. The
         machine's peaks are measured beside them: memory is not equally fast at all times."""
-        self.result["peaks"] = self._ask("weft", "peaks", threads=self.args.threads)
+        if not self.args.processor_time:
+            self.result["peaks"] = self._ask("weft", "peaks", threads=self.args.threads)
         for test in ("pp", "tg"):
             self._time("weft", test, self.args.threads)
             self._choose_flash(test)
@@ -329,7 +340,8 @@ class Run:
         seconds = {}
         for flash in (False, True):
             self.flash[name][test] = flash
-            self._ask(name, "pp", n=32, threads=self.args.threads, flash=flash)  # its first use
+            self._ask(name, "pp", n=32, threads=self.args.threads, flash=flash,
+                      processor=self.args.processor_time)  # its first use  # fmt: skip
             seconds[flash] = self._time(name, test, self.args.threads) or 0.0
         self.flash[name][test] = seconds[True] <= seconds[False]
         self.found[name].setdefault("flash", {})[test] = self.flash[name][test]
@@ -341,8 +353,9 @@ class Run:
 
     def _time(self, name: str, test: str, threads: int) -> float | None:
         answer = self._ask(
-            name, test, n=self.sizes[test], threads=threads, flash=self.flash[name][test]
-        )
+            name, test, n=self.sizes[test], threads=threads, flash=self.flash[name][test],
+            processor=self.args.processor_time,
+        )  # fmt: skip
         return None if answer is None else float(answer["seconds"])
 
     def _turn(self, i: int) -> list[str]:

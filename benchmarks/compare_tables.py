@@ -22,7 +22,9 @@ def print_tables(report: dict[str, Any]) -> None:
     print(f"{report['cpu']}, {report['cores']} cores, {report['system']}")
     for name, about in report["engines"].items():
         print(f"{name} {about['version']} ({about['kernels'].strip(' |')})")
-    print(f"weft commit {report['commit']}, model {report['shape']}, {report['threads']} threads")
+    clock = ", seconds of the processor" if report["processor_time"] else ""
+    threads = f"{report['threads']} threads{clock}"
+    print(f"weft commit {report['commit']}, model {report['shape']}, {threads}")
     print(f"{report['repetitions']} repetitions: median ± half of the range")
     print(f"$ {report['command']}")
     print()

@@ -33,7 +33,7 @@ __all__ = [
     "described",
 ]
 
-Layout = Literal["rows", "interleaved", "lookup", "levels", "planes"]
+Layout = Literal["rows", "interleaved", "lookup", "levels", "ordered", "planes"]
 """How the blocks of a matrix are stored.
 
     rows          row after row
@@ -43,10 +43,11 @@ Layout = Literal["rows", "interleaved", "lookup", "levels", "planes"]
                   weights (`native/src/quants/lookup_layout.h`)
     levels        in panels of 32 rows that name each weight's level; codebook types
                   (`native/src/quants/levels.h`)
+    ordered       row after row, of floats, whose products are added up in the order of panels
     planes        one plane for each part of a block; OpenCL devices
                   (`weft.backends.opencl.planes`)"""
 
-LAYOUTS: tuple[Layout, ...] = ("rows", "interleaved", "lookup", "levels", "planes")
+LAYOUTS: tuple[Layout, ...] = ("rows", "interleaved", "lookup", "levels", "ordered", "planes")
 """All layouts, in the order of the native enum, which lacks the last one."""
 
 

@@ -8,10 +8,13 @@ import pytest
 from weft import _native, quants
 from weft.dtype import DTYPES, DType, dtype_from_id
 from weft.graph.op import OPS
+from weft.program import LAYOUTS
 
 TARGETS = [name for name, ok in _native.targets() if ok and _native.interleaved_types(name)]
 TYPES = [DTYPES["f32"].id] if not TARGETS else _native.interleaved_types(TARGETS[0])
 F32 = DTYPES["f32"]
+FLOAT_TARGETS = [t for t in TARGETS if F32.id in _native.interleaved_types(t)]
+ORDERED = LAYOUTS.index("ordered")
 _UNWRITABLE = ("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m")
 
 
@@ -38,8 +41,10 @@ class Product:
         threads: int = 1,
         bias: np.ndarray | None = None,
         record: tuple[float, ...] = (),
+        ordered: bool = False,
     ) -> np.ndarray:
-        """The result, `[matrices, columns, rows]`; `record`: the function of the results."""
+        """The result, `[matrices, columns, rows]`; `record`: the function of the results.
+        `ordered`: rows that are added up in the order of panels."""
         pool = _native.ThreadPool(threads)
         wanted = dtype_from_id(_native.activation_type(target, self.dtype.id))
         assert wanted is not None
@@ -55,7 +60,9 @@ class Product:
         out = np.full((self.matrices, self.columns, self.rows), np.nan, np.float32)
         m = self.matrices
         tensors = [
-            _tensor(self.dtype, 0, (self.k, self.rows, m), int(interleaved)),
+            _tensor(
+                self.dtype, 0, (self.k, self.rows, m), ORDERED if ordered else int(interleaved)
+            ),
             _tensor(wanted, 1, (self.k, self.columns, m), 0),
             _tensor(F32, 2, (self.rows, self.columns, m), 0),
         ]
@@ -105,6 +112,35 @@ def test_as_plain_rows(target: str, dtype: DType) -> None:
             _assert_same(product.run(target, True), product.run(target, False))
 
 
+@pytest.mark.parametrize("target", FLOAT_TARGETS)
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+def test_rows_in_order_have_the_bits_of_panels(target: str, name: str) -> None:
+    """So weights of floats can be repacked at any time."""
+    for columns in (1, 2, 3, 7, 44, 300):
+        for rows, k, matrices in ((32, 2, 1), (96, 518, 1), (64, 4130, 1), (64, 96, 3)):
+            product = Product(DTYPES[name], rows, k, columns, matrices)
+            for threads in (1, 2):
+                got = product.run(target, False, threads, ordered=True)
+                np.testing.assert_array_equal(got, product.run(target, True))
+
+
+@pytest.mark.parametrize("target", FLOAT_TARGETS)
+def test_rows_in_order_take_bias_and_limits(target: str) -> None:
+    product = Product(DTYPES["f16"], 160, 96, 5)
+    bias = np.linspace(-30, 30, 160, dtype=np.float32)
+    record = (9.0, -11.5, 20.25)
+    got = product.run(target, False, bias=bias, record=record, ordered=True)
+    np.testing.assert_array_equal(got, product.run(target, True, bias=bias, record=record))
+
+
+def test_only_floats_in_panels_are_in_order() -> None:
+    if not TARGETS:
+        pytest.skip("no target of this machine reads interleaved weights")
+    for name, rows in (("q8_0", 32), ("f16", 40)):
+        with pytest.raises(ValueError, match="order of panels"):
+            Product(DTYPES[name], rows, 64, 1).run(TARGETS[0], False, ordered=True)
+
+
 SHARES_BITS = {"avx2", "avx_vnni"} <= set(TARGETS)
 
 
@@ -151,7 +187,7 @@ def test_matrices(target: str, columns: int) -> None:
     _assert_same(product.run(target, True, threads=2), product.run(target, False))
 
 
-@pytest.mark.parametrize("target", [t for t in TARGETS if F32.id in _native.interleaved_types(t)])
+@pytest.mark.parametrize("target", FLOAT_TARGETS)
 @pytest.mark.parametrize("columns", [1, 5, 40])
 def test_bias_and_limits_of_float_panels(target: str, columns: int) -> None:
     """The bits of the plain product with a bias added and limits applied; a NaN stays one."""

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <string>
 
+#include "quants/interleave.h"
+
 namespace weft {
 
 namespace {
@@ -59,7 +61,7 @@ Status check_tensor(const Program& p, const TensorDecl& t) {
     return bad("tensor " + t.name + " has unknown type " +
                std::to_string(static_cast<int32_t>(t.type)));
   }
-  if (t.layout < Layout::kRows || t.layout > Layout::kLevels) {
+  if (t.layout < Layout::kRows || t.layout > kOrderedLayout) {
     return bad("tensor " + t.name + " has an unknown layout");
   }
   if (t.buffer < 0 || t.buffer >= static_cast<int32_t>(p.buffers.size())) {

@@ -10,10 +10,18 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from weft.llm.answers import Call, Content, Event, Reasoning
+from weft.llm.answers import Call, CallBegun, CallPiece, Content, Event, Reasoning
 from weft.serve.errors import ApiError
 
-__all__ = ["ChatMessage", "Reader", "TextReader", "WholeCall", "call_schema", "named_tool"]
+__all__ = [
+    "ChatMessage",
+    "Reader",
+    "TextReader",
+    "Unsplit",
+    "WholeCall",
+    "call_schema",
+    "named_tool",
+]
 
 
 class Reader(Protocol):
@@ -36,6 +44,35 @@ class TextReader:
     def finish(self) -> list[Event]:
         """See `Reader`."""
         return []
+
+
+class Unsplit:
+    """Leaves reasoning in the content, between its marks."""
+
+    def __init__(self, reader: Reader, marks: tuple[str, str], *, thinking: bool) -> None:
+        """`thinking`: the prompt has the first of the `marks`."""
+        self._reader, self._marks = reader, marks
+        self._thinking = self._marked = thinking
+
+    def push(self, text: str) -> list[Event]:
+        """See `Reader`."""
+        return self._joined(self._reader.push(text))
+
+    def finish(self) -> list[Event]:
+        """See `Reader`."""
+        return self._joined(self._reader.finish())
+
+    def _joined(self, events: list[Event]) -> list[Event]:
+        made: list[Event] = []
+        for event in events:
+            thinks = isinstance(event, Reasoning)
+            if thinks and not self._marked:
+                made.append(Content(self._marks[0]))
+            elif self._thinking and not thinks:
+                made.append(Content(self._marks[1]))
+            self._thinking = self._marked = thinks
+            made.append(Content(event.text) if isinstance(event, Reasoning) else event)
+        return made
 
 
 class WholeCall:
@@ -106,6 +143,7 @@ class ChatMessage:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[dict[str, Any]] = []
+        self._open: dict[str, Any] | None = None  # a call that has begun and not ended
 
     def push(self, text: str) -> list[dict[str, Any]]:
         """Adds text; returns the new deltas."""
@@ -116,11 +154,14 @@ class ChatMessage:
         return self._deltas(self._reader.finish())
 
     def reason(self, ended: str) -> str:
-        """The `finish_reason` of a text that ended with the engine's reason `ended`."""
+        """The `finish_reason` of a text that ended with the engine's reason `ended`. A call that
+        was begun and is cut makes it "length", whatever cut it."""
+        if self._open:
+            return "length"
         return "tool_calls" if self._calls and ended == "stop" else ended
 
     def whole(self) -> dict[str, Any]:
-        """The whole message."""
+        """The whole message, without a call that is cut."""
         text = "".join(self._content)
         content = None if self._calls and not text else text
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
@@ -139,16 +180,30 @@ class ChatMessage:
             elif isinstance(event, Reasoning):
                 self._reasoning.append(event.text)
                 deltas.append({"reasoning_content": event.text})
-            elif not (self._one_call and self._calls):
-                call = self._call(event)
-                deltas.append({"tool_calls": [{"index": event.index, **call}]})
+            elif not (self._one_call and event.index):
+                deltas += self._call(event)
         return deltas
 
-    def _call(self, event: Call) -> dict[str, Any]:
-        call = {
+    def _call(self, event: Call | CallBegun | CallPiece) -> list[dict[str, Any]]:
+        """The deltas of a call: its name with empty arguments and then pieces of them, or all of
+        it."""
+        if isinstance(event, CallPiece):
+            part = {"index": event.index, "function": {"arguments": event.text}}
+            return [{"tool_calls": [part]}] if event.text else []
+        if isinstance(event, CallBegun):
+            self._open = self._new(event.name, "")
+            return [{"tool_calls": [{"index": event.index, **self._open}]}]
+        begun, self._open = self._open, None
+        call = self._new(event.name, event.arguments)
+        if begun is not None:
+            call["id"] = begun["id"]
+        self._calls.append(call)
+        return [{"tool_calls": [{"index": event.index, **call}]}] if begun is None else []
+
+    @staticmethod
+    def _new(name: str, arguments: str) -> dict[str, Any]:
+        return {
             "id": f"call_{uuid.uuid4().hex[:24]}",
             "type": "function",
-            "function": {"name": event.name, "arguments": event.arguments},
+            "function": {"name": name, "arguments": arguments},
         }
-        self._calls.append(call)
-        return call

@@ -21,6 +21,7 @@ from weft.serve.messages import (
     ChatMessage,
     Reader,
     TextReader,
+    Unsplit,
     WholeCall,
     call_schema,
     named_tool,
@@ -102,19 +103,20 @@ class Prompts:
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
         tools = _tools(body)
+        begun = begun or _begun(body)
         marked, text = self._rendered(body, begun, variables)
         self.require_short(text.replace(marked.mark, ""), "messages")
         ids = self._ids(marked, text)
         n = body.n or 1
         calls = self._calls_only(body, tools, text)
-        reads = partial(self._reader, body, tools, text, calls)
+        reads = partial(self._reader, body, tools, self._format.before(text, begun), calls)
         form = Request(
             (0,),
             max_tokens=self._limit(body, "max_completion_tokens", "max_tokens", "n_predict"),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             stop=_stops(body) + self._template.stops,
             ignore_eos=body.ignore_eos,
-            special=tools is not None or self._hides_thought,  # <|python_tag|>, [TOOL_CALLS]
+            special=tools is not None or self._hides_marks,  # <|python_tag|>, [TOOL_CALLS]
         )
         constraint = calls or _json_schema(body.response_format)
         requests = self._requests(body, form, [ids], n, constraint)
@@ -124,25 +126,30 @@ class Prompts:
     def count_chat(self, body: ChatBody, *, begun: str = "", **variables: Any) -> int:
         """The number of tokens of the prompt of a chat, which may be more than the context holds;
         see `of_chat`."""
-        marked, text = self._rendered(body, begun, variables)
+        marked, text = self._rendered(body, begun or _begun(body), variables)
         self.require_short(text.replace(marked.mark, ""), "messages", MOST_COUNTED)
         return len(self._ids(marked, text))
 
     def rendered(self, body: ChatBody) -> str:
         """The text of the prompt of a chat, with `MEDIA_MARK` for images and sounds."""
-        marked, text = self._rendered(body, "", {})
+        marked, text = self._rendered(body, _begun(body), {})
         return text.replace(marked.mark, MEDIA_MARK)
 
     def _rendered(
         self, body: ChatBody, begun: str, variables: Mapping[str, Any]
     ) -> tuple[Marked, str]:
         """The messages, and the text of the prompt with marks for images and sounds."""
-        tools, marked = _tools(body), mark_media(body.messages)
-        variables = {**_variables(body), **variables}
+        goes_on = body.continue_final_message
+        tools = _tools(body)
+        marked = mark_media(body.messages[:-1] if goes_on else body.messages)
+        variables = _variables(body) | variables
         if begun:
             text = render_begun(self._template, marked.messages, begun, tools=tools, **variables)
         else:
+            variables["add_generation_prompt"] = body.add_generation_prompt is not False
             text = self._template.render(marked.messages, tools=tools, **variables)
+            if body.reasoning_budget == 0 and self._format.is_thinking(text):
+                text += self._format.no_thought
         return marked, text
 
     def _ids(self, marked: Marked, text: str) -> list[int]:
@@ -160,13 +167,14 @@ class Prompts:
         return AnswerFormat.of(self._template)
 
     @cached_property
-    def _hides_thought(self) -> bool:
-        """True if the marks around reasoning are control tokens."""
-        for mark in self._format.thought or ():
+    def _hides_marks(self) -> bool:
+        """True if the marks around reasoning or content are control tokens."""
+        form = self._format
+        for mark in (*(form.thought or ()), *form.content):
             ids = self._tokenizer.encode(mark, add_special=False, parse_special=True)
             if mark.strip() not in self._tokenizer.decode(ids):
                 return True
-        return False
+        return form.harmony
 
     def _calls_only(self, body: ChatBody, tools: Tools | None, text: str) -> dict[str, Any]:
         """The constraint of an answer that must consist of calls; empty: it need not. `text` is the
@@ -180,8 +188,9 @@ class Prompts:
             )  # fmt: skip
         name = named_tool(body.tool_choice, tools)
         several = body.parallel_tool_calls is not False and name is None
+        thinks = _variables(body).get("enable_thinking", True) is not False
         grammar = self._format.grammar(
-            self._tokenizer, tools, name=name, parallel=several, prompt=text
+            self._tokenizer, tools, name=name, parallel=several, prompt=text, reasons=thinks
         )
         return {"grammar": grammar} if grammar else {"json_schema": call_schema(tools, name)}
 
@@ -189,14 +198,19 @@ class Prompts:
         self, body: ChatBody, tools: Tools | None, text: str, calls: Mapping[str, Any]
     ) -> ChatMessage:
         """The message that splits an answer. An answer with a constraint of the request has no
-        reasoning."""
+        reasoning. Calls come in pieces where a stream is held to them: there they cannot turn out
+        to be none."""
         reader: Reader
         if "json_schema" in calls:
             reader = WholeCall()
         elif not calls and (own_constraint(body) or _json_schema(body.response_format)):
             reader = self._format.parser(tools) if tools else TextReader()
         else:
-            reader = self._format.parser(tools, text)
+            pieces = bool(calls) and body.stream is True
+            reader = self._format.parser(tools, text, pieces=pieces)
+            thought = self._format.thought
+            if thought and body.reasoning_format == "none":
+                reader = Unsplit(reader, thought, thinking=self._format.is_thinking(text))
         return ChatMessage(reader, one_call=body.parallel_tool_calls is False)
 
     def of_completion(self, body: CompletionBody) -> Asked:
@@ -396,7 +410,34 @@ def _variables(body: ChatBody) -> dict[str, Any]:
             )  # fmt: skip
     if body.reasoning_effort is not None:
         own.setdefault("reasoning_effort", body.reasoning_effort)
+    if body.reasoning_budget == 0:
+        own = {"enable_thinking": False, "thinking": False} | own
+    elif (body.reasoning_budget or -1) > 0:
+        raise ApiError(
+            400, f"reasoning_budget is {body.reasoning_budget}; it is 0 for no reasoning or -1 for "
+            "any; limit the answer with max_tokens", "reasoning_budget",
+        )  # fmt: skip
     return own
+
+
+def _begun(body: ChatBody) -> str:
+    """What the answer goes on from; empty: it begins. Raises ApiError if there is no such
+    message."""
+    if not body.continue_final_message:
+        return ""
+    if body.add_generation_prompt:
+        raise ApiError(
+            400, "continue_final_message and add_generation_prompt exclude each other; leave out "
+            "add_generation_prompt", "continue_final_message",
+        )  # fmt: skip
+    last = body.messages[-1] if body.messages else {}
+    content = last.get("content") if isinstance(last, Mapping) else None
+    if last.get("role") != "assistant" or not isinstance(content, str) or not content:
+        raise ApiError(
+            400, "continue_final_message needs a last message of role assistant whose content is "
+            "text", "continue_final_message",
+        )  # fmt: skip
+    return content
 
 
 def _tools(body: ChatBody) -> list[dict[str, Any]] | None:

@@ -225,6 +225,12 @@ class ChatBody(Generation):
     chat_template_kwargs: Annotated[
         dict[str, Any] | None, Field(description="an object of variables for the chat template")
     ] = None
+    reasoning_format: Annotated[
+        Literal["auto", "deepseek", "none"] | None, Field(description='"auto" or "none"')
+    ] = None
+    reasoning_budget: Annotated[int, Field(ge=-1)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
 
 class EmbeddingBody(Body):

@@ -9,7 +9,8 @@ from functools import cache
 import pytest
 
 from tests.llm.answers.templates import OPENING, TEMPLATES
-from weft.llm.answers import AnswerFormat, Call, Content, Event, Reasoning
+from weft.llm.answers import AnswerFormat, Call, CallBegun, CallPiece, Content, Event, Reasoning
+from weft.llm.answers.json_text import as_object
 from weft.llm.chat.template import ChatTemplate
 
 TOOLS = [
@@ -191,3 +192,34 @@ def test_a_known_family_where_the_template_writes_no_calls() -> None:
     source = "{{ tools | tojson }} answer in <tool_call></tool_call>{{ messages[0].content }}"
     form = AnswerFormat.of(ChatTemplate(source))
     assert form.markers is not None and form.markers.open == "<tool_call>"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_calls_in_pieces(family: str) -> None:
+    """The pieces of a call are its arguments; where the answer is cut, they are no JSON."""
+    calls = CALLS[: 1 if family == "llama" else 2]
+    text = written(family, calls)
+    for size in (1, 3, 10**6):
+        for end in (len(text), len(text) - len(text) // 3, len(text) // 2):
+            parser = format_of(family).parser(TOOLS, pieces=True)
+            cut = text[:end]
+            events = [
+                e for at in range(0, len(cut), size) for e in parser.push(cut[at : at + size])
+            ]
+            events += parser.finish()
+            begun = {e.index: e.name for e in events if isinstance(e, CallBegun)}
+            whole = {e.index: e for e in events if isinstance(e, Call)}
+            for index, name in begun.items():
+                pieces = "".join(
+                    e.text for e in events if isinstance(e, CallPiece) and e.index == index
+                )
+                if index in whole:
+                    assert (whole[index].name, whole[index].arguments) == (name, pieces)
+                else:
+                    assert as_object(pieces) is None
+            if end == len(text):
+                assert [(c.name, json.loads(c.arguments)) for c in whole.values()] == calls
+                named = format_of(family).markers
+                in_json = named is not None and named.kind in ("object", "named")
+                assert len(begun) == (len(calls) if in_json and size == 1 else len(begun))
+                assert in_json or not begun

@@ -41,6 +41,13 @@ const char* check_product(const Tensor& weights, const Tensor& columns, const Te
       return "interleaved weights need activations of their companion type";
     }
   }
+  if (weights.layout == kOrderedLayout) {
+    if (!takes_float_panels(weights.type, columns.type) ||
+        !table().type(weights.type).matmul_interleaved) {
+      return "only floats are added up in the order of panels";
+    }
+    if (weights.ne[1] % kItemRows != 0) return "that order is for whole panels of 32 rows";
+  }
   if (weights.layout == Layout::kLevels) {
     if (!table().type(weights.type).matmul_levels ||
         !is_integer_product(weights.type, columns.type)) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/copy/copy_rows.h"
+#include "quants/interleave.h"
 #include "quants/levels.h"
 
 namespace weft::WEFT_TARGET {
@@ -46,9 +47,14 @@ struct Columns {
   Finish finish = {};            // only where multiply_finishes
 };
 
+// Whether the layout is that of panels, or of rows that are multiplied as these are.
+static inline bool is_in_panels(Layout layout) {
+  return layout == Layout::kInterleaved || layout == kOrderedLayout;
+}
+
 // Whether multiply finishes the results of such weights (their data does not count).
 static inline bool multiply_finishes(const Weights& w) {
-  return is_float(w.type) && w.layout == Layout::kInterleaved && w.k > 0;
+  return is_float(w.type) && is_in_panels(w.layout) && w.k > 0;
 }
 
 // out[c][r] = row r . column c, for rows begin..end.

@@ -114,6 +114,7 @@ struct ManyScratch {
   float* lanes;    // [column][kTileRows] vectors
   float* sums;     // [column][kGroupRows]
   float* staged;   // of panels of 16-bit floats: [2 * kStagedWords][kPanelRows]
+  float* panel;    // made of rows: [kStagedWords][kPanelRows]
   size_t used;
 
   explicit ManyScratch(char* scratch) {
@@ -124,6 +125,7 @@ struct ManyScratch {
     lanes = arena.take<float>(kMostColumns * kTileRows * kLanes);
     sums = arena.take<float>(kMostColumns * kGroupRows);
     staged = arena.take<float>(2 * kStagedWords * kPanelRows);
+    panel = arena.take<float>(kStagedWords * kPanelRows);
     used = arena.used();
   }
 };
@@ -291,6 +293,22 @@ PanelWay panel_way(DType weights, const Columns& columns) {
   return weights == DType::kF16 ? staged_way<DType::kF16>() : staged_way<DType::kBF16>();
 }
 
+// Words of depth of the panel whose rows begin at `rows`, made at `to`. Processors do not see that
+// so many rows are read on; those at `ahead`, which come next, are asked for meanwhile.
+const float* gathered(const Weights& w, const char* rows, int64_t words, const char* ahead,
+                      float* to) {
+  constexpr int64_t kLineWords = 16;
+  const InterleavedFormat& format = *interleaved_format(w.type);
+  for (int64_t i = 0; i < words; i += kLineWords) {
+    for (int64_t r = 0; r < kPanelRows; ++r) {
+      __builtin_prefetch(ahead + r * w.row_stride + i * 4, 0, 2);
+    }
+    interleave_rows(format, rows + i * 4, w.row_stride, min64(kLineWords, words - i),
+                    reinterpret_cast<char*>(to + i * kPanelRows));
+  }
+  return to;
+}
+
 const float* panel_of(const Weights& w, int64_t row) {
   return reinterpret_cast<const float*>(w.data + row * w.row_stride);
 }
@@ -313,8 +331,12 @@ void multiply_panels_once(const Weights& w, int64_t begin, int64_t end, const Co
 
 void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                      char* scratch) {
-  const PanelWay way = panel_way(w.type, columns);
-  if (columns.n == 1) return multiply_panels_once(w, begin, end, columns, way, scratch);
+  PanelWay way = panel_way(w.type, columns);
+  const bool ordered = w.layout == kOrderedLayout;
+  if (columns.n == 1 && !ordered) {
+    return multiply_panels_once(w, begin, end, columns, way, scratch);
+  }
+  if (ordered) way.words = kStagedWords;
   const ManyScratch s(scratch);
   // more of them than there is room for to pack them: what is staged is for as many as can be
   const bool there =
@@ -330,7 +352,15 @@ void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns
         const bool last = k + i + words * way.elements == w.k;
         const Finish finish = last ? columns.finish : Finish{};
         for (int64_t r = begin; r < end; r += kPanelRows) {
-          const float* panel = panel_of(w, r) + (k + i) / way.elements * kPanelRows;
+          const int64_t first = (k + i) / way.elements;
+          const float* panel = panel_of(w, r) + first * kPanelRows;
+          if (ordered) {
+            const char* rows = w.data + r * w.row_stride + first * 4;
+            const bool below = r + kPanelRows < end;
+            const char* ahead = below ? rows + kPanelRows * w.row_stride
+                                      : rows + (begin - r) * w.row_stride + words * 4;
+            panel = gathered(w, rows, words, ahead, s.panel);
+          }
           if (way.stage != nullptr) {
             way.stage(panel, words, s.staged);
             panel = s.staged;
@@ -349,7 +379,7 @@ void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns
 
 void multiply_floats(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                      char* scratch) {
-  if (w.layout == Layout::kInterleaved) {
+  if (is_in_panels(w.layout)) {
     multiply_panels(w, begin, end, columns, scratch);
   } else if (columns.n <= kFewColumns) {
     multiply_few(w, begin, end, columns, scratch);
@@ -390,7 +420,10 @@ bool takes_float_panels(DType weights, DType columns) {
 
 size_t multiply_floats_scratch(const Columns& columns, int64_t k, Layout layout) {
   const size_t few = FewScratch(nullptr, columns, k).used;
-  if (columns.n <= (layout == Layout::kInterleaved ? 1 : kFewColumns)) return few;
+  const int64_t most = layout == kOrderedLayout         ? 0
+                       : layout == Layout::kInterleaved ? 1
+                                                        : kFewColumns;
+  if (columns.n <= most) return few;
   const size_t many = ManyScratch(nullptr).used;
   return many > few ? many : few;
 }

@@ -141,7 +141,7 @@ size_t scratch(const Call& call) {
   Arena arena(nullptr);
   const Groups groups(arena, n_chosen(call), call.src[0]->ne[2]);
   const Columns columns = {nullptr, nullptr, n_chosen(call), x.type, x.nb[0]};
-  return arena.used() + multiply_scratch(call.src[0]->type, columns, x.ne[0]);
+  return arena.used() + multiply_scratch(call.src[0]->type, columns, x.ne[0], call.src[0]->layout);
 }
 
 const char* check(const Call& call) {

@@ -5,8 +5,17 @@
 answer to calls.
 """
 
-from weft.llm.answers.events import Call, Content, Event, Reasoning
+from weft.llm.answers.events import Call, CallBegun, CallPiece, Content, Event, Reasoning
 from weft.llm.answers.format import AnswerFormat
 from weft.llm.answers.parser import AnswerParser
 
-__all__ = ["AnswerFormat", "AnswerParser", "Call", "Content", "Event", "Reasoning"]
+__all__ = [
+    "AnswerFormat",
+    "AnswerParser",
+    "Call",
+    "CallBegun",
+    "CallPiece",
+    "Content",
+    "Event",
+    "Reasoning",
+]

@@ -11,6 +11,9 @@ from weft.llm.answers.terminals import Terminals, json_rule
 
 __all__ = ["argument_rules"]
 
+_LONGEST = 4096
+"""Most characters that a length in a schema is followed to."""
+
 
 def argument_rules(
     markers: CallMarkers, text: Terminals, number: int, name: str, schema: Mapping[str, Any]
@@ -85,22 +88,42 @@ def _value(
     values = _texts(schema)
     if values:
         return [f"{rule}: {opening} {_either(values)} {text.exact(closing)}"]
-    if schema.get("type", "string") == "string":
+    if _is_text(schema):
         return [
             f"{rule}: {opening} {rule}v {text.behind(closing)}",
-            text.until(f"{rule}v", closing),
+            text.until(f"{rule}v", closing, *_lengths(schema)),
         ]
     return [f"{rule}: {opening} {json_rule(schema)} {text.exact(closing)}"]
 
 
+def _lengths(schema: Mapping[str, Any]) -> tuple[int, int | None]:
+    """The least and the most characters of a text; None: any number."""
+    least, most = schema.get("minLength"), schema.get("maxLength")
+    low = least if isinstance(least, int) and 0 <= least <= _LONGEST else 0
+    high = most if isinstance(most, int) and low <= most <= _LONGEST else None
+    return low, high
+
+
 def _mark(markers: CallMarkers, schema: Mapping[str, Any]) -> str:
     """The word in front of a value that says whether it is text."""
-    kind = schema.get("type", "string")
-    if _texts(schema) or kind == "string":
+    kind = schema.get("type")
+    if _texts(schema) or _is_text(schema):
         return markers.text_mark
     if markers.text_mark == "true":
         return "false"
     return "number" if kind == "integer" else str(kind)
+
+
+_OTHERS = ("enum", "const", "anyOf", "oneOf", "allOf", "$ref")
+"""What says of a schema without a type that its values are not just any text."""
+
+
+def _is_text(schema: Mapping[str, Any]) -> bool:
+    """True if a value without quotes may be any text."""
+    kind = schema.get("type")
+    if kind is None:
+        return not any(name in schema for name in _OTHERS)
+    return kind == "string" or (isinstance(kind, list) and "string" in kind)
 
 
 def _texts(schema: Mapping[str, Any]) -> list[str]:

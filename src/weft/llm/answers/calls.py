@@ -7,6 +7,7 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
+from weft.llm.answers.heard import Heard
 from weft.llm.answers.json_text import NoCallError, Reader, as_object, members, read_object
 from weft.llm.answers.loose import read_items
 from weft.llm.answers.markers import HOLE, CallMarkers, bare
@@ -24,15 +25,18 @@ _WORD = re.compile(r"[\w.:-]")
 _Schemas = Mapping[str, Mapping[str, Any]]
 
 
-def read_call(markers: CallMarkers, opening: str, tools: _Schemas) -> CallReader:
+def read_call(
+    markers: CallMarkers, opening: str, tools: _Schemas, heard: Heard | None = None
+) -> CallReader:
     """A reader of one call, which the text `opening` must precede. `tools` has the schemas of
-    arguments by the name of their function."""
+    arguments by the name of their function. `heard` is told what is known before the end."""
     if opening:
         yield from _literal(opening)
     if markers.kind in ("object", "keyed"):
-        return object_call((yield from read_object()), markers)
+        watch = heard.call if heard else None
+        return object_call((yield from read_object("", watch)), markers)
     if markers.kind == "named":
-        return (yield from _read_named(markers))
+        return (yield from _read_named(markers, heard))
     if markers.kind in ("python", "loose"):
         return (yield from _read_loose(markers))
     if markers.kind == "elements":
@@ -60,12 +64,15 @@ def object_call(text: str, markers: CallMarkers) -> tuple[str, str]:
     return name, arguments
 
 
-def _read_named(markers: CallMarkers) -> CallReader:
+def _read_named(markers: CallMarkers, heard: Heard | None) -> CallReader:
     stop = bare(markers.after_name)
     name, char = yield from _read_name(stop[:1] or "{")
     if stop:
         yield from _literal(stop, char)
-    arguments = yield from read_object("" if stop else char)
+    if heard:
+        heard.name = name
+    watch = heard.arguments if heard else None
+    arguments = yield from read_object("" if stop else char, watch)
     if as_object(arguments) is None:
         raise NoCallError
     return name, arguments

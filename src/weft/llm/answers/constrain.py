@@ -14,6 +14,9 @@ from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["call_grammar"]
 
+MOST_CALLS = 16
+"""Most calls of one answer: small models repeat calls without end if nothing stops them."""
+
 
 def call_grammar(
     markers: CallMarkers,
@@ -40,7 +43,9 @@ def call_grammar(
     call = f"space one space {text(markers.close)}"
     separator = text(markers.separator)
     parallel = parallel and not text.ends(markers.separator + markers.close + markers.end)
-    more = f"(space {separator} space {text(markers.open)} {call})*" if parallel else ""
+    more = f"(space {separator} space {text(markers.open)} {call})" if parallel else ""
+    if more:
+        more += f"{{0,{MOST_CALLS - 1}}}"
     before = ""
     if thought is not None:
         inside = f"thought {text.behind(thought[1])} space space"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.records import dataclass
 
-__all__ = ["Call", "Content", "Event", "Reasoning"]
+__all__ = ["Call", "CallBegun", "CallPiece", "Content", "Event", "Reasoning"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,4 +31,21 @@ class Call:
     """A JSON object, as the model wrote it."""
 
 
-Event = Content | Reasoning | Call
+@dataclass(frozen=True, slots=True)
+class CallBegun:
+    """The call `index` has begun. It ends with a `Call`, or is cut where the answer ends."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A piece of the arguments of the call that has begun. All pieces are the arguments of its
+    `Call`; those of a call that is cut are never a whole JSON object."""
+
+    index: int
+    text: str
+
+
+Event = Content | Reasoning | Call | CallBegun | CallPiece

@@ -57,9 +57,12 @@ class AnswerFormat:
         harmony = any(is_harmony(source) for source in template.sources.values())
         return AnswerFormat(markers, thought, content, between, harmony, shut)
 
-    def parser(self, tools: Tools | None = None, prompt: str = "") -> AnswerParser | HarmonyParser:
+    def parser(
+        self, tools: Tools | None = None, prompt: str = "", *, pieces: bool = False
+    ) -> AnswerParser | HarmonyParser:
         """A parser of one answer. `tools` are those of the request; without tools no text is a
-        call. `prompt` is the rendered prompt, which may have begun the reasoning."""
+        call. `prompt` is the rendered prompt, which may have begun the reasoning. `pieces`: the
+        answer is held to calls, so they are reported as they come."""
         if self.harmony:
             return HarmonyParser(bool(tools), prompt)
         parser = AnswerParser(
@@ -69,6 +72,7 @@ class AnswerFormat:
             content=(self.content[0], self.content[1], self.between if tools else ""),
             thinking=self.is_thinking(prompt),
             thought_over=bool(self.thought_end) and prompt.rstrip().endswith(self.thought_end),
+            pieces=pieces,
         )
         if self.is_calling(prompt) and self.markers:
             parser.push(self.markers.open)
@@ -77,6 +81,23 @@ class AnswerFormat:
     def is_thinking(self, prompt: str) -> bool:
         """True if an answer to the rendered `prompt` begins within the reasoning."""
         return self.thought is not None and prompt.rstrip().endswith(self.thought[0].strip())
+
+    @property
+    def no_thought(self) -> str:
+        """What closes reasoning that a prompt has begun, so that there is none."""
+        return f"\n{self.thought[1]}\n\n" if self.thought else ""
+
+    def before(self, prompt: str, begun: str) -> str:
+        """The text for `parser` in place of `prompt`, if the prompt ends with `begun`, the first
+        part of the answer: where that part has begun reasoning and not ended it, its mark."""
+        if not begun:
+            return prompt
+        opening, closing = self.thought or ("", "")
+        before = prompt[: len(prompt) - len(begun)]
+        inside = opening and self.is_thinking(before) and closing not in begun
+        if opening and opening.strip() in begun:
+            inside = closing not in begun.rpartition(opening.strip())[2]
+        return opening if inside else ""
 
     def is_calling(self, prompt: str) -> bool:
         """True if the rendered `prompt` ends with the text that begins calls and content alike."""

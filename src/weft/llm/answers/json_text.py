@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from json.decoder import scanstring  # type: ignore[attr-defined]
 
 __all__ = ["Reader", "as_object", "members", "read_object"]
@@ -22,17 +22,22 @@ class NoCallError(Exception):
     """The text is no call."""
 
 
-def read_object(first: str = "") -> Reader:
-    """Reads the text of an object. `first` is a character that was read before."""
+def read_object(first: str = "", watch: Callable[[str], None] | None = None) -> Reader:
+    """Reads the text of an object. `first` is a character that was read before; `watch` is called
+    with every character of the object."""
     char = first or (yield)
     while char.isspace():
         char = yield
     if char != "{":
         raise NoCallError
     text, depth, quoted, escaped = [char], 1, False, False
+    if watch is not None:
+        watch(char)
     while depth:
         char = yield
         text.append(char)
+        if watch is not None:
+            watch(char)
         if quoted:
             quoted = escaped or char != '"'
             escaped = char == "\\" and not escaped

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.llm.answers.calls import CallReader, read_call
-from weft.llm.answers.events import Call, Content, Event, Reasoning
+from weft.llm.answers.events import Call, CallBegun, CallPiece, Content, Event, Reasoning
+from weft.llm.answers.heard import Heard
 from weft.llm.answers.json_text import NoCallError
 from weft.llm.answers.markers import CallMarkers, first_mark
 
@@ -37,11 +38,13 @@ class AnswerParser:
         content: tuple[str, str, str] = ("", "", ""),
         thinking: bool = False,
         thought_over: bool = False,
+        pieces: bool = False,
     ) -> None:
         """`markers` are the texts around calls (None: there are none) and `thought` those around
         reasoning. `tools` has schemas of arguments by name. `content` are the texts in front of
         content, behind it, and between it and calls. `thinking`: the prompt has begun the
-        reasoning; `thought_over`: it has ended it."""
+        reasoning; `thought_over`: it has ended it. `pieces`: calls are reported as they
+        come, which is for answers that are held to calls; others may turn out to be none."""
         self._markers, self._thought, self._tools = markers, thought, tools
         self._opening = content[0]
         self._content_ends = [end for end in content[1:] if end]
@@ -51,6 +54,10 @@ class AnswerParser:
         self._text = ""  # the text not yet decided about; short outside of calls
         self._held: list[str] = []  # the text of an incomplete call
         self._reader: CallReader | None = None
+        self._pieces = pieces
+        self._heard: Heard | None = None
+        self._begun = False  # whether the current call has been reported
+        self._sent = 0  # characters of its arguments that were reported
         self._calls = 0
         self._separated = False  # whether a separator was behind the last call
         self._state = self._reasoning if thinking and thought else self._start
@@ -76,6 +83,8 @@ class AnswerParser:
         self._reader = None
         if self._state == self._behind_call:
             held = held.strip()
+        if self._begun:
+            held = ""  # the rest of a call that is cut
         if self._state == self._reasoning:
             self._say(Reasoning(held))
         else:
@@ -174,7 +183,9 @@ class AnswerParser:
         space = len(self._text) - len(self._text.lstrip())
         self._held = [self._text[:space]] if space else []
         self._text = self._text[space:]
-        self._reader = read_call(self._markers, opening, self._tools)
+        self._heard = Heard(self._markers) if self._pieces else None
+        self._begun, self._sent = False, 0
+        self._reader = read_call(self._markers, opening, self._tools, self._heard)
         next(self._reader)
         self._state = self._in_call
 
@@ -187,8 +198,12 @@ class AnswerParser:
                 if not self._known(stop.value[0]):
                     self._fail(at + 1)
                     return True
-                self._events.append(Call(self._calls, *stop.value))
+                name, arguments = stop.value
+                if self._begun:
+                    self._events.append(CallPiece(self._calls, arguments[self._sent :]))
+                self._events.append(Call(self._calls, name, arguments))
                 self._calls += 1
+                self._begun = False
                 self._held, self._text = [], self._text[at + 1 :]
                 self._state = self._behind_call
                 return True
@@ -197,7 +212,22 @@ class AnswerParser:
                 return True
         self._held.append(self._text)
         self._text = ""
+        self._hear()
         return False
+
+    def _hear(self) -> None:
+        """Reports the name and the arguments of a call, as far as they have come."""
+        heard = self._heard
+        if heard is None or heard.name is None or not self._known(heard.name):
+            return
+        if not self._begun:
+            self._begun = True
+            self._events.append(CallBegun(self._calls, heard.name))
+        if heard.pieces:
+            text = "".join(heard.pieces)
+            heard.pieces = []
+            self._sent += len(text)
+            self._events.append(CallPiece(self._calls, text))
 
     def _known(self, name: str) -> bool:
         """True if a call counts as one: if it was announced, or if the tool exists."""
@@ -206,7 +236,8 @@ class AnswerParser:
 
     def _fail(self, at: int) -> None:
         """Reports the text held and the first `at` characters as content: they are no call."""
-        self._say(Content("".join(self._held) + self._text[:at]))
+        if not self._begun:
+            self._say(Content("".join(self._held) + self._text[:at]))
         self._held, self._text = [], self._text[at:]
         self._state = self._content
 

@@ -42,12 +42,14 @@ class Terminals:
         eog = self._tokenizer.vocab.eog
         return any(part in eog for part in self._parts(text, stops=False) if isinstance(part, int))
 
-    def until(self, rule: str, end: str) -> str:
-        """A rule for text up to `end`; `behind(end)` has to follow it."""
+    def until(self, rule: str, end: str, least: int = 0, most: int | None = None) -> str:
+        """A rule for text of `least` to `most` characters up to `end`; `behind(end)` has to follow
+        it."""
         first = next(iter(self._parts(end)), "")
+        text = "/(?s:.*)/" if most is None and not least else f"/(?s:.{{{least},{most or ''}}})/"
         if isinstance(first, int) or not first:
-            return f"{rule}: /(?s:.*)/"  # text has no control tokens
-        return f"{rule}[suffix={json.dumps(first, ensure_ascii=False)}]: /(?s:.*)/"
+            return f"{rule}: {text}"  # text has no control tokens
+        return f"{rule}[suffix={json.dumps(first, ensure_ascii=False)}]: {text}"
 
     def behind(self, end: str) -> str:
         """What follows a rule of `until`."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from weft.errors import ChatError
 from weft.frontends.gguf import GGUFFile
 from weft.llm.chat.arguments import Arguments
+from weft.llm.chat.ids import with_short_ids
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -150,7 +151,13 @@ class ChatTemplate:
             usual["datetime"] = datetime.now().strftime("%b %d %Y %H:%M:%S")
         if compiled.reads("append") or compiled.reads("pop"):
             usual = deepcopy(usual)  # the template may change lists that it is given
-        return compiled.render(usual | variables)
+        try:
+            return compiled.render(usual | variables)
+        except ChatError:
+            short = with_short_ids(plain)
+            if short is None:
+                raise
+            return compiled.render(usual | {"messages": short} | variables)
 
     def _choose(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
         if tools and "tool_use" in self.sources:

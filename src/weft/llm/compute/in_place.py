@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.backends.cpu.experts import ExpertBufferType
+from weft.backends.cpu.ordered import OrderedBufferType
+from weft.backends.memory import WeightBufferType
 from weft.compiler import Plan
+from weft.graph.tensor import Tensor
 
 __all__ = ["MOST_IN_PLACE", "can_wait", "in_place"]
 
@@ -15,20 +18,25 @@ MOST_IN_PLACE = 256
 first token waits for them."""
 
 
+_ORDERED = OrderedBufferType()
+
+
 def in_place(plan: Plan) -> Plan:
-    """The plan with only the layouts that do not wait: those of experts with a budget, which are
-    never used in place, and panels of floats, whose sums have another order than those of rows."""
-    layouts = {
-        w: to
-        for w, to in plan.layouts.items()
-        if isinstance(to, ExpertBufferType) or not w.dtype.is_quantized
-    }
+    """The plan with only the layouts that do not wait, those of experts with a budget, which are
+    never used in place. Weights of floats, whose panels sum in another order than rows, stay where
+    they are and are multiplied in that order."""
+    layouts: dict[Tensor, WeightBufferType] = {}
+    for weight, to in plan.layouts.items():
+        if isinstance(to, ExpertBufferType):
+            layouts[weight] = to
+        elif not weight.dtype.is_quantized:
+            layouts[weight] = _ORDERED
     return replace(plan, layouts=layouts)
 
 
 def can_wait(plans: Sequence[Plan]) -> bool:
     """Whether the graphs give the same bits with weights in place: all that are repacked become
-    panels, whose kernels compute as those of rows do (those of floats do not wait)."""
+    panels, whose kernels compute as those that read weights in place do."""
     layouts = {
         id(to): to
         for plan in plans
