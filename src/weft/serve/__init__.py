@@ -16,7 +16,13 @@ logprobs.py     log-probabilities in the formats of the two APIs
 embedder.py     embeddings, with a context of their own
 service.py      a loaded model: engine, tokenizer, template
 pieces.py       splits an answer into reasoning, text and calls, for APIs that number them
+cards.py        what the file of a model says about it
+sizes.py        sizes of contexts, which plans know beforehand
+memory.py       bytes of plans together
 responses/      OpenAI's Responses API
+ollama/         Ollama's API
+llama/          the endpoints of llama.cpp's server
+many/           several models under one server
 anthropic/      Anthropic's API
 forms.py        bodies with files
 transcriptions.py  the endpoints for what is said in a sound
