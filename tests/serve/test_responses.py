@@ -157,7 +157,7 @@ def test_calls_that_must_be(talks: Server, stream: bool) -> None:
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [named]}
     for choice in ("required", named, allowed):
         options: Any = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
-        options |= {"max_output_tokens": 200}
+        options |= {"max_output_tokens": 200, "reasoning": {"effort": "none"}}
         if stream:
             told = list(ask(talks, stream=True, **options))
             got = told[-1].response
@@ -188,7 +188,7 @@ def test_an_agent_goes_on_with_results(talks: Server) -> None:
     assert got.usage.input_tokens == count(talks, text)
     first = ask(
         talks, tools=[TOOL], tool_choice="required", max_output_tokens=200,
-        parallel_tool_calls=False,
+        parallel_tool_calls=False, reasoning={"effort": "none"},
     )  # fmt: skip
     call = first.output[0]
     output = {"type": "function_call_output", "call_id": call.call_id, "output": "hot"}

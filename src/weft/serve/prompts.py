@@ -98,18 +98,18 @@ class Prompts:
         self._room = room
         self._senses = senses
 
-    def of_chat(self, body: ChatBody, *, begun: str = "", **variables: Any) -> Asked:
+    def of_chat(self, body: ChatBody, *, begun: str = "") -> Asked:
         """The texts that a chat asks for: `n` requests with the same prompt. Answers go on from
-        `begun`; `variables` are those of the template."""
+        `begun`."""
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
         tools = tools_of(body)
         begun = begun or begun_of(body)
-        marked, text = self._rendered(body, begun, variables)
+        marked, text = self._rendered(body, begun)
         self.require_short(text.replace(marked.mark, ""), "messages")
         ids = self._ids(marked, text)
         n = body.n or 1
-        reasons = thinks(variables_of(body) | variables)
+        reasons = thinks(variables_of(body))
         calls = self._calls_only(body, tools, text, reasons)
         reads = partial(self._reader, body, tools, self._format.before(text, begun), calls)
         form = Request(
@@ -125,27 +125,25 @@ class Prompts:
         reads()  # raises now if the format of answers cannot be detected
         return Asked(requests, n, n, bool(body.logprobs), message=reads)
 
-    def count_chat(self, body: ChatBody, *, begun: str = "", **variables: Any) -> int:
+    def count_chat(self, body: ChatBody, *, begun: str = "") -> int:
         """The number of tokens of the prompt of a chat, which may be more than the context holds;
         see `of_chat`."""
-        marked, text = self._rendered(body, begun or begun_of(body), variables)
+        marked, text = self._rendered(body, begun or begun_of(body))
         self.require_short(text.replace(marked.mark, ""), "messages", MOST_COUNTED)
         return len(self._ids(marked, text))
 
     def rendered(self, body: ChatBody) -> str:
         """The text of the prompt of a chat, with `MEDIA_MARK` for images and sounds."""
-        marked, text = self._rendered(body, begun_of(body), {})
+        marked, text = self._rendered(body, begun_of(body))
         return text.replace(marked.mark, MEDIA_MARK)
 
-    def _rendered(
-        self, body: ChatBody, begun: str, variables: Mapping[str, Any]
-    ) -> tuple[Marked, str]:
+    def _rendered(self, body: ChatBody, begun: str) -> tuple[Marked, str]:
         """The messages, and the text of the prompt with marks for images and sounds."""
         goes_on = body.continue_final_message
         tools = tools_of(body)
         marked = mark_media(body.messages[:-1] if goes_on else body.messages)
         messages = self._format.said(marked.messages, self._template)
-        given = variables_of(body) | dict(variables)
+        given = variables_of(body)
         if begun:
             text = render_begun(self._template, messages, begun, tools=tools, **given)
         else:
