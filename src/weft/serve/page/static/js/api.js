@@ -1,8 +1,6 @@
 // Talks to the server. A key is asked for when the server wants one, and kept until the tab closes.
 
 const KEY = "weft-key";
-const GAP = 80; // ms between two reads of a stream: each wakes the browser, tokens can share one
-const FULL = 16_384; // bytes of a read after which more is waiting
 let askForKey = async () => null;
 let asking = null;
 
@@ -70,8 +68,7 @@ export const getJson = async (path) => (await request(path)).json();
 export async function* events(path, body, signal, onStart = () => {}) {
   const answer = await request(path, { body, signal });
   onStart((answer.headers.get("X-Weft-Ignored") ?? "").split(", ").filter(Boolean));
-  const reader = answer.body.getReader();
-  const decoder = new TextDecoder();
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     let part;
@@ -81,7 +78,7 @@ export async function* events(path, body, signal, onStart = () => {}) {
       if (error.name === "AbortError") throw error;
       throw new ServerError(0, "The connection to the server broke off.");
     }
-    rest += decoder.decode(part.value, { stream: !part.done });
+    rest += part.value ?? "";
     const lines = rest.split("\n");
     rest = lines.pop();
     for (const line of lines) {
@@ -92,7 +89,6 @@ export async function* events(path, body, signal, onStart = () => {}) {
       if (event.error) throw new ServerError(event.error.code ?? 500, event.error.message, event.error.param);
       yield event;
     }
-    if (part.value?.length < FULL) await new Promise((resolve) => setTimeout(resolve, GAP));
     if (part.done) throw new ServerError(0, "The connection to the server broke off.");
   }
 }
