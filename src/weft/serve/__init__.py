@@ -6,6 +6,7 @@ words.py        describes the errors of a body in sentences
 sampling.py     turns fields of a body into sampling parameters
 inputs.py       texts of a body, as strings or token ids
 prompts.py      turns bodies into requests to the engine
+chats.py        what a chat asks of the template and of the answer's form
 texts.py        the texts of a request while the engine writes them
 respond.py      what all handlers share: an answer that ends when the client leaves
 timings.py      numbers and times of a text while it is written

@@ -26,6 +26,8 @@ class Shared:
     responses: KeptResponses = field(default_factory=KeptResponses)
     batches: BatchRunner | None = None
     """None: the server keeps no files."""
+    responses: KeptResponses = field(default_factory=KeptResponses)
+    """Responses outlive the models that wrote them."""
 
     @staticmethod
     def of(options: ServeOptions) -> Shared:
