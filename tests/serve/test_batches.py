@@ -112,7 +112,7 @@ def test_files(server: Server) -> None:
 @pytest.mark.parametrize(
     ("data", "kind", "message"),
     [
-        (b"{}", "application/json", "file is missing"),
+        (b"{}", "application/json", "the body is no form with a file"),
         (b"--x\r\nnonsense", "multipart/form-data; boundary=x", "file is missing"),
         (b"nonsense", "multipart/form-data; boundary=x", "the form cannot be read"),
         (b"", "multipart/form-data", "the form cannot be read"),
