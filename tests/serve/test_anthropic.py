@@ -163,6 +163,35 @@ def test_an_agent_goes_on_with_results(talks: Server) -> None:
     assert got == {"input_tokens": len(tokens)}
 
 
+def test_the_body_of_an_agent(talks: Server) -> None:
+    """As Claude Code sends it: fields for services that are not here have no effect."""
+    cached = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    body = {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 64,
+        "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=1a2b3;"},
+            {"type": "text", "text": "You are an agent.", **cached},
+        ],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi", **cached}]}],
+        "tools": [TOOL | cached | {"eager_input_streaming": True}],
+        "metadata": {"user_id": "user_1"},
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "medium"},
+        "stream": True,
+    }
+    headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "a-2025,b-2026"}
+    status, _, got = talks.call("POST", "/v1/messages?beta=true", body, **headers)
+    assert status == 200 and got.rstrip().endswith('data: {"type":"message_stop"}')
+    with Anthropic(base_url=talks.url, api_key="k", max_retries=0) as own:
+        beta = own.beta.messages.create(
+            model="x", max_tokens=8, messages=ASK, tools=[TOOL], betas=["a-2025"],
+            thinking={"type": "adaptive"},
+        )  # fmt: skip
+    assert beta.content[0].type == "thinking"
+
+
 def test_images() -> None:
     def block(name: str) -> Any:
         data = base64.b64encode((SHAPES / name).read_bytes()).decode()

@@ -23,9 +23,10 @@ class Shared:
     """None: everybody may use the server."""
     http: HttpMetrics = field(default_factory=HttpMetrics)
     traces: Traces | None = None
-    responses: KeptResponses = field(default_factory=KeptResponses)
     batches: BatchRunner | None = None
     """None: the server keeps no files."""
+    responses: KeptResponses = field(default_factory=KeptResponses)
+    """Responses outlive the models that wrote them."""
 
     @staticmethod
     def of(options: ServeOptions) -> Shared:

@@ -180,11 +180,11 @@ def _asked(service: Service, body: TranscriptionBody, sound: bytes, task: Task) 
     content: list[dict[str, Any]] = [{"type": "input_audio", "input_audio": {"data": sound}}]
     if words:
         content.append({"type": "text", "text": words})
-    fields = {"model": body.model, "temperature": body.temperature}
+    fields = {"model": body.model, "temperature": body.temperature, "reasoning_budget": 0}
     messages = [{"role": "user", "content": content}]
     chat = ChatBody.model_validate(fields | {"messages": messages})
     try:
-        return service.prompts.of_chat(chat, begun=begun, enable_thinking=False)
+        return service.prompts.of_chat(chat, begun=begun)
     except ApiError as error:
         name = "file" if error.param == "messages" else error.param
         raise ApiError(error.status, str(error), name, error.code) from None

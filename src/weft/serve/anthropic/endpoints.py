@@ -31,11 +31,10 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
     async def messages(body: MessagesBody, http: Request) -> Response:
         """An answer to messages, in the form of Anthropic's API."""
         note(http, body, service)
-        thinks = body.thinking is not None and body.thinking.on
-        texts = await start(service, partial(_asked, service, body, thinks))
+        texts = await start(service, partial(_asked, service, body))
         stops = body.stop_sequences or ()
         name = service.name_for(body.model)
-        writer = MessageWriter(texts, name, thinks=thinks, stops=stops)
+        writer = MessageWriter(texts, name, thinks=body.thinks, stops=stops)
         return await respond(writer, http, stream=body.stream)
 
     @app.post("/v1/messages/count_tokens")
@@ -43,17 +42,16 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
     async def count(body: CountBody, http: Request) -> dict[str, int]:
         """The number of tokens of messages, in the form of Anthropic's API."""
         note(http, body, service)
-        thinks = body.thinking is not None and body.thinking.on
-        n = await run_in_threadpool(_count, service, body, thinks)
+        n = await run_in_threadpool(_count, service, body)
         say_tokens(http.scope["state"], n, 0)
         return {"input_tokens": n}
 
 
-def _asked(service: Service, body: MessagesBody, thinks: bool) -> Asked:
+def _asked(service: Service, body: MessagesBody) -> Asked:
     chat = chat_of(body, service.options.max_tokens)
-    return service.prompts.of_chat(chat, begun=begun_of(body), enable_thinking=thinks)
+    return service.prompts.of_chat(chat, begun=begun_of(body))
 
 
-def _count(service: Service, body: CountBody, thinks: bool) -> int:
+def _count(service: Service, body: CountBody) -> int:
     chat = chat_of(body)
-    return service.prompts.count_chat(chat, begun=begun_of(body), enable_thinking=thinks)
+    return service.prompts.count_chat(chat, begun=begun_of(body))

@@ -38,11 +38,6 @@ class Thinking(Part):
     budget_tokens: int | None = None
     display: str | None = None
 
-    @property
-    def on(self) -> bool:
-        """True if the model is to think before its answer."""
-        return self.type in ("enabled", "adaptive")
-
 
 class ToolChoice(Part):
     type: Literal["auto", "any", "tool", "none"]
@@ -80,6 +75,11 @@ class CountBody(Body):
     cache_control: dict[str, Any] | None = None
     context_management: dict[str, Any] | None = None
     speed: str | None = None
+
+    @property
+    def thinks(self) -> bool:
+        """True if the model is to think before its answer."""
+        return self.thinking is not None and self.thinking.type in ("enabled", "adaptive")
 
     @property
     def sampling(self) -> Mapping[str, Any]:

@@ -19,6 +19,8 @@ _BILLING = "x-anthropic-billing-header:"
 """A block of the system prompt that begins with this is Claude Code's note for Anthropic. It
 differs from request to request, so with it no kept prefix would fit."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_THINKS = {"chat_template_kwargs": {"enable_thinking": True, "thinking": True}}
+"""What templates call the wish for reasoning."""
 _TEXT_BLOCKS = ("text", "image", "document")
 
 
@@ -35,6 +37,7 @@ def chat_of(body: CountBody, most_tokens: int | None = None) -> ChatBody:
         "model": body.model,
         "messages": [*_system(body.system), *_merged(_chat_messages(messages))],
         **body.sampling,
+        **(_THINKS if body.thinks else {"reasoning_budget": 0}),
     }
     if body.tools:
         fields["tools"] = [_tool(tool) for tool in body.tools]
@@ -53,6 +56,7 @@ def chat_of(body: CountBody, most_tokens: int | None = None) -> ChatBody:
     if isinstance(body, MessagesBody):
         limit = body.max_tokens if most_tokens is None else min(body.max_tokens, most_tokens)
         fields |= {"max_tokens": limit, "stop": body.stop_sequences, "top_k": body.top_k}
+        fields["stream"] = body.stream
         fields |= {"temperature": body.temperature, "top_p": body.top_p}
     return ChatBody.model_validate({k: v for k, v in fields.items() if v is not None})
 

@@ -22,11 +22,6 @@ PING_SECONDS = 15.0
 long prompt for a dead connection."""
 _SIGNATURE = "weft"
 """Of reasoning: Anthropic's says that a text is its own; clients demand one and send it back."""
-_REASONS = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "context": "model_context_window_exceeded",
-}
 _Item = TypeVar("_Item")
 
 
@@ -122,12 +117,16 @@ class MessageWriter:
         }
 
     def _end(self) -> dict[str, Any]:
-        end = self._chat.end
-        if self._chat.reason == "tool_calls":
+        end, reason = self._chat.end, self._chat.reason
+        if reason == "tool_calls":
             return {"stop_reason": "tool_use", "stop_sequence": None}
+        if reason == "length" and end.reason != "context":  # or a call was cut
+            return {"stop_reason": "max_tokens", "stop_sequence": None}
         if end.reason == "stop" and end.stopped_by in self._stops:
             return {"stop_reason": "stop_sequence", "stop_sequence": end.stopped_by}
-        return {"stop_reason": _REASONS.get(end.reason, "end_turn"), "stop_sequence": None}
+        full = end.reason == "context"
+        why = "model_context_window_exceeded" if full else "end_turn"
+        return {"stop_reason": why, "stop_sequence": None}
 
     def _usage(self) -> dict[str, Any]:
         reused = self.texts.n_reused

@@ -70,11 +70,12 @@ def chat_of(body: CountBody, items: Sequence[Item]) -> ChatBody:
     if body.text is not None and body.text.format is not None:
         fields["response_format"] = _format(body.text.format)
     if body.reasoning is not None:
-        fields["reasoning_effort"] = body.reasoning.effort
+        none = body.reasoning.effort == "none"
+        fields |= {"reasoning_budget": 0} if none else {"reasoning_effort": body.reasoning.effort}
     if isinstance(body, ResponsesBody):
         fields |= body.sampling
         fields |= {"max_completion_tokens": body.max_output_tokens, "top_p": body.top_p}
-        fields["temperature"] = body.temperature
+        fields |= {"temperature": body.temperature, "stream": body.stream}
         if body.wants_logprobs:
             fields |= {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
     return ChatBody.model_validate({k: v for k, v in fields.items() if v is not None})

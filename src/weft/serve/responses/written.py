@@ -125,10 +125,11 @@ class ResponseWriter:
 
     def _status(self) -> str:
         """The status of the response, and of its last item, at the end."""
-        if self.cancelled:
+        if not self.ended:
+            return "completed"
+        if self._chat.end.reason == "cancelled":
             return "cancelled"
-        cut = self.ended and self._chat.reason == "length"
-        return "incomplete" if cut else "completed"
+        return "incomplete" if self._chat.reason == "length" else "completed"
 
     def _said(self, step: Step) -> Iterator[bytes]:
         """The events of a step."""
