@@ -89,6 +89,9 @@ def test_details_say_who_and_why(open_page: Open, data: dict[str, Any], path: Pa
     text = page.locator(".details").inner_text()
     assert table["why"][row] in text and f"{table['bytes'][row]:,}" in text
     assert table["memory"][row] in text and "in use" in text
+    source = table["src"][row][0]
+    page.locator(".details").get_by_role("button", name=table["name"][source]).first.click()
+    assert page.locator(".details h2").inner_text() == table["name"][source]
 
 
 def test_the_table_sorts_and_filters(open_page: Open, data: dict[str, Any], path: Path) -> None:
