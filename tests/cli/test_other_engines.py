@@ -40,7 +40,7 @@ def done(*args: str | Path, typed: str = "") -> Done:
         ("embed MODEL --mmproj=x", "no option --mmproj: weft run, chat and serve see images"),
         ("serve MODEL --max-model-len 64", "no option --max-model-len: -c says"),
         ("serve MODEL --tensor-parallel-size 2", "--devices names the devices"),
-        ("serve MODEL --ssl-key-file x", "a proxy that speaks TLS"),
+        ("run MODEL --ssl-key-file x", "weft serve has it"),
         ("serve MODEL --n-predict 5", "there is no option --n-predict\n"),
         ("serve MODEL -x", "there is no option -x\n"),
         ("bench -m MODEL -rpc x", "no option -rpc: devices are those of this machine"),
@@ -116,8 +116,8 @@ def test_chat_takes_what_llama_cli_does(path: Path, tmp_path: Path) -> None:
 
 
 def test_hidden_options_are_not_proposed(path: Path) -> None:
-    refused = weft("serve", path, "--log-format", "text").stderr
-    assert "no option --log-format" in refused and "--reasoning-format" not in refused
+    refused = weft("serve", path, "--reason-format", "text").stderr
+    assert "no option --reason-format" in refused and "--reasoning-format" not in refused
     usage = done("quantize", "--help").stdout.splitlines()[0]
     assert usage == "Usage: weft quantize [OPTIONS] IN OUT TYPE"
 

@@ -212,3 +212,41 @@ def test_an_integer_beyond_64_bits_in_a_message_is_an_error() -> None:
     with pytest.raises(ChatError, match="integer of more than 64 bits"):
         template.render([USER | {"time": 10**400}])
     assert template.render([USER]) == "Hello"
+
+
+def test_ids_of_calls_that_a_template_refuses() -> None:
+    """Templates of Mistral take ids of nine characters; clients send back those of any server."""
+    source = (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}"
+        "{{ raise_exception('nine characters') }}{% endif %}{{ c.id }} {% endfor %}"
+        "{{ m.tool_call_id }}{% endfor %}"
+    )
+    call = {"id": "call_0123456789abcdef", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": ""},
+    ]
+    first, second = ChatTemplate(source).render(messages).split()
+    assert first == second and len(first) == 9
+    nine = [{"role": "assistant", "content": "", "tool_calls": [{**call, "id": "abcdefghi"}]}]
+    assert ChatTemplate(source).render(nine).strip() == "abcdefghi"
+    with pytest.raises(ChatError, match="never"):
+        ChatTemplate(source + "{{ raise_exception('never') }}").render(messages)
+
+
+def test_lists_that_a_template_fills() -> None:
+    """A template may append text; the messages of the caller stay as they are."""
+    source = (
+        "{% set ns = namespace(ids=[]) %}{% for m in messages %}{% set _ = ns.ids.append(m.content)"
+        " %}{% endfor %}{{ ns.ids.pop(0) }}{{ ns.ids | join }}{% set _ = messages.append('x') %}"
+    )
+    messages = [{"role": "user", "content": text} for text in "abc"]
+    assert ChatTemplate(source).render(messages) == "abc"
+    assert len(messages) == 3
+
+
+def test_reasoning_has_the_name_that_a_template_reads() -> None:
+    messages = [{"role": "assistant", "content": "c", "reasoning_content": "r"}]
+    for name in ("reasoning_content", "thinking", "reasoning"):
+        source = f"{{{{ messages[0].{name} }}}}"
+        assert ChatTemplate(source).render(messages) == "r"

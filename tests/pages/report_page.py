@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 from typing import Any
 
-__all__ = ["show", "views"]
+from tests.cli.in_process import weft
+
+__all__ = ["compare", "report", "show", "views"]
+
+TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0")
 
 
 def show(page: Any, path: Path, view: str = "") -> Any:
@@ -21,3 +27,54 @@ def views(page: Any) -> list[str]:
         "() => report.views.filter((v) => v.needs(report.data)).map((v) => v.id)"
     )
     return names
+
+
+def report(model: Path, folder: Path, *args: str) -> Path:
+    """Writes the report of a model, as a user would."""
+    path = folder / "report.html"
+    done = weft("explain", model, "--html", path, *args)
+    assert done.returncode == 0, done.stderr
+    assert f"report written to {path}" in done.stderr
+    return path
+
+
+def explained(model: Path, at: dict[str, Any], *args: str) -> list[dict[str, Any]]:
+    """The rows of memory of `weft explain --json` with the sizes of a position."""
+    done = weft(
+        "explain", model, *args, "--json", "-c", str(at["ctx"]), "-ub", str(at["ub"]),
+        "-np", str(at["seqs"]), "-ctk", at["k"], "-ctv", at["v"],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, Any]] = json.loads(done.stdout)["memory"]
+    return rows
+
+
+def bytes_of(rows: list[dict[str, Any]]) -> list[tuple[str, str, int, int | None]]:
+    """What rows of memory say in numbers."""
+    return [(r["buffer"], r["memory"], r["bytes"], r.get("lower_bound")) for r in rows]
+
+
+def positions(page: Any, n: int) -> list[dict[str, Any]]:
+    """`n` positions that the sliders of an open report can take, the plan's own first."""
+    sliders = page.evaluate("() => report.data.sliders")
+    chosen = [sliders["base"]]
+    rnd = random.Random(7)
+    while len(chosen) < n:
+        at = {name: rnd.choice(sliders[name]) for name in ("ctx", "ub", "seqs")}
+        at |= {"k": rnd.choice(TYPES), "v": rnd.choice(TYPES)}
+        covered = page.evaluate("at => report.variant(report.data.sliders, at) !== null", at)
+        if at not in chosen and covered:
+            chosen.append(at)
+    return chosen
+
+
+def compare(page: Any, model: Path, *args: str, n: int = 10) -> None:
+    """Compares the bytes in a page with those that weft prints, at `n` positions."""
+    for at in positions(page, n):
+        page.evaluate("at => report.move(at)", at)
+        shown = page.evaluate("() => report.state.get('layout').rows")
+        assert bytes_of(shown) == bytes_of(explained(model, at, *args)), at
+        # people see the same bytes
+        page.evaluate("() => report.state.set({view: 'memory'})")
+        text = page.locator(".buffers").inner_text()
+        assert all(f"{row['bytes']:,}" in text for row in shown), at

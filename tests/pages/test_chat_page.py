@@ -19,6 +19,14 @@ def cancelled(server: Server) -> float:
     return server.metrics().get('requests_ended_total{reason="cancelled"}', 0)
 
 
+def go_on_past_the_end(chat: Chat) -> None:
+    """Answers end when the test stops them."""
+    chat.page.click("#sliders")
+    chat.page.click("details[data-name='More samplers'] summary")
+    chat.page.check("[data-key=ignore_eos]")
+    chat.page.click("#settings [aria-label='Close the settings']")
+
+
 def test_a_conversation_is_kept_with_its_versions(
     chat: Chat, picture: Callable[..., Path], server: Server
 ) -> None:
@@ -57,10 +65,7 @@ def test_a_conversation_is_kept_with_its_versions(
 
 def test_an_answer_is_stopped(chat: Chat, server: Server) -> None:
     page, before = chat.page, cancelled(server)
-    page.click("#sliders")
-    page.click("details[data-name='More samplers'] summary")
-    page.check("[data-key=ignore_eos]")
-    page.click("#sliders")
+    go_on_past_the_end(chat)
     chat.send("Count from 8 to 11?", wait=False)
     chat.until("document.querySelector('.message.assistant .markdown').innerText")
     chat.until("document.querySelector('#status').innerText.includes('tokens/s')")
@@ -73,6 +78,40 @@ def test_an_answer_is_stopped(chat: Chat, server: Server) -> None:
             break
         page.wait_for_timeout(50)
     assert cancelled(server) == before + 1
+
+
+def test_nothing_typed_is_lost(chat: Chat) -> None:
+    """An edit that is open stays open when an answer ends; a reload keeps the field's text."""
+    page = chat.page
+    chat.settings(max_tokens="12", temperature="0")
+    chat.send("What is 17 + 25?")
+    go_on_past_the_end(chat)
+    chat.settings(max_tokens="")
+    chat.send("Sort 7 0 9?", wait=False)
+    chat.act("Edit the message", 0)
+    page.fill(".edit", "half an edit")
+    page.click("#send.busy")
+    chat.done()
+    page.wait_for_timeout(200)
+    assert page.input_value(".edit") == "half an edit"
+    page.press(".edit", "Escape")
+    page.fill("#input", "half a message")
+    page.reload()
+    Chat(page)
+    assert page.input_value("#input") == "half a message"
+
+
+def test_a_deleted_conversation_does_not_come_back(chat: Chat) -> None:
+    page = chat.page
+    go_on_past_the_end(chat)
+    chat.send("Count from 8 to 11?", wait=False)
+    page.hover(".talk")
+    page.click("[aria-label='Delete Count from 8 to 11?']")
+    chat.until("!document.querySelector('.talk')")
+    page.wait_for_timeout(300)
+    page.reload()
+    Chat(page)
+    assert page.locator(".talk").count() == 0
 
 
 def test_a_call_of_a_tool_gets_its_result(chat: Chat, picture: Callable[..., Path]) -> None:

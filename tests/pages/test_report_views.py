@@ -144,6 +144,20 @@ def test_a_refusal_on_a_click(open_page: Any, two_devices: tuple[Path, dict[str,
     assert row.get_attribute("aria-current") == "true"
 
 
+def test_what_other_views_select(open_page: Any, two_devices: tuple[Path, dict[str, Any]]) -> None:
+    table = two_devices[1]["regimes"][0]["tensors"]
+    layer = [i for i, op in enumerate(table["op"]) if op == "FLASH_ATTN_EXT"]
+    page = show(open_page, two_devices[0], "table")
+    page.evaluate("name => report.state.set({tensor: name})", table["name"][layer[1]])
+    page.get_by_role("tab", name="Graph").click()
+    row = page.locator(".node-row[aria-current=true]")
+    assert row.count() == 1 and row.is_visible()
+    assert row.get_attribute("data-name") == table["name"][layer[1]]
+    # a link of the details goes on
+    page.evaluate("name => report.state.set({tensor: name})", table["name"][layer[3]])
+    assert page.locator(".node-row[aria-current=true]").get_attribute("data-row") == str(layer[3])
+
+
 def test_copies_and_the_map(open_page: Any, two_devices: tuple[Path, dict[str, Any]]) -> None:
     page = show(open_page, two_devices[0], "graph")
     regime = two_devices[1]["regimes"][0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from tests.cli.in_process import weft as command
 from tests.report.test_timeline import MODEL, page_data
 from weft.errors import FormatError
-from weft.report import diff_data
+from weft.report import diff_data, page_html
 
 SPLIT = ("explain", str(MODEL), "-c", "64", "--devices", "reference,cpu", "-t", "1", "--save")
 
@@ -87,3 +88,23 @@ def test_the_command(plans: tuple[Path, Path], tmp_path: Path) -> None:
     assert same.returncode == 0 and page_data(out.read_text())["text"] == []
     lost = command("diff", str(plans[0]), str(plans[1]), "--html", str(tmp_path / "no" / "x.html"))
     assert lost.returncode == 2 and "cannot write" in lost.stderr
+
+
+def _damaged(value: Any, draw: random.Random) -> Any:
+    """`value` with some values of other kinds in it, and some keys left out."""
+    if draw.random() < 0.002:
+        return draw.choice([None, -1, "x", [], {}, float("inf"), float("nan"), True])
+    if isinstance(value, dict):
+        return {k: _damaged(v, draw) for k, v in value.items() if draw.random() > 0.0005}
+    return [_damaged(v, draw) for v in value] if isinstance(value, list) else value
+
+
+def test_damaged_plans_are_refused_or_shown(plans: tuple[Path, Path]) -> None:
+    a, b = (json.loads(path.read_text()) for path in plans)
+    draw, refused = random.Random(5), 0
+    for _ in range(150):
+        try:
+            page_html(diff_data(_damaged(a, draw), _damaged(b, draw)))
+        except FormatError:
+            refused += 1
+    assert 0 < refused < 150

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from html import unescape
 from pathlib import Path
@@ -14,8 +15,8 @@ import weft
 from tests.cli.in_process import weft as command
 from tests.report.test_timeline import MODEL, page_data
 from weft import graph as g
-from weft.errors import ProgramError
-from weft.report import frame_html, program_data, report_html
+from weft.errors import FormatError, ProgramError
+from weft.report import frame_html, page_html, program_data, report_html
 
 DELEGATE = Path(__file__).parents[1] / "data" / "delegate"
 FRAME = re.compile(r'<iframe sandbox="allow-scripts"[^>]* srcdoc="([^"]*)"')
@@ -128,3 +129,21 @@ def _check_places(regime: dict[str, Any]) -> None:
         end = columns["offset"][row] + columns["bytes"][row]
         assert 0 <= columns["offset"][row] and end <= regime["arenas"][arena]["bytes"]
         assert columns["start"][row] <= columns["end"][row] < regime["times"]
+
+
+def test_damaged_exports_are_refused_or_shown(tmp_path: Path) -> None:
+    pytest.importorskip("flatbuffers")
+    from weft_executorch.report import report_data
+
+    path, draw, refused = tmp_path / "model.pte", random.Random(3), 0
+    files = [p.read_bytes() for p in sorted(DELEGATE.glob("*.pte"))]
+    for _ in range(300):
+        data = bytearray(draw.choice(files))
+        for _ in range(draw.randint(1, 6)):
+            data[draw.randrange(min(len(data), 6000))] = draw.randrange(256)
+        path.write_bytes(data)
+        try:
+            page_html(report_data(path))
+        except FormatError:
+            refused += 1
+    assert 0 < refused < 300

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.in_process import weft
+from tests.cli.terminal import Terminal
 from tests.serve.server import DEMO
 
 CHAT = [{"role": "user", "content": "What is 2 + 3?"}]
@@ -89,3 +90,25 @@ def test_a_batch_that_is_killed_goes_on(tmp_path: Path) -> None:
     assert subprocess.run([str(part) for part in command], check=False).returncode == 0
     assert out.read_text().splitlines(keepends=True)[: len(kept)] == kept
     assert sorted(row["custom_id"] for row in rows_of(out)) == sorted(f"r{i}" for i in range(n))
+
+
+def test_a_bar_on_a_terminal_and_ctrl_c(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(
+        "".join(
+            line(f"{i}", "/v1/completions", prompt="a", max_tokens=64, ignore_eos=True)
+            for i in range(2000)
+        )
+    )
+    with Terminal("batch", DEMO, source, out, "-np", "2") as terminal:
+        terminal.wait_for("answering requests")
+        terminal.wait_for("/2000")
+        terminal.send("\x03")
+        assert terminal.exit_code() == 130
+        assert "Traceback" not in terminal.text, terminal.text
+        assert "goes on from there" in " ".join(terminal.text.split())
+    n_rows = len(rows_of(out))
+    assert 0 < n_rows < 2000
+    source.write_text("".join(source.read_text().splitlines(keepends=True)[:n_rows]))
+    ended = weft("batch", DEMO, source, out)
+    assert f"{out} has {n_rows} rows; going on from there" in ended.stderr

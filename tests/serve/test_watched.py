@@ -75,7 +75,7 @@ def server(collector: Collector, log: Path) -> Iterator[Server]:
 def lines(log: Path, request_id: str) -> dict[str, Any]:
     """The line of a request, which comes after its answer."""
     for _ in range(200):
-        for line in log.read_text().splitlines():
+        for line in log.read_text().splitlines() if log.exists() else ():
             found: dict[str, Any] = json.loads(line)
             if found.get("request_id") == request_id:
                 return found

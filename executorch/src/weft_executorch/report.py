@@ -102,6 +102,7 @@ class _Part:
         ]  # fmt: skip
         self.rows = {t: i for i, t in enumerate(self.leaves)}
         self.names: Counter[str] = Counter()
+        self.values: dict[int, int] = {}  # of expressions
 
     def data(self) -> dict[str, Any]:
         blob, first = self.blob, len(self.leaves)
@@ -184,7 +185,13 @@ class _Part:
         return int(size.value) if size.expr < 0 else self._evaluated(size.expr)
 
     def _evaluated(self, index: int) -> int:
-        e = self.blob.exprs[index]
+        if index not in self.values:
+            value = self.values[index] = self._expression(self.blob.exprs[index])
+            if abs(value) >= 1 << 63:
+                raise ValueError("a size has more than 64 bits")
+        return self.values[index]
+
+    def _expression(self, e: Any) -> int:
         if e.kind == 0:
             return int(e.a)
         if e.kind == 1:

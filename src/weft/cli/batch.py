@@ -101,6 +101,9 @@ def batch(
                 counts = asyncio.run(
                     _run(service, requests, journal, ordered, parallel, bar, n_lines)
                 )
+        except KeyboardInterrupt:
+            say(f"{answers} has {journal.n_rows} rows; the same command goes on from there")
+            raise
         finally:
             service.close()
     if not quiet:

@@ -50,13 +50,14 @@ CONSTRAINTS = "Constraints of the text"
 SAMPLING_MORE = "More of sampling"
 PLACEMENT = "Placement by hand"
 THREADS = "Threads in detail"
+SEVERAL = "Several models"
 OTHERS = "A server for others"
 ADVANCED = "Advanced"
 
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 _GROUPS = (
     *(_ARGUMENTS, _OPTIONS, "Without a model", MODEL, DEVICES, SAMPLING, CONSTRAINTS),
-    *(SAMPLING_MORE, ADAPTERS, PLACEMENT, THREADS, OTHERS, ADVANCED),
+    *(SAMPLING_MORE, ADAPTERS, PLACEMENT, THREADS, SEVERAL, OTHERS, ADVANCED),
 )
 
 _METAVARS = {

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.command import usage_error
+from weft.cli.command import SEVERAL, usage_error
 from weft.cli.console import say
 from weft.errors import FormatError
 from weft.llm.drafting.options import DraftOptions
@@ -28,8 +28,6 @@ __all__ = [
     "serve_many",
 ]
 
-PANEL = "Several models"
-
 
 def _bytes(text: str | int) -> int:
     try:
@@ -41,7 +39,7 @@ def _bytes(text: str | int) -> int:
 Models = Annotated[
     list[str] | None,
     typer.Option(
-        "--models", "--models-dir", metavar="FOLDER|FILE|NAME=FILE", rich_help_panel=PANEL,
+        "--models", "--models-dir", metavar="FOLDER|FILE|NAME=FILE", rich_help_panel=SEVERAL,
         help="Models that requests may choose, instead of MODEL: those of a folder, or a file; "
         "repeatable. They are loaded when a request asks for them.",
     ),
@@ -49,7 +47,7 @@ Models = Annotated[
 ModelsMemory = Annotated[
     int | None,
     typer.Option(
-        "--models-memory", parser=_bytes, metavar="SIZE", rich_help_panel=PANEL,
+        "--models-memory", parser=_bytes, metavar="SIZE", rich_help_panel=SEVERAL,
         help="Most bytes of all loaded models together, as planned, e.g. 8GiB. Default: the "
         "memory that is free at the start.",
     ),
@@ -57,14 +55,14 @@ ModelsMemory = Annotated[
 ModelsMax = Annotated[
     int | None,
     typer.Option(
-        "--models-max", metavar="N", rich_help_panel=PANEL,
+        "--models-max", metavar="N", rich_help_panel=SEVERAL,
         help="Most models that are loaded at the same time. Default: as many as fit.",
     ),
 ]  # fmt: skip
 ModelsConfig = Annotated[
     Path | None,
     typer.Option(
-        "--models-config", "--models-preset", metavar="FILE", rich_help_panel=PANEL,
+        "--models-config", "--models-preset", metavar="FILE", rich_help_panel=SEVERAL,
         help="Settings of single models, TOML. Default: models.toml in the folder, if it is "
         "there.",
     ),
@@ -72,7 +70,7 @@ ModelsConfig = Annotated[
 KeepAlive = Annotated[
     str | None,
     typer.Option(
-        "--keep-alive", metavar="TIME", rich_help_panel=PANEL,
+        "--keep-alive", metavar="TIME", rich_help_panel=SEVERAL,
         help="Unload a model so long after its last request, e.g. 5m or 300. Default: when "
         "another needs the room.",
     ),

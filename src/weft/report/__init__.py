@@ -1,7 +1,7 @@
 """The report: a plan as one HTML file that works without a network.
 
     from weft.report import report_html
-    Path("report.html").write_text(report_html(plan))      # a ContextPlan, a Context or an LLM
+    Path("report.html").write_text(report_html(plan))   # a ContextPlan, Context, LLM or program
 
 planned.py     a plan as plain data: devices, memory, and a table of tensors for each graph
 layers.py      which rows of a table are layers, and which layers repeat
@@ -16,8 +16,8 @@ html.py        puts data and the files of `page/` into one HTML file
 page/          the page: plain JavaScript without a build step; see below
 
 `report_html` takes an object that has a plan, or data (a mapping with a `kind`), so that others
-can make pages of data of their own with the same views: a run that was profiled (`"kind":
-"profile"`), two plans (`"kind": "diff"`), an exported program.
+can make pages of data of their own with the same views: two plans (`"kind": "diff"`), a program
+(`"program"`), a plan with a run that was profiled (`"plan"` with `profile`, of `timeline_data`).
 
 **How the page works.** `html.py` joins the scripts of `page/core/` and then those of `page/views/`,
 each in the order of their names, into one script. A view is a file of `page/views/` that calls

@@ -36,7 +36,7 @@ def diff_data(a: Plan, b: Plan, names: Sequence[str] = ("A", "B")) -> dict[str, 
     lines = diff(a, b).splitlines()
     try:
         return _data(a, b, names, lines)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise FormatError(f"a plan of format {PLAN_FORMAT} lacks a field: {error}") from error
 
 
@@ -58,7 +58,7 @@ def _data(a: Plan, b: Plan, names: Sequence[str], lines: list[str]) -> dict[str,
             {
                 "label": label,
                 "totals": [
-                    [what.replace("_", " "), one["totals"][what], other["totals"][what]]
+                    [what.replace("_", " "), int(one["totals"][what]), int(other["totals"][what])]
                     for what in one["totals"]
                 ],
                 "sides": [_side(one, other, numbers), _side(other, one, numbers)],

@@ -81,7 +81,7 @@ class _Explorer:
         most = max(config.n_ctx_train, o.n_ctx)
         steps = sorted({n for b in range(6, 32) for n in (1 << b, 3 << (b - 1)) if n <= most})
         self.ctx = sorted({*steps, o.n_ctx, most})
-        self.ub = sorted({*(1 << b for b in range(4, 13) if 1 << b <= most), o.n_ubatch})
+        self.ub = sorted({*(1 << b for b in range(5, 13) if 1 << b <= most), o.n_ubatch})
         self.seqs = sorted({1, 2, 4, 8, 16, 32, o.n_seq_max} if rows_for else {o.n_seq_max})
 
     def data(self) -> dict[str, Any]:

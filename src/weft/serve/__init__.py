@@ -6,6 +6,7 @@ words.py        describes the errors of a body in sentences
 sampling.py     turns fields of a body into sampling parameters
 inputs.py       texts of a body, as strings or token ids
 prompts.py      turns bodies into requests to the engine
+chats.py        what a chat asks of the template and of the answer's form
 texts.py        the texts of a request while the engine writes them
 respond.py      what all handlers share: an answer that ends when the client leaves
 timings.py      numbers and times of a text while it is written
@@ -15,7 +16,13 @@ logprobs.py     log-probabilities in the formats of the two APIs
 embedder.py     embeddings, with a context of their own
 service.py      a loaded model: engine, tokenizer, template
 pieces.py       splits an answer into reasoning, text and calls, for APIs that number them
+cards.py        what the file of a model says about it
+sizes.py        sizes of contexts, which plans know beforehand
+memory.py       bytes of plans together
 responses/      OpenAI's Responses API
+ollama/         Ollama's API
+llama/          the endpoints of llama.cpp's server
+many/           several models under one server
 anthropic/      Anthropic's API
 forms.py        bodies with files
 transcriptions.py  the endpoints for what is said in a sound

@@ -15,6 +15,7 @@ from weft.llm.engine import Request
 from weft.llm.senses.messages import Marked, mark_media
 from weft.records import dataclass
 from weft.serve.adapters import ServedAdapters, ServedVectors
+from weft.serve.chats import begun_of, schema_of, thinks, tools_of, variables_of
 from weft.serve.errors import ApiError
 from weft.serve.inputs import require_whole, texts_of, token_lists
 from weft.serve.messages import (
@@ -28,7 +29,7 @@ from weft.serve.messages import (
 )
 from weft.serve.options import ServeOptions
 from weft.serve.sampling import looks_at_prompt, own_constraint, require_few, sampling_of
-from weft.serve.schema import ChatBody, CompletionBody, Generation, ResponseFormat
+from weft.serve.schema import ChatBody, CompletionBody, Generation
 
 __all__ = ["Asked", "Echo", "Prompts"]
 
@@ -102,13 +103,14 @@ class Prompts:
         `begun`."""
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
-        tools = _tools(body)
-        begun = begun or _begun(body)
+        tools = tools_of(body)
+        begun = begun or begun_of(body)
         marked, text = self._rendered(body, begun)
         self.require_short(text.replace(marked.mark, ""), "messages")
         ids = self._ids(marked, text)
         n = body.n or 1
-        calls = self._calls_only(body, tools, text)
+        reasons = thinks(variables_of(body))
+        calls = self._calls_only(body, tools, text, reasons)
         reads = partial(self._reader, body, tools, self._format.before(text, begun), calls)
         form = Request(
             (0,),
@@ -118,7 +120,7 @@ class Prompts:
             ignore_eos=body.ignore_eos,
             special=tools is not None or self._hides_marks,  # <|python_tag|>, [TOOL_CALLS]
         )
-        constraint = calls or _json_schema(body.response_format)
+        constraint = calls or schema_of(body.response_format)
         requests = self._requests(body, form, [ids], n, constraint)
         reads()  # raises now if the format of answers cannot be detected
         return Asked(requests, n, n, bool(body.logprobs), message=reads)
@@ -126,26 +128,27 @@ class Prompts:
     def count_chat(self, body: ChatBody, *, begun: str = "") -> int:
         """The number of tokens of the prompt of a chat, which may be more than the context holds;
         see `of_chat`."""
-        marked, text = self._rendered(body, begun or _begun(body))
+        marked, text = self._rendered(body, begun or begun_of(body))
         self.require_short(text.replace(marked.mark, ""), "messages", MOST_COUNTED)
         return len(self._ids(marked, text))
 
     def rendered(self, body: ChatBody) -> str:
         """The text of the prompt of a chat, with `MEDIA_MARK` for images and sounds."""
-        marked, text = self._rendered(body, _begun(body))
+        marked, text = self._rendered(body, begun_of(body))
         return text.replace(marked.mark, MEDIA_MARK)
 
     def _rendered(self, body: ChatBody, begun: str) -> tuple[Marked, str]:
         """The messages, and the text of the prompt with marks for images and sounds."""
         goes_on = body.continue_final_message
-        tools = _tools(body)
+        tools = tools_of(body)
         marked = mark_media(body.messages[:-1] if goes_on else body.messages)
-        variables = _variables(body)
+        messages = self._format.said(marked.messages, self._template)
+        given = variables_of(body)
         if begun:
-            text = render_begun(self._template, marked.messages, begun, tools=tools, **variables)
+            text = render_begun(self._template, messages, begun, tools=tools, **given)
         else:
-            variables["add_generation_prompt"] = body.add_generation_prompt is not False
-            text = self._template.render(marked.messages, tools=tools, **variables)
+            given["add_generation_prompt"] = body.add_generation_prompt is not False
+            text = self._template.render(messages, tools=tools, **given)
             if body.reasoning_budget == 0 and self._format.is_thinking(text):
                 text += self._format.no_thought
         return marked, text
@@ -174,9 +177,12 @@ class Prompts:
                 return True
         return form.harmony
 
-    def _calls_only(self, body: ChatBody, tools: Tools | None, text: str) -> dict[str, Any]:
+    def _calls_only(
+        self, body: ChatBody, tools: Tools | None, text: str, reasons: bool
+    ) -> dict[str, Any]:
         """The constraint of an answer that must consist of calls; empty: it need not. `text` is the
-        rendered prompt."""
+        rendered prompt. `reasons`: reasoning may come first, even if the prompt has not begun it.
+        """
         if not tools or body.tool_choice in (None, "auto"):
             return {}
         if body.response_format is not None and body.response_format.type != "text":
@@ -186,9 +192,8 @@ class Prompts:
             )  # fmt: skip
         name = named_tool(body.tool_choice, tools)
         several = body.parallel_tool_calls is not False and name is None
-        thinks = _variables(body).get("enable_thinking", True) is not False
         grammar = self._format.grammar(
-            self._tokenizer, tools, name=name, parallel=several, prompt=text, reasons=thinks
+            self._tokenizer, tools, name=name, parallel=several, prompt=text, reasons=reasons
         )
         return {"grammar": grammar} if grammar else {"json_schema": call_schema(tools, name)}
 
@@ -201,7 +206,7 @@ class Prompts:
         reader: Reader
         if "json_schema" in calls:
             reader = WholeCall()
-        elif not calls and (own_constraint(body) or _json_schema(body.response_format)):
+        elif not calls and (own_constraint(body) or schema_of(body.response_format)):
             reader = self._format.parser(tools) if tools else TextReader()
         else:
             pieces = bool(calls) and body.stream is True
@@ -382,79 +387,3 @@ def _scoring(requests: list[Request]) -> list[Request]:
         else request
         for i, request in enumerate(requests)
     ]
-
-
-_OURS = frozenset(
-    (
-        "messages",
-        "tools",
-        "template",
-        "add_generation_prompt",
-        "documents",
-        "bos_token",
-        "eos_token",
-    )
-)
-
-
-def _variables(body: ChatBody) -> dict[str, Any]:
-    """The variables that the template gets besides its own."""
-    own = dict(body.chat_template_kwargs or {})
-    for name in own:
-        if name in _OURS or not name.isidentifier():
-            raise ApiError(
-                400, f"chat_template_kwargs has {name!r:.60}, which is not for requests to set",
-                "chat_template_kwargs",
-            )  # fmt: skip
-    if body.reasoning_effort is not None:
-        own.setdefault("reasoning_effort", body.reasoning_effort)
-    if body.reasoning_budget == 0:
-        own = {"enable_thinking": False, "thinking": False} | own
-    elif (body.reasoning_budget or -1) > 0:
-        raise ApiError(
-            400, f"reasoning_budget is {body.reasoning_budget}; it is 0 for no reasoning or -1 for "
-            "any; limit the answer with max_tokens", "reasoning_budget",
-        )  # fmt: skip
-    return own
-
-
-def _begun(body: ChatBody) -> str:
-    """What the answer goes on from; empty: it begins. Raises ApiError if there is no such
-    message."""
-    if not body.continue_final_message:
-        return ""
-    if body.add_generation_prompt:
-        raise ApiError(
-            400, "continue_final_message and add_generation_prompt exclude each other; leave out "
-            "add_generation_prompt", "continue_final_message",
-        )  # fmt: skip
-    last = body.messages[-1] if body.messages else {}
-    content = last.get("content") if isinstance(last, Mapping) else None
-    if last.get("role") != "assistant" or not isinstance(content, str) or not content:
-        raise ApiError(
-            400, "continue_final_message needs a last message of role assistant whose content is "
-            "text", "continue_final_message",
-        )  # fmt: skip
-    return content
-
-
-def _tools(body: ChatBody) -> list[dict[str, Any]] | None:
-    """The tools that the template is to write; None: none."""
-    choice = body.tool_choice
-    if choice == "none" or not body.tools:
-        if choice not in (None, "none", "auto"):
-            raise ApiError(400, "tool_choice needs tools", "tool_choice")
-        return None
-    return body.tools
-
-
-def _json_schema(form: ResponseFormat | None) -> dict[str, Any]:
-    """The constraint of an answer; empty: any text is allowed."""
-    if form is None or form.type == "text":
-        return {}
-    if form.type == "json_object":
-        return {"json_schema": {"type": "object"}}
-    schema = (form.json_schema or {}).get("schema")
-    if not isinstance(schema, dict):
-        raise ApiError(400, "response_format.json_schema has no schema", "response_format")
-    return {"json_schema": schema}

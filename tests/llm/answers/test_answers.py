@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from tests.llm.answers.templates import OPENING, TEMPLATES
+from tests.llm.answers.templates import ARROWS, CHANNELS, HARMONY, OPENING, TEMPLATES
 from weft.llm.answers import AnswerFormat, Call, CallBegun, CallPiece, Content, Event, Reasoning
 from weft.llm.answers.json_text import as_object
 from weft.llm.chat.template import ChatTemplate
@@ -220,6 +220,129 @@ def test_calls_in_pieces(family: str) -> None:
             if end == len(text):
                 assert [(c.name, json.loads(c.arguments)) for c in whole.values()] == calls
                 named = format_of(family).markers
-                in_json = named is not None and named.kind in ("object", "named")
+                in_json = named is not None and named.kind in ("object", "keyed", "named")
                 assert len(begun) == (len(calls) if in_json and size == 1 else len(begun))
                 assert in_json or not begun
+
+
+def split_everywhere(
+    source: str, text: str, prompt: str = ""
+) -> tuple[str, str, list[tuple[str, str]]]:
+    """What the parser of a template makes of `text`, however it is cut."""
+    form = AnswerFormat.of(ChatTemplate(source))
+
+    def read(*pieces: str) -> tuple[str, str, list[tuple[str, str]]]:
+        parser = form.parser(TOOLS, prompt)  # type: ignore[arg-type]
+        events = [event for piece in pieces for event in parser.push(piece)]
+        return joined([*events, *parser.finish()])
+
+    whole = read(text)
+    assert read(*text) == whole
+    for at in range(1, len(text)):
+        assert read(text[:at], text[at:]) == whole, text[:at]
+    return whole
+
+
+CLOCK = ("clock", '{"city": "5"}')
+
+
+def test_messages_with_headers() -> None:
+    """As gpt-oss writes them: in the form of its template, and in the other that it knows."""
+    prompt = "<|start|>user<|message|>?<|end|><|start|>assistant"
+    body = '{"city": "5"}<|call|>'
+    thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    for header in (
+        " to=functions.clock<|channel|>commentary json<|message|>",
+        "<|channel|>commentary to=functions.clock <|constrain|>json<|message|>",
+    ):
+        text = thought + header + body
+        assert split_everywhere(HARMONY, text, prompt) == ("", "Hm.", [CLOCK])
+    text = "<|channel|>commentary<|message|>First.<|end|><|start|>assistant" + (
+        "<|channel|>commentary to=functions.clock json<|message|>" + body
+    )
+    assert split_everywhere(HARMONY, text, prompt) == ("First.", "", [CLOCK])
+    text = thought + "<|channel|>final<|message|>Yes <|"
+    assert split_everywhere(HARMONY, text, prompt) == ("Yes <|", "Hm.", [])
+    cut = thought + '<|channel|>commentary to=functions.clock json<|message|>{"city": '
+    assert split_everywhere(HARMONY, cut, prompt) == ('{"city": ', "Hm.", [])
+    assert split_everywhere(HARMONY, "no header", prompt) == ("no header", "", [])
+
+
+def test_content_with_marks_of_its_own() -> None:
+    thought = "<|think|>Hm.<|end|><|begin|>assistant"
+    text = thought + "<|content|>Yes."
+    assert split_everywhere(CHANNELS, text, "<|begin|>assistant") == ("Yes.", "Hm.", [])
+    text = thought + '<|calls|><|call|>x9<|name|>clock<|args|>{"city": "5"}<|/call|><|/calls|>'
+    assert split_everywhere(CHANNELS, text, "<|begin|>assistant") == ("", "Hm.", [CLOCK])
+
+
+def test_a_prompt_may_begin_the_call() -> None:
+    text = 'clock\n{"city": "5"}>>>clock\n{"city": "5"}'
+    assert split_everywhere(ARROWS, text, "<assistant>>>>") == ("", "", [CLOCK, CLOCK])
+    text = 'all\nI look.>>>clock\n{"city": "5"}'
+    assert split_everywhere(ARROWS, text, "<assistant>>>>") == ("I look.", "", [CLOCK])
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (
+            "answer with <|tool_call|>",
+            '<|tool_call|>[{"name": "clock", "arguments": {"city": "5"}}]',
+        ),
+        ("<|tool_list_start|>", "<|tool_call_start|>[clock(city='5')]<|tool_call_end|>"),
+        ("List of tools: [", '<|tool_call_start|>[clock(city="5")]<|tool_call_end|>'),
+        ("functools[...]", 'functools[{"name": "clock", "arguments": {"city": "5"}}]'),
+    ],
+)
+def test_families_known_by_a_text(source: str, text: str) -> None:
+    source += "{{ tools | tojson }}{{ messages[0].content }}"
+    assert split_everywhere(source, text) == ("", "", [CLOCK])
+    template = ChatTemplate(source)
+    call = {"function": {"name": "clock", "arguments": CLOCK[1]}}
+    messages = [{"role": "assistant", "content": "I look.", "tool_calls": [call, call]}]
+    written = template.render(AnswerFormat.of(template).said(messages, template))
+    assert split_everywhere(source, written[written.index("I look.") :])[2] == [CLOCK] * 2
+
+
+def test_values_between_tags_may_hold_the_tags() -> None:
+    value = "a </parameter> b </function> <parameter=x> c"
+    text = written("coder", [("weather", {"city": value})])
+    assert [(n, json.loads(a)) for n, a in parse("coder", text, 1)[2]] == [
+        ("weather", {"city": value})
+    ]
+
+
+def test_what_is_between_tags_may_be_a_literal_of_python() -> None:
+    """Some templates print objects as Python does."""
+    text = written("coder", [("weather", {"days": 1})]).replace(
+        "\n1\n", "\n{'a': [True, None, 'it\\'s'], \"b\": (1,)}\n"
+    )
+    assert json.loads(parse("coder", text)[2][0][1]) == {
+        "days": {"a": [True, None, "it's"], "b": [1]}
+    }
+
+
+def test_ids_as_kimi_has_them() -> None:
+    """Its results name the call by function and number; one of its templates writes ids alone."""
+    head = "{{ tools }}{% for m in messages %}{% for c in m.tool_calls %}"
+    behind = "<|tool_call_argument_begin|>{% endfor %}{{ m.tool_call_id }} {% endfor %}"
+    by_id = ChatTemplate(f"{head}{{{{ c['id'] }}}}{behind}{{# <|tool_calls_section_begin|> #}}")
+    by_index = ChatTemplate(TEMPLATES["kimi"] + "{{ messages[-1].tool_call_id }}")
+
+    def turn(id_: str) -> list[dict[str, object]]:
+        call = {"id": id_, "function": {"name": "clock", "arguments": "{}"}}
+        return [
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": id_, "content": ""},
+        ]
+
+    messages = turn("call_1") + turn("call_2")
+    for template, last in ((by_id, "functions.clock:1"), (by_index, "functions.clock:0")):
+        form = AnswerFormat.of(template)
+        assert form.markers is not None and form.markers.has_ids_of_names
+        said = form.said(messages, template)
+        assert template.render(said).split()[-1].endswith(last)
+    text = "<|tool_calls_section_begin|><|tool_call_begin|>functions.clock:0"
+    text += '<|tool_call_argument_begin|>{"city": "5"}<|tool_call_end|><|tool_calls_section_end|>'
+    assert split_everywhere(by_id.sources["default"], text) == ("", "", [CLOCK])

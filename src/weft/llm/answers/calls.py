@@ -144,7 +144,10 @@ def _read_tagged(markers: CallMarkers, tools: _Schemas) -> CallReader:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # a number that is too large
+        raise NoCallError from None
 
 
 def _read_name(stops: str) -> Generator[None, str, tuple[str, str]]:

@@ -13,12 +13,14 @@ from weft.llm.answers.markers import CallMarkers
 from weft.llm.answers.parser import AnswerParser
 from weft.llm.answers.probes import Probe
 from weft.llm.answers.thoughts import find_content, find_thought
+from weft.llm.answers.written import calls_as_content, with_ids_of_names
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 
 __all__ = ["AnswerFormat"]
 
+Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
 """Functions in the form of the OpenAI API, `{"type": "function", "function": {"name": NAME,
 "parameters": SCHEMA}}`, or the inner objects alone."""
@@ -77,6 +79,17 @@ class AnswerFormat:
         if self.is_calling(prompt) and self.markers:
             parser.push(self.markers.open)
         return parser
+
+    def said(self, messages: Messages, template: ChatTemplate) -> Messages:
+        """The messages for `template`: with calls as content if it writes none and their form is
+        known, and with ids of the form that the model knows."""
+        if self.markers is None:
+            return messages
+        if template.reads("tool_calls"):
+            if not self.markers.has_ids_of_names:
+                return messages
+            return with_ids_of_names(messages, goes_on=template.reads("id"))
+        return calls_as_content(messages, self.markers)
 
     def is_thinking(self, prompt: str) -> bool:
         """True if an answer to the rendered `prompt` begins within the reasoning."""

@@ -93,8 +93,8 @@ class _Reader:
     def _comma(self, close: str) -> None:
         """Reads a comma, unless the end is next."""
         self._space()
-        rest = self._text[self._at :]
-        if not self._takes(",") and not (rest.startswith(close) if close else not rest):
+        ends = self._text.startswith(close, self._at) if close else self._at == len(self._text)
+        if not ends and not self._takes(","):
             raise NoCallError
 
     def _key(self) -> str:
@@ -113,7 +113,7 @@ class _Reader:
             self._at = number.end()
             try:
                 return json.loads(number[0])
-            except ValueError:
+            except ValueError:  # a point without digits, or too many of them
                 return float(number[0])
         name = self._match(_WORD)
         if name not in _CONSTANTS:

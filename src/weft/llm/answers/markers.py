@@ -70,6 +70,11 @@ class CallMarkers:
         return first_mark(self.section or self.open)
 
     @property
+    def has_ids_of_names(self) -> bool:
+        """True if an id is the name and a number, as Kimi K2 writes it: `functions.NAME:0`."""
+        return self.open.endswith("functions.") and self.after_name.startswith(f":{HOLE}")
+
+    @property
     def is_plain(self) -> bool:
         """True if the trigger is words that an answer may contain, so that a call can only begin
         where a message does."""
@@ -92,6 +97,11 @@ KNOWN: tuple[tuple[str, CallMarkers], ...] = (
     ("<｜tool▁calls▁begin｜>", CallMarkers(
         "named", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "```<｜tool▁call▁end｜>",
         "<｜tool▁calls▁begin｜>", "", "<｜tool▁calls▁end｜>", after_name="```json",
+    )),
+    ("<|tool_calls_section_begin|>", CallMarkers(
+        "named", "<|tool_call_begin|>functions.", "<|tool_call_end|>",
+        "<|tool_calls_section_begin|>", "", "<|tool_calls_section_end|>",
+        after_name=f":{HOLE}<|tool_call_argument_begin|>",
     )),
     ("[ARGS]", CallMarkers("named", "[TOOL_CALLS]", after_name="[ARGS]")),
     ("[TOOL_CALLS]", CallMarkers("object", section="[TOOL_CALLS] [", separator=",", end="]")),

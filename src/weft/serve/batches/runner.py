@@ -26,7 +26,9 @@ __all__ = ["BatchRunner", "owner_of"]
 NOBODY = ""
 """The owner of files where keys have no names."""
 _PAUSE_SECONDS = 5.0
-"""Seconds between looks for tokens of a key that has used those of today."""
+"""Seconds until a batch is tried again that has to wait: for its model, or for its key's tokens."""
+_MOST_PAUSES = 60
+"""Tries after which a batch fails that gets no further."""
 
 
 def owner_of(key: str | None) -> str:
@@ -46,6 +48,7 @@ class BatchRunner:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._leaving = False
+        self._paused_at, self._n_pauses = ("", 0), 0
 
     def start(self, app: ASGIApp, room: Room, parallel: int) -> None:
         """Starts to run batches by `app`, `parallel` lines at a time, also those of before a
@@ -93,8 +96,10 @@ class BatchRunner:
                 except asyncio.CancelledError:
                     if self._leaving:
                         raise
-                except StoppedError:
-                    return  # the model has stopped: after a restart it goes on
+                except StoppedError as error:
+                    if await self._pauses(batch, error):
+                        continue
+                    self._fail(batch, "the model could not answer; the server's log says more")
                 except (WeftError, OSError) as error:
                     self._fail(batch, str(error))
                 except Exception:
@@ -110,6 +115,17 @@ class BatchRunner:
             except (WeftError, OSError) as error:  # for example a full disk
                 logger.error("batch %s waits for its files: %s", batch.id, error)
                 await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _pauses(self, batch: Batch, error: StoppedError) -> bool:
+        """Waits until a batch is tried again whose model cannot answer now, for example because it
+        could not be loaded in time. False after a while in which it got no further."""
+        live = self._live.get(batch.id)
+        n_rows = 0 if live is None else live.done
+        self._n_pauses = self._n_pauses + 1 if (batch.id, n_rows) == self._paused_at else 1
+        self._paused_at = batch.id, n_rows
+        logger.warning("batch %s waits: %s", batch.id, error)
+        await asyncio.sleep(_PAUSE_SECONDS)
+        return self._n_pauses < _MOST_PAUSES
 
     async def _answer(self, batch: Batch, app: ASGIApp, room: Room, parallel: int) -> None:
         """Answers the lines of a batch that have no row."""

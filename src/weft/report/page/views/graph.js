@@ -30,7 +30,10 @@ report.view({
     draw();
     state.on("regime", draw);
     local.on("color", draw);
-    state.on("tensor", () => shown.mark(state.get("tensor")));
+    state.on(["tensor", "view"], () => {
+      if (state.get("view") === "graph") shown.show(report.selected(data, state));
+    });
+    shown.show(report.selected(data, state));
   },
 });
 

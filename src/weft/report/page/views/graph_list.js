@@ -1,7 +1,7 @@
 /* The list of the graph: frames of splits, layers that fold, and rows of nodes with rails that show
    which node reads which. */
 
-/** Fills `root`; returns `all(open)`, `goToSplit(number)` and `mark(name)`. */
+/** Fills `root`; returns `all(open)`, `goToSplit(number)` and `show(tensor)`. */
 report.graphList = (root, regime, data, state, palette) => {
   const groups = report.graphGroups(regime);
   const drawn = groups.map((group) => report.graphGroup(group, regime, data, state, palette));
@@ -19,7 +19,6 @@ report.graphList = (root, regime, data, state, palette) => {
   };
   mark(state.get("tensor"));
   return {
-    mark,
     all(open) {
       for (const group of drawn) group.open(open);
       mark(state.get("tensor"));
@@ -31,9 +30,11 @@ report.graphList = (root, regime, data, state, palette) => {
       if (at) at.scrollIntoView({ block: "center" });
       if (node) node.focus({ preventScroll: true });
     },
-    goTo(row) {
-      const node = reveal(row);
-      if (node) node.scrollIntoView({ block: "center" }), node.focus({ preventScroll: true });
+    /** Unfolds what holds a tensor that was selected, and moves it into sight. */
+    show(tensor) {
+      const node = tensor && report.isDrawn(tensor) ? reveal(tensor.row) : null;
+      if (node) node.scrollIntoView({ block: "nearest" });
+      mark(tensor ? tensor.name : null);
     },
   };
 };

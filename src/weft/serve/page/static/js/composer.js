@@ -22,6 +22,12 @@ export function makeComposer(its) {
   byId("composer").append(h("div", { class: "composer-box" }, shelf, h("div", { class: "composer-row" }, clip, chooser, input, button)),
     h("div", { class: "under" }, h("span", { id: "hint", class: "faint" }, h("kbd", {}, "Enter"), " sends, ", h("kbd", {}, "Shift"), " + ", h("kbd", {}, "Enter"), " starts a line, ", h("kbd", {}, "?"), " has more"), status));
   parts = { input, button, shelf, status };
+  try {
+    input.value = sessionStorage.getItem(DRAFT) ?? "";
+  } catch {
+    // forbidden
+  }
+  fit();
   dropInto(document.body);
 }
 
@@ -45,8 +51,15 @@ export function setStatus(text, share) {
 
 export const focusInput = () => parts.input.focus();
 
+const DRAFT = "weft-draft";
+
 function fit() {
   const { input } = parts;
+  try {
+    sessionStorage.setItem(DRAFT, input.value); // a reload loses nothing
+  } catch {
+    // forbidden, or too much
+  }
   input.style.height = "auto";
   input.style.height = `${Math.min(input.scrollHeight, innerHeight * 0.4)}px`;
 }

@@ -27,19 +27,20 @@ function defaults() {
 const modelOf = (side) => known.find((one) => one.id === talk.settings[side]?.model) ?? known[0] ?? null;
 const sides = () => (talk.compare ? ["A", "B"] : ["A"]);
 
-/** Keeps a conversation soon; while an answer grows, once in a second or so. */
+/** Keeps a conversation soon; while an answer grows, every three seconds. */
 function keep(one, now = false) {
-  if (!Object.keys(one.nodes).length && !one.kept) return;
+  if (one.gone || (!Object.keys(one.nodes).length && !one.kept)) return;
   const run = async () => {
     saving.delete(one.id);
+    const isNew = !one.kept;
     one.kept = true;
     await save(one);
-    await drawList();
+    if (isNew || !chat.runningIn(one).length) await drawList(); // else nothing in it has changed
   };
   if (now) {
     clearTimeout(saving.get(one.id));
     run();
-  } else if (!saving.has(one.id)) saving.set(one.id, setTimeout(run, 1200));
+  } else if (!saving.has(one.id)) saving.set(one.id, setTimeout(run, chat.runningIn(one).length ? 3000 : 800));
 }
 
 function draw() {
@@ -226,12 +227,11 @@ function drawModel() {
 function progress(one, node, done) {
   if (one !== talk) return void (done && keep(one, true));
   if (done) {
-    redraw(node, true);
-    draw();
+    redraw(node, true); // this alone: another message may be open for editing
+    showState();
     if (modelOf(node.side)?.n_ctx === null) refreshModels(); // it was loaded for this answer
-  } else redraw(node);
+  } else redraw(node, false, showState);
   announce(node, done);
-  showStateSoon();
   keep(one, done);
 }
 
@@ -243,11 +243,6 @@ async function refreshModels() {
   }
   drawModel();
   showState();
-}
-
-let stateTimer = 0;
-function showStateSoon() {
-  stateTimer ||= setTimeout(() => { stateTimer = 0; showState(); }, 250);
 }
 
 async function start() {
@@ -262,7 +257,10 @@ async function start() {
     },
     gone: (id) => {
       const run = chat.runningById(id);
-      if (run) chat.stop(run);
+      if (run) {
+        run.gone = true; // what still comes is not kept
+        chat.stop(run);
+      }
       clearTimeout(saving.get(id));
       if (id === talk.id) { talk = newConversation({ A: defaults(), B: defaults() }); opened(); }
     } });

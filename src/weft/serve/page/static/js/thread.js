@@ -4,6 +4,7 @@ import { MessageView } from "./message.js";
 import { shownPath, versions } from "./tree.js";
 
 const NEAR = 90; // pixels from the end within which the view follows
+const GAP = 160; // ms between two drawings, at least
 let views = new Map();
 let follows = true;
 let dirty = new Set();
@@ -38,14 +39,15 @@ export function drawThread(talk, act, empty) {
 export const viewOf = (id) => views.get(id);
 export const lastView = (role) => [...views.values()].filter((view) => view.node.role === role && !view.element.classList.contains("other")).at(-1);
 
-/** Draws a message again soon, not more often than what drawing costs allows. */
-export function changed(node, now = false) {
+/** Draws a message again soon, with `also`, not more often than what drawing costs allows: a frame
+ * takes time from the model where both share the processor. */
+export function changed(node, now = false, also = () => {}) {
   dirty.add(node.id);
   if (now) {
     clearTimeout(timer);
     timer = 0;
     draw();
-  } else timer ||= setTimeout(() => requestAnimationFrame(draw), Math.min(600, Math.max(90, took * 12)));
+  } else timer ||= setTimeout(() => requestAnimationFrame(() => { draw(); also(); }), Math.min(1000, Math.max(GAP, took * 20)));
 }
 
 function draw() {
