@@ -98,7 +98,7 @@ def cpu(pid: int) -> float:
 
 
 def browser_cpu(server: int) -> float:
-    """Processor seconds of this process's other children and theirs: the browser."""
+    """Processor seconds of the browser, whose driver is a child of this process."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -111,7 +111,8 @@ def browser_cpu(server: int) -> float:
         pid = rest.pop()
         rest += children.get(pid, ())
         try:
-            total += cpu(pid)
+            name = Path(f"/proc/{pid}/comm").read_text()
+            total += cpu(pid) if name.startswith(("chrom", "google")) else 0.0
         except OSError:
             continue
     return total

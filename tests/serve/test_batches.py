@@ -13,7 +13,7 @@ import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 from openai.types import Batch
 
-from tests.serve.server import DEMO, Server
+from tests.serve.server import DEMO, SAMPLE, Server
 from tests.serve.test_keys import add, used
 
 ENDPOINT = "/v1/completions"
@@ -112,7 +112,7 @@ def test_files(server: Server) -> None:
 @pytest.mark.parametrize(
     ("data", "kind", "message"),
     [
-        (b"{}", "application/json", "file is missing"),
+        (b"{}", "application/json", "the body is no form with a file"),
         (b"--x\r\nnonsense", "multipart/form-data; boundary=x", "file is missing"),
         (b"nonsense", "multipart/form-data; boundary=x", "the form cannot be read"),
         (b"", "multipart/form-data", "the form cannot be read"),
@@ -211,3 +211,28 @@ def test_batches_survive_kills_and_belong_to_keys(tmp_path: Path) -> None:
                 other.batches.cancel(batch.id)
     (row,) = used(keys, "ann")
     assert len(answers) <= row["requests"] <= n + 2 and row["generated"] >= 24 * n
+
+
+def test_lines_go_to_the_models_that_they_name(tmp_path: Path) -> None:
+    models, keys = tmp_path / "models", tmp_path / "keys.db"
+    models.mkdir()
+    for file in (DEMO, SAMPLE):
+        (models / file.name).symlink_to(file)
+    ann = add(keys, "ann")
+    names = ["weft-demo", "llama3", "nope"]
+    data = b"".join(
+        requests(1, model=name, max_tokens=3, ignore_eos=True).replace(b"r0", name.encode())
+        for name in names
+    )
+    options = ("--files-dir", tmp_path / "files", "--keys", keys)
+    with Server(models, *options, sent_key=ann, several=True) as server:
+        batch = until(server.client, start(server.client, data), "completed")
+        answers = rows_of(server.client, batch.output_file_id)
+        (wrong,) = rows_of(server.client, batch.error_file_id)
+    assert {r["custom_id"]: r["response"]["body"]["model"] for r in answers} == {
+        name: name for name in names[:2]
+    }
+    assert wrong["response"]["body"]["error"]["code"] == "model_not_found"
+    assert [(row["model"], row["generated"]) for row in used(keys, "ann")] == [
+        ("llama3", 3), ("weft-demo", 3),
+    ]  # fmt: skip

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,36 +11,14 @@ from typing import Any
 import ollama
 import pytest
 
-from tests.serve.server import DEMO, ROOT, SAMPLE, Server
+from tests.serve.folders import OPTIONS, SHAPES, complete, models_in
+from tests.serve.server import Server
 from weft.serve.many.asking import read_asking
-
-SHAPES = ROOT / "examples" / "shapes"
-OPTIONS = ("-t", 1, "-np", 2, "-c", 512)
-CONFIG = """
-[defaults]
-parallel = 2
-
-[models.one]
-aliases = ["first"]
-
-[models.big]
-path = "one.gguf"
-ctx-size = 2000000
-"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    shutil.copy(DEMO, folder / "one.gguf")
-    shutil.copy(DEMO, folder / "two.gguf")
-    shutil.copy(SAMPLE, folder / "three.gguf")
-    (folder / "shapes").mkdir()
-    for file in ("weft-shapes.gguf", "mmproj-weft-shapes.gguf"):
-        shutil.copy(SHAPES / file, folder / "shapes" / file)
-    (folder / "broken.gguf").write_bytes(DEMO.read_bytes()[:5000])
-    (folder / "models.toml").write_text(CONFIG)
-    return folder
+    return models_in(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +35,6 @@ def server(folder: Path, planned: dict[str, int]) -> Iterator[Server]:
     sizes = sorted(planned[n] for n in ("one", "two", "three"))
     with Server.many(folder, *OPTIONS, "--models-memory", sum(sizes[1:]) + 1000) as running:
         yield running
-
-
-def complete(server: Server, model: str | None, prompt: str, **body: Any) -> Any:
-    named = {} if model is None else {"model": model}
-    form = {"prompt": prompt, "temperature": 0, "max_tokens": 12} | named | body
-    return server.call("POST", "/v1/completions", form)
 
 
 def states(server: Server) -> dict[str, str]:
@@ -232,41 +202,3 @@ def test_a_form_names_its_model() -> None:
 
     asking = asyncio.run(read_asking(scope, receive))
     assert (asking.model, asking.body) == ("one", body)
-
-
-def test_unloading_frees_memory(folder: Path) -> None:
-    """The cache of 32,768 cells takes tens of MiB each time."""
-    if not Path("/proc/self/status").exists():
-        pytest.skip("the system does not say how much memory a process takes")
-
-    def resident(server: Server) -> int:
-        text = Path(f"/proc/{server.process.pid}/status").read_text()
-        return int(text.split("VmRSS:")[1].split()[0]) << 10
-
-    with Server.many(folder, "-t", 1, "-np", 2, "-c", 32768) as server:
-        after = []
-        for _ in range(5):
-            for model in ("one", "two"):
-                assert complete(server, model, "a " * 100)[0] == 200
-            for model in ("one", "two"):
-                assert server.call("POST", "/models/unload", {"model": model})[0] == 200
-            after.append(resident(server))
-        needed = server.call("GET", "/v1/models/one")[2]["planned_bytes"]
-        assert needed > 40 << 20
-        assert after[-1] - after[0] < needed / 2
-
-
-def test_a_signal_ends_all_models(folder: Path) -> None:
-    """Streams of two models end whole, within the time that they have."""
-    body: dict[str, Any] = {"prompt": "a", "max_tokens": 150, "stream": True}
-    with Server.many(folder, *OPTIONS) as server:
-        options = {"extra_body": {"ignore_eos": True}, **body}
-        streams = [server.client.completions.create(model=m, **options) for m in ("one", "three")]
-        for stream in streams:
-            next(stream)
-        server.process.send_signal(signal.SIGTERM)
-        for stream in streams:
-            with stream:
-                *_, last = stream
-            assert last.choices[0].finish_reason == "length"
-    assert server.process.returncode in (-15, 143)  # as a single model does

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -193,3 +194,9 @@ def test_a_log_file_that_cannot_be_written(tmp_path: Path) -> None:
     ended = weft("serve", DEMO, "--port", "0", "--log-file", tmp_path)
     assert ended.returncode == 1
     assert f"error: --log-file {tmp_path}: Is a directory" in ended.stderr
+
+
+def test_traces_name_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    ended = weft("serve", DEMO, "--port", "0", "--otel")
+    assert ended.returncode == 1 and "pip install 'weft[otel]'" in ended.stderr

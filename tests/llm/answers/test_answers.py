@@ -268,6 +268,22 @@ def test_messages_with_headers() -> None:
     assert split_everywhere(HARMONY, "no header", prompt) == ("no header", "", [])
 
 
+def test_messages_with_headers_in_pieces() -> None:
+    form = AnswerFormat.of(ChatTemplate(HARMONY))
+    body = '{"city": "} {", "deep": {"a": {}} } '
+    text = f" to=functions.clock<|channel|>commentary json<|message|>{body}<|call|>"
+    for end in range(text.index("{") + 1, len(text) + 1):
+        parser = form.parser(TOOLS, "<|start|>assistant", pieces=True)
+        events = [e for char in text[:end] for e in parser.push(char)] + parser.finish()
+        pieces = "".join(e.text for e in events if isinstance(e, CallPiece))
+        assert sum(isinstance(e, CallBegun) for e in events) == 1
+        assert not any(isinstance(e, Content) for e in events)
+        if end == len(text):
+            assert events[-1] == Call(0, "clock", pieces) and pieces == body.strip()
+        else:
+            assert as_object(pieces) is None and body.startswith(pieces)
+
+
 def test_content_with_marks_of_its_own() -> None:
     thought = "<|think|>Hm.<|end|><|begin|>assistant"
     text = thought + "<|content|>Yes."

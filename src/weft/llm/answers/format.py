@@ -66,7 +66,7 @@ class AnswerFormat:
         call. `prompt` is the rendered prompt, which may have begun the reasoning. `pieces`: the
         answer is held to calls, so they are reported as they come."""
         if self.harmony:
-            return HarmonyParser(bool(tools), prompt)
+            return HarmonyParser(bool(tools), prompt, pieces=pieces)
         parser = AnswerParser(
             self.markers if tools else None,
             self.thought,

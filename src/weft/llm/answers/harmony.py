@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from weft.llm.answers.events import Call, Content, Event, Reasoning
+from weft.llm.answers.events import Call, CallBegun, CallPiece, Content, Event, Reasoning
 from weft.llm.answers.json_text import as_object
 
 __all__ = ["HarmonyParser", "is_harmony"]
@@ -20,6 +20,7 @@ __all__ = ["HarmonyParser", "is_harmony"]
 _MESSAGE = "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
 _TO = re.compile(r"to=(?:functions\.)?([\w.-]+)")
+_LAST = re.compile(r"\}?\s*\Z")
 _MAX_HEADER = 512
 """Most characters of a header; longer text is content."""
 
@@ -32,9 +33,13 @@ def is_harmony(source: str) -> bool:
 class HarmonyParser:
     """Takes text and reports events, like `AnswerParser`."""
 
-    def __init__(self, tools: bool, prompt: str = "") -> None:
-        """`tools`: whether messages to functions are calls. `prompt` may have begun a message."""
-        self._tools = tools
+    def __init__(self, tools: bool, prompt: str = "", *, pieces: bool = False) -> None:
+        """`tools`: whether messages to functions are calls. `prompt` may have begun a message.
+        `pieces`: the answer is held to calls, so that they are reported as they come."""
+        self._tools, self._pieces = tools, pieces
+        self._sent = 0  # characters of the arguments that were reported
+        self._begun_call = False
+        self._pending = ""  # the last of the arguments, which may be their end
         self._calls = 0
         self._name: str | None = None
         self._kind: type[Content | Reasoning] = Content
@@ -58,9 +63,9 @@ class HarmonyParser:
         text, self._text = self._text, ""
         if not self._in_message:
             text = text[self._begun :].rstrip() if self._calls else text[self._begun :]
-        if self._name is not None:
+        if self._name is not None and not self._begun_call:
             self._end_call(events, text)
-        elif text:
+        elif text and self._name is None:
             events.append(self._kind(text))
         return events
 
@@ -93,6 +98,8 @@ class HarmonyParser:
             self._body.append(text)
             if at >= 0:
                 self._end_call(events, "")
+            elif self._pieces:
+                self._hear(events, text)
         elif text:
             events.append(self._kind(text))
         if at >= 0:
@@ -107,11 +114,27 @@ class HarmonyParser:
         self._body = []
         arguments = body.strip() or "{}"
         if self._name is not None and as_object(arguments) is not None:
+            if self._begun_call:
+                events.append(CallPiece(self._calls, arguments[self._sent :]))
             events.append(Call(self._calls, self._name, arguments))
             self._calls += 1
-        elif body:
+        elif body and not self._begun_call:
             events.append(Content(body))
-        self._name = None
+        self._name, self._begun_call, self._sent = None, False, 0
+        self._pending = ""
+
+    def _hear(self, events: list[Event], text: str) -> None:
+        """Reports the name and the arguments of a call, but for the bracket that may end them."""
+        self._pending = self._pending + text if self._sent else (self._pending + text).lstrip()
+        new = _LAST.sub("", self._pending)
+        if self._name is None or not new:
+            return
+        if not self._begun_call:
+            self._begun_call = True
+            events.append(CallBegun(self._calls, self._name))
+        events.append(CallPiece(self._calls, new))
+        self._sent += len(new)
+        self._pending = self._pending[len(new) :]
 
     def _overlap(self) -> int:
         """The number of last characters that may begin an end mark."""

@@ -11,11 +11,11 @@ from fastapi import FastAPI, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
 from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
 
 from weft.serve.batches.runner import BatchRunner, owner_of
 from weft.serve.batches.store import ClientFile
 from weft.serve.errors import ApiError
+from weft.serve.forms import read_form
 
 __all__ = ["add_files", "require_runner", "sender"]
 
@@ -46,26 +46,26 @@ def add_files(app: FastAPI, runner: BatchRunner | None, most_bytes: int) -> None
     async def upload(http: Request) -> dict[str, Any]:
         """Keeps a file of requests for a batch."""
         store = require_runner(runner).store
+        form = await read_form(http)
         try:
-            async with http.form(max_files=1, max_fields=16) as form:
-                content, purpose = form.get("file"), form.get("purpose")
-                if not isinstance(content, UploadFile):
-                    raise ApiError(400, "file is missing; send it in multipart/form-data", "file")
-                if purpose != "batch":
-                    raise ApiError(400, f"purpose is {purpose!r:.80}; it must be batch", "purpose")
-                size = content.size or 0
-                if not size:
-                    raise ApiError(400, "file is empty; it has a request in each line", "file")
-                if store.n_bytes + size > most_bytes:
-                    raise ApiError(
-                        413, f"the files would have more than {most_bytes} bytes; delete some",
-                        "file", "files_full",
-                    )  # fmt: skip
-                file_id = f"file-{uuid4().hex}"
-                await run_in_threadpool(partial(store.save, content.file, file_id))
-                name = (content.filename or "file.jsonl")[:LONGEST_NAME]
-        except HTTPException as error:
-            raise ApiError(400, f"the form cannot be read: {error.detail}") from None
+            content, purpose = form.get("file"), form.get("purpose")
+            if not isinstance(content, UploadFile):
+                raise ApiError(400, "file is missing; send it in multipart/form-data", "file")
+            if purpose != "batch":
+                raise ApiError(400, f"purpose is {purpose!r:.80}; it must be batch", "purpose")
+            size = content.size or 0
+            if not size:
+                raise ApiError(400, "file is empty; it has a request in each line", "file")
+            if store.n_bytes + size > most_bytes:
+                raise ApiError(
+                    413, f"the files would have more than {most_bytes} bytes; delete some",
+                    "file", "files_full",
+                )  # fmt: skip
+            file_id = f"file-{uuid4().hex}"
+            await run_in_threadpool(partial(store.save, content.file, file_id))
+            name = (content.filename or "file.jsonl")[:LONGEST_NAME]
+        finally:
+            await form.close()
         name = name.encode("utf-8", "replace").decode()
         file = ClientFile(file_id, sender(http), name, "batch", size, int(time.time()))
         store.add_file(file)

@@ -8,12 +8,17 @@ from email.message import Message as Headers
 from typing import Any
 from urllib.parse import parse_qs
 
+from starlette.concurrency import run_in_threadpool
 from starlette.types import Message, Receive, Scope
 
 from weft.records import dataclass
 from weft.serve.errors import ApiError
 
 __all__ = ["Asking", "read_asking", "replayed"]
+
+
+LARGE = 1 << 16
+"""Bytes of a body that is read in another thread, so that other requests go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,8 @@ async def read_asking(scope: Scope, receive: Receive) -> Asking:
     if kind.lower().startswith("multipart/form-data"):
         model = _of_form(kind, body)
     elif body and scope["method"] not in ("GET", "HEAD"):
-        fields = _of_json(body)
+        large = len(body) > LARGE
+        fields = await run_in_threadpool(_of_json, body) if large else _of_json(body)
         model = fields.get("model", fields.get("name"))
         if model is not None and not isinstance(model, str):
             raise ApiError(400, f"model is {json.dumps(model)[:60]}; it must be a text", "model")
