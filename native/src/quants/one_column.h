@@ -15,6 +15,13 @@ namespace weft::WEFT_TARGET {
 
 inline constexpr int kRowVectors = kPanelRows / kLanes;
 
+// Whether bursts pay. Zen 4, which is told by what it lacks of Zen 5, waits for their lines: there
+// a chunk asks for its part of the next block, and the biggest blocks are left to the hardware.
+static inline bool takes_bursts() {
+  static const bool takes = !__builtin_cpu_is("amd") || __builtin_cpu_supports("avxvnni");
+  return takes;
+}
+
 // The memory of F's blocks is asked for in bursts. Small blocks, which are read sooner, are asked
 // for further ahead and in halves; the big ones lost by that.
 template <typename F>
@@ -26,6 +33,13 @@ struct Ahead {
 
   // Before chunk `c` of the block.
   static void fetch(const char* block, int c) {
+    if constexpr (F::kChunks > 1 && kBytes >= 3072) {
+      if (!takes_bursts()) {
+        constexpr int64_t kPart = (kBytes / F::kChunks + 63) / 64 * 64;
+        if constexpr (kBytes < 5120) prefetch_lines<kPart>(block + kAhead + c * kPart);
+        return;
+      }
+    }
     if (c == 0) prefetch_lines<kBurst>(block + (kHalves ? kFurther : kAhead));
     if (kHalves && c == F::kChunks / 2) {
       prefetch_lines<kBytes - kBurst>(block + kFurther + kBurst);
