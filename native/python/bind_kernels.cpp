@@ -73,7 +73,7 @@ std::optional<std::string> refusal(const std::string& target, int op, const Desc
                                    int layout) {
   Request request(target, op, dst, src, params, 1);
   if (request.kernel->run == nullptr) return "there is no native kernel for this op";
-  if (layout < 0 || layout > static_cast<int>(weft::kOrderedLayout)) {
+  if (layout < 0 || layout > static_cast<int>(weft::Layout::kOrdered)) {
     throw nb::value_error("unknown layout");
   }
   if (layout != 0) {

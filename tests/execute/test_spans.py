@@ -35,7 +35,9 @@ def test_steps_that_take_turns_are_one_slice() -> None:
     lines.append(Line("ADD", "f32", "cpu", "c"))
     trace = Trace()
     trace.steps("cpu", lines, overlapping(both), both)
-    slices = [e for e in trace.as_json()["traceEvents"] if e["ph"] == "X"]
+    events = [e for e in trace.as_json()["traceEvents"] if e["ph"] == "X"]
+    slices = [e for e in events if e["cat"] == "cpu"]
+    assert len(events) == len(slices) + 2  # and a slice for each stage
     assert [(e["name"], e["ts"], e["dur"]) for e in slices] == [
         ("RMS_NORM + QUANTIZE", 0.0, 0.05), ("ADD c", 0.051, 0.009)
     ]  # fmt: skip

@@ -26,6 +26,7 @@ from weft.llm.engine import Engine
 from weft.llm.planning import memory as memory_module
 from weft.llm.planning.explain import memory_lines
 from weft.native import _native
+from weft.serve.http_metrics import HttpMetrics
 from weft.serve.metrics import exposition
 
 TOKENS = [1, *range(5, 30)]
@@ -301,7 +302,7 @@ def test_texts_and_metrics(path: Path) -> None:
         assert "experts" in llm.explain(brief=True) and "in memory" in llm.explain(brief=True)
         engine = Engine(llm.context, llm.tokenizer)
         try:
-            text = exposition(engine)
+            text = exposition(engine, HttpMetrics())
         finally:
             engine.close()
     found = re.search(r"^weft_expert_misses_total (\d+)", text, re.MULTILINE)

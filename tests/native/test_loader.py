@@ -76,7 +76,7 @@ def _edit(name: str, row: int, column: int, value: int) -> dict[str, Any]:
         (_edit("tensors", 0, 11, 2**62), "leaves its buffer"),
         (_edit("tensors", 0, 19, -4), "leaves its buffer"),
         (_edit("tensors", 0, 4, 5), "uses expression 5"),
-        (_edit("tensors", 0, 2, 4), "unknown layout"),
+        (_edit("tensors", 0, 2, 9), "unknown layout"),
         (_edit("tensors", 0, 2, 2), "its type does not have that layout"),
         (_edit("tensors", 0, 2, 1), "its number of rows is not a multiple of 32"),
         (_edit("exprs", 0, 1, 4), "names symbol 4"),

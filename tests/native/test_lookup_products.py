@@ -189,6 +189,6 @@ def test_programs_with_lookups_where_they_cannot_be() -> None:
                _tensor(F32, 2, (32, 4, 2), 0)]  # fmt: skip
     refuse(stacked, "only one matrix")
     refuse([weights, x, weights], "in the lookup layout; MUL_MAT can neither write it")
-    refuse([_tensor(tq2, 0, (256, 32, 1), 4), x, y], "unknown layout")
+    refuse([_tensor(tq2, 0, (256, 32, 1), 9), x, y], "unknown layout")
     memory[0] = np.zeros(32 * 66 - 1, np.uint8)
     refuse([weights, x, y], "leaves its buffer")

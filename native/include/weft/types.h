@@ -52,8 +52,10 @@ inline constexpr int32_t kDTypeCount = 43;
 
 // How a matrix of blocks is stored. kRows: row after row. kInterleaved: in panels of rows
 // (quants/interleave.h). kLookup: as indices into tables of partial sums (quants/lookup_layout.h).
-// kLevels: in panels of rows that name each weight's level (quants/levels.h).
-enum class Layout : int32_t { kRows = 0, kInterleaved = 1, kLookup = 2, kLevels = 3 };
+// kLevels: in panels of rows that name each weight's level (quants/levels.h). kOrdered: rows of
+// floats, whose products are added up in the order of panels, so that they have the bits of panels
+// while these are not made yet.
+enum class Layout : int32_t { kRows = 0, kInterleaved = 1, kLookup = 2, kLevels = 3, kOrdered = 4 };
 
 struct DTypeInfo {
   const char* name;    // nullptr: no such type

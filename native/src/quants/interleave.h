@@ -27,10 +27,6 @@ namespace weft {
 inline constexpr int64_t kPanelRows = 32;
 inline constexpr int kMaxFields = 6;
 
-// A layout beside those of types.h: rows of floats, whose products are added up in the order of
-// panels. So they have the bits of panels while these are not made yet.
-inline constexpr Layout kOrderedLayout{4};
-
 struct WordField {
   int16_t offset;  // bytes from the start of the block
   int16_t width;   // bytes per word: 1, 2 or 4

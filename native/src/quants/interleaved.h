@@ -229,11 +229,14 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
   // sums of several columns are not all in registers. Four vectors ask for a share of what is ahead
   // each: with AVX2 all of a block at once is more than can be under way. Blocks of many chunks,
   // whose words are not read in the order of their addresses, are asked for several blocks ahead;
-  // the small ones, which the hardware follows, lose by that.
+  // the small ones, which the hardware follows, lose by that. Where bursts do not pay, big blocks
+  // are asked for within the block or the next, and small ones not at all.
   constexpr int kVectors = kPanelRows / kLanes;
   constexpr int kShares = kVectors == 4 ? 4 : 1;
-  constexpr int64_t kDistance = kShares > 1 && F::kChunks > 1 ? 12288 : kAhead;
   constexpr int64_t kBytes = kPanelRows * kStoredBytes<F>;
+  constexpr int64_t kFar = kShares > 1 && F::kChunks > 1 ? 12288 : kAhead;
+  constexpr int64_t kNear = F::kChunks == 1 ? 0 : kBytes < 6144 ? 3072 : 2048;
+  const int64_t distance = takes_bursts() ? kFar : kNear;
   const auto* x = static_cast<const ActivationTile<kColumns>*>(tiles);
 #if defined(__AVX512VNNI__)
   if constexpr (kOneColumn<F, kColumns>) {
@@ -248,8 +251,8 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
     if (kShares == 1) prefetch_lines<kBytes>(block + kAhead);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      if (kShares > 1) {
-        prefetch_lines<kBytes / kShares>(block + kDistance + v * (kBytes / kShares));
+      if (kShares > 1 && distance > 0) {
+        prefetch_lines<kBytes / kShares>(block + distance + v * (kBytes / kShares));
       }
       Lanes<F>::scales(block, v, scales + v * kLanes, mins + v * kLanes);
       if constexpr (kTwoVectors<F, kColumns>) {

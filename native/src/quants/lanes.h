@@ -104,6 +104,14 @@ static inline vi look_up_lanes(const uint8_t* table, vi codes) {
 // whose words are not read in the order of their addresses. What follows a panel is the next one.
 inline constexpr int64_t kAhead = 4608;
 
+// Whether memory may be asked for in bursts. Zen 4 and its forerunners, which are told by what they
+// lack of Zen 5, wait for the lines of a burst: they are asked for less at a time and less far
+// ahead.
+static inline bool takes_bursts() {
+  static const bool takes = !__builtin_cpu_is("amd") || __builtin_cpu_supports("avxvnni");
+  return takes;
+}
+
 // In a loop in the order of addresses: unrolled, or shared out over the chunks, the bigger blocks
 // were read half as fast.
 template <int64_t kBytes>

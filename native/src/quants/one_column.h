@@ -15,13 +15,6 @@ namespace weft::WEFT_TARGET {
 
 inline constexpr int kRowVectors = kPanelRows / kLanes;
 
-// Whether bursts pay. Zen 4, which is told by what it lacks of Zen 5, waits for their lines: there
-// a chunk asks for its part of the next block, and the biggest blocks are left to the hardware.
-static inline bool takes_bursts() {
-  static const bool takes = !__builtin_cpu_is("amd") || __builtin_cpu_supports("avxvnni");
-  return takes;
-}
-
 // The memory of F's blocks is asked for in bursts. Small blocks, which are read sooner, are asked
 // for further ahead and in halves; the big ones lost by that.
 template <typename F>

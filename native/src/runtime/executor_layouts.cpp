@@ -14,7 +14,7 @@ namespace {
 int64_t block_of(const Tensor& t) {
   if (t.layout == Layout::kLookup) return lookup_block(t.type);
   if (t.layout == Layout::kLevels) return level_block(t.type);
-  if (t.layout == kOrderedLayout && is_quantized(t.type)) return 0;
+  if (t.layout == Layout::kOrdered && is_quantized(t.type)) return 0;
   const InterleavedFormat* format = interleaved_format(t.type);
   return format == nullptr ? 0 : format->block;
 }
@@ -40,7 +40,7 @@ const char* not_panels(const Tensor& t) {
 
 const char* name(Layout layout) {
   if (layout == Layout::kLevels) return "in the levels layout";
-  if (layout == kOrderedLayout) return "summed in the order of panels";
+  if (layout == Layout::kOrdered) return "summed in the order of panels";
   return layout == Layout::kLookup ? "in the lookup layout" : "interleaved";
 }
 

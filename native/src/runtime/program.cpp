@@ -61,7 +61,7 @@ Status check_tensor(const Program& p, const TensorDecl& t) {
     return bad("tensor " + t.name + " has unknown type " +
                std::to_string(static_cast<int32_t>(t.type)));
   }
-  if (t.layout < Layout::kRows || t.layout > kOrderedLayout) {
+  if (t.layout < Layout::kRows || t.layout > Layout::kOrdered) {
     return bad("tensor " + t.name + " has an unknown layout");
   }
   if (t.buffer < 0 || t.buffer >= static_cast<int32_t>(p.buffers.size())) {

@@ -17,7 +17,7 @@ LONGEST_LINE = 16 << 20
 """Most bytes of a line; a longer one is refused, and no more than that is held in memory."""
 LONGEST_ID = 1024
 """Most characters of a `custom_id`."""
-URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 """The endpoints that lines may ask."""
 _PIECE = 1 << 20
 

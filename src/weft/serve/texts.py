@@ -8,7 +8,7 @@ has those of chat and completions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -27,8 +27,6 @@ class Texts:
         """Submits the requests, all or none. May run in any thread, because constraints take time
         to compile; events go to `loop`. Raises the errors of `Engine.submit`."""
         self.asked = asked
-        self.on_end: Callable[[int, int], object] = lambda n_prompt, n_generated: None
-        """Called with the numbers of prompt tokens and generated tokens whenever a text ends."""
         self.tickets: list[Ticket] = []
         self.ends: dict[int, Done] = {}
         """The ends of texts so far, by their numbers."""
@@ -72,12 +70,10 @@ class Texts:
     async def events(self) -> AsyncIterator[tuple[int, Event]]:
         """Yields (number of the text, event) until all texts have ended. Raises ApiError if one
         fails."""
-        self.on_end(self.n_prompt, 0)
         while len(self.ends) < len(self.tickets):
             choice, event = await self._events.get()
             if isinstance(event, Done):
                 self.ends[choice] = event
-                self.on_end(self.n_prompt, self.n_generated)
                 if event.error is not None:
                     raise of_exception(event.error)
                 if event.reason == "cancelled":

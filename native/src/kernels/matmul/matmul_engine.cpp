@@ -41,7 +41,7 @@ const char* check_product(const Tensor& weights, const Tensor& columns, const Te
       return "interleaved weights need activations of their companion type";
     }
   }
-  if (weights.layout == kOrderedLayout) {
+  if (weights.layout == Layout::kOrdered) {
     if (!takes_float_panels(weights.type, columns.type) ||
         !table().type(weights.type).matmul_interleaved) {
       return "only floats are added up in the order of panels";

@@ -49,7 +49,7 @@ struct Columns {
 
 // Whether the layout is that of panels, or of rows that are multiplied as these are.
 static inline bool is_in_panels(Layout layout) {
-  return layout == Layout::kInterleaved || layout == kOrderedLayout;
+  return layout == Layout::kInterleaved || layout == Layout::kOrdered;
 }
 
 // Whether multiply finishes the results of such weights (their data does not count).

@@ -332,7 +332,7 @@ void multiply_panels_once(const Weights& w, int64_t begin, int64_t end, const Co
 void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                      char* scratch) {
   PanelWay way = panel_way(w.type, columns);
-  const bool ordered = w.layout == kOrderedLayout;
+  const bool ordered = w.layout == Layout::kOrdered;
   if (columns.n == 1 && !ordered) {
     return multiply_panels_once(w, begin, end, columns, way, scratch);
   }
@@ -420,7 +420,7 @@ bool takes_float_panels(DType weights, DType columns) {
 
 size_t multiply_floats_scratch(const Columns& columns, int64_t k, Layout layout) {
   const size_t few = FewScratch(nullptr, columns, k).used;
-  const int64_t most = layout == kOrderedLayout         ? 0
+  const int64_t most = layout == Layout::kOrdered       ? 0
                        : layout == Layout::kInterleaved ? 1
                                                         : kFewColumns;
   if (columns.n <= most) return few;

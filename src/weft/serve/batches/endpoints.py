@@ -33,7 +33,7 @@ class BatchBody(Body):
     """The body of `/v1/batches`."""
 
     input_file_id: Annotated[str, Field(max_length=80)]
-    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
     completion_window: Literal["24h"]
     metadata: Annotated[dict[str, Any], AfterValidator(_is_metadata)] | None = None
 
