@@ -87,6 +87,19 @@ def test_answers_are_those_of_requests(server: Server) -> None:
     assert row["response"]["request_id"].startswith("req_")
 
 
+def test_lines_for_the_responses_api(server: Server) -> None:
+    client = server.client
+    body = {"model": "x", "input": "a", "max_output_tokens": 2, "temperature": 0}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": body}
+    file = client.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/responses", completion_window="24h"
+    )
+    (row,) = rows_of(client, until(client, batch, "completed").output_file_id)
+    assert row["response"]["body"]["object"] == "response"
+    assert row["response"]["body"]["output"][0]["content"][0]["text"]
+
+
 def test_files(server: Server) -> None:
     client = server.client
     made = [client.files.create(file=(f"ü{i}.jsonl", b"a" * (i + 1)), purpose="batch")
