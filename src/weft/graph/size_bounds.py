@@ -9,7 +9,7 @@ from math import lcm
 from weft.graph.bernstein import Range, polynomial_range
 from weft.graph.polynomial import Atom, Compound, Polynomial, as_polynomial
 
-__all__ = ["bounds"]
+__all__ = ["bounds", "compound_bounds"]
 
 MAX_CHOICES = 4
 """The largest number of minima and maxima in an expression whose sides are tried one by one."""
@@ -73,13 +73,18 @@ def _times(a: Range, b: Range) -> Range:
 def _atom_bounds(atom: Atom) -> Range:
     if not isinstance(atom, Compound):
         return atom.min, atom.max
-    (llo, lhi), (rlo, rhi) = bounds(atom.left), bounds(atom.right)
-    if atom.kind == "min":
+    return compound_bounds(atom.kind, bounds(atom.left), bounds(atom.right))
+
+
+def compound_bounds(kind: str, left: Range, right: Range) -> Range:
+    """The bounds of a compound of that kind, by those of its two sides."""
+    (llo, lhi), (rlo, rhi) = left, right
+    if kind == "min":
         return min(llo, rlo), min(lhi, rhi)
-    if atom.kind == "max":
+    if kind == "max":
         return max(llo, rlo), max(lhi, rhi)
     rlo = max(rlo, 1)
-    if atom.kind == "mod":
+    if kind == "mod":
         return 0, min(rhi - 1, lhi) if llo >= 0 else rhi - 1
     corners = (llo // rlo, llo // rhi, lhi // rlo, lhi // rhi)
     return min(corners), max(corners)

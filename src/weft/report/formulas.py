@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.graph.polynomial import Compound, Polynomial
+from weft.graph.polynomial import Atom, Compound, Polynomial
 from weft.graph.size import Size
+from weft.graph.size_bounds import compound_bounds
 
 __all__ = ["Formulas", "NotCarried", "Ranges", "upper_at"]
 
@@ -62,21 +63,14 @@ def _bounds(size: Polynomial, ranges: Ranges) -> tuple[int, int]:
     for mono, c in size.terms.items():
         term = (c, c)
         for atom in mono:
-            a, b = _compound(atom, ranges) if isinstance(atom, Compound) else ranges[atom.name]
+            a, b = _atom(atom, ranges)
             corners = (term[0] * a, term[0] * b, term[1] * a, term[1] * b)
             term = (min(corners), max(corners))
         low, high = low + term[0], high + term[1]
     return low, high
 
 
-def _compound(atom: Compound, ranges: Ranges) -> tuple[int, int]:
-    (llo, lhi), (rlo, rhi) = _bounds(atom.left, ranges), _bounds(atom.right, ranges)
-    if atom.kind == "min":
-        return min(llo, rlo), min(lhi, rhi)
-    if atom.kind == "max":
-        return max(llo, rlo), max(lhi, rhi)
-    rlo = max(rlo, 1)
-    if atom.kind == "mod":
-        return 0, min(rhi - 1, lhi) if llo >= 0 else rhi - 1
-    corners = (llo // rlo, llo // rhi, lhi // rlo, lhi // rhi)
-    return min(corners), max(corners)
+def _atom(atom: Atom, ranges: Ranges) -> tuple[int, int]:
+    if not isinstance(atom, Compound):
+        return ranges[atom.name]
+    return compound_bounds(atom.kind, _bounds(atom.left, ranges), _bounds(atom.right, ranges))

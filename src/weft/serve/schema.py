@@ -31,6 +31,7 @@ __all__ = [
     "Part",
     "RerankBody",
     "ResponseFormat",
+    "Sampled",
     "TokenizeBody",
 ]
 
@@ -130,7 +131,21 @@ AdapterScales = Annotated[list[AdapterScale], Field(fail_fast=True, max_length=M
 """Scales of adapters, by number."""
 
 
-class Generation(Body):
+class Sampled(Body):
+    """A body that may have the fields of `SAMPLING_FIELDS` besides its own."""
+
+    @property
+    def sampling(self) -> Mapping[str, Any]:
+        """The fields of `SAMPLING_FIELDS` that have a value."""
+        extra = self.model_extra or {}
+        return {k: v for k, v in extra.items() if k in SAMPLING_FIELDS and v is not None}
+
+    def ignored(self) -> list[str]:
+        """The names of unknown fields; see `Part.ignored`."""
+        return [name for name in super().ignored() if name not in SAMPLING_FIELDS]
+
+
+class Generation(Sampled):
     """The fields that chat and completions share, besides those of `SAMPLING_FIELDS`."""
 
     model: str | None = None
@@ -165,16 +180,6 @@ class Generation(Body):
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-
-    @property
-    def sampling(self) -> Mapping[str, Any]:
-        """The fields of `SAMPLING_FIELDS` that have a value."""
-        extra = self.model_extra or {}
-        return {k: v for k, v in extra.items() if k in SAMPLING_FIELDS and v is not None}
-
-    def ignored(self) -> list[str]:
-        """The names of unknown fields; see `Part.ignored`."""
-        return [name for name in super().ignored() if name not in SAMPLING_FIELDS]
 
 
 class AdaptersBody(Body):

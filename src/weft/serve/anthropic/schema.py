@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from weft.serve.schema import SAMPLING_FIELDS, Body, Part
+from weft.serve.schema import Part, Sampled
 
 __all__ = ["CountBody", "MessagesBody", "Thinking", "ToolChoice"]
 
@@ -55,7 +54,7 @@ class OutputConfig(Part):
     format: OutputFormat | None = None
 
 
-class CountBody(Body):
+class CountBody(Sampled):
     """The body of `/v1/messages/count_tokens`."""
 
     model: str | None = None
@@ -80,16 +79,6 @@ class CountBody(Body):
     def thinks(self) -> bool:
         """True if the model is to think before its answer."""
         return self.thinking is not None and self.thinking.type in ("enabled", "adaptive")
-
-    @property
-    def sampling(self) -> Mapping[str, Any]:
-        """Options of sampling that Anthropic's API does not have."""
-        extra = self.model_extra or {}
-        return {k: v for k, v in extra.items() if k in SAMPLING_FIELDS and v is not None}
-
-    def ignored(self) -> list[str]:
-        """The names of unknown fields; see `Part.ignored`."""
-        return [name for name in super().ignored() if name not in SAMPLING_FIELDS]
 
 
 class MessagesBody(CountBody):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from weft.serve.schema import SAMPLING_FIELDS, Body, Part
+from weft.serve.schema import Part, Sampled
 
 __all__ = ["CountBody", "ResponsesBody"]
 
@@ -107,7 +106,7 @@ class StreamOptions(Part):
     include_obfuscation: bool = False
 
 
-class CountBody(Body):
+class CountBody(Sampled):
     """The body of `/v1/responses/input_tokens`."""
 
     model: str | None = None
@@ -152,16 +151,6 @@ class ResponsesBody(CountBody):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
-
-    @property
-    def sampling(self) -> Mapping[str, Any]:
-        """Options of sampling that the OpenAI API does not have."""
-        extra = self.model_extra or {}
-        return {k: v for k, v in extra.items() if k in SAMPLING_FIELDS and v is not None}
-
-    def ignored(self) -> list[str]:
-        """The names of unknown fields; see `Part.ignored`."""
-        return [name for name in super().ignored() if name not in SAMPLING_FIELDS]
 
     @property
     def wants_logprobs(self) -> bool:
