@@ -1,0 +1,1 @@
+"""Many machines: devices of other machines, and what Ray places, supervises and restarts."""

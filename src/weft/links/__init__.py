@@ -1,0 +1,1 @@
+"""Connections between machines: authenticated sockets that carry arrays."""
