@@ -76,10 +76,9 @@ _INSTEAD: dict[str, str] = {
     **dict.fromkeys(("--think", "--reasoning-budget"),
                     "the model's chat template says whether it thinks first"),
     **dict.fromkeys(
-        ("--imatrix", "--include-weights", "--exclude-weights"),
-        "every weight counts the same; there is no importance matrix"),
-    **dict.fromkeys(("--output-tensor-type", "--token-embedding-type", "--tensor-type",
-                     "--leave-output-tensor", "--prune-layers"), _QUANTIZE),
+        ("--imatrix", "--include-weights", "--exclude-weights", "--output-tensor-type",
+         "--token-embedding-type", "--tensor-type", "--leave-output-tensor", "--prune-layers"),
+        _QUANTIZE),
     "--keep-split": _SPLIT_FILE,
 }  # fmt: skip
 """What to do instead, by option."""

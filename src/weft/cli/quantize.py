@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,15 +12,18 @@ import numpy as np
 import typer
 
 from weft.cli.command import usage_error
-from weft.cli.console import errors, note, say, size_text
+from weft.cli.console import PATIENCE, WaitingBar, errors, note, say, size_text
 from weft.dtype import DTYPES, DType
 from weft.errors import WeftError
 from weft.files import read_text
+from weft.frontends.gguf.importance import Importance, read_importance
 from weft.frontends.gguf.mixes import MIXES, Choices, find_mix
+from weft.frontends.gguf.pruned import prune
 from weft.frontends.gguf.quantize import (
     COPY,
     QuantizedTensor,
     quantize_file,
+    refusal,
     types_of,
     would_be,
 )
@@ -31,6 +35,8 @@ from weft.llm.planning.prepare import prepare
 from weft.llm.sizes import DEFAULT_N_CTX
 
 __all__ = ["quantize"]
+
+MOST_THREADS = 1024
 
 _KEY_TYPES: dict[str, Callable[[str], int | float | str | bool]] = {
     "int": int,
@@ -56,7 +62,38 @@ def quantize(
         str | None,
         typer.Argument(metavar="TYPE", help=f"In any case: {', '.join(MIXES)}, or {COPY}."),
     ] = None,
-    threads: Annotated[int | None, typer.Argument(hidden=True)] = None,
+    threads: Annotated[
+        int | None,
+        typer.Argument(metavar="[THREADS]", help="Threads; all processors by default."),
+    ] = None,
+    imatrix: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", show_default=False,
+            help="An importance matrix, as `weft imatrix` or llama-imatrix measures it.",
+        ),
+    ] = None,
+    include_weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART", show_default=False,
+            help="Use it only for tensors whose name has this part; repeatable.",
+        ),
+    ] = None,
+    exclude_weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART", show_default=False,
+            help="Do not use it for tensors whose name has this part; repeatable.",
+        ),
+    ] = None,
+    prune_layers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="L,L,...", show_default=False,
+            help="Leave these layers out, counted from 0; later ones move up.",
+        ),
+    ] = None,
     pure: Annotated[
         bool,
         typer.Option("--pure", help="One type for every matrix, without more bits for some."),
@@ -121,8 +158,11 @@ def quantize(
             help="With --dry-run: a machine's speeds, of `weft calibrate`, to predict tokens/s by.",
         ),
     ] = None,
-    no_effect: Annotated[
-        bool, typer.Option("--allow-requantize", hidden=True)  # as it is
+    allow_requantize: Annotated[
+        bool,
+        typer.Option(
+            "--allow-requantize", help="Quantize tensors again that are quantized already."
+        ),
     ] = False,
 ) -> None:  # fmt: skip
     """Write a model again with its matrices in another type."""
@@ -133,22 +173,66 @@ def quantize(
     elif to.isdecimal() and dry_run and threads is None and not _is_type(to):
         target, to, threads = "", target, int(to)
     to = _full_name(to)
-    if threads is not None:
-        note(f"{threads} changes nothing: tensors are quantized one after the other")
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise usage_error(f"{threads} threads: give 1 to {MOST_THREADS}")
     choices = Choices(
         pure, leave_output, _type("--output-tensor-type", output_type),
         _type("--token-embedding-type", embedding_type),
         _patterns([*(tensor_type or ()), *_words(tensor_type_file)]),
     )  # fmt: skip
     keys = dict(map(_key, override_kv or ()))
+    importance = _importance(imatrix, include_weights or (), exclude_weights or ())
+    if importance is not None:
+        choices = replace(choices, imatrix=True)
+    layers = _layers(prune_layers)
     file = open_model(source, to_write=True)
     if dry_run:
-        _show_plan(file, to, choices, n_ctx, speeds)
+        _show_plan(file, to, choices, layers, importance, n_ctx, speeds)
         return
-    tensors = quantize_file(
-        file, target, to, choices=choices, keep_split=keep_split, keys=keys, progress=_show
-    )
+    with _Shown(sum(t.nbytes for t in file.tensors.values())) as shown:
+        tensors = quantize_file(
+            file, target, to, choices=choices, keep_split=keep_split, keys=keys, progress=shown,
+            importance=importance, without_layers=layers, allow_requantize=allow_requantize,
+            n_threads=threads,
+        )  # fmt: skip
     _sum_up(target, tensors)
+
+
+def _importance(
+    path: Path | None, include: Sequence[str], exclude: Sequence[str]
+) -> Importance | None:
+    if path is None:
+        if include or exclude:
+            flag = "--include-weights" if include else "--exclude-weights"
+            raise usage_error(f"{flag} chooses from an importance matrix: add --imatrix FILE")
+        return None
+    if include and exclude:
+        raise usage_error("give --include-weights or --exclude-weights, not both")
+    found = read_importance(path, include, exclude)
+    if found is None:
+        note(f"{path}: no tensor is left of the importance matrix, which changes nothing")
+    return found
+
+
+def _layers(text: str | None) -> list[int]:
+    words = [] if text is None else text.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise usage_error(f"--prune-layers {text}: write numbers of layers, as in 3,4,5")
+    return [int(word) for word in words]
+
+
+class _Shown(WaitingBar):
+    """Lines of the tensors that are done, over a bar."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__("quantizing", "bytes", PATIENCE)
+        self._done, self._total = 0, nbytes
+
+    def __call__(self, t: QuantizedTensor) -> None:  # type: ignore[override]
+        """Shows a tensor."""
+        _show(t)
+        self._done += t.old_bytes
+        super().__call__(self._done, self._total)
 
 
 def _show(t: QuantizedTensor) -> None:
@@ -172,18 +256,24 @@ def _sum_up(name: str, tensors: Sequence[QuantizedTensor]) -> None:
 
 
 def _show_plan(
-    file: GGUFFile, to: str, choices: Choices, n_ctx: int | None, speeds: Path | None
+    file: GGUFFile,
+    to: str,
+    choices: Choices,
+    layers: Sequence[int],
+    importance: Importance | None,
+    n_ctx: int | None,
+    speeds: Path | None,
 ) -> None:
     """Shows what the new file would hold, and what a context of it would take."""
     with file:
-        new = would_be(file, types_of(file, to, choices))
+        new = would_be(file, types_of(file, to, choices, layers), layers)
+        before = prune(file, layers).tensors
         tensors = [
             QuantizedTensor(
-                t.name, t.dtype, new.tensors[t.name].dtype, t.n_elements, t.nbytes,
-                new.tensors[t.name].nbytes,
+                t.name, before[t.name].dtype, t.dtype, t.n_elements, before[t.name].nbytes, t.nbytes
             )
-            for t in file.tensors.values()
-        ]  # fmt: skip
+            for t in new.tensors.values()
+        ]
         for t in tensors:
             _show(t)
         _sum_up(f"{file.path.name} as {to}", tensors)
@@ -191,6 +281,9 @@ def _show_plan(
             say(_memory(new, n_ctx, speeds))
         except WeftError as error:
             note(f"no plan of it: {error}")
+        refused = refusal(file, to, choices, layers, importance)
+        if refused is not None:
+            note(f"as it is, weft would not write it: {refused}")
 
 
 def _memory(new: GGUFFile, n_ctx: int | None, speeds: Path | None) -> str:
