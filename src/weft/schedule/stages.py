@@ -155,7 +155,7 @@ def best_split(problem: StageProblem) -> StageSplit | None:
     low, high = 0, len(bounds) - 1
     while low <= high:  # a looser bound makes the sum smaller and the busiest stage longer
         middle = (low + high) // 2
-        split = _least_sum(problem, float(bounds[middle]))
+        split = _least_sum(problem, float(bounds[middle]) * (1 + 1e-9))
         if split is not None and split.seconds < best.seconds:
             best = split
         if split is None or split.total / problem.in_flight > bounds[middle]:
