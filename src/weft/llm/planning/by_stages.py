@@ -175,22 +175,19 @@ def _room(request: Request, reserve: dict[str, int], before: int) -> np.ndarray:
 
 def _no_room(request: Request, problem: StageProblem, plan: ContextPlan | None) -> str:
     """Why no split has room."""
-    last = len(request.backends) - 1
-    needed = int(problem.nbytes[last].sum())
+    needed = int(problem.nbytes[-1].sum())
     rooms: dict[str, str] = {}
-    total = 0.0
+    total = 0
     for b, backend in enumerate(request.backends):
-        name = backend.buffer_type.name
-        limit = limit_of(request, backend)
-        if name in rooms or limit is None:
-            continue
-        free = max(problem.room[b], 0)
-        total += free
-        rooms[name] = f"{name} has {limit} bytes ({size_text(limit)}), {size_text(int(free))} of it"
-    compute = "" if plan is None else " beside compute memory"
+        name, limit = backend.buffer_type.name, limit_of(request, backend)
+        if name not in rooms and limit is not None:
+            free = int(max(problem.room[b], 0))
+            total += free
+            rooms[name] = f"{free} bytes ({size_text(free)}) of {size_text(limit)} in {name}"
+    why = "" if needed > total else ", but no border between layers fits"
+    beside = "" if plan is None else " beside compute memory"
     return (
-        f"not enough memory: the layers need {needed} bytes ({size_text(needed)}) of weights and "
-        f"cache, and the machines have {int(total)} bytes ({size_text(int(total))}) for them"
-        f"{compute}, or no border between layers that fits: {', '.join(rooms.values())} for "
-        f"layers; add a machine, or {ADVICE}"
+        f"not enough memory on these machines: weights and cache of the layers need {needed} bytes "
+        f"({size_text(needed)}), and for them there are {total} bytes ({size_text(total)}){beside}"
+        f"{why}: {', '.join(rooms.values())}; add a machine, or {ADVICE}"
     )

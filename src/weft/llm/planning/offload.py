@@ -189,8 +189,9 @@ def keep_what_runs(
     caches: Sequence[Sequence[Tensor]],
     backends: Sequence[Backend],
 ) -> None:
-    """Moves weights and caches to the host memory of their machine if one of the graphs has an op on them that no
-    device with their memory can run. Changes `homes` and the buffer types of the leaves.
+    """Moves weights and caches to the host memory of their machine if one of the graphs has an op
+    on them that no device with their memory can run. Changes `homes` and the buffer types of the
+    leaves.
 
     `caches` has the leaves of each layer's cache. Weights that a glob has placed stay."""
     last = len(backends) - 1
