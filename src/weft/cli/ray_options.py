@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -58,5 +58,5 @@ def _arguments(
     return OnRay(ray, replicas)
 
 
-ray_flags: Any = replaces("on_ray", parameters_of(_arguments), _arguments)
+ray_flags = replaces("on_ray", parameters_of(_arguments), _arguments)
 """Replaces the parameter `on_ray` of a command by the options of this module."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from weft.cli.console import say
 from weft.cli.ray_options import OnRay
+from weft.errors import WeftError
 from weft.tables import size_text
 
 __all__ = ["make_recipe", "serve_replicas", "threads_and_cpus"]
@@ -29,6 +31,7 @@ def serve_replicas(
 
     with api.take_address(options) as address, api.House(options) as house:
         joined = join(on_ray.address)
+        from weft.serve.log import logger
         from weft.serve.replicas import ReplicaOptions, Replicas, create_front
 
         least, most = on_ray.number()
@@ -44,6 +47,15 @@ def serve_replicas(
         def ready(url: str) -> None:
             say(f"serving {replicas.model_id} at {url}/v1; Ctrl-C stops it and all replicas")
 
+        def replace() -> None:
+            try:
+                replicas.replace(make_recipe(model, options, arguments))
+            except WeftError as error:
+                logger.error("replicas: %s", error)
+            else:
+                logger.info("replicas: all are new")
+
+        house.also_reload("model", lambda: Thread(target=replace, daemon=True).start())
         try:
             api.run_server(
                 replicas, ready, address, house, lambda shared: create_front(replicas, shared)

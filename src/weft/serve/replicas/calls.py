@@ -51,7 +51,9 @@ async def answer_of(
                 )  # fmt: skip
                 if began:
                     raise ApiError(
-                        502, "the replica that wrote this answer died; ask again", code="replica_died"
+                        502,
+                        "the replica that wrote this answer died; ask again",
+                        code="replica_died",
                     ) from None
                 counts.n_retried += n_tries < TRIES
             except (RayError, RayServeException) as error:

@@ -80,4 +80,4 @@ def reader(files: Any) -> ReadPart | None:
     """A function that reads parts through an actor of `Files`."""
     if files is None:
         return None
-    return lambda path, n: ray.get(files.part.remote(path, n))  # type: ignore[no-any-return]
+    return lambda path, n: ray.get(files.part.remote(path, n))

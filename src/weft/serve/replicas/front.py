@@ -19,7 +19,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from weft.cluster.prefixes import blocks_of
 from weft.errors import WeftError
 from weft.serve.batches import add_batches, add_files
-from weft.serve.errors import ApiError, Json, error_response, install_handlers, shaped_error, to_json
+from weft.serve.errors import (
+    ApiError,
+    Json,
+    error_response,
+    install_handlers,
+    shaped_error,
+    to_json,
+)
 from weft.serve.many.asking import LARGE, Asking, read_asking
 from weft.serve.metrics import CONTENT_TYPE
 from weft.serve.page import add_page
@@ -112,10 +119,11 @@ class _HandOn:
             asking = await read_asking(scope, receive)
             if not asking.whole:
                 return
-            fields = self._with_kept(scope, asking)
+            before = self._goes_on_with(scope, asking)
+            fields = _with_conversation(asking.fields, before)
             large = len(asking.body) > LARGE
             blocks = await run_in_threadpool(blocks_of, fields) if large else blocks_of(fields)
-            call = _call(scope, asking.body, self._goes_on_with(scope, asking))
+            call = _call(scope, asking.body, before)
             parts = self._replicas.parts(call, blocks)
         except (ApiError, WeftError) as error:
             return await error_response(error, path)(scope, receive, send)
@@ -171,7 +179,7 @@ class _HandOn:
 
     def _goes_on_with(self, scope: Scope, asking: Asking) -> list[Kept]:
         """The kept responses that a request names. Raises ApiError for one that is not kept."""
-        if scope["path"].removeprefix("/v1").partition("/")[2].partition("/")[0] != "responses":
+        if not scope["path"].removeprefix("/v1").startswith("/responses"):
             return []
         owner = scope["state"].get("key")
         id_, given = asking.fields.get("previous_response_id"), asking.fields.get("input")
@@ -183,16 +191,14 @@ class _HandOn:
                     found.append(home)
         return found
 
-    def _with_kept(self, scope: Scope, asking: Asking) -> dict[str, Any]:
-        """The fields of a request, with the conversation that it goes on with in front of its
-        input."""
-        before = self._goes_on_with(scope, asking)[:1]
-        if not before or not isinstance(asking.fields.get("previous_response_id"), str):
-            return asking.fields
-        given = asking.fields.get("input")
-        new = given if isinstance(given, list) else [{"role": "user", "content": given}]
-        items = [*before[0].items, *before[0].response["output"], *new]
-        return asking.fields | {"input": items}
+
+def _with_conversation(fields: dict[str, Any], before: list[Kept]) -> dict[str, Any]:
+    """The fields of a request, with the conversation that it goes on with in front of its input."""
+    if not before or not isinstance(fields.get("previous_response_id"), str):
+        return fields
+    given = fields.get("input")
+    new = given if isinstance(given, list) else [{"role": "user", "content": given}]
+    return fields | {"input": [*before[0].items, *before[0].response["output"], *new]}
 
 
 def _call(scope: Scope, body: bytes, kept: list[Kept]) -> Call:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.cluster.prefix_router import routed_counts
+from weft.cluster.routing import routed_counts
 from weft.serve.http_metrics import HttpMetrics
 from weft.serve.many.gathered import joined
 from weft.serve.metrics import exposition

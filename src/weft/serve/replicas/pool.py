@@ -37,7 +37,7 @@ class BatchActor:
         except (WeftError, MemoryError) as error:
             self._why = str(error) or "there is not enough memory"
 
-    @ray.method(max_task_retries=-1)
+    @ray.method(max_task_retries=-1)  # type: ignore[untyped-decorator]
     async def ready(self) -> str:
         """Why the model could not be loaded; empty: it was."""
         return self._why

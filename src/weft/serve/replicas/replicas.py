@@ -142,9 +142,7 @@ class Replicas:
         """The parts of an answer. Raises BusyError if too many requests wait."""
         most = max(self._n_running, 1) * self._recipe.options.parallel + self.options.max_queue
         if self.n_open >= most:
-            raise BusyError(
-                f"{self.options.max_queue} requests wait already; try again later"
-            )
+            raise BusyError(f"{self.options.max_queue} requests wait already; try again later")
         return answer_of(self, self._handle, call, blocks)
 
     async def metrics(self) -> dict[str, str]:
@@ -232,7 +230,7 @@ class Replicas:
             app = serve.status().applications[self.app]
             message = app.deployments[_NAME].message or app.message
             if message:
-                return message.strip().split("\n")[-1][:300]
+                return str(message).strip().split("\n")[-1][:300]
         return str(error).strip().split("\n")[0][:300]
 
     def _beats(self) -> None:
