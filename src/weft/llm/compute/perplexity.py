@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from weft.llm.config import ModelConfig
 from weft.records import dataclass
 
 __all__ = [
+    "Computed",
     "Perplexity",
     "Totals",
     "chunk_rows",
@@ -37,6 +39,10 @@ __all__ = [
 
 _ROWS = 32
 """Rows of logits that are exponentiated together: 16 MiB for a vocabulary of 128k tokens."""
+
+
+Computed = Literal["scored", "all", "none"]
+"""The tokens whose logits are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +163,18 @@ def chunks_nll(
 
 
 def chunk_rows(
-    context: Context, chunks: NDArray[np.int64], first: int, bos: int | None
+    context: Context,
+    chunks: NDArray[np.int64],
+    first: int,
+    bos: int | None,
+    computed: Computed = "scored",
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
     """The logits that predict the tokens behind index `first` of each of `chunks` [n, n_ctx], and
     those tokens, chunk after chunk: as many rows [n_rows, n_vocab] at a time as a step of the
-    context computes. Each chunk is a sequence; the cache is emptied before and after."""
+    context computes. Each chunk is a sequence; the cache is emptied before and after.
+
+    `computed` says which rows the context computes, for those who watch it: also those that are not
+    scored, or none, and then nothing is yielded."""
     n, n_ctx = chunks.shape
     fed = chunks.copy()
     if bos is not None:
@@ -169,11 +182,16 @@ def chunk_rows(
     tokens, following = fed.ravel(), np.roll(chunks, -1, axis=1).ravel()
     seqs, positions = np.divmod(np.arange(n * n_ctx), n_ctx)
     wanted = (positions >= first) & (positions < n_ctx - 1)
+    outputs = {"scored": wanted, "all": wanted | True, "none": wanted & False}[computed]
     context.cache.clear()
     try:
-        for part in pieces(context, wanted):
+        for part in pieces(context, outputs):
             members = [(int(seq),) for seq in seqs[part]]
-            rows = context.decode(tokens[part], positions[part], seqs=members, outputs=wanted[part])
+            rows = context.decode(
+                tokens[part], positions[part], seqs=members, outputs=outputs[part]
+            )
+            if computed == "all":
+                rows = rows[wanted[part]]
             if len(rows):
                 yield rows, following[part][wanted[part]]
     finally:
