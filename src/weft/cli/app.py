@@ -28,6 +28,7 @@ COMMANDS = {
     "embed": "Print embeddings of texts.",
     "rerank": "Sort documents by how well they answer a query.",
     "perplexity": "Say how well a model predicts a text.",
+    "imatrix": "Measure which weights count, for quantize --imatrix.",
     "tokenize": "Show the tokens of a text: id and piece, one a line.",
     "bench": "Measure tokens per second.",
     "inspect": "Show what a GGUF file or a folder is: metadata, tensors, types and sizes.",
