@@ -44,6 +44,7 @@ def usage_error(message: str, ctx: Any = None) -> Exception:
 
 
 MODEL = "Model and context"
+FIT = "The best types for a machine"
 ADAPTERS = "Adapters"
 DEVICES = "Devices and threads"
 SAMPLING = "Sampling"
@@ -58,7 +59,7 @@ ADVANCED = "Advanced"
 
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 _GROUPS = (
-    *(_ARGUMENTS, _OPTIONS, "Without a model", MODEL, DEVICES, SAMPLING, CONSTRAINTS),
+    *(_ARGUMENTS, _OPTIONS, "Without a model", FIT, MODEL, DEVICES, SAMPLING, CONSTRAINTS),
     *(SAMPLING_MORE, ADAPTERS, PLACEMENT, THREADS, MACHINES, SEVERAL, OTHERS, ADVANCED),
 )
 
