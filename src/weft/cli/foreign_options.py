@@ -23,7 +23,7 @@ _SPLIT = "--devices names the devices, --place and -ngl what is on each"
 _TYPES = "weights are computed in the types of the file; weft quantize writes others"
 _CONTEXT = "-c says how many tokens of context there are"
 _BATCH = "-ub says how many tokens are computed at once, --parallel how many texts"
-_QUANTIZE = "weft quantize has --pure alone"
+_QUANTIZE = "weft quantize has it"
 _SPLIT_FILE = "the file is written whole"
 _CACHE = "set HF_HOME in the environment"
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from weft.cli.command import usage_error
-from weft.cli.console import PATIENCE, WaitingBar, errors, note, say, size_text
+from weft.cli.command import FIT, usage_error
+from weft.cli.console import errors, note, say, size_text
+from weft.cli.fit_arguments import FitArguments
+from weft.cli.options import parse_count
+from weft.cli.quantize_arguments import (
+    Shown,
+    importance_from,
+    layers_from,
+    show_tensor,
+    threads_from,
+)
 from weft.dtype import DTYPES, DType
 from weft.errors import WeftError
 from weft.files import read_text
-from weft.frontends.gguf.importance import Importance, read_importance
+from weft.frontends.gguf.importance import Importance
 from weft.frontends.gguf.mixes import MIXES, Choices, find_mix
 from weft.frontends.gguf.pruned import prune
 from weft.frontends.gguf.quantize import (
@@ -36,8 +44,6 @@ from weft.llm.sizes import DEFAULT_N_CTX
 
 __all__ = ["quantize"]
 
-MOST_THREADS = 1024
-
 _KEY_TYPES: dict[str, Callable[[str], int | float | str | bool]] = {
     "int": int,
     "float": float,
@@ -56,8 +62,11 @@ def quantize(
         ),
     ],
     target: Annotated[
-        str, typer.Argument(metavar="OUT", help="The GGUF file to write; not with --dry-run.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="OUT", show_default=False, help="The GGUF file to write; not with --dry-run."
+        ),
+    ] = None,
     to: Annotated[
         str | None,
         typer.Argument(metavar="TYPE", help=f"In any case: {', '.join(MIXES)}, or {COPY}."),
@@ -148,14 +157,16 @@ def quantize(
     n_ctx: Annotated[
         int | None,
         typer.Option(
-            "--ctx-size", "-c", metavar="N", help="With --dry-run: the context that is planned."
+            "--ctx-size", "-c", metavar="TOKENS", parser=parse_count,
+            help="With --dry-run and --fit: the context that is planned, as 4096 or 32k.",
         ),
     ] = None,
     speeds: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="With --dry-run: a machine's speeds, of `weft calibrate`, to predict tokens/s by.",
+            help="A machine's speeds, of `weft calibrate`, by which --dry-run and --fit predict "
+            "tokens/s.",
         ),
     ] = None,
     allow_requantize: Annotated[
@@ -164,8 +175,105 @@ def quantize(
             "--allow-requantize", help="Quantize tensors again that are quantized already."
         ),
     ] = False,
+    fit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", rich_help_panel=FIT,
+            help="Memory that a context of -c tokens may take, as 8GiB: weights, cache and "
+            "buffers.",
+        ),
+    ] = None,
+    fit_file: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", rich_help_panel=FIT, help="Bytes of weights in the file."),
+    ] = None,
+    speed: Annotated[
+        float | None,
+        typer.Option(
+            metavar="TOKENS", rich_help_panel=FIT,
+            help="Tokens per second that are predicted at least, with a full cache.",
+        ),
+    ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", rich_help_panel=FIT,
+            help="The text to measure on; default: one that the model writes.",
+        ),
+    ] = None,
+    probe_tokens: Annotated[
+        int,
+        typer.Option(metavar="N", rich_help_panel=FIT, help="Tokens of it that are computed."),
+    ] = 2048,
+    probe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MANNER", rich_help_panel=FIT,
+            help="each: measure every tensor in every type; scaled: in one, others by their "
+            "error; error: by error alone. Default: each where that takes minutes, or scaled.",
+        ),
+    ] = None,
+    fit_types: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE,...", rich_help_panel=FIT,
+            help="Types to choose from. Default: all that weft writes.",
+        ),
+    ] = None,
+    type_k: Annotated[
+        str | None,
+        typer.Option(
+            "--cache-type-k", "-ctk", metavar="TYPE", rich_help_panel=FIT,
+            help="Type of cached keys. Default: f16, or what --fit recommends.",
+        ),
+    ] = None,
+    type_v: Annotated[
+        str | None,
+        typer.Option(
+            "--cache-type-v", "-ctv", metavar="TYPE", rich_help_panel=FIT,
+            help="Type of cached values. Default: the same.",
+        ),
+    ] = None,
+    fit_plan: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=FIT,
+            help="Take the types of a plan that --fit saved, without measuring.",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=FIT,
+            help="Write the choice to look at, with the curve of KL by size: one HTML file.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", rich_help_panel=FIT, help="Print the plan as JSON, too."),
+    ] = False,
 ) -> None:  # fmt: skip
-    """Write a model again with its matrices in another type."""
+    """Write a model again with its matrices in another type, or with --fit in the best types for a
+    machine."""
+    fitting = FitArguments(
+        fit, fit_file, speed, n_ctx, speeds, text, probe_tokens, probe, fit_types, type_k, type_v,
+        html, as_json,
+    )  # fmt: skip
+    importance = importance_from(imatrix, include_weights, exclude_weights)
+    if fit_plan is not None or fitting.is_asked_for:
+        if prune_layers is not None:
+            raise usage_error("--prune-layers is not for --fit: prune first, then fit the result")
+        choices = Choices(
+            pure, leave_output, _type("--output-tensor-type", output_type),
+            _type("--token-embedding-type", embedding_type),
+            _patterns([*(tensor_type or ()), *_words(tensor_type_file)]),
+        )  # fmt: skip
+        keys = dict(map(_key, override_kv or ()))
+        _fit(source, target, to, fitting, fit_plan, choices, keys, keep_split, dry_run, importance)
+        return
+    fitting.refuse_others()
+    if target is None:
+        raise usage_error("say what to write: weft quantize IN OUT TYPE, or --fit SIZE")
     if to is None:
         if not dry_run:
             raise usage_error("say what to write: weft quantize IN OUT TYPE")
@@ -173,23 +281,20 @@ def quantize(
     elif to.isdecimal() and dry_run and threads is None and not _is_type(to):
         target, to, threads = "", target, int(to)
     to = _full_name(to)
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise usage_error(f"{threads} threads: give 1 to {MOST_THREADS}")
+    threads = threads_from(threads)
     choices = Choices(
         pure, leave_output, _type("--output-tensor-type", output_type),
         _type("--token-embedding-type", embedding_type),
         _patterns([*(tensor_type or ()), *_words(tensor_type_file)]),
+        imatrix=importance is not None,
     )  # fmt: skip
     keys = dict(map(_key, override_kv or ()))
-    importance = _importance(imatrix, include_weights or (), exclude_weights or ())
-    if importance is not None:
-        choices = replace(choices, imatrix=True)
-    layers = _layers(prune_layers)
+    layers = layers_from(prune_layers)
     file = open_model(source, to_write=True)
     if dry_run:
         _show_plan(file, to, choices, layers, importance, n_ctx, speeds)
         return
-    with _Shown(sum(t.nbytes for t in file.tensors.values())) as shown:
+    with Shown(sum(t.nbytes for t in file.tensors.values())) as shown:
         tensors = quantize_file(
             file, target, to, choices=choices, keep_split=keep_split, keys=keys, progress=shown,
             importance=importance, without_layers=layers, allow_requantize=allow_requantize,
@@ -198,51 +303,48 @@ def quantize(
     _sum_up(target, tensors)
 
 
-def _importance(
-    path: Path | None, include: Sequence[str], exclude: Sequence[str]
-) -> Importance | None:
-    if path is None:
-        if include or exclude:
-            flag = "--include-weights" if include else "--exclude-weights"
-            raise usage_error(f"{flag} chooses from an importance matrix: add --imatrix FILE")
-        return None
-    if include and exclude:
-        raise usage_error("give --include-weights or --exclude-weights, not both")
-    found = read_importance(path, include, exclude)
-    if found is None:
-        note(f"{path}: no tensor is left of the importance matrix, which changes nothing")
-    return found
+def _fit(
+    source: Path,
+    target: str | None,
+    to: str | None,
+    fitting: FitArguments,
+    plan: Path | None,
+    choices: Choices,
+    keys: dict[str, Any],
+    keep_split: bool,
+    dry_run: bool,
+    importance: Importance | None,
+) -> None:
+    """Chooses the types of a model for a budget, or takes those of a plan, and writes it."""
+    from weft.cli.quantize_fit import as_patterns, chosen_types, planned_types, save_plan
 
-
-def _layers(text: str | None) -> list[int]:
-    words = [] if text is None else text.split(",")
-    if not all(word.strip().isdecimal() for word in words):
-        raise usage_error(f"--prune-layers {text}: write numbers of layers, as in 3,4,5")
-    return [int(word) for word in words]
-
-
-class _Shown(WaitingBar):
-    """Lines of the tensors that are done, over a bar."""
-
-    def __init__(self, nbytes: int) -> None:
-        super().__init__("quantizing", "bytes", PATIENCE)
-        self._done, self._total = 0, nbytes
-
-    def __call__(self, t: QuantizedTensor) -> None:  # type: ignore[override]
-        """Shows a tensor."""
-        _show(t)
-        self._done += t.old_bytes
-        super().__call__(self._done, self._total)
-
-
-def _show(t: QuantizedTensor) -> None:
-    kept = t.before is t.after
-    errors.print(
-        f"{t.name:<40} {t.before.name:>7} {'kept' if kept else '-> ' + t.after.name:<10} "
-        f"{size_text(t.old_bytes):>12} -> {size_text(t.new_bytes)}",
-        markup=False,
-        soft_wrap=True,
-    )
+    if to is not None:
+        raise usage_error(f"--fit chooses the types; leave out {to}")
+    if target is None and not dry_run:
+        raise usage_error("say what to write: weft quantize IN OUT --fit SIZE, or --dry-run")
+    if target is not None and Path(target).suffix.lower() != ".gguf" and not dry_run:
+        note(f"{target} has no name of a GGUF file")
+    file = open_model(source, to_write=True)
+    data: dict[str, Any] | None = None
+    if plan is not None:
+        fitting.refuse_with_plan()
+        types = planned_types(file, plan)
+    else:
+        weights = None if importance is None else importance.weights
+        types, data = chosen_types(file, fitting, choices, weights)
+    mix, patterns = as_patterns(types, choices)
+    if dry_run:
+        _show_plan(file, mix, patterns, (), importance, fitting.n_ctx, fitting.speeds)
+        return
+    assert target is not None
+    with Shown(sum(t.nbytes for t in file.tensors.values())) as shown:
+        tensors = quantize_file(
+            file, target, mix, choices=patterns, keep_split=keep_split, keys=keys, progress=shown,
+            importance=importance,
+        )  # fmt: skip
+    _sum_up(target, tensors)
+    if data is not None:
+        save_plan(target, data)
 
 
 def _sum_up(name: str, tensors: Sequence[QuantizedTensor]) -> None:
@@ -275,7 +377,7 @@ def _show_plan(
             for t in new.tensors.values()
         ]
         for t in tensors:
-            _show(t)
+            show_tensor(t)
         _sum_up(f"{file.path.name} as {to}", tensors)
         try:
             say(_memory(new, n_ctx, speeds))
