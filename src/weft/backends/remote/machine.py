@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import DeviceError, LinkError, OutOfMemoryError, ProgramError, WeftError
+from weft.flags import FLAGS
 from weft.graph.op_table import op_stamp
-from weft.links import Address, Link, connect
+from weft.links import Address, Limits, Link, connect
 
 __all__ = ["Machine", "Mark", "machine_at"]
 
@@ -158,7 +159,10 @@ class Machine:
 
     def _connect(self) -> None:
         facts = {"ops": op_stamp()}
-        link = connect(self.address, key=self._key, timeout=self._timeout, facts=facts)
+        limits = Limits(silence=float(max(FLAGS.machine_timeout, 1)))
+        link = connect(
+            self.address, key=self._key, timeout=self._timeout, facts=facts, limits=limits
+        )
         self._now = _Connection(link)
         self._pending, self._arrays, self._gathered = [], [], 0
         self._peers: dict[int, tuple[object, _Stream | None]] = {}
