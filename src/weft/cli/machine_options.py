@@ -8,9 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.command import DEVICES
+from weft.errors import ContextError
 from weft.flags import FLAGS
+from weft.links.addresses import parse_address
 
-__all__ = ["MachineKeyFile", "Machines", "machine_key", "machines_of"]
+__all__ = ["MachineKeyFile", "Machines", "RayNodes", "machine_key", "machines_of"]
 
 MachineKeyFile = Annotated[
     Path | None,
@@ -29,6 +31,15 @@ Machines = Annotated[
     ),
 ]  # fmt: skip
 
+RayNodes = Annotated[
+    str | None,
+    typer.Option(
+        "--ray", metavar="[ADDRESS]", rich_help_panel=DEVICES,
+        help="Starts a worker on every other node of a Ray cluster, and uses them as --machines "
+        "does; auto: the cluster of RAY_ADDRESS or this machine.",
+    ),
+]  # fmt: skip
+
 
 def machine_key(file: Path | None) -> bytes | None:
     """The key in a file, else in WEFT_MACHINE_KEY; None where there is neither."""
@@ -39,9 +50,17 @@ def machine_key(file: Path | None) -> bytes | None:
     return key_from_text(FLAGS.machine_key, "WEFT_MACHINE_KEY") if FLAGS.machine_key else None
 
 
-def machines_of(text: str | None, key_file: Path | None) -> dict[str, Any]:
-    """The arguments of `LLM` for `--machines` and its key."""
+def machines_of(text: str | None, ray: str | None, key_file: Path | None) -> dict[str, Any]:
+    """The arguments of `LLM` for `--machines`, `--ray` and the key; none where none is given.
+
+    Raises ContextError for both, and ArgumentError for an address that is none."""
+    if text is not None and ray is not None:
+        raise ContextError("give --machines or --ray, not both")
+    if ray is not None:
+        return {"machines": "ray" if ray in ("", "auto") else f"ray:{ray}"}
     if text is None:
         return {}
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    return {"machines": names, "machine_key": machine_key(key_file)}
+    if text.partition(":")[0] != "ray":
+        for name in text.split(","):
+            parse_address(name, "--machines", port=7333)
+    return {"machines": text, "machine_key": machine_key(key_file)}

@@ -57,7 +57,7 @@ def worker(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Most memory that clients may use, e.g. 24G; default: what is free.",
+            help="Most memory that clients may use, e.g. 24G.",
         ),
     ] = None,
     restart: Annotated[

@@ -196,6 +196,16 @@ class Machine:
             if self._now.lost:
                 self._connect()
 
+    def lose(self, why: str) -> None:
+        """Ends the connection: whoever waits for it gets an error that says why."""
+        self._now.lose(why)
+
+    def reset(self, why: str) -> None:
+        """Ends the connection and makes a new one; the worker frees all it held for this one.
+        Raises LinkError."""
+        self.lose(why)
+        self.revive()
+
     def new_id(self) -> int:
         """A number for a block, an executable or a stream."""
         with self._lock:
