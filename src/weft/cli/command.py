@@ -44,6 +44,7 @@ def usage_error(message: str, ctx: Any = None) -> Exception:
 
 
 MODEL = "Model and context"
+FIT = "The best types for a machine"
 ADAPTERS = "Adapters"
 DEVICES = "Devices and threads"
 SAMPLING = "Sampling"
@@ -58,7 +59,7 @@ ADVANCED = "Advanced"
 
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 _GROUPS = (
-    *(_ARGUMENTS, _OPTIONS, "Without a model", MODEL, DEVICES, SAMPLING, CONSTRAINTS),
+    *(_ARGUMENTS, _OPTIONS, "Without a model", FIT, MODEL, DEVICES, SAMPLING, CONSTRAINTS),
     *(SAMPLING_MORE, ADAPTERS, PLACEMENT, THREADS, MACHINES, SEVERAL, OTHERS, ADVANCED),
 )
 
@@ -96,7 +97,7 @@ class WeftCommand(TyperCommand):
         """Parses a line; errors name an unknown option as it was typed."""
         params = self.get_params(ctx)
         take_plain_values(params)
-        args = _with_values(args, params)
+        args = _with_values(_with_files(args), params)
         typed = list(args)
         _require_own_options(params, typed, ctx)
         try:
@@ -142,6 +143,19 @@ def _plain(param: Any, record: tuple[str, str]) -> tuple[str, str]:
     if param.param_type_name == "argument":
         return (param.metavar or left) + ("..." if param.nargs != 1 else ""), right
     return _TYPE.sub(lambda match: " " + _METAVARS.get(match[1], match[1]), left), right
+
+
+def _with_files(args: Sequence[str]) -> list[str]:
+    """Joins the profiles behind `--machines a.toml b.toml` to one value."""
+    joined: list[str] = []
+    for arg in args:
+        last = joined[-1] if joined else ""
+        after = len(joined) > 1 and joined[-2] == "--machines" and last.endswith(".toml")
+        if after and arg.endswith(".toml") and arg[0] != "-":
+            joined[-1] = f"{last},{arg}"
+        else:
+            joined.append(arg)
+    return joined
 
 
 def _with_values(args: Sequence[str], params: Sequence[Any]) -> list[str]:
