@@ -106,6 +106,11 @@ class Link:
         return self._in.received
 
     @property
+    def heard(self) -> float:
+        """The time of `time.monotonic` at which the last bytes came."""
+        return self._in.heard
+
+    @property
     def rtt(self) -> float | None:
         """Seconds from a ping to its answer, the least of the last 16; None before the first."""
         return min(self._rtts)[0] / 1e9 if self._rtts else None

@@ -31,6 +31,7 @@ class Incoming:
         self._idle = idle
         self._waits: float | None = -1.0
         self.received = 0
+        self.heard = time.monotonic()
 
     def need(self, n: int, until: float | None = None) -> memoryview:
         """The next `n` bytes, at most `room`; valid until the next call.
@@ -76,6 +77,7 @@ class Incoming:
                 raise LinkError("it closed the connection, without a goodbye: its process ended")
             self._end += n
             self.received += n
+            self.heard = time.monotonic()
             return
 
 

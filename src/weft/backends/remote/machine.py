@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import DeviceError, LinkError, OutOfMemoryError, ProgramError, WeftError
+from weft.flags import FLAGS
 from weft.graph.op_table import op_stamp
-from weft.links import Address, Link, connect
+from weft.links import Address, Limits, Link, connect
 
 __all__ = ["Machine", "Mark", "machine_at"]
 
@@ -159,7 +160,10 @@ class Machine:
 
     def _connect(self) -> None:
         facts = {"ops": op_stamp()}
-        link = connect(self.address, key=self._key, timeout=self._timeout, facts=facts)
+        limits = Limits(silence=float(max(FLAGS.machine_timeout, 1)))
+        link = connect(
+            self.address, key=self._key, timeout=self._timeout, facts=facts, limits=limits
+        )
         self._now = _Connection(link)
         self._pending, self._arrays, self._gathered = [], [], 0
         self._peers: dict[int, tuple[object, _Stream | None]] = {}
@@ -192,6 +196,16 @@ class Machine:
         with self._lock:
             if self._now.lost:
                 self._connect()
+
+    def lose(self, why: str) -> None:
+        """Ends the connection: whoever waits for it gets an error that says why."""
+        self._now.lose(why)
+
+    def reset(self, why: str) -> None:
+        """Ends the connection and makes a new one; the worker frees all it held for this one.
+        Raises LinkError."""
+        self.lose(why)
+        self.revive()
 
     def new_id(self) -> int:
         """A number for a block, an executable or a stream."""
