@@ -29,7 +29,7 @@ Bytes = NDArray[np.uint8]
 
 _PIECE = 8 << 20
 """Bytes that are written or read at a time."""
-_KEPT = 64 << 10
+_KEPT = 4 << 10
 """Weights of fewer bytes are not kept on the worker's disk."""
 
 
