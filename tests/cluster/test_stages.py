@@ -157,7 +157,8 @@ def test_weights_are_sent_once(workers: list[WorkerProcess], tmp_path: Path) -> 
     with WorkerProcess(tmp_path / "cache") as fresh:
         pair = [workers[0], fresh]
         context = Context(model, **SIZES, **stages(model, pair))
-        weights = sum(need.weights for need in context.plan.needs() if fresh.cpu in need.devices)
+        needs = [need for need in context.plan.needs() if fresh.cpu in need.devices]
+        weights = sum(need.weights + sum(need.repacked.values()) for need in needs)
         kept = sum(p.stat().st_size for p in (tmp_path / "cache/tensors").iterdir())
         machines = [b.machine for b in remote(context)]
         assert 0 < kept <= weights
@@ -186,9 +187,7 @@ def test_a_dead_worker_is_named(tmp_path: Path, workers: list[WorkerProcess]) ->
     same(here.decode(tokens(9)), there.decode(tokens(9)))
 
 
-def test_a_text_goes_on_without_a_dead_worker(
-    tmp_path: Path, workers: list[WorkerProcess]
-) -> None:
+def test_a_text_goes_on_without_a_dead_worker(tmp_path: Path, workers: list[WorkerProcess]) -> None:
     """With a fallback, the very same tokens."""
     model = Model.open(DEMO)
     with WorkerProcess(tmp_path / "cache") as doomed:

@@ -158,7 +158,7 @@ class RemoteBufferType(BufferTypeBase):
         return known[key]
 
     def _send(self, number: int, data: Bytes) -> None:
-        name = hashlib.sha256(data).hexdigest()
+        name = hashlib.sha256(data.data).hexdigest()
         if self.machine.call(["stored", number, self.number, name, data.nbytes])[0] is True:
             return
         for at in range(0, data.nbytes, _PIECE):
