@@ -66,8 +66,8 @@ def homes_by_layer(
 
     `n_gpu_layers` is the number of layers for the first device with memory of its own (None or
     below 0: all), or a mapping of devices to numbers of layers, where the first device takes the
-    last layers. Devices of other machines share the number evenly. `place` maps globs over weight names, with or without their last part (`.weight`),
-    to devices; the first match wins.
+    last layers. Devices of other machines share the number evenly. `place` maps globs over weight
+    names, with or without their last part (`.weight`), to devices; the first match wins.
 
     Raises ScheduleError for a glob that matches no weight, for an unknown device, and if no device
     can take the layers."""
