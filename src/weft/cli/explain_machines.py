@@ -83,23 +83,15 @@ def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
 
 def _stages(report: StageReport) -> Table:
     columns = ("weights", "cache", "compute", "all", "there", "per token")
-    table = _table("stages, as a token passes them", ("machine", "holds", "memory"), columns)
+    table = _table("stages, as a token passes them", ("device", "holds", "memory"), columns)
     for stage in report.stages:
-        holds = [f"{name.rpartition('/')[2]}: {what}" for name, what in stage.devices.items()]
-        rows = max(len(holds), len(stage.memory), 1)
-        for i in range(rows):
-            cells = [""] * 6
-            if i < len(stage.memory):
-                need = stage.memory[i]
-                sizes = [need[k] for k in ("weights", "cache", "compute", "bytes")]
-                cells = [need["memory"], *map(size_text, sizes)]
-                cells.append("?" if need["room"] is None else size_text(need["room"]))
-            table.add_row(
-                stage.machine if i == 0 else "",
-                holds[i] if i < len(holds) else "" if holds else "nothing",
-                *cells,
-                seconds_text(stage.token_seconds) if i == 0 else "",
-            )
+        need = stage.memory
+        sizes = [size_text(need[key]) for key in ("weights", "cache", "compute", "bytes")]
+        there = "?" if need["room"] is None else size_text(need["room"])
+        seconds = seconds_text(stage.token_seconds)
+        table.add_row(
+            stage.device, stage.holds or "nothing", need["memory"], *sizes, there, seconds
+        )
     return table
 
 
@@ -121,11 +113,11 @@ def _links(report: StageReport) -> Table:
 
 
 def _loads(report: StageReport) -> Table:
-    machines = [s.machine for s in report.stages if s.devices]
-    columns = ("tokens/s", "a pass takes", "passes at a time", *(f"{m} idle" for m in machines))
+    devices = [stage.device for stage in report.stages if stage.token_seconds]
+    columns = ("tokens/s", "a pass takes", "passes at a time", *(f"{d} idle" for d in devices))
     table = _table("predicted, with a full cache", ("load",), columns)
     for load in report.loads:
-        idle = [f"{load.idle.get(m, 1.0):.0%}" for m in machines]
+        idle = [f"{load.idle.get(d, 1.0):.0%}" for d in devices]
         table.add_row(
             load_text(load),
             f"{load.tokens_per_second:.4g}",
