@@ -68,12 +68,12 @@ class StageProblem:
     @property
     def n_layers(self) -> int:
         """The number of layers without the output."""
-        return self.seconds.shape[1] - 1
+        return len(self.seconds[0]) - 1
 
     @property
     def n_devices(self) -> int:
         """The number of devices."""
-        return self.seconds.shape[0]
+        return len(self.seconds)
 
     def stages(self, of_layer: Sequence[int]) -> list[tuple[int, int, int]]:
         """(device, first layer, layer after the last) of each run of layers."""
