@@ -7,6 +7,7 @@ filemap.py   one mapped file and a cursor that never reads past its end
 sniff.py     names what a file is when it is not GGUF
 format.py    the layout, the value types and the limits
 writer.py    `write_gguf` (import it from there)
+imatrix_file.py  importance matrices (import from there)
 describe.py  what `weft inspect` shows (import it from there)
 """
 
