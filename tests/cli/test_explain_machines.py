@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -55,8 +58,11 @@ def test_html(files: list[str], tmp_path: Path) -> None:
     given = ("--machines", *files, "--link", "1Gbps,0.2ms", "--fit")
     process = weft("explain", MODEL, *given, "--html", str(report))
     assert process.returncode == 0, process.stderr
-    text = report.read_text()
-    assert '"a/cpu"' in text and '"b/RAM"' in text
+    packed = re.findall(r'">([A-Za-z0-9+/=]{1000,})<', report.read_text())
+    data = json.loads(gzip.decompress(base64.b64decode(packed[0])))
+    assert [d["name"] for d in data["devices"]] == ["b/cpu", "a/cpu"]
+    assert data["machines"]["machines"] == ["a", "b"]
+    assert "stages, as a token passes them" in data["text"]
 
 
 def test_what_is_refused(files: list[str]) -> None:
@@ -69,4 +75,5 @@ def test_what_is_refused(files: list[str]) -> None:
     assert "one machine (a) is no cluster" in refused("explain", MODEL, "--machines", files[0])
     assert "'1' is not a link" in refused("explain", MODEL, *machines, "--link", "1")
     assert "have no device cpu" in refused("explain", MODEL, *machines, "--devices", "cpu")
+    assert "is a machine profile" in refused("run", MODEL, *machines, "-p", "x")
     assert "leave out --speeds" in refused("explain", MODEL, *machines, "--speeds", files[0])

@@ -16,6 +16,7 @@ from weft.cli.draft_options import draft_flags
 from weft.cli.explain_machines import on_machines, print_stages, stages_of
 from weft.cli.exported import explain_pte, is_pte, pte_report
 from weft.cli.loading import loads_model_with, open_with
+from weft.cli.machine_options import MachinesOrFiles
 from weft.cli.model_file import ModelFile
 from weft.cli.options import MmProj
 from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
@@ -29,6 +30,7 @@ from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
+from weft.llm.planning.stage_text import stage_lines
 from weft.llm.senses.senses import open_towers
 from weft.llm.sizes import DEFAULT_N_CTX
 from weft.schedule.draw import dot, mermaid
@@ -41,7 +43,10 @@ __all__ = ["explain"]
 
 @prefix_flags
 @draft_flags
-@loads_model_with(unused=tuple(option for option in UNUSED_BY_WRITERS if option is not ALONE))
+@loads_model_with(
+    instead={"machines": MachinesOrFiles},
+    unused=tuple(option for option in UNUSED_BY_WRITERS if option is not ALONE),
+)
 def explain(
     model: ModelFile,
     load: dict[str, Any],
@@ -53,14 +58,6 @@ def explain(
             metavar="NAME|FILE",
             help="Plan for the machine of a profile: a file, or a name that weft has. The devices "
             "need not be here.",
-        ),
-    ] = None,
-    machines: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE...",
-            help="Plan for several machines: a profile of each (a.toml b.toml), the one that you "
-            "work at first, or a file of `weft calibrate --machines`.",
         ),
     ] = None,
     link: Annotated[
@@ -124,10 +121,10 @@ def explain(
         raise ScheduleError("give only one of --why, --json, --mermaid, --dot and --html")
     if machine is not None:
         load |= _on_paper(machine, load)
-    if machines is not None:
+    if load.get("machines_on_paper") is not None:
         if machine is not None:
             raise ScheduleError("--machines has profiles of several machines; leave out --machine")
-        load |= on_machines(machines, link or (), load)
+        load |= on_machines(load.pop("machines_on_paper"), link or (), load)
     elif link is not None:
         raise ScheduleError("--link is between machines; give --machines, too")
     loaded = open_with(model, load)
@@ -146,6 +143,7 @@ def explain(
     plan = prepare(loaded, n_outputs=rows, n_seq_max=several, **load)
     if save is not None:
         _save(save, plan)
+    report = stages_of(plan, load)
     if html is not None:
         from weft.report import page_html, plan_data  # only here, as most calls need none of it
 
@@ -155,12 +153,14 @@ def explain(
             beside=beside,
             rows_for=lambda n: rows_needed(n, drafts),
         )
+        if report is not None:
+            data["machines"] = report.to_json()
+            data["text"] += stage_lines(report)
         write_text(html, page_html(data))
         say(f"report written to {html}")
         return
     regime = plan_for(plan, tokens)
     schedule = regime.plan.schedule
-    report = stages_of(plan, load)
     if as_json:
         data = _as_json(plan, PrefixOptions(**kept))
         if report is not None:

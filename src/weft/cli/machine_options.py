@@ -12,7 +12,26 @@ from weft.errors import ContextError
 from weft.flags import FLAGS
 from weft.links.addresses import parse_address
 
-__all__ = ["MachineKeyFile", "Machines", "RayNodes", "machine_key", "machines_of"]
+__all__ = ["MachineKeyFile", "Machines", "MachinesOrFiles", "RayNodes", "are_profiles",
+           "machine_key", "machines_of"]  # fmt: skip
+
+
+def are_profiles(text: str) -> bool:
+    """True if `--machines` names machine profiles instead of workers."""
+    from weft.schedule.profile import shipped_profiles
+
+    first = text.partition(",")[0]
+    return first.endswith(".toml") or first in shipped_profiles()
+
+
+def _workers_only(text: str | None) -> str | None:
+    if text is not None and are_profiles(text):
+        raise ContextError(
+            f"--machines {text[:80]} is a machine profile, with which `weft explain` plans; to run "
+            "a model give the HOST:PORT of workers"
+        )
+    return text
+
 
 MachineKeyFile = Annotated[
     Path | None,
@@ -25,12 +44,19 @@ MachineKeyFile = Annotated[
 Machines = Annotated[
     str | None,
     typer.Option(
-        "--machines", metavar="HOST:PORT,...", rich_help_panel=DEVICES,
+        "--machines", metavar="HOST:PORT,...", rich_help_panel=DEVICES, callback=_workers_only,
         help="Workers (`weft worker`) that take layers, in front of --devices; or ray, or "
         "ray:ADDRESS, for the nodes of a Ray cluster.",
     ),
 ]  # fmt: skip
-
+MachinesOrFiles = Annotated[
+    str | None,
+    typer.Option(
+        "--machines", metavar="HOST:PORT,...|FILE...", rich_help_panel=DEVICES,
+        help="Workers that take layers, in front of --devices; or profiles of machines that need "
+        "not be there (a.toml b.toml, the one that you work at first).",
+    ),
+]  # fmt: skip
 RayNodes = Annotated[
     str | None,
     typer.Option(
@@ -60,6 +86,8 @@ def machines_of(text: str | None, ray: str | None, key_file: Path | None) -> dic
         return {"machines": "ray" if ray in ("", "auto") else f"ray:{ray}"}
     if text is None:
         return {}
+    if are_profiles(text):
+        return {"machines_on_paper": text.split(",")}
     if text.partition(":")[0] != "ray":
         for name in text.split(","):
             parse_address(name, "--machines", port=7333)
