@@ -16,7 +16,7 @@ from weft.cli.draft_options import draft_flags
 from weft.cli.explain_machines import on_machines, print_stages, stages_of
 from weft.cli.exported import explain_pte, is_pte, pte_report
 from weft.cli.loading import loads_model_with, open_with
-from weft.cli.machine_options import MachinesOrFiles
+from weft.cli.machine_options import are_addresses, machines_of
 from weft.cli.model_file import ModelFile
 from weft.cli.options import MmProj
 from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
@@ -44,7 +44,7 @@ __all__ = ["explain"]
 @prefix_flags
 @draft_flags
 @loads_model_with(
-    instead={"machines": MachinesOrFiles},
+    without=("machines",),
     unused=tuple(option for option in UNUSED_BY_WRITERS if option is not ALONE),
 )
 def explain(
@@ -58,6 +58,14 @@ def explain(
             metavar="NAME|FILE",
             help="Plan for the machine of a profile: a file, or a name that weft has. The devices "
             "need not be here.",
+        ),
+    ] = None,
+    machines: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE...|HOST:PORT,...",
+            help="Plan for several machines: a profile of each (a.toml b.toml), the one that you "
+            "work at first, or a file of `weft calibrate --machines`; or for workers that run.",
         ),
     ] = None,
     link: Annotated[
@@ -121,10 +129,14 @@ def explain(
         raise ScheduleError("give only one of --why, --json, --mermaid, --dot and --html")
     if machine is not None:
         load |= _on_paper(machine, load)
-    if load.get("machines_on_paper") is not None:
+    if machines is not None:
         if machine is not None:
             raise ScheduleError("--machines has profiles of several machines; leave out --machine")
-        load |= on_machines(load.pop("machines_on_paper"), link or (), load)
+        load |= (
+            machines_of(",".join(machines), None, None, load.get("machine_key"))
+            if are_addresses(machines)
+            else on_machines(machines, link or (), load)
+        )
     elif link is not None:
         raise ScheduleError("--link is between machines; give --machines, too")
     loaded = open_with(model, load)
