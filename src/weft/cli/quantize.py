@@ -10,8 +10,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from weft.cli.command import usage_error
+from weft.cli.command import FIT, usage_error
 from weft.cli.console import errors, note, say, size_text
+from weft.cli.fit_arguments import FitArguments
+from weft.cli.options import parse_count
 from weft.dtype import DTYPES, DType
 from weft.errors import WeftError
 from weft.files import read_text
@@ -50,8 +52,11 @@ def quantize(
         ),
     ],
     target: Annotated[
-        str, typer.Argument(metavar="OUT", help="The GGUF file to write; not with --dry-run.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="OUT", show_default=False, help="The GGUF file to write; not with --dry-run."
+        ),
+    ] = None,
     to: Annotated[
         str | None,
         typer.Argument(metavar="TYPE", help=f"In any case: {', '.join(MIXES)}, or {COPY}."),
@@ -111,21 +116,117 @@ def quantize(
     n_ctx: Annotated[
         int | None,
         typer.Option(
-            "--ctx-size", "-c", metavar="N", help="With --dry-run: the context that is planned."
+            "--ctx-size", "-c", metavar="TOKENS", parser=parse_count,
+            help="With --dry-run and --fit: the context that is planned, as 4096 or 32k.",
         ),
     ] = None,
     speeds: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="With --dry-run: a machine's speeds, of `weft calibrate`, to predict tokens/s by.",
+            help="A machine's speeds, of `weft calibrate`, by which --dry-run and --fit predict "
+            "tokens/s.",
         ),
     ] = None,
+    fit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", rich_help_panel=FIT,
+            help="Memory that a context of -c tokens may take, as 8GiB: weights, cache and "
+            "buffers.",
+        ),
+    ] = None,
+    fit_file: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", rich_help_panel=FIT, help="Bytes of weights in the file."),
+    ] = None,
+    speed: Annotated[
+        float | None,
+        typer.Option(
+            metavar="TOKENS", rich_help_panel=FIT,
+            help="Tokens per second that are predicted at least, with a full cache.",
+        ),
+    ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", rich_help_panel=FIT,
+            help="The text to measure on; default: one that the model writes.",
+        ),
+    ] = None,
+    probe_tokens: Annotated[
+        int,
+        typer.Option(metavar="N", rich_help_panel=FIT, help="Tokens of it that are computed."),
+    ] = 2048,
+    probe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MANNER", rich_help_panel=FIT,
+            help="each: measure every tensor in every type; scaled: in one, others by their "
+            "error; error: by error alone. Default: each where that takes minutes, or scaled.",
+        ),
+    ] = None,
+    fit_types: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE,...", rich_help_panel=FIT,
+            help="Types to choose from. Default: all that weft writes.",
+        ),
+    ] = None,
+    type_k: Annotated[
+        str | None,
+        typer.Option(
+            "--cache-type-k", "-ctk", metavar="TYPE", rich_help_panel=FIT,
+            help="Type of cached keys. Default: f16, or what --fit recommends.",
+        ),
+    ] = None,
+    type_v: Annotated[
+        str | None,
+        typer.Option(
+            "--cache-type-v", "-ctv", metavar="TYPE", rich_help_panel=FIT,
+            help="Type of cached values. Default: the same.",
+        ),
+    ] = None,
+    fit_plan: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=FIT,
+            help="Take the types of a plan that --fit saved, without measuring.",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=FIT,
+            help="Write the choice to look at, with the curve of KL by size: one HTML file.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", rich_help_panel=FIT, help="Print the plan as JSON, too."),
+    ] = False,
     no_effect: Annotated[
         bool, typer.Option("--allow-requantize", hidden=True)  # as it is
     ] = False,
 ) -> None:  # fmt: skip
-    """Write a model again with its matrices in another type."""
+    """Write a model again with its matrices in another type, or with --fit in the best types for a
+    machine."""
+    fitting = FitArguments(
+        fit, fit_file, speed, n_ctx, speeds, text, probe_tokens, probe, fit_types, type_k, type_v,
+        html, as_json,
+    )  # fmt: skip
+    if fit_plan is not None or fitting.is_asked_for:
+        choices = Choices(
+            pure, leave_output, _type("--output-tensor-type", output_type),
+            _type("--token-embedding-type", embedding_type),
+            _patterns([*(tensor_type or ()), *_words(tensor_type_file)]),
+        )  # fmt: skip
+        keys = dict(map(_key, override_kv or ()))
+        _fit(source, target, to, fitting, fit_plan, choices, keys, keep_split, dry_run)
+        return
+    fitting.refuse_others()
+    if target is None:
+        raise usage_error("say what to write: weft quantize IN OUT TYPE, or --fit SIZE")
     if to is None:
         if not dry_run:
             raise usage_error("say what to write: weft quantize IN OUT TYPE")
@@ -149,6 +250,46 @@ def quantize(
         file, target, to, choices=choices, keep_split=keep_split, keys=keys, progress=_show
     )
     _sum_up(target, tensors)
+
+
+def _fit(
+    source: Path,
+    target: str | None,
+    to: str | None,
+    fitting: FitArguments,
+    plan: Path | None,
+    choices: Choices,
+    keys: dict[str, Any],
+    keep_split: bool,
+    dry_run: bool,
+) -> None:
+    """Chooses the types of a model for a budget, or takes those of a plan, and writes it."""
+    from weft.cli.quantize_fit import as_patterns, chosen_types, planned_types, save_plan
+
+    if to is not None:
+        raise usage_error(f"--fit chooses the types; leave out {to}")
+    if target is None and not dry_run:
+        raise usage_error("say what to write: weft quantize IN OUT --fit SIZE, or --dry-run")
+    if target is not None and Path(target).suffix.lower() != ".gguf" and not dry_run:
+        note(f"{target} has no name of a GGUF file")
+    file = open_model(source, to_write=True)
+    data: dict[str, Any] | None = None
+    if plan is not None:
+        fitting.refuse_with_plan()
+        types = planned_types(file, plan)
+    else:
+        types, data = chosen_types(file, fitting, choices, None)
+    mix, patterns = as_patterns(types, choices)
+    if dry_run:
+        _show_plan(file, mix, patterns, fitting.n_ctx, fitting.speeds)
+        return
+    assert target is not None
+    tensors = quantize_file(
+        file, target, mix, choices=patterns, keep_split=keep_split, keys=keys, progress=_show
+    )
+    _sum_up(target, tensors)
+    if data is not None:
+        save_plan(target, data)
 
 
 def _show(t: QuantizedTensor) -> None:

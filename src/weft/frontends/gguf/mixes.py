@@ -20,7 +20,9 @@ from weft.frontends.gguf.quantizable import is_quantized
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.records import dataclass
 
-__all__ = ["MIXES", "Choices", "Mix", "find_mix", "mix_types", "needs_imatrix"]
+__all__ = [
+    "MIXES", "Choices", "Mix", "find_mix", "mix_types", "named_type", "needs_imatrix",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,11 @@ def mix_types(
             named = _fitting(t, named)
         types[name] = named
     return types
+
+
+def named_type(t: TensorInfo, choices: Choices) -> DType | None:
+    """The type that a user named for a tensor; None: there is none. Raises as `mix_types` does."""
+    return _named(t, choices, MIXES["Q8_0"])
 
 
 def _named(t: TensorInfo, choices: Choices, mix: Mix) -> DType | None:

@@ -1,0 +1,224 @@
+"""All of `weft quantize --fit`: measures, chooses, and tries the choice against the named mixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from hashlib import sha256
+from pathlib import Path
+
+from weft.errors import ContextError
+from weft.frontends.gguf import GGUFFile
+from weft.frontends.gguf.mixes import Choices
+from weft.llm.fitting.budget import (
+    Budget,
+    CacheCost,
+    Choice,
+    Fitting,
+    cache_costs,
+    named_mixes,
+    require_least,
+)
+from weft.llm.fitting.caches import CachePair, measure_caches, usual_pairs
+from weft.llm.fitting.choices import TYPES, Group, groups_of
+from weft.llm.fitting.damage import Importance
+from weft.llm.fitting.held import Held, Text
+from weft.llm.fitting.kept import Kept, digest_of, kept_folder
+from weft.llm.fitting.knapsack import require_solver
+from weft.llm.fitting.measured import Manner, Sensitivities, measure, n_probes, retyped
+from weft.llm.fitting.sizes import Sizes
+from weft.llm.model import Model
+from weft.llm.planning.options import PlanArguments
+from weft.records import dataclass
+from weft.schedule import Profile
+
+__all__ = ["Fit", "FitOptions", "Tried", "fit", "manner_for"]
+
+_MOST_WORK = 2e13
+"""Products of weights and tokens up to which every group is measured in every type: minutes."""
+_MOST_PROBES = 2000
+_MUCH = 0.25
+"""The share of the budget from which on a cache is a large part."""
+_N_CURVE = 17
+_N_MIXES = 4
+"""Named mixes that are measured: those of the least predicted divergence within the budget."""
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FitOptions:
+    """What is asked for."""
+
+    budget: Budget
+    n_ctx: int
+    manner: Manner | None = None
+    """None: `each` where that takes minutes, else `scaled`."""
+    types: Sequence[str] = TYPES
+    choices: Choices | None = None
+    importance: Importance | None = None
+    cache: CachePair | None = None
+    """The types of the cache; None: f16, or others where the cache is a large part of the
+    budget."""
+    speeds: Profile | None = None
+    n_mixes: int = _N_MIXES
+    keep: bool = True
+    """Whether what is measured is kept in the user's cache folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A choice whose divergence was measured as a whole."""
+
+    choice: Choice
+    kl: float
+    kl_error: float
+    kl_99: float
+    same_top: float
+
+
+@dataclass(slots=True)
+class Fit:
+    """The result."""
+
+    file: GGUFFile
+    groups: Sequence[Group]
+    options: FitOptions
+    text: Text
+    manner: Manner
+    fitting: Fitting
+    sensitivities: Sensitivities
+    solved: Choice
+    """What the solver chose."""
+    tried: list[Tried]
+    """The solver's choice and named mixes, the best first among those within the budget."""
+    mixes: list[Choice]
+    """All named mixes that weft can write."""
+    curve: list[Choice] = field(default_factory=list)
+    """The solver's choices for other sizes."""
+
+    @property
+    def best(self) -> Tried:
+        """The choice to write."""
+        return self.tried[0]
+
+
+def manner_for(groups: Sequence[Group], file: GGUFFile, n_tokens: int) -> Manner:
+    """The manner of measuring that takes minutes: `each`, or else `scaled`."""
+    n_weights = sum(t.n_elements for t in file.tensors.values())
+    n = n_probes(groups, "each")
+    return "each" if n <= _MOST_PROBES and n * n_weights * n_tokens <= _MOST_WORK else "scaled"
+
+
+def fit(
+    file: GGUFFile,
+    options: FitOptions,
+    text_of: Callable[[Model], Text],
+    progress: Progress | None = None,
+) -> Fit:
+    """Finds the best types for the tensors of `file` within a budget.
+
+    `text_of` is called with the model for the text that is measured on, after the budget is known
+    to be possible. `progress` is called with (done, all, what). Ctrl-C loses what one probe takes:
+    what was measured is kept, and another run goes on from there.
+
+    Raises OutOfMemoryError, with the least there is, for an impossible budget; UnsupportedOpError
+    without SciPy or for a model without matrices; FormatError for values that are not finite;
+    ContextError for a model that gives no logits."""
+    require_solver()
+    model = Model(file)
+    if model.config.n_encoder or not model.writes:
+        raise ContextError(
+            f"{file.path.name} writes no texts, so that no divergence can be measured; quantize it "
+            "to a named type"
+        )
+    groups = groups_of(file, options.choices, options.types)
+    pairs = [options.cache] if options.cache else usual_pairs(model.config)
+    first = pairs[0]
+    cache_types: PlanArguments = {"type_k": first.type_k, "type_v": first.type_v}
+    sizes = Sizes(file, groups, options.n_ctx, options.speeds, **cache_types)
+    unknown = dict.fromkeys(pairs, 0.0)
+    costs = cache_costs(sizes, {}, unknown)
+    plain: Sensitivities = {g.name: dict.fromkeys((t.name for t in g.types), 0.0) for g in groups}
+    require_least(Fitting(file, groups, sizes, plain, costs), options.budget, options.n_ctx)
+    if not _is_much(Fitting(file, groups, sizes, plain, costs[:1]), options.budget):
+        pairs, costs = pairs[:1], costs[:1]
+
+    text = text_of(model)
+    manner = options.manner or manner_for(groups, file, text.chunks.size)
+    kept = Kept(_kept_path(file, text) if options.keep else None)
+    held = Held(model, text, repack=False)
+    found = measure(file, groups, manner, held, kept, options.importance, progress)
+    kl = measure_caches(held, pairs, kept, progress)
+    costs = [CacheCost(c.pair, kl[c.pair], c.nbytes, c.seconds) for c in costs]
+    fitting = Fitting(file, groups, sizes, found, costs)
+    solved = fitting.best(options.budget)
+    if solved is None:
+        require_least(fitting, options.budget, options.n_ctx)
+        raise ContextError(
+            "no types are within all of these limits at once; make --fit or -c larger, or --speed "
+            "smaller"
+        )
+    mixes = named_mixes(fitting, options.choices, solved.cache)
+    tried = _tried(held, fitting, solved, mixes, options, kept, progress)
+    curve = fitting.curve(_N_CURVE, solved.cache)
+    return Fit(
+        file, groups, options, text, manner, fitting, found, solved, tried, mixes, curve
+    )  # fmt: skip
+
+
+def _is_much(fitting: Fitting, budget: Budget) -> bool:
+    """Whether the cache takes much of the budget, so that its types are chosen, too."""
+    if budget.memory is None:
+        return budget.seconds is not None and fitting.best(budget) is None
+    least = fitting.least()
+    return least.whole.cache > _MUCH * budget.memory or not budget.holds(least.whole, least.file)
+
+
+def _kept_path(file: GGUFFile, text: Text) -> Path:
+    name = digest_of(file, text.chunks.tobytes(), text.chunks.shape, text.bos)
+    return kept_folder() / f"{name}.jsonl"
+
+
+def _tried(
+    held: Held,
+    fitting: Fitting,
+    solved: Choice,
+    mixes: Sequence[Choice],
+    options: FitOptions,
+    kept: Kept,
+    progress: Progress | None,
+) -> list[Tried]:
+    """Measures the solver's choice and the most likely mixes as a whole, the best first."""
+    inside = [m for m in mixes if m.kl is not None and options.budget.holds(m.whole, m.file)]
+    inside.sort(key=lambda m: (m.kl, m.whole.nbytes))
+    candidates = [solved, *inside[: options.n_mixes]]
+    tried = []
+    for done, choice in enumerate(candidates):
+        if progress is not None:
+            progress(done, len(candidates), choice.name)
+        tried.append(measured_whole(held, fitting, choice, kept))
+    return sorted(tried, key=lambda t: t.kl)
+
+
+def measured_whole(held: Held, fitting: Fitting, choice: Choice, kept: Kept) -> Tried:
+    """Measures a choice as a whole, with its cache."""
+    rows = sorted((g, dtype.name) for g, dtype in choice.types.items())
+    key = sha256(repr((rows, str(choice.cache))).encode()).hexdigest()[:32]
+    names = ("kl", "kl_error", "kl_99", "same_top")
+    known = [kept.get(f"whole {key} {name}") for name in names]
+    values = [n for n in known if n is not None]
+    if len(values) < len(names):
+        other = Model(retyped(fitting.file, fitting.by_tensor(choice.types)))
+        pair = choice.cache
+        figures = held.score(other, type_k=pair.type_k, type_v=pair.type_v)
+        spread = figures.kl_spread
+        values = [
+            max(0.0, figures.kl.value),
+            figures.kl.error,
+            spread.percentiles[99.0] if spread else 0.0,
+            figures.same_top.value,
+        ]
+        for name, value in zip(names, values, strict=True):
+            kept.add(f"whole {key} {name}", value)
+    return Tried(choice, *values)

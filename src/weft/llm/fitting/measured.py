@@ -1,0 +1,136 @@
+"""The divergence that each group in each type causes alone, measured on a text.
+
+Three manners, from the dearest to the cheapest:
+
+- `each` changes one group to one type, all else as it is, and measures the divergence: for every
+  group and type.
+- `scaled` does so once for each group, and takes the divergence in other types in proportion to
+  their squared error, weighted by an importance matrix where there is one.
+- `error` measures no divergence: the squared error itself stands for it.
+
+Choices add up what groups cause alone. That holds where the sum is small: divergence grows with the
+square of a change, and the changes of different groups have little to do with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, TypeAlias, get_args
+
+from weft.dtype import DType
+from weft.errors import ArgumentError
+from weft.frontends.gguf import GGUFFile
+from weft.frontends.gguf.quantize import would_be
+from weft.llm.fitting.choices import Group
+from weft.llm.fitting.damage import Importance, relative_error
+from weft.llm.fitting.held import Held
+from weft.llm.fitting.kept import Kept
+from weft.llm.model import Model
+from weft.llm.quality.divergence import KLDivergence
+
+__all__ = ["MANNERS", "Manner", "Sensitivities", "divergence_of", "measure", "n_probes"]
+
+Manner: TypeAlias = Literal["each", "scaled", "error"]
+MANNERS: tuple[Manner, ...] = get_args(Manner)
+
+Sensitivities: TypeAlias = dict[str, dict[str, float]]
+"""Name of a group -> name of a type -> divergence, nats."""
+Progress: TypeAlias = Callable[[int, int, str], None]
+
+_PROBE_BITS = 4.5
+"""The type that stands for others has about so many bits: its divergence is well above rounding,
+and still small."""
+
+
+def n_probes(groups: Sequence[Group], manner: Manner) -> int:
+    """The number of texts that must be computed."""
+    if manner == "error":
+        return 0
+    if manner == "scaled":
+        return sum(len(_changes(g)) > 0 for g in groups)
+    return sum(len(_changes(g)) for g in groups)
+
+
+def measure(
+    file: GGUFFile,
+    groups: Sequence[Group],
+    manner: Manner,
+    held: Held | None,
+    kept: Kept,
+    importance: Importance | None = None,
+    progress: Progress | None = None,
+) -> Sensitivities:
+    """The divergence that each group of `file` causes in each of its types.
+
+    What `kept` knows is not measured again, and what is measured is added to it. `held` has the
+    text under the model as it is (None for the manner `error`). `progress` is called with (probes
+    done, all, what is measured). Raises FormatError for values that are not finite."""
+    if manner not in MANNERS:
+        raise ArgumentError(f"there is no manner {manner!r}; it is one of {', '.join(MANNERS)}")
+    total, done = n_probes(groups, manner), 0
+    found: Sensitivities = {}
+
+    def probe(group: Group, dtype: DType) -> float:
+        nonlocal done
+        if progress is not None:
+            progress(done, total, f"{group.name} as {dtype.name}")
+        key = f"kl {group.name} {dtype.name}"
+        known = kept.get(key)
+        if known is None:
+            assert held is not None
+            figures = divergence_of(file, dict.fromkeys(group.tensors, dtype), held)
+            known = max(0.0, figures.kl.value)  # rounding may make it negative
+            kept.add(key, known)
+        done += 1
+        if progress is not None:
+            progress(done, total, f"{group.name} as {dtype.name}")
+        return known
+
+    for group in groups:
+        changes = _changes(group)
+        row = found[group.name] = dict.fromkeys((t.name for t in group.types), 0.0)
+        if not changes:
+            continue
+        if manner == "each":
+            row.update((dtype.name, probe(group, dtype)) for dtype in changes)
+            continue
+        errors = {d: _error(file, group, d, kept, importance) for d in changes}
+        scale = 1.0
+        if manner == "scaled":
+            at = min(changes, key=lambda d: abs(8 * d.bytes / d.block - _PROBE_BITS))
+            scale = probe(group, at) / errors[at] if errors[at] > 0 else 0.0
+        row.update((dtype.name, scale * error) for dtype, error in errors.items())
+    return found
+
+
+def divergence_of(file: GGUFFile, types: Mapping[str, DType], held: Held) -> KLDivergence:
+    """The divergence of the model with some tensors in other types."""
+    return held.score(Model(retyped(file, types)))
+
+
+def retyped(file: GGUFFile, types: Mapping[str, DType]) -> GGUFFile:
+    """The model with some tensors in other types, which are quantized when they are read."""
+    return would_be(file, {t.name: types.get(t.name, t.dtype) for t in file.tensors.values()})
+
+
+def _changes(group: Group) -> list[DType]:
+    return [dtype for dtype in group.types if dtype is not group.before]
+
+
+def _error(
+    file: GGUFFile, group: Group, dtype: DType, kept: Kept, importance: Importance | None
+) -> float:
+    """The mean relative error of the group's tensors."""
+    key = f"error {group.name} {dtype.name}{' weighted' if importance else ''}"
+    known = kept.get(key)
+    if known is None:
+        each = list(_errors(file, group, dtype, importance))
+        known = sum(each) / len(each)
+        kept.add(key, known)
+    return known
+
+
+def _errors(
+    file: GGUFFile, group: Group, dtype: DType, importance: Importance | None
+) -> Iterator[float]:
+    return (relative_error(file.tensors[name], dtype, importance) for name in group.tensors)
