@@ -10,6 +10,7 @@
       ProgramError        a Program that breaks its own rules, or a wrong input to one
       DeviceError         a device that failed while running
         OutOfMemoryError  a plan that needs more bytes than the device has
+        LinkError       a connection to another process or machine that failed, or was refused
       AbortedError        a run that abort() stopped
       TokenizerError      a vocabulary or text that cannot be tokenized
       ContextError        a call that an inference context cannot serve
@@ -31,6 +32,7 @@ __all__ = [
     "DeviceError",
     "FormatError",
     "GraphError",
+    "LinkError",
     "MissingFileError",
     "OutOfMemoryError",
     "ProgramError",
@@ -79,6 +81,10 @@ class DeviceError(WeftError):
 
 class OutOfMemoryError(DeviceError):
     """A plan needs more bytes than the device has."""
+
+
+class LinkError(DeviceError):
+    """A connection to another process or machine failed, or one side refused the other."""
 
 
 class AbortedError(WeftError):

@@ -28,6 +28,7 @@ __all__ = [
     "Event",
     "Executable",
     "IsMeasuredAs",
+    "OrdersWork",
     "Queue",
     "QueueSpan",
     "RecordsQueue",
@@ -94,6 +95,15 @@ class Queue(Protocol):
 
     def close(self) -> None:
         """Gives back threads and handles once all work is done."""
+
+
+@runtime_checkable
+class OrdersWork(Protocol):
+    """(optional) a queue whose device and others come to an order without this process."""
+
+    def orders(self, event: Event) -> bool:
+        """Whether work submitted now starts after `event` of another queue by itself, so that
+        nobody has to wait before submitting it."""
 
 
 class Executable(Protocol):

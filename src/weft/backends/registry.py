@@ -54,6 +54,7 @@ BUILT_IN = {
     "blas": "weft.backends.blas",
     "opencl": "weft.backends.opencl",
     "reference": "weft.backends.reference",
+    "remote": "weft.backends.remote",
     "null": "weft.backends.null",
 }
 """Names and modules of the backends in this package."""

@@ -18,6 +18,7 @@ __all__ = [
     "ADVANCED",
     "CONSTRAINTS",
     "DEVICES",
+    "MACHINES",
     "MODEL",
     "OTHERS",
     "PLACEMENT",
@@ -51,6 +52,7 @@ CONSTRAINTS = "Constraints of the text"
 SAMPLING_MORE = "More of sampling"
 PLACEMENT = "Placement by hand"
 THREADS = "Threads in detail"
+MACHINES = "Many machines"
 SEVERAL = "Several models"
 OTHERS = "A server for others"
 ADVANCED = "Advanced"
@@ -58,7 +60,7 @@ ADVANCED = "Advanced"
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 _GROUPS = (
     *(_ARGUMENTS, _OPTIONS, "Without a model", FIT, MODEL, DEVICES, SAMPLING, CONSTRAINTS),
-    *(SAMPLING_MORE, ADAPTERS, PLACEMENT, THREADS, SEVERAL, OTHERS, ADVANCED),
+    *(SAMPLING_MORE, ADAPTERS, PLACEMENT, THREADS, MACHINES, SEVERAL, OTHERS, ADVANCED),
 )
 
 _METAVARS = {
@@ -95,7 +97,7 @@ class WeftCommand(TyperCommand):
         """Parses a line; errors name an unknown option as it was typed."""
         params = self.get_params(ctx)
         take_plain_values(params)
-        args = _with_values(args, params)
+        args = _with_values(_with_files(args), params)
         typed = list(args)
         _require_own_options(params, typed, ctx)
         try:
@@ -143,6 +145,19 @@ def _plain(param: Any, record: tuple[str, str]) -> tuple[str, str]:
     return _TYPE.sub(lambda match: " " + _METAVARS.get(match[1], match[1]), left), right
 
 
+def _with_files(args: Sequence[str]) -> list[str]:
+    """Joins the profiles behind `--machines a.toml b.toml` to one value."""
+    joined: list[str] = []
+    for arg in args:
+        last = joined[-1] if joined else ""
+        after = len(joined) > 1 and joined[-2] == "--machines" and last.endswith(".toml")
+        if after and arg.endswith(".toml") and arg[0] != "-":
+            joined[-1] = f"{last},{arg}"
+        else:
+            joined.append(arg)
+    return joined
+
+
 def _with_values(args: Sequence[str], params: Sequence[Any]) -> list[str]:
     """Adds the values of options that lack one; see `_OPTIONAL_VALUE`."""
     take = _taking_values(params)
@@ -151,7 +166,14 @@ def _with_values(args: Sequence[str], params: Sequence[Any]) -> list[str]:
         full.append(arg)
         if arg in take and arg in _OPTIONAL_VALUE and following.partition(",")[0] not in SWITCH:
             full.append(_OPTIONAL_VALUE[arg])
+        if arg == "--ray" and arg in take and not _is_ray_address(following):
+            full.append("auto")
     return full
+
+
+def _is_ray_address(text: str) -> bool:
+    """True for what may stand behind `--ray`, and is no file and no option."""
+    return re.fullmatch(r"auto|local|ray://.+|[^/\\-][^/\\]*:\d+", text) is not None
 
 
 def _taking_values(params: Sequence[Any]) -> set[str]:

@@ -13,6 +13,7 @@ from weft.backends import Backend
 from weft.backends.cpu.routing import Routing
 from weft.cli.console import note, say, wide
 from weft.cli.draft_options import draft_flags
+from weft.cli.explain_machines import on_machines, print_stages, stages_of
 from weft.cli.exported import explain_pte, is_pte, pte_report
 from weft.cli.loading import loads_model_with, open_with
 from weft.cli.model_file import ModelFile
@@ -32,6 +33,7 @@ from weft.llm.senses.senses import open_towers
 from weft.llm.sizes import DEFAULT_N_CTX
 from weft.schedule.draw import dot, mermaid
 from weft.schedule.machine import paper_devices
+from weft.schedule.machines import without_slow_helpers
 from weft.schedule.profile import Profile, load_profile
 
 __all__ = ["explain"]
@@ -51,6 +53,22 @@ def explain(
             metavar="NAME|FILE",
             help="Plan for the machine of a profile: a file, or a name that weft has. The devices "
             "need not be here.",
+        ),
+    ] = None,
+    machines: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE...",
+            help="Plan for several machines: a profile of each (a.toml b.toml), the one that you "
+            "work at first, or a file of `weft calibrate --machines`.",
+        ),
+    ] = None,
+    link: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RATE,DELAY",
+            help="With --machines: the network between them, e.g. 1Gbps,0.2ms, or a:b=10Gbps,50us "
+            "for two.",
         ),
     ] = None,
     why: Annotated[
@@ -106,6 +124,12 @@ def explain(
         raise ScheduleError("give only one of --why, --json, --mermaid, --dot and --html")
     if machine is not None:
         load |= _on_paper(machine, load)
+    if machines is not None:
+        if machine is not None:
+            raise ScheduleError("--machines has profiles of several machines; leave out --machine")
+        load |= on_machines(machines, link or (), load)
+    elif link is not None:
+        raise ScheduleError("--link is between machines; give --machines, too")
     loaded = open_with(model, load)
     if mmproj is not None:
         loaded.towers = open_towers(mmproj).all
@@ -136,8 +160,11 @@ def explain(
         return
     regime = plan_for(plan, tokens)
     schedule = regime.plan.schedule
+    report = stages_of(plan, load)
     if as_json:
         data = _as_json(plan, PrefixOptions(**kept))
+        if report is not None:
+            data["machines"] = report.to_json()
         data["draft_memory"] = [memory_rows(other, _scratch(other)) for other in beside]
         print(json.dumps(data, indent=1))
     elif as_mermaid:
@@ -148,6 +175,8 @@ def explain(
         print(schedule.why(why))
     else:
         _print(plan, tokens, brief, PrefixOptions(**kept))
+        if report is not None:
+            print_stages(report)
         for other in beside:
             _print_memory(f"memory of what drafts, of {other.model.file.path.name}", other)
         if routing is not None:
@@ -160,7 +189,8 @@ def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
         raise ScheduleError("--machine is a profile; leave out --speeds")
     profile: Profile = load_profile(machine)
     on_paper = {d.name: d for d in paper_devices(profile)}
-    slower = _slower_helpers(profile)
+    kept = without_slow_helpers(profile)
+    slower = {n: profile.devices[-1].name for n in on_paper if kept.device(n) is None}
     chosen: list[str | Backend] = [d for n, d in on_paper.items() if n not in slower]
     if load["devices"] is not None:
         names = load["devices"]
@@ -178,18 +208,6 @@ def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
                 f"--devices {name},{last} plans with it"
             )
     return {"devices": chosen, "profile": profile}
-
-
-def _slower_helpers(machine: Profile) -> dict[str, str]:
-    """Devices that would only help the last one, in its memory, but are slower than it."""
-    last = machine.devices[-1]
-    return {
-        device.name: last.name
-        for device in machine.devices[:-1]
-        if device.kind == "ACCEL"
-        and device.memory == last.memory
-        and device.rate("MUL_MAT", True, "f32") < last.rate("MUL_MAT", True, "f32")
-    }
 
 
 def _as_json(plan: ContextPlan, kept: PrefixOptions) -> dict[str, Any]:

@@ -9,9 +9,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
-from weft.cli.console import CountProgress, LoadProgress, say
+from weft.cli.command import usage_error
+from weft.cli.console import CountProgress, LoadProgress, note, say, size_text
+from weft.cli.kl_lines import CHUNK_HEAD, chunk_line, kl_lines
 from weft.cli.loading import loads_model_with, open_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import context_option
@@ -20,6 +23,9 @@ from weft.errors import ContextError
 from weft.llm import Context, Model, Tokenizer
 from weft.llm.compute.perplexity import Perplexity, chunks_at_once, score_chunks
 from weft.llm.planning.options import DEFAULT_N_UBATCH
+from weft.llm.quality.divergence import KLDivergence
+from weft.llm.quality.kl import compare_with_file, n_outputs_for, save_logits
+from weft.llm.quality.logits_file import LogitsFile, file_bytes
 
 __all__ = ["perplexity"]
 
@@ -42,37 +48,119 @@ def perplexity(
         Path | None, typer.Option("--file", "-f", help="The text; default, and with -: stdin.")
     ] = None,
     chunks: Annotated[int | None, typer.Option(help="At most so many chunks.")] = None,
+    kl_base: Annotated[
+        Path | None,
+        typer.Option(
+            "--kl-base", "--kl-divergence-base", "--save-all-logits", metavar="FILE",
+            show_default=False,
+            help="Save the probabilities of all tokens here; with --kl: those to compare with.",
+        ),
+    ] = None,
+    kl: Annotated[
+        bool,
+        typer.Option(
+            "--kl", "--kl-divergence",
+            help="Compare the model with the one whose probabilities are in --kl-base FILE.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the final estimate as JSON.")
     ] = False,
-) -> None:
+) -> None:  # fmt: skip
     """Say how well a model predicts a text. It is cut into chunks of -c tokens (default 512), and
     the second half of each is scored; the estimate so far is printed after each chunk, with one
     standard error at the end."""
-    if chunks is not None and chunks < 1:
-        raise ContextError(f"--chunks is {chunks}; it must be 1 or more")
+    chunks = _limit(chunks)
+    if kl:
+        if kl_base is None:
+            raise usage_error("--kl compares with a file of another run: --kl-base FILE")
+        _compare(model, load, file, chunks, kl_base, as_json)
+        return
     text = read_text(None, file)
     loaded = open_with(model, load)
     tokenizer = Tokenizer.from_gguf(loaded.file)
     ids = tokenizer.encode(text)
     n_ctx, context = _context(loaded, load, len(ids), chunks)
-    vocab = tokenizer.vocab
-    bos = vocab.bos if vocab.add_bos else None
-    estimates = score_chunks(context, ids, n_ctx, bos=bos, n_chunks=chunks)
+    bos = _bos(tokenizer)
     n_chunks = min(len(ids) // n_ctx, chunks or len(ids))
     at_once = min(n_chunks, context.cache.n_seq_max)
+    if kl_base is None:
+        estimates = score_chunks(context, ids, n_ctx, bos=bos, n_chunks=chunks)
+    else:
+        size = file_bytes(n_ctx, loaded.config.n_vocab, n_chunks)
+        say(f"{kl_base} will have {size_text(size)}")
+        estimates = save_logits(context, ids, kl_base, n_ctx, bos=bos, n_chunks=chunks)
     together = f", {at_once} at a time" if at_once > 1 else ""
     say(f"{model.name}: {len(ids)} tokens, {n_chunks} chunks of {n_ctx}{together}")
-    if n_ctx > loaded.config.n_ctx_train:
-        say(
-            f"note: {loaded.config.arch} was trained for {loaded.config.n_ctx_train} tokens; -c "
-            "makes chunks shorter"
-        )
+    _note_length(loaded, n_ctx)
     last = _estimated(estimates, n_chunks, at_once, quiet=as_json)
     if as_json:
         print(json.dumps(_row(model, n_ctx, last), indent=1))
     else:
         print(f"Final estimate: PPL = {last.value:.4f} +/- {last.error:.5f}")
+
+
+def _limit(chunks: int | None) -> int | None:
+    """The most chunks; None for -1, which is no limit in llama-perplexity."""
+    if chunks is not None and chunks < 1 and chunks != -1:
+        raise ContextError(f"--chunks is {chunks}; it must be 1 or more")
+    return None if chunks == -1 else chunks
+
+
+def _bos(tokenizer: Tokenizer) -> int | None:
+    return tokenizer.vocab.bos if tokenizer.vocab.add_bos else None
+
+
+def _note_length(model: Model, n_ctx: int) -> None:
+    if n_ctx > model.config.n_ctx_train:
+        say(
+            f"note: {model.config.arch} was trained for {model.config.n_ctx_train} tokens; -c "
+            "makes chunks shorter"
+        )
+
+
+def _compare(
+    model: Path,
+    load: dict[str, Any],
+    text: Path | None,
+    chunks: int | None,
+    kl_base: Path,
+    as_json: bool,
+) -> None:
+    """Prints how far the model is from the one whose probabilities are in `kl_base`."""
+    with LogitsFile(kl_base) as base:
+        loaded = open_with(model, load)
+        base.require_vocab(loaded.config.n_vocab, model.name)
+        tokenizer = Tokenizer.from_gguf(loaded.file)
+        if text is not None:
+            base.require_text(np.array(tokenizer.encode(read_text(None, text))), str(text))
+        if load["n_ctx"] not in (None, base.n_ctx):
+            note(f"-c {load['n_ctx']} changes nothing: {kl_base} has chunks of {base.n_ctx} tokens")
+        n_chunks = min(base.n_chunks, chunks or base.n_chunks)
+        load["n_ctx"] = base.n_ctx
+        _, context = _context(loaded, load, n_chunks * base.n_ctx, None)
+        say(f"{model.name} against {kl_base}: {n_chunks} chunks of {base.n_ctx} tokens")
+        figures = compare_with_file(context, base, bos=_bos(tokenizer), n_chunks=n_chunks)
+        last = _shown(figures, n_chunks, quiet=as_json)
+        if as_json:
+            row = {"model": model.name, "kl_base": str(kl_base), "n_ctx": base.n_ctx,
+                   "n_chunks": n_chunks, **last.as_dict()}  # fmt: skip
+            print(json.dumps(row, indent=1))
+        else:
+            print("", *kl_lines(last), sep="\n")
+
+
+def _shown(figures: Iterator[KLDivergence], n_chunks: int, quiet: bool) -> KLDivergence:
+    """The last figures; those so far are printed as they come."""
+    last, listed = None, not quiet and sys.stdout.isatty()
+    with CountProgress("scoring chunks") as bar:
+        for i, last in enumerate(figures, 1):
+            if not quiet:
+                print(*([CHUNK_HEAD] if i == 1 else []), chunk_line(i, last), sep="\n", flush=True)
+            if not listed:
+                bar(i, n_chunks)
+    assert last is not None
+    return last
 
 
 def _context(
@@ -87,6 +175,8 @@ def _context(
         n_ubatch = DEFAULT_N_UBATCH if load["n_ubatch"] is None else load["n_ubatch"]
         load["n_seq_max"] = chunks_at_once(model.config, size, n_ubatch, n_chunks)
         load["n_ctx"] = n_ctx * load["n_seq_max"]
+        if model.config.causal:
+            load["n_outputs"] = n_outputs_for(model.config.n_vocab, n_ubatch)
     with LoadProgress() as progress:
         context = Context(model, progress=progress, **load)
     return (context.n_ctx_seq if n_ctx is None else n_ctx), context

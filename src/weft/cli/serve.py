@@ -29,6 +29,7 @@ from weft.cli.model_file import ModelFile
 from weft.cli.options import MmProj, WeightType, parse_count
 from weft.cli.plan_lines import plan_lines, prefixes_line
 from weft.cli.prefix_flags import prefix_flags, without_kept
+from weft.cli.ray_options import OnRay, ray_flags
 from weft.cli.serve_options import others_flags
 from weft.cli.unused_options import UNUSED_BY_SERVE, ServeNoEffect
 from weft.errors import WeftError
@@ -61,6 +62,7 @@ class LogLevel(StrEnum):
 @prefix_flags
 @draft_flags
 @others_flags
+@ray_flags
 @loads_model_with(
     instead={"ctx_size": AllTexts, "no_effect": ServeNoEffect},
     unused=without_kept(UNUSED_BY_SERVE),
@@ -75,6 +77,7 @@ def serve(
     models_max: ModelsMax = None,
     models_config: ModelsConfig = None,
     keep_alive: KeepAlive = None,
+    on_ray: OnRay | None,
     others: dict[str, Any],
     host: Annotated[
         str, typer.Option(help="Address to listen at; 0.0.0.0 is every network.")
@@ -171,6 +174,8 @@ def serve(
     )  # fmt: skip
     load["adapters"] = with_modules(load["adapters"], lora_modules)
     if several is not None:
+        if on_ray is not None:
+            raise usage_error("--ray serves one model; give MODEL instead of --models")
         calm_collector()
         serve_many(
             api, options, several, load, drafts=drafts, embeddings=embeddings,
@@ -178,6 +183,15 @@ def serve(
         )  # fmt: skip
         return
     assert model is not None
+    if on_ray is not None:
+        from weft.cli.replicas import serve_replicas
+
+        arguments = {
+            "type": weight_type, "embeddings": embeddings, "drafting": drafts, "mmproj": mmproj,
+            "apply_adapters": not lora_later, **load,
+        }  # fmt: skip
+        serve_replicas(api, model, options, arguments, on_ray, quiet=quiet, verbose=verbose)
+        return
     # the address and files of keys fail early, before a large model is loaded
     with api.take_address(options) as address, api.House(options) as house:
         with LoadProgress() as progress:

@@ -1,1 +1,9 @@
-"""Many machines: devices of other machines, and what Ray places, supervises and restarts."""
+"""Many machines: devices of other machines, and what Ray places, supervises and restarts.
+
+ray_cluster.py    joins a Ray cluster, or starts one on this machine
+notes.py          small notes that processes of a cluster leave for each other
+model_files.py    files of a model on machines that may lack them, by hashes of their parts
+prefixes.py       who knows which prompts
+routing.py        chooses the replica of a request
+prefix_router.py  the same as a request router of Ray Serve
+"""

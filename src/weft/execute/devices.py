@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.backends.base import Backend, Event, Queue
+from weft.backends.base import Backend, Event, OrdersWork, Queue
 from weft.backends.memory import BufferType
 from weft.errors import DeviceError
 from weft.execute.hazards import Access, Order
@@ -49,7 +49,12 @@ class DeviceQueues:
 
     def blocks(self, device: int, access: Access) -> bool:
         """Whether work submitted now would wait for other devices; device -1 is this thread."""
-        return any(not event.is_done() for event in self._order.blockers(access, without=device))
+        queue = None if device < 0 else self._own_queues()[device]
+        orders = queue.orders if isinstance(queue, OrdersWork) else _never
+        return any(
+            not orders(event) and not event.is_done()
+            for event in self._order.blockers(access, without=device)
+        )
 
     def synchronize(self) -> None:
         """Waits until no backend has work, then raises the failure, if any."""
@@ -117,6 +122,10 @@ class DeviceQueues:
         on_threads = [*zip(self._backends, self._threads or (), strict=False)]
         own = zip(self._backends, self._own or (), strict=False)
         return [*on_threads, *((backend, queue) for backend, queue in own if queue is not None)]
+
+
+def _never(event: Event) -> bool:
+    return False
 
 
 _INLINE = InlineQueue()

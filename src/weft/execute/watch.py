@@ -7,7 +7,7 @@ run      up to each wanted tensor, which the callback may then read, before it c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -28,7 +28,21 @@ from weft.graph.tensor import Tensor
 from weft.program import Program
 from weft.records import dataclass
 
-__all__ = ["TensorCallback", "WatchedSession", "WatchedTensor"]
+__all__ = ["Reader", "TensorCallback", "WatchedSession", "WatchedTensor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """An op that reads a watched tensor."""
+
+    op: str
+    """E.g. `MUL_MAT`."""
+    place: int
+    """Which of the op's sources the tensor is."""
+    first: str
+    """The name of the op's first source, of products the weights."""
+    first_shape: tuple[int, ...]
+    """Its four sizes, outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +57,8 @@ class WatchedTensor:
     """The sizes in PyTorch order; with `ask`, the largest for which the graph is planned."""
     device: str
     """Name of the device that computes it."""
+    readers: tuple[Reader, ...] = ()
+    """The ops of the graph that read it."""
     _read: Callable[[], NDArray[Any]] | None = field(default=None, repr=False)
 
     def read(self) -> NDArray[Any]:
@@ -125,7 +141,11 @@ class _Wanted:
 def _compile(program: Program, callback: TensorCallback) -> tuple[Program, list[list[_Wanted]]]:
     schedule = program.plan.schedule
     graph = schedule.graph
-    candidates = {node: _asked(node, schedule.backend_for(node)) for node in graph.nodes}
+    readers = _readers(graph.nodes)
+    candidates = {
+        node: _asked(node, schedule.backend_for(node), tuple(readers.get(node, ())))
+        for node in graph.nodes
+    }
     wanted = {node: shown for node, shown in candidates.items() if callback(shown, True)}
     keep = {base for node in wanted for base in (node, node.view_src) if base is not None}
     plan = planned_again(program, keep)
@@ -144,10 +164,23 @@ def _compile(program: Program, callback: TensorCallback) -> tuple[Program, list[
     return compiled, by_split
 
 
-def _asked(node: Tensor, backend: Any) -> WatchedTensor:
+def _readers(nodes: Sequence[Tensor]) -> dict[Tensor, list[Reader]]:
+    """The ops that read each node."""
+    found: dict[Tensor, list[Reader]] = {}
+    for node in nodes:
+        for place, source in enumerate(node.src):
+            first = node.src[0]
+            if source is not None and first is not None:
+                base = first if first.view_src is None else first.view_src
+                sizes = tuple(upper(n) for n in reversed(first.ne))
+                found.setdefault(source, []).append(Reader(node.op.name, place, base.name, sizes))
+    return found
+
+
+def _asked(node: Tensor, backend: Any, readers: tuple[Reader, ...]) -> WatchedTensor:
     shape = tuple(upper(n) for n in reversed(node.ne[: node.n_dims]))
     device = "" if backend is None else backend.name
-    return WatchedTensor(node.name, node.op.name, node.dtype, shape, device)
+    return WatchedTensor(node.name, node.op.name, node.dtype, shape, device, readers)
 
 
 def _storage_shape(sizes: tuple[int, ...], dtype: DType) -> tuple[int, ...]:

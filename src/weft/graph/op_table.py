@@ -6,6 +6,7 @@ that native code is compiled with.
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from enum import IntEnum
 
@@ -13,7 +14,7 @@ from weft.graph.op import OPS, Op, type_text
 from weft.graph.params import Params
 from weft.records import dataclass
 
-__all__ = ["Slot", "check_native", "describe_op", "op_table", "slots_of"]
+__all__ = ["Slot", "check_native", "describe_op", "op_stamp", "op_table", "slots_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,11 @@ def _slot(record: type[Params], name: str, annotation: str) -> Slot:
 def op_table() -> list[str]:
     """A line for each op, by number: its name, its numbers of sources and its parameters."""
     return [describe_op(op) for op in OPS.values()]
+
+
+def op_stamp() -> str:
+    """16 hexadecimal digits that are the same where the op table is the same."""
+    return hashlib.sha256("\n".join(op_table()).encode()).hexdigest()[:16]
 
 
 def describe_op(op: Op) -> str:

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from weft.errors import AbortedError, BusyError, DeviceError, ProgramError, WeftError
 
 __all__ = ["SHAPES", "ApiError", "Json", "error_body", "error_response", "install_handlers",
-           "not_json", "of_exception", "to_json"]  # fmt: skip
+           "not_json", "of_exception", "shaped_error", "to_json"]  # fmt: skip
 
 RETRY_AFTER = 1
 """Seconds after which a refused client should try again."""
@@ -78,10 +78,11 @@ def error_response(error: BaseException, path: str = "") -> JSONResponse:
     headers = {"Retry-After": str(api.retry_after)} if api.status in (429, 503) else None
     if api.status == 401:
         headers = {"WWW-Authenticate": "Bearer"}
-    return Json(_shaped(api, path), api.status, headers)
+    return Json(shaped_error(api, path), api.status, headers)
 
 
-def _shaped(error: ApiError, path: str) -> dict[str, Any]:
+def shaped_error(error: ApiError, path: str) -> dict[str, Any]:
+    """The body of an error at `path`, in the form of its API."""
     for start, shape in SHAPES.items():
         if path == start or path.startswith(f"{start}/"):
             return shape(error)
@@ -115,7 +116,7 @@ def install_handlers(app: FastAPI) -> None:
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         api = ApiError(error.status_code, _in_words(request, error))
-        return Json(_shaped(api, request.url.path), error.status_code, error.headers)
+        return Json(shaped_error(api, request.url.path), error.status_code, error.headers)
 
     for kind in (ApiError, WeftError):
         app.add_exception_handler(kind, known)

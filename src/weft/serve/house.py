@@ -36,6 +36,7 @@ class House:
             self._tls = Tls(options.ssl_key_file, options.ssl_cert_file)
         self._reloads = options.needs_key or self._tls is not None
         self.shared = Shared.of(options)
+        self._others: list[tuple[str, Callable[[], object]]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -67,12 +68,18 @@ class House:
         """The settings of TLS for the next connection; None: plain HTTP."""
         return None if self._tls is None else self._tls.context
 
+    def also_reload(self, what: str, reload: Callable[[], object]) -> None:
+        """Has `reload` called, too, when keys and certificate are read again. `what` is its name in
+        the log."""
+        self._others.append((what, reload))
+        self._reloads = True
+
     def reload(self) -> None:
         """Reads keys and certificate again. What cannot be read stays as it was, and is logged."""
-        parts = [("keys", self.shared.reload)]
+        parts: list[tuple[str, Callable[[], object]]] = [("keys", self.shared.reload)]
         if self._tls is not None:
             parts.append(("certificates", self._tls.reload))
-        for what, read in parts:
+        for what, read in (*parts, *self._others):
             try:
                 read()
             except WeftError as error:

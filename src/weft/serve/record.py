@@ -6,6 +6,7 @@
 | `model` | the model that answered, where the server has several |
 | `key` | the name of the key that it was sent with |
 | `texts` | the texts that the engine writes for it |
+| `counted` | what another process has counted of a request that it answers |
 | `tokens` | numbers of tokens of prompts and texts, where there are no `texts` |
 | `ignored` | names of unknown fields |
 | `trace_id` | the id of its trace, in hexadecimal digits |
@@ -19,7 +20,7 @@ from uuid import uuid4
 
 from starlette.types import Scope
 
-__all__ = ["Tokens", "n_ended", "request_id_of", "route_of", "tokens_of"]
+__all__ = ["Counted", "Tokens", "n_ended", "request_id_of", "route_of", "tokens_of"]
 
 _ID = re.compile(rb"[\w.:/+=@-]{1,128}")
 
@@ -38,10 +39,21 @@ class Tokens(NamedTuple):
         return Tokens(*(a - b for a, b in zip(self, other, strict=True)))
 
 
+class Counted(NamedTuple):
+    """What another process has counted of a request so far."""
+
+    tokens: Tokens | None
+    n_ended: int
+    """Texts that have ended."""
+
+
 def tokens_of(state: dict[str, Any]) -> Tokens | None:
     """The tokens of a request so far; None: it has none. Of a text that was cancelled, the tokens
     of its prompt that were read count, and those that were drawn."""
-    texts = state.get("texts")
+    texts, counted = state.get("texts"), state.get("counted")
+    if counted is not None:
+        tokens: Tokens | None = counted.tokens
+        return tokens
     if texts is None:
         pair = state.get("tokens")
         return None if pair is None else Tokens(pair[0], 0, pair[1])
@@ -59,7 +71,9 @@ def tokens_of(state: dict[str, Any]) -> Tokens | None:
 
 def n_ended(state: dict[str, Any]) -> int:
     """The number of texts of a request that have ended."""
-    texts = state.get("texts")
+    texts, counted = state.get("texts"), state.get("counted")
+    if counted is not None:
+        return int(counted.n_ended)
     return 0 if texts is None else len(texts.ends)
 
 

@@ -34,12 +34,17 @@ from weft.serve.options import ServeOptions
 from weft.serve.prompts import Prompts
 from weft.serve.sizes import serve_sizes
 
-__all__ = ["Service"]
+__all__ = ["Service", "model_name"]
 
 _Row = TypeVar("_Row")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
 DRAFTS = DraftOptions()
+
+
+def model_name(path: str | os.PathLike[str]) -> str:
+    """The name for clients of a model without another one: that of its file."""
+    return _SHARD.sub("", Path(path).stem)
 
 
 class Service:
@@ -80,7 +85,7 @@ class Service:
         config = model.config
         self.model = model
         self.options = options
-        self.model_id = options.alias or _SHARD.sub("", Path(path).stem)
+        self.model_id = options.alias or model_name(path)
         self.created = int(time.time())
         self.n_embd = config.n_embd_out
         self.tokenizer = Tokenizer.from_gguf(file)

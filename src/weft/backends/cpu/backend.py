@@ -23,6 +23,7 @@ from weft.backends.base import (
 from weft.backends.cpu.experts import ExpertMemory
 from weft.backends.cpu.native_program import describe_tensor, native_program
 from weft.backends.cpu.order import side_by_side
+from weft.backends.cpu.ordered import OrderedBufferType
 from weft.backends.cpu.record import best_target, choose, require_usable
 from weft.backends.cpu.repack import (
     LevelBufferType,
@@ -253,6 +254,17 @@ class CpuBackend(BackendBase):
         in_panels = all(use.source == 0 and self._takes_panels(use.node) for use in uses)
         multiplied = any(use.node.op is not OPS["GET_ROWS"] for use in uses)
         return self._panels if in_panels and multiplied else None
+
+    def weight_memory(self, layout: Layout) -> WeightBufferType:
+        """The memory for weights in a layout, whoever chose it; raises DeviceError for one that
+        this device does not read."""
+        known: tuple[WeightBufferType, ...] = (
+            self._panels, self._levels, self._lookups, OrderedBufferType()
+        )  # fmt: skip
+        for memory in known:
+            if memory.layout == layout:
+                return memory
+        raise DeviceError(f"{self.name} reads no weights in the layout {layout}")
 
     def _looks_up(self, leaf: Tensor, uses: Sequence[Use]) -> bool:
         if not can_look_up(leaf):

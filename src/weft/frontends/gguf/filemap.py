@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from weft.errors import FormatError, MissingFileError
 from weft.frontends.gguf.format import MAX_NAME, MAX_WORK
+from weft.mapped_files import remember
 
 __all__ = ["BytesMap", "Cursor", "FileMap", "quoted"]
 
@@ -48,6 +49,7 @@ class FileMap:
                 self._mmap: mmap.mmap | None = mmap.mmap(
                     file.fileno(), self.size, access=mmap.ACCESS_READ
                 )
+            remember(self._mmap, self.path)
         except FileNotFoundError:
             raise MissingFileError(f"no such file: {self.path}") from None
         except (OSError, ValueError) as e:  # ValueError: a NUL in the path, a file that shrank

@@ -110,9 +110,16 @@ def importance_of(imatrix: Imatrix) -> dict[str, NDArray[np.float32]]:
     return weights
 
 
-def write_imatrix(path: str | os.PathLike[str], imatrix: Imatrix, *, legacy: bool = False) -> None:
+def write_imatrix(
+    path: str | os.PathLike[str],
+    imatrix: Imatrix,
+    *,
+    legacy: bool = False,
+    keys: Mapping[str, object] | None = None,
+) -> None:
     """Writes an importance matrix that was measured (sums and counts), as GGUF or, with `legacy`,
-    in the older format, which has no place for counts of experts."""
+    in the older format, which has no place for counts of experts. `keys` are more metadata of a
+    GGUF file."""
     entries = sorted(imatrix.entries.items())
     if legacy:
         write_bytes(path, _legacy_bytes(imatrix, entries))
@@ -122,6 +129,7 @@ def write_imatrix(path: str | os.PathLike[str], imatrix: Imatrix, *, legacy: boo
         "imatrix.datasets": list(imatrix.datasets) or [""],
         "imatrix.chunk_count": np.uint32(imatrix.chunk_count),
         "imatrix.chunk_size": np.uint32(imatrix.chunk_size),
+        **(keys or {}),
     }
     rows: list[TensorSource] = []
     for name, entry in entries:
@@ -129,7 +137,7 @@ def write_imatrix(path: str | os.PathLike[str], imatrix: Imatrix, *, legacy: boo
         counts = entry.counts.astype("<f4")
         rows.append((name + _SUMS, "f32", (columns, experts), entry.sums.astype("<f4")))
         rows.append((name + _COUNTS, "f32", (1, experts), counts))
-    write_gguf(path, metadata, rows, all_sizes=True)
+    write_gguf(path, metadata, rows)
 
 
 def _read_gguf(file: GGUFFile) -> Imatrix:

@@ -22,12 +22,12 @@ _ORDERED = OrderedBufferType()
 
 
 def in_place(plan: Plan) -> Plan:
-    """The plan with only the layouts that do not wait, those of experts with a budget, which are
-    never used in place. Weights of floats, whose panels sum in another order than rows, stay where
+    """The plan with only the layouts that do not wait: those of experts with a budget, which are
+    never used in place, and of weights in another machine's memory. Weights of floats, whose panels sum in another order than rows, stay where
     they are and are multiplied in that order."""
     layouts: dict[Tensor, WeightBufferType] = {}
     for weight, to in plan.layouts.items():
-        if isinstance(to, ExpertBufferType):
+        if isinstance(to, ExpertBufferType) or _is_elsewhere(weight):
             layouts[weight] = to
         elif not weight.dtype.is_quantized:
             layouts[weight] = _ORDERED
@@ -40,7 +40,13 @@ def can_wait(plans: Sequence[Plan]) -> bool:
     layouts = {
         id(to): to
         for plan in plans
-        for to in plan.layouts.values()
-        if not isinstance(to, ExpertBufferType)
+        for weight, to in plan.layouts.items()
+        if not isinstance(to, ExpertBufferType) and not _is_elsewhere(weight)
     }
     return bool(layouts) and all(to.layout in ("interleaved", "levels") for to in layouts.values())
+
+
+def _is_elsewhere(weight: Tensor) -> bool:
+    """Whether a weight lives in memory that the host does not address."""
+    home = None if weight.buffer is None else weight.buffer.type
+    return home is not None and not home.is_host

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +22,27 @@ from weft.llm.compute.embed import sequences_for
 from weft.llm.config import ModelConfig
 from weft.records import dataclass
 
-__all__ = ["Perplexity", "chunks_at_once", "score_chunks"]
+__all__ = [
+    "Computed",
+    "Perplexity",
+    "Totals",
+    "chunk_rows",
+    "chunks_at_once",
+    "chunks_nll",
+    "chunks_of",
+    "pieces",
+    "require_scorable",
+    "row_nll",
+    "score_chunks",
+    "together",
+]
 
 _ROWS = 32
 """Rows of logits that are exponentiated together: 16 MiB for a vocabulary of 128k tokens."""
+
+
+Computed = Literal["scored", "all", "none"]
+"""The tokens whose logits are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +84,11 @@ def score_chunks(
 
     Raises ContextError at once if the context is too small or the text is shorter than two chunks,
     the minimum in llama.cpp too."""
+    return _scored(context, chunks_of(context, tokens, n_ctx, n_chunks), bos)
+
+
+def require_scorable(context: Context, n_ctx: int, n_chunks: int | None) -> None:
+    """Raises ContextError if `context` cannot score chunks of `n_ctx` tokens."""
     if context.model.config.n_encoder:
         raise ContextError(
             "perplexity is of texts that go on; this model has an encoder and a decoder, which "
@@ -77,37 +100,57 @@ def score_chunks(
         raise ContextError(f"chunks of {n_ctx} tokens, but they must be 4 to n_ctx {context.n_ctx}")
     if n_chunks is not None and n_chunks < 1:
         raise ContextError(f"n_chunks is {n_chunks}; it must be 1 or more")
+
+
+def chunks_of(
+    context: Context, tokens: Sequence[int], n_ctx: int, n_chunks: int | None = None
+) -> NDArray[np.int64]:
+    """The whole chunks of `tokens`, [n_chunks, n_ctx], at most `n_chunks` (None: all).
+
+    Raises ContextError if `context` cannot score them or there are fewer than two."""
+    require_scorable(context, n_ctx, n_chunks)
     if len(tokens) < 2 * n_ctx:
         raise ContextError(
             f"the text has {len(tokens)} tokens, but {2 * n_ctx} are needed, two chunks of "
             f"{n_ctx}; give a longer text or make n_ctx smaller"
         )
     total = len(tokens) // n_ctx
-    return _scored(context, tokens, n_ctx, bos, total if n_chunks is None else min(n_chunks, total))
+    n = total if n_chunks is None else min(n_chunks, total)
+    return np.array(tokens[: n * n_ctx], np.int64).reshape(n, n_ctx)
 
 
-def _scored(
-    context: Context, tokens: Sequence[int], n_ctx: int, bos: int | None, n_chunks: int
-) -> Iterator[Perplexity]:
-    total, squares, count, chunk = 0.0, 0.0, 0, 0
+def together(context: Context, n_ctx: int, n_chunks: int) -> Iterator[slice]:
+    """The chunks that are computed together, as ranges of `n_chunks`: as many as the context has
+    sequences and cells for."""
     most = max(1, min(context.cache.n_seq_max, context.n_ctx // n_ctx))
-    while chunk < n_chunks:
-        n = min(most, n_chunks - chunk)
-        part = np.array(tokens[chunk * n_ctx : (chunk + n) * n_ctx], np.int64).reshape(n, n_ctx)
-        for nll in chunks_nll(context, part, n_ctx // 2, bos):
-            total += float(nll.sum())
-            squares += float((nll * nll).sum())
-            count += len(nll)
-            chunk += 1
-            yield _estimate(total, squares, count, chunk)
+    return (slice(at, min(at + most, n_chunks)) for at in range(0, n_chunks, most))
 
 
-def _estimate(total: float, squares: float, count: int, n_chunks: int) -> Perplexity:
-    mean = total / count
-    variance = squares / count - mean * mean
-    value = math.exp(min(mean, 700.0))
-    error = value * math.sqrt(variance / (count - 1)) if variance > 0 and count > 1 else 0.0
-    return Perplexity(value, error, n_chunks, count, mean)
+def _scored(context: Context, chunks: NDArray[np.int64], bos: int | None) -> Iterator[Perplexity]:
+    totals, (n_chunks, n_ctx) = Totals(), chunks.shape
+    for part in together(context, n_ctx, n_chunks):
+        for nll in chunks_nll(context, chunks[part], n_ctx // 2, bos):
+            yield totals.add(nll)
+
+
+class Totals:
+    """The sums of all chunks so far."""
+
+    def __init__(self) -> None:
+        self.total, self.squares, self.count, self.n_chunks = 0.0, 0.0, 0, 0
+
+    def add(self, nll: NDArray[np.float64]) -> Perplexity:
+        """Adds a chunk, the -log p [n] of its scored tokens; returns the estimate with it."""
+        self.total += float(nll.sum())
+        self.squares += float((nll * nll).sum())
+        self.count += len(nll)
+        self.n_chunks += 1
+        mean = self.total / self.count
+        variance = self.squares / self.count - mean * mean
+        value = math.exp(min(mean, 700.0))
+        few = variance <= 0 or self.count < 2
+        error = 0.0 if few else value * math.sqrt(variance / (self.count - 1))
+        return Perplexity(value, error, self.n_chunks, self.count, mean)
 
 
 def chunks_nll(
@@ -115,6 +158,23 @@ def chunks_nll(
 ) -> NDArray[np.float64]:
     """-log p, in nats, of the tokens behind index `first` of each of `chunks` [n, n_ctx], given
     those before them in their chunk: [n, n_scored]. Each chunk is a sequence."""
+    scores = [row_nll(rows, targets) for rows, targets in chunk_rows(context, chunks, first, bos)]
+    return np.concatenate(scores).reshape(len(chunks), -1)
+
+
+def chunk_rows(
+    context: Context,
+    chunks: NDArray[np.int64],
+    first: int,
+    bos: int | None,
+    computed: Computed = "scored",
+) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+    """The logits that predict the tokens behind index `first` of each of `chunks` [n, n_ctx], and
+    those tokens, chunk after chunk: as many rows [n_rows, n_vocab] at a time as a step of the
+    context computes. Each chunk is a sequence; the cache is emptied before and after.
+
+    `computed` says which rows the context computes, for those who watch it: also those that are not
+    scored, or none, and then nothing is yielded."""
     n, n_ctx = chunks.shape
     fed = chunks.copy()
     if bos is not None:
@@ -122,21 +182,35 @@ def chunks_nll(
     tokens, following = fed.ravel(), np.roll(chunks, -1, axis=1).ravel()
     seqs, positions = np.divmod(np.arange(n * n_ctx), n_ctx)
     wanted = (positions >= first) & (positions < n_ctx - 1)
+    outputs = {"scored": wanted, "all": wanted | True, "none": wanted & False}[computed]
     context.cache.clear()
-    scores = []
-    step = min(context.n_ubatch, context.n_batch)
     try:
-        for start in range(0, n * n_ctx, step):
-            part = slice(start, start + step)
+        for part in pieces(context, outputs):
             members = [(int(seq),) for seq in seqs[part]]
-            rows = context.decode(tokens[part], positions[part], seqs=members, outputs=wanted[part])
-            scores.append(_nll(rows, following[part][wanted[part]]))
+            rows = context.decode(
+                tokens[part], positions[part], seqs=members, outputs=outputs[part]
+            )
+            if computed == "all":
+                rows = rows[wanted[part]]
+            if len(rows):
+                yield rows, following[part][wanted[part]]
     finally:
         context.cache.clear()
-    return np.concatenate(scores).reshape(n, -1)
 
 
-def _nll(rows: NDArray[np.float32], targets: NDArray[np.int64]) -> NDArray[np.float64]:
+def pieces(context: Context, wanted: NDArray[np.bool_]) -> Iterator[slice]:
+    """Cuts the tokens of a batch for `Context.decode`, so that a call computes at most a ubatch of
+    tokens and `n_outputs` of the `wanted` rows, and no more rows are in memory at once."""
+    most, n_outputs = min(context.n_ubatch, context.n_batch), max(context.n_outputs, 1)
+    start = 0
+    while start < len(wanted):
+        rows = np.cumsum(wanted[start : start + most])
+        n = int(np.searchsorted(rows, n_outputs, "right"))
+        yield slice(start, start + n)
+        start += n
+
+
+def row_nll(rows: NDArray[np.float32], targets: NDArray[np.int64]) -> NDArray[np.float64]:
     """-log softmax(rows)[targets], from [n_rows, n_vocab] and [n_rows] to [n_rows]."""
     nll = np.empty(len(rows))
     for at in range(0, len(rows), _ROWS):

@@ -12,7 +12,7 @@ from weft.llm.planning.offload import Homes, all_layers
 from weft.llm.planning.plan import ContextPlan, MemoryNeed
 from weft.llm.planning.request import Request
 
-__all__ = ["ADVICE", "fitted", "limits", "overfull", "require"]
+__all__ = ["ADVICE", "fitted", "limit_of", "limits", "overfull", "require"]
 
 ADVICE = "make n_ctx or n_ubatch smaller, use a smaller type_k and type_v, or free memory"
 
@@ -30,7 +30,7 @@ def limits(request: Request, plan: ContextPlan) -> Iterator[tuple[MemoryNeed, in
             f"memory of {', '.join(unknown)} is limited, but the devices are {', '.join(by_name)}"
         )
     for need in plan.needs():
-        set_limits = [_limit(request, by_name[name]) for name in need.devices]
+        set_limits = [limit_of(request, by_name[name]) for name in need.devices]
         lowest = min((limit for limit in set_limits if limit is not None), default=None)
         if lowest is not None:
             yield need, need.total + _beside(request, need, mapped=True), lowest
@@ -49,7 +49,7 @@ def _beside(request: Request, need: MemoryNeed, *, mapped: bool) -> int:
     return sum(n.total - (0 if mapped else n.weights) for n in same)
 
 
-def _limit(request: Request, backend: Backend) -> int | None:
+def limit_of(request: Request, backend: Backend) -> int | None:
     """The limit of a device's memory, in bytes, from the caller, the device or the profile."""
     if backend.name in request.placement.memory:
         return request.placement.memory[backend.name]
@@ -159,5 +159,5 @@ def _too_big(request: Request, homes: Homes, kept: Collection[str]) -> bool:
     return any(
         n > limit
         for n, backend in zip(used[:-1], request.backends[:-1], strict=True)
-        if (limit := _limit(request, backend)) is not None
+        if (limit := limit_of(request, backend)) is not None
     )

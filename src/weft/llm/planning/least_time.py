@@ -8,11 +8,13 @@ from dataclasses import replace
 from weft.compiler.homes import first_with_own_memory
 from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache
+from weft.llm.planning.by_stages import by_stages
 from weft.llm.planning.fit import fitted, limits, overfull, require
 from weft.llm.planning.offload import Homes
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.request import Request
 from weft.schedule.cost import choose_homes
+from weft.schedule.machines import machine_of
 
 __all__ = ["by_time"]
 
@@ -25,6 +27,8 @@ def by_time(request: Request) -> ContextPlan:
     It is never slower than the plan of `fitted`, which has as many layers on devices as fit. Raises
     OutOfMemoryError if nothing fits."""
     placement = request.placement
+    if placement.n_gpu_layers is None and len({machine_of(b.name) for b in request.backends}) > 1:
+        return by_stages(request)
     if placement.n_gpu_layers is not None or first_with_own_memory(request.backends) < 0:
         plan = request.planned(request.homes(placement.n_gpu_layers), by_time=True)
         require(request, plan)

@@ -19,11 +19,15 @@ from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
 from weft.llm.weights import Weights
 from weft.records import dataclass
+from weft.schedule.machines import machine_of
 
-__all__ = ["Homes", "all_layers", "homes_by_layer", "keep_what_runs"]
+__all__ = ["SHARED", "Homes", "all_layers", "homes_by_layer", "homes_of_layers", "keep_what_runs",
+           "layer_of_weight"]  # fmt: skip
 
 _LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.(.*)")
 # Weights whose rows are looked up for the input.
+SHARED = ("token_embd_norm", "rope_f")
+"""Norms before the first layer, and rotation frequencies that all layers share."""
 _INPUT = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
 # Weights that compute the keys: a layer's cache lives where it is written.
 _KEYS = ("attn_k.", "attn_qkv.", "attn_kv_b.", "attn_k_b.", "attn_kv_a_mqa.")
@@ -68,8 +72,7 @@ def homes_by_layer(
     Raises ScheduleError for a glob that matches no weight, for an unknown device, and if no device
     can take the layers."""
     counts = _counts(n_layer, backends, n_gpu_layers)
-    last = len(backends) - 1
-    of_layer = [last] * (n_layer + 1)
+    of_layer = [len(backends) - 1] * (n_layer + 1)
     end = n_layer  # the first layer that has a device; the output is number n_layer
     total = sum(counts.values())
     for device, n in counts.items():
@@ -78,15 +81,26 @@ def homes_by_layer(
         end = max(end - n, 0)
     if total > n_layer and counts:
         of_layer[n_layer] = next(iter(counts))
+    homes = homes_of_layers(weights, of_layer, backends, place)
+    homes.n_gpu_layers = total
+    return homes
+
+
+def homes_of_layers(
+    weights: Weights,
+    of_layer: Sequence[int],
+    backends: Sequence[Backend],
+    place: Mapping[str, str] | None = None,
+) -> Homes:
+    """Homes where `of_layer` has the device of each layer, and of the output as the last.
+
+    Raises ScheduleError for a glob of `place` that matches no weight, and for an unknown device."""
+    last = len(backends) - 1
+    n_layer = len(of_layer) - 1
 
     def by_rule(name: str) -> int:
-        layer = _LAYER.match(name)
-        if layer is not None:
-            return of_layer[min(int(layer[1]), n_layer)]
-        # norms before the first layer, and rotation frequencies that all layers share
-        if name.startswith(("token_embd_norm", "rope_f")):
-            return of_layer[0]
-        return last if name.startswith(_INPUT) else of_layer[n_layer]
+        layer = layer_of_weight(name, n_layer)
+        return last if layer is None else of_layer[layer]
 
     names = [*weights]
     if "output.weight" not in weights and "token_embd.weight" in weights:
@@ -99,7 +113,18 @@ def homes_by_layer(
                 forced.setdefault(name, device)
     homes = {name: by_rule(name) for name in names} | forced
     caches = [_cache_home(homes, il, of_layer[il]) for il in range(n_layer)]
-    return Homes(homes, caches, total, forced=frozenset(forced))
+    return Homes(homes, caches, None, forced=frozenset(forced))
+
+
+def layer_of_weight(name: str, n_layer: int) -> int | None:
+    """The layer of a weight, `n_layer` for the output; None: its rows are looked up for the
+    input."""
+    layer = _LAYER.match(name)
+    if layer is not None:
+        return min(int(layer[1]), n_layer)
+    if name.startswith(SHARED):
+        return 0
+    return None if name.startswith(_INPUT) else n_layer
 
 
 def _counts(
@@ -164,11 +189,13 @@ def keep_what_runs(
     caches: Sequence[Sequence[Tensor]],
     backends: Sequence[Backend],
 ) -> None:
-    """Moves weights and caches back to host memory if one of the graphs has an op on them that no
-    device with their memory can run. Changes `homes` and the buffer types of the leaves.
+    """Moves weights and caches to the host memory of their machine if one of the graphs has an op
+    on them that no device with their memory can run. Changes `homes` and the buffer types of the
+    leaves.
 
     `caches` has the leaves of each layer's cache. Weights that a glob has placed stay."""
     last = len(backends) - 1
+    host = [_host_of(b, backends) for b in range(len(backends))]
     layer_of = {leaf: il for il, leaves in enumerate(caches) for leaf in leaves}
     for graph in graphs:
         for node in graph.nodes:
@@ -180,7 +207,7 @@ def keep_what_runs(
                     continue
                 il = layer_of.get(base)
                 home = homes.weights.get(base.name, last) if il is None else homes.caches[il]
-                if home == last or base.name in homes.forced:
+                if home == host[home] or base.name in homes.forced:
                     continue
                 home_type = base.buffer.type
                 why = too_large(base, home_type) or why_not_in(home_type, node, backends)
@@ -189,10 +216,17 @@ def keep_what_runs(
                 homes.kept[base.name] = why
                 moved: Sequence[Tensor] = (base,)
                 if il is None:
-                    homes.weights[base.name] = last
+                    homes.weights[base.name] = host[home]
                 else:
-                    homes.caches[il] = last
+                    homes.caches[il] = host[home]
                     moved = caches[il]
                 for leaf in moved:
                     assert leaf.buffer is not None
-                    leaf.buffer.type = backends[last].buffer_type
+                    leaf.buffer.type = backends[host[home]].buffer_type
+
+
+def _host_of(device: int, backends: Sequence[Backend]) -> int:
+    """The last device of the same machine, or the last of all."""
+    machine = machine_of(backends[device].name)
+    same = [i for i, b in enumerate(backends) if machine_of(b.name) == machine]
+    return same[-1] if same[-1] != device else len(backends) - 1

@@ -16,6 +16,7 @@ from weft.llm.cache.kv_cache import KVCache
 from weft.llm.compute.ubatches import Together, together_sizes
 from weft.llm.model import Model
 from weft.llm.planning.experts import with_experts
+from weft.llm.planning.layers import devices_by_layer
 from weft.llm.planning.offload import Homes, homes_by_layer, keep_what_runs
 from weft.llm.planning.options import ContextOptions, Placement
 from weft.llm.planning.plan import ContextPlan
@@ -25,7 +26,7 @@ from weft.records import dataclass
 from weft.schedule import CostOptions, Point, Schedule
 from weft.schedule.parts import Prediction
 
-__all__ = ["Request"]
+__all__ = ["GENERATED", "Draft", "Request"]
 
 GENERATED = 128
 """Number of generated tokens in a predicted time; the prompt is one ubatch."""
@@ -50,7 +51,7 @@ class Request:
         after it, with a full cache. None: there is no profile."""
         if self.placement.profile is None:
             return None
-        points = (self._point(self.options.n_ubatch), self._point(1, GENERATED))
+        points = (self.point(self.options.n_ubatch), self.point(1, GENERATED))
         what = f"prompt of {self.options.n_ubatch} tokens and {GENERATED} generated"
         return CostOptions(self.placement.profile, points, what)
 
@@ -61,8 +62,9 @@ class Request:
             return None
         return together_sizes(self.options.n_ubatch, self.options.n_seq_max)
 
-    def _point(self, n_tokens: int, passes: float = 1.0) -> Point:
-        values = {"n_tokens": n_tokens, "n_kv": self.options.n_ctx, "n_outputs": 1}
+    def point(self, n_tokens: int, passes: float = 1.0, n_outputs: int = 1) -> Point:
+        """Passes of so many tokens with a full cache, of which `n_outputs` have logits."""
+        values = {"n_tokens": n_tokens, "n_kv": self.options.n_ctx, "n_outputs": n_outputs}
         if self.together is not None:
             values |= {"n_seqs": self.together.n_seqs, "n_seq_tokens": self.together.n_each}
         window_size = self.options.window_size(self.model.config)
@@ -76,9 +78,9 @@ class Request:
         if profile is None:
             return None
         if max_tokens == 1:
-            tokens = self._point(1, GENERATED)
+            tokens = self.point(1, GENERATED)
             return CostOptions(profile, (tokens,), f"{GENERATED} generated tokens")
-        return CostOptions(profile, (self._point(max_tokens),), f"batch of {max_tokens} tokens")
+        return CostOptions(profile, (self.point(max_tokens),), f"batch of {max_tokens} tokens")
 
     def homes(self, n_gpu_layers: int | Mapping[int, int] | None) -> Homes:
         """Homes by number of layers and by glob; see `homes_by_layer`."""
@@ -129,20 +131,27 @@ class Request:
             several = build(options.n_ubatch, rows_in=True)
         return Draft(placed, cache, {n: build(n) for n in n_tokens}, several)
 
-    def planned(self, homes: Homes, *, by_time: bool = False) -> ContextPlan:
+    def planned(
+        self, homes: Homes, *, by_time: bool = False, of_layer: Sequence[int] | None = None
+    ) -> ContextPlan:
         """Plans with weights and caches in `homes`, except for those that no device can use there.
 
-        With `by_time`, nodes are placed by predicted time, else by the reference's rules."""
+        With `by_time`, nodes are placed by predicted time; with `of_layer`, on the device that it
+        has for their layer (the last is that of the output); else by the reference's rules."""
         draft = self.draft(homes, bounds(self.options.n_ubatch, len(self.backends)))
         layers = [draft.cache.leaves(il) for il in range(self.model.config.n_layer)]
         keep_what_runs(homes, draft.all_graphs, layers, self.backends)
 
         def plan(max_tokens: int, graph: Graph) -> Plan:
             cost = self.cost_of(max_tokens) if by_time else None
+            assign = None
+            if of_layer is not None:
+                assign = devices_by_layer(graph, draft.cache, of_layer, self.backends)
             planned = plan_graph(
                 graph,
                 self.backends,
-                policy="cost" if cost else "ggml",
+                policy="plan" if assign else "cost" if cost else "ggml",
+                assign=assign,
                 cost=cost,
                 rewrites=self.rewrites,
                 memory=self.memory,

@@ -38,13 +38,13 @@ async def asked(app: ASGIApp, path: str) -> str:
     return b"".join(parts).decode()
 
 
-def joined(texts: Mapping[str, str]) -> str:
+def joined(texts: Mapping[str, str], kind: str = "model") -> str:
     """The metrics of several models, by their names, as one text: every metric once, with a label
-    `model` in each line."""
+    `kind` in each line."""
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     for model, text in texts.items():
-        label = f'model="{_escaped(model)}"'
+        label = f'{kind}="{_escaped(model)}"'
         for row in text.splitlines():
             if OF_SERVER in row:
                 continue

@@ -98,9 +98,18 @@ class KeptResponses:
             rounds = (*before.rounds, output, *rounds)
         outputs = tuple(item["id"] for item in response["output"])
         id_ = response["id"]
-        kept = Kept(_encoded(response), rounds, owner, outputs, monotonic())
+        self._take(id_, Kept(_encoded(response), rounds, owner, outputs, monotonic()))
+
+    def take(self, kept: Kept) -> None:
+        """Keeps what another process has kept."""
+        id_ = kept.response["id"]
+        if id_ not in self._all:  # clocks of processes differ
+            now = Kept(kept.answer, kept.rounds, kept.owner, kept.outputs, monotonic())
+            self._take(id_, now)
+
+    def _take(self, id_: str, kept: Kept) -> None:
         self._all[id_] = kept
-        self._homes |= dict.fromkeys(outputs, id_)
+        self._homes |= dict.fromkeys(kept.outputs, id_)
         self.n_bytes += kept.n_bytes
         self._trim()
 
@@ -115,6 +124,10 @@ class KeptResponses:
             )  # fmt: skip
         return kept
 
+    def written(self, id_: str) -> Kept | None:
+        """A response, whosever it is; None if it is not kept."""
+        return self._all.get(id_)
+
     def written_now(self, id_: str, owner: object) -> Running | None:
         """The response of this id, if it is being written and is not another's."""
         writer = self.running.get(id_)
@@ -125,10 +138,15 @@ class KeptResponses:
         self.get(id_, owner)
         self._drop(id_)
 
+    def home_of(self, id_: str, owner: object) -> Kept | None:
+        """The response with the item that has this id, or None."""
+        kept = self._all.get(self._homes.get(id_, ""))
+        return None if kept is None or kept.owner != owner else kept
+
     def item(self, id_: str, owner: object) -> dict[str, Any] | None:
         """The item of a response that has this id, or None."""
-        kept = self._all.get(self._homes.get(id_, ""))
-        if kept is None or kept.owner != owner:
+        kept = self.home_of(id_, owner)
+        if kept is None:
             return None
         output: Items = kept.response["output"]
         return next(item for item in output if item["id"] == id_)

@@ -1,0 +1,130 @@
+"""A device of a worker as planner and executor see it.
+
+Which nodes it takes is asked of the same kind of device here, which both sides have, as they are
+the same weft; so planning costs no round trips.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from weft.backends.base import Backend, BackendBase, DeviceKind, Queue, RewritesSplits, Support, Use
+from weft.backends.memory import BufferType, Memory, WeightBufferType
+from weft.backends.remote.encode import encoded
+from weft.backends.remote.machine import Machine
+from weft.backends.remote.memory import RemoteBufferType, RemoteMemory, RemoteWeights
+from weft.backends.remote.queue import RemoteQueue
+from weft.backends.remote.rules import rules_like
+from weft.errors import DeviceError, ProgramError
+from weft.graph.tensor import Tensor
+from weft.program import Program
+
+__all__ = ["RemoteBackend", "RemoteExecutable"]
+
+
+class RemoteBackend(BackendBase):
+    """A device in another process, reached over a link."""
+
+    kind: DeviceKind = "ACCEL"
+
+    def __init__(self, machine: Machine, device: str = "cpu", name: str | None = None) -> None:
+        """`device` is the worker's name of it. Raises DeviceError where the worker has none such,
+        naming those that it has."""
+        found = {str(d["name"]): (n, d) for n, d in enumerate(machine.facts["devices"])}
+        if device not in found:
+            raise DeviceError(
+                f"{machine.name} has no device {device!r}; it offers {', '.join(found)}"
+            )
+        number, facts = found[device]
+        self.machine = machine
+        self.device = device
+        self.name = name or f"remote:{machine.name}/{device}"
+        self.facts: Mapping[str, Any] = facts
+        """What the worker said of the device."""
+        memory = facts.get("memory")
+        self.memory_type = RemoteBufferType(machine, self.name, number, memory)
+        self.buffer_type: BufferType = self.memory_type
+        self._inner: Backend = rules_like(facts, self.name, machine)
+        self.runs_stages = getattr(self._inner, "runs_stages", False)
+        self.rewrites: Sequence[str] = getattr(self._inner, "rewrites", ())
+        self.generalizes: Collection[str] = getattr(self._inner, "generalizes", ())
+        self.target = str(facts.get("target", ""))
+        """The processor features that its kernels are compiled for; empty: it has no such."""
+        self._weights: dict[str, RemoteWeights] = {}
+
+    def supports_op(self, node: Tensor) -> Support:
+        """As such a device here."""
+        return self._inner.supports_op(node)
+
+    def work_bytes(self, node: Tensor) -> int:
+        """As such a device here, with the worker's threads."""
+        return self._inner.work_bytes(node)
+
+    def memory_limit(self) -> int | None:
+        """The bytes that the worker offered, less those in use."""
+        memory = self.memory_type
+        return None if memory.capacity is None else max(0, memory.capacity - memory.in_use)
+
+    def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
+        """As such a device here."""
+        inner = self._inner
+        return inner.optimize(nodes) if isinstance(inner, RewritesSplits) else nodes
+
+    def weight_layout(self, leaf: Tensor, uses: Sequence[Use]) -> WeightBufferType | None:
+        """The layout that such a device here would choose; the worker repacks."""
+        inner = self._inner.weight_layout(leaf, uses)
+        if inner is None:
+            return None
+        if inner.layout not in self._weights:
+            self._weights[inner.layout] = RemoteWeights(self.memory_type, inner)
+        return self._weights[inner.layout]
+
+    def make_queue(self) -> Queue:
+        """The order of the worker's commands."""
+        return RemoteQueue(self.machine)
+
+    def lower(self, program: Program, split: int, memories: Sequence[Memory]) -> RemoteExecutable:
+        """Sends the split to the worker, which checks and lowers it. Raises DeviceError."""
+        return RemoteExecutable(self, program, split, memories)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class RemoteExecutable:
+    """A split that a worker has lowered."""
+
+    def __init__(
+        self, backend: RemoteBackend, program: Program, split: int, memories: Sequence[Memory]
+    ) -> None:
+        data, buffers = encoded(program, split)
+        blocks = []
+        for index in buffers:
+            memory = memories[index]
+            if not isinstance(memory, RemoteMemory) or memory.machine is not backend.machine:
+                raise ProgramError(
+                    f"split {split} runs on {backend.name} but buffer {index} is "
+                    f"{program.buffers[index].buffer_type.name} memory, which it cannot address"
+                )
+            if not memory.is_there:
+                raise DeviceError(f"{backend.machine.name} was lost, and its memory with it")
+            blocks.append(memory.number)
+        machine = backend.machine
+        self._machine, self._connection = machine, machine.connection
+        self._memories = [memories[i] for i in buffers]  # keeps the blocks
+        self._number = machine.new_id()
+        self._symbols = tuple(program.symbols)
+        self._run: list[Any] = ["run", self._number]
+        machine.call(["lower", self._number, backend.memory_type.number, data, blocks])
+        gone = weakref.finalize(self, machine.forget, self._connection, "drop", self._number)
+        gone.atexit = False
+
+    def run(self, values: Mapping[str, int]) -> None:
+        """Enqueues a run; raises DeviceError where the worker was lost."""
+        machine = self._machine
+        if machine.connection is not self._connection:
+            raise DeviceError(f"{machine.name} was lost, and this program with it")
+        machine.post([*self._run, *(values[name] for name in self._symbols)])
+        machine.flush()

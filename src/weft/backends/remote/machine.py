@@ -1,0 +1,449 @@
+"""`Machine`: a worker process as its client sees it: commands, frames, answers and faults.
+
+A command is a list, its name first (`weft.cluster.session` has all of them). Commands that answer
+nothing are gathered and go out in a frame together; a frame may end with one command that answers.
+The worker does commands in order. After one that failed it does none until the client, which
+raises the failure at its next call, says that it knows.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import DeviceError, LinkError, OutOfMemoryError, ProgramError, WeftError
+from weft.graph.op_table import op_stamp
+from weft.links import Address, Link, connect
+
+__all__ = ["Machine", "Mark", "machine_at"]
+
+Bytes = NDArray[np.uint8]
+
+_GATHERED = 1 << 20
+"""Bytes of arrays after which a frame goes out."""
+_UNDER_WAY = 128
+"""Frames that may be on their way, or wait at the worker."""
+_BYTES_UNDER_WAY = 64 << 20
+_WAIT = 600.0
+"""Seconds after which a command that the worker has not answered counts as failed."""
+_KINDS: dict[str, type[WeftError]] = {
+    "memory": OutOfMemoryError,
+    "program": ProgramError,
+    "device": DeviceError,
+}
+
+
+class _Answer:
+    """What comes back for a frame: a result with arrays, or an error."""
+
+    __slots__ = ("arrays", "error", "ready", "result")
+
+    def __init__(self) -> None:
+        self.ready = threading.Lock()
+        self.ready.acquire()
+        self.error: WeftError | None = None
+        self.result: Any = None
+        self.arrays: list[Any] = []
+
+    def set(self) -> None:
+        self.ready.release()
+
+    def wait(self, timeout: float) -> bool:
+        if not self.ready.acquire(timeout=timeout):
+            return False
+        self.ready.release()
+        return True
+
+
+class _Connection:
+    """One link to the worker, with the thread that reads answers from it."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.next = 1
+        self.done = 0
+        """The number of the last frame that the worker is known to have done."""
+        self.lost: str = ""
+        self.fault: WeftError | None = None
+        self.clears = False
+        """The next frame says that the failure is known."""
+        self.known = 0
+        """Failures of frames below this number are known."""
+        self.answers: dict[int, _Answer] = {}
+        self.under_way: deque[tuple[int, int]] = deque()
+        self.bytes_under_way = 0
+        self.changed = threading.Condition()
+
+    def start(self, name: str) -> None:
+        threading.Thread(target=self._read, name=f"weft-{name}", daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                header, arrays = self.link.receive()
+                self._take(header, arrays)
+        except Exception as error:
+            self.lose(str(error))
+
+    def _take(self, header: dict[str, Any], arrays: list[Any]) -> None:
+        n = int(header.get("n", 0))
+        error = header.get("e")
+        with self.changed:
+            self.done = max(self.done, n)
+            while self.under_way and self.under_way[0][0] <= n:
+                self.bytes_under_way -= self.under_way.popleft()[1]
+            answer = self.answers.pop(n, None)
+            if error is not None:
+                what = _KINDS.get(str(error[0]), DeviceError)(str(error[1]))
+                if answer is not None:
+                    answer.error = what
+                elif n >= self.known:
+                    self.fault = self.fault or what
+            if answer is not None:
+                answer.result, answer.arrays = header.get("r"), arrays
+                answer.set()
+            self.changed.notify_all()
+
+    def told(self) -> WeftError | None:
+        """The failure that nobody was told of yet; the caller raises it."""
+        with self.changed:
+            fault, self.fault = self.fault, None
+            self.clears, self.known = True, self.next
+        return fault
+
+    def lose(self, why: str) -> None:
+        """Ends the connection: whoever waits gets an error."""
+        with self.changed:
+            self.lost = self.lost or why
+            for answer in self.answers.values():
+                answer.set()
+            self.answers.clear()
+            self.changed.notify_all()
+        self.link.close()
+
+
+class Machine:
+    """A connection to a worker; made again after it was lost, when memory is next asked for.
+
+    All its methods may be called from any thread."""
+
+    def __init__(
+        self, address: tuple[str, int], key: bytes | None = None, *, timeout: float = 5.0
+    ) -> None:
+        """Connects. Raises LinkError, naming the address and what was wrong."""
+        self.address = Address(*address)
+        self.name = str(self.address)
+        """How errors name it."""
+        self._key, self._timeout = key, timeout
+        self._lock = threading.RLock()
+        self._pending: list[list[Any]] = []
+        self._arrays: list[Bytes] = []
+        self._gathered = 0
+        self._mine = threading.local()
+        self._ids = 0
+        self._gone: deque[tuple[_Connection, str, int]] = deque()
+        self._now: _Connection
+        self.frames = 0
+        """Frames that were sent so far."""
+        self.waits = 0
+        """How often this side waited for an answer: the round trips."""
+        self._connect()
+
+    def _connect(self) -> None:
+        facts = {"ops": op_stamp()}
+        link = connect(self.address, key=self._key, timeout=self._timeout, facts=facts)
+        self._now = _Connection(link)
+        self._pending, self._arrays, self._gathered = [], [], 0
+        self._peers: dict[int, tuple[object, _Stream | None]] = {}
+        link.send({"hello": "client"})
+        header, _ = link.receive(self._timeout)
+        if "devices" not in header:
+            link.close()
+            raise LinkError(f"{self.name}: {header.get('e', 'it is no worker')}")
+        self.facts: dict[str, Any] = header
+        """What the worker said of itself: its devices."""
+        self._now.start(self.name)
+
+    @property
+    def connection(self) -> object:
+        """Stands for what the worker holds for this client: another one after a loss."""
+        return self._now
+
+    @property
+    def link(self) -> Link:
+        """The link of the present connection."""
+        return self._now.link
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the worker was lost, and nobody has asked for memory since."""
+        return bool(self._now.lost)
+
+    def revive(self) -> None:
+        """Connects again after a loss; raises LinkError."""
+        with self._lock:
+            if self._now.lost:
+                self._connect()
+
+    def new_id(self) -> int:
+        """A number for a block, an executable or a stream."""
+        with self._lock:
+            self._ids += 1
+            return self._ids
+
+    # ---- commands --------------------------------------------------------------------------------
+
+    def post(self, command: list[Any], *arrays: Bytes) -> None:
+        """Does a command that answers nothing, some time soon; arrays must not change any more.
+
+        Raises DeviceError where the worker is lost, or an earlier command has failed."""
+        with self._lock:
+            self._check()
+            self._pending.append(command)
+            self._arrays += arrays
+            self._gathered += sum(a.nbytes for a in arrays)
+            if self._gathered >= _GATHERED or len(self._pending) >= 512:
+                self._send(None)
+
+    def call(self, command: list[Any], *arrays: Bytes) -> tuple[Any, list[Any]]:
+        """Does a command and waits for its answer: the result and arrays.
+
+        Raises what failed there, or here, as a DeviceError."""
+        with self._lock:
+            self._check()
+            self._pending.append(command)
+            self._arrays += arrays
+            answer = _Answer()
+            connection = self._now
+            self._send(answer)
+            self.waits += 1
+        return self._wait(connection, answer)
+
+    def _wait(self, connection: _Connection, answer: _Answer) -> tuple[Any, list[Any]]:
+        if not answer.wait(_WAIT):
+            connection.lose(f"no answer came within {_WAIT:g} s")
+        if answer.error is not None:
+            connection.told()
+            raise self._named(answer.error)
+        if connection.lost:
+            raise self._is_lost(connection)
+        return answer.result, answer.arrays
+
+    def flush(self) -> None:
+        """Sends what was gathered, unless it is held."""
+        if getattr(self._mine, "held", 0):
+            return
+        with self._lock:
+            if self._pending:
+                self._send(None)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Gathers all commands of this thread inside the `with`."""
+        mine = self._mine
+        mine.held = getattr(mine, "held", 0) + 1
+        try:
+            yield
+        finally:
+            mine.held -= 1
+
+    def mark(self) -> Mark:
+        """Sends what was gathered, and returns the point at which all of it is done."""
+        with self._lock:
+            self._check()
+            return Mark(self, self._now, self._send(None, marks=True))
+
+    def require(self, connection: _Connection) -> None:
+        """Raises what happened to a connection, unless somebody was told of it before."""
+        if connection.lost or connection.fault is not None:
+            self._raise(connection)
+
+    def reaches(self, source: Machine) -> bool:
+        """Whether copies from another worker come straight to this one."""
+        known = self._peers.get(id(source.connection))
+        return known is not None and known[1] is not None
+
+    def synchronize(self) -> None:
+        """Waits until all commands are done; raises what failed."""
+        if self._now.lost:
+            raise self._is_lost(self._now)
+        self.call(["nothing"])
+
+    def forget(self, connection: object, what: str, number: int) -> None:
+        """Frees a block or an executable of that connection with the next frame. Never waits, as
+        it is called when an object is freed, anywhere."""
+        if connection is self._now:
+            self._gone.append((self._now, what, number))
+
+    # ---- sending ---------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Raises a failure that nobody was told of yet."""
+        connection = self._now
+        if connection.lost:
+            raise self._is_lost(connection)
+        if connection.fault is not None:
+            if self._pending:  # with halves of copies, which other workers wait for
+                self._send(None)
+            self._raise(connection)
+
+    def _raise(self, connection: _Connection) -> None:
+        if connection.lost:
+            raise self._is_lost(connection)
+        fault = connection.told()
+        if fault is not None:
+            raise self._named(fault)
+
+    def _named(self, error: WeftError) -> WeftError:
+        text = str(error)
+        return error if self.name in text else type(error)(f"{self.name}: {text}")
+
+    def _is_lost(self, connection: _Connection) -> DeviceError:
+        why = connection.lost
+        return DeviceError(why if self.name in why else f"{self.name}: {why}")
+
+    def _send(self, answer: _Answer | None, marks: bool = False) -> int:
+        connection = self._now
+        commands, arrays = self._pending, self._arrays
+        nbytes = sum(a.nbytes for a in arrays)
+        self._pending, self._arrays, self._gathered = [], [], 0
+        while self._gone:
+            owner, what, number = self._gone.popleft()
+            if owner is connection:
+                commands.insert(0, [what, number])
+        n = connection.next
+        connection.next += 1
+        header: dict[str, Any] = {"n": n, "c": commands}
+        full = self._make_room(connection, nbytes)
+        if answer is not None:
+            connection.answers[n] = answer
+            header["a"] = 2
+        elif marks or full or n % 16 == 0:
+            header["a"] = 1
+        if connection.clears:
+            connection.clears = False
+            header["clear"] = 1
+        self.frames += 1
+        try:
+            connection.link.send(header, *arrays)
+        except LinkError as error:
+            connection.lose(str(error))
+            if answer is None:
+                raise self._is_lost(connection) from error
+        return n
+
+    def _make_room(self, connection: _Connection, nbytes: int) -> bool:
+        """Waits until the worker has done enough of what is under way."""
+        with connection.changed:
+            ok = connection.changed.wait_for(
+                lambda: (
+                    connection.lost
+                    or not connection.under_way
+                    or (
+                        len(connection.under_way) < _UNDER_WAY
+                        and connection.bytes_under_way <= _BYTES_UNDER_WAY
+                    )
+                ),
+                _WAIT,
+            )
+            connection.under_way.append((connection.next - 1, nbytes))
+            connection.bytes_under_way += nbytes
+            half = connection.bytes_under_way > _BYTES_UNDER_WAY // 4
+        if not ok:
+            connection.lose(f"it did nothing for {_WAIT:g} s")
+        return half
+
+    # ---- copies from worker to worker ------------------------------------------------------------
+
+    def stream_from(self, source: Machine) -> _Stream | None:
+        """The way of bytes from another worker straight to this one; None where that one cannot
+        reach this one, and bytes have to go through this process."""
+        with self._lock:
+            now = source.connection
+            known = self._peers.get(id(now))
+            if known is None:
+                known = self._peers[id(now)] = now, self._make_stream(source)
+            return known[1]
+
+    def _make_stream(self, source: Machine) -> _Stream | None:
+        import secrets
+
+        secret = secrets.token_hex(16)
+        number = self.new_id()
+        self.call(["inlet", number, secret, source.name])
+        host, port = self.address
+        way, _ = source.call(["outlet", secret, host, port, self.name])
+        return _Stream(source, self, secret, number) if way else None
+
+
+class Mark:
+    """A point in the commands of a worker."""
+
+    __slots__ = ("_connection", "_machine", "_number")
+
+    def __init__(self, machine: Machine, connection: _Connection, number: int) -> None:
+        self._machine, self._connection, self._number = machine, connection, number
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all commands before it are done, or will never be."""
+        now = self._connection
+        return now.done >= self._number or bool(now.lost) or now.fault is not None
+
+    def wait(self) -> None:
+        """Blocks until then; raises the DeviceError of a command that failed."""
+        with self._connection.changed:
+            self._connection.changed.wait_for(lambda: self.is_over)
+        self._machine.require(self._connection)
+
+
+class _Stream:
+    """Copies from the memory of one worker to that of another, in order."""
+
+    def __init__(self, source: Machine, target: Machine, secret: str, number: int) -> None:
+        self.source, self.target = source, target
+        self._connections = source.connection, target.connection
+        self._secret, self._number = secret, number
+        self._lock = threading.Lock()
+        self._sent = 0
+
+    def copy(self, source: tuple[int, int], target: tuple[int, int], nbytes: int) -> None:
+        """Copies from (block, offset) to (block, offset), behind the commands of both workers."""
+        with self._lock:
+            if self._connections != (self.source.connection, self.target.connection):
+                raise DeviceError(f"{self.source.name} or {self.target.name} was lost meanwhile")
+            n = self._sent = self._sent + 1
+            self.source.post(["send", self._secret, n, *source, nbytes])
+            try:
+                self.target.post(["take", self._number, n, *target, nbytes])
+            finally:
+                self.source.flush()
+        if nbytes >= _GATHERED or n % 16 == 0:
+            self.target.flush()
+
+
+_MACHINES: weakref.WeakValueDictionary[tuple[str, int, bytes | None], Machine] = (
+    weakref.WeakValueDictionary()
+)
+_MAKING = threading.Lock()
+
+
+def machine_at(address: tuple[str, int], key: bytes | None = None) -> Machine:
+    """The machine at an address: one connection for all devices and models of this process.
+
+    Connects anew where it was lost. Raises LinkError."""
+    name = (address[0], address[1], key)
+    with _MAKING:
+        machine = _MACHINES.get(name)
+        if machine is None:
+            machine = _MACHINES[name] = Machine(address, key)
+        else:
+            machine.revive()
+        return machine

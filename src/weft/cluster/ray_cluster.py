@@ -1,0 +1,122 @@
+"""Joins a Ray cluster, or starts one on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from typing import Any
+
+from weft.errors import ContextError, DeviceError, WeftError
+from weft.records import dataclass
+
+__all__ = ["ADDRESS", "Joined", "Machine", "cpus_each", "import_ray", "join", "machines"]
+
+ADDRESS = re.compile(r"auto|local|(?:\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}")
+"""What an address of a cluster looks like; `auto`: the one that runs here, or else a new one."""
+LOCAL_STORE = 256 << 20
+"""Bytes of the object store of a cluster that is started here; models do not go through it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A cluster that this process has joined."""
+
+    text: str
+    """Says which one, for people."""
+    is_own: bool
+    """True if it was started here, and ends with this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A node of a cluster."""
+
+    id: str
+    address: str
+    cpus: int
+    """CPUs that Ray gives away there, used ones included."""
+
+
+def import_ray(what: str) -> Any:
+    """The package `ray`. Raises WeftError if the extra is missing, which `what` needs."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # reports of use are the user's choice
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError:
+        raise WeftError(f"{what} needs ray; install it with: pip install 'weft[ray]'") from None
+    logging.getLogger("ray").setLevel(logging.WARNING)
+    return ray
+
+
+def join(address: str = "auto", what: str = "--ray") -> Joined:
+    """Joins the cluster at `HOST:PORT`. `auto` is the one that runs on this machine or that
+    `RAY_ADDRESS` names, or else a new one of this machine alone; `local` is always a new one. A
+    process that is in a cluster stays in it.
+
+    Raises ContextError for an address that is none, DeviceError if nobody answers there, and
+    WeftError if the extra is missing."""
+    ray = import_ray(what)
+    if ray.is_initialized():
+        return Joined(f"the Ray cluster of this process, {_sizes()}", False)
+    if not ADDRESS.fullmatch(address):
+        raise ContextError(
+            f"--ray {address[:80]}: give the HOST:PORT that `ray start --head` printed, auto or "
+            "local"
+        )
+    settings: dict[str, Any] = {"logging_level": "warning", "log_to_driver": False}
+    if address != "local":
+        try:
+            ray.init(address, **settings)
+        except (ConnectionError, RuntimeError) as error:
+            if address != "auto":
+                raise DeviceError(
+                    f"--ray {address}: no Ray cluster answers there ({_first_line(error)}); start "
+                    "one with `ray start --head`"
+                ) from None
+        else:
+            return Joined(f"the Ray cluster at {_address(ray)}, {_sizes()}", False)
+    ray.init(
+        "local", include_dashboard=False, object_store_memory=LOCAL_STORE, **settings
+    )  # fmt: skip
+    found = "" if address == "local" else "no Ray cluster runs here, so "
+    return Joined(f"{found}a Ray cluster was started on this machine, {_sizes()}", True)
+
+
+def machines() -> list[Machine]:
+    """The nodes of the joined cluster that are alive."""
+    import ray
+
+    return [
+        Machine(node["NodeID"], node["NodeManagerAddress"], int(node["Resources"].get("CPU", 0)))
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def cpus_each(n: int) -> int:
+    """The CPUs of each of `n` workers that share the machines of the cluster out evenly, at least
+    1. Raises DeviceError if the cluster has fewer CPUs than workers."""
+    cpus = sorted((machine.cpus for machine in machines()), reverse=True)
+    for each in range(max(cpus, default=0), 0, -1):
+        if sum(c // each for c in cpus) >= n:
+            return each
+    raise DeviceError(
+        f"{n} replicas need {n} CPUs, and the Ray cluster has {sum(cpus)}; give a smaller "
+        "--replicas, or add machines with `ray start --address`"
+    )
+
+
+def _address(ray: Any) -> str:
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def _sizes() -> str:
+    there = machines()
+    cpus = sum(machine.cpus for machine in there)
+    return f"{len(there)} machine{'s' * (len(there) != 1)} with {cpus} CPUs"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0][:200].rstrip(".")

@@ -1,0 +1,274 @@
+"""What a plan over several machines comes to: stages, bytes on links, tokens per second, idleness.
+
+    report = stage_report(plan, profile)
+    report.stages[0].machine, report.links[0].token_bytes, report.loads[1].tokens_per_second
+
+A *stage* is all that one machine runs of a pass. Passes in flight (an ubatch of a prompt, or a
+group of sequences that get a token each) use the stages at the same time, each stage and each link
+one pass at a time: a pass is done every `max(all seconds / in flight, those of the busiest)`. A
+stage is idle for the rest of that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, field
+from typing import Any
+
+from weft.llm.planning.explain import plan_for
+from weft.llm.planning.plan import ContextPlan, MemoryNeed
+from weft.llm.planning.regime import RegimePlan
+from weft.records import dataclass
+from weft.schedule.machines import machine_of, machines_of
+from weft.schedule.profile import Profile
+from weft.schedule.timing import Point, TimeModel
+from weft.schedule.work import nbytes_at
+
+__all__ = ["LinkUse", "Load", "Pass", "Stage", "StageReport", "one_pass", "stage_report"]
+
+
+@dataclass(slots=True)
+class Pass:
+    """One pass, predicted: what each machine and each link has to do."""
+
+    n_tokens: int
+    busy: dict[str, float]
+    """Machine -> seconds that it works."""
+    links: dict[tuple[str, str], tuple[int, int, float]]
+    """(from, to) -> copies, bytes, seconds."""
+
+    @property
+    def seconds(self) -> float:
+        """From the tokens to the logits, with nothing else under way."""
+        return sum(self.busy.values()) + sum(s for _, _, s in self.links.values())
+
+    def period(self, in_flight: int) -> float:
+        """Seconds between the ends of two passes, with so many under way."""
+        busiest = max([*self.busy.values(), *(s for _, _, s in self.links.values())])
+        return max(self.seconds / in_flight, busiest)
+
+
+@dataclass(slots=True)
+class Stage:
+    """What one machine holds and does."""
+
+    machine: str
+    devices: dict[str, str]
+    """Device -> the layers it has, in words."""
+    memory: list[dict[str, Any]]
+    """Per memory: its name, bytes of `weights`, `cache`, `compute`, all (`bytes`), and `room`."""
+    token_seconds: float
+    """Seconds that it works for one token of one sequence."""
+
+
+@dataclass(slots=True)
+class LinkUse:
+    """What goes over one link in one direction."""
+
+    source: str
+    target: str
+    token_bytes: int
+    """Bytes for one token of one sequence."""
+    token_copies: int
+    token_seconds: float
+    prompt_bytes: int
+    """Bytes for an ubatch of a prompt."""
+
+
+@dataclass(slots=True)
+class Load:
+    """A kind of use, and how fast it goes."""
+
+    what: str
+    kind: str
+    """`pp`: prompts, `tg`: generated tokens."""
+    sequences: int
+    n_tokens: int
+    """Tokens of a pass."""
+    in_flight: int
+    """Passes that are under way at the same time."""
+    seconds: float
+    """Seconds of a pass from tokens to logits."""
+    tokens_per_second: float
+    """Of all sequences together."""
+    idle: dict[str, float]
+    """Machine -> share of the time in which it waits."""
+
+
+@dataclass(slots=True)
+class StageReport:
+    """Stages, links and loads of a plan."""
+
+    machines: list[str]
+    stages: list[Stage]
+    """In the order in which a token passes them."""
+    links: list[LinkUse]
+    loads: list[Load]
+    sources: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "machines": self.machines,
+            "stages": [asdict(stage) for stage in self.stages],
+            "links": [asdict(link) for link in self.links],
+            "loads": [asdict(load) for load in self.loads],
+        }
+
+
+def stage_report(plan: ContextPlan, profile: Profile, sequences: int | None = None) -> StageReport:
+    """The report of a plan whose devices are in `profile`.
+
+    `sequences` are texts written at the same time, by default those of the plan, or one for each
+    stage if that has one."""
+    token, prompt = one_pass(plan, profile, 1), one_pass(plan, profile, plan.options.n_ubatch)
+    busy = [m for m, seconds in token.busy.items() if seconds > 0]
+    n_stages = max(sum(1 for stage in _layers(plan).values() if any(stage.values())), 1)
+    many = sequences or plan.options.n_seq_max
+    many = max(many, n_stages) if many == 1 else many
+    loads = [
+        _load("one ubatch", "pp", 1, prompt, 1),
+        _load("one text", "tg", 1, token, 1),
+    ]
+    if n_stages > 1:
+        loads.insert(1, _load("ubatch after ubatch", "pp", n_stages, prompt, n_stages))
+    if many > 1:
+        loads.append(_many(plan, profile, many, n_stages))
+    pairs = list(dict.fromkeys([*token.links, *prompt.links]))
+    links = []
+    for pair in pairs:
+        copies, nbytes, seconds = token.links.get(pair, (0, 0, 0.0))
+        links.append(
+            LinkUse(*pair, nbytes, copies, seconds, prompt.links.get(pair, (0, 0, 0.0))[1])
+        )
+    order = list(dict.fromkeys([*busy, *machines_of(profile)]))
+    stages = [_stage(plan, profile, m, token.busy.get(m, 0.0)) for m in order]
+    return StageReport(machines_of(profile), stages, links, loads)
+
+
+def one_pass(plan: ContextPlan, profile: Profile, n_tokens: int) -> Pass:
+    """A pass of so many tokens, one row of logits for each if they are of several texts, with a
+    full cache."""
+    regime = plan_for(plan, n_tokens)
+    rows = n_tokens if n_tokens <= plan.options.n_seq_max else 1
+    values = _values(plan, regime, n_tokens, rows)
+    schedule = regime.plan.schedule
+    model = TimeModel(profile, regime.graph, schedule.backends, [Point(values)])
+    names = [machine_of(b.name) for b in schedule.backends]
+    busy: dict[str, float] = {}
+    links: dict[tuple[str, str], tuple[int, int, float]] = {}
+
+    def moves(source: str, target: str, nbytes: int, seconds: float) -> None:
+        if source == target:
+            busy[target] = busy.get(target, 0.0) + seconds
+            return
+        n, size, time = links.get((source, target), (0, 0, 0.0))
+        links[source, target] = (n + 1, size + nbytes, time + seconds)
+
+    for split in schedule.splits:
+        here = names[split.backend]
+        busy[here] = busy.get(here, 0.0) + model.start(split.backend)
+        for tensor in split.inputs:
+            source = model.devices.type_of(tensor)
+            if source is None:
+                source = model.devices.buffer_types[schedule.backend_of[tensor]]
+            seconds = model.copy(tensor, source, split.backend)
+            there = machine_of(model.memory_of(source))
+            moves(there, here, nbytes_at(tensor, values), seconds)
+        for node in schedule.graph.nodes[split.start : split.end]:
+            if not node.op.is_view:
+                busy[here] += model.node(node, split.backend)
+    home, last = names[-1], len(names) - 1
+    for output in schedule.graph.outputs.values():
+        at = schedule.backend_of.get(output, last)
+        if names[at] != home:
+            seconds = model.copy(output, model.devices.buffer_types[at], last)
+            moves(names[at], home, nbytes_at(output, values), seconds)
+    return Pass(n_tokens, busy, links)
+
+
+def _values(plan: ContextPlan, regime: RegimePlan, n_tokens: int, rows: int) -> dict[str, int]:
+    values = {"n_tokens": n_tokens, "n_kv": plan.options.n_ctx, "n_outputs": rows}
+    window = plan.options.window_size(plan.model.config)
+    if window:
+        values["n_kv_window"] = window
+    return {s.name: min(values.get(s.name, s.max), s.max) for s in regime.graph.symbols.values()}
+
+
+def _load(what: str, kind: str, sequences: int, one: Pass, in_flight: int) -> Load:
+    period = one.period(in_flight)
+    idle = {machine: max(0.0, 1 - seconds / period) for machine, seconds in one.busy.items()}
+    return Load(
+        what, kind, sequences, one.n_tokens, in_flight, one.seconds, one.n_tokens / period, idle
+    )
+
+
+def _many(plan: ContextPlan, profile: Profile, sequences: int, n_stages: int) -> Load:
+    """Tokens of several texts, in the number of groups with which they come fastest."""
+    best: Load | None = None
+    for groups in range(1, min(sequences, 2 * n_stages) + 1):
+        rows = -(-sequences // groups)
+        one = one_pass(plan, profile, min(rows, plan.options.n_ubatch))
+        load = _load(f"{sequences} texts", "tg", sequences, one, groups)
+        load.tokens_per_second *= sequences / (rows * groups)
+        if best is None or load.tokens_per_second > best.tokens_per_second * 1.001:
+            best = load
+    assert best is not None
+    return best
+
+
+def _layers(plan: ContextPlan) -> dict[str, dict[str, list[int]]]:
+    """Machine -> device -> its layers, the output as one more than there are."""
+    n_layer = plan.model.config.n_layer
+    found: dict[str, dict[str, list[int]]] = {}
+    for b, backend in enumerate(plan.backends):
+        layers = {il for il, home in enumerate(plan.homes.caches) if home == b}
+        layers |= {n_layer} if plan.homes.weights.get("output.weight") == b else set()
+        found.setdefault(machine_of(backend.name), {})[backend.name] = sorted(layers)
+    return found
+
+
+def _stage(plan: ContextPlan, profile: Profile, machine: str, seconds: float) -> Stage:
+    n_layer = plan.model.config.n_layer
+    last = plan.backends[-1].name
+    devices = {}
+    for name, layers in _layers(plan)[machine].items():
+        words = _words(layers, n_layer)
+        if name == last:
+            words = ["input", *words]
+        if words:
+            devices[name] = ", ".join(words)
+    needs = [
+        n for n in plan.needs() if n.total and any(machine_of(d) == machine for d in n.devices)
+    ]
+    return Stage(machine, devices, [_memory(n, plan, profile) for n in needs], seconds)
+
+
+def _memory(need: MemoryNeed, plan: ContextPlan, profile: Profile) -> dict[str, Any]:
+    rooms = []
+    for backend in plan.backends:
+        device = profile.device(backend.name)
+        if backend.name not in need.devices:
+            continue
+        rooms.append(backend.memory_limit())
+        rooms.append(None if device is None else profile.memories[device.memory].size)
+    return {
+        "memory": need.memory,
+        "weights": need.weights + sum(need.repacked.values()) + need.experts,
+        "cache": need.cache,
+        "compute": need.compute + need.copies,
+        "bytes": need.total,
+        "room": min((r for r in rooms if r is not None), default=None),
+    }
+
+
+def _words(layers: Sequence[int], n_layer: int) -> list[str]:
+    """`layers 0 to 11, output` for the numbers of layers."""
+    words, run = [], [n for n in layers if n < n_layer]
+    while run:
+        n = 1
+        while n < len(run) and run[n] == run[0] + n:
+            n += 1
+        words.append(f"layer {run[0]}" if n == 1 else f"layers {run[0]} to {run[n - 1]}")
+        run = run[n:]
+    return [*words, "output"] if n_layer in layers else words

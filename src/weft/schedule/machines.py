@@ -1,0 +1,222 @@
+"""Several machines as one profile, whose devices are called `MACHINE/DEVICE`.
+
+    profile = load_machines(["a.toml", "b.toml"], [parse_link("1Gbps,0.2ms")])
+
+The first machine is the one that a person types at: it holds the input and gets the output, so its
+cpu is the last device. The memories of the others are out of reach of its kernels. Between two
+machines everything goes by their host memories; `[[link]]` tables between those memories say how
+fast. A joined profile is written and read like any other (`weft-machine-1`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from weft.errors import FormatError
+from weft.records import dataclass
+from weft.schedule.profile import (
+    DeviceProfile,
+    LinkProfile,
+    MemoryProfile,
+    Profile,
+    load_profile,
+)
+
+__all__ = [
+    "DEFAULT_LINK",
+    "Between",
+    "host_memories",
+    "join_machines",
+    "link_text",
+    "load_machines",
+    "machine_of",
+    "machines_of",
+    "parse_link",
+    "without_slow_helpers",
+]
+
+DEFAULT_LINK = LinkProfile(bandwidth=117e6, latency=0.2e-3)
+"""A gigabit network: 1 Gbit/s less the headers of TCP and Ethernet, 0.2 ms for a message."""
+
+_LINK = re.compile(
+    r"(?:(?P<a>[^=,]+):(?P<b>[^=,]+)=)?(?P<rate>[\d.]+)\s*(?P<unit>[A-Za-z/]+)"
+    r"(?:,\s*(?P<delay>[\d.]+)\s*(?P<of>us|µs|ms|s))?$"
+)
+_RATES = {
+    "kbps": 1e3 / 8, "mbps": 1e6 / 8, "gbps": 1e9 / 8, "kbit/s": 1e3 / 8, "mbit/s": 1e6 / 8,
+    "gbit/s": 1e9 / 8, "kb/s": 1e3, "mb/s": 1e6, "gb/s": 1e9,
+}  # fmt: skip
+_DELAYS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_LINK_ADVICE = "write e.g. 1Gbps,0.2ms, or a:b=10Gbps,50us for two machines"
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A link of two machines, or with `a` and `b` empty of all that have no other."""
+
+    link: LinkProfile
+    a: str = ""
+    b: str = ""
+
+
+def machine_of(device: str) -> str:
+    """The machine of a device or memory called `MACHINE/NAME`; empty for one of this machine."""
+    return device.rpartition("/")[0]
+
+
+def machines_of(profile: Profile) -> list[str]:
+    """The machines of a profile, that of the input and output first."""
+    names = [machine_of(d.name) for d in profile.devices]
+    return list(dict.fromkeys([names[-1], *names]))
+
+
+def host_memories(profile: Profile) -> dict[str, str]:
+    """Machine -> the memory of its last device, by which everything enters and leaves it."""
+    return {machine_of(d.name): d.memory for d in profile.devices}
+
+
+def parse_link(text: str) -> Between:
+    """A link such as `1Gbps,0.2ms` (bits per second, seconds of a message), or `a:b=10GB/s`.
+
+    Raises FormatError for any other text."""
+    match = _LINK.match(text.strip())
+    rate = 0.0
+    if match is not None:
+        try:
+            rate = float(match["rate"]) * _RATES.get(match["unit"].lower(), 0.0)
+            delay = float(match["delay"] or 0) * _DELAYS.get(match["of"] or "s", 0.0)
+        except ValueError:
+            rate = 0.0
+    if match is None or rate <= 0:
+        raise FormatError(f"{text!r} is not a link; {_LINK_ADVICE}")
+    return Between(LinkProfile(rate, delay), match["a"] or "", match["b"] or "")
+
+
+def link_text(link: LinkProfile) -> str:
+    """A link in the form that `parse_link` reads."""
+    rate = next(
+        (f"{link.bandwidth * 8 / scale:.4g} {unit}bit/s"
+         for scale, unit in ((1e9, "G"), (1e6, "M")) if link.bandwidth * 8 >= scale),
+        f"{link.bandwidth * 8 / 1e3:.4g} kbit/s",
+    )  # fmt: skip
+    return f"{rate}, {link.latency * 1e3:.3g} ms"
+
+
+def load_machines(sources: Sequence[str], links: Sequence[Between] = ()) -> Profile:
+    """The machines of several profiles as one; they are called like their files.
+
+    A single profile whose devices are of several machines already, as `weft calibrate --machines`
+    writes it, is taken as it is, with `links` in place of its own. Raises FormatError naming the
+    file, field or link at fault."""
+    profiles: dict[str, Profile] = {}
+    for source in sources:
+        profile = load_profile(source)
+        if len(machines_of(profile)) > 1:
+            if len(sources) > 1:
+                raise FormatError(
+                    f"{source} has several machines already; give it alone, or profiles of single "
+                    "machines"
+                )
+            return _with_links(profile, links)
+        name = re.sub(r"[^\w.-]", "-", Path(source).stem) or "machine"
+        number = sum(other.partition("#")[0] == name for other in profiles)
+        profiles[name if not number else f"{name}#{number + 1}"] = profile
+    return join_machines(profiles, links)
+
+
+def join_machines(machines: Mapping[str, Profile], links: Sequence[Between] = ()) -> Profile:
+    """One profile of several, by name; the first is where the input and output are.
+
+    Machines that no link of `links` names have the one without names, or `DEFAULT_LINK`. Raises
+    FormatError for a link that names no machine, and for fewer than two machines."""
+    if len(machines) < 2:
+        raise FormatError(
+            f"one machine ({', '.join(machines)}) is no cluster; give two profiles or more, or "
+            "plan for it with --machine"
+        )
+    memories: dict[str, MemoryProfile] = {}
+    inner: dict[tuple[str, str], LinkProfile] = {}
+    devices: list[DeviceProfile] = []
+    first, *others = machines
+    for name in (*others, first):
+        profile = without_slow_helpers(machines[name])
+        for memory in profile.memories.values():
+            at = f"{name}/{memory.name}"
+            memories[at] = replace(memory, name=at, host=memory.host and name == first)
+        for device in profile.devices:
+            devices.append(
+                replace(
+                    device,
+                    name=f"{name}/{device.name}",
+                    memory=f"{name}/{device.memory}",
+                    reads=tuple(f"{name}/{m}" for m in device.reads),
+                )
+            )
+        for (source, target), link in profile.links.items():
+            inner[f"{name}/{source}", f"{name}/{target}"] = link
+    joined = Profile(
+        " + ".join(machines),
+        tuple(devices),
+        memories,
+        inner,
+        tuple(dict.fromkeys(s for p in machines.values() for s in p.sources)),
+    )
+    return _with_links(joined, links, DEFAULT_LINK)
+
+
+def without_slow_helpers(profile: Profile) -> Profile:
+    """The profile without devices that would only help its last one, in its memory, but are
+    slower."""
+    last = profile.devices[-1]
+    rate = last.rate("MUL_MAT", True, "f32")
+    devices = [
+        d
+        for d in profile.devices
+        if d.kind != "ACCEL" or d.memory != last.memory or d.rate("MUL_MAT", True, "f32") >= rate
+    ]
+    return replace(profile, devices=tuple(devices))
+
+
+def _with_links(
+    profile: Profile, links: Sequence[Between], default: LinkProfile | None = None
+) -> Profile:
+    """The profile with links between its machines, and between all memories by way of them."""
+    hosts = host_memories(profile)
+    names = machines_of(profile)
+    general = next((given.link for given in reversed(links) if not given.a), default)
+    of_pair = {frozenset((given.a, given.b)): given.link for given in links if given.a}
+    for pair in of_pair:
+        unknown = [n for n in pair if n not in hosts]
+        if unknown or len(pair) != 2:
+            raise FormatError(
+                f"a link is to be between {' and '.join(sorted(pair))}, but the machines are "
+                f"{', '.join(names)}"
+            )
+    between = {pair: link for pair, link in profile.links.items() if _within(pair)}
+    for a, b in itertools.permutations(names, 2):
+        ends = hosts[a], hosts[b]
+        link = of_pair.get(frozenset((a, b)), general) or profile.links.get(ends)
+        if link is None:
+            raise FormatError(
+                f"machine profile {profile.name}: there is no [[link]] from {ends[0]} to "
+                f"{ends[1]}; give one, or --link"
+            )
+        between[ends] = link
+    for source, target in itertools.permutations(profile.memories, 2):
+        a, b = machine_of(source), machine_of(target)
+        if a == b or (source, target) in between:
+            continue
+        way = [source, hosts[a], hosts[b], target]
+        parts = [between[p] for p in itertools.pairwise(way) if p[0] != p[1] and p in between]
+        between[source, target] = LinkProfile(
+            1 / sum(1 / p.bandwidth for p in parts), sum(p.latency for p in parts)
+        )
+    return replace(profile, links=between)
+
+
+def _within(pair: tuple[str, str]) -> bool:
+    return machine_of(pair[0]) == machine_of(pair[1])

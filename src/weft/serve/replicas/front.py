@@ -1,0 +1,223 @@
+"""The application in front of replicas. It has keys, limits, files and what is kept of responses;
+everything else is handed to a replica."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from weft.cluster.prefixes import blocks_of
+from weft.errors import WeftError
+from weft.serve.batches import add_batches, add_files
+from weft.serve.errors import (
+    ApiError,
+    Json,
+    error_response,
+    install_handlers,
+    shaped_error,
+    to_json,
+)
+from weft.serve.many.asking import LARGE, Asking, read_asking
+from weft.serve.metrics import CONTENT_TYPE
+from weft.serve.page import add_page
+from weft.serve.replicas.gathered import gathered
+from weft.serve.replicas.loaded import Call, Part
+from weft.serve.replicas.replicas import Replicas
+from weft.serve.responses import KeptResponses, add_kept_responses
+from weft.serve.responses.kept import Kept
+from weft.serve.routes import add_middleware
+from weft.serve.shared import Shared
+from weft.version import __version__
+
+__all__ = ["create_front"]
+
+OWN = re.compile(
+    r"/|/page/.*|/health|/metrics|(?:/v1)?/(?:files|batches)(?:/.*)?"
+    r"|(?:/v1)?/responses/(?!input_tokens$)[^/]+(?:/input_items|/cancel)?"
+)
+"""The paths that the server in front answers itself."""
+_OF_ALL = {("POST", "/lora-adapters"): "name the adapter as `model` of a request instead"}
+"""What would change one replica alone, and what to do instead."""
+_NOT_SENT = (b"authorization", b"x-api-key", b"cookie", b"content-length", b"transfer-encoding")
+_EVENTS = ("/v1/messages", "/v1/responses", "/responses")
+"""Paths whose streams name the kind of each event."""
+
+
+def create_front(replicas: Replicas, shared: Shared) -> FastAPI:
+    """The ASGI application in front of `replicas`, which it closes at its end. `shared` has keys
+    and counts."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(replicas.close)
+
+    options = replicas.options
+    app = FastAPI(
+        title="weft", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
+        default_response_class=Json,
+    )  # fmt: skip
+    app.add_middleware(_HandOn, replicas=replicas, kept=shared.responses)
+    add_middleware(app, options, shared, replicas.model_id)
+    install_handlers(app)
+    add_files(app, shared.batches, options.files_dir_size)
+    add_batches(app, shared.batches)
+    add_kept_responses(app, shared.responses)
+    add_page(app, lambda: _overview(replicas))
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """200 while a replica answers requests."""
+        try:
+            replicas.check_health()
+        except WeftError as error:
+            raise ApiError(503, str(error)) from None
+        return {"status": "ok", "replicas": replicas.n_running}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Counters and gauges of all replicas for Prometheus."""
+        return Response(await gathered(replicas, shared.http), media_type=CONTENT_TYPE)
+
+    return app
+
+
+def _overview(replicas: Replicas) -> str:
+    n = replicas.n_running
+    return (
+        f"weft {__version__} serves the model {replicas.model_id} by {n} "
+        f"replica{'s' * (n != 1)}.\n\nThe paths are those of a server without --ray.\n"
+    )
+
+
+class _HandOn:
+    """ASGI middleware inside of all others, which hands requests to replicas."""
+
+    def __init__(self, app: ASGIApp, *, replicas: Replicas, kept: KeptResponses) -> None:
+        """`app` has the endpoints of `OWN`."""
+        self._app, self._replicas, self._kept = app, replicas, kept
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, or hands it on."""
+        if scope["type"] != "http" or OWN.fullmatch(scope["path"]):
+            return await self._app(scope, receive, send)
+        path = scope["path"]
+        try:
+            instead = _OF_ALL.get((scope["method"], path))
+            if instead is not None:
+                raise ApiError(400, f"{path} would change one replica of several; {instead}")
+            asking = await read_asking(scope, receive)
+            if not asking.whole:
+                return
+            before = self._goes_on_with(scope, asking)
+            fields = _with_conversation(asking.fields, before)
+            large = len(asking.body) > LARGE
+            blocks = await run_in_threadpool(blocks_of, fields) if large else blocks_of(fields)
+            call = _call(scope, asking.body, before)
+            parts = self._replicas.parts(call, blocks)
+        except (ApiError, WeftError) as error:
+            return await error_response(error, path)(scope, receive, send)
+        await self._relay(parts, scope, receive, send)
+
+    async def _relay(
+        self, parts: AsyncIterator[Part], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        left = asyncio.ensure_future(receive())
+        media: str | None = None
+        try:
+            while True:
+                coming = asyncio.ensure_future(anext(parts, None))
+                try:
+                    await asyncio.wait((coming, left), return_when=asyncio.FIRST_COMPLETED)
+                    if not coming.done():
+                        return  # the client has left
+                    part = coming.result()
+                finally:
+                    if not coming.done():
+                        coming.cancel()
+                        await asyncio.wait((coming,))
+                if part is None:
+                    return
+                self._note(scope, part)
+                if part.head is not None:
+                    media = dict(part.head.headers).get(b"content-type", b"").decode("latin-1")
+                    await send({"type": "http.response.start", "status": part.head.status,
+                                "headers": list(part.head.headers)})  # fmt: skip
+                await send({"type": "http.response.body", "body": part.body,
+                            "more_body": not part.last})  # fmt: skip
+                if part.last:
+                    return
+        except ApiError as error:
+            if media is None:
+                return await error_response(error, scope["path"])(scope, receive, send)
+            last = _last_event(error, scope["path"], media)
+            if last is None:
+                raise  # the connection breaks off, so that nobody takes the part for the whole
+            await send({"type": "http.response.body", "body": last, "more_body": False})
+        finally:
+            left.cancel()
+            await parts.aclose()  # type: ignore[attr-defined]
+
+    def _note(self, scope: Scope, part: Part) -> None:
+        state = scope["state"]
+        state["counted"] = part.counted
+        for kept in part.kept:
+            self._kept.take(kept)
+        if part.head is not None:
+            scope["route"] = SimpleNamespace(path=part.head.route)
+            state["ignored"] = part.head.ignored
+
+    def _goes_on_with(self, scope: Scope, asking: Asking) -> list[Kept]:
+        """The kept responses that a request names. Raises ApiError for one that is not kept."""
+        if not scope["path"].removeprefix("/v1").startswith("/responses"):
+            return []
+        owner = scope["state"].get("key")
+        id_, given = asking.fields.get("previous_response_id"), asking.fields.get("input")
+        found = [self._kept.get(id_, owner)] if isinstance(id_, str) else []
+        for item in given if isinstance(given, list) else ():
+            if isinstance(item, dict) and isinstance(item.get("id"), str):
+                home = self._kept.home_of(item["id"], owner)
+                if home is not None and home not in found:
+                    found.append(home)
+        return found
+
+
+def _with_conversation(fields: dict[str, Any], before: list[Kept]) -> dict[str, Any]:
+    """The fields of a request, with the conversation that it goes on with in front of its input."""
+    if not before or not isinstance(fields.get("previous_response_id"), str):
+        return fields
+    given = fields.get("input")
+    new = given if isinstance(given, list) else [{"role": "user", "content": given}]
+    return fields | {"input": [*before[0].items, *before[0].response["output"], *new]}
+
+
+def _call(scope: Scope, body: bytes, kept: list[Kept]) -> Call:
+    headers = [(k, v) for k, v in scope["headers"] if k not in _NOT_SENT]
+    state = {k: scope["state"][k] for k in ("key", "request_id") if k in scope["state"]}
+    return Call(
+        scope["method"], scope["path"], scope.get("query_string", b""),
+        [*headers, (b"content-length", b"%d" % len(body))], body, state, kept,
+    )  # fmt: skip
+
+
+def _last_event(error: ApiError, path: str, media: str) -> bytes | None:
+    """An error as the last part of a stream; None: the answer is no stream of parts."""
+    shown = shaped_error(error, path)
+    if media.startswith("application/x-ndjson"):
+        return to_json(shown) + b"\n"
+    if not media.startswith("text/event-stream"):
+        return None
+    kind = b""
+    if path.startswith(_EVENTS):
+        kind, shown = b"event: error\n", {"type": "error"} | shown
+    return b"%sdata: %s\n\n" % (kind, json.dumps(shown).encode())

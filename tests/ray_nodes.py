@@ -1,0 +1,73 @@
+"""A Ray cluster of several nodes on this machine, for the tests of one file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+STORE = 100 << 20
+
+
+class Nodes:
+    """The nodes. No process of a test joins the cluster, so that Ray's warnings stay away."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self.address: str = cluster.address
+
+    def processes(self, title: str) -> list[int]:
+        """The processes of Ray workers whose title begins like this."""
+        raylets = {
+            info.process.pid
+            for node in self._cluster.list_all_nodes()
+            for info in node.all_processes.get("raylet", ())
+        }
+        return [pid for pid, parent, name in _processes()
+                if parent in raylets and name.startswith(title)]  # fmt: skip
+
+    def kill(self, title: str) -> int:
+        """Ends one such process by SIGKILL; returns its id."""
+        pid = self.processes(title)[0]
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def wait_for_end(self, title: str, seconds: float = 30) -> list[int]:
+        """Waits until there are no such processes; returns those that are left."""
+        until = time.monotonic() + seconds
+        while (left := self.processes(title)) and time.monotonic() < until:
+            time.sleep(0.1)
+        return left
+
+
+@contextmanager
+def ray_nodes(*cpus: int) -> Iterator[Nodes]:
+    """A cluster with a node for each of these numbers of CPUs."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    from ray.cluster_utils import Cluster
+
+    arguments = {"object_store_memory": STORE, "include_dashboard": False}
+    cluster = Cluster(True, head_node_args={"num_cpus": cpus[0], **arguments})
+    try:
+        for n in cpus[1:]:
+            cluster.add_node(num_cpus=n, object_store_memory=STORE)
+        yield Nodes(cluster)
+    finally:
+        cluster.shutdown()
+
+
+def _processes() -> Iterator[tuple[int, int, str]]:
+    """The id, the parent and the title of every process."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                title = (folder / "cmdline").read_bytes().split(b"\0")[0].decode()
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError, ValueError):
+                continue
+            yield int(folder.name), parent, title
