@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 
 from weft.errors import ContextError
@@ -153,6 +154,8 @@ def fit(
     costs = [CacheCost(c.pair, kl[c.pair], c.nbytes, c.seconds) for c in costs]
     fitting = Fitting(file, groups, sizes, found, costs)
     solved = fitting.best(options.budget)
+    if solved is None and options.budget.holds((least := fitting.least()).whole, least.file):
+        solved = replace(least, name="fit")  # so little room that nothing else is certain
     if solved is None:
         require_least(fitting, options.budget, options.n_ctx)
         raise ContextError(
@@ -190,9 +193,11 @@ def _tried(
     progress: Progress | None,
 ) -> list[Tried]:
     """Measures the solver's choice and the most likely mixes as a whole, the best first."""
-    inside = [m for m in mixes if m.kl is not None and options.budget.holds(m.whole, m.file)]
-    inside.sort(key=lambda m: (m.kl, m.whole.nbytes))
-    candidates = [solved, *inside[: options.n_mixes]]
+    likely = [m for m in mixes if options.budget.holds(m.whole, m.file)]
+    likely.sort(key=lambda m: (m.kl, m.whole.nbytes))
+    planned = map(fitting.planned, likely)
+    inside = (m for m in planned if options.budget.holds(m.whole, m.file))
+    candidates = [solved, *islice(inside, options.n_mixes)]
     tried = []
     for done, choice in enumerate(candidates):
         if progress is not None:
