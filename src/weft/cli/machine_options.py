@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from weft.errors import ContextError
 from weft.flags import FLAGS
 from weft.links.addresses import parse_address
 
-__all__ = ["MachineKeyFile", "Machines", "RayNodes", "machine_key", "machines_of"]
+__all__ = ["MachineKeyFile", "Machines", "RayNodes", "are_addresses", "machine_key", "machines_of"]
 
 MachineKeyFile = Annotated[
     Path | None,
@@ -50,7 +51,18 @@ def machine_key(file: Path | None) -> bytes | None:
     return key_from_text(FLAGS.machine_key, "WEFT_MACHINE_KEY") if FLAGS.machine_key else None
 
 
-def machines_of(text: str | None, ray: str | None, key_file: Path | None) -> dict[str, Any]:
+def are_addresses(machines: Sequence[str]) -> bool:
+    """Whether `--machines` of `weft explain` names workers, and not files."""
+    from weft.schedule.profile import shipped_profiles
+
+    shipped = shipped_profiles()
+    names = [name for text in machines for name in text.split(",")]
+    return not any(name.endswith(".toml") or name in shipped for name in names)
+
+
+def machines_of(
+    text: str | None, ray: str | None, key_file: Path | None, key: bytes | None = None
+) -> dict[str, Any]:
     """The arguments of `LLM` for `--machines`, `--ray` and the key; none where none is given.
 
     Raises ContextError for both, and ArgumentError for an address that is none."""
@@ -59,8 +71,14 @@ def machines_of(text: str | None, ray: str | None, key_file: Path | None) -> dic
     if ray is not None:
         return {"machines": "ray" if ray in ("", "auto") else f"ray:{ray}"}
     if text is None:
-        return {}
-    if text.partition(":")[0] != "ray":
-        for name in text.split(","):
-            parse_address(name, "--machines", port=7333)
-    return {"machines": text, "machine_key": machine_key(key_file)}
+        return {} if key_file is None else {"machine_key": machine_key(key_file)}
+    if text.partition(":")[0] == "ray":
+        return {"machines": text}
+    if not are_addresses([text]):
+        raise ContextError(
+            f"--machines {text[:80]} is a machine profile, with which `weft explain` plans; to run "
+            "a model give the HOST:PORT of workers"
+        )
+    for name in text.split(","):
+        parse_address(name, "--machines", port=7333)
+    return {"machines": text, "machine_key": key or machine_key(key_file)}

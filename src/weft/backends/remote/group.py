@@ -1,8 +1,8 @@
 """`MachineGroup`: the workers that a context's layers are on, found again after a fault.
 
 Workers come from a list of addresses, or from a cluster that starts them (`WorkerSource`). When a
-device of the group fails, `recover` asks every worker for a sign of life, waits a bounded time until
-lost ones are back, and leaves out those that are not.
+device of the group fails, `recover` asks every worker for a sign of life, waits a bounded time
+until lost ones are back, and leaves out those that are not.
 """
 
 from __future__ import annotations
