@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +16,7 @@ import weft
 from tests.cluster.worker_processes import WorkerProcess
 from tests.conftest import VECTORS
 from weft.backends import make_backend
-from weft.backends.remote import RemoteBackend, machine_at
+from weft.backends.remote import Machine, RemoteBackend, machine_at
 from weft.llm import Batch, Context, Model
 from weft.llm.compute.batch import checked
 from weft.llm.compute.groups import Groups
@@ -231,3 +233,24 @@ def test_texts_in_groups(workers: list[WorkerProcess]) -> None:
             cuts.append(len(parts) > 1)
             clock.took(8, len(parts), 1.0 if (len(parts) > 1) == faster else 2.0)
         assert cuts[-8:] == [faster] * 8
+
+
+def test_what_nobody_uses_is_freed(tmp_path: Path) -> None:
+    """A worker has all its memory back soon after a context is gone, with or without its link."""
+    with WorkerProcess(tmp_path / "cache", [ROOT / "examples"], memory=64 << 20) as worker:
+        other = RemoteBackend(Machine(("127.0.0.1", worker.port))).buffer_type
+        kept = [make_backend(worker.cpu)]
+        for _ in range(2):
+            _, context = on_both(DEMO, [worker])
+            context.decode(tokens(9))
+            del context
+            gc.collect()
+            for _ in range(100):
+                try:
+                    other.allocate((64 << 20) - 4096)
+                    break
+                except weft.OutOfMemoryError:
+                    time.sleep(0.1)
+            else:
+                pytest.fail("the worker still holds memory of a context that is gone")
+            kept.clear()  # and with it the link of the next round
