@@ -238,7 +238,7 @@ def test_texts_in_groups(workers: list[WorkerProcess]) -> None:
 def test_what_nobody_uses_is_freed(tmp_path: Path) -> None:
     """A worker has all its memory back soon after a context is gone, with or without its link."""
     with WorkerProcess(tmp_path / "cache", [ROOT / "examples"], memory=64 << 20) as worker:
-        other = RemoteBackend(Machine(("127.0.0.1", worker.port))).buffer_type
+        other = RemoteBackend(Machine(("127.0.0.1", worker.port))).memory_type
         kept = [make_backend(worker.cpu)]
         for _ in range(2):
             _, context = on_both(DEMO, [worker])
@@ -248,6 +248,7 @@ def test_what_nobody_uses_is_freed(tmp_path: Path) -> None:
             for _ in range(100):
                 try:
                     other.allocate((64 << 20) - 4096)
+                    other.machine.synchronize()  # which gives it back
                     break
                 except weft.OutOfMemoryError:
                     time.sleep(0.1)
