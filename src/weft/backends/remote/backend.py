@@ -43,10 +43,9 @@ class RemoteBackend(BackendBase):
         self.name = name or f"remote:{machine.name}/{device}"
         self.facts: Mapping[str, Any] = facts
         """What the worker said of the device."""
-        memory = facts.get("memory")
-        self.memory_type = RemoteBufferType(machine, self.name, number, memory)
+        self.memory_type = RemoteBufferType(machine, self.name, number, facts)
         self.buffer_type: BufferType = self.memory_type
-        self._inner: Backend = rules_like(facts, self.name, machine)
+        self._inner: Backend = rules_like(facts, self.name, machine, number)
         self.runs_stages = getattr(self._inner, "runs_stages", False)
         self.rewrites: Sequence[str] = getattr(self._inner, "rewrites", ())
         self.generalizes: Collection[str] = getattr(self._inner, "generalizes", ())
@@ -63,9 +62,9 @@ class RemoteBackend(BackendBase):
         return self._inner.work_bytes(node)
 
     def memory_limit(self) -> int | None:
-        """The bytes that the worker offered, less those in use."""
-        memory = self.memory_type
-        return None if memory.capacity is None else max(0, memory.capacity - memory.in_use)
+        """The bytes that the worker can still lend, now; None where it does not say."""
+        left, _ = self.machine.call(["left", self.memory_type.number])
+        return left if isinstance(left, int) else None
 
     def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
         """As such a device here."""
