@@ -30,6 +30,7 @@ from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
+from weft.llm.planning.stage_text import stage_lines
 from weft.llm.senses.senses import open_towers
 from weft.llm.sizes import DEFAULT_N_CTX
 from weft.schedule.draw import dot, mermaid
@@ -154,6 +155,7 @@ def explain(
     plan = prepare(loaded, n_outputs=rows, n_seq_max=several, **load)
     if save is not None:
         _save(save, plan)
+    report = stages_of(plan, load)
     if html is not None:
         from weft.report import page_html, plan_data  # only here, as most calls need none of it
 
@@ -163,12 +165,14 @@ def explain(
             beside=beside,
             rows_for=lambda n: rows_needed(n, drafts),
         )
+        if report is not None:
+            data["machines"] = report.to_json()
+            data["text"] += stage_lines(report)
         write_text(html, page_html(data))
         say(f"report written to {html}")
         return
     regime = plan_for(plan, tokens)
     schedule = regime.plan.schedule
-    report = stages_of(plan, load)
     if as_json:
         data = _as_json(plan, PrefixOptions(**kept))
         if report is not None:

@@ -15,7 +15,7 @@ _SEES = "weft run, chat and serve see images and hear sounds, with --mmproj FILE
 _HUB = "set it in the environment of huggingface_hub: HF_TOKEN, HF_HUB_OFFLINE=1, HF_HOME"
 _LOG = "messages go to stderr: 2> FILE; weft serve has --log-file"
 _CHAT = "the model's chat template says how messages are written"
-_SCORES = "weft perplexity measures the perplexity of a text alone"
+_SCORES = "weft perplexity has it"
 _TLS = "weft serve has it"
 _ROUTES = "the server answers /v1, /health and /metrics"
 _MEMORY = "--memory DEVICE=SIZE says how much memory plans may use, --fit offloads what fits"
@@ -23,7 +23,7 @@ _SPLIT = "--devices names the devices, --place and -ngl what is on each"
 _TYPES = "weights are computed in the types of the file; weft quantize writes others"
 _CONTEXT = "-c says how many tokens of context there are"
 _BATCH = "-ub says how many tokens are computed at once, --parallel how many texts"
-_QUANTIZE = "weft quantize has --pure alone"
+_QUANTIZE = "weft quantize has it"
 _SPLIT_FILE = "the file is written whole"
 _CACHE = "set HF_HOME in the environment"
 
@@ -57,6 +57,7 @@ _INSTEAD: dict[str, str] = {
         "--cache-dir DIR of weft run, chat and serve keeps texts for the next start"),
     **dict.fromkeys(("--hellaswag", "--winogrande", "--multiple-choice", "--kl-divergence",
                      "--ppl-stride", "--save-all-logits"), _SCORES),
+    "--ppl-output-type": "weft perplexity prints the estimate after each chunk; --json is the last",
     **dict.fromkeys(("--ssl-key-file", "--ssl-cert-file", "--ssl-keyfile", "--ssl-certfile"), _TLS),
     **dict.fromkeys(("--path", "--public-path", "--webui", "--props", "--slots"), _ROUTES),
     **dict.fromkeys(("--rerank", "--reranking"),
@@ -76,10 +77,9 @@ _INSTEAD: dict[str, str] = {
     **dict.fromkeys(("--think", "--reasoning-budget"),
                     "the model's chat template says whether it thinks first"),
     **dict.fromkeys(
-        ("--imatrix", "--include-weights", "--exclude-weights"),
-        "every weight counts the same; there is no importance matrix"),
-    **dict.fromkeys(("--output-tensor-type", "--token-embedding-type", "--tensor-type",
-                     "--leave-output-tensor", "--prune-layers"), _QUANTIZE),
+        ("--imatrix", "--include-weights", "--exclude-weights", "--output-tensor-type",
+         "--token-embedding-type", "--tensor-type", "--leave-output-tensor", "--prune-layers"),
+        _QUANTIZE),
     "--keep-split": _SPLIT_FILE,
 }  # fmt: skip
 """What to do instead, by option."""

@@ -53,7 +53,11 @@ def machine_key(file: Path | None) -> bytes | None:
 
 def are_addresses(machines: Sequence[str]) -> bool:
     """Whether `--machines` of `weft explain` names workers, and not files."""
-    return not any(name.endswith(".toml") for text in machines for name in text.split(","))
+    from weft.schedule.profile import shipped_profiles
+
+    shipped = shipped_profiles()
+    names = [name for text in machines for name in text.split(",")]
+    return not any(name.endswith(".toml") or name in shipped for name in names)
 
 
 def machines_of(
@@ -70,6 +74,11 @@ def machines_of(
         return {} if key_file is None else {"machine_key": machine_key(key_file)}
     if text.partition(":")[0] == "ray":
         return {"machines": text}
+    if not are_addresses([text]):
+        raise ContextError(
+            f"--machines {text[:80]} is a machine profile, with which `weft explain` plans; to run "
+            "a model give the HOST:PORT of workers"
+        )
     for name in text.split(","):
         parse_address(name, "--machines", port=7333)
     return {"machines": text, "machine_key": key or machine_key(key_file)}

@@ -25,9 +25,9 @@ __all__ = ["SHARED", "Homes", "all_layers", "homes_by_layer", "homes_of_layers",
            "layer_of_weight"]  # fmt: skip
 
 _LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.(.*)")
-# Weights whose rows are looked up for the input.
 SHARED = ("token_embd_norm", "rope_f")
 """Norms before the first layer, and rotation frequencies that all layers share."""
+# Weights whose rows are looked up for the input.
 _INPUT = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
 # Weights that compute the keys: a layer's cache lives where it is written.
 _KEYS = ("attn_k.", "attn_qkv.", "attn_kv_b.", "attn_k_b.", "attn_kv_a_mqa.")
