@@ -129,7 +129,7 @@ def _require_answer(address: str) -> None:
 def _keep_stdout(ray: Any) -> None:
     """Makes Ray write to stderr that a process of the cluster died. It has no setting for that, and
     stdout is for texts."""
-    worker = getattr(ray._private, "worker", None)
+    worker: Any = getattr(ray._private, "worker", None)
     write = getattr(worker, "print_to_stdstream", None)
     if write is not None:
         worker.print_to_stdstream = lambda data, *rest, **more: write(
