@@ -159,10 +159,9 @@ class Machine:
         self._connect()
 
     def _connect(self) -> None:
-        facts = {"ops": op_stamp()}
         limits = Limits(silence=float(max(FLAGS.machine_timeout, 1)))
         link = connect(
-            self.address, key=self._key, timeout=self._timeout, facts=facts, limits=limits
+            self.address, key=self._key, timeout=self._timeout, facts=self.stamp(), limits=limits
         )
         self._now = _Connection(link)
         self._pending, self._arrays, self._gathered = [], [], 0
@@ -175,6 +174,15 @@ class Machine:
         self.facts: dict[str, Any] = header
         """What the worker said of itself: its devices."""
         self._now.start(self.name)
+
+    def stamp(self) -> dict[str, Any]:
+        """What both ends of a link to the worker must agree on."""
+        return {"ops": op_stamp()}
+
+    @property
+    def key(self) -> bytes | None:
+        """The key of its links."""
+        return self._key
 
     @property
     def connection(self) -> object:
