@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +48,8 @@ _OBJECTS = 1_000_000
 """Blocks and executables of a client."""
 _FRAMES = 1024
 """Frames that wait; a client keeps to fewer."""
+_FRAME = 64 << 20
+"""Bytes of arrays in a frame."""
 _WAITING = 256 << 20
 """Bytes that wait, likewise."""
 
@@ -73,6 +76,7 @@ class ClientSession:
 
     def __init__(self, worker: Worker, link: Link) -> None:
         self._worker, self._link = worker, link
+        link.use_limits(replace(link.limits, allocated=_FRAME))
         self._blocks: dict[int, _Block] = {}
         self._lowered: dict[int, _Lowered] = {}
         self._inlets: dict[int, tuple[str, Inlet]] = {}

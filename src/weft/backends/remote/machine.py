@@ -227,8 +227,8 @@ class Machine:
         """Does a command that answers nothing, some time soon; arrays must not change any more.
 
         Raises DeviceError where the worker is lost, or an earlier command has failed."""
-        if command[0] != "take":
-            self.turn(command[0])
+        if command[0] == "write" and getattr(_LEFT, "machine", None) is self:
+            self._go()
         with self._lock:
             self._check()
             self._pending.append(command)
@@ -268,13 +268,16 @@ class Machine:
             if self._pending:
                 self._send(None)
 
-    def turn(self, name: str = "") -> None:
-        """Sends what this thread left gathered for another worker, now that it turns to this one,
-        or writes to the same one after a run."""
+    def turn(self) -> None:
+        """Sends what this thread left gathered for another worker, as it now waits for this one, or
+        has given it a run."""
         left: Machine | None = getattr(_LEFT, "machine", None)
-        if left is not None and (left is not self or name == "write"):
-            _LEFT.machine = None
-            left.flush()
+        if left is not None and left is not self:
+            left._go()
+
+    def _go(self) -> None:
+        _LEFT.machine = None
+        self.flush()
 
     def leave(self) -> None:
         """Lets what is gathered wait until this thread turns elsewhere: a run is followed by the
@@ -452,7 +455,7 @@ class _Stream:
             self.source.post(["send", self._secret, n, *source, nbytes])
             self.target.post(["take", self._number, n, *target, nbytes])
             self.source.leave()
-        if nbytes >= _GATHERED or n % 16 == 0:  # so that the sender never waits for long
+        if nbytes >= _GATHERED or n % 256 == 0:  # so that the sender never waits for long
             self.source.flush()
             self.target.flush()
 
