@@ -120,6 +120,7 @@ class Trace:
                 "args": {"name": self._machine(machine)},
             }
             for machine, pid in pids.items()
+            if len(pids) > 1
         ]  # fmt: skip
         events += [
             {
