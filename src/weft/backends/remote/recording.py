@@ -9,15 +9,13 @@ which it can be wrong.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import DeviceError
-
-if TYPE_CHECKING:
-    from weft.backends.remote.machine import Machine
+from weft.links import Link
 
 __all__ = ["Recording"]
 
@@ -26,10 +24,24 @@ _PING_WAIT = 0.25
 """Seconds to wait for all of these pings."""
 
 
+class Worker(Protocol):
+    """What a recording needs of a `Machine`."""
+
+    name: str
+
+    @property
+    def link(self) -> Link: ...
+    @property
+    def is_lost(self) -> bool: ...
+    def post(self, command: list[Any]) -> None: ...
+    def call(self, command: list[Any]) -> tuple[Any, list[Any]]: ...
+    def synchronize(self) -> None: ...
+
+
 class Recording:
     """The recording on one worker, for all of its devices."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Worker) -> None:
         """Begins it. Raises DeviceError."""
         self._machine = machine
         self.users = 1
@@ -70,7 +82,7 @@ class Recording:
             at += 2 + 2 * n
 
 
-def _clock(machine: Machine) -> tuple[int, int]:
+def _clock(machine: Worker) -> tuple[int, int]:
     """Nanoseconds by which the worker's clock is ahead, and the most by which that is wrong."""
     link = machine.link
     for _ in range(_PINGS):
