@@ -59,11 +59,17 @@ class Device:
         """One array for the same bytes, so that several clients share what is made of it."""
         return self._shared.setdefault((data.ctypes.data, data.nbytes), data)
 
-    def facts(self) -> dict[str, Any]:
-        """What a client plans with."""
+    def facts(self, left: int | None) -> dict[str, Any]:
+        """What a client plans with; `left` are the bytes that the worker may still lend."""
         backend = self.backend
         kind = self.name.partition(":")[0]
         facts: dict[str, Any] = {"name": self.name, "kind": kind}
+        most = [n for n in (left, backend.memory_limit()) if n is not None]
+        facts["memory"] = min(most) if most else None
+        home = backend.buffer_type
+        facts |= {"alignment": home.alignment, "max_size": home.max_size}
+        if self.weights is not None:
+            facts["layouts"] = list(getattr(backend, "layouts", ()))
         for name in ("target", "n_threads", "n_threads_batch", "activations"):
             value = getattr(backend, name, None)
             if value is not None:
@@ -124,7 +130,7 @@ class Worker:
         try:
             header, _ = link.receive(10.0)
             if header.get("hello") == "client":
-                facts = [{**d.facts(), "memory": self._left()} for d in self.devices]
+                facts = [d.facts(self._left()) for d in self.devices]
                 link.send({"devices": facts, "pid": os.getpid()})
                 ClientSession(self, link).serve()
             elif header.get("hello") == "measure":

@@ -52,10 +52,9 @@ class RemoteBackend(BackendBase):
         self.name = name or f"remote:{machine.name}/{device}"
         self.facts: Mapping[str, Any] = facts
         """What the worker said of the device."""
-        memory = facts.get("memory")
-        self.memory_type = RemoteBufferType(machine, self.name, number, memory)
+        self.memory_type = RemoteBufferType(machine, self.name, number, facts)
         self.buffer_type: BufferType = self.memory_type
-        self._inner: Backend = rules_like(facts, self.name, machine)
+        self._inner: Backend = rules_like(facts, self.name, machine, number)
         self.runs_stages = getattr(self._inner, "runs_stages", False)
         self.rewrites: Sequence[str] = getattr(self._inner, "rewrites", ())
         self.generalizes: Collection[str] = getattr(self._inner, "generalizes", ())
