@@ -7,5 +7,7 @@ notes.py          small notes that processes of a cluster leave for each other
 model_files.py    files of a model on machines that may lack them, by hashes of their parts
 prefixes.py       who knows which prompts
 routing.py        chooses the replica of a request
+calibrate.py      measures the devices of workers and the links between them
+run_times.py      when a worker did each step, for a client that records it
 prefix_router.py  the same as a request router of Ray Serve
 """

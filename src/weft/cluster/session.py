@@ -9,6 +9,7 @@
     lower id device program blocks    run id values..    drop id
     inlet id secret source            outlet secret host port target -> bool
     send secret number from offset bytes    take id number to offset bytes
+    record 0|1                        spans -> + times of runs
     ask device question values.. -> what its kernels say (`questions.py`)
 
 Commands come in frames `{"n": number, "c": [command, ..], "a": 1 or 2}`. The answer `{"n": number,
@@ -31,6 +32,7 @@ from weft.backends.base import Executable, NativeRun
 from weft.backends.memory import HostMemory, Memory
 from weft.backends.remote.encode import decoded, whole
 from weft.cluster.questions import answered
+from weft.cluster.run_times import RunTimes
 from weft.cluster.streams import Inlet, Outlet
 from weft.cluster.weights import Incoming
 from weft.compiler.check import check_program
@@ -92,11 +94,13 @@ class ClientSession:
         self._ended = False
         self._failed: list[str] | None = None
         self._running: Executable | None = None
+        self._times: RunTimes | None = None
         self._handlers: dict[str, Callable[..., Any]] = {
             name: getattr(self, f"_do_{name}")
             for name in (
                 "alloc", "free", "nothing", "write", "read", "copy", "has", "map", "stored",
-                "store", "load", "lower", "run", "drop", "inlet", "outlet", "send", "take", "ask", "left",
+                "store", "load", "lower", "run", "drop", "inlet", "outlet", "send", "take", "ask",
+                "left", "record", "spans",
             )
         }  # fmt: skip
 
@@ -421,12 +425,20 @@ class ClientSession:
         with lowered.device.lock:
             self._running = executable
             try:
-                if not self._ended:
+                if self._times is not None:
+                    self._times.run(executable, given, len(lowered.program.splits[0].steps))
+                elif not self._ended:
                     executable.run(given)
             except WeftError as error:
                 raise type(error)(f"{lowered.label}: {error}") from error
             finally:
                 self._running = None
+
+    def _do_record(self, arrays: list[Any], on: object) -> None:
+        self._times = RunTimes() if on else None
+
+    def _do_spans(self, arrays: list[Any]) -> NDArray[np.uint8]:
+        return np.zeros(0, np.uint8) if self._times is None else self._times.taken()
 
     def _do_drop(self, arrays: list[Any], number: int) -> None:
         self._lowered.pop(number, None)
