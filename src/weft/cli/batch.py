@@ -38,7 +38,9 @@ TEXTS_PER_LINE = 16
 @prefix_flags
 @draft_flags
 @ray_flags
-@loads_model_with(instead={"ctx_size": AllTexts}, unused=without_kept(UNUSED_BY_SERVE))
+@loads_model_with(
+    without=("ray",), instead={"ctx_size": AllTexts}, unused=without_kept(UNUSED_BY_SERVE)
+)
 def batch(
     model: ModelFile,
     load: dict[str, Any],

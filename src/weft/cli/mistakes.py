@@ -183,7 +183,6 @@ _ELSEWHERE = {
     "convert-hf-to-gguf": "weft convert does that",
     **dict.fromkeys(("gguf-split", "gguf-merge"), "weft gguf split and weft gguf merge do that"),
     **dict.fromkeys(("batched-bench", "parallel"), "weft bench measures one text at a time"),
-    "imatrix": "weft quantize treats every weight alike",
     "rpc-server": "devices are those of this machine",
     "export-lora": "weft convert MODEL OUT --merge ADAPTER does that",
     "convert-lora-to-gguf": "weft convert FOLDER OUT --lora does that",
