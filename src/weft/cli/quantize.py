@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,9 +38,11 @@ from weft.frontends.gguf.quantize import (
 from weft.frontends.gguf.reader import GGUFFile
 from weft.frontends.models import open_model
 from weft.llm import Model
+from weft.llm.fitting.sizes import whole_of
 from weft.llm.hub import local_path
 from weft.llm.planning.prepare import prepare
 from weft.llm.sizes import DEFAULT_N_CTX
+from weft.schedule import load_profile
 
 __all__ = ["quantize"]
 
@@ -330,11 +332,11 @@ def _fit(
         fitting.refuse_with_plan()
         types = planned_types(file, plan)
     else:
-        weights = None if importance is None else importance.weights
-        types, data = chosen_types(file, fitting, choices, weights)
+        types, data = chosen_types(file, fitting, choices, importance)
     mix, patterns = as_patterns(types, choices)
     if dry_run:
-        _show_plan(file, mix, patterns, (), importance, fitting.n_ctx, fitting.speeds)
+        cache = {} if data is None else {key: data[key] for key in ("type_k", "type_v")}
+        _show_plan(file, mix, patterns, (), importance, fitting.n_ctx, fitting.speeds, cache)
         return
     assert target is not None
     with Shown(sum(t.nbytes for t in file.tensors.values())) as shown:
@@ -365,6 +367,7 @@ def _show_plan(
     importance: Importance | None,
     n_ctx: int | None,
     speeds: Path | None,
+    cache: Mapping[str, str] | None = None,
 ) -> None:
     """Shows what the new file would hold, and what a context of it would take."""
     with file:
@@ -380,7 +383,7 @@ def _show_plan(
             show_tensor(t)
         _sum_up(f"{file.path.name} as {to}", tensors)
         try:
-            say(_memory(new, n_ctx, speeds))
+            say(_memory(new, n_ctx, speeds, cache or {}))
         except WeftError as error:
             note(f"no plan of it: {error}")
         refused = refusal(file, to, choices, layers, importance)
@@ -388,18 +391,27 @@ def _show_plan(
             note(f"as it is, weft would not write it: {refused}")
 
 
-def _memory(new: GGUFFile, n_ctx: int | None, speeds: Path | None) -> str:
+def _memory(new: GGUFFile, n_ctx: int | None, speeds: Path | None, cache: Mapping[str, str]) -> str:
     """The bytes that a context of the model takes, and tokens per second where speeds are given."""
     model = Model(new)
-    n_ctx = min(model.config.n_ctx_train, DEFAULT_N_CTX) if n_ctx is None else n_ctx
-    plan = prepare(model, n_ctx=n_ctx, profile=speeds)
+    trained = model.config.n_ctx_train
+    n_ctx = min(trained, DEFAULT_N_CTX) if n_ctx is None else n_ctx or trained
+    plan = prepare(
+        model,
+        n_ctx=n_ctx,
+        must_fit=False,
+        type_k=cache.get("type_k"),
+        type_v=cache.get("type_v"),
+    )
+    profile = None if speeds is None else load_profile(speeds)
+    whole = whole_of(plan, profile)
     rows = plan.memory_rows()
-    shown = ", ".join(f"{r['buffer']} in {r['memory']} {size_text(r['bytes'])}" for r in rows)
-    total = size_text(sum(row["bytes"] for row in rows))
-    text = f"memory with a context of {n_ctx} tokens: {total} ({shown})"
-    token = plan.regimes[0].plan.schedule.predicted
-    if token is not None:
-        text += f"; predicted {1 / token.total:.1f} tokens/s"
+    shown = [f"{r['buffer']} in {r['memory']} {size_text(r['bytes'])}" for r in rows]
+    shown.append(f"scratch {size_text(whole.nbytes - sum(row['bytes'] for row in rows))}")
+    total = size_text(whole.nbytes)
+    text = f"memory with a context of {n_ctx} tokens: {total} ({', '.join(shown)})"
+    if whole.tokens_per_second is not None:
+        text += f"; predicted {whole.tokens_per_second:.1f} tokens/s"
     return text
 
 
