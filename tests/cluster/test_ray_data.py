@@ -1,4 +1,5 @@
-"""`weft.ray.map_batches`: rows of a dataset, with an actor and the program killed in the midst."""
+"""`weft.ray.map_batches`: rows of a dataset, with an actor and the program killed in the midst; and
+files that nodes lack."""
 
 from __future__ import annotations
 
@@ -83,3 +84,16 @@ def test_rows_come_once_whatever_is_killed(nodes: Nodes, tmp_path: Path) -> None
     with LLM(DEMO, n_ctx=256) as llm:
         alone = llm.generate(computed["prompt"], max_tokens=48, temperature=0, ignore_eos=True)
     assert computed["answer"] == alone
+
+
+def test_each_node_fetches_a_file_once(nodes: Nodes, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.cluster.fetching", nodes.address, DEMO, tmp_path]
+    out = subprocess.run(
+        [str(part) for part in command], cwd=ROOT, capture_output=True, text=True, timeout=100
+    )
+    assert out.returncode == 0, out.stderr
+    found = json.loads(out.stdout)
+    assert len({node for node, _, _ in found}) == 2 and len(found) == 4
+    for node in {node for node, _, _ in found}:
+        assert sum(n_read for where, _, n_read in found if where == node) == 1
+    assert all(Path(path).read_bytes() == DEMO.read_bytes() for _, path, _ in found)

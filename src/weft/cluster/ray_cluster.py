@@ -46,7 +46,7 @@ def import_ray(what: str) -> Any:
         import ray
     except ImportError:
         raise WeftError(f"{what} needs ray; install it with: pip install 'weft[ray]'") from None
-    logging.getLogger("ray").setLevel(logging.WARNING)
+    logging.getLogger("ray").setLevel(logging.ERROR)
     return ray
 
 
@@ -65,7 +65,7 @@ def join(address: str = "auto", what: str = "--ray") -> Joined:
             f"--ray {address[:80]}: give the HOST:PORT that `ray start --head` printed, auto or "
             "local"
         )
-    settings: dict[str, Any] = {"logging_level": "warning", "log_to_driver": False}
+    settings: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
     if address != "local":
         try:
             ray.init(address, **settings)
