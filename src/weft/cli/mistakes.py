@@ -183,12 +183,14 @@ _ELSEWHERE = {
     "convert-hf-to-gguf": "weft convert does that",
     **dict.fromkeys(("gguf-split", "gguf-merge"), "weft gguf split and weft gguf merge do that"),
     **dict.fromkeys(("batched-bench", "parallel"), "weft bench measures one text at a time"),
-    "imatrix": "weft quantize treats every weight alike",
     "rpc-server": "devices are those of this machine",
     "export-lora": "weft convert MODEL OUT --merge ADAPTER does that",
     "convert-lora-to-gguf": "weft convert FOLDER OUT --lora does that",
     "mtmd-cli": "models read text only",
-    **{name: f"weft {name} does that" for name in ("bench", "quantize", "perplexity", "tokenize")},
+    **{
+        name: f"weft {name} does that"
+        for name in ("bench", "imatrix", "quantize", "perplexity", "tokenize")
+    },
     "embedding": "weft embed does that",
 }
 """Commands of other engines, and what to use here instead."""

@@ -125,9 +125,7 @@ class Outlet:
         with self._changed:
             self._changed.wait_for(
                 lambda: (
-                    self._why
-                    or not self._ahead
-                    or sum(n for _, n in self._ahead) + nbytes <= AHEAD
+                    self._why or not self._ahead or sum(n for _, n in self._ahead) + nbytes <= AHEAD
                 ),
                 until - time.monotonic(),
             )

@@ -144,9 +144,7 @@ def _program(data: Mapping[str, Any], buffer_type: Any, device: str) -> Program:
     tensors = tuple(
         _tensor(row, symbols, len(sizes)) for row in _list(data["tensors"], lim.tensors, "tensors")
     )
-    steps = tuple(
-        _step(row, len(tensors)) for row in _list(data["steps"], lim.steps, "steps")
-    )
+    steps = tuple(_step(row, len(tensors)) for row in _list(data["steps"], lim.steps, "steps"))
     n = len(steps)
     pairs = [_list(pair, 2, "a stage") for pair in _list(data["stages"], n, "stages")]
     stages = tuple((whole(a, 0, n, "a stage"), whole(b, 0, n, "a stage")) for a, b in pairs)

@@ -148,17 +148,19 @@ class ImatrixRun:
             for part in together(context, n_ctx, len(left)):
                 before = self.n_done
                 scores = self._compute(context, left[part])
-                self.n_done += part.stop - part.start
+                ppls = [None if nll is None else self._totals.add(nll) for nll in scores]
+                self.n_done += len(scores)
                 self._write_between(before)
-                for i in range(before, self.n_done):
-                    ppl = None if scores is None else self._totals.add(scores[i - before])
-                    yield ImatrixProgress(i + 1, self.n_all, ppl)
+                for i, ppl in enumerate(ppls, before + 1):
+                    yield ImatrixProgress(i, self.n_all, ppl)
         finally:
             context.set_eval_callback(None)
         self._write(self.path)
 
-    def _compute(self, context: Context, chunks: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """Runs `chunks` together; returns -log p of the scored tokens [n, n_scored]."""
+    def _compute(
+        self, context: Context, chunks: NDArray[np.int64]
+    ) -> Sequence[NDArray[np.float64] | None]:
+        """Runs `chunks` together; returns -log p of the scored tokens of each, or None for each."""
         options = self.options
         ppl = options.ppl and not context.embeddings
         computed: Computed = "scored" if ppl else "none"
@@ -168,7 +170,9 @@ class ImatrixRun:
         for rows, targets in chunk_rows(context, chunks, chunks.shape[1] // 2, self._bos, computed):
             if ppl:
                 scores.append(row_nll(rows, targets))
-        return np.concatenate(scores).reshape(len(chunks), -1) if ppl else None
+        if not ppl:
+            return [None] * len(chunks)
+        return list(np.concatenate(scores).reshape(len(chunks), -1))
 
     def _write_between(self, before: int) -> None:
         every, copies = self.options.output_every, self.options.save_every
@@ -182,7 +186,7 @@ class ImatrixRun:
         matrix = as_imatrix(self._squares.sums, self._datasets, self.options.n_ctx)
         if not matrix.entries:
             raise ContextError(
-                "nothing was measured: no product with weights of a layer read 16 tokens or more"
+                "nothing was measured: the model has no products with weights called blk.*"
             )
         write_imatrix(path, matrix, legacy=self.options.legacy, keys=keys)
 
