@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 import pytest
-from llm.quality.golden import DATA, f32_model, figures, opened
 
+from tests.llm.quality.golden import DATA, f32_model, figures, opened
 from weft.errors import ContextError, FormatError
 from weft.llm import Context, Tokenizer
 from weft.llm.quality.choices import Score, score_blanks, score_choices

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from llm.quality.golden import DATA, TEXT, f32_model, figures, opened
 
+from tests.llm.quality.golden import DATA, TEXT, f32_model, figures, opened
 from weft.errors import ContextError, FormatError
-from weft.frontends.gguf.quantize import Choices, quantize_file
+from weft.frontends.gguf.mixes import Choices
+from weft.frontends.gguf.quantize import quantize_file
 from weft.frontends.gguf.reader import open_gguf
 from weft.llm.compute.perplexity import score_chunks
 from weft.llm.quality.kl import compare_with_file, compare_with_model, n_outputs_for, save_logits
