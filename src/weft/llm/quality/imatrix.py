@@ -84,11 +84,17 @@ def merged(files: Sequence[Imatrix], chunk_size: int) -> dict[str, Sums]:
 
 
 def as_imatrix(sums: dict[str, Sums], datasets: Sequence[str], chunk_size: int) -> Imatrix:
-    """The sums in the form in which they are written."""
-    entries = {
-        name: ImatrixEntry(s.squares.reshape(len(s.counts), -1).astype(np.float32), s.counts)
-        for name, s in sorted(sums.items())
-    }
+    """The sums in the form in which they are written. Raises FormatError for such that are too
+    large for f32, as a file has them."""
+    entries = {}
+    for name, s in sorted(sums.items()):
+        if s.squares.max() > np.finfo(np.float32).max:
+            raise FormatError(
+                f"a sum of {name} is {s.squares.max():.3g}, too large for f32; measure the model "
+                "on a shorter text"
+            )
+        rows = s.squares.reshape(len(s.counts), -1).astype(np.float32)
+        entries[name] = ImatrixEntry(rows, s.counts)
     most = max((int(s.counts.max()) for s in sums.values()), default=0)
     return Imatrix(entries, tuple(datasets), most // chunk_size, chunk_size, False, True)
 
