@@ -183,8 +183,8 @@ class ImatrixRun:
     def _write_between(self, before: int) -> None:
         every, copies = self.options.output_every, self.options.save_every
         if self.n_done < self.n_all and every and self.n_done // every > before // every:
-            self._squares.round()
             self._write(self.path, self._state())
+            self._squares.round()
         if copies and self.n_done // copies > before // copies:
             self._write(self.path.with_name(f"{self.path.name}.at_{self.n_done}"))
 
