@@ -6,8 +6,8 @@
 Both programs score the text with BASE, compare each Q with BASE's probabilities (in the file that
 llama-perplexity wrote), and measure BASE's importance matrix; tasks are scored with the last model.
 --exact makes both compute in f32 (-ctk f32 -ctv f32 -fa off). Prints a table with both figures and
-the seconds of each, starts included. llama.cpp's tools sometimes end before their last lines are
-printed; such a figure is nan.
+the seconds of each, starts included, with one thread each. llama.cpp's tools sometimes end before
+their last lines are printed; such a figure is nan.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def row(what: str, ours: float, theirs: float, seconds: tuple[float, float], n: 
 def kl(name: str, path: Path, base: Path, peer: Path, more: list[str], n_ctx: int) -> None:
     """Compares a model with the base's file, by both."""
     ours, s = weft("perplexity", path, "--kl", "--kl-base", base, *more)
-    batch = ("-c", n_ctx, "-b", n_ctx, "-t", 2)
+    batch = ("-c", n_ctx, "-b", n_ctx)
     text, t = timed(peer / "llama-perplexity", "-m", path, "--kl-divergence", *batch,
                     "--kl-divergence-base", base, *more)  # fmt: skip
     row(f"{name} PPL", ours["ppl"], number(text, r"Mean PPL\(Q\)\s*:"), (s, t))
@@ -78,9 +78,7 @@ def kl(name: str, path: Path, base: Path, peer: Path, more: list[str], n_ctx: in
 def tasks(kind: str, file: Path, model: Path, peer: Path, more: list[str]) -> None:
     """Scores tasks of a file, by both."""
     ours, s = weft("perplexity", model, f"--{kind}", "-f", file, *more)
-    text, t = timed(
-        peer / "llama-perplexity", "-m", model, f"--{kind}", "-bf", file, "-t", 2, *more
-    )
+    text, t = timed(peer / "llama-perplexity", "-m", model, f"--{kind}", "-bf", file, *more)
     last = re.findall(r"^\d+\t(\d+\.\d+)", text, re.MULTILINE)[-1]
     row(f"{kind}, {ours['n_tasks']} tasks, %", 100 * ours["accuracy"], float(last), (s, t), 4)
 
@@ -90,7 +88,7 @@ def matrices(model: Path, text: Path, peer: Path, more: list[str], n_ctx: int, o
     one, other = out / "one.gguf", out / "other.gguf"
     _, s = weft("imatrix", model, "-f", text, "-o", one, "-c", n_ctx, *more)
     _, t = timed(peer / "llama-imatrix", "-m", model, "-f", text, "-o", other, "-c", n_ctx, "-b",
-                 n_ctx, "-t", 2, *more)  # fmt: skip
+                 n_ctx, *more)  # fmt: skip
     ours, theirs = read_imatrix(one).entries, read_imatrix(other).entries
     assert ours.keys() == theirs.keys()
     off = [
@@ -115,13 +113,13 @@ def main() -> None:
     for kind in ("hellaswag", "winogrande", "choices"):
         parser.add_argument(f"--{kind}", type=Path)
     a = parser.parse_args()
-    more = EXACT if a.exact else []
+    more = ["-t", "1", *(EXACT if a.exact else [])]
     print("| figure | weft | llama.cpp | weft, s | llama.cpp, s |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         text_of = ("-f", a.text, "-c", a.c, "--chunks", a.chunks)
         ours, s = weft("perplexity", a.base, *text_of, "--kl-base", out / "own.kld", *more)
-        save = ("-b", a.c, "-t", 2, "--kl-divergence-base", out / "base.kld", *more)
+        save = ("-b", a.c, "--kl-divergence-base", out / "base.kld", *more)
         text, t = timed(a.peer / "llama-perplexity", "-m", a.base, *text_of, *save)
         row("base PPL", ours["ppl"], number(text, "PPL ="), (s, t), 4)
         for path in a.models:

@@ -3,6 +3,7 @@
 
 namespace nb = nanobind;
 
+void bind_convert(nb::module_& m);
 void bind_experts(nb::module_& m);
 void bind_kernels(nb::module_& m);
 void bind_layouts(nb::module_& m);
@@ -14,6 +15,7 @@ NB_MODULE(_native, m) {
   m.doc() = "The native core: kernels, thread pool and executor.";
   // Sessions that live until the interpreter ends are not leaks.
   nb::set_leak_warnings(false);
+  bind_convert(m);
   bind_experts(m);
   bind_kernels(m);
   bind_layouts(m);

@@ -6,6 +6,28 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
+class RowConverter:
+    """Threads that convert rows of one type to another, as files have them."""
+
+    def __init__(self, n_threads: int, target: str = "") -> None: ...
+    def can(self, before: int, after: int, weighted: bool) -> bool: ...
+    def convert(
+        self,
+        before: int,
+        after: int,
+        src: Annotated[
+            NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        dst: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+        ne0: int,
+        rows_per_matrix: int,
+        weights: Annotated[
+            NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ]
+        | None = None,
+    ) -> int:
+        """Returns -1, or the number of a row with a value that is not finite."""
+
 class ExpertStore:
     """Experts in files, and slots for some of them."""
 

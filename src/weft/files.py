@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from weft.errors import FormatError
 
-__all__ = ["read_json", "read_text", "replacing", "write_bytes", "write_text"]
+__all__ = ["read_json", "read_text", "replacing", "require_writable", "write_bytes", "write_text"]
 
 MOST_BYTES = 64 << 20
 """The longest text that is read."""
@@ -89,6 +89,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+    except OSError as error:
+        raise FormatError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+
+
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Raises FormatError if there is something at `path` that `replacing` would refuse."""
+    try:
+        _regular(Path(os.path.realpath(path)))
     except OSError as error:
         raise FormatError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
 

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/encode/encode.h"
 #include "weft/ops.h"
 #include "weft/program.h"
 #include "weft/types.h"
@@ -132,6 +133,9 @@ struct TypeOps {
   // Decodes, and encodes, `n` elements; nullptr where the type cannot be read, or written.
   void (*to_float)(const void* src, float* dst, int64_t n) = nullptr;
   void (*from_float)(const float* src, void* dst, int64_t n) = nullptr;
+  // Encodes rows as files have them, with or without weights of columns; nullptr where the type
+  // cannot be written.
+  void (*encode)(const EncodeRows& rows) = nullptr;
   // The type that matmul converts activations to when the weights have this type. With f32 the
   // weights are decoded instead.
   DType vec_type = DType::kF32;

@@ -187,8 +187,9 @@ def _figures(row: Compared) -> tuple[str, ...]:
     f = row.figures
     high = f.kl_spread.percentiles[99.0] if f.kl_spread else 0.0
     return (
-        f"{f.ppl.value:.4f}", f"{f.ppl.error:.4f}", f"{max(f.kl.value, 0):.6f}", f"{f.kl.error:.6f}",
-        f"{high:.5f}", f"{f.same_top.value:.2%}",
+        f"{f.ppl.value:.4f}", f"{f.ppl.error:.4f}",
+        f"{max(f.kl.value, 0):.6f}",  # rounding may make it negative
+        f"{f.kl.error:.6f}", f"{high:.5f}", f"{f.same_top.value:.2%}",
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ _SPLIT = "--devices names the devices, --place and -ngl what is on each"
 _TYPES = "weights are computed in the types of the file; weft quantize writes others"
 _CONTEXT = "-c says how many tokens of context there are"
 _BATCH = "-ub says how many tokens are computed at once, --parallel how many texts"
-_QUANTIZE = "weft quantize has --pure alone"
+_QUANTIZE = "weft quantize has it"
 _SPLIT_FILE = "the file is written whole"
 _CACHE = "set HF_HOME in the environment"
 
@@ -77,10 +77,9 @@ _INSTEAD: dict[str, str] = {
     **dict.fromkeys(("--think", "--reasoning-budget"),
                     "the model's chat template says whether it thinks first"),
     **dict.fromkeys(
-        ("--imatrix", "--include-weights", "--exclude-weights"),
-        "every weight counts the same; there is no importance matrix"),
-    **dict.fromkeys(("--output-tensor-type", "--token-embedding-type", "--tensor-type",
-                     "--leave-output-tensor", "--prune-layers"), _QUANTIZE),
+        ("--imatrix", "--include-weights", "--exclude-weights", "--output-tensor-type",
+         "--token-embedding-type", "--tensor-type", "--leave-output-tensor", "--prune-layers"),
+        _QUANTIZE),
     "--keep-split": _SPLIT_FILE,
 }  # fmt: skip
 """What to do instead, by option."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,23 +14,35 @@ from weft.cli.command import FIT, usage_error
 from weft.cli.console import errors, note, say, size_text
 from weft.cli.fit_arguments import FitArguments
 from weft.cli.options import parse_count
+from weft.cli.quantize_arguments import (
+    Shown,
+    importance_from,
+    layers_from,
+    show_tensor,
+    threads_from,
+)
 from weft.dtype import DTYPES, DType
 from weft.errors import WeftError
 from weft.files import read_text
+from weft.frontends.gguf.importance import Importance
 from weft.frontends.gguf.mixes import MIXES, Choices, find_mix
+from weft.frontends.gguf.pruned import prune
 from weft.frontends.gguf.quantize import (
     COPY,
     QuantizedTensor,
     quantize_file,
+    refusal,
     types_of,
     would_be,
 )
 from weft.frontends.gguf.reader import GGUFFile
 from weft.frontends.models import open_model
 from weft.llm import Model
+from weft.llm.fitting.sizes import whole_of
 from weft.llm.hub import local_path
 from weft.llm.planning.prepare import prepare
 from weft.llm.sizes import DEFAULT_N_CTX
+from weft.schedule import load_profile
 
 __all__ = ["quantize"]
 
@@ -61,7 +73,38 @@ def quantize(
         str | None,
         typer.Argument(metavar="TYPE", help=f"In any case: {', '.join(MIXES)}, or {COPY}."),
     ] = None,
-    threads: Annotated[int | None, typer.Argument(hidden=True)] = None,
+    threads: Annotated[
+        int | None,
+        typer.Argument(metavar="[THREADS]", help="Threads; all processors by default."),
+    ] = None,
+    imatrix: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", show_default=False,
+            help="An importance matrix, as `weft imatrix` or llama-imatrix measures it.",
+        ),
+    ] = None,
+    include_weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART", show_default=False,
+            help="Use it only for tensors whose name has this part; repeatable.",
+        ),
+    ] = None,
+    exclude_weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART", show_default=False,
+            help="Do not use it for tensors whose name has this part; repeatable.",
+        ),
+    ] = None,
+    prune_layers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="L,L,...", show_default=False,
+            help="Leave these layers out, counted from 0; later ones move up.",
+        ),
+    ] = None,
     pure: Annotated[
         bool,
         typer.Option("--pure", help="One type for every matrix, without more bits for some."),
@@ -128,6 +171,12 @@ def quantize(
             "tokens/s.",
         ),
     ] = None,
+    allow_requantize: Annotated[
+        bool,
+        typer.Option(
+            "--allow-requantize", help="Quantize tensors again that are quantized already."
+        ),
+    ] = False,
     fit: Annotated[
         str | None,
         typer.Option(
@@ -205,9 +254,6 @@ def quantize(
         bool,
         typer.Option("--json", rich_help_panel=FIT, help="Print the plan as JSON, too."),
     ] = False,
-    no_effect: Annotated[
-        bool, typer.Option("--allow-requantize", hidden=True)  # as it is
-    ] = False,
 ) -> None:  # fmt: skip
     """Write a model again with its matrices in another type, or with --fit in the best types for a
     machine."""
@@ -215,14 +261,17 @@ def quantize(
         fit, fit_file, speed, n_ctx, speeds, text, probe_tokens, probe, fit_types, type_k, type_v,
         html, as_json,
     )  # fmt: skip
+    importance = importance_from(imatrix, include_weights, exclude_weights)
     if fit_plan is not None or fitting.is_asked_for:
+        if prune_layers is not None:
+            raise usage_error("--prune-layers is not for --fit: prune first, then fit the result")
         choices = Choices(
             pure, leave_output, _type("--output-tensor-type", output_type),
             _type("--token-embedding-type", embedding_type),
             _patterns([*(tensor_type or ()), *_words(tensor_type_file)]),
         )  # fmt: skip
         keys = dict(map(_key, override_kv or ()))
-        _fit(source, target, to, fitting, fit_plan, choices, keys, keep_split, dry_run)
+        _fit(source, target, to, fitting, fit_plan, choices, keys, keep_split, dry_run, importance)
         return
     fitting.refuse_others()
     if target is None:
@@ -234,21 +283,25 @@ def quantize(
     elif to.isdecimal() and dry_run and threads is None and not _is_type(to):
         target, to, threads = "", target, int(to)
     to = _full_name(to)
-    if threads is not None:
-        note(f"{threads} changes nothing: tensors are quantized one after the other")
+    threads = threads_from(threads)
     choices = Choices(
         pure, leave_output, _type("--output-tensor-type", output_type),
         _type("--token-embedding-type", embedding_type),
         _patterns([*(tensor_type or ()), *_words(tensor_type_file)]),
+        imatrix=importance is not None,
     )  # fmt: skip
     keys = dict(map(_key, override_kv or ()))
+    layers = layers_from(prune_layers)
     file = open_model(source, to_write=True)
     if dry_run:
-        _show_plan(file, to, choices, n_ctx, speeds)
+        _show_plan(file, to, choices, layers, importance, n_ctx, speeds)
         return
-    tensors = quantize_file(
-        file, target, to, choices=choices, keep_split=keep_split, keys=keys, progress=_show
-    )
+    with Shown(sum(t.nbytes for t in file.tensors.values())) as shown:
+        tensors = quantize_file(
+            file, target, to, choices=choices, keep_split=keep_split, keys=keys, progress=shown,
+            importance=importance, without_layers=layers, allow_requantize=allow_requantize,
+            n_threads=threads,
+        )  # fmt: skip
     _sum_up(target, tensors)
 
 
@@ -262,6 +315,7 @@ def _fit(
     keys: dict[str, Any],
     keep_split: bool,
     dry_run: bool,
+    importance: Importance | None,
 ) -> None:
     """Chooses the types of a model for a budget, or takes those of a plan, and writes it."""
     from weft.cli.quantize_fit import as_patterns, chosen_types, planned_types, save_plan
@@ -278,28 +332,21 @@ def _fit(
         fitting.refuse_with_plan()
         types = planned_types(file, plan)
     else:
-        types, data = chosen_types(file, fitting, choices, None)
+        types, data = chosen_types(file, fitting, choices, importance)
     mix, patterns = as_patterns(types, choices)
     if dry_run:
-        _show_plan(file, mix, patterns, fitting.n_ctx, fitting.speeds)
+        cache = {} if data is None else {key: data[key] for key in ("type_k", "type_v")}
+        _show_plan(file, mix, patterns, (), importance, fitting.n_ctx, fitting.speeds, cache)
         return
     assert target is not None
-    tensors = quantize_file(
-        file, target, mix, choices=patterns, keep_split=keep_split, keys=keys, progress=_show
-    )
+    with Shown(sum(t.nbytes for t in file.tensors.values())) as shown:
+        tensors = quantize_file(
+            file, target, mix, choices=patterns, keep_split=keep_split, keys=keys, progress=shown,
+            importance=importance,
+        )  # fmt: skip
     _sum_up(target, tensors)
     if data is not None:
         save_plan(target, data)
-
-
-def _show(t: QuantizedTensor) -> None:
-    kept = t.before is t.after
-    errors.print(
-        f"{t.name:<40} {t.before.name:>7} {'kept' if kept else '-> ' + t.after.name:<10} "
-        f"{size_text(t.old_bytes):>12} -> {size_text(t.new_bytes)}",
-        markup=False,
-        soft_wrap=True,
-    )
 
 
 def _sum_up(name: str, tensors: Sequence[QuantizedTensor]) -> None:
@@ -313,39 +360,58 @@ def _sum_up(name: str, tensors: Sequence[QuantizedTensor]) -> None:
 
 
 def _show_plan(
-    file: GGUFFile, to: str, choices: Choices, n_ctx: int | None, speeds: Path | None
+    file: GGUFFile,
+    to: str,
+    choices: Choices,
+    layers: Sequence[int],
+    importance: Importance | None,
+    n_ctx: int | None,
+    speeds: Path | None,
+    cache: Mapping[str, str] | None = None,
 ) -> None:
     """Shows what the new file would hold, and what a context of it would take."""
     with file:
-        new = would_be(file, types_of(file, to, choices))
+        new = would_be(file, types_of(file, to, choices, layers), layers)
+        before = prune(file, layers).tensors
         tensors = [
             QuantizedTensor(
-                t.name, t.dtype, new.tensors[t.name].dtype, t.n_elements, t.nbytes,
-                new.tensors[t.name].nbytes,
+                t.name, before[t.name].dtype, t.dtype, t.n_elements, before[t.name].nbytes, t.nbytes
             )
-            for t in file.tensors.values()
-        ]  # fmt: skip
+            for t in new.tensors.values()
+        ]
         for t in tensors:
-            _show(t)
+            show_tensor(t)
         _sum_up(f"{file.path.name} as {to}", tensors)
         try:
-            say(_memory(new, n_ctx, speeds))
+            say(_memory(new, n_ctx, speeds, cache or {}))
         except WeftError as error:
             note(f"no plan of it: {error}")
+        refused = refusal(file, to, choices, layers, importance)
+        if refused is not None:
+            note(f"as it is, weft would not write it: {refused}")
 
 
-def _memory(new: GGUFFile, n_ctx: int | None, speeds: Path | None) -> str:
+def _memory(new: GGUFFile, n_ctx: int | None, speeds: Path | None, cache: Mapping[str, str]) -> str:
     """The bytes that a context of the model takes, and tokens per second where speeds are given."""
     model = Model(new)
-    n_ctx = min(model.config.n_ctx_train, DEFAULT_N_CTX) if n_ctx is None else n_ctx
-    plan = prepare(model, n_ctx=n_ctx, profile=speeds)
+    trained = model.config.n_ctx_train
+    n_ctx = min(trained, DEFAULT_N_CTX) if n_ctx is None else n_ctx or trained
+    plan = prepare(
+        model,
+        n_ctx=n_ctx,
+        must_fit=False,
+        type_k=cache.get("type_k"),
+        type_v=cache.get("type_v"),
+    )
+    profile = None if speeds is None else load_profile(speeds)
+    whole = whole_of(plan, profile)
     rows = plan.memory_rows()
-    shown = ", ".join(f"{r['buffer']} in {r['memory']} {size_text(r['bytes'])}" for r in rows)
-    total = size_text(sum(row["bytes"] for row in rows))
-    text = f"memory with a context of {n_ctx} tokens: {total} ({shown})"
-    token = plan.regimes[0].plan.schedule.predicted
-    if token is not None:
-        text += f"; predicted {1 / token.total:.1f} tokens/s"
+    shown = [f"{r['buffer']} in {r['memory']} {size_text(r['bytes'])}" for r in rows]
+    shown.append(f"scratch {size_text(whole.nbytes - sum(row['bytes'] for row in rows))}")
+    total = size_text(whole.nbytes)
+    text = f"memory with a context of {n_ctx} tokens: {total} ({', '.join(shown)})"
+    if whole.tokens_per_second is not None:
+        text += f"; predicted {whole.tokens_per_second:.1f} tokens/s"
     return text
 
 

@@ -22,11 +22,11 @@ from weft.dtype import DTYPES, DType
 from weft.errors import FormatError
 from weft.files import read_json, write_text
 from weft.frontends.gguf import GGUFFile
+from weft.frontends.gguf.importance import Importance
 from weft.frontends.gguf.mixes import MIXES, Choices
 from weft.llm.fitting.budget import Budget
 from weft.llm.fitting.caches import CachePair
 from weft.llm.fitting.choices import TYPES
-from weft.llm.fitting.damage import Importance
 from weft.llm.fitting.fit import Fit, FitOptions, Tried, fit
 from weft.llm.fitting.held import Text, beginning, text_of
 from weft.llm.fitting.kept import digest_of, kept_folder

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.backends.remote.backend import RemoteBackend
 from weft.backends.registry import BackendInfo
+from weft.backends.remote.backend import RemoteBackend
 from weft.backends.remote.machine import Machine, machine_at
 from weft.errors import DeviceError
 from weft.links.addresses import parse_address

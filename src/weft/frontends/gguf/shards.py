@@ -21,7 +21,10 @@ from weft.frontends.gguf.reader import GGUFFile, open_gguf
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.frontends.gguf.writer import TensorSource, encode_value, write_gguf
 
-__all__ = ["bad_tensors", "merge_shards", "set_key", "split_file", "write_parts", "write_shards"]
+__all__ = [
+    "bad_tensors", "layout_of_parts", "merge_shards", "set_key", "split_file",
+    "write_parts", "write_shards",
+]  # fmt: skip
 
 _CHUNK = 1 << 22  # elements checked at a time
 MAX_SHARDS = 99_999  # what the names have digits for
@@ -57,22 +60,37 @@ def write_parts(
 ) -> list[Path]:
     """Writes a model as one file for each list of tensors. Returns the files, whose names are
     `path` with numbers."""
-    target = Path(path)
-    if len(parts) > MAX_SHARDS:
-        raise FormatError(f"{target}: {len(parts)} files; names have room for {MAX_SHARDS}")
-    paths = [
-        target.with_name(f"{target.stem}-{i:05d}-of-{len(parts):05d}.gguf")
-        for i in range(1, len(parts) + 1)
-    ]
-    for i, (part, to) in enumerate(zip(parts, paths, strict=True)):
-        own: dict[str, object] = dict(metadata) if i == 0 else {}
-        own["split.no"] = np.uint16(i)
-        own["split.count"] = np.uint16(len(parts))
-        own["split.tensors.count"] = np.int32(sum(map(len, parts)))
-        if i and "general.alignment" in metadata:
-            own["general.alignment"] = metadata["general.alignment"]
+    paths, metadata_of = layout_of_parts(path, metadata, [len(part) for part in parts], split=True)
+    for part, to, own in zip(parts, paths, metadata_of, strict=True):
         write_gguf(to, own, part, all_sizes=all_sizes)
     return paths
+
+
+def layout_of_parts(
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, object],
+    n_tensors: Sequence[int],
+    *,
+    split: bool = False,
+) -> tuple[list[Path], list[dict[str, object]]]:
+    """The names and the metadata of the files of a model, which have `n_tensors` each. One file
+    keeps its name, unless `split` asks for numbers."""
+    target, n = Path(path), len(n_tensors)
+    if n == 1 and not split:
+        return [target], [dict(metadata)]
+    if n > MAX_SHARDS:
+        raise FormatError(f"{target}: {n} files; names have room for {MAX_SHARDS}")
+    paths = [target.with_name(f"{target.stem}-{i:05d}-of-{n:05d}.gguf") for i in range(1, n + 1)]
+    owns: list[dict[str, object]] = []
+    for i in range(n):
+        own: dict[str, object] = dict(metadata) if i == 0 else {}
+        own["split.no"] = np.uint16(i)
+        own["split.count"] = np.uint16(n)
+        own["split.tensors.count"] = np.int32(sum(n_tensors))
+        if i and "general.alignment" in metadata:
+            own["general.alignment"] = metadata["general.alignment"]
+        owns.append(own)
+    return paths, owns
 
 
 def _parts(

@@ -33,8 +33,9 @@ from weft.frontends.gguf.format import (
     tensor_bytes,
 )
 from weft.frontends.gguf.metadata import Metadata
+from weft.records import dataclass
 
-__all__ = ["TensorSource", "encode_value", "write_gguf"]
+__all__ = ["Layout", "Row", "TensorSource", "encode_value", "lay_out", "write_gguf"]
 
 Data: TypeAlias = np.ndarray[Any, Any] | bytes | bytearray | memoryview
 TensorSource: TypeAlias = tuple[str, DType | str, Sequence[int], Data | Callable[[], Data]]
@@ -64,6 +65,57 @@ def write_gguf(
     Raises FormatError naming the key or tensor when something cannot be written, and when the file
     system refuses."""
     target = Path(path)
+    layout = lay_out(target, metadata, tensors, version=version, all_sizes=all_sizes)
+    with replacing(target) as file:
+        file.write(layout.head)
+        for row, at in zip(layout.rows, layout.starts, strict=True):
+            _pad(file, at)
+            file.write(row.bytes())
+        _pad(file, layout.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A tensor that will be written."""
+
+    name: str
+    dtype: DType
+    ne: tuple[int, ...]
+    source: Data | Callable[[], Data]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return tensor_bytes(self.dtype, self.ne)
+
+    def bytes(self) -> memoryview:
+        """Its bytes. Raises FormatError if there are too few or too many."""
+        data = self.source() if callable(self.source) else self.source
+        return _checked(self.name, self.dtype, self.ne, data)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A file as it will be written."""
+
+    head: bytes
+    """Everything before the first tensor."""
+    rows: Sequence[Row]
+    starts: Sequence[int]
+    """Where each tensor begins; zeros lie between them."""
+    size: int
+    """Bytes of the whole file."""
+
+
+def lay_out(
+    target: Path,
+    metadata: Mapping[str, object],
+    tensors: Iterable[TensorSource],
+    *,
+    version: int = 3,
+    all_sizes: bool = False,
+) -> Layout:
+    """What `write_gguf` writes; same errors, `target` is the name in them."""
     if version not in VERSIONS:
         raise FormatError(f"{target}: cannot write GGUF version {version}; choose 2 or 3")
     if isinstance(metadata, Metadata):
@@ -71,15 +123,11 @@ def write_gguf(
     else:
         values = {key: encode_value(key, value) for key, value in metadata.items()}
     alignment = _alignment(values)
-    rows = [(name, find_dtype(dtype), tuple(ne), data) for name, dtype, ne, data in tensors]
-    header, offsets = _header(version, values, rows, alignment, all_sizes)
-
-    with replacing(target) as file:
-        file.write(header)
-        for (name, dtype, ne, data), offset in zip(rows, offsets, strict=True):
-            _pad(file, len(header) + offset)
-            file.write(_checked(name, dtype, ne, data() if callable(data) else data))
-        _pad(file, -(-file.tell() // alignment) * alignment)
+    rows = [Row(name, find_dtype(dtype), tuple(ne), data) for name, dtype, ne, data in tensors]
+    head, offsets = _header(version, values, rows, alignment, all_sizes)
+    starts = [len(head) + offset for offset in offsets]
+    end = starts[-1] + rows[-1].nbytes if rows else len(head)
+    return Layout(head, rows, starts, -(-end // alignment) * alignment)
 
 
 def encode_value(key: str, value: object) -> RawValue:
@@ -192,7 +240,7 @@ def _alignment(values: Mapping[str, RawValue]) -> int:
 def _header(
     version: int,
     values: Mapping[str, RawValue],
-    rows: Sequence[tuple[str, DType, tuple[int, ...], object]],
+    rows: Sequence[Row],
     alignment: int,
     all_sizes: bool,
 ) -> tuple[bytes, list[int]]:
@@ -208,7 +256,8 @@ def _header(
     offsets: list[int] = []
     offset = 0
     names: set[str] = set()
-    for name, dtype, ne, _ in rows:
+    for row in rows:
+        name, dtype, ne = row.name, row.dtype, row.ne
         if name in names:
             raise FormatError(f"two tensors are called {name!r}; names must differ")
         names.add(name)

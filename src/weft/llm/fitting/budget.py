@@ -62,8 +62,8 @@ class Choice:
     """`fit`, or the name of a mix."""
     types: Mapping[str, DType]
     """Name of a group -> type."""
-    kl: float | None
-    """The sum of what groups and cache cause alone; None: not known for one of the types."""
+    kl: float
+    """The sum of what groups and cache cause alone, nats."""
     whole: Whole
     file: int
     """Bytes of all tensors in the file."""
@@ -115,6 +115,10 @@ class Fitting:
                 seconds -= max(0.0, found.whole.seconds - budget.seconds) * 1.001
         return None
 
+    def planned(self, choice: Choice) -> Choice:
+        """The choice with the sizes of a plan."""
+        return self.choice(choice.name, choice.types, choice.cache)
+
     def curve(self, n: int, cache: CachePair) -> list[Choice]:
         """The best choices for `n` sizes, from the least to that of the types of the file."""
         costs = [c for c in self.caches if c.pair == cache]
@@ -125,21 +129,24 @@ class Fitting:
         found: list[Choice] = []
         for i in range(n):
             memory = other + least + (most - least) * i // max(n - 1, 1)
-            choice = alone._solved(Budget(memory=memory), self.sensitivities)
+            choice = alone._solved(Budget(memory=memory), self.sensitivities, planned=False)
             if choice is not None and (not found or choice.types != found[-1].types):
                 found.append(choice)
         return found
 
-    def choice(self, name: str, types: Mapping[str, DType], cache: CachePair) -> Choice:
-        """A choice that is given, by group."""
+    def choice(
+        self, name: str, types: Mapping[str, DType], cache: CachePair, *, planned: bool = True
+    ) -> Choice:
+        """A choice that is given, by group, of types that the groups may have. Without `planned`
+        its sizes are sums of parts, which are right but for small buffers."""
         by_tensor = self.by_tensor(types)
-        parts = [self.sensitivities[g.name].get(types[g.name].name) for g in self.groups]
-        parts += [c.kl for c in self.caches if c.pair == cache][:1]
-        known = [p for p in parts if p is not None]
-        return Choice(
-            name, types, sum(known) if len(known) == len(parts) else None,
-            self.sizes.whole(by_tensor, **_options(cache)), file_bytes(self.file, by_tensor), cache,
-        )  # fmt: skip
+        cost = next(c for c in self.caches if c.pair == cache)
+        kl = cost.kl + sum(self.sensitivities[g.name][types[g.name].name] for g in self.groups)
+        if planned:
+            whole = self.sizes.whole(by_tensor, **_options(cache))
+        else:
+            whole = self.sizes.estimated(types, cost.nbytes, cost.seconds)
+        return Choice(name, types, kl, whole, file_bytes(self.file, by_tensor), cache)
 
     def least(self) -> Choice:
         """The choice that takes the least memory."""
@@ -163,7 +170,9 @@ class Fitting:
         """Types by tensor, of types by group."""
         return {name: types[g.name] for g in self.groups for name in g.tensors}
 
-    def _solved(self, budget: Budget, costs: Sensitivities) -> Choice | None:
+    def _solved(
+        self, budget: Budget, costs: Sensitivities, *, planned: bool = True
+    ) -> Choice | None:
         sizes = self.sizes
         limits: list[float] = []
         if budget.memory is not None:
@@ -189,7 +198,8 @@ class Fitting:
             return None
         picks = dict(zip(self.groups, found.chosen, strict=False))
         types = {g.name: g.types[i] for g, i in picks.items()}
-        chosen = self.choice("fit", types, self.caches[found.chosen[-1]].pair)
+        cache = self.caches[found.chosen[-1]].pair
+        chosen = self.choice("fit", types, cache, planned=planned)
         return chosen if found.is_best else _uncertain(chosen)
 
 
@@ -213,8 +223,8 @@ def file_bytes_of(file: GGUFFile, group: Group, dtype: DType) -> int:
 
 
 def named_mixes(fitting: Fitting, choices: Choices | None, cache: CachePair) -> list[Choice]:
-    """The mixes of llama-quantize that weft can write for this model, as choices; one of those
-    whose types are the same."""
+    """The mixes of llama-quantize whose types the groups may have, with estimated sizes; one of
+    those whose types are the same."""
     found: dict[tuple[tuple[str, str], ...], Choice] = {}
     names = {n for group in fitting.groups for n in group.tensors}
     for mix in MIXES.values():
@@ -224,10 +234,12 @@ def named_mixes(fitting: Fitting, choices: Choices | None, cache: CachePair) -> 
             continue
         if any(types[g.tensors[0]] is not types[n] for g in fitting.groups for n in g.tensors):
             continue  # differs within a group
+        if any(types[g.tensors[0]] not in g.types for g in fitting.groups):
+            continue
         key = tuple((n, types[n].name) for n in sorted(names))
         if key not in found:
             chosen = {g.name: types[g.tensors[0]] for g in fitting.groups}
-            found[key] = fitting.choice(mix.name, chosen, cache)
+            found[key] = fitting.choice(mix.name, chosen, cache, planned=False)
     return list(found.values())
 
 

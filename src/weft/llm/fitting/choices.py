@@ -13,9 +13,11 @@ from weft import quants
 from weft.dtype import DTYPES, DType
 from weft.errors import UnsupportedOpError
 from weft.frontends.gguf import GGUFFile
-from weft.frontends.gguf.mixes import Choices, named_type
+from weft.frontends.gguf.importance import Importance
+from weft.frontends.gguf.mixes import MIXES, Choices, named_type, needs_imatrix
 from weft.frontends.gguf.quantizable import is_quantized
 from weft.frontends.gguf.tensors import TensorInfo
+from weft.quants.native_rows import NEEDS_WEIGHTS, can_convert
 from weft.records import dataclass
 
 __all__ = ["MOST_GROUPS", "Group", "groups_of"]
@@ -54,10 +56,12 @@ def groups_of(
     choices: Choices | None = None,
     types: Sequence[str] = TYPES,
     most: int = MOST_GROUPS,
+    importance: Importance | None = None,
 ) -> list[Group]:
     """The groups of the tensors of `file` that are quantized, in the order of the file.
 
-    `choices` are those of a user: a tensor for which they name a type has no other. Raises
+    `choices` are those of a user: a tensor for which they name a type has no other. Types that are
+    of no use without an importance matrix need `importance`. Raises
     UnsupportedOpError if there is nothing to choose."""
     arch = file.architecture
     choices = choices or Choices()
@@ -68,7 +72,7 @@ def groups_of(
     ]
     if not tensors:
         raise UnsupportedOpError(f"{file.path.name} has no matrices that could have another type")
-    allowed = {t.name: _types(t, choices, types) for t in tensors}
+    allowed = {t.name: _types(t, choices, types, importance) for t in tensors}
     groups = [
         Group(_name(part), tuple(t.name for t in part), _common(part, allowed), part[0].dtype)
         for part in _joined(tensors, allowed, most)
@@ -81,26 +85,30 @@ def groups_of(
     return groups
 
 
-def _types(t: TensorInfo, choices: Choices, names: Sequence[str]) -> tuple[DType, ...]:
+def _types(
+    t: TensorInfo, choices: Choices, names: Sequence[str], importance: Importance | None
+) -> tuple[DType, ...]:
     """The type that a tensor has, and all that are smaller."""
     named = named_type(t, choices)
     if named is not None:
         return (named,)
-    found = [t.dtype] if _stays(t.dtype) else []
+    found = [t.dtype]
+    weighted = importance is not None and importance.of(t) is not None
     for name in (*_FLOATS, *names) if t.dtype.name == "f32" else names:
         dtype = DTYPES[name]
-        whole = t.ne[0] % dtype.block == 0
-        if whole and dtype.row_bytes(t.ne[0]) < t.dtype.row_bytes(t.ne[0]) and _can_encode(dtype):
+        if t.ne[0] % dtype.block or not _can_write(t, dtype, weighted):
+            continue
+        if dtype.row_bytes(t.ne[0]) < t.dtype.row_bytes(t.ne[0]):
             found.append(dtype)
-    return tuple(found) or (t.dtype,)
+    return tuple(found)
 
 
-def _stays(dtype: DType) -> bool:
-    return dtype.name != "i2_s"
-
-
-def _can_encode(dtype: DType) -> bool:
-    return quants.can_encode(dtype)
+def _can_write(t: TensorInfo, dtype: DType, weighted: bool) -> bool:
+    if not weighted and (
+        dtype.name in NEEDS_WEIGHTS or needs_imatrix(t.name, dtype, MIXES["Q8_0"])
+    ):
+        return False
+    return quants.can_encode(dtype) or can_convert(t.dtype, dtype, weighted=weighted)
 
 
 def _joined(

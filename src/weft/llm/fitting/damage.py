@@ -6,20 +6,18 @@ matrix knows them. Of large tensors, rows at even distances stand for all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft import quants
 from weft.dtype import DType
-from weft.errors import FormatError
+from weft.frontends.gguf.importance import Importance
+from weft.frontends.gguf.quantize import convert_tensor
 from weft.frontends.gguf.tensors import TensorInfo
 
-__all__ = ["Importance", "relative_error"]
-
-Importance = Mapping[str, NDArray[np.float32]]
-"""The weights of the columns of tensors, by name, f32 [ne0] or [n_experts * ne0]."""
+__all__ = ["relative_error"]
 
 _SAMPLE = 1 << 21
 """Most values that are encoded."""
@@ -31,25 +29,32 @@ def relative_error(t: TensorInfo, dtype: DType, importance: Importance | None = 
     Raises FormatError for values that are not finite."""
     if dtype is t.dtype:
         return 0.0
-    x = _sampled(t)
-    if not np.isfinite(x).all():
-        raise FormatError(f"tensor {t.name} has values that are not finite; it cannot be quantized")
-    w = (importance or {}).get(t.name)
-    weights = np.ones((1, t.ne[0]), np.float32)
-    if w is not None and w.size % t.ne[0] == 0:
-        weights = w.reshape(-1, t.ne[0]).mean(axis=0, keepdims=True)
-    coded = quants.encode(x, dtype)
-    error = quants.decode(coded.reshape(len(x), -1).view(np.uint8), dtype, t.ne[0]) - x
-    whole = float((weights * x * x).sum(dtype=np.float64))
-    lost = float((weights * error * error).sum(dtype=np.float64))
+    part = _sampled(t)
+    n = t.ne[0]
+    given = None if importance is None else importance.of(t)
+    weights = None if given is None else given.mean(axis=0, keepdims=True)
+    coded = convert_tensor(part, dtype, weights)
+    x = _values(part.data, part)
+    error = _values(coded, replace(part, dtype=dtype)) - x
+    w = np.ones((1, n), np.float32) if weights is None else weights
+    whole = float((w * x * x).sum(dtype=np.float64))
+    lost = float((w * error * error).sum(dtype=np.float64))
     return lost / whole if whole > 0 else 0.0
 
 
-def _sampled(t: TensorInfo) -> NDArray[np.float32]:
-    """Rows of a tensor as f32 [n, ne0]: all, or as many as `_SAMPLE` values are."""
+def _sampled(t: TensorInfo) -> TensorInfo:
+    """A matrix of rows of a tensor: all, or as many as `_SAMPLE` values are."""
+    if t.dtype.name == "i2_s":  # one scale for all rows
+        return t
+    rows = t.data.reshape(-1, t.dtype.row_bytes(t.ne[0]))
+    some = np.ascontiguousarray(rows[:: max(1, len(rows) * t.ne[0] // _SAMPLE)])
+    sizes = (t.ne[0], len(some), 1, 1)
+    return replace(t, ne=sizes, nbytes=some.nbytes, offset=-1, _make=lambda: some.reshape(-1))
+
+
+def _values(data: NDArray[np.uint8], t: TensorInfo) -> NDArray[np.float32]:
+    """The values of a matrix, f32 [n, ne0]."""
     n = t.ne[0]
     if t.dtype.name == "i2_s":
-        x = quants.decode_i2_s(t.data, t.n_elements).reshape(-1, n)
-        return x[:: max(1, len(x) * n // _SAMPLE)]
-    rows = t.data.reshape(-1, t.dtype.row_bytes(n))
-    return quants.decode(rows[:: max(1, len(rows) * n // _SAMPLE)], t.dtype, n)
+        return quants.decode_i2_s(data, t.n_elements).reshape(-1, n)
+    return quants.decode(data.reshape(-1, t.dtype.row_bytes(n)), t.dtype, n)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
+
+import numpy as np
 
 from weft.errors import ContextError
 from weft.frontends.gguf import GGUFFile
+from weft.frontends.gguf.importance import Importance
 from weft.frontends.gguf.mixes import Choices
 from weft.llm.fitting.budget import (
     Budget,
@@ -21,7 +25,6 @@ from weft.llm.fitting.budget import (
 )
 from weft.llm.fitting.caches import CachePair, measure_caches, usual_pairs
 from weft.llm.fitting.choices import TYPES, Group, groups_of
-from weft.llm.fitting.damage import Importance
 from weft.llm.fitting.held import Held, Text
 from weft.llm.fitting.kept import Kept, digest_of, kept_folder
 from weft.llm.fitting.knapsack import require_solver
@@ -132,7 +135,7 @@ def fit(
             f"{file.path.name} writes no texts, so that no divergence can be measured; quantize it "
             "to a named type"
         )
-    groups = groups_of(file, options.choices, options.types)
+    groups = groups_of(file, options.choices, options.types, importance=options.importance)
     pairs = [options.cache] if options.cache else usual_pairs(model.config)
     first = pairs[0]
     cache_types: PlanArguments = {"type_k": first.type_k, "type_v": first.type_v}
@@ -146,20 +149,23 @@ def fit(
 
     text = text_of(model)
     manner = options.manner or manner_for(groups, file, text.chunks.size)
-    kept = Kept(_kept_path(file, text) if options.keep else None)
+    kept = Kept(_kept_path(file, text, options.importance) if options.keep else None)
     held = Held(model, text, repack=False)
     found = measure(file, groups, manner, held, kept, options.importance, progress)
     kl = measure_caches(held, pairs, kept, progress)
     costs = [CacheCost(c.pair, kl[c.pair], c.nbytes, c.seconds) for c in costs]
     fitting = Fitting(file, groups, sizes, found, costs)
     solved = fitting.best(options.budget)
+    if solved is None and options.budget.holds((least := fitting.least()).whole, least.file):
+        solved = replace(least, name="fit")  # so little room that nothing else is certain
     if solved is None:
         require_least(fitting, options.budget, options.n_ctx)
         raise ContextError(
             "no types are within all of these limits at once; make --fit or -c larger, or --speed "
             "smaller"
         )
-    mixes = named_mixes(fitting, options.choices, solved.cache)
+    weighted = replace(options.choices or Choices(), imatrix=options.importance is not None)
+    mixes = named_mixes(fitting, weighted, solved.cache)
     tried = _tried(held, fitting, solved, mixes, options, kept, progress)
     curve = fitting.curve(_N_CURVE, solved.cache)
     return Fit(
@@ -175,8 +181,12 @@ def _is_much(fitting: Fitting, budget: Budget) -> bool:
     return least.whole.cache > _MUCH * budget.memory or not budget.holds(least.whole, least.file)
 
 
-def _kept_path(file: GGUFFile, text: Text) -> Path:
-    name = digest_of(file, text.chunks.tobytes(), text.chunks.shape, text.bos)
+def _kept_path(file: GGUFFile, text: Text, importance: Importance | None) -> Path:
+    weights = sha256()
+    for tensor, values in sorted((importance.weights if importance else {}).items()):
+        weights.update(tensor.encode() + np.ascontiguousarray(values).tobytes())
+    about = text.chunks.tobytes(), text.chunks.shape, text.bos, weights.hexdigest()
+    name = digest_of(file, *about)
     return kept_folder() / f"{name}.jsonl"
 
 
@@ -190,18 +200,26 @@ def _tried(
     progress: Progress | None,
 ) -> list[Tried]:
     """Measures the solver's choice and the most likely mixes as a whole, the best first."""
-    inside = [m for m in mixes if m.kl is not None and options.budget.holds(m.whole, m.file)]
-    inside.sort(key=lambda m: (m.kl, m.whole.nbytes))
-    candidates = [solved, *inside[: options.n_mixes]]
+    likely = [m for m in mixes if options.budget.holds(m.whole, m.file)]
+    likely.sort(key=lambda m: (m.kl, m.whole.nbytes))
+    planned = map(fitting.planned, likely)
+    inside = (m for m in planned if options.budget.holds(m.whole, m.file))
+    candidates = [solved, *islice(inside, options.n_mixes)]
     tried = []
     for done, choice in enumerate(candidates):
         if progress is not None:
             progress(done, len(candidates), choice.name)
-        tried.append(measured_whole(held, fitting, choice, kept))
+        tried.append(measured_whole(held, fitting, choice, kept, options.importance))
     return sorted(tried, key=lambda t: t.kl)
 
 
-def measured_whole(held: Held, fitting: Fitting, choice: Choice, kept: Kept) -> Tried:
+def measured_whole(
+    held: Held,
+    fitting: Fitting,
+    choice: Choice,
+    kept: Kept,
+    importance: Importance | None = None,
+) -> Tried:
     """Measures a choice as a whole, with its cache."""
     rows = sorted((g, dtype.name) for g, dtype in choice.types.items())
     key = sha256(repr((rows, str(choice.cache))).encode()).hexdigest()[:32]
@@ -209,7 +227,7 @@ def measured_whole(held: Held, fitting: Fitting, choice: Choice, kept: Kept) -> 
     known = [kept.get(f"whole {key} {name}") for name in names]
     values = [n for n in known if n is not None]
     if len(values) < len(names):
-        other = Model(retyped(fitting.file, fitting.by_tensor(choice.types)))
+        other = Model(retyped(fitting.file, fitting.by_tensor(choice.types), importance))
         pair = choice.cache
         figures = held.score(other, type_k=pair.type_k, type_v=pair.type_v)
         spread = figures.kl_spread

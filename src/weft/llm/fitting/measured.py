@@ -15,14 +15,17 @@ square of a change, and the changes of different groups have little to do with e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 from weft.dtype import DType
 from weft.errors import ArgumentError
 from weft.frontends.gguf import GGUFFile
-from weft.frontends.gguf.quantize import would_be
+from weft.frontends.gguf.importance import Importance
+from weft.frontends.gguf.quantize import convert_tensor, would_be
+from weft.frontends.gguf.tensors import TensorInfo
 from weft.llm.fitting.choices import Group
-from weft.llm.fitting.damage import Importance, relative_error
+from weft.llm.fitting.damage import relative_error
 from weft.llm.fitting.held import Held
 from weft.llm.fitting.kept import Kept
 from weft.llm.model import Model
@@ -78,7 +81,7 @@ def measure(
         known = kept.get(key)
         if known is None:
             assert held is not None
-            figures = divergence_of(file, dict.fromkeys(group.tensors, dtype), held)
+            figures = divergence_of(file, dict.fromkeys(group.tensors, dtype), held, importance)
             known = max(0.0, figures.kl.value)  # rounding may make it negative
             kept.add(key, known)
         done += 1
@@ -103,14 +106,32 @@ def measure(
     return found
 
 
-def divergence_of(file: GGUFFile, types: Mapping[str, DType], held: Held) -> KLDivergence:
+def divergence_of(
+    file: GGUFFile,
+    types: Mapping[str, DType],
+    held: Held,
+    importance: Importance | None = None,
+) -> KLDivergence:
     """The divergence of the model with some tensors in other types."""
-    return held.score(Model(retyped(file, types)))
+    return held.score(Model(retyped(file, types, importance)))
 
 
-def retyped(file: GGUFFile, types: Mapping[str, DType]) -> GGUFFile:
+def retyped(
+    file: GGUFFile, types: Mapping[str, DType], importance: Importance | None = None
+) -> GGUFFile:
     """The model with some tensors in other types, which are quantized when they are read."""
-    return would_be(file, {t.name: types.get(t.name, t.dtype) for t in file.tensors.values()})
+    all_types = {t.name: types.get(t.name, t.dtype) for t in file.tensors.values()}
+    new = would_be(file, all_types)
+    if importance is None:
+        return new
+
+    def weighted(t: TensorInfo) -> TensorInfo:
+        before, weights = file.tensors[t.name], importance.of(file.tensors[t.name])
+        if t.dtype is before.dtype or weights is None:
+            return t
+        return replace(t, _make=lambda: convert_tensor(before, t.dtype, weights))
+
+    return new.presented(new.metadata, map(weighted, new.tensors.values()))
 
 
 def _changes(group: Group) -> list[DType]:
@@ -121,7 +142,7 @@ def _error(
     file: GGUFFile, group: Group, dtype: DType, kept: Kept, importance: Importance | None
 ) -> float:
     """The mean relative error of the group's tensors."""
-    key = f"error {group.name} {dtype.name}{' weighted' if importance else ''}"
+    key = f"error {group.name} {dtype.name}"
     known = kept.get(key)
     if known is None:
         each = list(_errors(file, group, dtype, importance))

@@ -65,6 +65,7 @@ class Sizes:
         self._nbytes: dict[tuple[str, str], int] = {}
         self._seconds: dict[tuple[str, str], float] = {}
         every = dict.fromkeys(dtype for group in groups for dtype in group.types)
+        self._cache = self._other_weights = 0
         fixed = [self._learn(dtype) for dtype in every]
         self.fixed_bytes = min(n for n, _ in fixed)
         """What is no group's: the least of all plans."""
@@ -84,6 +85,16 @@ class Sizes:
         plan = self._plan(types, options)
         return whole_of(plan, self._profile)
 
+    def estimated(self, types: Mapping[str, DType], nbytes: int, seconds: float) -> Whole:
+        """The sum of parts for types by group; `nbytes` and `seconds` are those of a cache beyond
+        that of the plans."""
+        weights = sum(self.nbytes(g, types[g.name]) for g in self._groups)
+        times = sum(self.seconds(g, types[g.name]) for g in self._groups)
+        if self._profile is not None:
+            times += self.fixed_seconds + seconds
+        total = self.fixed_bytes + weights + nbytes
+        return Whole(total, self._cache + nbytes, weights + self._other_weights, times)
+
     def _plan(self, types: Mapping[str, DType], options: PlanArguments) -> ContextPlan:
         merged: PlanArguments = {**self._options, **options}
         model = Model(retyped(self._file, types))
@@ -98,10 +109,12 @@ class Sizes:
         seconds = {} if self._profile is None else _leaf_seconds(plan, self._profile)
         whole = whole_of(plan, self._profile)
         rest, rest_seconds = whole.nbytes, whole.seconds
+        self._cache, self._other_weights = whole.cache, whole.weights
         for group in self._groups:
             size = sum(nbytes.get(name, 0) for name in group.tensors)
             time = sum(seconds.get(name, 0.0) for name in group.tensors)
             rest -= size
+            self._other_weights -= size
             rest_seconds -= time
             key = group.name, chosen[group.name].name
             self._nbytes[key], self._seconds[key] = size, time
