@@ -40,6 +40,12 @@ class Flags:
     graph_reuse: bool = _flag(
         True, "0: place, plan and lower every graph anew, also one that came before (0 or 1)"
     )
+    machine_key: str = _flag(
+        "", "the key of --machines and `weft worker`, 64 hexadecimal digits; empty: none"
+    )
+    machine_timeout: int = _flag(
+        10, "seconds without a sign of life after which another machine counts as lost"
+    )
     sched_debug: int = _flag(
         0, "1: print the splits of each graph that is placed, to stderr; 2: and its nodes"
     )

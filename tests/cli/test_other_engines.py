@@ -45,6 +45,8 @@ def done(*args: str | Path, typed: str = "") -> Done:
         ("serve MODEL -x", "there is no option -x\n"),
         ("bench -m MODEL -rpc x", "no option -rpc: devices are those of this machine"),
         ("perplexity MODEL -f x --kl", "--kl-base FILE"),
+        ("quantize MODEL out.gguf Q8_0 --imatrix x", "there is no importance matrix"),
+        ("embed MODEL a --hellaswag", "weft perplexity has it"),
         ("embed MODEL a --embd-normalize 1", "weft has 2 (length 1) and -1 (none)"),
     ],
 )

@@ -80,10 +80,10 @@ def by_hand(p: StageProblem, of_layer: list[int]) -> float:
     parts, at, i = [], p.home, 0
     for d, group in itertools.groupby(of_layer):
         j = i + len(list(group))
+        parts.append(sum(p.seconds[d][i:j]) + p.start[d])
         parts.append(
-            sum(p.seconds[d][i:j]) + p.start[d]
-            + p.latency[p.home][d] * p.inputs[0][i][j] + p.per_byte[p.home][d] * p.inputs[1][i][j]
-        )  # fmt: skip
+            p.latency[p.home][d] * p.inputs[0][i][j] + p.per_byte[p.home][d] * p.inputs[1][i][j]
+        )
         parts.append(
             p.latency[at][d] * p.crossing[0][i][j] + p.per_byte[at][d] * p.crossing[1][i][j]
         )
@@ -126,3 +126,14 @@ def test_more_devices_than_orders_are_tried_for() -> None:
     assert found is not None and len(set(found.of_layer)) == 9
     p.room[:] = 4
     assert best_split(p) is None
+
+
+def test_equal_machines_share_the_layers() -> None:
+    p = problem(random.Random(3), 12, [1, 0])
+    p.seconds, p.nbytes = np.ones((2, 13)), np.ones((2, 13), np.int64)
+    p.room, p.start = np.full(2, 10.0), np.zeros(2)
+    p.inputs = p.crossing = (np.zeros((14, 14)), np.zeros((14, 14)))
+    p.result = (0.0, 0.0)
+    found = best_split(p)
+    assert found is not None and found.seconds == pytest.approx(13)
+    assert sorted((found.of_layer.count(0), found.of_layer.count(1))) == [6, 7]

@@ -62,13 +62,25 @@ static inline Peak find_peak(const float* x, int n) {
   return peak;
 }
 
+static inline vf magnitude(vf x) {
+  return reinterpret_cast<vf>(reinterpret_cast<vi>(x) & 0x7fffffff);
+}
+
+// Of a multiple of 16 numbers; a NaN is never larger.
 static inline float max_magnitude(const float* x, int n) {
-  float m = 0;
-  for (int i = 0; i < n; ++i) {
-    const float a = __builtin_fabsf(x[i]);
+  vf m = {};
+  for (int i = 0; i < n; i += kLanes) {
+    const vf a = magnitude(load(x + i));
     m = a > m ? a : m;
   }
-  return m;
+  return hmax(m);
+}
+
+// Rounds to the nearest integer, halves away from zero; -2^31 where that has no int32.
+static inline vi round_half_away(vf x) {
+  const vi whole = __builtin_convertvector(x, vi);
+  const vi far = magnitude(x - __builtin_convertvector(whole, vf)) >= splat(0.5f);
+  return whole + (far & (x < vf{} ? vi{} - 1 : vi{} + 1));
 }
 
 // Sets the row converters of a type. The rest of its entry stays, so that families may register in

@@ -72,17 +72,20 @@ static inline void row_scales(const typename F::Block* const (&rows)[8], int64_t
   }
 }
 
+// The sum of the codes of group g of chunk c. (They are not aligned, so there is no pointer.)
+template <typename F>
+static inline int32_t block_sum(const BlockQ8_K& x, int c, int g) {
+  const int first = 2 * c;
+  return kGroupsPerChunk<F> == 2 ? x.bsums[first + g] : x.bsums[first] + x.bsums[first + 1];
+}
+
 // The factor of the minimum of group g of chunk c: ActivationTile::sum.
 template <typename F>
 static inline float minimum_sum(const typename F::Activation* x, int64_t b, int c, int g) {
   if constexpr (!kBlockActivations<F>) {
     return half_to_float(x[b * F::kChunks + c].s);
   } else {
-    const auto& block = x[b];  // its sums are not aligned, so there is no pointer to them
-    const int first = 2 * c;
-    return static_cast<float>(kGroupsPerChunk<F> == 2
-                                  ? block.bsums[first + g]
-                                  : block.bsums[first] + block.bsums[first + 1]);
+    return static_cast<float>(block_sum<F>(x[b], c, g));
   }
 }
 
@@ -115,6 +118,49 @@ static inline void dot_groups(const typename F::Block* const (&rows)[8],
       }
     }
   }
+}
+
+// The same for a format whose blocks are added up as whole numbers.
+template <typename F>
+static inline void dot_steps(const typename F::Block* const (&rows)[8], const BlockQ8_K* x,
+                             int64_t b, f32x8& acc) {
+  constexpr int kPer = kGroupsPerChunk<F>;
+  int32_t steps[F::kGroups][8];
+  int32_t lows[F::kGroups][8];
+  f32x8 d, low_d;
+  for (int r = 0; r < 8; ++r) {
+    const typename F::Block& block = rows[r][b];
+    d[r] = F::d(block);
+    if constexpr (F::kHasMin) low_d[r] = F::low_d(block);
+    for (int half = 0; half < F::kGroups / 8; ++half) {
+      const i32x8 step = F::step8(block, half);
+      for (int g = 0; g < 8; ++g) steps[8 * half + g][r] = step[g];
+      if constexpr (F::kHasMin) {
+        const i32x8 low = F::low8(block, half);
+        for (int g = 0; g < 8; ++g) lows[8 * half + g][r] = low[g];
+      }
+    }
+  }
+  i32x8 whole = {}, low = {};
+#pragma GCC unroll 8
+  for (int c = 0; c < F::kChunks; ++c) {
+    const s8x32 codes = activation_codes(x, b * 8 + c);
+    const i32x8 correction = dot_zero<F>(codes);
+    i32x8 p[8];
+#pragma GCC unroll 8
+    for (int r = 0; r < 8; ++r) p[r] = dot_chunk<F>(F::codes(rows[r][b], c), codes, correction);
+    i32x8 sums[2];
+    add_halves(p, sums);
+    if constexpr (kPer == 1) sums[0] += sums[1];
+    for (int g = 0; g < kPer; ++g) {
+      whole += sums[g] * load_as<i32x8>(steps[c * kPer + g]);
+      if constexpr (F::kHasMin) {
+        low += load_as<i32x8>(lows[c * kPer + g]) * block_sum<F>(x[b], c, g);
+      }
+    }
+  }
+  acc = fma8(to_floats(whole), d * splat8f(x[b].d), acc);
+  if constexpr (F::kHasMin) acc = fma8(to_floats(low), low_d * splat8f(x[b].d), acc);
 }
 
 // The same for a format whose blocks have one scale.
@@ -151,7 +197,9 @@ void dot_rows(const char* w, int64_t stride, int64_t n_rows, const void* activat
     f32x8 acc = {};
     for (int64_t b = 0; b < n / (32 * F::kChunks); ++b) {
       prefetch_rows<8, kBytes>(w, stride, b * kBytes);
-      if constexpr (kOneScale<F>) {
+      if constexpr (kWholeSums<F>) {
+        dot_steps<F>(rows, x, b, acc);
+      } else if constexpr (kOneScale<F>) {
         dot_block<F>(rows, x, b, acc);
       } else if constexpr (kBlockActivations<F>) {
         f32x8 block = {};

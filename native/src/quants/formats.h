@@ -11,8 +11,10 @@
 //   kZero, kTop         the code of the value 0 (without the minimum), and the largest code
 //   kHasMin             whether groups have minima; then kZero is 0
 //   kOneScale           whether all groups of a block have the same scale
-//   scales              all scales and minima of a block; blocks of 256 elements have scale8 and
-//                       min8 instead, for the groups 8 * half .. 8 * half + 7
+//   scales              all scales and minima of a block; blocks of 256 elements have scale8
+//                       instead, for the groups 8 * half .. 8 * half + 7
+//   step8, low8, d, low_d  instead of scale8, where scales are whole numbers times one factor: the
+//                       scale is step8 * d and the minimum low8 * low_d
 //   codes               the 32 codes of a chunk
 //
 // Source: dequantize_row_* in ggml-quants.c; layouts in quants/blocks.h.
@@ -23,10 +25,6 @@
 #include "quants/k_quants.h"
 
 namespace weft::WEFT_TARGET {
-
-// The eight bytes of an integer, lowest first, as floats.
-static inline f32x8 unsigned_bytes(uint64_t bytes) { return to_floats(widen_unsigned(bytes)); }
-static inline f32x8 signed_bytes(uint64_t bytes) { return to_floats(widen_signed(bytes)); }
 
 struct FormatQ4_0 {
   using Block = BlockQ4_0;
@@ -84,13 +82,13 @@ struct FormatQ2_K {
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 16, kZero = 0, kTop = 3;
   static constexpr bool kHasMin = true, kOneScale = false;
-  static f32x8 scale8(const Block& b, int half) {
-    const auto packed = load_as<uint64_t>(b.scales + 8 * half);
-    return unsigned_bytes(packed & 0x0f0f0f0f0f0f0f0fu) * half_to_float(b.d);
+  static float d(const Block& b) { return half_to_float(b.d); }
+  static float low_d(const Block& b) { return -half_to_float(b.dmin); }
+  static i32x8 step8(const Block& b, int half) {
+    return widen_unsigned(load_as<uint64_t>(b.scales + 8 * half) & 0x0f0f0f0f0f0f0f0fu);
   }
-  static f32x8 min8(const Block& b, int half) {
-    const auto packed = load_as<uint64_t>(b.scales + 8 * half);
-    return unsigned_bytes(packed >> 4 & 0x0f0f0f0f0f0f0f0fu) * -half_to_float(b.dmin);
+  static i32x8 low8(const Block& b, int half) {
+    return widen_unsigned(load_as<uint64_t>(b.scales + 8 * half) >> 4 & 0x0f0f0f0f0f0f0f0fu);
   }
   static u8x32 codes(const Block& b, int chunk) {
     return field(load_as<u8x32>(b.qs + 32 * (chunk / 4)), chunk % 4 * 2, 3);
@@ -102,8 +100,9 @@ struct FormatQ3_K {
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 16, kZero = 4, kTop = 7;
   static constexpr bool kHasMin = false, kOneScale = false;
-  static f32x8 scale8(const Block& b, int half) {
-    return (unsigned_bytes(sixteen_scales(b.scales, half)) - 32.0f) * half_to_float(b.d);
+  static float d(const Block& b) { return half_to_float(b.d); }
+  static i32x8 step8(const Block& b, int half) {
+    return widen_unsigned(sixteen_scales(b.scales, half)) - 32;
   }
   static u8x32 codes(const Block& b, int chunk) {
     const u8x32 high = field(load_as<u8x32>(b.hmask), chunk, 1);
@@ -116,12 +115,10 @@ struct FormatQ4_K {
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 8, kZero = 0, kTop = 15;
   static constexpr bool kHasMin = true, kOneScale = false;
-  static f32x8 scale8(const Block& b, int) {
-    return unsigned_bytes(pair_scales(b.scales)) * half_to_float(b.d);
-  }
-  static f32x8 min8(const Block& b, int) {
-    return unsigned_bytes(pair_mins(b.scales)) * -half_to_float(b.dmin);
-  }
+  static float d(const Block& b) { return half_to_float(b.d); }
+  static float low_d(const Block& b) { return -half_to_float(b.dmin); }
+  static i32x8 step8(const Block& b, int) { return widen_unsigned(pair_scales(b.scales)); }
+  static i32x8 low8(const Block& b, int) { return widen_unsigned(pair_mins(b.scales)); }
   static u8x32 codes(const Block& b, int chunk) {
     return field(load_as<u8x32>(b.qs + 32 * (chunk / 2)), chunk % 2 * 4, 15);
   }
@@ -132,12 +129,10 @@ struct FormatQ5_K {
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 8, kZero = 0, kTop = 31;
   static constexpr bool kHasMin = true, kOneScale = false;
-  static f32x8 scale8(const Block& b, int) {
-    return unsigned_bytes(pair_scales(b.scales)) * half_to_float(b.d);
-  }
-  static f32x8 min8(const Block& b, int) {
-    return unsigned_bytes(pair_mins(b.scales)) * -half_to_float(b.dmin);
-  }
+  static float d(const Block& b) { return half_to_float(b.d); }
+  static float low_d(const Block& b) { return -half_to_float(b.dmin); }
+  static i32x8 step8(const Block& b, int) { return widen_unsigned(pair_scales(b.scales)); }
+  static i32x8 low8(const Block& b, int) { return widen_unsigned(pair_mins(b.scales)); }
   static u8x32 codes(const Block& b, int chunk) {
     const u8x32 high = field(load_as<u8x32>(b.qh), chunk, 1);
     return field(load_as<u8x32>(b.qs + 32 * (chunk / 2)), chunk % 2 * 4, 15) | field_up(high, 1, 4);
@@ -149,8 +144,9 @@ struct FormatQ6_K {
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 16, kZero = 32, kTop = 63;
   static constexpr bool kHasMin = false, kOneScale = false;
-  static f32x8 scale8(const Block& b, int half) {
-    return signed_bytes(load_as<uint64_t>(b.scales + 8 * half)) * half_to_float(b.d);
+  static float d(const Block& b) { return half_to_float(b.d); }
+  static i32x8 step8(const Block& b, int half) {
+    return widen_signed(load_as<uint64_t>(b.scales + 8 * half));
   }
   static u8x32 codes(const Block& b, int chunk) {
     const u8x32 low = load_as<u8x32>(b.ql + 64 * (chunk / 4) + 32 * (chunk % 2));
@@ -177,7 +173,8 @@ struct FormatIQ4_XS {
   using Activation = BlockQ8_K;
   static constexpr int kChunks = 8, kGroups = 8, kZero = 128, kTop = 241;
   static constexpr bool kHasMin = false, kOneScale = false;
-  static f32x8 scale8(const Block& b, int) {
+  static float d(const Block& b) { return half_to_float(b.d); }
+  static i32x8 step8(const Block& b, int) {
     // A scale has 4 bits in `low` and 2 bits in `high`; both are spread to one scale per byte.
     uint64_t low = read32(b.scales_l);
     low = (low | low << 16) & 0x0000ffff0000ffffu;
@@ -187,7 +184,7 @@ struct FormatIQ4_XS {
     high = (high | high << 24) & 0x000000ff000000ffu;
     high = (high | high << 12) & 0x000f000f000f000fu;
     high = (high | high << 6) & 0x0303030303030303u;
-    return (unsigned_bytes(low | high << 4) - 32.0f) * half_to_float(b.d);
+    return widen_unsigned(low | high << 4) - 32;
   }
   static u8x32 codes(const Block& b, int chunk) {
     return look_up(kIQ4Codes, nibbles(b.qs + 16 * chunk));
@@ -345,16 +342,34 @@ inline constexpr bool kBlockActivations = sizeof(typename F::Activation) == size
 template <typename F>
 inline constexpr bool kOneScale = kBlockActivations<F> && F::kOneScale;
 
+// Whether scales are whole numbers times one factor for the block.
+template <typename F>
+inline constexpr bool kHasSteps = requires { &F::step8; };
+
+// Whether blocks of such a format are added up as whole numbers: see quant_kernels.h.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+template <typename F>
+inline constexpr bool kWholeSums = kHasSteps<F>;
+#else
+template <typename F>
+inline constexpr bool kWholeSums = false;
+#endif
+
 // All scales of a block, and its minima where the format has them.
 template <typename F>
 static inline void block_scales(const typename F::Block& b, float* scale,
                                 [[maybe_unused]] float* min) {
   if constexpr (F::kChunks == 8) {
     for (int half = 0; half < F::kGroups / 8; ++half) {
-      const f32x8 s = F::scale8(b, half);
+      f32x8 s;
+      if constexpr (kHasSteps<F>) {
+        s = to_floats(F::step8(b, half)) * F::d(b);
+      } else {
+        s = F::scale8(b, half);
+      }
       std::memcpy(scale + 8 * half, &s, sizeof s);
       if constexpr (F::kHasMin) {
-        const f32x8 m = F::min8(b, half);
+        const f32x8 m = to_floats(F::low8(b, half)) * F::low_d(b);
         std::memcpy(min + 8 * half, &m, sizeof m);
       }
     }

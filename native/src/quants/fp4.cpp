@@ -12,18 +12,26 @@ void register_fp4_types(KernelTable& table);
 
 namespace {
 
-// The code nearest to x with the (halved) scale, the first of equals. Only codes with the sign of x
-// can be nearest, so it compares magnitudes.
-uint8_t nearest_code(float x, float scale) {
-  const float magnitude = __builtin_fabsf(x);
-  int best = 0;
-  float best_error = __builtin_fabsf(0.0f * scale - magnitude);
-  for (int code = 1; code < 8; ++code) {
-    const float error = __builtin_fabsf(static_cast<float>(kE2M1Doubled[code]) * scale - magnitude);
-    best = error < best_error ? code : best;
-    best_error = error < best_error ? error : best_error;
+// The codes nearest to n numbers (16 or 32) with the (halved) scale, the first of equals. Only
+// codes with the sign of a number can be nearest to it, so it compares magnitudes.
+template <int n>
+void nearest_codes(const float* x, float scale, uint8_t* codes) {
+  typedef uint8_t vb __attribute__((vector_size(kLanes)));
+  for (int i = 0; i < n; i += kLanes) {
+    const vf v = load(x + i);
+    const vf m = magnitude(v);
+    vi best = {};
+    vf best_error = magnitude(splat(0.0f * scale) - m);
+    for (int code = 1; code < 8; ++code) {
+      const vf error = magnitude(splat(static_cast<float>(kE2M1Doubled[code]) * scale) - m);
+      const vi better = error < best_error;
+      best = better ? vi{} + code : best;
+      best_error = better ? error : best_error;
+    }
+    best |= (v < vf{}) & (best > 0) & 8;
+    const vb bytes = __builtin_convertvector(best, vb);
+    std::memcpy(codes + i, &bytes, sizeof bytes);
   }
-  return low8(x < 0 && best > 0 ? best | 8 : best);
 }
 
 void encode_mxfp4(const float* x, BlockMXFP4& b) {
@@ -36,9 +44,9 @@ void encode_mxfp4(const float* x, BlockMXFP4& b) {
     b.e = low8(static_cast<int32_t>(__builtin_floorf(exponent)) + 125);
   }
   const float scale = halved_e8m0(b.e);
-  for (int j = 0; j < 16; ++j) {
-    b.qs[j] = low8(nearest_code(x[j], scale) | nearest_code(x[j + 16], scale) << 4);
-  }
+  uint8_t codes[32];
+  nearest_codes<32>(x, scale, codes);
+  for (int j = 0; j < 16; ++j) b.qs[j] = low8(codes[j] | codes[j + 16] << 4);
 }
 
 // Converts a float to unsigned E4M3. Halves are rounded up, large numbers saturate at 0x7e, and
@@ -62,9 +70,9 @@ void encode_nvfp4(const float* x, BlockNVFP4& b) {
   for (int g = 0; g < 4; ++g, x += 16) {
     b.d[g] = ue4m3_byte(max_magnitude(x, 16) / 6.0f);
     const float scale = halved_ue4m3(b.d[g]);
-    for (int j = 0; j < 8; ++j) {
-      b.qs[8 * g + j] = low8(nearest_code(x[j], scale) | nearest_code(x[j + 8], scale) << 4);
-    }
+    uint8_t codes[16];
+    nearest_codes<16>(x, scale, codes);
+    for (int j = 0; j < 8; ++j) b.qs[8 * g + j] = low8(codes[j] | codes[j + 8] << 4);
   }
 }
 

@@ -5,6 +5,7 @@
 // first (panels.h), which needs no transposition here.
 #pragma once
 
+#include "quants/few_columns.h"
 #include "quants/lanes_k.h"
 #include "quants/one_column.h"
 #include "quants/panels.h"
@@ -27,14 +28,36 @@ static inline void lane_codes(const char* block, int c, int v, vi (&w)[8]) {
   }
 }
 
+// The scales of vector `v` of block `b` of a panel, as whole numbers.
+template <typename F>
+static inline void unpack_steps(const char* block, int64_t b, int v, const Panel& out) {
+  const typename Lanes<F>::Scales scales(block, v);
+  const int64_t at = b * F::kGroups * kPanelRows + v * kLanes;
+  store(out.d + b * kPanelRows + v * kLanes, scales.d);
+  for (int g = 0; g < F::kGroups; ++g) {
+    store_as(out.scale + at + g * kPanelRows, step_of<F>(scales, g));
+  }
+  if constexpr (F::kHasMin) {
+    store(out.low_d + b * kPanelRows + v * kLanes, scales.low_d);
+    for (int g = 0; g < F::kGroups; g += 2) {
+      const int64_t pair = (b * F::kGroups + g) / 2;
+      store_as(out.min + pair * kPanelRows + v * kLanes, scales.lows.two(g));
+    }
+  }
+}
+
 template <typename F>
 void unpack_panel(const char* w, int64_t first_chunk, int64_t n_chunks, const Panel& out) {
   for (int64_t b = 0; b < n_chunks / F::kChunks; ++b) {
     const char* block = lane_block<F>(w, first_chunk / F::kChunks + b);
     for (int v = 0; v < kPanelRows / kLanes; ++v) {
-      float* scales = out.scale + b * F::kGroups * kPanelRows + v * kLanes;
-      float* mins = out.min + b * F::kGroups * kPanelRows + v * kLanes;
-      Lanes<F>::scales(block, v, scales, mins);
+      if constexpr (kWholeSums<F>) {
+        unpack_steps<F>(block, b, v, out);
+      } else {
+        float* scales = out.scale + b * F::kGroups * kPanelRows + v * kLanes;
+        float* mins = out.min + b * F::kGroups * kPanelRows + v * kLanes;
+        Lanes<F>::scales(block, v, scales, mins);
+      }
 #pragma GCC unroll 8
       for (int c = 0; c < F::kChunks; ++c) {
         vi codes[8];
@@ -46,13 +69,13 @@ void unpack_panel(const char* w, int64_t first_chunk, int64_t n_chunks, const Pa
   }
 }
 
+#if defined(__AVX512F__)
 // acc + the products of a word of codes and four activations.
 template <typename F>
 static inline vi add_codes(vi acc, vi codes, vi four) {
-  if constexpr (kSigned<F>) return add_signed(acc, codes, four);
-  if constexpr (kWordRun<F> == 1) return add_widened(acc, codes, four);
-  return keep(add_word<F>(acc, codes, four));
+  return add_word<F>(acc, codes, four);
 }
+#endif
 
 // Adds kWords words of codes times the columns of a tile, from byte `at` of the chunk on. Columns
 // take turns: the sums of one would wait for each other.
@@ -243,6 +266,7 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
     return multiply_column<F>(panel, x, n_chunks, scale, out[0]);
   }
 #endif
+  if constexpr (kWholeSums<F>) return multiply_steps<F>(panel, x, n_chunks, scale, out);
   vf acc[kVectors][kColumns] = {};
   for (int64_t b = 0; b < n_chunks / F::kChunks; ++b) {
     const char* block = lane_block<F>(panel, b);

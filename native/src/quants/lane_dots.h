@@ -167,6 +167,16 @@ static inline vi widen_sums(vi sums) {
 
 #endif
 
+#if !defined(__AVX512F__)
+
+// The products of pairs of 16-bit numbers.
+static inline vi dot_pairs(vi a, vi b) {
+  return reinterpret_cast<vi>(
+      _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+}
+
+#endif
+
 // What the sums of a group start with.
 template <typename F, int kColumns>
 static inline vi start_sum(const ActivationTile<kColumns>& x, int group, int column) {

@@ -263,28 +263,6 @@ struct Lanes<FormatIQ4_NL> {
 };
 
 template <>
-struct Lanes<FormatIQ4_XS> {
-  struct Scales {
-    vf d;
-    vi high, low;
-
-    Scales(const char* block, int v)
-        : d(lane_half(block, 0, v)), high(lane_u16(block, 2, v)), low(lane_word(block, 4, 0, v)) {}
-    vf scale(int g) const {
-      const vi both = (low >> 4 * g & 15) | (high >> 2 * g & 3) << 4;
-      return (__builtin_convertvector(both, vf) - 32.0f) * d;
-    }
-  };
-  static void scales(const char* block, int v, float* scale, float* min) {
-    store_scales<8>(Scales(block, v), scale, min);
-  }
-  static void codes(const char* block, int c, int v, vi* w) {
-    lane_nibbles(block, 4, 1 + 4 * c, v, w);
-    for (int j = 0; j < 8; ++j) w[j] = look_up_lanes(kIQ4Codes, w[j]);
-  }
-};
-
-template <>
 struct Lanes<FormatMXFP4> {
   static void scales(const char* block, int v, float* scale, float*) {
     const vi e = lane_u8(block, 0, v);

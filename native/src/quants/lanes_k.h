@@ -2,6 +2,7 @@
 // bits. Codes of three, five and six bits are where whole_codes.h says.
 #pragma once
 
+#include "quants/lane_steps.h"
 #include "quants/lanes.h"
 
 #if defined(__AVX2__)
@@ -10,38 +11,40 @@ namespace weft::WEFT_TARGET {
 
 // The 6-bit scales and minima of q4_K and q5_K, packed as in k_quants.h.
 struct PairScales {
-  vf d, dmin;
-  vi scales[2], mins[2];
+  vf d, low_d;
+  Steps<8> steps, lows;
 
+  PairScales() = default;
   PairScales(const char* block, int v)
-      : d(lane_half(block, 0, v)), dmin(vf{} - lane_half(block, 2, v)) {
+      : d(lane_half(block, 0, v)), low_d(vf{} - lane_half(block, 2, v)) {
     vi a[3];
     for (int i = 0; i < 3; ++i) a[i] = lane_word(block, 4, i, v);
-    scales[0] = a[0] & splat_bytes(63);
-    scales[1] = add_bits(bits(a[2], 0, 15), a[0], -2, 48);
-    mins[0] = a[1] & splat_bytes(63);
-    mins[1] = add_bits(bits(a[2], 4, 15), a[1], -2, 48);
+    steps.bytes[0] = a[0] & splat_bytes(63);
+    steps.bytes[1] = add_bits(bits(a[2], 0, 15), a[0], -2, 48);
+    lows.bytes[0] = a[1] & splat_bytes(63);
+    lows.bytes[1] = add_bits(bits(a[2], 4, 15), a[1], -2, 48);
   }
-  vf scale(int g) const { return unsigned_byte(scales[g / 4], g % 4) * d; }
-  vf min(int g) const { return unsigned_byte(mins[g / 4], g % 4) * dmin; }
+  vf scale(int g) const { return steps.as_float(g) * d; }
+  vf min(int g) const { return lows.as_float(g) * low_d; }
 };
 
 template <>
 struct Lanes<FormatQ2_K> {
   struct Scales {
-    vf d, dmin;
-    vi scales[4], mins[4];
+    vf d, low_d;
+    Steps<16> steps, lows;
 
+    Scales() = default;
     Scales(const char* block, int v)
-        : d(lane_half(block, 0, v)), dmin(vf{} - lane_half(block, 2, v)) {
+        : d(lane_half(block, 0, v)), low_d(vf{} - lane_half(block, 2, v)) {
       for (int i = 0; i < 4; ++i) {
         const vi packed = lane_word(block, 4, i, v);
-        scales[i] = bits(packed, 0, 15);
-        mins[i] = bits(packed, 4, 15);
+        steps.bytes[i] = bits(packed, 0, 15);
+        lows.bytes[i] = bits(packed, 4, 15);
       }
     }
-    vf scale(int g) const { return unsigned_byte(scales[g / 4], g % 4) * d; }
-    vf min(int g) const { return unsigned_byte(mins[g / 4], g % 4) * dmin; }
+    vf scale(int g) const { return steps.as_float(g) * d; }
+    vf min(int g) const { return lows.as_float(g) * low_d; }
   };
   static void scales(const char* block, int v, float* scale, float* min) {
     store_scales<16>(Scales(block, v), scale, min);
@@ -60,16 +63,17 @@ struct Lanes<FormatQ3_K> {
   static constexpr int kScales = 24;  // words
   struct Scales {
     vf d;
-    vi scales[4];
+    Steps<16, 32> steps;
 
+    Scales() = default;
     Scales(const char* block, int v) : d(lane_half(block, 0, v)) {
       vi a[3];
       for (int i = 0; i < 3; ++i) a[i] = lane_word(block, 2, kScales + i, v);
       for (int i = 0; i < 4; ++i) {
-        scales[i] = add_bits(bits(a[i % 2], i / 2 * 4, 15), a[2], 4 - 2 * i, 48);
+        steps.bytes[i] = add_bits(bits(a[i % 2], i / 2 * 4, 15), a[2], 4 - 2 * i, 48);
       }
     }
-    vf scale(int g) const { return (unsigned_byte(scales[g / 4], g % 4) - 32.0f) * d; }
+    vf scale(int g) const { return steps.as_float(g) * d; }
   };
   static void scales(const char* block, int v, float* scale, float* min) {
     store_scales<16>(Scales(block, v), scale, min);
@@ -125,12 +129,13 @@ struct Lanes<FormatQ6_K> {
   static constexpr int kScales = 0, kCodes = 4;  // words
   struct Scales {
     vf d;
-    vi scales[4];
+    Steps<16, 0, true> steps;
 
+    Scales() = default;
     Scales(const char* block, int v) : d(lane_half(block, 0, v)) {
-      for (int i = 0; i < 4; ++i) scales[i] = lane_word(block, 2, kScales + i, v);
+      for (int i = 0; i < 4; ++i) steps.bytes[i] = lane_word(block, 2, kScales + i, v);
     }
-    vf scale(int g) const { return signed_byte(scales[g / 4], g % 4) * d; }
+    vf scale(int g) const { return steps.as_float(g) * d; }
   };
   static void scales(const char* block, int v, float* scale, float* min) {
     store_scales<16>(Scales(block, v), scale, min);
@@ -141,6 +146,36 @@ struct Lanes<FormatQ6_K> {
     lane_fields(block, 2, half, 6, 3, v, w);
     add_field(block, 2, half + 8, -4, 12, v, w);
     add_field(block, 2, half + 16, -2, 48, v, w);
+  }
+};
+
+template <>
+struct Lanes<FormatIQ4_XS> {
+  struct Scales {
+    vf d;
+    Steps<8, 32, false, StepOrder::kTurns> steps;
+
+    // Steps have 4 bits in one word, and 2 more in 16 bits: those of even groups, and of odd ones.
+    Scales() = default;
+    Scales(const char* block, int v) : d(lane_half(block, 0, v)) {
+      const vi low = lane_word(block, 4, 0, v), high = lane_u16(block, 2, v);
+      // of groups 0 to 3, twice, and of 4 to 7
+      const vi low_byte = high & 255, high_byte = high & 0xff00;
+      const vi spread = low_byte | low_byte << 8 | high_byte << 8 | high_byte << 16;
+      for (int i = 0; i < 2; ++i) {
+        const vi even = (i == 0 ? spread << 4 : spread << 2) & 0x00300030;
+        const vi odd = (i == 0 ? spread : spread >> 2) & 0x30003000;
+        steps.bytes[i] = bits(low, 4 * i, 15) | even | odd;
+      }
+    }
+    vf scale(int g) const { return steps.as_float(g) * d; }
+  };
+  static void scales(const char* block, int v, float* scale, float* min) {
+    store_scales<8>(Scales(block, v), scale, min);
+  }
+  static void codes(const char* block, int c, int v, vi* w) {
+    lane_nibbles(block, 4, 1 + 4 * c, v, w);
+    for (int j = 0; j < 8; ++j) w[j] = look_up_lanes(kIQ4Codes, w[j]);
   }
 };
 

@@ -24,15 +24,18 @@ void encode_q1_0(const float* x, BlockQ1_0& b) {
 
 void encode_q2_0(const float* x, BlockQ2_0& b) {
   const float d = max_magnitude(x, 64);
-  const float id = reciprocal(d);
+  const vf id = splat(reciprocal(d));
   b.d = float_to_half(d);
+  int32_t codes[64];
+  for (int i = 0; i < 64; i += kLanes) {
+    const vi code = round_half_away(load(x + i) * id);
+    const vi low = code < -1 ? vi{} - 1 : code;
+    const vi stored = (low > 2 ? vi{} + 2 : low) + 1;
+    std::memcpy(codes + i, &stored, sizeof stored);
+  }
   for (int j = 0; j < 16; ++j) {
-    int byte = 0;
-    for (int k = 0; k < 4; ++k) {
-      const int32_t code = truncate(round_half_away(x[4 * j + k] * id));
-      byte |= (clamp(code, -1, 2) + 1) << 2 * k;
-    }
-    b.qs[j] = low8(byte);
+    const int32_t* q = codes + 4 * j;
+    b.qs[j] = low8(q[0] | q[1] << 2 | q[2] << 4 | q[3] << 6);
   }
 }
 

@@ -28,6 +28,34 @@ static inline void put_words(const V (&words)[8], uint8_t* q) {
   }
 }
 
+// A number as a panel has it, which sums are multiplied with: twice, where those are pairs.
+template <typename F>
+static inline int32_t panel_step(int32_t step) {
+  if (kVnni || kSigned<F>) return step;
+  return static_cast<int32_t>(static_cast<uint32_t>(step) << 16) | (step & 0xffff);
+}
+
+// The scales of row `r` of block `b` of a panel, as whole numbers.
+template <typename F>
+static inline void pack_steps(const typename F::Block& block, int64_t b, int r, const Panel& out) {
+  out.d[b * kPanelRows + r] = F::d(block);
+  if constexpr (F::kHasMin) out.low_d[b * kPanelRows + r] = F::low_d(block);
+  for (int half = 0; half < F::kGroups / 8; ++half) {
+    const i32x8 steps = F::step8(block, half);
+    for (int g = 0; g < 8; ++g) {
+      const int32_t step = panel_step<F>(steps[g]);
+      std::memcpy(out.scale + (b * F::kGroups + 8 * half + g) * kPanelRows + r, &step, 4);
+    }
+    if constexpr (F::kHasMin) {
+      const i32x8 lows = F::low8(block, half);
+      for (int g = 0; g < 8; g += 2) {
+        const int32_t two = lows[g + 1] << 16 | lows[g];
+        std::memcpy(out.min + (b * F::kGroups + 8 * half + g) / 2 * kPanelRows + r, &two, 4);
+      }
+    }
+  }
+}
+
 template <typename F>
 void pack_panel(const char* w, int64_t stride, int64_t rows, int64_t first_chunk, int64_t n_chunks,
                 int64_t next, const Panel& out) {
@@ -44,6 +72,10 @@ void pack_panel(const char* w, int64_t stride, int64_t rows, int64_t first_chunk
       const char* ahead = reinterpret_cast<const char*>(row[r] + b) + next;
       for (size_t line = 0; line < sizeof(typename F::Block); line += 64) {
         __builtin_prefetch(ahead + line, 0, 2);
+      }
+      if constexpr (kWholeSums<F>) {
+        pack_steps<F>(row[r][b], b, r, out);
+        continue;
       }
       float scales[F::kGroups];
       float mins[F::kGroups];
@@ -110,6 +142,64 @@ struct TileCodes<F, kColumns> {
   }
   const char* chunk(int64_t i) const { return reinterpret_cast<const char*>(spread[i]); }
 };
+
+#endif
+
+#if !defined(__AVX512F__)
+
+// The sums of one chunk times whole scales, added to `whole`.
+template <typename F, int kVectors, int kColumns>
+static inline void add_chunk_steps(const uint8_t* q, const float* steps, const char* codes,
+                                   const ActivationTile<kColumns>& x,
+                                   vi (&whole)[kVectors][kColumns]) {
+  constexpr int kPer = kGroupsPerChunk<F>;
+  constexpr int kWords = kPanelWords<F> / kPer;  // of a group
+  constexpr int kRun = kWords < kWordRun<F> ? kWords : kWordRun<F>;
+#pragma GCC unroll 4
+  for (int run = 0; run < kPer * kWords; run += kRun) {
+    vi s[kVectors][kColumns];
+    for (int c = 0; c < kColumns; ++c) {
+      const vi start = run % kWords == 0 ? start_sum<F>(x, run / kWords, c) : vi{};
+      for (int v = 0; v < kVectors; ++v) s[v][c] = start;
+    }
+    add_words<F, kVectors, kColumns, TileCodes<F, kColumns>::kStride, kRun>(
+        q + run * 4 * kPanelRows, codes + run * 4, s);
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      const vi step = load_as<vi>(steps + run / kWords * kPanelRows + v * kLanes);
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) {
+        whole[v][c] += kVnni || kSigned<F> ? s[v][c] * step : dot_pairs(s[v][c], step);
+      }
+    }
+  }
+}
+
+// Adds a block's sums, times their factors, to those so far.
+template <typename F, int kVectors, int kColumns>
+static inline void put_steps(const vi (&whole)[kVectors][kColumns], const Panel& panel, int64_t b,
+                             const ActivationTile<kColumns>* x, int first, bool add,
+                             float* const* out) {
+  const int64_t at = b * kPanelRows + first;
+#pragma GCC unroll 4
+  for (int c = 0; c < kColumns; ++c) {
+    for (int v = 0; v < kVectors; ++v) {
+      float* to = out[c] + first + v * kLanes;
+      const vf d = splat(x->d[c]);
+      vf sum = fma(__builtin_convertvector(whole[v][c], vf), load(panel.d + at + v * kLanes) * d,
+                   add ? load(to) : vf{});
+      if constexpr (F::kHasMin) {
+        const float* two = panel.min + (at - first) * F::kGroups / 2 + first + v * kLanes;
+        vi low = {};
+        for (int g = 0; g < F::kGroups; g += 2, two += kPanelRows) {
+          low += dot_pairs(load_as<vi>(two), vi{} + x[g / kGroupsPerChunk<F>].correction[0][c]);
+        }
+        sum = fma(__builtin_convertvector(low, vf), load(panel.low_d + at + v * kLanes) * d, sum);
+      }
+      store(to, sum);
+    }
+  }
+}
 
 #endif
 
@@ -231,6 +321,16 @@ static inline void multiply_vectors(const Panel& panel, const ActivationTile<kCo
     put_sums(acc, first, factor, out);
   } else {
     for (int64_t b = 0; b < n_chunks; b += 8) {
+      if constexpr (kWholeSums<F>) {
+        vi whole[kVectors][kColumns] = {};
+        for (int64_t i = b; i < b + 8; ++i) {
+          if (panel.ahead_bytes != 0) fetch_ahead(panel, part * n_chunks + i, kParts * n_chunks);
+          add_chunk_steps<F>(q + i * kBytes, scale + i * kPer * kPanelRows, codes.chunk(i), x[i],
+                             whole);
+        }
+        put_steps<F>(whole, panel, b / 8, x + b, first, add || b > 0, out);
+        continue;
+      }
       vf acc[kVectors][kColumns] = {};
       if constexpr (kOneScale<F>) {
         if (panel.ahead_bytes != 0) {

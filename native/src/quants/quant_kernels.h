@@ -19,7 +19,12 @@
 //
 //   sum += block * d
 //
-// The scale of a whole tensor (i2_s) is multiplied last.
+// With vectors of 8 floats the K-quants and iq4_xs, whose scales and minima are whole numbers times
+// one factor for the block, are added up as whole numbers over such a block:
+//
+//   sum += block * (factor * d)     and, with minima, sum += minima * (their factor * d)
+//
+// where the block is the sum of groups times whole scales. The scale of a whole tensor (i2_s) is multiplied last.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -63,7 +68,9 @@ struct ActivationTile {
   // For each of the one or two groups of the format: `correction` is -kZero * sum(q), with AVX2 as
   // two 16-bit numbers (the sum over the codes at places 0 1, 4 5, ... and over the others: see
   // lane_dots.h) where sums of codes fit them. With minima it is `sum`: sum(q) * d, or just sum(q)
-  // where d belongs to a block of 256. For a format with one scale per block, the first tile of a
+  // where d belongs to a block of 256. Where blocks are added up as whole numbers, correction[0]
+  // has sum(q) of two groups as 16-bit numbers: those of this chunk or, with one group per chunk,
+  // of this chunk and the next, in every other chunk. For a format with one scale per block, the first tile of a
   // block has the correction of the whole block.
   union {
     int32_t correction[2][kColumns];
@@ -90,6 +97,10 @@ struct Panel {
   uint8_t* q;
   float* scale;  // [chunk][groups per chunk][kPanelRows]
   float* min;    // the same shape; only for formats with minima
+  // Where blocks are added up as whole numbers, `scale` has whole scales instead, as lane_steps.h
+  // gives them, `min` two minima of 16 bits for each two groups, and these are their factors:
+  float* d = nullptr;      // [block][kPanelRows]
+  float* low_d = nullptr;  // the same
   // Memory that is asked for while the panel is multiplied: what will be unpacked next. Asked for
   // while it is unpacked, it would not come in the meantime.
   const char* ahead = nullptr;
@@ -102,6 +113,7 @@ struct QuantKernels {
   int zero = 0;    // kZero of the format
   bool has_min = false;
   bool one_scale = false;  // a block of weights has one scale
+  bool whole_sums = false;  // blocks are added up as whole numbers
   // Up to so many columns panels are read as they are stored; more are worth unpacking them.
   int few_columns = kMostFewColumns;
   bool wide_zero = false;  // ActivationTile::correction is one number on every target

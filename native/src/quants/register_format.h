@@ -36,6 +36,7 @@ void register_format(KernelTable& table, DType type) {
   k.has_min = F::kHasMin;
   k.dot = dot_rows<F>;
   k.one_scale = F::kOneScale;
+  k.whole_sums = kWholeSums<F>;
 #if defined(__AVX2__)
   k.wide_zero = kWideZero<F>;
   k.few_columns = kFewColumns<F>;

@@ -23,11 +23,13 @@ constexpr Run kRuns[3] = {{0, 32, 5}, {32, 16, 5}, {48, 4, 4}};
 // The codes round(x / d) + 1 of a block; returns the scale d, the largest magnitude.
 float ternary_codes(const float* x, int32_t* codes) {
   const float d = max_magnitude(x, 256);
-  const float id = reciprocal(d);
-  for (int i = 0; i < 256; ++i) {
-    const float scaled = round_half_away(x[i] * id);
+  const vf id = splat(reciprocal(d));
+  for (int i = 0; i < 256; i += kLanes) {
+    const vf scaled = load(x + i) * id;
     // Infinities and NaN count as zero.
-    codes[i] = (__builtin_isfinite(scaled) ? truncate(scaled) : 0) + 1;
+    const vi finite = magnitude(scaled) < splat(__builtin_inff());
+    const vi code = (finite & round_half_away(scaled)) + 1;
+    std::memcpy(codes + i, &code, sizeof code);
   }
   return d;
 }

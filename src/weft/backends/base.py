@@ -28,6 +28,7 @@ __all__ = [
     "Event",
     "Executable",
     "IsMeasuredAs",
+    "OnMachine",
     "OrdersWork",
     "Queue",
     "QueueSpan",
@@ -277,6 +278,14 @@ class IsMeasuredAs(Protocol):
 
     measured_as: str
     """The device of the profile."""
+
+
+@runtime_checkable
+class OnMachine(Protocol):
+    """(optional) a backend whose device belongs to another machine."""
+
+    machine: Any
+    """The connection to it."""
 
 
 @runtime_checkable

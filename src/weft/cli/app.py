@@ -24,6 +24,7 @@ COMMANDS = {
     "chat": "Talk with a model; /help lists the commands.",
     "serve": "Serve a model over the OpenAI API.",
     "batch": "Answer a file of requests, in OpenAI's batch format.",
+    "worker": "Lend the devices of this machine to weft on other machines.",
     "keys": "Add, list or revoke keys of a server, or show what they used.",
     "embed": "Print embeddings of texts.",
     "rerank": "Sort documents by how well they answer a query.",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from weft.batch import Counts, Journal, read_lines, run_batch
+from weft.batch import Answer, Counts, Journal, Line, read_lines, run_batch
 from weft.batch.lines import LONGEST_LINE, count_lines
 from weft.cli.console import CountProgress, LoadProgress, say
 from weft.cli.draft_options import draft_flags
@@ -18,12 +20,16 @@ from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import MmProj, WeightType
 from weft.cli.prefix_flags import prefix_flags, without_kept
+from weft.cli.ray_options import OnRay, ray_flags
 from weft.cli.serve import AllTexts, calm_collector, service_lines
 from weft.cli.unused_options import UNUSED_BY_SERVE
 from weft.errors import ContextError, WeftError
 from weft.llm.drafting.options import DraftOptions
 
-__all__ = ["batch", "serving"]
+__all__ = ["Answerer", "batch", "one_machine", "serving"]
+
+Answerer = tuple[Callable[[Line], Awaitable[Answer]], int]
+"""What answers a line, and the most lines under way."""
 
 TEXTS_PER_LINE = 16
 """Most texts of one line (prompts times `n`), as in the server."""
@@ -31,7 +37,10 @@ TEXTS_PER_LINE = 16
 
 @prefix_flags
 @draft_flags
-@loads_model_with(instead={"ctx_size": AllTexts}, unused=without_kept(UNUSED_BY_SERVE))
+@ray_flags
+@loads_model_with(
+    without=("ray",), instead={"ctx_size": AllTexts}, unused=without_kept(UNUSED_BY_SERVE)
+)
 def batch(
     model: ModelFile,
     load: dict[str, Any],
@@ -73,6 +82,7 @@ def batch(
         ),
     ] = False,
     *,
+    on_ray: OnRay | None,
     drafts: DraftOptions | None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:  # fmt: skip
@@ -85,49 +95,62 @@ def batch(
             alias=alias, parallel=parallel, max_tokens=max_tokens,
             max_queue=(2 * TEXTS_PER_LINE) * parallel, max_choices=TEXTS_PER_LINE, **kept,
         )  # fmt: skip
-        with LoadProgress() as progress:
-            service = api.Service(
-                model, options, type=weight_type, embeddings=embeddings or asks_embedding,
-                drafting=drafts, mmproj=mmproj, progress=progress, **load,
-            )  # fmt: skip
+        arguments: dict[str, Any] = {
+            "type": weight_type, "embeddings": embeddings or asks_embedding, "drafting": drafts,
+            "mmproj": mmproj, **load,
+        }  # fmt: skip
+        if on_ray is None:
+            answerer = one_machine(api, model, options, arguments, quiet=quiet)
+        else:
+            from weft.cli.replicas import batch_actors
+
+            answerer = batch_actors(model, options, arguments, on_ray, quiet=quiet)
         try:
-            if not quiet:
-                for text in service_lines(model, service):
-                    say(text)
-                if journal.n_rows:
+            with answerer as (handle, n_open), CountProgress("answering requests") as bar:
+                if not quiet and journal.n_rows:
                     say(f"{answers} has {journal.n_rows} rows; going on from there")
-            calm_collector()
-            with CountProgress("answering requests") as bar:
-                counts = asyncio.run(
-                    _run(service, requests, journal, ordered, parallel, bar, n_lines)
-                )
+                counts = asyncio.run(_run(handle, requests, journal, ordered, n_open, bar, n_lines))
         except KeyboardInterrupt:
             say(f"{answers} has {journal.n_rows} rows; the same command goes on from there")
             raise
-        finally:
-            service.close()
     if not quiet:
         say(_summary(counts, answers))
     if counts.failed:
         raise typer.Exit(1)
 
 
-async def _run(
-    service: Any,
-    requests: Path,
-    journal: Journal,
-    ordered: bool,
-    parallel: int,
-    bar: CountProgress,
-    n_lines: int,
-) -> Counts:
+@contextmanager
+def one_machine(
+    api: Any, model: Path, options: Any, arguments: dict[str, Any], *, quiet: bool
+) -> Iterator[Answerer]:
+    """Loads the model here. Gives what answers lines and the most lines under way."""
     from weft.serve.inside import line_handler
     from weft.serve.routes import create_app
 
-    handle = line_handler(create_app(service))
+    with LoadProgress() as progress:
+        service = api.Service(model, options, progress=progress, **arguments)
+    try:
+        if not quiet:
+            for text in service_lines(model, service):
+                say(text)
+        calm_collector()
+        yield line_handler(create_app(service)), 2 * options.parallel
+    finally:
+        service.close()
+
+
+async def _run(
+    handle: Callable[[Line], Awaitable[Answer]],
+    requests: Path,
+    journal: Journal,
+    ordered: bool,
+    n_open: int,
+    bar: CountProgress,
+    n_lines: int,
+) -> Counts:
     with requests.open("rb") as file:
         return await run_batch(
-            read_lines(file), journal, handle, parallel=2 * parallel, ordered=ordered,
+            read_lines(file), journal, handle, parallel=n_open, ordered=ordered,
             progress=lambda counts: bar(counts.done, n_lines),
         )  # fmt: skip
 

@@ -16,6 +16,7 @@ from weft.cli.draft_options import draft_flags
 from weft.cli.explain_machines import on_machines, print_stages, stages_of
 from weft.cli.exported import explain_pte, is_pte, pte_report
 from weft.cli.loading import loads_model_with, open_with
+from weft.cli.machine_options import are_addresses, machines_of
 from weft.cli.model_file import ModelFile
 from weft.cli.options import MmProj
 from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
@@ -29,6 +30,7 @@ from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
+from weft.llm.planning.stage_text import stage_lines
 from weft.llm.senses.senses import open_towers
 from weft.llm.sizes import DEFAULT_N_CTX
 from weft.schedule.draw import dot, mermaid
@@ -41,7 +43,10 @@ __all__ = ["explain"]
 
 @prefix_flags
 @draft_flags
-@loads_model_with(unused=tuple(option for option in UNUSED_BY_WRITERS if option is not ALONE))
+@loads_model_with(
+    without=("machines",),
+    unused=tuple(option for option in UNUSED_BY_WRITERS if option is not ALONE),
+)
 def explain(
     model: ModelFile,
     load: dict[str, Any],
@@ -58,9 +63,9 @@ def explain(
     machines: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FILE...",
+            metavar="FILE...|HOST:PORT,...",
             help="Plan for several machines: a profile of each (a.toml b.toml), the one that you "
-            "work at first, or a file of `weft calibrate --machines`.",
+            "work at first, or a file of `weft calibrate --machines`; or for workers that run.",
         ),
     ] = None,
     link: Annotated[
@@ -127,7 +132,11 @@ def explain(
     if machines is not None:
         if machine is not None:
             raise ScheduleError("--machines has profiles of several machines; leave out --machine")
-        load |= on_machines(machines, link or (), load)
+        load |= (
+            machines_of(",".join(machines), None, None, load.get("machine_key"))
+            if are_addresses(machines)
+            else on_machines(machines, link or (), load)
+        )
     elif link is not None:
         raise ScheduleError("--link is between machines; give --machines, too")
     loaded = open_with(model, load)
@@ -146,6 +155,7 @@ def explain(
     plan = prepare(loaded, n_outputs=rows, n_seq_max=several, **load)
     if save is not None:
         _save(save, plan)
+    report = stages_of(plan, load)
     if html is not None:
         from weft.report import page_html, plan_data  # only here, as most calls need none of it
 
@@ -155,12 +165,14 @@ def explain(
             beside=beside,
             rows_for=lambda n: rows_needed(n, drafts),
         )
+        if report is not None:
+            data["machines"] = report.to_json()
+            data["text"] += stage_lines(report)
         write_text(html, page_html(data))
         say(f"report written to {html}")
         return
     regime = plan_for(plan, tokens)
     schedule = regime.plan.schedule
-    report = stages_of(plan, load)
     if as_json:
         data = _as_json(plan, PrefixOptions(**kept))
         if report is not None:

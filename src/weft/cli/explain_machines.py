@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
-
-from weft.cli.console import note, size_text, wide
+from weft.cli.console import note, wide
 from weft.cli.value_lists import words
 from weft.errors import ScheduleError
 from weft.llm.planning.plan import ContextPlan
-from weft.llm.planning.stage_report import Load, StageReport, stage_report
-from weft.schedule.explain import seconds_text
+from weft.llm.planning.stage_report import StageReport, stage_report
+from weft.llm.planning.stage_text import stage_lines
 from weft.schedule.machine import paper_devices
 from weft.schedule.machines import (
     DEFAULT_LINK,
@@ -21,7 +19,7 @@ from weft.schedule.machines import (
     machines_of,
     parse_link,
 )
-from weft.schedule.profile import Profile
+from weft.schedule.profile import Profile, load_profile
 
 __all__ = ["on_machines", "print_stages", "stages_of"]
 
@@ -59,7 +57,10 @@ def on_machines(
 def stages_of(plan: ContextPlan, load: dict[str, Any]) -> StageReport | None:
     """The stages of a plan; None: it is for one machine, or its speeds are not known."""
     profile = load.get("profile")
-    if not isinstance(profile, Profile) or len(machines_of(profile)) < 2:
+    if profile is None:
+        return None
+    profile = profile if isinstance(profile, Profile) else load_profile(profile)
+    if len(machines_of(profile)) < 2:
         return None
     return stage_report(plan, profile)
 
@@ -67,77 +68,5 @@ def stages_of(plan: ContextPlan, load: dict[str, Any]) -> StageReport | None:
 def print_stages(report: StageReport) -> None:
     """Prints stages, links and predicted speeds."""
     out = wide()
-    for table in (_stages(report), _links(report), _loads(report)):
-        out.print()
-        out.print(table)
-
-
-def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column in left:
-        table.add_column(column, no_wrap=True)
-    for column in right:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
-
-
-def _stages(report: StageReport) -> Table:
-    columns = ("weights", "cache", "compute", "all", "there", "per token")
-    table = _table("stages, as a token passes them", ("machine", "holds", "memory"), columns)
-    for stage in report.stages:
-        holds = [f"{name.rpartition('/')[2]}: {what}" for name, what in stage.devices.items()]
-        rows = max(len(holds), len(stage.memory), 1)
-        for i in range(rows):
-            cells = [""] * 6
-            if i < len(stage.memory):
-                need = stage.memory[i]
-                sizes = [need[k] for k in ("weights", "cache", "compute", "bytes")]
-                cells = [need["memory"], *map(size_text, sizes)]
-                cells.append("?" if need["room"] is None else size_text(need["room"]))
-            table.add_row(
-                stage.machine if i == 0 else "",
-                holds[i] if i < len(holds) else "" if holds else "nothing",
-                *cells,
-                seconds_text(stage.token_seconds) if i == 0 else "",
-            )
-    return table
-
-
-def _links(report: StageReport) -> Table:
-    columns = ("bytes per token", "copies", "time per token", "bytes per prompt")
-    table = _table(
-        "links, one token of one text and one ubatch of a prompt", ("from", "to"), columns
-    )
-    for link in report.links:
-        table.add_row(
-            link.source,
-            link.target,
-            f"{link.token_bytes:,}",
-            str(link.token_copies),
-            seconds_text(link.token_seconds),
-            f"{link.prompt_bytes:,}",
-        )
-    return table
-
-
-def _loads(report: StageReport) -> Table:
-    machines = [s.machine for s in report.stages if s.devices]
-    columns = ("tokens/s", "a pass takes", "passes at a time", *(f"{m} idle" for m in machines))
-    table = _table("predicted, with a full cache", ("load",), columns)
-    for load in report.loads:
-        idle = [f"{load.idle.get(m, 1.0):.0%}" for m in machines]
-        table.add_row(
-            load_text(load),
-            f"{load.tokens_per_second:.4g}",
-            seconds_text(load.seconds),
-            str(load.in_flight),
-            *idle,
-        )
-    return table
-
-
-def load_text(load: Load) -> str:
-    """A load in words, such as `pp512, a prompt`."""
-    n = load.n_tokens
-    each = f" in {load.in_flight} groups of {n}" if load.kind == "tg" and load.in_flight > 1 else ""
-    return f"pp{n}, {load.what}" if load.kind == "pp" else f"tg, {load.what}{each}"
+    for line in stage_lines(report):
+        out.print(line, markup=False, soft_wrap=True)

@@ -15,7 +15,7 @@ _SEES = "weft run, chat and serve see images and hear sounds, with --mmproj FILE
 _HUB = "set it in the environment of huggingface_hub: HF_TOKEN, HF_HUB_OFFLINE=1, HF_HOME"
 _LOG = "messages go to stderr: 2> FILE; weft serve has --log-file"
 _CHAT = "the model's chat template says how messages are written"
-_SCORES = "weft perplexity measures the perplexity of a text alone"
+_SCORES = "weft perplexity has it"
 _TLS = "weft serve has it"
 _ROUTES = "the server answers /v1, /health and /metrics"
 _MEMORY = "--memory DEVICE=SIZE says how much memory plans may use, --fit offloads what fits"
@@ -57,6 +57,7 @@ _INSTEAD: dict[str, str] = {
         "--cache-dir DIR of weft run, chat and serve keeps texts for the next start"),
     **dict.fromkeys(("--hellaswag", "--winogrande", "--multiple-choice", "--kl-divergence",
                      "--ppl-stride", "--save-all-logits"), _SCORES),
+    "--ppl-output-type": "weft perplexity prints the estimate after each chunk; --json is the last",
     **dict.fromkeys(("--ssl-key-file", "--ssl-cert-file", "--ssl-keyfile", "--ssl-certfile"), _TLS),
     **dict.fromkeys(("--path", "--public-path", "--webui", "--props", "--slots"), _ROUTES),
     **dict.fromkeys(("--rerank", "--reranking"),

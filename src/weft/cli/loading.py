@@ -30,6 +30,7 @@ from weft.cli.adapter_options import (
 )
 from weft.cli.command import usage_error
 from weft.cli.console import device_list, say
+from weft.cli.machine_options import MachineKeyFile, Machines, RayNodes, machines_of
 from weft.cli.model_file import takes_model
 from weft.cli.options import (
     ActivationsName,
@@ -115,6 +116,9 @@ def load_arguments(
     threads: Threads = None,
     threads_batch: ThreadsBatch = None,
     fallback: Fallback = None,
+    machines: Machines = None,
+    ray: RayNodes = None,
+    machine_key_file: MachineKeyFile = None,
     no_kv_offload: NoKvOffload = False,
     place: Place = None,
     fit: Fit = False,
@@ -173,6 +177,7 @@ def load_arguments(
         "adapters": adapter_arguments(lora, lora_scaled),
         **vector_arguments(control_vector, control_vector_scaled, control_vector_layers),
         "fallback": None if fallback is None else device_list(fallback),
+        **machines_of(machines, ray, machine_key_file),
         **placement_arguments(
             devices, gpu_layers, place, plan, fit, memory, policy, speeds or old_speeds, repack,
             no_rewrite,

@@ -18,6 +18,7 @@ from weft.cli.kl_lines import CHUNK_HEAD, chunk_line, kl_lines
 from weft.cli.loading import loads_model_with, open_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import context_option
+from weft.cli.task_scores import Kind, score_tasks
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
 from weft.llm import Context, Model, Tokenizer
@@ -26,6 +27,7 @@ from weft.llm.planning.options import DEFAULT_N_UBATCH
 from weft.llm.quality.divergence import KLDivergence
 from weft.llm.quality.kl import compare_with_file, n_outputs_for, save_logits
 from weft.llm.quality.logits_file import LogitsFile, file_bytes
+from weft.llm.quality.strided import n_windows, score_strided
 
 __all__ = ["perplexity"]
 
@@ -45,7 +47,11 @@ def perplexity(
     model: ModelFile,
     load: dict[str, Any],
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="The text; default, and with -: stdin.")
+        Path | None,
+        typer.Option(
+            "--file", "-f", "--binary-file", "-bf",
+            help="The text, or the tasks; default, and with -: stdin.",
+        ),
     ] = None,
     chunks: Annotated[int | None, typer.Option(help="At most so many chunks.")] = None,
     kl_base: Annotated[
@@ -63,6 +69,31 @@ def perplexity(
             help="Compare the model with the one whose probabilities are in --kl-base FILE.",
         ),
     ] = False,
+    ppl_stride: Annotated[
+        int,
+        typer.Option(
+            "--ppl-stride", metavar="N",
+            help="Windows of -c + N/2 tokens that move by N tokens; 0: chunks side by side.",
+        ),
+    ] = 0,
+    hellaswag: Annotated[
+        bool, typer.Option("--hellaswag", help="Score HellaSwag tasks of -f FILE.")
+    ] = False,
+    hellaswag_tasks: Annotated[
+        int, typer.Option("--hellaswag-tasks", metavar="N", help="So many of them; 0: all.")
+    ] = 400,
+    winogrande: Annotated[
+        bool, typer.Option("--winogrande", help="Score Winogrande tasks of -f FILE.")
+    ] = False,
+    winogrande_tasks: Annotated[
+        int, typer.Option("--winogrande-tasks", metavar="N", help="So many of them; 0: all.")
+    ] = 0,
+    multiple_choice: Annotated[
+        bool, typer.Option("--multiple-choice", help="Score multiple-choice tasks of -f FILE.")
+    ] = False,
+    multiple_choice_tasks: Annotated[
+        int, typer.Option("--multiple-choice-tasks", metavar="N", help="So many of them; 0: all.")
+    ] = 0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the final estimate as JSON.")
     ] = False,
@@ -71,6 +102,19 @@ def perplexity(
     the second half of each is scored; the estimate so far is printed after each chunk, with one
     standard error at the end."""
     chunks = _limit(chunks)
+    asked: dict[Kind, tuple[bool, int]] = {
+        "hellaswag": (hellaswag, hellaswag_tasks),
+        "winogrande": (winogrande, winogrande_tasks),
+        "multiple-choice": (multiple_choice, multiple_choice_tasks),
+    }
+    kinds = [kind for kind, (wanted, _) in asked.items() if wanted]
+    if len(kinds) + kl + bool(ppl_stride) > 1:
+        raise usage_error(
+            "give one of --kl, --ppl-stride, --hellaswag, --winogrande and --multiple-choice"
+        )
+    if kinds:
+        score_tasks(kinds[0], model, load, file, asked[kinds[0]][1], as_json=as_json)
+        return
     if kl:
         if kl_base is None:
             raise usage_error("--kl compares with a file of another run: --kl-base FILE")
@@ -80,11 +124,16 @@ def perplexity(
     loaded = open_with(model, load)
     tokenizer = Tokenizer.from_gguf(loaded.file)
     ids = tokenizer.encode(text)
+    if ppl_stride and load["n_ctx"] != 0:
+        load["n_ctx"] = (load["n_ctx"] or DEFAULT_N_CTX) + ppl_stride // 2
     n_ctx, context = _context(loaded, load, len(ids), chunks)
     bos = _bos(tokenizer)
-    n_chunks = min(len(ids) // n_ctx, chunks or len(ids))
+    whole = n_windows(len(ids), n_ctx, ppl_stride) if ppl_stride > 0 else len(ids) // n_ctx
+    n_chunks = min(whole, chunks or len(ids))
     at_once = min(n_chunks, context.cache.n_seq_max)
-    if kl_base is None:
+    if ppl_stride:
+        estimates = score_strided(context, ids, n_ctx, ppl_stride, n_chunks=chunks)
+    elif kl_base is None:
         estimates = score_chunks(context, ids, n_ctx, bos=bos, n_chunks=chunks)
     else:
         size = file_bytes(n_ctx, loaded.config.n_vocab, n_chunks)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from weft.batch import Answer, Line
 from weft.cli.console import say
 from weft.cli.ray_options import OnRay
 from weft.errors import WeftError
 from weft.tables import size_text
 
-__all__ = ["make_recipe", "serve_replicas", "threads_and_cpus"]
+__all__ = ["batch_actors", "make_recipe", "serve_replicas", "threads_and_cpus"]
 
 
 def serve_replicas(
@@ -62,6 +65,33 @@ def serve_replicas(
             )
         finally:
             replicas.close()
+
+
+@contextmanager
+def batch_actors(
+    model: Path, options: Any, arguments: dict[str, Any], on_ray: OnRay, *, quiet: bool
+) -> Iterator[tuple[Callable[[Line], Awaitable[Answer]], int]]:
+    """Starts actors that answer the lines of a batch. Gives what answers a line and the most lines
+    under way."""
+    from weft.cluster.ray_cluster import join
+
+    joined = join(on_ray.address)
+    from weft.serve.replicas import Pool
+
+    _, n = on_ray.number()
+    cpus = threads_and_cpus(arguments, n)
+    recipe = make_recipe(model, options, arguments)
+    if not quiet:
+        say(joined.text)
+        say(_replica_line(recipe, n, n, cpus))
+    pool = Pool(recipe, n, cpus, 2 * options.parallel)
+    try:
+        pool.start(say)
+        yield pool.answer, pool.most_open
+    finally:
+        pool.close()
+        if not quiet and pool.n_died:
+            say(f"{pool.n_died} actors died and were started again; no row was lost")
 
 
 def threads_and_cpus(arguments: dict[str, Any], most: int) -> int:

@@ -64,6 +64,7 @@ class LogLevel(StrEnum):
 @others_flags
 @ray_flags
 @loads_model_with(
+    without=("ray",),
     instead={"ctx_size": AllTexts, "no_effect": ServeNoEffect},
     unused=without_kept(UNUSED_BY_SERVE),
 )

@@ -10,7 +10,7 @@ from typing import BinaryIO
 from weft.errors import ContextError
 from weft.files import MOST_BYTES
 
-__all__ = ["read_file", "read_line", "read_text", "unescaped"]
+__all__ = ["read_bytes", "read_file", "read_line", "read_text", "unescaped"]
 
 
 def read_text(text: str | None, file: Path | None) -> str:
@@ -24,6 +24,19 @@ def read_text(text: str | None, file: Path | None) -> str:
     if text is not None and text != "-":
         return text
     return _decoded(_bounded(sys.stdin.buffer, "standard input"), "standard input")
+
+
+def read_bytes(file: Path | None) -> bytes:
+    """The bytes of `file`, or of standard input for None and `-`.
+
+    Raises ContextError if it cannot be read or has more than `MOST_BYTES`."""
+    if file is None or str(file) == "-":
+        return _bounded(sys.stdin.buffer, "standard input")
+    try:
+        with file.open("rb") as opened:
+            return _bounded(opened, str(file))
+    except OSError as error:
+        raise ContextError(f"{file}: {error.strerror or error}") from None
 
 
 def read_file(file: Path) -> str:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +48,8 @@ _OBJECTS = 1_000_000
 """Blocks and executables of a client."""
 _FRAMES = 1024
 """Frames that wait; a client keeps to fewer."""
+_FRAME = 64 << 20
+"""Bytes of arrays in a frame."""
 _WAITING = 256 << 20
 """Bytes that wait, likewise."""
 
@@ -73,6 +76,7 @@ class ClientSession:
 
     def __init__(self, worker: Worker, link: Link) -> None:
         self._worker, self._link = worker, link
+        link.use_limits(replace(link.limits, allocated=_FRAME))
         self._blocks: dict[int, _Block] = {}
         self._lowered: dict[int, _Lowered] = {}
         self._inlets: dict[int, tuple[str, Inlet]] = {}
@@ -80,7 +84,9 @@ class ClientSession:
         self._coming: dict[int, Incoming] = {}
         self._frames: deque[tuple[dict[str, Any], list[Any]]] = deque()
         self._waiting = 0
-        self._changed = threading.Condition()
+        self._changed = threading.Lock()
+        self._receiving = threading.Lock()
+        self._busy = False
         self._ended = False
         self._failed: list[str] | None = None
         self._running: Executable | None = None
@@ -94,33 +100,52 @@ class ClientSession:
 
     def serve(self) -> None:
         """Works until the client is gone, then frees everything."""
-        thread = threading.Thread(target=self._work, name="weft-commands", daemon=True)
-        thread.start()
+        other = threading.Thread(target=self._take_turns, name="weft-commands", daemon=True)
+        other.start()
+        self._take_turns()
+        other.join()
+        self._free_all()
+
+    def _take_turns(self) -> None:
+        """One of two threads: while one does commands, the other receives, which also answers the
+        questions whether this worker is there. The one that received a frame does its commands at
+        once, if the other is not busy."""
         try:
             while True:
-                header, arrays = self._link.receive()
-                self._put(header, arrays)
-        except WeftError:
-            pass
-        finally:
+                with self._receiving:
+                    while True:
+                        header, arrays = self._link.receive()
+                        if self._put(header, arrays):
+                            break
+                self._work()
+        except Exception:
             self._end()
-            thread.join()
-            self._free_all()
 
-    def _put(self, header: dict[str, Any], arrays: list[Any]) -> None:
+    def _put(self, header: dict[str, Any], arrays: list[Any]) -> bool:
+        """Takes a frame; True where the caller is to do the commands."""
         nbytes = sum(memoryview(a).nbytes for a in arrays)
         with self._changed:
             if len(self._frames) >= _FRAMES or self._waiting > _WAITING:
                 raise LinkError(f"{self._link.peer} sends without waiting for answers")
             self._frames.append((header, arrays))
             self._waiting += nbytes
-            self._changed.notify()
+            mine, self._busy = not self._busy, True
+            return mine
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._frames:
+                    self._busy = False
+                    return
+                header, arrays = self._frames.popleft()
+                self._waiting -= sum(memoryview(a).nbytes for a in arrays)
+            self._frame(header, arrays)
 
     def _end(self) -> None:
         with self._changed:
             self._ended = True
             self._frames.clear()
-            self._changed.notify()
         running = self._running
         if isinstance(running, NativeRun):
             running.abort()
@@ -141,19 +166,6 @@ class ClientSession:
             coming.drop()
 
     # ---- frames ----------------------------------------------------------------------------------
-
-    def _work(self) -> None:
-        try:
-            while True:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._frames or self._ended)
-                    if self._ended:
-                        return
-                    header, arrays = self._frames.popleft()
-                    self._waiting -= sum(memoryview(a).nbytes for a in arrays)
-                self._frame(header, arrays)
-        except Exception:  # the link is gone, or the frame is none
-            self._link.close()
 
     def _frame(self, header: dict[str, Any], arrays: list[Any]) -> None:
         n = whole(header.get("n"), 0, _MOST, "a frame's number")

@@ -112,7 +112,7 @@ class WeightFiles:
                 part = _mapped(path)
             except OSError:
                 return None
-            if hashlib.sha256(part).hexdigest() != sha:
+            if hashlib.sha256(part.data).hexdigest() != sha:
                 path.unlink(missing_ok=True)
                 return None
             with suppress(OSError):
@@ -170,7 +170,7 @@ class Incoming:
             self._file.write(piece)
         except OSError as error:
             raise DeviceError(f"cannot keep weights on disk: {error}") from error
-        self._hash.update(piece)
+        self._hash.update(piece.data)
         self.at += piece.nbytes
         return self.at == self.nbytes
 

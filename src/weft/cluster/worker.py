@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from weft.backends import Backend, make_backend
 from weft.backends.memory import WeightBufferType
 from weft.cluster.session import ClientSession
-from weft.cluster.streams import Inlet
+from weft.cluster.streams import STREAM_LIMITS, Inlet
 from weft.cluster.weights import WeightFiles
 from weft.errors import DeviceError, LinkError, OutOfMemoryError, WeftError
 from weft.flags import FLAGS
@@ -119,6 +119,7 @@ class Worker:
                 link.close(f"this worker has {_CLIENTS} clients")
                 return
             self._links.add(link)
+        stream = False  # such a link is closed by its client's session
         try:
             header, _ = link.receive(10.0)
             if header.get("hello") == "client":
@@ -130,12 +131,14 @@ class Worker:
                 if inlet is None:
                     link.send({"e": "there is no such stream"})
                 else:
-                    link.send({"ok": True})
-                    inlet.serve(link)
+                    link.use_limits(STREAM_LIMITS)
+                    stream = inlet.use(link)
+                    link.send({"ok": True} if stream else {"e": "this stream has a sender"})
         except (WeftError, ValueError):
             pass
         finally:
-            link.close()
+            if not stream:
+                link.close()
             with self._lock:
                 self._links.discard(link)
 

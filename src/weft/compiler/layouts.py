@@ -32,12 +32,13 @@ def choose_layouts(schedules: Sequence[Schedule]) -> dict[Tensor, WeightBufferTy
 
     A weight is repacked if it is a whole tensor of the host, used there or sent to a device, if
     every reader is a step of one backend, and if that backend offers a buffer type for these uses
-    (`Backend.weight_layout`)."""
+    (`Backend.weight_layout`). Floats that another device reads as rows stay rows, too, as they
+    would on one device: products of panels are summed in another order."""
     chosen: dict[Tensor, WeightBufferType] = {}
     usage = _Usage.of(schedules)
     for leaf, backend, uses in usage.of_one_backend():
         buffer_type = backend.weight_layout(leaf, uses)
-        if buffer_type is not None:
+        if buffer_type is not None and not usage.is_read_elsewhere(leaf):
             chosen[leaf] = buffer_type
     return usage.without_twins(chosen)
 
@@ -74,6 +75,17 @@ class _Usage:
             backends = self.backends[leaf]
             if leaf not in self.as_rows and len(backends) == 1 and _is_whole(leaf, backends[0]):
                 yield leaf, backends[0], uses
+
+    def is_read_elsewhere(self, leaf: Tensor) -> bool:
+        """Whether the bytes of a leaf of floats are those of another leaf, in other memory: of an
+        embedding that is the output, too, for one."""
+        if leaf.dtype.is_quantized or leaf.buffer is None:
+            return False
+        data = id(leaf.buffer.data)
+        return any(
+            other is not leaf and other.buffer is not None and id(other.buffer.data) == data
+            for other in (*self.uses, *self.as_rows)
+        )
 
     def without_twins(self, chosen: Mapping[Tensor, T]) -> dict[Tensor, T]:
         """`chosen` without leaves over whose bytes there is another leaf, which would keep them in

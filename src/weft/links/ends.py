@@ -17,7 +17,7 @@ from weft.links.keys import NO_KEY
 from weft.links.link import Limits, Link
 from weft.links.stream import TimedOut
 
-__all__ = ["Listener", "connect"]
+__all__ = ["Listener", "bound_socket", "connect"]
 
 HALF_OPEN = 32
 """Connections whose handshake is under way; the oldest of more is closed."""
@@ -78,6 +78,15 @@ def _greet(
         raise
 
 
+def bound_socket(at: Address) -> socket.socket:
+    """A socket that listens. Raises LinkError where the address cannot be had."""
+    family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
+    try:
+        return socket.create_server(at, family=family, backlog=128)
+    except (OSError, OverflowError) as error:
+        raise LinkError(f"cannot listen on {at}: {error}") from error
+
+
 class Listener:
     """Waits for connections and makes links of those that prove the key.
 
@@ -94,21 +103,19 @@ class Listener:
         facts: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         on_refused: Callable[[str], None] | None = None,
+        sock: socket.socket | None = None,
     ) -> None:
-        """Listens at once; port 0 takes a free one. Raises LinkError where the address cannot be
-        had, or is more than loopback and there is no key."""
+        """Listens at once; port 0 takes a free one. `sock` is a socket that listens already, on
+        `host`. Raises LinkError where the address cannot be had, or is more than loopback and there
+        is no key."""
         if key is None and not is_loopback(host):
             raise LinkError(
                 f"a listener on {host} can be reached from other machines and needs a key: "
-                "`weft worker --make-key FILE` makes one; give it with --key-file FILE"
+                "`weft worker --make-key FILE` makes one; give it with --machine-key-file FILE"
             )
         self._key, self._timeout, self._facts, self._limits = key, timeout, facts, limits
         self._on_refused = on_refused or (lambda why: None)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            self._sock = socket.create_server((host, port), family=family, backlog=128)
-        except (OSError, OverflowError) as error:
-            raise LinkError(f"cannot listen on {Address(host, port)}: {error}") from error
+        self._sock = sock or bound_socket(Address(host, port))
         self.address = Address(host, int(self._sock.getsockname()[1]))
         """Where it listens, with the port that it got."""
         self._ready: queue.Queue[Link | None] = queue.Queue(_READY)

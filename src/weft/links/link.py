@@ -88,6 +88,11 @@ class Link:
         self._rtts: deque[tuple[int, int]] = deque(maxlen=16)
         self._rates: deque[float] = deque(maxlen=16)
 
+    def use_limits(self, limits: Limits) -> None:
+        """Keeps to other limits from now on."""
+        self.limits = limits
+        self._in.silence = self._out.silence = limits.silence
+
     # ---- figures ----
 
     @property
@@ -99,6 +104,11 @@ class Link:
     def bytes_received(self) -> int:
         """Bytes that came from the network."""
         return self._in.received
+
+    @property
+    def heard(self) -> float:
+        """The time of `time.monotonic` at which the last bytes came."""
+        return self._in.heard
 
     @property
     def rtt(self) -> float | None:

@@ -27,10 +27,11 @@ class Incoming:
         self._sock = sock
         self._buffer = memoryview(bytearray(room))
         self._begin = self._end = 0
-        self._silence = silence
+        self.silence = silence
         self._idle = idle
         self._waits: float | None = -1.0
         self.received = 0
+        self.heard = time.monotonic()
 
     def need(self, n: int, until: float | None = None) -> memoryview:
         """The next `n` bytes, at most `room`; valid until the next call.
@@ -64,9 +65,9 @@ class Incoming:
                 n = self._sock.recv_into(self._buffer[self._end :])
             except TimeoutError:
                 silent += left
-                if silent > self._silence:
+                if silent > self.silence:
                     raise LinkError(
-                        f"it has said nothing for {silent:.1f} s (the limit is {self._silence:g} "
+                        f"it has said nothing for {silent:.1f} s (the limit is {self.silence:g} "
                         "s): its process is stopped, its machine is down or the network between "
                         "is cut"
                     ) from None
@@ -76,6 +77,7 @@ class Incoming:
                 raise LinkError("it closed the connection, without a goodbye: its process ended")
             self._end += n
             self.received += n
+            self.heard = time.monotonic()
             return
 
 
@@ -84,7 +86,7 @@ class Outgoing:
 
     def __init__(self, sock: socket.socket, silence: float) -> None:
         self._sock = sock
-        self._silence = silence
+        self.silence = silence
         sock.settimeout(_TICK)
         self.sent = 0
 
@@ -96,10 +98,10 @@ class Outgoing:
                 n = self._sock.send(data[at:])
             except TimeoutError:
                 silent += _TICK
-                if silent > self._silence:
+                if silent > self.silence:
                     raise LinkError(
                         f"it has taken nothing for {silent:.1f} s (the limit is "
-                        f"{self._silence:g} s): its process is stopped, its machine is down or the "
+                        f"{self.silence:g} s): its process is stopped, its machine is down or the "
                         "network between is cut"
                     ) from None
                 continue

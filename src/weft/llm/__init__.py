@@ -14,6 +14,7 @@ senses/        towers beside a context, and prompts with images and sounds
 vision/        images to rows of a model's width
 audio/         sounds to rows of a model's width
 answers/       splits answers into content, reasoning and tool calls
+quality/       how good a model is, against another and at tasks; which weights count
 engine/        the writer of texts, one or many, and the thread that serves many
 hub.py         finds and downloads the files of `hf:` names
 llm.py         `LLM`, all of this in one object

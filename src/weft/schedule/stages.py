@@ -28,6 +28,9 @@ __all__ = ["StageProblem", "StageSplit", "best_split"]
 _MOST_ORDERED = 8
 """Most devices of which every order is tried; of more, the given order and its rotation."""
 
+_TIE = 1e-6
+"""Share of the time by which splits may differ and be as fast."""
+
 _Floats = NDArray[np.float64]
 
 
@@ -65,12 +68,12 @@ class StageProblem:
     @property
     def n_layers(self) -> int:
         """The number of layers without the output."""
-        return self.seconds.shape[1] - 1
+        return len(self.seconds[0]) - 1
 
     @property
     def n_devices(self) -> int:
         """The number of devices."""
-        return self.seconds.shape[0]
+        return len(self.seconds)
 
     def stages(self, of_layer: Sequence[int]) -> list[tuple[int, int, int]]:
         """(device, first layer, layer after the last) of each run of layers."""
@@ -83,10 +86,13 @@ class StageProblem:
         return found
 
     def busy(self, device: int, first: int, end: int) -> float:
-        """Seconds that a stage works, its inputs included."""
+        """Seconds that a stage works."""
+        return float(self.seconds[device, first:end].sum() + self.start[device])
+
+    def entry(self, device: int, first: int, end: int) -> float:
+        """Seconds to bring a stage its inputs."""
         copies, nbytes = self.inputs
-        of_inputs = self._copy(self.home, device, copies[first, end], nbytes[first, end])
-        return float(self.seconds[device, first:end].sum() + self.start[device] + of_inputs)
+        return float(self._copy(self.home, device, copies[first, end], nbytes[first, end]))
 
     def hop(self, source: int, target: int, first: int, end: int) -> float:
         """Seconds to bring results from the stage on `source` to that on `target`."""
@@ -103,6 +109,7 @@ class StageProblem:
         if not self._is_legal(stages) or not self._fits(stages):
             return float("inf"), float("inf")
         parts = [self.busy(*stage) for stage in stages]
+        parts += [self.entry(*stage) for stage in stages]
         previous = self.home
         for device, first, end in stages:
             parts.append(self.hop(previous, device, first, end))
@@ -147,21 +154,29 @@ class StageSplit:
 
 
 def best_split(problem: StageProblem) -> StageSplit | None:
-    """The split with the least time; None where no split has room."""
+    """The split with the least time; None where no split has room.
+
+    Of several as fast with one pass under way it is the one whose busiest stage works least."""
     best = _least_sum(problem, float("inf"))
-    if best is None or problem.in_flight == 1:
+    if best is None:
         return best
+    alone = problem.in_flight == 1
     bounds = _busy_times(problem)
     low, high = 0, len(bounds) - 1
     while low <= high:  # a looser bound makes the sum smaller and the busiest stage longer
         middle = (low + high) // 2
-        split = _least_sum(problem, float(bounds[middle]) * (1 + 1e-9))
-        if split is not None and split.seconds < best.seconds:
-            best = split
-        if split is None or split.total / problem.in_flight > bounds[middle]:
+        bound = float(bounds[middle]) * (1 + 1e-9)
+        split = _least_sum(problem, bound)
+        if split is None:
+            low = middle + 1
+            continue
+        enough = best.seconds * (1 + _TIE) if alone else problem.in_flight * bound
+        if split.total > enough:
             low = middle + 1
         else:
             high = middle - 1
+        if split.seconds < best.seconds or (alone and split.total <= enough):
+            best = split
     return best
 
 
@@ -169,8 +184,8 @@ def _busy_times(problem: StageProblem) -> _Floats:
     """The times that the busiest stage or link of a split can have, in order."""
     n, times = problem.n_layers + 1, []
     for device in range(problem.n_devices):
-        work = _work(problem, device, n)
-        times.append(work[np.isfinite(work)])
+        for times_of_stages in _work(problem, device, n):
+            times.append(times_of_stages[np.isfinite(times_of_stages)])
         for other in range(problem.n_devices):
             hops = problem._copy(other, device, *problem.crossing)
             times.append(hops[np.isfinite(hops)])
@@ -198,18 +213,18 @@ def _at_home(problem: StageProblem) -> list[int]:
     return [d for d in range(problem.n_devices) if problem.machine[d] == home]
 
 
-def _work(problem: StageProblem, device: int, n: int) -> _Floats:
-    """[first, end]: seconds of a stage of layers below `n`; infinite where it has no room."""
+def _work(problem: StageProblem, device: int, n: int) -> tuple[_Floats, _Floats]:
+    """[first, end]: seconds of stages of layers below `n`, infinite where they have no room, and
+    those of their inputs."""
     sums = np.concatenate([[0.0], np.cumsum(np.nan_to_num(problem.seconds[device], posinf=0.0))])
     cannot = np.concatenate([[0], np.cumsum(np.isinf(problem.seconds[device]))])
     size = np.concatenate([[0], np.cumsum(problem.nbytes[device])])
     first, end = np.meshgrid(np.arange(n + 1), np.arange(n + 1), indexing="ij")
     copies, nbytes = (part[: n + 1, : n + 1] for part in problem.inputs)
-    work = sums[end] - sums[first] + problem.start[device]
-    work = work + problem._copy(problem.home, device, copies, nbytes)
     wrong = (end <= first) | (cannot[end] > cannot[first])
     wrong |= size[end] - size[first] > problem.room[device]
-    return np.where(wrong, np.inf, work)
+    work = np.where(wrong, np.inf, sums[end] - sums[first] + problem.start[device])
+    return work, problem._copy(problem.home, device, copies, nbytes)
 
 
 def _walk(problem: StageProblem, n: int, output: int | None, bound: float) -> Iterator[list[int]]:
@@ -218,12 +233,12 @@ def _walk(problem: StageProblem, n: int, output: int | None, bound: float) -> It
     `output` is the device of the layer behind them, None where that is among them."""
     work = []
     for d in range(problem.n_devices):
-        own = _work(problem, d, n)
+        own, entries = _work(problem, d, n)
         if d == output:
             own = _without_room(problem, own, d, n)
         if output is None:
             own[n - 1] = np.inf  # the output alone, which is tried as `output`
-        work.append(_bounded(own, bound))
+        work.append(_bounded(own, bound) + _bounded(entries, bound))
     crossing = [part[: n + 1, : n + 1] for part in problem.crossing]
     hops: dict[tuple[int, int], _Floats] = {}
     for order in _orders(problem):
@@ -281,7 +296,8 @@ def _closing(problem: StageProblem, last: int, output: int | None, bound: float)
     parts = []
     n = problem.n_layers
     if output is not None and output != last:
-        parts += [problem.hop(last, output, n, n + 1), problem.busy(output, n, n + 1)]
+        alone = output, n, n + 1
+        parts += [problem.hop(last, *alone), problem.entry(*alone), problem.busy(*alone)]
     elif output is not None:
         return float("inf")  # one stage with the last layer, which is tried without `output`
     end = last if output is None else output

@@ -134,20 +134,11 @@ void encode_q8_0(const EncodeRows& rows) {
   auto* b = static_cast<BlockQ8_0*>(rows.dst);
   const float* x = rows.src;
   for (int64_t i = 0; i < rows.n_rows * rows.ne0; i += 32, x += 32, ++b) {
-    vf high = {};
-    for (int j = 0; j < 32; j += kLanes) {
-      const vf m = magnitude(load(x + j));
-      high = m > high ? m : high;
-    }
-    const float d = hmax(high) / 127.0f;
+    const float d = max_magnitude(x, 32) / 127.0f;
     const vf inverse = splat(reciprocal(d));
     b->d = float_to_half(d);
     for (int j = 0; j < 32; j += kLanes) {
-      const vf scaled = load(x + j) * inverse;
-      // Halves away from zero.
-      const vi whole = __builtin_convertvector(scaled, vi);
-      const vi far = magnitude(scaled - as_float(whole)) >= splat(0.5f);
-      const vi code = whole + (far & (scaled < vf{} ? splat_int(-1) : splat_int(1)));
+      const vi code = round_half_away(load(x + j) * inverse);
       const vbytes bytes = __builtin_convertvector(code & 255, vbytes);
       std::memcpy(b->qs + j, &bytes, sizeof bytes);
     }

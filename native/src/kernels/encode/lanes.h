@@ -12,9 +12,6 @@ namespace weft::WEFT_TARGET {
 
 static inline vi splat_int(int32_t x) { return vi{} + x; }
 static inline vf as_float(vi x) { return __builtin_convertvector(x, vf); }
-static inline vf magnitude(vf x) {
-  return reinterpret_cast<vf>(reinterpret_cast<vi>(x) & 0x7fffffff);
-}
 static inline vi least(vi a, vi b) { return a < b ? a : b; }
 static inline vi most(vi a, vi b) { return a > b ? a : b; }
 static inline vi clamp(vi x, int32_t low, int32_t high) {

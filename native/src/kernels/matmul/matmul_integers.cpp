@@ -107,6 +107,8 @@ struct ManyScratch {
     panel.q = arena.take<uint8_t>(kChunksDeep * 32 * kPanelRows * kCodeBytes);
     panel.scale = arena.take<float>(kChunksDeep * 2 * kPanelRows);
     panel.min = arena.take<float>(kChunksDeep * 2 * kPanelRows);
+    panel.d = arena.take<float>(kChunksDeep / 8 * kPanelRows);
+    panel.low_d = arena.take<float>(kChunksDeep / 8 * kPanelRows);
     rows = arena.take<float>(kTileColumns * kPanelRows);
     rest = arena.take<float>(kPanelRows);
     used = arena.used();

@@ -82,6 +82,21 @@ static inline int32_t zero_correction(const QuantKernels& kernels, const PairSum
 #endif
 }
 
+// The sums of two groups: see ActivationTile.
+template <typename Activation>
+static int32_t pair_of_sums(const QuantKernels& kernels, const Activation* row, int64_t chunk,
+                            const Sums& sums) {
+  int32_t second = sums.half[1].all();
+  if (kernels.groups == 1) {
+    if (chunk % 2 != 0) return 0;
+    const Sums next = sum_codes(activation_codes(row, chunk + 1));
+    second = next.half[0].all() + next.half[1].all();
+  }
+  const auto low = static_cast<uint16_t>(sums.half[0].all());
+  const auto high = static_cast<uint16_t>(second);
+  return static_cast<int32_t>(uint32_t{high} << 16 | low);
+}
+
 // Column `lane` of a run of `width`: see ActivationTile.
 template <typename Activation>
 static void pack_column(const QuantKernels& kernels, const char* x, int64_t first, int64_t n_chunks,
@@ -94,6 +109,11 @@ static void pack_column(const QuantKernels& kernels, const char* x, int64_t firs
     if (kernels.groups == 1) sums.half[0].add(sums.half[1]);
     std::memcpy(run + lane * 32, &q, sizeof q);
     std::memcpy(run + width * 32 + lane * 4, &d, 4);
+    if (kernels.whole_sums && kernels.has_min) {
+      const int32_t pair = pair_of_sums(kernels, row, first + i, sums);
+      std::memcpy(run + width * 36 + lane * 4, &pair, 4);
+      continue;
+    }
     for (int g = 0; g < kernels.groups; ++g) {
       char* at = run + width * 36 + (g * width + lane) * 4;
       if (kernels.has_min) {

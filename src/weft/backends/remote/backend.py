@@ -127,4 +127,4 @@ class RemoteExecutable:
         if machine.connection is not self._connection:
             raise DeviceError(f"{machine.name} was lost, and this program with it")
         machine.post([*self._run, *(values[name] for name in self._symbols)])
-        machine.flush()
+        machine.leave()

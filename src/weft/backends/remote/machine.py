@@ -11,16 +11,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import DeviceError, LinkError, OutOfMemoryError, ProgramError, WeftError
+from weft.flags import FLAGS
 from weft.graph.op_table import op_stamp
-from weft.links import Address, Link, connect
+from weft.links import Address, Limits, Link, connect
 
 __all__ = ["Machine", "Mark", "machine_at"]
 
@@ -38,6 +37,10 @@ _KINDS: dict[str, type[WeftError]] = {
     "program": ProgramError,
     "device": DeviceError,
 }
+
+
+_LEFT = threading.local()
+"""Per thread, the machine for which commands wait that nobody has to wait for."""
 
 
 class _Answer:
@@ -146,7 +149,6 @@ class Machine:
         self._pending: list[list[Any]] = []
         self._arrays: list[Bytes] = []
         self._gathered = 0
-        self._mine = threading.local()
         self._ids = 0
         self._gone: deque[tuple[_Connection, str, int]] = deque()
         self._now: _Connection
@@ -158,7 +160,10 @@ class Machine:
 
     def _connect(self) -> None:
         facts = {"ops": op_stamp()}
-        link = connect(self.address, key=self._key, timeout=self._timeout, facts=facts)
+        limits = Limits(silence=float(max(FLAGS.machine_timeout, 1)))
+        link = connect(
+            self.address, key=self._key, timeout=self._timeout, facts=facts, limits=limits
+        )
         self._now = _Connection(link)
         self._pending, self._arrays, self._gathered = [], [], 0
         self._peers: dict[int, tuple[object, _Stream | None]] = {}
@@ -192,6 +197,16 @@ class Machine:
             if self._now.lost:
                 self._connect()
 
+    def lose(self, why: str) -> None:
+        """Ends the connection: whoever waits for it gets an error that says why."""
+        self._now.lose(why)
+
+    def reset(self, why: str) -> None:
+        """Ends the connection and makes a new one; the worker frees all it held for this one.
+        Raises LinkError."""
+        self.lose(why)
+        self.revive()
+
     def new_id(self) -> int:
         """A number for a block, an executable or a stream."""
         with self._lock:
@@ -204,6 +219,8 @@ class Machine:
         """Does a command that answers nothing, some time soon; arrays must not change any more.
 
         Raises DeviceError where the worker is lost, or an earlier command has failed."""
+        if command[0] == "write" and getattr(_LEFT, "machine", None) is self:
+            self._go()
         with self._lock:
             self._check()
             self._pending.append(command)
@@ -216,6 +233,7 @@ class Machine:
         """Does a command and waits for its answer: the result and arrays.
 
         Raises what failed there, or here, as a DeviceError."""
+        self.turn()
         with self._lock:
             self._check()
             self._pending.append(command)
@@ -237,25 +255,31 @@ class Machine:
         return answer.result, answer.arrays
 
     def flush(self) -> None:
-        """Sends what was gathered, unless it is held."""
-        if getattr(self._mine, "held", 0):
-            return
+        """Sends what was gathered."""
         with self._lock:
             if self._pending:
                 self._send(None)
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Gathers all commands of this thread inside the `with`."""
-        mine = self._mine
-        mine.held = getattr(mine, "held", 0) + 1
-        try:
-            yield
-        finally:
-            mine.held -= 1
+    def turn(self) -> None:
+        """Sends what this thread left gathered for another worker, as it now waits for this one, or
+        has given it a run."""
+        left: Machine | None = getattr(_LEFT, "machine", None)
+        if left is not None and left is not self:
+            left._go()
+
+    def _go(self) -> None:
+        _LEFT.machine = None
+        self.flush()
+
+    def leave(self) -> None:
+        """Lets what is gathered wait until this thread turns elsewhere: a run is followed by the
+        copies of its results, or by a read, which go in the same frame."""
+        self.turn()
+        _LEFT.machine = self
 
     def mark(self) -> Mark:
         """Sends what was gathered, and returns the point at which all of it is done."""
+        self.turn()
         with self._lock:
             self._check()
             return Mark(self, self._now, self._send(None, marks=True))
@@ -421,11 +445,10 @@ class _Stream:
                 raise DeviceError(f"{self.source.name} or {self.target.name} was lost meanwhile")
             n = self._sent = self._sent + 1
             self.source.post(["send", self._secret, n, *source, nbytes])
-            try:
-                self.target.post(["take", self._number, n, *target, nbytes])
-            finally:
-                self.source.flush()
-        if nbytes >= _GATHERED or n % 16 == 0:
+            self.target.post(["take", self._number, n, *target, nbytes])
+            self.source.leave()
+        if nbytes >= _GATHERED or n % 256 == 0:  # so that the sender never waits for long
+            self.source.flush()
             self.target.flush()
 
 

@@ -29,7 +29,7 @@ Bytes = NDArray[np.uint8]
 
 _PIECE = 8 << 20
 """Bytes that are written or read at a time."""
-_KEPT = 64 << 10
+_KEPT = 4 << 10
 """Weights of fewer bytes are not kept on the worker's disk."""
 
 
@@ -158,7 +158,7 @@ class RemoteBufferType(BufferTypeBase):
         return known[key]
 
     def _send(self, number: int, data: Bytes) -> None:
-        name = hashlib.sha256(data).hexdigest()
+        name = hashlib.sha256(data.data).hexdigest()
         if self.machine.call(["stored", number, self.number, name, data.nbytes])[0] is True:
             return
         for at in range(0, data.nbytes, _PIECE):

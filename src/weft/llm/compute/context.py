@@ -110,6 +110,7 @@ class Context(Sequences):
         self.plan, self._graphs, self._options = loaded.plan, loaded.graphs, loaded.options
         """The plan says where everything is, and why."""
         self.fell_back = loaded.fell_back
+        self._serial = loaded.serial
         """Says which device failed and which ones replace it; empty if none failed."""
         if hasattr(self, "cache"):  # after a failure
             for name, rows in self.cache.scales.items():
@@ -126,7 +127,12 @@ class Context(Sequences):
 
     def _go_on(self, error: DeviceError, held: Held, batch: Batch) -> NDArray[np.float32]:
         """Changes to the fallback, computes the cache `held` again, and decodes `batch`."""
-        self._use(load_without_failed(self.model, self.n_ctx, self._options, error))
+        options, serial = self._options, self._serial
+        self._use(
+            load_without_failed(
+                self.model, self.n_ctx, options, error, serial=serial, loading=False
+            )
+        )
         try:
             lost = decode_anew(self, held)
         except BaseException:
@@ -240,7 +246,7 @@ class Context(Sequences):
             or not (isinstance(outputs, str) and outputs == "last")
         ):
             raise ContextError("a Batch has its positions, seqs and outputs itself")
-        if not self._options.get("fallback"):
+        if not self._options.get("fallback") and not self._options.get("machines"):
             return self._decoding.decode(tokens, self.n_batch)
         held = remember(self.cache)  # before the call, because some failures empty the cache
         try:

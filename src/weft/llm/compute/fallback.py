@@ -32,7 +32,9 @@ __all__ = [
     "remember",
 ]
 
-_PLACEMENT = ("n_gpu_layers", "place", "plan", "fit", "memory", "policy", "profile", "fallback")
+_MOVED = ("n_gpu_layers", "place", "plan", "fit", "memory", "policy", "profile")
+"""Options that place weights and caches; they do not apply once a machine is left out."""
+_PLACEMENT = (*_MOVED, "fallback", "machines", "machine_key")
 """Options that place weights and caches; they do not apply to the devices of the fallback."""
 
 
@@ -46,6 +48,8 @@ class Loaded:
     """The options that the plan was made with: the caller's, or those of the fallback."""
     fell_back: str = ""
     """Says what failed and which devices go on; empty if nothing failed."""
+    serial: int = 0
+    """That of the machines that it was loaded on (`MachineGroup.serial`)."""
 
 
 def load(
@@ -63,18 +67,29 @@ def load(
     for device in options.get("fallback") or ():
         if isinstance(device, str):
             require_known(device)
+    options, serial = _with_group(options)
     try:
         plan = prepare(model, n_ctx=n_ctx, **options)
     except OutOfMemoryError:
         raise
     except DeviceError as error:
-        return load_without_failed(model, n_ctx, options, error, progress)
+        return load_without_failed(model, n_ctx, options, error, progress, serial)
     try:
         plan.cache.allocate()
         graphs = Graphs(plan, progress, repack_later=repack_later)
-        return Loaded(plan, graphs, options)
+        return Loaded(plan, graphs, options, serial=serial)
     except DeviceError as error:
-        return load_without_failed(model, n_ctx, options, error, progress)
+        return load_without_failed(model, n_ctx, options, error, progress, serial)
+
+
+def _with_group(options: PlanArguments) -> tuple[PlanArguments, int]:
+    """The options with the machines connected, and the serial number of these."""
+    if not options.get("machines"):
+        return options, 0
+    from weft.backends.remote.group import machine_group
+
+    group = machine_group(options["machines"], options.get("machine_key"))
+    return cast("PlanArguments", {**options, "machines": group}), group.serial
 
 
 def load_without_failed(
@@ -83,10 +98,17 @@ def load_without_failed(
     options: PlanArguments,
     error: DeviceError,
     progress: Progress | None = None,
+    serial: int = 0,
+    *,
+    loading: bool = True,
 ) -> Loaded:
-    """Loads the context on the devices of the fallback, with the same sizes and default placement.
+    """Loads the context without what failed: on machines that are back or left, else on the devices
+    of the fallback, with the same sizes.
 
-    Warns with a text that says what failed. Raises `error` itself if there is no fallback."""
+    The placement is the default one, unless every machine is back. Warns with a text that says what
+    failed. Raises `error` itself if there is nothing to go on with."""
+    if options.get("machines"):
+        return _load_on_machines(model, n_ctx, options, error, progress, serial, loading)
     other = on_fallback(options)
     if other is None:
         raise error
@@ -100,6 +122,26 @@ def load_without_failed(
     warnings.warn(why, RuntimeWarning, stacklevel=4)
     loaded = load(model, n_ctx, cast("PlanArguments", {**other, **sizes}), progress)
     return Loaded(loaded.plan, loaded.graphs, loaded.options, why)
+
+
+def _load_on_machines(
+    model: Model,
+    n_ctx: int | None,
+    options: PlanArguments,
+    error: DeviceError,
+    progress: Progress | None,
+    serial: int,
+    loading: bool,
+) -> Loaded:
+    options, _ = _with_group(options)
+    group: Any = options["machines"]
+    before = len(group.machines)
+    said = group.recover(serial, error, loading=loading)
+    warnings.warn(f"{error}: {said}", RuntimeWarning, stacklevel=5)
+    other = options
+    if len(group.machines) < before:
+        other = cast("PlanArguments", {k: v for k, v in options.items() if k not in _MOVED})
+    return load(model, n_ctx, other, progress)
 
 
 def on_fallback(options: Mapping[str, Any]) -> PlanArguments | None:

@@ -23,8 +23,8 @@ _ORDERED = OrderedBufferType()
 
 def in_place(plan: Plan) -> Plan:
     """The plan with only the layouts that do not wait: those of experts with a budget, which are
-    never used in place, and of weights in another machine's memory. Weights of floats, whose panels sum in another order than rows, stay where
-    they are and are multiplied in that order."""
+    never used in place, and of weights in another machine's memory. Weights of floats, whose panels
+    sum in another order than rows, stay where they are and are multiplied in that order."""
     layouts: dict[Tensor, WeightBufferType] = {}
     for weight, to in plan.layouts.items():
         if isinstance(to, ExpertBufferType) or _is_elsewhere(weight):

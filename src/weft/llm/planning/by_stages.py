@@ -48,6 +48,8 @@ def by_stages(request: Request) -> ContextPlan:
         over = overfull(request, plan)
         if not over:
             return plan
+        if request.placement.place:
+            break  # globs say where weights are, whether or not they fit
         for need, n, limit in over:
             more = max(reserve.get(need.memory, 0), need.compute + need.copies)
             reserve[need.memory] = more if more > reserve.get(need.memory, 0) else more + n - limit

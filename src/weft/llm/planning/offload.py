@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from fnmatch import fnmatchcase
 
-from weft.backends.base import Backend
+from weft.backends.base import Backend, OnMachine
 from weft.compiler.homes import first_with_own_memory, too_large, why_not_in
 from weft.errors import ScheduleError
 from weft.graph.graph import Graph
@@ -25,9 +25,9 @@ __all__ = ["SHARED", "Homes", "all_layers", "homes_by_layer", "homes_of_layers",
            "layer_of_weight"]  # fmt: skip
 
 _LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.(.*)")
-# Weights whose rows are looked up for the input.
 SHARED = ("token_embd_norm", "rope_f")
 """Norms before the first layer, and rotation frequencies that all layers share."""
+# Weights whose rows are looked up for the input.
 _INPUT = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
 # Weights that compute the keys: a layer's cache lives where it is written.
 _KEYS = ("attn_k.", "attn_qkv.", "attn_kv_b.", "attn_k_b.", "attn_kv_a_mqa.")
@@ -66,8 +66,8 @@ def homes_by_layer(
 
     `n_gpu_layers` is the number of layers for the first device with memory of its own (None or
     below 0: all), or a mapping of devices to numbers of layers, where the first device takes the
-    last layers. `place` maps globs over weight names, with or without their last part (`.weight`),
-    to devices; the first match wins.
+    last layers. Devices of other machines share the number evenly. `place` maps globs over weight
+    names, with or without their last part (`.weight`), to devices; the first match wins.
 
     Raises ScheduleError for a glob that matches no weight, for an unknown device, and if no device
     can take the layers."""
@@ -144,7 +144,17 @@ def _counts(
     most = all_layers(n_layer)
     if n_gpu_layers is None or n_gpu_layers < 0:
         n_gpu_layers = most
+    others = [i for i, backend in enumerate(backends) if isinstance(backend, OnMachine)]
+    if others:
+        return _shared(min(n_gpu_layers, most), others)
     return {device: min(n_gpu_layers, most)}
+
+
+def _shared(n: int, devices: Sequence[int]) -> dict[int, int]:
+    """As many layers for each, in order: the first device has the first of them."""
+    bounds = [n * i // len(devices) for i in range(len(devices) + 1)]
+    counts = {d: bounds[i + 1] - bounds[i] for i, d in enumerate(devices)}
+    return {device: counts[device] for device in reversed(devices) if counts[device]}
 
 
 def _rules(

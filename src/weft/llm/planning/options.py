@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from weft.backends.base import Backend
 from weft.backends.cpu import ThreadOptions
@@ -25,6 +25,9 @@ from weft.options import Option, require_choice
 from weft.records import dataclass
 from weft.schedule import Policy, Profile
 from weft.schedule.profile import parse_size
+
+if TYPE_CHECKING:
+    from weft.backends.remote.group import MachineGroup
 
 __all__ = [
     "DEFAULT_N_UBATCH",
@@ -63,6 +66,8 @@ class PlanArguments(TypedDict, total=False):
     threads: ThreadOptions | None
     activations: Literal["native", "f32", "bf16"]
     devices: Sequence[str | Backend] | None
+    machines: str | Sequence[str] | MachineGroup | None
+    machine_key: bytes | None
     fallback: Sequence[str | Backend] | None
     n_gpu_layers: int | None
     offload_kv: bool
@@ -128,6 +133,14 @@ PLAN_OPTIONS: dict[str, Option] = {
         "Names or backends, the preferred one first; the cpu is added if the last name is not a "
         "cpu. None: cpu.",
     ),
+    "machines": Option(
+        None,
+        "Workers (`weft worker`) whose devices come in front of `devices`: addresses HOST:PORT; or "
+        '"ray" or "ray:ADDRESS", which starts them on a Ray cluster. Layers are shared out evenly '
+        "where nothing else places them. A worker that fails is waited for, or left out, and its "
+        "caches are computed again.",
+    ),
+    "machine_key": Option(None, "The key of `machines`, 32 bytes; None: none, on loopback only."),
     "fallback": Option(
         None,
         "Devices to continue on, with default placement, if one of `devices` fails; None: a "

@@ -66,6 +66,8 @@ def prepare(
     devices = arguments.get("devices")
     if devices is None:
         devices = ("cpu",) if saved is None else saved.devices
+    if arguments.get("machines"):
+        devices = _with_machines(devices, arguments)
     backends = _backends(devices, {k: v for k, v in arguments.items() if k in DEVICE_OPTIONS})
     alone = all(b.buffer_type is backends[-1].buffer_type for b in backends)
     if must_fit and alone and not placement.memory:
@@ -95,6 +97,17 @@ def prepare(
 
         plan.again = again
     return plan
+
+
+def _with_machines(
+    devices: Sequence[str | Backend], arguments: PlanArguments
+) -> Sequence[str | Backend]:
+    """The devices of other machines, and these behind them."""
+    from weft.backends.remote import RemoteBackend
+    from weft.backends.remote.group import machine_group
+
+    group = machine_group(arguments["machines"], arguments.get("machine_key"))
+    return [*group.devices(), *(d for d in devices if not isinstance(d, RemoteBackend))]
 
 
 def _backends(devices: Sequence[str | Backend], options: dict[str, Any]) -> list[Backend]:

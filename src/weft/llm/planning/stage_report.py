@@ -3,7 +3,7 @@
     report = stage_report(plan, profile)
     report.stages[0].machine, report.links[0].token_bytes, report.loads[1].tokens_per_second
 
-A *stage* is all that one machine runs of a pass. Passes in flight (an ubatch of a prompt, or a
+A *stage* is all that one device runs of a pass. Passes in flight (an ubatch of a prompt, or a
 group of sequences that get a token each) use the stages at the same time, each stage and each link
 one pass at a time: a pass is done every `max(all seconds / in flight, those of the busiest)`. A
 stage is idle for the rest of that time.
@@ -11,10 +11,11 @@ stage is idle for the rest of that time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from weft.graph.tensor import Tensor
 from weft.llm.planning.explain import plan_for
 from weft.llm.planning.plan import ContextPlan, MemoryNeed
 from weft.llm.planning.regime import RegimePlan
@@ -29,13 +30,13 @@ __all__ = ["LinkUse", "Load", "Pass", "Stage", "StageReport", "one_pass", "stage
 
 @dataclass(slots=True)
 class Pass:
-    """One pass, predicted: what each machine and each link has to do."""
+    """One pass, predicted: what each device and each link has to do."""
 
     n_tokens: int
     busy: dict[str, float]
-    """Machine -> seconds that it works."""
+    """Device -> seconds that it works."""
     links: dict[tuple[str, str], tuple[int, int, float]]
-    """(from, to) -> copies, bytes, seconds."""
+    """(from, to) -> copies, bytes, seconds; the ends are machines, or memories of one machine."""
 
     @property
     def seconds(self) -> float:
@@ -50,13 +51,15 @@ class Pass:
 
 @dataclass(slots=True)
 class Stage:
-    """What one machine holds and does."""
+    """What one device holds and does."""
 
     machine: str
-    devices: dict[str, str]
-    """Device -> the layers it has, in words."""
-    memory: list[dict[str, Any]]
-    """Per memory: its name, bytes of `weights`, `cache`, `compute`, all (`bytes`), and `room`."""
+    device: str
+    holds: str
+    """The layers it has, in words; empty: none."""
+    memory: dict[str, Any]
+    """Of its memory: the name, bytes of `weights`, `cache`, `compute`, all (`bytes`), and `room`
+    (None: not known)."""
     token_seconds: float
     """Seconds that it works for one token of one sequence."""
 
@@ -92,7 +95,7 @@ class Load:
     tokens_per_second: float
     """Of all sequences together."""
     idle: dict[str, float]
-    """Machine -> share of the time in which it waits."""
+    """Device -> share of the time in which it waits."""
 
 
 @dataclass(slots=True)
@@ -104,7 +107,6 @@ class StageReport:
     """In the order in which a token passes them."""
     links: list[LinkUse]
     loads: list[Load]
-    sources: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -122,28 +124,43 @@ def stage_report(plan: ContextPlan, profile: Profile, sequences: int | None = No
     `sequences` are texts written at the same time, by default those of the plan, or one for each
     stage if that has one."""
     token, prompt = one_pass(plan, profile, 1), one_pass(plan, profile, plan.options.n_ubatch)
-    busy = [m for m, seconds in token.busy.items() if seconds > 0]
-    n_stages = max(sum(1 for stage in _layers(plan).values() if any(stage.values())), 1)
+    layers = _layers(plan)
+    n_stages = max(sum(1 for held in layers.values() if held), 1)
     many = sequences or plan.options.n_seq_max
     many = max(many, n_stages) if many == 1 else many
-    loads = [
-        _load("one ubatch", "pp", 1, prompt, 1),
-        _load("one text", "tg", 1, token, 1),
-    ]
+    loads = [_load("one ubatch", "pp", 1, prompt, 1), _load("one text", "tg", 1, token, 1)]
     if n_stages > 1:
         loads.insert(1, _load("ubatch after ubatch", "pp", n_stages, prompt, n_stages))
     if many > 1:
         loads.append(_many(plan, profile, many, n_stages))
-    pairs = list(dict.fromkeys([*token.links, *prompt.links]))
     links = []
-    for pair in pairs:
+    for pair in dict.fromkeys([*token.links, *prompt.links]):
         copies, nbytes, seconds = token.links.get(pair, (0, 0, 0.0))
         links.append(
             LinkUse(*pair, nbytes, copies, seconds, prompt.links.get(pair, (0, 0, 0.0))[1])
         )
-    order = list(dict.fromkeys([*busy, *machines_of(profile)]))
-    stages = [_stage(plan, profile, m, token.busy.get(m, 0.0)) for m in order]
+    needs = {name: need for need in plan.needs() for name in need.devices}
+    last = plan.backends[-1].name
+    shown = [*token.busy, *(n for n in layers if n not in token.busy and n == _host(n, layers))]
+    stages = []
+    for name in shown:
+        words = _words(layers[name], plan.model.config.n_layer)
+        words = ["input", *words] if name == last else words
+        stages.append(
+            Stage(
+                machine_of(name),
+                name,
+                ", ".join(words),
+                _memory(needs[name], plan, profile),
+                token.busy.get(name, 0.0),
+            )
+        )
     return StageReport(machines_of(profile), stages, links, loads)
+
+
+def _host(device: str, names: Iterable[str]) -> str:
+    """The last device of the same machine."""
+    return [n for n in names if machine_of(n) == machine_of(device)][-1]
 
 
 def one_pass(plan: ContextPlan, profile: Profile, n_tokens: int) -> Pass:
@@ -154,36 +171,33 @@ def one_pass(plan: ContextPlan, profile: Profile, n_tokens: int) -> Pass:
     values = _values(plan, regime, n_tokens, rows)
     schedule = regime.plan.schedule
     model = TimeModel(profile, regime.graph, schedule.backends, [Point(values)])
-    names = [machine_of(b.name) for b in schedule.backends]
     busy: dict[str, float] = {}
     links: dict[tuple[str, str], tuple[int, int, float]] = {}
 
-    def moves(source: str, target: str, nbytes: int, seconds: float) -> None:
-        if source == target:
-            busy[target] = busy.get(target, 0.0) + seconds
-            return
-        n, size, time = links.get((source, target), (0, 0, 0.0))
-        links[source, target] = (n + 1, size + nbytes, time + seconds)
+    def copy(tensor: Tensor, source: Any, b: int) -> None:
+        pair = model.memory_of(source), model.of[b].memory
+        ends = machine_of(pair[0]), machine_of(pair[1])
+        pair = pair if ends[0] == ends[1] else ends
+        n, size, time = links.get(pair, (0, 0, 0.0))
+        seconds = model.copy(tensor, source, b)
+        links[pair] = (n + 1, size + nbytes_at(tensor, values), time + seconds)
 
     for split in schedule.splits:
-        here = names[split.backend]
+        here = schedule.backends[split.backend].name
         busy[here] = busy.get(here, 0.0) + model.start(split.backend)
         for tensor in split.inputs:
             source = model.devices.type_of(tensor)
             if source is None:
                 source = model.devices.buffer_types[schedule.backend_of[tensor]]
-            seconds = model.copy(tensor, source, split.backend)
-            there = machine_of(model.memory_of(source))
-            moves(there, here, nbytes_at(tensor, values), seconds)
+            copy(tensor, source, split.backend)
         for node in schedule.graph.nodes[split.start : split.end]:
             if not node.op.is_view:
                 busy[here] += model.node(node, split.backend)
-    home, last = names[-1], len(names) - 1
+    last = len(schedule.backends) - 1
     for output in schedule.graph.outputs.values():
         at = schedule.backend_of.get(output, last)
-        if names[at] != home:
-            seconds = model.copy(output, model.devices.buffer_types[at], last)
-            moves(names[at], home, nbytes_at(output, values), seconds)
+        if not model.devices.supports_buffer_type(last, model.devices.buffer_types[at]):
+            copy(output, model.devices.buffer_types[at], last)
     return Pass(n_tokens, busy, links)
 
 
@@ -197,7 +211,7 @@ def _values(plan: ContextPlan, regime: RegimePlan, n_tokens: int, rows: int) -> 
 
 def _load(what: str, kind: str, sequences: int, one: Pass, in_flight: int) -> Load:
     period = one.period(in_flight)
-    idle = {machine: max(0.0, 1 - seconds / period) for machine, seconds in one.busy.items()}
+    idle = {device: max(0.0, 1 - seconds / period) for device, seconds in one.busy.items()}
     return Load(
         what, kind, sequences, one.n_tokens, in_flight, one.seconds, one.n_tokens / period, idle
     )
@@ -217,31 +231,15 @@ def _many(plan: ContextPlan, profile: Profile, sequences: int, n_stages: int) ->
     return best
 
 
-def _layers(plan: ContextPlan) -> dict[str, dict[str, list[int]]]:
-    """Machine -> device -> its layers, the output as one more than there are."""
+def _layers(plan: ContextPlan) -> dict[str, list[int]]:
+    """Device -> its layers, the output as one more than there are."""
     n_layer = plan.model.config.n_layer
-    found: dict[str, dict[str, list[int]]] = {}
+    found = {}
     for b, backend in enumerate(plan.backends):
         layers = {il for il, home in enumerate(plan.homes.caches) if home == b}
         layers |= {n_layer} if plan.homes.weights.get("output.weight") == b else set()
-        found.setdefault(machine_of(backend.name), {})[backend.name] = sorted(layers)
+        found[backend.name] = sorted(layers)
     return found
-
-
-def _stage(plan: ContextPlan, profile: Profile, machine: str, seconds: float) -> Stage:
-    n_layer = plan.model.config.n_layer
-    last = plan.backends[-1].name
-    devices = {}
-    for name, layers in _layers(plan)[machine].items():
-        words = _words(layers, n_layer)
-        if name == last:
-            words = ["input", *words]
-        if words:
-            devices[name] = ", ".join(words)
-    needs = [
-        n for n in plan.needs() if n.total and any(machine_of(d) == machine for d in n.devices)
-    ]
-    return Stage(machine, devices, [_memory(n, plan, profile) for n in needs], seconds)
 
 
 def _memory(need: MemoryNeed, plan: ContextPlan, profile: Profile) -> dict[str, Any]:

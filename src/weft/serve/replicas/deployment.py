@@ -10,15 +10,17 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from weft.cluster import notes
 from weft.cluster.model_files import ReadPart, read_part
 from weft.cluster.prefixes import Block
+from weft.cluster.ray_cluster import machines
 from weft.errors import WeftError
 from weft.serve.replicas.loaded import Call, Loaded, Part
 from weft.serve.replicas.recipe import Recipe
 
-__all__ = ["FRONT_SECONDS", "Files", "Replica", "reader"]
+__all__ = ["FRONT_SECONDS", "Files", "Replica", "files_actor", "reader"]
 
 FRONT_SECONDS = 60.0
 """Seconds without a sign of the server in front after which replicas end themselves."""
@@ -74,6 +76,15 @@ class Files:
         if path not in self._allowed:
             raise ValueError(f"{path} is no file of the model")
         return read_part(path, n)
+
+
+def files_actor(recipe: Recipe) -> Any:
+    """An actor of `Files` on this machine; None where the cluster has no other machine."""
+    if len(machines()) < 2:
+        return None
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), False)
+    make = ray.remote(Files).options(num_cpus=0, max_concurrency=4, scheduling_strategy=here)
+    return make.remote(recipe)
 
 
 def reader(files: Any) -> ReadPart | None:

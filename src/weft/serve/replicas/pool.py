@@ -7,14 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from weft.batch import Answer, Line, StoppedError
-from weft.cluster.ray_cluster import machines
 from weft.errors import DeviceError, WeftError
 from weft.serve.errors import error_body
-from weft.serve.replicas.deployment import Files, reader
+from weft.serve.replicas.deployment import files_actor, reader
 from weft.serve.replicas.loaded import Loaded
 from weft.serve.replicas.recipe import Recipe
 
@@ -53,72 +51,77 @@ class _Place:
     def __init__(self, actor: Any) -> None:
         self.actor = actor
         self.n_open = 0
-        self.is_up = False
+        self.is_up = self.is_dead = False
 
 
 class Pool:
-    """Actors that answer lines. The methods are for one event loop."""
+    """Actors that answer lines. After `start` the methods are for one event loop."""
 
-    def __init__(self, recipe: Recipe, n: int, cpus: float, most_open: int) -> None:
-        """Starts `n` actors of `cpus` CPUs; each has at most `most_open` lines at a time."""
-        self._most_open = most_open
-        files = None
-        if len(machines()) > 1:
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), False)
-            files = ray.remote(Files).options(
-                num_cpus=0, max_concurrency=4, scheduling_strategy=here
-            ).remote(recipe)  # fmt: skip
-        self._files = files
+    def __init__(self, recipe: Recipe, n: int, cpus: float, most_each: int) -> None:
+        """Starts `n` actors of `cpus` CPUs; each has at most `most_each` lines at a time."""
+        self._most_each, self._cpus = most_each, cpus
+        self._files = files_actor(recipe)
         make = ray.remote(BatchActor).options(
             num_cpus=cpus, max_restarts=-1, max_concurrency=_MOST_CALLS
         )  # fmt: skip
-        self._places = [_Place(make.remote(recipe, files)) for _ in range(n)]
-        self._cpus = cpus
+        self._places = [_Place(make.remote(recipe, self._files)) for _ in range(n)]
         self._moved = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_watched = False
         self.n_died = 0
         """Actors that died and were started again."""
 
-    async def start(self, say: Callable[[str], object]) -> None:
+    @property
+    def most_open(self) -> int:
+        """The most lines at a time of all actors."""
+        return self._most_each * len(self._places)
+
+    def start(self, say: Callable[[str], object]) -> None:
         """Returns when an actor has loaded the model. Raises DeviceError if one cannot."""
-        tasks = [asyncio.ensure_future(self._look_after(place)) for place in self._places]
+        refs = [place.actor.ready.remote() for place in self._places]
         told = False
-        while not any(place.is_up for place in self._places):
-            done, _ = await asyncio.wait(
-                tasks, timeout=_TELL_SECONDS, return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in done:
-                task.result()
-            if not done and not told:
+        while True:
+            done, _ = ray.wait(refs, num_returns=1, timeout=_TELL_SECONDS)
+            if done:
+                break
+            if not told:
                 told = True
                 free = ray.available_resources().get("CPU", 0)
                 say(f"waiting for actors: each takes {self._cpus:g} CPUs, and {free:g} are free")
-        self._tasks.update(tasks)
+        try:
+            why = ray.get(done[0])
+        except RayError as error:
+            why = _last_line(error)
+        if why:
+            raise DeviceError(f"the model cannot be loaded on a machine: {why}")
+        self._places[refs.index(done[0])].is_up = True
 
     async def answer(self, line: Line) -> Answer:
         """Answers a line by the actor with the fewest ones. Raises StoppedError if no actor can
         load the model any more."""
+        if not self._is_watched:
+            self._is_watched = True
+            for place in self._places:
+                if not place.is_up:
+                    self._watch(place)
         for _ in range(TRIES):
             place = await self._free_place()
             place.n_open += 1
             try:
-                answer: Answer = await place.actor.ask.remote(line.url, line.body)
-                return Answer(*answer)
+                return Answer(*await place.actor.ask.remote(line.url, line.body))
             except RayActorError:
                 if place.is_up:
                     place.is_up = False
                     self.n_died += 1
-                    self._tasks.add(asyncio.ensure_future(self._look_after(place)))
+                    self._watch(place)
             except RayError as error:
-                why = str(error).strip().split("\n")[-1][:300]
-                return Answer(500, "", error_body(500, f"the actor failed on this line: {why}"))
+                why = f"the actor failed on this line: {_last_line(error)}"
+                return Answer(500, "", error_body(500, why))
             finally:
                 place.n_open -= 1
-                async with self._moved:
-                    self._moved.notify_all()
-        return Answer(
-            500, "", error_body(500, f"{TRIES} actors died while they answered this line")
-        )
+                await self._tell()
+        why = f"{TRIES} actors died while they answered this line"
+        return Answer(500, "", error_body(500, why))
 
     def close(self) -> None:
         """Ends all actors."""
@@ -131,29 +134,37 @@ class Pool:
 
     async def _free_place(self) -> _Place:
         def free() -> list[_Place]:
-            for task in [t for t in self._tasks if t.done()]:
-                self._tasks.discard(task)
-                task.result()
-            return [p for p in self._places if p.is_up and p.n_open < self._most_open]
+            if all(place.is_dead for place in self._places):
+                raise StoppedError("no actor can load the model any more; what is done is kept")
+            return [p for p in self._places if p.is_up and p.n_open < self._most_each]
 
         async with self._moved:
             await self._moved.wait_for(free)
             return min(free(), key=lambda place: place.n_open)
 
+    def _watch(self, place: _Place) -> None:
+        task = asyncio.ensure_future(self._look_after(place))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _look_after(self, place: _Place) -> None:
         """Waits until an actor has loaded the model, again after it died."""
-        while True:
-            try:
-                why = await place.actor.ready.remote()
-                break
-            except RayActorError as error:
-                if "restart" not in str(error).lower() and "unavailable" not in str(error).lower():
-                    async with self._moved:
-                        self._moved.notify_all()
-                    raise StoppedError(f"an actor cannot be started again: {error}") from None
-                await asyncio.sleep(0.5)
-        if why:
-            raise DeviceError(f"the model cannot be loaded on a machine: {why}")
-        place.is_up = True
+        try:
+            while True:
+                try:
+                    place.is_dead = bool(await place.actor.ready.remote())
+                    break
+                except ActorUnavailableError:
+                    await asyncio.sleep(0.5)
+            place.is_up = not place.is_dead
+        except RayError:
+            place.is_dead = True
+        await self._tell()
+
+    async def _tell(self) -> None:
         async with self._moved:
             self._moved.notify_all()
+
+
+def _last_line(error: BaseException) -> str:
+    return (str(error).strip().split("\n") or [""])[-1][:300]

@@ -16,16 +16,14 @@ import ray
 from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.exceptions import RayServeException
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from weft.cluster import notes
 from weft.cluster.prefixes import Block
-from weft.cluster.ray_cluster import machines
 from weft.errors import BusyError, DeviceError
 from weft.serve.log import logger
 from weft.serve.options import ServeOptions
 from weft.serve.replicas.calls import answer_of
-from weft.serve.replicas.deployment import Files, Replica
+from weft.serve.replicas.deployment import Replica, files_actor
 from weft.serve.replicas.loaded import Call, Part
 from weft.serve.replicas.options import ReplicaOptions
 from weft.serve.replicas.recipe import Recipe
@@ -94,13 +92,7 @@ class Replicas:
         """Starts the replicas, and returns when the least number of them has loaded the model.
 
         Raises DeviceError if a replica cannot be started, with what it says."""
-        there = machines()
-        if len(there) > 1:
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), False)
-            actor = ray.remote(Files).options(
-                num_cpus=0, max_concurrency=4, scheduling_strategy=here
-            )  # fmt: skip
-            self._files = actor.remote(self._recipe)
+        self._files = files_actor(self._recipe)
         _quiet()
         self._is_own = not _serve_runs()
         serve.start(proxy_location="Disabled")

@@ -1,0 +1,87 @@
+// The scales of blocks that have whole ones, a byte for each group of a row, in vectors whose lanes
+// are rows.
+//
+// The step of group g is a byte of one of the vectors `bytes`, less kBias or with its sign. With
+// AVX2 the sums of a group are pairs of 16 bits; they are multiplied with their step and added up
+// in one instruction, so that the step is wanted twice in a lane, as 16 bits each (`pair`).
+#pragma once
+
+#include "quants/lane_dots.h"
+#include "quants/lanes.h"
+
+#if defined(__AVX2__)
+
+namespace weft::WEFT_TARGET {
+
+// Where steps are: that of group g in byte g % 4 of word g / 4, or (kTurns) the words take turns.
+enum class StepOrder { kRuns, kTurns };
+
+#if !defined(__AVX512F__)
+
+// Bytes `first` and `second` of each lane as 16-bit numbers, unsigned or (kInHigh) as high bytes.
+template <bool kInHigh = false>
+static inline vi byte_pair(vi v, int first, int second) {
+  const int none = static_cast<int>(0x80008000u);
+  const int places = kInHigh ? first << 8 | second << 24 | 0x00800080 : first | second << 16 | none;
+  const int lane = kInHigh ? 0x04000400 : 0x00040004;
+  const __m256i order =
+      _mm256_setr_epi32(places, places + lane, places + 2 * lane, places + 3 * lane, places,
+                        places + lane, places + 2 * lane, places + 3 * lane);
+  return reinterpret_cast<vi>(_mm256_shuffle_epi8(reinterpret_cast<__m256i>(v), order));
+}
+
+#endif
+
+template <int kCount, int kBias = 0, bool kSignedBytes = false,
+          StepOrder kOrder = StepOrder::kRuns>
+struct Steps {
+  vi bytes[kCount / 4];
+
+  static constexpr int word(int g) { return kOrder == StepOrder::kRuns ? g / 4 : g % 2; }
+  static constexpr int byte(int g) { return kOrder == StepOrder::kRuns ? g % 4 : g / 2; }
+
+  vf as_float(int g) const {
+    if constexpr (kSignedBytes) return signed_byte(bytes[word(g)], byte(g));
+    const vf step = unsigned_byte(bytes[word(g)], byte(g));
+    return kBias == 0 ? step : step - static_cast<float>(kBias);
+  }
+  vi number(int g) const {
+    const vi v = bytes[word(g)];
+    if constexpr (kSignedBytes) return v << (24 - 8 * byte(g)) >> 24;
+    return (v >> 8 * byte(g) & 255) - kBias;
+  }
+#if !defined(__AVX512F__)
+  vi pair(int g) const {
+    typedef int16_t numbers __attribute__((vector_size(sizeof(vi))));
+    if constexpr (kSignedBytes) {
+      const auto high = reinterpret_cast<numbers>(byte_pair<true>(bytes[word(g)], byte(g), byte(g)));
+      return reinterpret_cast<vi>(high >> 8);
+    }
+    const auto pair = reinterpret_cast<numbers>(byte_pair(bytes[word(g)], byte(g), byte(g)));
+    return reinterpret_cast<vi>(kBias == 0 ? pair : pair - static_cast<int16_t>(kBias));
+  }
+  // Those of groups g and g + 1, for an even g.
+  vi two(int g) const {
+    static_assert(kBias == 0 && !kSignedBytes && kOrder == StepOrder::kRuns);
+    return byte_pair(bytes[word(g)], byte(g), byte(g) + 1);
+  }
+#endif
+};
+
+#if !defined(__AVX512F__)
+
+// The step of group g as the sums of F's codes are multiplied with it, and that product.
+template <typename F, typename Scales>
+static inline vi step_of(const Scales& scales, int g) {
+  return kVnni || kSigned<F> ? scales.steps.number(g) : scales.steps.pair(g);
+}
+template <typename F>
+static inline vi times_step(vi sums, vi step) {
+  return kVnni || kSigned<F> ? sums * step : dot_pairs(sums, step);
+}
+
+#endif
+
+}  // namespace weft::WEFT_TARGET
+
+#endif  // __AVX2__

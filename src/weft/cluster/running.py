@@ -1,0 +1,79 @@
+"""A worker as a process: what `weft worker` and actors of Ray run."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from weft.cluster.worker import serve_devices, worker_facts
+from weft.flags import FLAGS
+from weft.links import Limits, Listener
+
+__all__ = ["Refusals", "run_worker"]
+
+
+class Refusals:
+    """Tells why connections were refused, at most once in `seconds` and with their number."""
+
+    def __init__(self, say: Callable[[str], None], seconds: float = 10.0) -> None:
+        self._say, self._seconds = say, seconds
+        self._lock = threading.Lock()
+        self._last = float("-inf")
+        self._untold = 0
+
+    def __call__(self, why: str) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if now - self._last < self._seconds:
+                self._untold += 1
+                return
+            more, self._untold, self._last = self._untold, 0, now
+        self._say(f"refused: {why}" + (f" ({more} more before)" if more else ""))
+
+
+def run_worker(
+    sock: socket.socket,
+    host: str,
+    key: bytes | None,
+    devices: Sequence[str],
+    model_dirs: Iterable[str | os.PathLike[str]] = (),
+    cache_dir: str | os.PathLike[str] | None = None,
+    memory: int | None = None,
+    *,
+    say: Callable[[str], None],
+    ends_with_stdin: bool = False,
+) -> None:
+    """Lends devices on a socket that listens, until Ctrl-C.
+
+    With `ends_with_stdin`, also until the process that started this one is gone: the other end of
+    stdin is closed then."""
+    limits = Limits(silence=float(max(FLAGS.machine_timeout, 1)))
+    listener = Listener(
+        host,
+        key=key,
+        facts=worker_facts(),
+        limits=limits,
+        on_refused=Refusals(say),
+        sock=sock,
+    )
+    if ends_with_stdin:
+        threading.Thread(target=_end_with_stdin, args=(listener,), daemon=True).start()
+    try:
+        serve_devices(
+            listener, devices, [Path(d) for d in model_dirs], cache_dir, key=key, memory=memory
+        )
+    finally:
+        listener.close()
+
+
+def _end_with_stdin(listener: Listener) -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    listener.close()
+    time.sleep(1.0)
+    os._exit(0)  # a kernel may be running

@@ -1,0 +1,79 @@
+"""`weft explain --machines`, as a user types it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import MODEL, ok, refused, weft
+from tests.schedule.test_machines import CPU
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    for name, size in (("a", "4 MiB"), ("b", "3 MiB")):
+        (tmp_path / f"{name}.toml").write_text(CPU.replace("2 GiB", size))
+    return [str(tmp_path / "a.toml"), str(tmp_path / "b.toml")]
+
+
+def test_profiles_behind_one_option(files: list[str]) -> None:
+    before = ok("explain", "--machines", *files, "--link", "1Gbps,0.2ms", MODEL, "--brief")
+    after = ok("explain", MODEL, "--brief", "--machines", ",".join(files), "--link", "1Gbps,0.2ms")
+    assert before == after and "stages, as a token passes them" in before
+    for word in ("a/cpu", "b/cpu", "a/RAM", "4.00 MiB", "tg, one text", "pp"):
+        assert word in before
+
+
+def test_the_link_that_is_taken_is_said(files: list[str]) -> None:
+    process = weft("explain", MODEL, "--brief", "--machines", *files)
+    assert process.returncode == 0
+    assert "no --link is given, so the machines are taken to be 936 Mbit/s, 0.2 ms" in " ".join(
+        process.stderr.split()
+    )
+
+
+def test_json_has_stages_links_and_loads(files: list[str]) -> None:
+    given = ("--machines", *files, "--link", "100Gbps,1us", "-np", "4", "-c", "512", "-ub", "128")
+    data = json.loads(ok("explain", MODEL, *given, "--json"))
+    machines = data["machines"]
+    assert machines["machines"] == ["a", "b"]
+    assert {s["device"] for s in machines["stages"]} == {"a/cpu", "b/cpu"}
+    assert all(s["memory"]["bytes"] <= s["memory"]["room"] for s in machines["stages"])
+    rows: dict[str, int] = {}
+    for row in data["memory"]:
+        rows[row["memory"]] = rows.get(row["memory"], 0) + row["bytes"]
+    for stage in machines["stages"]:
+        assert stage["memory"]["bytes"] == rows[stage["memory"]["memory"]]
+    assert {load["kind"] for load in machines["loads"]} == {"pp", "tg"}
+    assert all(0 <= share <= 1 for load in machines["loads"] for share in load["idle"].values())
+
+
+def test_html(files: list[str], tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    given = ("--machines", *files, "--link", "1Gbps,0.2ms", "--fit")
+    process = weft("explain", MODEL, *given, "--html", str(report))
+    assert process.returncode == 0, process.stderr
+    packed = re.findall(r'">([A-Za-z0-9+/=]{1000,})<', report.read_text())
+    data = json.loads(gzip.decompress(base64.b64decode(packed[0])))
+    assert [d["name"] for d in data["devices"]] == ["b/cpu", "a/cpu"]
+    assert data["machines"]["machines"] == ["a", "b"]
+    assert "stages, as a token passes them" in data["text"]
+
+
+def test_what_is_refused(files: list[str]) -> None:
+    machines = ("--machines", *files)
+    assert "not enough memory on these machines" in refused(
+        "explain", MODEL, *machines, "--fit", "-c", "100000"
+    )
+    assert "leave out --machine" in refused("explain", MODEL, *machines, "--machine", files[0])
+    assert "give --machines" in refused("explain", MODEL, "--link", "1Gbps")
+    assert "one machine (a) is no cluster" in refused("explain", MODEL, "--machines", files[0])
+    assert "'1' is not a link" in refused("explain", MODEL, *machines, "--link", "1")
+    assert "have no device cpu" in refused("explain", MODEL, *machines, "--devices", "cpu")
+    assert "is a machine profile" in refused("run", MODEL, *machines, "-p", "x")
+    assert "leave out --speeds" in refused("explain", MODEL, *machines, "--speeds", files[0])

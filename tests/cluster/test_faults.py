@@ -1,0 +1,130 @@
+"""Workers that are killed, stopped, cut off or partitioned while a text is written: it goes on with
+the same tokens. Real processes; the network breaks in a proxy."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.worker_processes import Proxy, WorkerProcess, workers
+from weft.flags import FLAGS
+
+MODEL = "examples/weft-demo.gguf"
+PROMPT = "What is 17 + 25?"
+N = 60
+
+
+@pytest.fixture(scope="module")
+def expected() -> str:
+    """The text on one machine."""
+    with weft.LLM(MODEL) as llm:
+        return llm.generate(PROMPT, max_tokens=N, temperature=0)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WorkerProcess]]:
+    """Two supervised workers."""
+    with workers(2, tmp_path_factory.mktemp("workers")) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True, scope="module")
+def soon() -> Iterator[None]:
+    """A machine counts as lost after a second."""
+    before = FLAGS.machine_timeout
+    object.__setattr__(FLAGS, "machine_timeout", 1)
+    yield
+    object.__setattr__(FLAGS, "machine_timeout", before)
+
+
+def text_with(llm: weft.LLM, after: int, fault: Callable[[], object]) -> str:
+    """A text that `fault` happens to after some pieces."""
+    pieces = []
+    for piece in llm.generate(PROMPT, max_tokens=N, temperature=0, stream=True):
+        pieces.append(piece)
+        if len(pieces) == after:
+            fault()
+    return "".join(pieces)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_worker_is_started_again(
+    two: list[WorkerProcess], expected: str, victim: int
+) -> None:
+    with weft.LLM(MODEL, machines=[w.address for w in two]) as llm:
+        before = two[victim].serving()
+        with pytest.warns(RuntimeWarning, match=f"{two[victim].address} is back"):
+            text = text_with(llm, 10, lambda: two[victim].signal(signal.SIGKILL))
+        assert text == expected
+        assert two[victim].serving() != before
+        assert llm.generate(PROMPT, max_tokens=N, temperature=0) == expected
+
+
+def test_a_stopped_worker_is_left_out(
+    expected: str, tmp_path: Path, two: list[WorkerProcess]
+) -> None:
+    with workers(1, tmp_path, "--no-restart") as (third,):
+        with weft.LLM(MODEL, machines=[two[0].address, third.address]) as llm:
+            with pytest.warns(RuntimeWarning, match=f"going on without {third.address}"):
+                text = text_with(llm, 10, lambda: third.signal(signal.SIGSTOP))
+            assert text == expected
+        third.process.send_signal(signal.SIGCONT)
+
+
+def test_all_workers_gone(expected: str, tmp_path: Path) -> None:
+    with workers(1, tmp_path, "--no-restart") as (only,):
+        with weft.LLM(MODEL, machines=only.address) as llm:
+            with pytest.warns(RuntimeWarning, match="going on without 127.0.0.1"):
+                assert text_with(llm, 5, only.end) == expected
+
+
+@pytest.mark.parametrize("how", ["cut", "partition", "changed"])
+def test_the_network_breaks(two: list[WorkerProcess], expected: str, how: str) -> None:
+    proxy = Proxy(two[1].address)
+
+    def fault() -> None:
+        if how == "cut":
+            proxy.cut()
+        elif how == "changed":
+            proxy.change = lambda data: bytes([data[0] ^ 1]) + data[1:]
+            threading.Timer(0.5, setattr, (proxy, "change", None)).start()
+        else:
+            proxy.drops = True
+
+            def heal() -> None:
+                proxy.cut()
+                proxy.drops = False
+
+            threading.Timer(1.5, heal).start()
+
+    try:
+        with weft.LLM(MODEL, machines=[two[0].address, proxy.address]) as llm:
+            with pytest.warns(RuntimeWarning, match=f"{proxy.address} is back"):
+                assert text_with(llm, 10, fault) == expected
+    finally:
+        proxy.close()
+
+
+def test_kills_again_and_again(two: list[WorkerProcess], expected: str) -> None:
+    with weft.LLM(MODEL, machines=[w.address for w in two]) as llm:
+        for i in range(3):
+            with pytest.warns(RuntimeWarning, match="is back"):
+                text = text_with(llm, 3 + 7 * i, lambda: two[i % 2].signal(signal.SIGKILL))  # noqa: B023
+            assert text == expected
+
+
+def test_no_process_outlives_its_supervisor(tmp_path: Path) -> None:
+    with workers(1, tmp_path) as (worker,):
+        child = worker.serving()
+        worker.process.kill()
+        until = time.monotonic() + 10
+        while os.path.exists(f"/proc/{child}") and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not os.path.exists(f"/proc/{child}")

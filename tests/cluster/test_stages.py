@@ -1,0 +1,207 @@
+"""One model over several workers: the same bits as on one machine, and few messages for a token."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from tests.cluster.worker_processes import WorkerProcess
+from tests.conftest import VECTORS
+from weft.backends import make_backend
+from weft.backends.remote import RemoteBackend
+from weft.llm import Context, Model
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "examples/weft-demo.gguf"
+SHAPES = ROOT / "examples/shapes/weft-shapes.gguf"
+ARCHS = VECTORS / "models/archs"
+LLAMA3 = ROOT / "tests/data/vectors/models/archs/llama3.gguf"
+SIZES: dict[str, Any] = {"n_ctx": 128, "n_ubatch": 16, "n_seq_max": 3, "n_threads": 1}
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WorkerProcess]]:
+    """Three: the first has the files of the examples, the others get what they need."""
+    caches = [tmp_path_factory.mktemp(f"cache{i}") for i in range(3)]
+    with (
+        WorkerProcess(caches[0], [ROOT / "examples"]) as a,
+        WorkerProcess(caches[1]) as b,
+        WorkerProcess(caches[2]) as c,
+    ):
+        yield [a, b, c]
+
+
+def stages(model: Model, workers: Sequence[WorkerProcess]) -> dict[str, Any]:
+    """Devices and places for consecutive layers of a model on workers."""
+    n, k = model.config.n_layer, min(len(workers), model.config.n_layer)
+    devices = [make_backend(w.cpu) for w in workers[:k]]
+    place = {f"blk.{i}.*": devices[i * k // n].name for i in range(n)}
+    if any(name.startswith("output") for name in model.weights):
+        place["output*"] = devices[-1].name
+    return {"devices": [*devices, "cpu"], "place": place}
+
+
+def on_both(path: Path, workers: Sequence[WorkerProcess], **more: Any) -> tuple[Context, Context]:
+    """A context on this machine, and one over the workers."""
+    model = Model.open(path)
+    sizes = SIZES | more
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of caches that are smaller than what models know
+        here = Context(model, devices=["cpu"], **(sizes | {"n_copies": 1}))
+        return here, Context(model, **sizes, **stages(model, workers))
+
+
+def remote(context: Context) -> list[RemoteBackend]:
+    return [b for b in context.plan.backends if isinstance(b, RemoteBackend)]
+
+
+def tokens(n: int, most: int = 200) -> list[int]:
+    return [int(t) for t in np.random.default_rng(n).integers(3, most, n)]
+
+
+def same(a: Any, b: Any) -> None:
+    np.testing.assert_array_equal(np.asarray(a).view(np.uint32), np.asarray(b).view(np.uint32))
+
+
+def test_a_text(workers: list[WorkerProcess]) -> None:
+    """The very same text; most of it is the workers' doing."""
+    model = Model.open(DEMO)
+    wanted = {"max_tokens": 30, "temperature": 0}
+    here = weft.LLM(DEMO, n_threads=1).generate("What is 88 - 60?", **wanted)
+    llm = weft.LLM(DEMO, **stages(model, workers[:2]))
+    assert llm.generate("What is 88 - 60?", **wanted) == here
+    splits = llm.context.program.splits
+    used = [split.device for split in splits]
+    assert used == ["cpu", *(w.cpu for w in workers[:2])]
+
+
+def test_a_token_is_one_wait(workers: list[WorkerProcess]) -> None:
+    """A frame to each worker, one answer; hidden states go from worker to worker."""
+    here, there = on_both(DEMO, workers[:2])
+    for context in (here, there):
+        context.decode(tokens(20))
+        context.decode([5])
+    machines = [b.machine for b in remote(there)]
+    before = [(m.waits, m.frames) for m in machines]
+    for i in range(16):
+        same(here.decode([10 + i]), there.decode([10 + i]))
+    waits = [m.waits - w for m, (w, _) in zip(machines, before, strict=True)]
+    frames = [m.frames - f for m, (_, f) in zip(machines, before, strict=True)]
+    assert waits == [0, 16] and max(frames) <= 17, frames
+
+
+@pytest.mark.parametrize("path", [DEMO, SHAPES, LLAMA3], ids=lambda p: p.stem)
+@pytest.mark.parametrize("n_copies", [1, 3])
+def test_prompts_and_sequences(workers: list[WorkerProcess], path: Path, n_copies: int) -> None:
+    """A prompt in ubatches, also several at once; then several sequences; then states."""
+    here, there = on_both(path, workers, n_copies=n_copies)
+    prompt = tokens(60)
+    same(here.decode(prompt, outputs="all"), there.decode(prompt, outputs="all"))
+    many: dict[str, Any] = {"seqs": [[1], [2], [0]], "positions": [0, 0, 60], "outputs": "all"}
+    same(here.decode([5, 6, 7], **many), there.decode([5, 6, 7], **many))
+    state = there.save_state()
+    assert state == here.save_state()
+    there.load_state(state)
+    same(here.decode([9]), there.decode([9]))
+
+
+def test_shift_and_shared_beginnings(workers: list[WorkerProcess]) -> None:
+    here, there = on_both(DEMO, workers[:2])
+    for context in (here, there):
+        context.decode(tokens(40))
+        context.seq_cp(0, 1)
+        context.seq_rm(0, 8, 20)
+        context.seq_add(0, 20, -1, -12)
+    same(here.decode([7]), there.decode([7]))
+    two: dict[str, Any] = {"seqs": [[1], [0]], "positions": [40, 29], "outputs": "all"}
+    same(here.decode([8, 9], **two), there.decode([8, 9], **two))
+
+
+def test_a_context_beside_another(workers: list[WorkerProcess]) -> None:
+    """Two contexts of one model at the same workers do not disturb each other."""
+    here, one = on_both(DEMO, workers[:2])
+    two = Context(one.model, **SIZES, **stages(one.model, workers[:2]))
+    for context in (here, one, two):
+        context.decode(tokens(30))
+    row = here.decode([4])
+    same(row, one.decode([4]))
+    del one
+    same(row, two.decode([4]))
+
+
+_ARCHS = ["mixtral", "mamba", "mamba2", "gemma3", "lfm2", "qwen3moe", "deepseek2", "gpt2", "bloom"]
+
+
+@pytest.mark.parametrize("name", _ARCHS)
+def test_architectures(workers: list[WorkerProcess], name: str) -> None:
+    """Mixtures, recurrent models, hybrids, windows, tied outputs: the same bits over stages."""
+    path = ARCHS / f"{name}.gguf"
+    if not path.exists():
+        pytest.skip("the golden models (../shared/vectors) are not part of a public clone")
+    here, there = on_both(path, workers)
+    prompt = tokens(40, min(here.model.config.n_vocab, 200))
+    same(here.decode(prompt, outputs="all"), there.decode(prompt, outputs="all"))
+    same(here.decode([7]), there.decode([7]))
+
+
+def test_weights_are_sent_once(workers: list[WorkerProcess], tmp_path: Path) -> None:
+    """A worker without the file gets the tensors of its stage, and keeps them; one with it gets
+    none."""
+    model = Model.open(DEMO)
+    with WorkerProcess(tmp_path / "cache") as fresh:
+        pair = [workers[0], fresh]
+        context = Context(model, **SIZES, **stages(model, pair))
+        needs = [need for need in context.plan.needs() if fresh.cpu in need.devices]
+        weights = sum(need.weights + sum(need.repacked.values()) for need in needs)
+        kept = sum(p.stat().st_size for p in (tmp_path / "cache/tensors").iterdir())
+        machines = [b.machine for b in remote(context)]
+        assert 0 < kept <= weights
+        assert machines[0].link.bytes_sent < 200_000 < kept < machines[1].link.bytes_sent
+        first = context.decode(tokens(9))
+        before = machines[1].link.bytes_sent
+        again = Context(model, **SIZES, **stages(model, pair))
+        assert machines[1].link.bytes_sent - before < 200_000
+        same(again.decode(tokens(9)), first)
+
+
+# ---- when a worker dies --------------------------------------------------------------------------
+
+
+def test_a_dead_worker_is_named(tmp_path: Path, workers: list[WorkerProcess]) -> None:
+    model = Model.open(DEMO)
+    with WorkerProcess(tmp_path / "cache") as doomed:
+        context = Context(model, **SIZES, **stages(model, [workers[0], doomed]))
+        context.decode(tokens(9))
+        doomed.kill()
+        with pytest.raises(weft.DeviceError, match=doomed.address):
+            context.decode([5])
+        assert context.cache.n_used == 9
+    # the worker that lives goes on with others
+    here, there = on_both(DEMO, workers[:1])
+    same(here.decode(tokens(9)), there.decode(tokens(9)))
+
+
+def test_a_text_goes_on_without_a_dead_worker(tmp_path: Path, workers: list[WorkerProcess]) -> None:
+    """With a fallback, the very same tokens."""
+    model = Model.open(DEMO)
+    with WorkerProcess(tmp_path / "cache") as doomed:
+        both = stages(model, [doomed, workers[0]])
+        here = Context(model, devices=["cpu"], **SIZES)
+        there = Context(model, **SIZES, **both, fallback=["cpu"])
+        here.decode(tokens(9))
+        there.decode(tokens(9))
+        for i in range(6):
+            if i == 3:
+                doomed.kill()
+                with pytest.warns(RuntimeWarning, match=doomed.address):
+                    row = there.decode([5 + i])
+            else:
+                row = there.decode([5 + i])
+            same(row, here.decode([5 + i]))
+        assert doomed.address in there.fell_back

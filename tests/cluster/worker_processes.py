@@ -1,0 +1,57 @@
+"""Workers as processes of their own, for tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_CODE = """
+import sys
+from weft.cluster.worker import serve_devices, worker_facts
+from weft.links import Listener
+from weft.backends import make_backend
+cache, memory, *dirs = sys.argv[1:]
+listener = Listener("127.0.0.1", 0, facts=worker_facts())
+print(listener.address.port, flush=True)
+devices = [make_backend("cpu", n_threads=1), "reference"]
+serve_devices(listener, devices, dirs, cache, memory=int(memory) or None)
+"""
+
+
+class WorkerProcess:
+    """A worker with a cpu of one thread and the reference; ends with the `with` block."""
+
+    def __init__(self, cache: Path, model_dirs: Sequence[Path] = (), memory: int = 0) -> None:
+        """`memory` are the bytes that it lends; 0: what is free."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _CODE, str(cache), str(memory), *map(str, model_dirs)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+        self.address = f"127.0.0.1:{self.port}"
+        self.cpu = f"remote:{self.address}/cpu"
+        """The name of its cpu."""
+
+    def kill(self) -> None:
+        """Ends the process as a power cut would."""
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
