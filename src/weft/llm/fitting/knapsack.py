@@ -72,8 +72,8 @@ def solve(
     """The options, one of each group, of least total cost whose total sizes are within `limits`.
 
     The solver stops when the cost is certain to be the least to `gap` of it. None: nothing is
-    within the limits. Raises ArgumentError for a group without options and numbers that are not finite,
-    UnsupportedOpError without SciPy."""
+    within the limits. Raises ArgumentError for a group without options and numbers that are not
+    finite, UnsupportedOpError without SciPy."""
     _require_sane(groups, limits)
     if not groups:
         return Solution((), 0.0, True)
