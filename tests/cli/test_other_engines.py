@@ -135,6 +135,7 @@ def test_commands_of_other_engines() -> None:
         ("llama-cli -m x", "weft run continues a text, weft chat talks"),
         ("llama-bench", "weft bench does that"), ("llama-server", "weft serve is one"),
         ("llama-embedding", "weft embed does that"),
+        ("llama-imatrix -m x", "weft imatrix does that"),
         ("convert-hf-to-gguf x", "weft convert does that"),
     ):  # fmt: skip
         refused = weft(*words.split())

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz import adapters, batches, kept_texts, models, plans, samplers, states, templates
+from tests.fuzz import (
+    adapters,
+    batches,
+    kept_texts,
+    links,
+    models,
+    plans,
+    quality,
+    samplers,
+    states,
+    templates,
+)
 
 DRIVERS = {
     "adapters": (adapters.run, 25),
     "batches": (batches.run, 150),
     "kept_texts": (kept_texts.run, 30),
+    "links": (links.run, 60),
     "models": (models.run, 40),
     "plans": (plans.run, 15),
+    "quality": (quality.run, 150),
     "samplers": (samplers.run, 300),
     "states": (states.run, 25),
     "templates": (templates.run, 20),
