@@ -14,21 +14,27 @@ import sys
 from weft.cluster.worker import serve_devices, worker_facts
 from weft.links import Listener
 from weft.backends import make_backend
-cache, memory, *dirs = sys.argv[1:]
+cache, memory, names, *dirs = sys.argv[1:]
 listener = Listener("127.0.0.1", 0, facts=worker_facts())
 print(listener.address.port, flush=True)
-devices = [make_backend("cpu", n_threads=1), "reference"]
+devices = [make_backend("cpu", n_threads=1) if n == "cpu" else n for n in names.split(",")]
 serve_devices(listener, devices, dirs, cache, memory=int(memory) or None)
 """
 
 
 class WorkerProcess:
-    """A worker with a cpu of one thread and the reference; ends with the `with` block."""
+    """A worker with a cpu of one thread and other devices; ends with the `with` block."""
 
-    def __init__(self, cache: Path, model_dirs: Sequence[Path] = (), memory: int = 0) -> None:
+    def __init__(
+        self,
+        cache: Path,
+        model_dirs: Sequence[Path] = (),
+        memory: int = 0,
+        devices: str = "cpu,reference",
+    ) -> None:
         """`memory` are the bytes that it lends; 0: what is free."""
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _CODE, str(cache), str(memory), *map(str, model_dirs)],
+            [sys.executable, "-c", _CODE, str(cache), str(memory), devices, *map(str, model_dirs)],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -1,14 +1,16 @@
 """What a worker does for one client: its commands, and the memory and executables they made.
 
-    alloc id device bytes             free id            nothing
+    alloc id device bytes raw         free id            nothing
     write id offset + bytes           read id offset bytes -> + bytes
-    copy to offset from offset bytes
-    has size -> bool                  map id device hash size offset bytes -> bool
-    stored id device hash bytes -> bool    store id hash bytes at + bytes
+    copy to offset from offset bytes  left device -> bytes or null
+    has size -> bool                  map id device hash size offset bytes raw -> bool
+    stored id device hash bytes raw -> bool    store id hash bytes at + bytes
     load id device from layout type sizes
     lower id device program blocks    run id values..    drop id
     inlet id secret source            outlet secret host port target -> bool
     send secret number from offset bytes    take id number to offset bytes
+    record 0|1                        spans -> + times of runs
+    ask device question values.. -> what its kernels say (`questions.py`)
 
 Commands come in frames `{"n": number, "c": [command, ..], "a": 1 or 2}`. The answer `{"n": number,
 "r": result}` follows where `a` says so, `{"n": number, "e": [kind, text]}` after a failure. Then
@@ -29,6 +31,8 @@ from numpy.typing import NDArray
 from weft.backends.base import Executable, NativeRun
 from weft.backends.memory import HostMemory, Memory
 from weft.backends.remote.encode import decoded, whole
+from weft.cluster.questions import answered
+from weft.cluster.run_times import RunTimes
 from weft.cluster.streams import Inlet, Outlet
 from weft.cluster.weights import Incoming
 from weft.compiler.check import check_program
@@ -90,11 +94,13 @@ class ClientSession:
         self._ended = False
         self._failed: list[str] | None = None
         self._running: Executable | None = None
+        self._times: RunTimes | None = None
         self._handlers: dict[str, Callable[..., Any]] = {
             name: getattr(self, f"_do_{name}")
             for name in (
                 "alloc", "free", "nothing", "write", "read", "copy", "has", "map", "stored",
-                "store", "load", "lower", "run", "drop", "inlet", "outlet", "send", "take",
+                "store", "load", "lower", "run", "drop", "inlet", "outlet", "send", "take", "ask",
+                "left", "record", "spans",
             )
         }  # fmt: skip
 
@@ -220,6 +226,9 @@ class ClientSession:
         except Exception:
             return
 
+    def _do_ask(self, arrays: list[Any], device: object, question: object, *values: Any) -> Any:
+        return answered(self._device(device).backend, question, values)
+
     # ---- memory ----------------------------------------------------------------------------------
 
     def _device(self, number: object) -> Device:
@@ -241,16 +250,24 @@ class ClientSession:
     def _do_nothing(self, arrays: list[Any]) -> None:
         return None
 
-    def _do_alloc(self, arrays: list[Any], number: object, device: object, nbytes: object) -> None:
+    def _do_alloc(
+        self, arrays: list[Any], number: object, device: object, nbytes: object, raw: object = False
+    ) -> None:
         n = whole(nbytes, 0, _MOST, "bytes")
         where = self._device(device)
         self._worker.charge(n)
         try:
-            memory = where.backend.buffer_type.allocate(n)
+            if raw is True:
+                memory: Memory = HostMemory.zeros(n)
+            else:
+                memory = where.backend.buffer_type.allocate(n)
             self._add(number, _Block(memory, where, charged=n))
         except BaseException:
             self._worker.charge(-n)
             raise
+
+    def _do_left(self, arrays: list[Any], device: object) -> int | None:
+        return self._device(device).left(self._worker.left)
 
     def _do_free(self, arrays: list[Any], number: int) -> None:
         block = self._blocks.pop(number, None)
@@ -294,22 +311,25 @@ class ClientSession:
 
     def _do_map(
         self, arrays: list[Any], number: object, device: object, sha: str, size: object,
-        offset: object, nbytes: object,
+        offset: object, nbytes: object, raw: object = False,
     ) -> bool:  # fmt: skip
         where, n = self._device(device), whole(nbytes, 1, _MOST, "bytes")
         at, whole_size = whole(offset, 0, _MOST, "an offset"), whole(size, 1, _MOST, "a size")
-        return self._adopt(number, where, self._worker.weights.part(sha, whole_size, at, n))
+        return self._adopt(number, where, self._worker.weights.part(sha, whole_size, at, n), raw)
 
     def _do_stored(
-        self, arrays: list[Any], number: object, device: object, sha: str, nbytes: object
-    ) -> bool:
+        self, arrays: list[Any], number: object, device: object, sha: str, nbytes: object,
+        raw: object = False,
+    ) -> bool:  # fmt: skip
         n = whole(nbytes, 1, _MOST, "bytes")
-        return self._adopt(number, self._device(device), self._worker.weights.stored(sha, n))
+        return self._adopt(number, self._device(device), self._worker.weights.stored(sha, n), raw)
 
-    def _adopt(self, number: object, device: Device, data: NDArray[np.uint8] | None) -> bool:
+    def _adopt(
+        self, number: object, device: Device, data: NDArray[np.uint8] | None, raw: object
+    ) -> bool:
         if data is None:
             return False
-        if device.backend.buffer_type.is_host:
+        if raw is True or device.backend.buffer_type.is_host:
             self._add(number, _Block(HostMemory(data), device))
             return True
         self._worker.charge(data.nbytes)
@@ -405,12 +425,20 @@ class ClientSession:
         with lowered.device.lock:
             self._running = executable
             try:
-                if not self._ended:
+                if self._times is not None:
+                    self._times.run(executable, given, len(lowered.program.splits[0].steps))
+                elif not self._ended:
                     executable.run(given)
             except WeftError as error:
                 raise type(error)(f"{lowered.label}: {error}") from error
             finally:
                 self._running = None
+
+    def _do_record(self, arrays: list[Any], on: object) -> None:
+        self._times = RunTimes() if on else None
+
+    def _do_spans(self, arrays: list[Any]) -> NDArray[np.uint8]:
+        return np.zeros(0, np.uint8) if self._times is None else self._times.taken()
 
     def _do_drop(self, arrays: list[Any], number: int) -> None:
         self._lowered.pop(number, None)

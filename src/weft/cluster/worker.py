@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -58,11 +59,20 @@ class Device:
         """One array for the same bytes, so that several clients share what is made of it."""
         return self._shared.setdefault((data.ctypes.data, data.nbytes), data)
 
+    def left(self, worker: int | None) -> int | None:
+        """The bytes that it can lend, where the worker has so many left; None: nobody knows."""
+        most = [n for n in (worker, self.backend.memory_limit()) if n is not None]
+        return min(most) if most else None
+
     def facts(self) -> dict[str, Any]:
         """What a client plans with."""
         backend = self.backend
         kind = self.name.partition(":")[0]
         facts: dict[str, Any] = {"name": self.name, "kind": kind}
+        home = backend.buffer_type
+        facts |= {"alignment": home.alignment, "max_size": home.max_size}
+        if self.weights is not None:
+            facts["layouts"] = list(getattr(backend, "layouts", ()))
         for name in ("target", "n_threads", "n_threads_batch", "activations"):
             value = getattr(backend, name, None)
             if value is not None:
@@ -123,9 +133,11 @@ class Worker:
         try:
             header, _ = link.receive(10.0)
             if header.get("hello") == "client":
-                facts = [{**d.facts(), "memory": self._left()} for d in self.devices]
+                facts = [d.facts() for d in self.devices]
                 link.send({"devices": facts, "pid": os.getpid()})
                 ClientSession(self, link).serve()
+            elif header.get("hello") == "measure":
+                self._measure(link, header)
             elif header.get("hello") == "stream":
                 inlet = self.inlets.get(str(header.get("secret")))
                 if inlet is None:
@@ -142,7 +154,23 @@ class Worker:
             with self._lock:
                 self._links.discard(link)
 
-    def _left(self) -> int | None:
+    def _measure(self, link: Link, header: Mapping[str, Any]) -> None:
+        """Measures the devices, one client at a time, while no other client's work runs there."""
+        from weft.cluster.calibrate import answer_measure
+
+        try:
+            with ExitStack() as held:
+                for device in self.devices:
+                    held.enter_context(device.lock)
+                answer_measure(link, header, [d.backend for d in self.devices], self.memory)
+        except LinkError:
+            raise
+        except Exception as error:
+            link.send({"e": str(error)[:500]})
+
+    @property
+    def left(self) -> int | None:
+        """The bytes that it may still lend; None: no limit is known."""
         return None if self.memory is None else max(0, self.memory - self._used)
 
     def close(self) -> None:

@@ -140,18 +140,14 @@ class CpuBackend(BackendBase):
         n_threads_batch: int | None = None,
         threads: ThreadOptions | None = None,
         even_if_failing: bool = False,
+        kernels: Any = None,
     ) -> None:
-        scores = dict(_native.targets())
+        """`kernels` answers for those of another machine, which this one may not be able to run;
+        the device then plans only."""
         chosen = target or FLAGS.target or best_target()
-        if chosen not in scores:
-            raise DeviceError(f"no kernel target {chosen!r}; this build has {', '.join(scores)}")
-        if scores[chosen] == 0:
-            usable = [t for t, score in scores.items() if score]
-            raise DeviceError(
-                f"this machine cannot run kernel target {chosen!r}; it can run {', '.join(usable)}"
-            )
-        if not even_if_failing:
-            require_usable(chosen)
+        if kernels is None:
+            _require_target(chosen, even_if_failing)
+        self._kernels: Any = _native if kernels is None else kernels
         if activations not in ("native", "f32", "bf16"):
             raise DeviceError(f"activations must be 'native', 'f32' or 'bf16', got {activations!r}")
         threads = threads or ThreadOptions()
@@ -169,11 +165,11 @@ class CpuBackend(BackendBase):
         for note in notes:
             warnings.warn(f"{name}: {note}", RuntimeWarning, stacklevel=2)
         self._panels = PanelBufferType(self.pool)
-        self._panel_types = frozenset(_native.interleaved_types(chosen))
+        self._panel_types = frozenset(self._kernels.interleaved_types(chosen))
         self._levels = LevelBufferType(self.pool)
-        self._level_types = frozenset(_native.level_types(chosen))
+        self._level_types = frozenset(self._kernels.level_types(chosen))
         self._lookups = LookupBufferType(self.pool)
-        self._lookup_types = frozenset(_native.lookup_types(chosen))
+        self._lookup_types = frozenset(self._kernels.lookup_types(chosen))
         self.rewrites = tuple(REWRITES)
         self.generalizes = frozenset(GENERAL)
 
@@ -186,7 +182,7 @@ class CpuBackend(BackendBase):
         """The sentence with which the kernel refuses a node; None where it takes it."""
         if node.op in _VIEWS or node.op is OPS["NONE"]:
             return None
-        why: str | None = _native.refusal(
+        why: str | None = self._kernels.refusal(
             self.target,
             node.op.number,
             describe_tensor(node),
@@ -205,7 +201,7 @@ class CpuBackend(BackendBase):
         if node.op in _VIEWS:
             return 0
         own = int(
-            _native.scratch_bytes(
+            self._kernels.scratch_bytes(
                 self.target,
                 node.op.number,
                 describe_tensor(node),
@@ -281,7 +277,7 @@ class CpuBackend(BackendBase):
     def _takes(self, node: Tensor, layout: Layout) -> bool:
         sources = [describe_tensor(s) for s in node.src]
         params = pack(node.params)
-        why = _native.refusal(
+        why = self._kernels.refusal(
             self.target, node.op.number, describe_tensor(node), sources, params,
             layout=LAYOUTS.index(layout),
         )  # fmt: skip
@@ -302,12 +298,25 @@ class CpuBackend(BackendBase):
             weights_type = bf16
         else:
             weights_type = weights.dtype
-        activation = dtype_from_id(_native.activation_type(self.target, weights_type.id))
+        activation = dtype_from_id(self._kernels.activation_type(self.target, weights_type.id))
         return f32 if activation is None else activation
 
     def lower(self, program: Program, split: int, memories: Sequence[Memory]) -> Executable:
         """The split as a native executor over host memory."""
         return NativeExecutable(self, program, split, memories)
+
+
+def _require_target(chosen: str, even_if_failing: bool) -> None:
+    scores = dict(_native.targets())
+    if chosen not in scores:
+        raise DeviceError(f"no kernel target {chosen!r}; this build has {', '.join(scores)}")
+    if scores[chosen] == 0:
+        usable = [t for t, score in scores.items() if score]
+        raise DeviceError(
+            f"this machine cannot run kernel target {chosen!r}; it can run {', '.join(usable)}"
+        )
+    if not even_if_failing:
+        require_usable(chosen)
 
 
 class NativeExecutable:

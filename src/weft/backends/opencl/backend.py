@@ -21,6 +21,7 @@ from weft.graph.rewrite import REWRITES
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 from weft.options import require_options
+from weft.program import Layout
 
 __all__ = ["OpenCLBackend"]
 
@@ -80,6 +81,17 @@ class OpenCLBackend(BackendBase):
     def weight_layout(self, leaf: Tensor, uses: Sequence[Use]) -> WeightBufferType | None:
         """Planes, where the device reads them faster and the kernels of all uses know them."""
         return self._planes if self._planes and can_be_planes(leaf, uses) else None
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The layouts of weights that the device uses."""
+        return () if self._planes is None else (self._planes.layout,)
+
+    def weight_memory(self, layout: Layout) -> WeightBufferType:
+        """The memory for weights in a layout; raises DeviceError for one it does not use."""
+        if self._planes is None or layout != self._planes.layout:
+            raise DeviceError(f"{self.name} reads no weights in the layout {layout}")
+        return self._planes
 
     def make_queue(self) -> Queue:
         """The device's queue."""

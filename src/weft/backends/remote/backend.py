@@ -7,10 +7,19 @@ the same weft; so planning costs no round trips.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from weft.backends.base import Backend, BackendBase, DeviceKind, Queue, RewritesSplits, Support, Use
+from weft.backends.base import (
+    Backend,
+    BackendBase,
+    DeviceKind,
+    Queue,
+    QueueSpan,
+    RewritesSplits,
+    Support,
+    Use,
+)
 from weft.backends.memory import BufferType, Memory, WeightBufferType
 from weft.backends.remote.encode import encoded
 from weft.backends.remote.machine import Machine
@@ -43,16 +52,17 @@ class RemoteBackend(BackendBase):
         self.name = name or f"remote:{machine.name}/{device}"
         self.facts: Mapping[str, Any] = facts
         """What the worker said of the device."""
-        memory = facts.get("memory")
-        self.memory_type = RemoteBufferType(machine, self.name, number, memory)
+        self.memory_type = RemoteBufferType(machine, self.name, number, facts)
         self.buffer_type: BufferType = self.memory_type
-        self._inner: Backend = rules_like(facts, self.name, machine)
+        self._inner: Backend = rules_like(facts, self.name, machine, number)
         self.runs_stages = getattr(self._inner, "runs_stages", False)
         self.rewrites: Sequence[str] = getattr(self._inner, "rewrites", ())
         self.generalizes: Collection[str] = getattr(self._inner, "generalizes", ())
         self.target = str(facts.get("target", ""))
         """The processor features that its kernels are compiled for; empty: it has no such."""
         self._weights: dict[str, RemoteWeights] = {}
+        self.enqueued: list[int] = []
+        """Numbers of the runs since `recorded` was last called, while times are recorded."""
 
     def supports_op(self, node: Tensor) -> Support:
         """As such a device here."""
@@ -63,9 +73,9 @@ class RemoteBackend(BackendBase):
         return self._inner.work_bytes(node)
 
     def memory_limit(self) -> int | None:
-        """The bytes that the worker offered, less those in use."""
-        memory = self.memory_type
-        return None if memory.capacity is None else max(0, memory.capacity - memory.in_use)
+        """The bytes that the worker can still lend, now; None where it does not say."""
+        left, _ = self.machine.call(["left", self.memory_type.number])
+        return left if isinstance(left, int) else None
 
     def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
         """As such a device here."""
@@ -84,6 +94,32 @@ class RemoteBackend(BackendBase):
     def make_queue(self) -> Queue:
         """The order of the worker's commands."""
         return RemoteQueue(self.machine)
+
+    def record_queue(self, on: bool) -> None:
+        """Starts recording when the worker does each step, or stops it; calls nest."""
+        self.machine.record(on)
+        self.enqueued = []
+
+    def recorded(self) -> Callable[[], list[QueueSpan]]:
+        """The steps of runs enqueued since the last call, as a function; see `RecordsQueue`."""
+        recording, runs, self.enqueued = self.machine.recording, self.enqueued, []
+        if recording is None or not runs:
+            return list
+
+        def later() -> list[QueueSpan]:
+            return [
+                QueueSpan("kernel", "", step, 0, int(begin), int(end))
+                for run in runs
+                for step, (begin, end) in enumerate(recording.spans(run))
+                if end
+            ]
+
+        return later
+
+    @property
+    def clock_error(self) -> float:
+        """Seconds by which recorded times may be wrong; 0 while none are recorded."""
+        return 0.0 if self.machine.recording is None else self.machine.recording.error * 1e-9
 
     def lower(self, program: Program, split: int, memories: Sequence[Memory]) -> RemoteExecutable:
         """Sends the split to the worker, which checks and lowers it. Raises DeviceError."""
@@ -112,6 +148,7 @@ class RemoteExecutable:
                 raise DeviceError(f"{backend.machine.name} was lost, and its memory with it")
             blocks.append(memory.number)
         machine = backend.machine
+        self._backend = backend
         self._machine, self._connection = machine, machine.connection
         self._memories = [memories[i] for i in buffers]  # keeps the blocks
         self._number = machine.new_id()
@@ -126,5 +163,6 @@ class RemoteExecutable:
         machine = self._machine
         if machine.connection is not self._connection:
             raise DeviceError(f"{machine.name} was lost, and this program with it")
-        machine.post([*self._run, *(values[name] for name in self._symbols)])
+        command = [*self._run, *(values[name] for name in self._symbols)]
+        machine.post_run(command, self._backend.enqueued)
         machine.leave()

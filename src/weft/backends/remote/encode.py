@@ -30,7 +30,7 @@ from weft.graph.size import Expr, Size, Sym
 from weft.program import LAYOUTS, BufferSpec, Program, SplitSpec, StepSpec, TensorSpec
 from weft.records import dataclass
 
-__all__ = ["Limits", "decoded", "encoded", "whole"]
+__all__ = ["Limits", "decoded", "encoded", "numbers", "op_numbered", "params_of", "whole"]
 
 _KINDS = ("div", "mod", "min", "max")
 _MOST = 1 << 62
@@ -86,7 +86,7 @@ def encoded(program: Program, split: int) -> tuple[dict[str, Any], list[int]]:
             step.op.number,
             tensor(step.dst),
             [tensor(s) for s in step.src],
-            None if step.params is None else [_number(v) for v in pack(step.params)],
+            None if step.params is None else numbers(pack(step.params)),
         ]
         for step in spec.steps
     ]
@@ -112,6 +112,11 @@ def _atom(atom: Atom, number: Mapping[str, int]) -> Any:
     if isinstance(atom, Compound):
         return [atom.kind, _size(atom.left, number), _size(atom.right, number)]
     return number[atom.name]
+
+
+def numbers(slots: Sequence[float]) -> list[float | int | str]:
+    """Parameters as JSON can hold them."""
+    return [_number(value) for value in slots]
 
 
 def _number(value: float) -> float | int | str:
@@ -181,8 +186,7 @@ def _tensor(row: object, symbols: Sequence[Sym], n_buffers: int) -> TensorSpec:
 
 def _step(row: object, n_tensors: int) -> StepSpec:
     number, dst, src, slots = _row(row, 4, "a step")
-    ops = _ops()
-    op = ops[whole(number, 0, len(ops) - 1, "an op")]
+    op = op_numbered(number)
     if op.is_view or op.name in ("NONE", "HOST"):
         raise ValueError(f"{op.name} is no step")
     sources = tuple(
@@ -190,7 +194,7 @@ def _step(row: object, n_tensors: int) -> StepSpec:
     )
     if not op.min_src <= len(sources) <= op.max_src:
         raise ValueError(f"{op.name} has {len(sources)} sources")
-    params = None if slots is None else _params(op, _list(slots, _LIMITS.slots, "parameters"))
+    params = None if slots is None else params_of(op, slots)
     if not op.takes(params):
         raise ValueError(f"{op.name} has no such parameters")
     return StepSpec(op, whole(dst, 0, n_tensors - 1, "a result"), sources, params)
@@ -199,13 +203,16 @@ def _step(row: object, n_tensors: int) -> StepSpec:
 _numbered: list[Op] = []
 
 
-def _ops() -> list[Op]:
+def op_numbered(number: object) -> Op:
+    """The op of a number; raises ValueError."""
     if len(_numbered) != len(OPS):
         _numbered[:] = sorted(OPS.values(), key=lambda op: op.number)
-    return _numbered
+    return _numbered[whole(number, 0, len(_numbered) - 1, "an op")]
 
 
-def _params(op: Op, values: Sequence[object]) -> Params:
+def params_of(op: Op, slots: object) -> Params:
+    """The parameter record of an op, from its numbers; raises ValueError."""
+    values = _list(slots, _LIMITS.slots, "parameters")
     if op.params is None:
         raise ValueError(f"{op.name} has no parameters")
     fields, at = [], 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -104,12 +105,13 @@ class RemoteBufferType(BufferTypeBase):
     shares = True
     """Weights are used where the worker has them."""
 
-    def __init__(self, machine: Machine, name: str, number: int, memory: int | None) -> None:
-        """`number` is that of the device among the worker's, `memory` its bytes."""
+    def __init__(self, machine: Machine, name: str, number: int, facts: Mapping[str, Any]) -> None:
+        """`number` is that of the device among the worker's, `facts` what that said of it."""
         self.machine = machine
         self.name = self.device = name
         self.number = number
-        self.capacity = memory
+        self.alignment = int(facts.get("alignment", 64))
+        self.max_size: int | None = facts.get("max_size")
         self.in_use = 0
         """The bytes of the blocks that exist, weights in the worker's files left out."""
 
@@ -132,22 +134,32 @@ class RemoteBufferType(BufferTypeBase):
     def _give_back(self, nbytes: int) -> None:
         self.in_use -= nbytes
 
-    def adopt(self, data: Bytes) -> RemoteMemory | None:
+    def adopt(self, data: Bytes, *, raw: bool = False) -> RemoteMemory | None:
         """Constant bytes of the host as the worker's own: from its file, or from its disk, where
-        they are sent at most once. None for few bytes."""
+        they are sent at most once. None for few bytes. With `raw` they stay in the memory of the
+        worker's process, to be loaded from there."""
         source = source_of(data)
         if source is None and data.nbytes < _KEPT:
             return None
         self.machine.revive()
         number = self.machine.new_id()
         if source is not None and self._has_file(source.path, source.size):
-            where = [file_hash(source.path), source.size, source.offset, source.nbytes]
+            where = [file_hash(source.path), source.size, source.offset, source.nbytes, raw]
             if self.machine.call(["map", number, self.number, *where])[0] is True:
                 return RemoteMemory(self.machine, number, data.nbytes, data)
         if data.nbytes < _KEPT:
             return None
-        self._send(number, data)
+        self._send(number, data, raw)
         return RemoteMemory(self.machine, number, data.nbytes, data)
+
+    def staged(self, data: Bytes) -> RemoteMemory:
+        """A copy of a few bytes in the memory of the worker's process."""
+        self.machine.revive()
+        number = self.machine.new_id()
+        self.machine.call(["alloc", number, self.number, data.nbytes, True])
+        memory = RemoteMemory(self.machine, number, data.nbytes)
+        memory.write(0, data)
+        return memory
 
     def _has_file(self, path: str, size: int) -> bool:
         """Whether hashing the file may save sending it."""
@@ -157,14 +169,15 @@ class RemoteBufferType(BufferTypeBase):
             known[key] = self.machine.call(["has", size])[0] is True
         return known[key]
 
-    def _send(self, number: int, data: Bytes) -> None:
+    def _send(self, number: int, data: Bytes, raw: bool) -> None:
         name = hashlib.sha256(data.data).hexdigest()
-        if self.machine.call(["stored", number, self.number, name, data.nbytes])[0] is True:
+        stored = ["stored", number, self.number, name, data.nbytes, raw]
+        if self.machine.call(stored)[0] is True:
             return
         for at in range(0, data.nbytes, _PIECE):
             piece = data[at : at + _PIECE]
             self.machine.call(["store", number, name, data.nbytes, at], piece)
-        if self.machine.call(["stored", number, self.number, name, data.nbytes])[0] is not True:
+        if self.machine.call(stored)[0] is not True:
             raise DeviceError(f"{self.machine.name} did not keep {data.nbytes} bytes of weights")
 
 
@@ -194,11 +207,7 @@ class RemoteWeights:
         """The tensor, repacked by the worker from its own file or from what it is sent."""
         data = source.reshape(-1).view(np.uint8)
         home = self._home
-        raw: Memory | None = home.adopt(data)
-        if raw is None:
-            raw = home.allocate(data.nbytes)
-            raw.write(0, data)
-        assert isinstance(raw, RemoteMemory)
+        raw = home.adopt(data, raw=True) or home.staged(data)
         number = home.machine.new_id()
         sizes = [upper(n) for n in ne]
         home.machine.call(["load", number, home.number, raw.number, self.layout, dtype.id, sizes])
