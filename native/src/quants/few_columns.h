@@ -73,8 +73,8 @@ struct SplitSums {
   }
   // The sums of whole levels, times pairs of 16-bit numbers.
   vi times(vi pair) const {
-    const auto sixteen = reinterpret_cast<vi>(
-        _mm256_slli_epi16(reinterpret_cast<__m256i>(pair), 4));
+    const auto sixteen =
+        reinterpret_cast<vi>(_mm256_slli_epi16(reinterpret_cast<__m256i>(pair), 4));
     return dot_pairs(high, sixteen) + dot_pairs(low, pair);
   }
 };
@@ -86,8 +86,7 @@ inline constexpr int kGroupSteps = 8 / kGroupsPerChunk<F>;  // words of a group
 template <typename F, int kTake, int kColumns>
 static inline void add_step_group(const char* block, int c, int g, int first,
                                   const typename Lanes<F>::Scales* scales,
-                                  const ActivationTile<kColumns>& x,
-                                  vi (&whole)[kTake][kColumns]) {
+                                  const ActivationTile<kColumns>& x, vi (&whole)[kTake][kColumns]) {
   constexpr int kWords = kGroupSteps<F>;
   constexpr int kRun = kWords < kWordRun<F> ? kWords : kWordRun<F>;
 #pragma GCC unroll 2
@@ -169,8 +168,8 @@ static inline void add_step_block(const char* block, int first, const Activation
   }
   for (int i = 0; i < kTake; ++i) {
     for (int k = 0; k < kColumns; ++k) {
-      acc[i][k] = fma(__builtin_convertvector(whole[i][k], vf), scales[i].d * splat(x->d[k]),
-                      acc[i][k]);
+      acc[i][k] =
+          fma(__builtin_convertvector(whole[i][k], vf), scales[i].d * splat(x->d[k]), acc[i][k]);
     }
     if constexpr (F::kHasMin) {
       vi low[kColumns] = {};
@@ -182,8 +181,8 @@ static inline void add_step_block(const char* block, int first, const Activation
         }
       }
       for (int k = 0; k < kColumns; ++k) {
-        acc[i][k] = fma(__builtin_convertvector(low[k], vf), scales[i].low_d * splat(x->d[k]),
-                        acc[i][k]);
+        acc[i][k] =
+            fma(__builtin_convertvector(low[k], vf), scales[i].low_d * splat(x->d[k]), acc[i][k]);
       }
     }
   }

@@ -32,8 +32,7 @@ static inline vi byte_pair(vi v, int first, int second) {
 
 #endif
 
-template <int kCount, int kBias = 0, bool kSignedBytes = false,
-          StepOrder kOrder = StepOrder::kRuns>
+template <int kCount, int kBias = 0, bool kSignedBytes = false, StepOrder kOrder = StepOrder::kRuns>
 struct Steps {
   vi bytes[kCount / 4];
 
@@ -54,7 +53,8 @@ struct Steps {
   vi pair(int g) const {
     typedef int16_t numbers __attribute__((vector_size(sizeof(vi))));
     if constexpr (kSignedBytes) {
-      const auto high = reinterpret_cast<numbers>(byte_pair<true>(bytes[word(g)], byte(g), byte(g)));
+      const auto high =
+          reinterpret_cast<numbers>(byte_pair<true>(bytes[word(g)], byte(g), byte(g)));
       return reinterpret_cast<vi>(high >> 8);
     }
     const auto pair = reinterpret_cast<numbers>(byte_pair(bytes[word(g)], byte(g), byte(g)));

@@ -262,9 +262,7 @@ struct Lanes<FormatIQ4_NL> {
     store(scale, lane_half(block, 0, v));
   }
   // Word j of the nibbles that are looked up.
-  static vi nibbles(const char* block, int, int j, int v) {
-    return lane_nibble(block, 2, 0, j, v);
-  }
+  static vi nibbles(const char* block, int, int j, int v) { return lane_nibble(block, 2, 0, j, v); }
   static void codes(const char* block, int c, int v, vi* w) {
     for (int j = 0; j < 8; ++j) w[j] = look_up_lanes(kIQ4Codes, nibbles(block, c, j, v));
   }

@@ -24,7 +24,8 @@
 //
 //   sum += block * (factor * d)     and, with minima, sum += minima * (their factor * d)
 //
-// where the block is the sum of groups times whole scales. The scale of a whole tensor (i2_s) is multiplied last.
+// where the block is the sum of groups times whole scales. The scale of a whole tensor (i2_s) is
+// multiplied last.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -70,8 +71,8 @@ struct ActivationTile {
   // lane_dots.h) where sums of codes fit them. With minima it is `sum`: sum(q) * d, or just sum(q)
   // where d belongs to a block of 256. Where blocks are added up as whole numbers, correction[0]
   // has sum(q) of two groups as 16-bit numbers: those of this chunk or, with one group per chunk,
-  // of this chunk and the next, in every other chunk. For a format with one scale per block, the first tile of a
-  // block has the correction of the whole block.
+  // of this chunk and the next, in every other chunk. For a format with one scale per block, the
+  // first tile of a block has the correction of the whole block.
   union {
     int32_t correction[2][kColumns];
     float sum[2][kColumns];
@@ -112,7 +113,7 @@ struct QuantKernels {
   int groups = 1;  // groups per chunk
   int zero = 0;    // kZero of the format
   bool has_min = false;
-  bool one_scale = false;  // a block of weights has one scale
+  bool one_scale = false;   // a block of weights has one scale
   bool whole_sums = false;  // blocks are added up as whole numbers
   // Up to so many columns panels are read as they are stored; more are worth unpacking them.
   int few_columns = kMostFewColumns;

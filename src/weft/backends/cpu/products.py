@@ -107,7 +107,8 @@ def weight_buffer(nbytes: int) -> NDArray[np.uint8]:
     """Aligned bytes that are in memory already."""
     whole = np.empty(nbytes + _LINE, np.uint8)
     start = -whole.ctypes.data % _LINE
-    whole.fill(0x3C)  # halves and floats of common sizes: some processors take longer for subnormals
+    # halves and floats of common sizes: some processors take longer for subnormal ones
+    whole.fill(0x3C)
     return whole[start : start + nbytes]
 
 
