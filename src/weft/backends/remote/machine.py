@@ -20,6 +20,7 @@ from weft.errors import DeviceError, LinkError, OutOfMemoryError, ProgramError, 
 from weft.flags import FLAGS
 from weft.graph.op_table import op_stamp
 from weft.links import Address, Limits, Link, connect
+from weft.links.stream import TimedOut
 
 __all__ = ["Machine", "Mark", "machine_at"]
 
