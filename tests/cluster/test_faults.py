@@ -14,6 +14,7 @@ import pytest
 
 import weft
 from tests.worker_processes import Proxy, WorkerProcess, workers
+from weft.backends.remote import group
 from weft.flags import FLAGS
 
 MODEL = "examples/weft-demo.gguf"
@@ -128,3 +129,28 @@ def test_no_process_outlives_its_supervisor(tmp_path: Path) -> None:
         while os.path.exists(f"/proc/{child}") and time.monotonic() < until:
             time.sleep(0.05)
         assert not os.path.exists(f"/proc/{child}")
+
+
+def test_a_slow_link_is_named(
+    two: list[WorkerProcess], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "WATCH_S", 0.2)
+    proxy = Proxy(two[1].address)
+    said: list[str] = []
+    monkeypatch.setattr(group.warnings, "warn", lambda text, *_, **__: said.append(text))
+    try:
+        with weft.LLM(MODEL, machines=[two[0].address, proxy.address]) as llm:
+            machines = llm.context._options["machines"]
+            assert isinstance(machines, group.MachineGroup)
+            while len(machines.speeds()) < 2:
+                time.sleep(0.05)
+            proxy.delay = 0.05
+            until = time.monotonic() + 20
+            while not said and time.monotonic() < until:
+                assert llm.generate(PROMPT, max_tokens=5, temperature=0)
+            assert said
+            assert said[0].startswith(f"the link to {proxy.address} is slow: ")
+            proxy.delay = 0.0
+            assert llm.generate(PROMPT, max_tokens=N, temperature=0) == expected
+    finally:
+        proxy.close()

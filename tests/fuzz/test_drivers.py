@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz import adapters, batches, kept_texts, models, plans, samplers, states, templates
+from tests.fuzz import (
+    adapters,
+    batches,
+    kept_texts,
+    links,
+    models,
+    plans,
+    samplers,
+    states,
+    templates,
+)
 
 DRIVERS = {
     "adapters": (adapters.run, 25),
     "batches": (batches.run, 150),
     "kept_texts": (kept_texts.run, 30),
+    "links": (links.run, 60),
     "models": (models.run, 40),
     "plans": (plans.run, 15),
     "samplers": (samplers.run, 300),

@@ -24,6 +24,7 @@ from weft.links.addresses import Address, is_loopback, parse_address
 from weft.links.ends import HALF_OPEN
 from weft.links.keys import key_from_text, make_key, read_key, write_key
 from weft.links.link import PIECE
+from weft.links.speed import Speed, SpeedWatch, measure
 from weft.links.stream import TimedOut
 from weft.version import __version__
 
@@ -424,3 +425,26 @@ def test_key_files(tmp_path: Path) -> None:
             key_from_text(text, "FILE")
         assert not text or text not in str(caught.value)
     assert os.listdir(tmp_path) == ["key"]
+
+
+# ---- speed ---------------------------------------------------------------------------------------
+
+
+def test_speed_is_measured_and_slowness_named_once() -> None:
+    with pair() as (near, far):
+        for link in (near, far):
+            threading.Thread(target=_receive_quietly, args=(link,), daemon=True).start()
+        found = wait_for(lambda: measure(near))
+        assert 0 < found.rtt < 3
+        assert found.rate > 1e5
+    watch = SpeedWatch("10.0.0.2", Speed(0.0003, 118e6))
+    assert watch.look(Speed(0.0004, 100e6)) is None
+    assert watch.look(Speed(0.052, 3.1e6)) is None  # once may be chance
+    text = watch.look(Speed(0.052, 3.1e6))
+    assert text is not None
+    for part in ("10.0.0.2", "52.00 ms", "3.1 MB/s", "0.30 ms", "118.0 MB/s"):
+        assert part in text
+    assert watch.look(Speed(0.052, 3.1e6)) is None
+    thin = SpeedWatch("a", Speed(0.0003, 118e6))
+    assert thin.look(Speed(0.0003, 10e6)) is None
+    assert thin.look(Speed(0.0003, 10e6)) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 from typing import Any
 
 from weft.errors import ContextError, DeviceError, WeftError
@@ -65,6 +66,8 @@ def join(address: str = "auto", what: str = "--ray") -> Joined:
             f"--ray {address[:80]}: give the HOST:PORT that `ray start --head` printed, auto or "
             "local"
         )
+    _require_answer(address)
+    _keep_stdout(ray)
     settings: dict[str, Any] = {"logging_level": "warning", "log_to_driver": False}
     if address != "local":
         try:
@@ -106,6 +109,32 @@ def cpus_each(n: int) -> int:
         f"{n} replicas need {n} CPUs, and the Ray cluster has {sum(cpus)}; give a smaller "
         "--replicas, or add machines with `ray start --address`"
     )
+
+
+def _require_answer(address: str) -> None:
+    """Raises DeviceError where nobody listens at HOST:PORT; Ray would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+    except (OSError, OverflowError) as failed:
+        error = getattr(failed, "strerror", None) or failed
+        raise DeviceError(
+            f"--ray {address}: no Ray cluster answers there ({error}); start one with "
+            "`ray start --head`"
+        ) from None
+
+
+def _keep_stdout(ray: Any) -> None:
+    """Makes Ray write to stderr that a process of the cluster died. It has no setting for that, and
+    stdout is for texts."""
+    worker: Any = getattr(ray._private, "worker", None)
+    write = getattr(worker, "print_to_stdstream", None)
+    if write is not None:
+        worker.print_to_stdstream = lambda data, *rest, **more: write(
+            {**data, "is_err": True}, *rest, **more
+        )
 
 
 def _address(ray: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -48,7 +47,8 @@ def run_worker(
     say: Callable[[str], None],
     ends_with_stdin: bool = False,
 ) -> None:
-    """Lends devices on a socket that listens, until Ctrl-C.
+    """Lends devices on a socket that listens, until Ctrl-C. Model files are looked for in
+    `model_dirs` and in the hub's cache.
 
     With `ends_with_stdin`, also until the process that started this one is gone: the other end of
     stdin is closed then."""
@@ -64,15 +64,23 @@ def run_worker(
     if ends_with_stdin:
         threading.Thread(target=_end_with_stdin, args=(listener,), daemon=True).start()
     try:
-        serve_devices(
-            listener, devices, [Path(d) for d in model_dirs], cache_dir, key=key, memory=memory
-        )
+        folders = [*map(Path, model_dirs), *_hub_cache()]
+        serve_devices(listener, devices, folders, cache_dir, key=key, memory=memory)
     finally:
         listener.close()
 
 
+def _hub_cache() -> list[Path]:
+    """The folder in which models by name are kept; none where the hub's package is missing."""
+    try:
+        from huggingface_hub.constants import HF_HUB_CACHE
+    except ImportError:
+        return []
+    return [Path(HF_HUB_CACHE)]
+
+
 def _end_with_stdin(listener: Listener) -> None:
-    while sys.stdin.buffer.read(1):
+    while os.read(0, 1):  # not by sys.stdin, whose lock an end of the interpreter would wait for
         pass
     listener.close()
     time.sleep(1.0)

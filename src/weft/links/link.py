@@ -33,6 +33,8 @@ Place = Callable[[Header, Sequence[int]], Sequence[Array]]
 
 PIECE = 256 << 10
 """Bytes of an array that are sealed as one record."""
+PROBE = 1 << 20
+"""Most bytes of padding of a ping."""
 _PREFIX = struct.Struct("<B3xII")
 _DATA, _PING, _PONG, _BYE = range(4)
 _TIMES = struct.Struct("<QQ")
@@ -87,6 +89,13 @@ class Link:
         self._pinged = 0.0
         self._rtts: deque[tuple[int, int]] = deque(maxlen=16)
         self._rates: deque[float] = deque(maxlen=16)
+        self._probing: dict[int, int] = {}
+        self.pings = 0
+        """Answers to pings so far."""
+        self.last_rtt = 0.0
+        """Seconds that the last one took."""
+        self.probes: deque[tuple[int, float]] = deque(maxlen=16)
+        """(bytes, seconds until the answer) of the last pings with padding."""
 
     def use_limits(self, limits: Limits) -> None:
         """Keeps to other limits from now on."""
@@ -142,11 +151,15 @@ class Link:
         with self._sending:
             self._frame(_DATA, text, views)
 
-    def ping(self) -> None:
-        """Asks the other side whether it is there; `rtt` has the time when the answer has come."""
+    def ping(self, padding: int = 0) -> None:
+        """Asks the other side whether it is there; `rtt` has the time when the answer has come.
+
+        With so many bytes of padding, at most PROBE, `probes` has it."""
         now = time.perf_counter_ns()
         with self._sending:
-            self._frame(_PING, _TIMES.pack(now, 0), [])
+            if padding:
+                self._probing[now] = padding
+            self._frame(_PING, _TIMES.pack(now, 0) + bytes(padding), [])
 
     def _frame(self, kind: int, text: bytes, views: list[memoryview]) -> None:
         if self._why:
@@ -261,21 +274,30 @@ class Link:
     # ---- heartbeats and the end ----
 
     def _control(self, kind: int, n_arrays: int, n_text: int) -> None:
-        if n_arrays or n_text > 1024:
+        if n_arrays or n_text > (_TIMES.size + PROBE if kind == _PING else 1024):
             raise LinkError(f"a control frame of {n_text} bytes with {n_arrays} arrays")
         text = bytes(self._read(memoryview(bytearray(n_text))))
         if kind == _BYE:
             reason = text.decode("utf-8", "replace")
             raise LinkError("it closed the connection" + (f": {reason}" if reason else ""))
-        if kind not in (_PING, _PONG) or n_text != _TIMES.size:
+        if kind not in (_PING, _PONG) or n_text < _TIMES.size:
             raise LinkError(f"a control frame of kind {kind} with {n_text} bytes")
-        asked, theirs = _TIMES.unpack(text)
+        asked, theirs = _TIMES.unpack_from(text)
         now = time.perf_counter_ns()
         if kind == _PING:
             with self._sending:
                 self._frame(_PONG, _TIMES.pack(asked, now), [])
         elif asked <= now:
-            self._rtts.append((now - asked, theirs - (asked + now) // 2))
+            self._answered(asked, theirs, now)
+
+    def _answered(self, asked: int, theirs: int, now: int) -> None:
+        padding = self._probing.pop(asked, 0)
+        if padding:
+            self.probes.append((padding, (now - asked) / 1e9))
+            return
+        self._rtts.append((now - asked, theirs - (asked + now) // 2))
+        self.last_rtt = (now - asked) / 1e9
+        self.pings += 1
 
     def _idle(self) -> None:
         """Asks whether the other side is there, unless a frame is on its way to it."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from importlib import import_module
@@ -19,16 +21,20 @@ from weft.backends.remote.machine import Machine, machine_at
 from weft.errors import ArgumentError, DeviceError, LinkError
 from weft.flags import FLAGS
 from weft.links.addresses import Address, parse_address
+from weft.links.link import PROBE
+from weft.links.speed import Speed, SpeedWatch, measure
 
 __all__ = ["MachineGroup", "WorkerSource", "machine_group"]
 
 _SIGN_OF_LIFE = 3.0
 """Seconds in which a worker answers a ping."""
+WATCH_S = 10.0
+"""Seconds between two looks at the speed of links."""
 _RESETS = 3
 """Recoveries in a minute in which no worker was lost; one more and the error is the caller's."""
 SOURCES = {"ray": "weft.cluster.ray_workers"}
-"""Words that stand for workers which are started, and the modules with a function `start(address)`
-that does so."""
+"""Words that stand for workers which are started, and the modules with a function
+`start(address, model_dirs)` that does so."""
 
 
 class WorkerSource(Protocol):
@@ -64,8 +70,12 @@ class _Fixed:
         return
 
 
-def machine_group(value: Any, key: bytes | None = None) -> MachineGroup:
+def machine_group(
+    value: Any, key: bytes | None = None, model_dirs: Sequence[str] = ()
+) -> MachineGroup:
     """The group that the option `machines` means: a group, `ray`, `ray:ADDRESS`, or addresses.
+
+    Workers that are started look for model files in `model_dirs`, too.
 
     Raises ArgumentError for anything else, LinkError where a worker cannot be reached."""
     if isinstance(value, MachineGroup):
@@ -78,7 +88,7 @@ def machine_group(value: Any, key: bytes | None = None) -> MachineGroup:
     if word in SOURCES and not rest.isdigit():
         if len(names) > 1:
             raise ArgumentError(f"machines is {names[0]!r}, which stands for all workers there are")
-        source: WorkerSource = import_module(SOURCES[word]).start(rest or None)
+        source: WorkerSource = import_module(SOURCES[word]).start(rest or None, model_dirs)
         return MachineGroup(source)
     found = [parse_address(name, "machines", port=7333) for name in names]
     twice = next((at for at in found if found.count(at) > 1), None)
@@ -95,6 +105,7 @@ class MachineGroup:
         self._source = source
         self._lock = threading.Lock()
         self._resets: deque[float] = deque(maxlen=_RESETS)
+        self._watches: dict[int, SpeedWatch] = {}
         self.serial = 0
         """A number that changes when devices were lost, and memory with them."""
         try:
@@ -105,6 +116,12 @@ class MachineGroup:
         except BaseException:
             source.close()
             raise
+        self._closed = threading.Event()
+        watching = threading.Thread(
+            target=_watch, args=(weakref.ref(self), self._closed), name="weft-watch", daemon=True
+        )
+        weakref.finalize(self, self._closed.set).atexit = False
+        watching.start()
 
     def _there(self) -> list[Machine]:
         return [machine for machine in self._machines if machine is not None]
@@ -181,7 +198,41 @@ class MachineGroup:
 
     def close(self) -> None:
         """Ends the workers that were started for this group."""
+        self._closed.set()
         self._source.close()
+
+    def _look(self) -> list[str]:
+        """What there is to say about the speed of links."""
+        said = []
+        for worker, machine in enumerate(self._machines):
+            if machine is None or machine.is_lost:
+                continue
+            watch = self._watches.get(worker)
+            try:
+                now = measure(machine.link, nbytes=PROBE if watch is None else watch.nbytes)
+            except LinkError:
+                continue
+            if watch is None and now is not None:
+                self._watches[worker] = SpeedWatch(self._names[worker], now)
+            elif watch is not None and (text := watch.look(now)):
+                said.append(text)
+        return said
+
+    def speeds(self) -> dict[str, Speed]:
+        """What the links were when they were connected, by machine."""
+        return {watch.name: watch.first for watch in self._watches.values()}
+
+
+def _watch(group: weakref.ref[MachineGroup], closed: threading.Event) -> None:
+    """Looks at the speed of links now and then, as long as the group is used."""
+    pause = 0.05
+    while not closed.wait(pause):
+        there = group()
+        if there is None:
+            return
+        for text in there._look():
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        pause, there = WATCH_S, None
 
 
 def _lives(machine: Machine) -> bool:

@@ -67,7 +67,7 @@ def load(
     for device in options.get("fallback") or ():
         if isinstance(device, str):
             require_known(device)
-    options, serial = _with_group(options)
+    options, serial = _with_group(model, options)
     try:
         plan = prepare(model, n_ctx=n_ctx, **options)
     except OutOfMemoryError:
@@ -82,13 +82,14 @@ def load(
         return load_without_failed(model, n_ctx, options, error, progress, serial)
 
 
-def _with_group(options: PlanArguments) -> tuple[PlanArguments, int]:
+def _with_group(model: Model, options: PlanArguments) -> tuple[PlanArguments, int]:
     """The options with the machines connected, and the serial number of these."""
     if not options.get("machines"):
         return options, 0
     from weft.backends.remote.group import machine_group
 
-    group = machine_group(options["machines"], options.get("machine_key"))
+    folder = str(model.file.path.parent)
+    group = machine_group(options["machines"], options.get("machine_key"), [folder])
     return cast("PlanArguments", {**options, "machines": group}), group.serial
 
 
@@ -133,7 +134,7 @@ def _load_on_machines(
     serial: int,
     loading: bool,
 ) -> Loaded:
-    options, _ = _with_group(options)
+    options, _ = _with_group(model, options)
     group: Any = options["machines"]
     before = len(group.machines)
     said = group.recover(serial, error, loading=loading)
