@@ -68,9 +68,9 @@ class Incoming:
                 self._silent += left
                 if self._silent > self.silence:
                     raise LinkError(
-                        f"it has said nothing for {self._silent:.1f} s (the limit is {self.silence:g} "
-                        "s): its process is stopped, its machine is down or the network between "
-                        "is cut"
+                        f"it has said nothing for {self._silent:.1f} s (the limit is "
+                        f"{self.silence:g} s): its process is stopped, its machine is down or the "
+                        "network between is cut"
                     ) from None
                 self._idle()
                 continue
