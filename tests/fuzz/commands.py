@@ -72,13 +72,25 @@ def good() -> list[list[Any]]:
     ]
     tensor = [0, [16, 4, 1, 1], [4, 64, 256, 256]]
     return [
-        *commands, ["write", 1, 0], ["lower", 50, 0, data, blocks], ["run", 50, 8], ["read", 1, 0, 16],
-        ["alloc", 60, 0, 4096, True], ["load", 61, 0, 60, "interleaved", 0, [32, 32, 1, 1]],
-        ["copy", 1, 0, 60, 0, 64], ["left", 0], ["has", 10], ["map", 70, 0, "0" * 64, 9, 0, 4, False],
-        ["stored", 71, 0, "1" * 64, 8, False], ["ask", 0, "interleaved_types"],
-        ["ask", 0, "refusal", 2, tensor, [tensor, tensor], [], 0], ["free", 60], ["drop", 50],
-        ["inlet", 80, "s" * 32, "m2"], ["nothing"],
-    ]  # fmt: skip
+        *commands,
+        ["write", 1, 0],
+        ["lower", 50, 0, data, blocks],
+        ["run", 50, 8],
+        ["read", 1, 0, 16],
+        ["alloc", 60, 0, 4096, True],
+        ["load", 61, 0, 60, "interleaved", 0, [32, 32, 1, 1]],
+        ["copy", 1, 0, 60, 0, 64],
+        ["left", 0],
+        ["has", 10],
+        ["map", 70, 0, "0" * 64, 9, 0, 4, False],
+        ["stored", 71, 0, "1" * 64, 8, False],
+        ["ask", 0, "interleaved_types"],
+        ["ask", 0, "refusal", 2, tensor, [tensor, tensor], [], 0],
+        ["free", 60],
+        ["drop", 50],
+        ["inlet", 80, "s" * 32, "m2"],
+        ["nothing"],
+    ]
 
 
 def run(seed: int, n: int) -> None:
