@@ -27,6 +27,7 @@ __all__ = [
     "DeviceKind",
     "Event",
     "Executable",
+    "HasOtherClock",
     "IsMeasuredAs",
     "OnMachine",
     "OrdersWork",
@@ -191,6 +192,16 @@ class RecordsQueue(Protocol):
 
         Calling the function waits until that work is done and returns its spans in order; it raises
         DeviceError. There are none while recording is stopped."""
+
+
+@runtime_checkable
+class HasOtherClock(Protocol):
+    """(optional) a backend whose recorded times are those of another machine's clock, brought to
+    this one's."""
+
+    @property
+    def clock_error(self) -> float:
+        """Seconds by which they may be shifted."""
 
 
 class Rules(Protocol):

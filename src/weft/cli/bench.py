@@ -22,6 +22,7 @@ from weft.cli.bench_table import Output, make_printer
 from weft.cli.bench_tests import tests_of
 from weft.cli.bench_tune import tune as tune_models
 from weft.cli.console import note, say, size_text, wide
+from weft.cli.explain_machines import print_predicted
 from weft.cli.loading import Loading, loads_model_with, open_with
 from weft.cli.model_file import ModelFiles
 from weft.cli.options import parse_count
@@ -226,6 +227,7 @@ def bench(
     if profile and output not in (Output.json, Output.jsonl):
         for measured in series.profiles:
             print_profile(measured, slowest, to_error=output is not Output.md)
+            print_predicted(measured, series.plan, load[-1].arguments)
 
 
 def _write_report(path: Path, series: Series) -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable
+import itertools
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from weft.backends import Backend, known_backends, make_backend
 from weft.cli.console import StatusLine, device_list, say, wide
-from weft.cli.measure import measure_device, measure_link
+from weft.cli.machine_options import MachineKeyFile, Machines, RayNodes, machines_of
 from weft.errors import ContextError
+from weft.execute.measure import measure_machine
 from weft.files import write_text
-from weft.schedule.profile import DeviceProfile, LinkProfile, MemoryProfile, Profile
+from weft.schedule.machines import host_memories
+from weft.schedule.profile import Profile
 
-__all__ = ["calibrate"]
+__all__ = ["calibrate", "measure_machine"]
 
 _SHOWN = ("f32", "f16", "q8_0", "q4_K")
 """Types of weights whose speeds are printed; the file has all types."""
@@ -28,6 +29,9 @@ _NOT_MEASURED = ("null", "reference")
 
 
 def calibrate(
+    machines: Machines = None,
+    ray: RayNodes = None,
+    key_file: MachineKeyFile = None,
     save: Annotated[
         Path | None,
         typer.Option("--save", "-o", metavar="FILE", help="The file to write; default: print it."),
@@ -46,7 +50,8 @@ def calibrate(
         typer.Option("--seconds", metavar="SECONDS", help="How long each figure is measured."),
     ] = 0.2,
 ) -> None:
-    """Measure what ops and copies cost here. The file is for --speeds and --machine."""
+    """Measure what ops and copies cost here. The file is for --speeds and --machine. With
+    --machines or --ray: on all workers and between them, for `weft explain --machines FILE`."""
     if not 0 < seconds <= _LONGEST:
         raise ContextError(f"--seconds is {seconds:g}; it must be above 0, at most {_LONGEST}")
     names = _all_devices() if devices is None else device_list(devices)
@@ -54,15 +59,53 @@ def calibrate(
         make_backend(name, **({"n_threads": threads} if name == "cpu" and threads else {}))
         for name in names
     ]
+    others = machines_of(machines, ray, key_file)
     with StatusLine() as status:
-        machine = measure_machine(backends, seconds, status)
+        if others.get("machines"):
+            machine = _with_machines(others, backends, seconds, status)
+        else:
+            machine = measure_machine(backends, seconds, status)
     text = machine.to_toml()
     if save is None:
         print(text, end="")
         return
     write_text(save, text)
     _print_figures(machine)
+    _print_links(machine)
     say(f"speeds saved to {save}; --speeds {save} takes them")
+
+
+def _with_machines(
+    others: dict[str, Any], backends: list[Backend], seconds: float, status: StatusLine
+) -> Profile:
+    """Measures the workers that `--machines` or `--ray` means, this machine, and the links."""
+    from weft.backends.remote.group import machine_group
+    from weft.cluster.calibrate import measure_group
+
+    key = others.get("machine_key")
+    group = machine_group(others["machines"], key)
+    try:
+        return measure_group(group, backends, seconds, status)
+    finally:
+        group.close()
+
+
+def _print_links(machine: Profile) -> None:
+    """Prints a row for each link between machines to stderr."""
+    hosts = host_memories(machine)
+    if len(hosts) < 2:
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("from", "to"):
+        table.add_column(column)
+    for column in ("bandwidth", "latency"):
+        table.add_column(column, justify="right")
+    for a, b in itertools.permutations(hosts, 2):
+        link = machine.link(hosts[a], hosts[b])
+        delay = f"{link.latency * 1e6:.3g} µs"
+        table.add_row(a or "here", b or "here", f"{link.bandwidth / 1e6:.4g} MB/s", delay)
+    say("links:")
+    wide(to_error=True).print(table)
 
 
 def _print_figures(machine: Profile) -> None:
@@ -78,35 +121,6 @@ def _print_figures(machine: Profile) -> None:
         table.add_row(device.name, f"{device.bandwidth / 1e9:.3g} GB/s", start, *rates)
     say("products with weights of a type in GFLOP/s:")
     wide(to_error=True).print(table)
-
-
-def measure_machine(
-    backends: list[Backend], seconds: float, progress: Callable[[str], None]
-) -> Profile:
-    """Measures the profile of the devices; the preferred one is first, a cpu last. `progress` is
-    called with a text for each measurement."""
-    host = backends[-1].buffer_type
-    memories: dict[str, MemoryProfile] = {}
-    links: dict[tuple[str, str], LinkProfile] = {}
-    profiles: list[DeviceProfile] = []
-    for backend in backends:
-        own = backend.buffer_type
-        if own.name not in memories:
-            memories[own.name] = MemoryProfile(
-                own.name, own.is_host, backend.memory_limit(), own.alignment, own.max_size
-            )
-            if own is not host:
-                progress(f"measuring {backend.name}: copies")
-                to, back = measure_link(own, seconds)
-                links[host.name, own.name], links[own.name, host.name] = to, back
-
-        def show(what: str, name: str = backend.name) -> None:
-            progress(f"measuring {name}: {what}")
-
-        others = [] if backend is backends[-1] else [backends[-1]]
-        profiles.append(measure_device(backend, others, own.name, seconds, show))
-    about = f"measured by weft calibrate on {platform.machine()} {platform.system()}"
-    return Profile(platform.machine(), tuple(profiles), memories, links, (about,))
 
 
 def _all_devices() -> list[str]:

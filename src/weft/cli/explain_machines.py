@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.cli.console import note, wide
 from weft.cli.value_lists import words
 from weft.errors import ScheduleError
+from weft.execute import Profile as Measured
 from weft.llm.planning.plan import ContextPlan
-from weft.llm.planning.stage_report import StageReport, stage_report
+from weft.llm.planning.stage_report import StageReport, one_pass, stage_report
 from weft.llm.planning.stage_text import stage_lines
+from weft.schedule.explain import seconds_text
 from weft.schedule.machine import paper_devices
 from weft.schedule.machines import (
     DEFAULT_LINK,
@@ -21,7 +24,7 @@ from weft.schedule.machines import (
 )
 from weft.schedule.profile import Profile, load_profile
 
-__all__ = ["on_machines", "print_stages", "stages_of"]
+__all__ = ["on_machines", "print_predicted", "print_stages", "stages_of"]
 
 
 def on_machines(
@@ -56,13 +59,17 @@ def on_machines(
 
 def stages_of(plan: ContextPlan, load: dict[str, Any]) -> StageReport | None:
     """The stages of a plan; None: it is for one machine, or its speeds are not known."""
+    profile = _over_machines(load)
+    return None if profile is None else stage_report(plan, profile)
+
+
+def _over_machines(load: Mapping[str, Any]) -> Profile | None:
+    """The profile of several machines among the arguments of a context."""
     profile = load.get("profile")
     if profile is None:
         return None
     profile = profile if isinstance(profile, Profile) else load_profile(profile)
-    if len(machines_of(profile)) < 2:
-        return None
-    return stage_report(plan, profile)
+    return profile if len(machines_of(profile)) > 1 else None
 
 
 def print_stages(report: StageReport) -> None:
@@ -70,3 +77,25 @@ def print_stages(report: StageReport) -> None:
     out = wide()
     for line in stage_lines(report):
         out.print(line, markup=False, soft_wrap=True)
+
+
+def print_predicted(measured: Measured, plan: ContextPlan, load: Mapping[str, Any]) -> None:
+    """Prints what was predicted for a test of `weft bench`, if the speeds of several machines are
+    known: shares of idle time and tokens per second, to compare with a profile."""
+    test = re.fullmatch(r"(pp|tg)(\d+)", measured.name)
+    profile = _over_machines(load)
+    if profile is None or test is None:
+        return
+    n = min(int(test[2]), plan.options.n_ubatch) if test[1] == "pp" else 1
+    one = one_pass(plan, profile, n)
+    shares = (
+        f"{device} {1 - seconds / one.seconds:.0%} idle (measured "
+        f"{measured.idle.get(device, 1.0):.0%})"
+        for device, seconds in one.busy.items()
+    )
+    wide().print(
+        f"\npredicted: {seconds_text(one.seconds)} a pass, {n / one.seconds:.4g} tokens/s; "
+        f"{', '.join(shares)}",
+        markup=False,
+        soft_wrap=True,
+    )

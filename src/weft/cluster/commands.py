@@ -17,6 +17,7 @@ from weft.backends.memory import HostMemory, Memory
 from weft.backends.remote.encode import decoded, whole
 from weft.cluster.lent import Device, Lender
 from weft.cluster.questions import answered
+from weft.cluster.run_times import RunTimes
 from weft.cluster.streams import Inlet, Outlet
 from weft.cluster.weights import Incoming
 from weft.compiler.check import check_program
@@ -62,6 +63,7 @@ class Commands:
         self._coming: dict[int, Incoming] = {}
         self._ended = False
         self._running: Executable | None = None
+        self._times: RunTimes | None = None
         self._handlers: dict[str, Callable[..., Any]] = {
             name.removeprefix("_do_"): getattr(self, name)
             for name in dir(type(self))
@@ -279,12 +281,20 @@ class Commands:
         with lowered.device.lock:
             self._running = executable
             try:
-                if not self._ended:
+                if self._times is not None:
+                    self._times.run(executable, given, len(lowered.program.splits[0].steps))
+                elif not self._ended:
                     executable.run(given)
             except WeftError as error:
                 raise type(error)(f"{lowered.label}: {error}") from error
             finally:
                 self._running = None
+
+    def _do_record(self, arrays: list[Any], on: object) -> None:
+        self._times = RunTimes() if on else None
+
+    def _do_spans(self, arrays: list[Any]) -> NDArray[np.uint8]:
+        return np.zeros(0, np.uint8) if self._times is None else self._times.taken()
 
     def _do_drop(self, arrays: list[Any], number: int) -> None:
         self._lowered.pop(number, None)

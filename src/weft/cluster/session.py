@@ -9,6 +9,7 @@
     lower id device program blocks    run id values..    drop id
     inlet id secret source            outlet secret host port target -> bool
     send secret number from offset bytes    take id number to offset bytes
+    record 0|1                        spans -> + times of runs
     ask device question values.. -> what its kernels say (`questions.py`)
 
 Commands come in frames `{"n": number, "c": [command, ..], "a": 1 or 2}`. The answer `{"n": number,

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
 
 from weft.backends import Backend
 from weft.cluster.lent import Lender, worker_facts
@@ -55,6 +57,8 @@ class Worker(Lender):
                 facts = [d.facts() for d in self.devices]
                 link.send({"devices": facts, "pid": os.getpid()})
                 ClientSession(self, link).serve()
+            elif header.get("hello") == "measure":
+                self._measure(link, header)
             elif header.get("hello") == "stream":
                 inlet = self.inlets.get(str(header.get("secret")))
                 if inlet is None:
@@ -70,6 +74,20 @@ class Worker(Lender):
                 link.close()
             with self._lock:
                 self._links.discard(link)
+
+    def _measure(self, link: Link, header: Mapping[str, Any]) -> None:
+        """Measures the devices, one client at a time, while no other client's work runs there."""
+        from weft.cluster.calibrate import answer_measure
+
+        try:
+            with ExitStack() as held:
+                for device in self.devices:
+                    held.enter_context(device.lock)
+                answer_measure(link, header, [d.backend for d in self.devices], self.memory)
+        except LinkError:
+            raise
+        except Exception as error:
+            link.send({"e": str(error)[:500]})
 
     def close(self) -> None:
         """Ends all links; their sessions free what they hold."""

@@ -25,7 +25,7 @@ from weft.execute.profile_lines import Line, SplitLines, split_lines
 from weft.execute.profile_results import ProfileResults
 from weft.execute.profile_table import profile_text
 from weft.execute.profile_trace import Trace
-from weft.execute.spans import Group, overlap, overlapping
+from weft.execute.spans import Group, length, overlap, overlapping
 from weft.files import write_text
 from weft.program import Program
 
@@ -54,6 +54,13 @@ class Profile(ProfileResults):
             raise ProgramError("this profile keeps no trace; make it with trace=True")
         write_text(path, json.dumps(self.trace.as_json()))
 
+    def add_clock(self, device: str, error: float) -> None:
+        """Says that times of a device are by another clock, and by how many seconds they may be
+        shifted."""
+        self.clocks[device] = max(error, self.clocks.get(device, 0.0))
+        if self.trace is not None:
+            self.trace.clocks[device] = self.clocks[device]
+
     # ---- recording (called by sessions) ----------------------------------------------------------
 
     def add_run(self, start: int, end: int, spent: int, runs: int = 1) -> None:
@@ -64,6 +71,10 @@ class Profile(ProfileResults):
         self.seconds += spent * 1e-9
         self.begin, self.end = min(self.begin or start, start), max(self.end, end)
         self.overlap += overlap(self._work.values()) * 1e-9
+        self.wall += (end - start) * 1e-9
+        for device, work in self._work.items():
+            if device != "copies":
+                self.busy[device] = self.busy.get(device, 0.0) + length(work) * 1e-9
         self._work.clear()
         if self.trace is not None:
             which = f"run {self.runs}" if runs == 1 else f"runs to {self.runs}"

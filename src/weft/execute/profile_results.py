@@ -29,6 +29,12 @@ class ProfileResults:
         """Barriers of all runs."""
         self.overlap = 0.0
         """Seconds in which several devices worked at the same time, which lines count twice."""
+        self.busy: dict[str, float] = {}
+        """Device -> seconds in which it worked."""
+        self.wall = 0.0
+        """Seconds from the begin to the end of runs, all added up, time of recording included."""
+        self.clocks: dict[str, float] = {}
+        """Device of another machine -> the seconds by which its times may be shifted."""
         self.target: str | None = None
         """Kernel target of the cpu device."""
         self._programs: dict[int, tuple[Program, list[SplitLines]]] = {}
@@ -65,6 +71,11 @@ class ProfileResults:
     def outside(self) -> float:
         """The seconds of runs outside of all steps: calls, starts of threads, Python."""
         return self.seconds - sum(line.seconds for line in self.lines) + self.overlap
+
+    @property
+    def idle(self) -> dict[str, float]:
+        """Device -> the share of the time of runs in which it did not work."""
+        return {d: max(0.0, 1 - s / self.wall) for d, s in self.busy.items()} if self.wall else {}
 
     @property
     def waiting(self) -> float:

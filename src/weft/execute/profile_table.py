@@ -51,6 +51,12 @@ def heading(profile: ProfileResults) -> Iterator[str]:
             f"devices worked at the same time for {_ms(profile.overlap / runs)} ms of each run, "
             f"{profile.overlap / profile.seconds:.0%} of its time"
         )
+    if len(profile.idle) > 1:
+        shares = ", ".join(f"{device} {share:.0%}" for device, share in profile.idle.items())
+        yield f"devices were idle: {shares}"
+    if profile.clocks:
+        errors = ", ".join(f"{d} {_ms(e)} ms" for d, e in profile.clocks.items())
+        yield f"clocks of other machines agree with this one's to within: {errors}"
     yield f"peaks with {peaks}"
 
 

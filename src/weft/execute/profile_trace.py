@@ -6,7 +6,7 @@ metadata events (`ph` M) that name rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +45,8 @@ class Trace:
     def __init__(self) -> None:
         self._events: list[tuple[str, str, int, int, int, Mapping[str, Any]]] = []
         self._rows: dict[str, int] = {}
+        self.clocks: dict[str, float] = {}
+        """Device of another machine -> seconds by which its slices may be shifted."""
         self.dropped = 0
         """The number of slices beyond the limit."""
 
@@ -111,22 +113,51 @@ class Trace:
         origin = min((start for _, _, _, start, _, _ in self._events), default=0)
         names = {number: name for name, number in self._rows.items()}
         rows = sorted({row for _, _, row, _, _, _ in self._events})
+        pids = self._processes(names.get(row, "") for row in rows)
         events: list[dict[str, Any]] = [
             {
-                "ph": "M", "pid": 1, "tid": row, "name": "thread_name",
-                "args": {"name": names.get(row, f"thread {row}")},
+                "ph": "M", "pid": pid, "name": "process_name",
+                "args": {"name": self._machine(machine)},
+            }
+            for machine, pid in pids.items()
+            if len(pids) > 1
+        ]  # fmt: skip
+        events += [
+            {
+                "ph": "M", "pid": pids[_machine_of(names.get(row, ""))], "tid": row,
+                "name": "thread_name", "args": {"name": names.get(row, f"thread {row}")},
             }
             for row in rows
         ]  # fmt: skip
         for name, kind, row, start, end, args in self._events:
             events.append(
                 {
-                    "ph": "X", "pid": 1, "tid": row, "name": name, "cat": kind,
+                    "ph": "X", "pid": pids[_machine_of(names.get(row, ""))], "tid": row,
+                    "name": name, "cat": kind,
                     "ts": (start - origin) / 1000, "dur": (end - start) / 1000, "args": dict(args),
                 }
             )  # fmt: skip
-        about = {"dropped slices": self.dropped}
+        about: dict[str, Any] = {"dropped slices": self.dropped}
+        if self.clocks:
+            about["clocks are right to seconds"] = dict(self.clocks)
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
+
+    def _processes(self, rows: Iterable[str]) -> dict[str, int]:
+        """Machine -> the number of its track, that of this one 1."""
+        machines = dict.fromkeys(["", *map(_machine_of, rows)])
+        return {machine: number for number, machine in enumerate(machines, 1)}
+
+    def _machine(self, machine: str) -> str:
+        """The title of a machine's track."""
+        if not machine:
+            return "this machine"
+        errors = [e for device, e in self.clocks.items() if _machine_of(device) == machine]
+        return f"{machine} (clock within {max(errors) * 1e6:.0f} µs)" if errors else machine
+
+
+def _machine_of(row: str) -> str:
+    """The machine of a row called `MACHINE/DEVICE ...`; empty for this machine."""
+    return row.partition(" ")[0].rpartition("/")[0]
 
 
 def _chains(steps: Sequence[int], spans: NDArray[np.int64]) -> list[list[int]]:

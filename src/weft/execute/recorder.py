@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 
-from weft.backends.base import NativeRun, QueueSpan, RecordsQueue, RecordsSpans
+from weft.backends.base import HasOtherClock, NativeRun, QueueSpan, RecordsQueue, RecordsSpans
 from weft.execute.bound import BoundProgram, Moved
 from weft.execute.profile import Profile
 from weft.program import Program
@@ -37,8 +37,10 @@ class Recorder:
 
     def start(self) -> None:
         """Makes devices with a queue record their times."""
-        for queue in self._queues.values():
+        for name, queue in self._queues.items():
             queue.record_queue(True)
+            if isinstance(queue, HasOtherClock):
+                self.profile.add_clock(name, queue.clock_error)
 
     def stop(self) -> None:
         """Ends recording."""

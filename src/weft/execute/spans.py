@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from weft.records import dataclass
 
-__all__ = ["Group", "overlap", "overlapping"]
+__all__ = ["Group", "length", "overlap", "overlapping"]
 
 Interval = tuple[int, int]
 """Begin and end, nanoseconds."""
@@ -55,11 +55,11 @@ def overlapping(spans: NDArray[np.int64]) -> list[Group]:
 def overlap(work: Collection[Sequence[Interval]]) -> int:
     """The nanoseconds by which the sum of all rows' times exceeds the time in which any row
     worked."""
-    rows = [_length(row) for row in work]
-    return sum(rows) - _length([interval for row in work for interval in row])
+    rows = [length(row) for row in work]
+    return sum(rows) - length([interval for row in work for interval in row])
 
 
-def _length(intervals: Sequence[Interval]) -> int:
+def length(intervals: Sequence[Interval]) -> int:
     """The length of the union of the intervals, in nanoseconds."""
     total, last = 0, 0
     for begin, end in sorted(intervals):

@@ -31,6 +31,7 @@ __all__ = [
     "Between",
     "host_memories",
     "join_machines",
+    "joined_here",
     "link_text",
     "load_machines",
     "machine_of",
@@ -166,6 +167,53 @@ def join_machines(machines: Mapping[str, Profile], links: Sequence[Between] = ()
         tuple(dict.fromkeys(s for p in machines.values() for s in p.sources)),
     )
     return _with_links(joined, links, DEFAULT_LINK)
+
+
+def joined_here(
+    own: Profile,
+    others: Mapping[str, Profile],
+    links: Mapping[tuple[str, str], LinkProfile],
+) -> Profile:
+    """One profile of this machine, whose devices keep their names, and of others by name.
+
+    `links` are those between machines, by (from, to), this machine as an empty name. Machines
+    without one reach each other by way of this one."""
+    first = "\0"  # no machine is called that
+    machines = {first: own, **others}
+    hosts = {name: machines[name].host_memory for name in machines}
+    joined = join_machines(machines) if others else own
+    memories: dict[str, MemoryProfile] = {}
+    for memory in joined.memories.values():
+        name = memory.name.removeprefix(f"{first}/")
+        memories[name] = replace(memory, name=name)
+    devices = tuple(
+        replace(
+            device,
+            name=device.name.removeprefix(f"{first}/"),
+            memory=device.memory.removeprefix(f"{first}/"),
+            reads=tuple(m.removeprefix(f"{first}/") for m in device.reads),
+        )
+        for device in joined.devices
+    )
+    inner = {
+        (a.removeprefix(f"{first}/"), b.removeprefix(f"{first}/")): link
+        for (a, b), link in joined.links.items()
+        if _within((a, b))
+    }
+
+    def end(name: str) -> str:
+        return f"{name}/{hosts[name]}" if name else hosts[first]
+
+    for (a, b), link in links.items():
+        inner[end(a), end(b)] = link
+    for a, b in itertools.permutations(others, 2):
+        if (a, b) not in links:
+            to, back = links[a, ""], links["", b]
+            inner[end(a), end(b)] = LinkProfile(
+                1 / (1 / to.bandwidth + 1 / back.bandwidth), to.latency + back.latency
+            )
+    name = " + ".join(["here", *others])
+    return _with_links(Profile(name, devices, memories, inner, joined.sources), ())
 
 
 def without_slow_helpers(profile: Profile) -> Profile:

@@ -47,7 +47,8 @@ def schedule(
     its index). `op_offload` lets a device ask for ops whose weights are in host memory.
 
     Policy `cost` takes the placement whose time, as `cost` predicts it, is the least and never
-    above that of `ggml`. Policy `plan` takes the device of every node that does work from `assign`.
+    above that of `ggml`. Policy `plan` takes the device of every node that does work from `assign`;
+    the cause is a plan file, or with `cost` the time that `cost` predicts.
 
     With `n_copies` > 1 every input and every tensor that crosses devices exists that many times;
     `cur_copy` is the copy that this schedule uses. `first_backend` runs the single split of a graph
@@ -68,7 +69,8 @@ def schedule(
     if policy == "ggml":
         return build(*assign_backends(graph, devices, user, op_offload))
     if policy == "plan":
-        return build(*assign_as_chosen(graph, devices, user, PLANNED))
+        cause = PLANNED if cost is None else CHOSEN
+        return build(*assign_as_chosen(graph, devices, user, cause))
     require_choice("policy", policy, ("ggml", "cost", "plan"), ScheduleError)
     if cost is None:
         raise ScheduleError(

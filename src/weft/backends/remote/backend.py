@@ -7,10 +7,19 @@ the same weft; so planning costs no round trips.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from weft.backends.base import Backend, BackendBase, DeviceKind, Queue, RewritesSplits, Support, Use
+from weft.backends.base import (
+    Backend,
+    BackendBase,
+    DeviceKind,
+    Queue,
+    QueueSpan,
+    RewritesSplits,
+    Support,
+    Use,
+)
 from weft.backends.memory import BufferType, Memory, WeightBufferType
 from weft.backends.remote.encode import encoded
 from weft.backends.remote.machine import Machine
@@ -52,6 +61,8 @@ class RemoteBackend(BackendBase):
         self.target = str(facts.get("target", ""))
         """The processor features that its kernels are compiled for; empty: it has no such."""
         self._weights: dict[str, RemoteWeights] = {}
+        self.enqueued: list[int] = []
+        """Numbers of the runs since `recorded` was last called, while times are recorded."""
 
     def supports_op(self, node: Tensor) -> Support:
         """As such a device here."""
@@ -84,6 +95,32 @@ class RemoteBackend(BackendBase):
         """The order of the worker's commands."""
         return RemoteQueue(self.machine)
 
+    def record_queue(self, on: bool) -> None:
+        """Starts recording when the worker does each step, or stops it; calls nest."""
+        self.machine.record(on)
+        self.enqueued = []
+
+    def recorded(self) -> Callable[[], list[QueueSpan]]:
+        """The steps of runs enqueued since the last call, as a function; see `RecordsQueue`."""
+        recording, runs, self.enqueued = self.machine.recording, self.enqueued, []
+        if recording is None or not runs:
+            return list
+
+        def later() -> list[QueueSpan]:
+            return [
+                QueueSpan("kernel", "", step, 0, int(begin), int(end))
+                for run in runs
+                for step, (begin, end) in enumerate(recording.spans(run))
+                if end
+            ]
+
+        return later
+
+    @property
+    def clock_error(self) -> float:
+        """Seconds by which recorded times may be wrong; 0 while none are recorded."""
+        return 0.0 if self.machine.recording is None else self.machine.recording.error * 1e-9
+
     def lower(self, program: Program, split: int, memories: Sequence[Memory]) -> RemoteExecutable:
         """Sends the split to the worker, which checks and lowers it. Raises DeviceError."""
         return RemoteExecutable(self, program, split, memories)
@@ -111,6 +148,7 @@ class RemoteExecutable:
                 raise DeviceError(f"{backend.machine.name} was lost, and its memory with it")
             blocks.append(memory.number)
         machine = backend.machine
+        self._backend = backend
         self._machine, self._connection = machine, machine.connection
         self._memories = [memories[i] for i in buffers]  # keeps the blocks
         self._number = machine.new_id()
@@ -125,5 +163,6 @@ class RemoteExecutable:
         machine = self._machine
         if machine.connection is not self._connection:
             raise DeviceError(f"{machine.name} was lost, and this program with it")
-        machine.post([*self._run, *(values[name] for name in self._symbols)])
+        command = [*self._run, *(values[name] for name in self._symbols)]
+        machine.post_run(command, self._backend.enqueued)
         machine.leave()

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.backends.remote.recording import Recording
 from weft.errors import DeviceError, LinkError, OutOfMemoryError, ProgramError, WeftError
 from weft.flags import FLAGS
 from weft.graph.op_table import op_stamp
-from weft.links import Address, Limits, Link, connect
-from weft.links.stream import TimedOut
+from weft.links import Address, Limits, Link, TimedOut, connect
 
 __all__ = ["Machine", "Mark", "machine_at"]
 
@@ -169,15 +169,16 @@ class Machine:
         self._now: _Connection
         self.frames = 0
         """Frames that were sent so far."""
+        self.recording: Recording | None = None
+        """Times of runs, while somebody records them."""
         self.waits = 0
         """How often this side waited for an answer: the round trips."""
         self._connect()
 
     def _connect(self) -> None:
-        facts = {"ops": op_stamp()}
         limits = Limits(silence=float(max(FLAGS.machine_timeout, 1)))
         link = connect(
-            self.address, key=self._key, timeout=self._timeout, facts=facts, limits=limits
+            self.address, key=self._key, timeout=self._timeout, facts=self.stamp(), limits=limits
         )
         self._now = _Connection(link)
         self._pending, self._arrays, self._gathered = [], [], 0
@@ -190,6 +191,15 @@ class Machine:
         self.facts: dict[str, Any] = header
         """What the worker said of itself: its devices."""
         self._now.start(self.name, self)
+
+    def stamp(self) -> dict[str, Any]:
+        """What both ends of a link to the worker must agree on."""
+        return {"ops": op_stamp()}
+
+    @property
+    def key(self) -> bytes | None:
+        """The key of its links."""
+        return self._key
 
     @property
     def connection(self) -> object:
@@ -228,6 +238,20 @@ class Machine:
             self._ids += 1
             return self._ids
 
+    def record(self, on: bool) -> None:
+        """Starts recording times of runs, or stops it; calls nest. Waits for the worker."""
+        with self._lock:
+            now = self.recording
+            if on and now is not None:
+                now.users += 1
+            elif on:
+                self.recording = Recording(self)
+            elif now is not None:
+                now.users -= 1
+                if not now.users:
+                    self.recording = None
+                    now.stop()
+
     # ---- commands --------------------------------------------------------------------------------
 
     def post(self, command: list[Any], *arrays: Bytes) -> None:
@@ -243,6 +267,13 @@ class Machine:
             self._gathered += sum(a.nbytes for a in arrays)
             if self._gathered >= _GATHERED or len(self._pending) >= 512:
                 self._send(None)
+
+    def post_run(self, command: list[Any], enqueued: list[int]) -> None:
+        """Does a run as `post` does, and adds its number to `enqueued` while times are recorded."""
+        with self._lock:
+            self.post(command)
+            if self.recording is not None:
+                enqueued.append(self.recording.enqueued())
 
     def call(self, command: list[Any], *arrays: Bytes) -> tuple[Any, list[Any]]:
         """Does a command and waits for its answer: the result and arrays.

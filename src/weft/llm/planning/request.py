@@ -143,7 +143,7 @@ class Request:
         keep_what_runs(homes, draft.all_graphs, layers, self.backends)
 
         def plan(max_tokens: int, graph: Graph) -> Plan:
-            cost = self.cost_of(max_tokens) if by_time else None
+            cost = self.cost_of(max_tokens) if by_time or of_layer is not None else None
             assign = None
             if of_layer is not None:
                 assign = devices_by_layer(graph, draft.cache, of_layer, self.backends)

@@ -1,4 +1,4 @@
-"""The measurements of `weft calibrate`: small programs on one device.
+"""The measurements of `weft calibrate`: small programs on one device, and the whole machine.
 
 The overhead of an op is measured first and subtracted from all other times. Every figure is the
 best of several runs, because disturbances only make a run slower.
@@ -6,6 +6,7 @@ best of several runs, because disturbances only make a run slower.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
@@ -18,12 +19,12 @@ from weft.backends import Backend
 from weft.backends.memory import BufferType
 from weft.compiler import compile
 from weft.dtype import DType, find_dtype
-from weft.execute import Session
+from weft.execute.session import Session
 from weft.graph.tensor import Buffer, Tensor
-from weft.schedule.profile import DeviceProfile, LinkProfile
+from weft.schedule.profile import DeviceProfile, LinkProfile, MemoryProfile, Profile
 from weft.schedule.work import work
 
-__all__ = ["measure_device", "measure_link"]
+__all__ = ["measure_device", "measure_link", "measure_machine"]
 
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q4_K",
          "q5_K", "q6_K", "iq4_nl", "iq4_xs", "mxfp4")  # fmt: skip
@@ -202,3 +203,32 @@ def measure_link(memory: BufferType, seconds: float) -> tuple[LinkProfile, LinkP
     to = link(time_of(block.write, 0, data), time_of(block.write, 0, data[:small]))
     back = link(time_of(block.read, 0, big), time_of(block.read, 0, small))
     return to, back
+
+
+def measure_machine(
+    backends: list[Backend], seconds: float, progress: Callable[[str], None]
+) -> Profile:
+    """Measures the profile of the devices; the preferred one is first, a cpu last. `progress` is
+    called with a text for each measurement."""
+    host = backends[-1].buffer_type
+    memories: dict[str, MemoryProfile] = {}
+    links: dict[tuple[str, str], LinkProfile] = {}
+    profiles: list[DeviceProfile] = []
+    for backend in backends:
+        own = backend.buffer_type
+        if own.name not in memories:
+            memories[own.name] = MemoryProfile(
+                own.name, own.is_host, backend.memory_limit(), own.alignment, own.max_size
+            )
+            if own is not host:
+                progress(f"measuring {backend.name}: copies")
+                to, back = measure_link(own, seconds)
+                links[host.name, own.name], links[own.name, host.name] = to, back
+
+        def show(what: str, name: str = backend.name) -> None:
+            progress(f"measuring {name}: {what}")
+
+        others = [] if backend is backends[-1] else [backends[-1]]
+        profiles.append(measure_device(backend, others, own.name, seconds, show))
+    about = f"measured by weft calibrate on {platform.machine()} {platform.system()}"
+    return Profile(platform.machine(), tuple(profiles), memories, links, (about,))
