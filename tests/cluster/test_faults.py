@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import weft
 from tests.worker_processes import Proxy, WorkerProcess, workers
 from weft.backends.remote import group
+from weft.errors import DeviceError
 from weft.flags import FLAGS
 
 MODEL = "examples/weft-demo.gguf"
@@ -154,3 +156,29 @@ def test_a_slow_link_is_named(
             assert llm.generate(PROMPT, max_tokens=N, temperature=0) == expected
     finally:
         proxy.close()
+
+
+def test_errors_without_a_loss_come_to_an_end(two: list[WorkerProcess]) -> None:
+    addresses = [worker.address for worker in two]
+    machines = group.machine_group(addresses)
+    assert group.machine_group(",".join(addresses)) is machines
+    error = DeviceError("a kernel failed")
+    with pytest.raises(DeviceError, match="a kernel failed"):
+        machines.recover(machines.serial, error, loading=True)
+    for _ in range(3):
+        assert "all machines are there" in machines.recover(machines.serial, error)
+    assert "another context" in machines.recover(machines.serial - 1, error)
+    with pytest.raises(DeviceError, match="a kernel failed"):
+        machines.recover(machines.serial, error)
+
+
+def test_embeddings_and_scores_go_on_after_a_fault(two: list[WorkerProcess]) -> None:
+    with weft.LLM(MODEL) as llm:
+        expected = llm.embed([PROMPT])
+    with weft.LLM(MODEL, machines=[w.address for w in two]) as llm:
+        assert np.array_equal(llm.embed([PROMPT]), expected)
+        two[0].signal(signal.SIGKILL)
+        with pytest.warns(RuntimeWarning, match="is back"):
+            assert np.array_equal(llm.embed([PROMPT]), expected)
+        with pytest.warns(RuntimeWarning, match="another context has connected again"):
+            llm.generate(PROMPT, max_tokens=4, temperature=0)

@@ -7,6 +7,7 @@ import pytest
 from tests.fuzz import (
     adapters,
     batches,
+    commands,
     kept_texts,
     links,
     models,
@@ -20,6 +21,7 @@ from tests.fuzz import (
 DRIVERS = {
     "adapters": (adapters.run, 25),
     "batches": (batches.run, 150),
+    "commands": (commands.run, 40),
     "kept_texts": (kept_texts.run, 30),
     "links": (links.run, 60),
     "models": (models.run, 40),

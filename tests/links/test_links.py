@@ -212,6 +212,19 @@ def test_silence_is_the_end_and_named() -> None:
             near.send({})
 
 
+def test_silence_adds_up_over_short_waits() -> None:
+    with pair(silence=1.0) as (near, _far):
+        for _ in range(20):
+            try:
+                near.receive(0.2)
+            except TimedOut:
+                continue
+            except LinkError as error:
+                assert "it has said nothing for" in str(error)
+                return
+    raise AssertionError("a silent peer counts as there")
+
+
 def test_a_peer_that_takes_nothing_is_lost() -> None:
     with pair(silence=1.0) as (near, _), pytest.raises(LinkError, match="has taken nothing for"):
         near.send({}, bytes(64 << 20))

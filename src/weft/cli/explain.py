@@ -139,6 +139,11 @@ def explain(
         )
     elif link is not None:
         raise ScheduleError("--link is between machines; give --machines, too")
+    if load.get("machines"):
+        from weft.backends.remote.group import machine_group
+
+        # workers that are started for the plan live as long as `load`
+        load["machines"] = machine_group(load["machines"], load.get("machine_key"))
     loaded = open_with(model, load)
     if mmproj is not None:
         loaded.towers = open_towers(mmproj).all

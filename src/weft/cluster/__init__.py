@@ -1,5 +1,9 @@
 """Many machines: devices of other machines, and what Ray places, supervises and restarts.
 
+worker.py         a worker's links; lent.py the devices, files and memory that it lends
+session.py        the frames of a client; commands.py what they do, questions.py what they ask
+weights.py        a worker's files by hash, and tensors that it was sent
+streams.py        copies from worker to worker
 ray_cluster.py    joins a Ray cluster, or starts one on this machine
 ray_workers.py    workers on the nodes of a cluster, as actors
 running.py        a worker as a process; supervisor.py starts it again after a crash

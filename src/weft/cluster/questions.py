@@ -68,9 +68,9 @@ def _tensor(value: object) -> tuple[int, list[int], list[int]]:
     type_id, ne, nb = value
     if ne == [] and nb == []:
         return (0, [], [])
-    sizes = []
+    sizes: list[list[int]] = []
     for part in (ne, nb):
         if not isinstance(part, list) or len(part) != 4:
             raise ValueError("a tensor has four sizes and strides")
         sizes.append([whole(n, 0, _MOST, "a size") for n in part])
-    return (_type(type_id), *sizes)
+    return (_type(type_id), sizes[0], sizes[1])

@@ -11,77 +11,25 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from weft.backends import Backend, make_backend
-from weft.backends.memory import WeightBufferType
+from weft.backends import Backend
+from weft.cluster.lent import Lender, worker_facts
 from weft.cluster.session import ClientSession
-from weft.cluster.streams import STREAM_LIMITS, Inlet
-from weft.cluster.weights import WeightFiles
-from weft.errors import DeviceError, LinkError, OutOfMemoryError, WeftError
-from weft.flags import FLAGS
-from weft.graph.op_table import op_stamp
+from weft.cluster.streams import STREAM_LIMITS
+from weft.errors import LinkError, WeftError
 from weft.links import Link, Listener
-from weft.program import Layout
 
-__all__ = ["Device", "Worker", "serve_devices", "worker_facts"]
+__all__ = ["Worker", "serve_devices", "worker_facts"]
 
 _CLIENTS = 64
 """Clients and streams at the same time."""
 
 
-def worker_facts() -> dict[str, str]:
-    """What both ends of a link must agree on beside weft's version."""
-    return {"ops": op_stamp()}
-
-
-class Device:
-    """A device of this machine that is lent."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-        self.name = backend.name
-        self.lock = threading.RLock()
-        """Held while it works: its threads and scratch memory are one client's at a time."""
-        find = getattr(backend, "weight_memory", None)
-        self.weights: Callable[[Layout], WeightBufferType] | None = find
-        self._shared: weakref.WeakValueDictionary[tuple[int, int], NDArray[Any]] = (
-            weakref.WeakValueDictionary()
-        )
-
-    def shared(self, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """One array for the same bytes, so that several clients share what is made of it."""
-        return self._shared.setdefault((data.ctypes.data, data.nbytes), data)
-
-    def left(self, worker: int | None) -> int | None:
-        """The bytes that it can lend, where the worker has so many left; None: nobody knows."""
-        most = [n for n in (worker, self.backend.memory_limit()) if n is not None]
-        return min(most) if most else None
-
-    def facts(self) -> dict[str, Any]:
-        """What a client plans with."""
-        backend = self.backend
-        kind = self.name.partition(":")[0]
-        facts: dict[str, Any] = {"name": self.name, "kind": kind}
-        home = backend.buffer_type
-        facts |= {"alignment": home.alignment, "max_size": home.max_size}
-        if self.weights is not None:
-            facts["layouts"] = list(getattr(backend, "layouts", ()))
-        for name in ("target", "n_threads", "n_threads_batch", "activations"):
-            value = getattr(backend, name, None)
-            if value is not None:
-                facts[name] = value
-        return facts
-
-
-class Worker:
-    """The devices, files and clients of one process."""
+class Worker(Lender):
+    """A lender with its clients' links."""
 
     def __init__(
         self,
@@ -91,36 +39,9 @@ class Worker:
         key: bytes | None = None,
         memory: int | None = None,
     ) -> None:
-        """`memory` is the most bytes that all clients may use (None: what is free now). Raises
-        DeviceError for a device that this machine does not have."""
-        made = [make_backend(d) if isinstance(d, str) else d for d in devices]
-        self.devices = [Device(backend) for backend in made]
-        self.weights = WeightFiles(model_dirs, cache_dir or os.path.join(FLAGS.cache, "worker"))
-        self.key = key
-        self.facts = worker_facts()
-        self.memory = free_memory() if memory is None else memory
-        self.inlets: dict[str, Inlet] = {}
-        """Streams that other workers may connect to, by their secret."""
-        self._used = 0
-        self._lock = threading.Lock()
+        """As for `Lender`."""
+        super().__init__(devices, model_dirs, cache_dir, key, memory)
         self._links: set[Link] = set()
-
-    def charge(self, nbytes: int) -> None:
-        """Counts bytes that a client takes, or gives back (below 0).
-
-        Raises OutOfMemoryError where there is no room."""
-        with self._lock:
-            if nbytes > 0 and self.memory is not None and self._used + nbytes > self.memory:
-                raise OutOfMemoryError(
-                    f"this worker has {self.memory - self._used} of {self.memory} bytes left, but "
-                    f"{nbytes} were requested; place fewer layers there, or use a smaller context"
-                )
-            self._used += nbytes
-
-    @property
-    def used(self) -> int:
-        """Bytes that clients use."""
-        return self._used
 
     def handle(self, link: Link) -> None:
         """Serves one link until it ends."""
@@ -168,11 +89,6 @@ class Worker:
         except Exception as error:
             link.send({"e": str(error)[:500]})
 
-    @property
-    def left(self) -> int | None:
-        """The bytes that it may still lend; None: no limit is known."""
-        return None if self.memory is None else max(0, self.memory - self._used)
-
     def close(self) -> None:
         """Ends all links; their sessions free what they hold."""
         with self._lock:
@@ -201,15 +117,3 @@ def serve_devices(
         return
     finally:
         worker.close()
-
-
-def free_memory() -> int | None:
-    """Bytes of memory that this machine could give; None where it does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) << 10
-    except (OSError, ValueError, DeviceError):
-        return None
-    return None

@@ -32,6 +32,7 @@ class Incoming:
         self._waits: float | None = -1.0
         self.received = 0
         self.heard = time.monotonic()
+        self._silent = 0.0
 
     def need(self, n: int, until: float | None = None) -> memoryview:
         """The next `n` bytes, at most `room`; valid until the next call.
@@ -52,8 +53,8 @@ class Incoming:
 
     def _more(self, until: float | None) -> None:
         # Ticks are counted, not seconds: of a time in which this process itself was stopped,
-        # one tick counts.
-        silent, began = 0.0, time.monotonic()
+        # one tick counts. They add up over waits that end by their time, too.
+        began = time.monotonic()
         while True:
             left = _TICK if until is None else min(_TICK, until - time.monotonic())
             if left <= 0:
@@ -64,12 +65,12 @@ class Incoming:
             try:
                 n = self._sock.recv_into(self._buffer[self._end :])
             except TimeoutError:
-                silent += left
-                if silent > self.silence:
+                self._silent += left
+                if self._silent > self.silence:
                     raise LinkError(
-                        f"it has said nothing for {silent:.1f} s (the limit is {self.silence:g} "
-                        "s): its process is stopped, its machine is down or the network between "
-                        "is cut"
+                        f"it has said nothing for {self._silent:.1f} s (the limit is "
+                        f"{self.silence:g} s): its process is stopped, its machine is down or the "
+                        "network between is cut"
                     ) from None
                 self._idle()
                 continue
@@ -77,7 +78,7 @@ class Incoming:
                 raise LinkError("it closed the connection, without a goodbye: its process ended")
             self._end += n
             self.received += n
-            self.heard = time.monotonic()
+            self.heard, self._silent = time.monotonic(), 0.0
             return
 
 

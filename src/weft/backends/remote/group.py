@@ -75,7 +75,8 @@ def machine_group(
 ) -> MachineGroup:
     """The group that the option `machines` means: a group, `ray`, `ray:ADDRESS`, or addresses.
 
-    Workers that are started look for model files in `model_dirs`, too.
+    The same value is the same group, as long as that is used and nobody is missing. Workers that
+    are started look for model files in `model_dirs`, too.
 
     Raises ArgumentError for anything else, LinkError where a worker cannot be reached."""
     if isinstance(value, MachineGroup):
@@ -84,6 +85,20 @@ def machine_group(
     names = [part.strip() for name in names for part in str(name).split(",") if part.strip()]
     if not names:
         raise ArgumentError("machines names no worker; give HOST:PORT, ..., or ray")
+    with _MAKING:
+        found = _GROUPS.get((tuple(names), key))
+        if found is None or not found.is_whole:
+            found = _GROUPS[tuple(names), key] = _made(names, key, model_dirs)
+        return found
+
+
+_MAKING = threading.Lock()
+_GROUPS: weakref.WeakValueDictionary[tuple[tuple[str, ...], bytes | None], MachineGroup] = (
+    weakref.WeakValueDictionary()
+)
+
+
+def _made(names: Sequence[str], key: bytes | None, model_dirs: Sequence[str]) -> MachineGroup:
     word, _, rest = names[0].partition(":")
     if word in SOURCES and not rest.isdigit():
         if len(names) > 1:
@@ -144,6 +159,11 @@ class MachineGroup:
     def machines(self) -> list[Machine]:
         """The workers that are there."""
         return self._there()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all workers are there that it began with."""
+        return not self._closed.is_set() and None not in self._machines
 
     def recover(self, since: int, error: DeviceError, *, loading: bool = False) -> str:
         """After `error` in a context that was made at `serial` `since`: finds out who is lost, and

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.backends.base import Backend, BackendBase, Support, Use
+from weft.backends.base import Backend, BackendBase, DeviceKind, Support, Use
 from weft.backends.cpu import CpuBackend
 from weft.backends.memory import BufferType, WeightBufferType
 from weft.backends.remote.encode import numbers
@@ -116,7 +116,7 @@ class _FarKernels:
 class _OpenCLLike(BackendBase):
     """The rules of OpenCL devices, without one."""
 
-    kind = "ACCEL"
+    kind: DeviceKind = "ACCEL"
 
     def __init__(self, facts: Mapping[str, Any], name: str) -> None:
         from weft.backends.opencl.support import GENERALIZED
@@ -151,7 +151,8 @@ class _Planes:
     layout: Layout = LAYOUTS[LAYOUTS.index("planes")]
 
     def __init__(self) -> None:
-        self.device, self.alignment, self.max_size, self.is_host = "", 64, None, False
+        self.device, self.alignment, self.is_host = "", 64, False
+        self.max_size: int | None = None
 
     def alloc_size(self, tensor: Tensor) -> int:
         """The bytes of the blocks."""

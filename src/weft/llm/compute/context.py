@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -173,6 +173,11 @@ class Context(Sequences):
     @property
     def _session(self) -> Session:
         return self._graphs.session
+
+    @property
+    def machines(self) -> Any:
+        """The option `machines` for another context: those of this one; None: it has none."""
+        return self._options.get("machines")
 
     def devices_beside(self) -> list[str | Backend]:
         """The option `devices` for another context of the model. Devices with memory of their own

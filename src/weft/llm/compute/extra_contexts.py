@@ -66,4 +66,5 @@ class ExtraContexts:
         if self._main.fell_back:  # the device that failed is not tried again
             options = dict(on_fallback(options) or options)
         more["devices"] = self._main.devices_beside()
+        more["machines"] = self._main.machines
         return Context(self._main.model, n_ctx, **(options | more))

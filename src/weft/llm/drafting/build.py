@@ -82,7 +82,9 @@ def make_drafting(
         warnings.warn(f"no model drafts: {why}", stacklevel=3)
     else:
         # the same threads, which take turns
-        shared: dict[str, Any] = {"devices": context.plan.backends, "progress": progress}
+        shared: dict[str, Any] = {
+            "devices": context.plan.backends, "machines": context.machines, "progress": progress,
+        }  # fmt: skip
         if models.second is not None:
             arguments = shared | _second(models.second, context.n_ctx, n, options)
             second = Context(models.second, **arguments)

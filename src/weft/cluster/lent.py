@@ -1,0 +1,126 @@
+"""What a worker lends: devices, files of weights and memory, which its clients share."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.backends import Backend, make_backend
+from weft.backends.memory import WeightBufferType
+from weft.cluster.streams import Inlet
+from weft.cluster.weights import WeightFiles
+from weft.errors import DeviceError, OutOfMemoryError
+from weft.flags import FLAGS
+from weft.graph.op_table import op_stamp
+from weft.program import Layout
+
+__all__ = ["Device", "Lender", "worker_facts"]
+
+
+def worker_facts() -> dict[str, str]:
+    """What both ends of a link must agree on beside weft's version."""
+    return {"ops": op_stamp()}
+
+
+class Device:
+    """A device of this machine that is lent."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.name = backend.name
+        self.lock = threading.RLock()
+        """Held while it works: its threads and scratch memory are one client's at a time."""
+        find = getattr(backend, "weight_memory", None)
+        self.weights: Callable[[Layout], WeightBufferType] | None = find
+        self._shared: weakref.WeakValueDictionary[tuple[int, int], NDArray[Any]] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def shared(self, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """One array for the same bytes, so that several clients share what is made of it."""
+        return self._shared.setdefault((data.ctypes.data, data.nbytes), data)
+
+    def left(self, worker: int | None) -> int | None:
+        """The bytes that it can lend, where the worker has so many left; None: nobody knows."""
+        most = [n for n in (worker, self.backend.memory_limit()) if n is not None]
+        return min(most) if most else None
+
+    def facts(self) -> dict[str, Any]:
+        """What a client plans with."""
+        backend = self.backend
+        kind = self.name.partition(":")[0]
+        facts: dict[str, Any] = {"name": self.name, "kind": kind}
+        home = backend.buffer_type
+        facts |= {"alignment": home.alignment, "max_size": home.max_size}
+        if self.weights is not None:
+            facts["layouts"] = list(getattr(backend, "layouts", ()))
+        for name in ("target", "n_threads", "n_threads_batch", "activations"):
+            value = getattr(backend, name, None)
+            if value is not None:
+                facts[name] = value
+        return facts
+
+
+class Lender:
+    """The devices, files and memory that one process lends."""
+
+    def __init__(
+        self,
+        devices: Sequence[str | Backend] = ("cpu",),
+        model_dirs: Iterable[str | os.PathLike[str]] = (),
+        cache_dir: str | os.PathLike[str] | None = None,
+        key: bytes | None = None,
+        memory: int | None = None,
+    ) -> None:
+        """`memory` is the most bytes that all clients may use (None: what is free now). Raises
+        DeviceError for a device that this machine does not have."""
+        made = [make_backend(d) if isinstance(d, str) else d for d in devices]
+        self.devices = [Device(backend) for backend in made]
+        self.weights = WeightFiles(model_dirs, cache_dir or os.path.join(FLAGS.cache, "worker"))
+        self.key = key
+        self.facts = worker_facts()
+        self.memory = free_memory() if memory is None else memory
+        self.inlets: dict[str, Inlet] = {}
+        """Streams that other workers may connect to, by their secret."""
+        self._used = 0
+        self._lock = threading.Lock()
+
+    def charge(self, nbytes: int) -> None:
+        """Counts bytes that a client takes, or gives back (below 0).
+
+        Raises OutOfMemoryError where there is no room."""
+        with self._lock:
+            if nbytes > 0 and self.memory is not None and self._used + nbytes > self.memory:
+                raise OutOfMemoryError(
+                    f"this worker has {self.memory - self._used} of {self.memory} bytes left, but "
+                    f"{nbytes} were requested; place fewer layers there, or use a smaller context"
+                )
+            self._used += nbytes
+
+    @property
+    def used(self) -> int:
+        """Bytes that clients use."""
+        return self._used
+
+    @property
+    def left(self) -> int | None:
+        """The bytes that it may still lend; None: no limit is known."""
+        return None if self.memory is None else max(0, self.memory - self._used)
+
+
+def free_memory() -> int | None:
+    """Bytes of memory that this machine could give; None where it does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) << 10
+    except (OSError, ValueError, DeviceError):
+        return None
+    return None
