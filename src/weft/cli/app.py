@@ -30,7 +30,7 @@ COMMANDS = {
     "rerank": "Sort documents by how well they answer a query.",
     "compare": "Compare models: size, perplexity, KL divergence, speed, memory.",
     "perplexity": "Say how well a model predicts a text.",
-    "imatrix": "Measure which weights count, for quantize --imatrix.",
+    "imatrix": "Measure how much each column of a model's weights counts.",
     "tokenize": "Show the tokens of a text: id and piece, one a line.",
     "bench": "Measure tokens per second.",
     "inspect": "Show what a GGUF file or a folder is: metadata, tensors, types and sizes.",

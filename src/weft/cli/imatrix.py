@@ -98,7 +98,7 @@ def imatrix(
     """Measure how much each column of a model's weights counts: the sums of squares of what the
     weights are multiplied with, over a text in chunks of -c tokens. `weft quantize --imatrix FILE`
     uses it. A run that was interrupted goes on where it last wrote the file."""
-    given = in_files or []
+    given = [path for text in in_files or () for path in _paths(text)]
     if show_statistics:
         _show(given, as_json)
         return
@@ -133,6 +133,11 @@ def imatrix(
         say(f"{output} is of this run and unfinished: {run.n_done} chunks are done already")
     last = _run(run.measure(_context(loaded, load, run)), quiet=as_json)
     _sum_up(output, last, as_json=as_json)
+
+
+def _paths(path: Path) -> list[Path]:
+    """The files of `a.gguf,b.gguf`; a file that exists may have a comma in its name."""
+    return [path] if path.exists() else [Path(name) for name in str(path).split(",")]
 
 
 def _context(model: Model, load: dict[str, Any], run: ImatrixRun) -> Context:

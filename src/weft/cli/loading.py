@@ -135,7 +135,7 @@ def load_arguments(
     numa: NumaOption = None,
     activations: ActivationsOption = ActivationsName.native,
     swa_full: SwaFull = True,
-    n_copies: NCopies = 1,
+    n_copies: NCopies = None,
     repack: Repack = None,
     no_rewrite: NoRewrite = None,
     expert_budget: ExpertBudget = None,

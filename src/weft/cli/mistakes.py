@@ -31,6 +31,10 @@ _FLAG_OF = {
     "n_threads": "-t",
     "n_threads_batch": "-tb",
     "n_chunks": "--chunks",
+    "from_chunk": "--from-chunk",
+    "output_every": "--output-frequency",
+    "save_every": "--save-frequency",
+    "ppl_stride": "--ppl-stride",
     "offload_kv": "--no-kv-offload",
     "swa_full": "--swa-full",
     "type_k": "-ctk",
@@ -187,7 +191,10 @@ _ELSEWHERE = {
     "export-lora": "weft convert MODEL OUT --merge ADAPTER does that",
     "convert-lora-to-gguf": "weft convert FOLDER OUT --lora does that",
     "mtmd-cli": "models read text only",
-    **{name: f"weft {name} does that" for name in ("bench", "quantize", "perplexity", "tokenize")},
+    **{
+        name: f"weft {name} does that"
+        for name in ("bench", "imatrix", "quantize", "perplexity", "tokenize")
+    },
     "embedding": "weft embed does that",
 }
 """Commands of other engines, and what to use here instead."""

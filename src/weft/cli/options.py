@@ -173,11 +173,12 @@ BatchSize = Annotated[
     ),
 ]  # fmt: skip
 NCopies = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--n-copies", rich_help_panel=ADVANCED,
         help="Parts of a prompt computed at the same time if a model is on several devices, so "
-        "that all have work; each needs compute memory of its own.",
+        "that all have work; each needs compute memory of its own. Default: 1, or one for each "
+        "machine, at most 4.",
     ),
 ]  # fmt: skip
 ActivationsOption = Annotated[

@@ -13,7 +13,6 @@ import typer
 from weft.cli.command import FIT, usage_error
 from weft.cli.console import errors, note, say, size_text
 from weft.cli.fit_arguments import FitArguments
-from weft.cli.options import parse_count
 from weft.cli.quantize_arguments import (
     Shown,
     importance_from,
@@ -37,12 +36,7 @@ from weft.frontends.gguf.quantize import (
 )
 from weft.frontends.gguf.reader import GGUFFile
 from weft.frontends.models import open_model
-from weft.llm import Model
-from weft.llm.fitting.sizes import whole_of
 from weft.llm.hub import local_path
-from weft.llm.planning.prepare import prepare
-from weft.llm.sizes import DEFAULT_N_CTX
-from weft.schedule import load_profile
 
 __all__ = ["quantize"]
 
@@ -52,6 +46,13 @@ _KEY_TYPES: dict[str, Callable[[str], int | float | str | bool]] = {
     "str": str,
     "bool": lambda text: {"true": True, "false": False}[text],
 }
+
+
+def _count(text: str) -> int:
+    """A number of tokens, as `32k`."""
+    from weft.cli.options import parse_count  # only then, for it needs the planner
+
+    return parse_count(text)
 
 
 def quantize(
@@ -159,7 +160,7 @@ def quantize(
     n_ctx: Annotated[
         int | None,
         typer.Option(
-            "--ctx-size", "-c", metavar="TOKENS", parser=parse_count,
+            "--ctx-size", "-c", metavar="TOKENS", parser=_count,
             help="With --dry-run and --fit: the context that is planned, as 4096 or 32k.",
         ),
     ] = None,
@@ -393,6 +394,12 @@ def _show_plan(
 
 def _memory(new: GGUFFile, n_ctx: int | None, speeds: Path | None, cache: Mapping[str, str]) -> str:
     """The bytes that a context of the model takes, and tokens per second where speeds are given."""
+    from weft.llm import Model
+    from weft.llm.fitting.sizes import whole_of
+    from weft.llm.planning.prepare import prepare
+    from weft.llm.sizes import DEFAULT_N_CTX
+    from weft.schedule import load_profile
+
     model = Model(new)
     trained = model.config.n_ctx_train
     n_ctx = min(trained, DEFAULT_N_CTX) if n_ctx is None else n_ctx or trained

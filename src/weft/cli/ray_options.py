@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
@@ -10,7 +11,9 @@ from weft.cli.command import MACHINES, usage_error
 from weft.cli.replaced import parameters_of, replaces
 from weft.records import dataclass
 
-__all__ = ["OnRay", "ray_flags"]
+__all__ = ["OnRay", "parse_replicas", "ray_flags"]
+
+MOST_REPLICAS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,16 +21,16 @@ class OnRay:
     """The options as they were typed."""
 
     address: str
-    replicas: str | None
+    replicas: tuple[int, int] | None
+    """The least and the most."""
 
     def number(self) -> tuple[int, int]:
         """The least and the most replicas: those of `--replicas`, or one for each machine. The
         cluster must be joined."""
         from weft.cluster.ray_cluster import machines
-        from weft.serve.replicas.options import parse_replicas
 
         if self.replicas is not None:
-            return parse_replicas(self.replicas)
+            return self.replicas
         n = max(sum(machine.cpus > 0 for machine in machines()), 1)
         return n, n
 
@@ -55,7 +58,20 @@ def _arguments(
         if replicas is not None:
             raise usage_error("--replicas is for many machines; give --ray, too")
         return None
-    return OnRay(ray, replicas)
+    return OnRay(ray, None if replicas is None else parse_replicas(replicas))
+
+
+def parse_replicas(text: str) -> tuple[int, int]:
+    """The least and the most replicas of `4` or `2..8`."""
+    match = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", text.strip())
+    least = int(match[1]) if match else 0
+    most = int(match[2] or match[1]) if match else 0
+    if not 1 <= least <= most <= MOST_REPLICAS:
+        raise usage_error(
+            f"--replicas {text[:40]}: give a number, or the least and the most, of 1 to "
+            f"{MOST_REPLICAS}, e.g. 4 or 2..8"
+        )
+    return least, most
 
 
 ray_flags = replaces("on_ray", parameters_of(_arguments), _arguments)

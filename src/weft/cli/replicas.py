@@ -38,7 +38,7 @@ def serve_replicas(
         from weft.serve.replicas import ReplicaOptions, Replicas, create_front
 
         least, most = on_ray.number()
-        cpus = threads_and_cpus(arguments, most)
+        cpus = threads_and_cpus(arguments, least, most)
         recipe = make_recipe(model, options, arguments)
         front = dataclasses.replace(options, parallel=options.parallel * least)
         replicas = Replicas(recipe, front, ReplicaOptions(least, most, cpus))
@@ -79,7 +79,7 @@ def batch_actors(
     from weft.serve.replicas import Pool
 
     _, n = on_ray.number()
-    cpus = threads_and_cpus(arguments, n)
+    cpus = threads_and_cpus(arguments, n, n)
     recipe = make_recipe(model, options, arguments)
     if not quiet:
         say(joined.text)
@@ -94,15 +94,15 @@ def batch_actors(
             say(f"{pool.n_died} actors died and were started again; no row was lost")
 
 
-def threads_and_cpus(arguments: dict[str, Any], most: int) -> int:
-    """The CPUs of each of `most` replicas: as many as `--threads` says, or as there are for each;
+def threads_and_cpus(arguments: dict[str, Any], least: int, most: int) -> int:
+    """The CPUs of each replica: as many as `--threads` says, or as there are for each of `most`;
     `arguments` then has as many threads."""
     from weft.cluster.ray_cluster import cpus_each
 
     threads = arguments["threads"]
-    if threads.n_threads is None:
-        arguments["threads"] = dataclasses.replace(threads, n_threads=cpus_each(most))
-    return int(arguments["threads"].n_threads)
+    n = cpus_each(least, most, threads.n_threads)
+    arguments["threads"] = dataclasses.replace(threads, n_threads=n)
+    return n
 
 
 def make_recipe(model: Path, options: Any, arguments: dict[str, Any]) -> Any:

@@ -68,8 +68,8 @@ def worker(
     ] = True,
     serve_socket: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Lend the devices of this machine: `weft run MODEL --machines HOST:PORT` uses them. The same
-    weft runs on both sides, and both know one key."""
+    """Lend the devices of this machine to weft on other machines: `weft run MODEL --machines
+    HOST:PORT` uses them. Both sides run the same weft and know one key."""
     from weft.links.keys import write_key
 
     if make_key is not None:

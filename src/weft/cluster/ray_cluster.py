@@ -47,7 +47,7 @@ def import_ray(what: str) -> Any:
         import ray
     except ImportError:
         raise WeftError(f"{what} needs ray; install it with: pip install 'weft[ray]'") from None
-    logging.getLogger("ray").setLevel(logging.WARNING)
+    logging.getLogger("ray").setLevel(logging.ERROR)
     return ray
 
 
@@ -68,7 +68,7 @@ def join(address: str = "auto", what: str = "--ray") -> Joined:
         )
     _require_answer(address)
     _keep_stdout(ray)
-    settings: dict[str, Any] = {"logging_level": "warning", "log_to_driver": False}
+    settings: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
     if address != "local":
         try:
             ray.init(address, **settings)
@@ -80,9 +80,7 @@ def join(address: str = "auto", what: str = "--ray") -> Joined:
                 ) from None
         else:
             return Joined(f"the Ray cluster at {_address(ray)}, {_sizes()}", False)
-    ray.init(
-        "local", include_dashboard=False, object_store_memory=LOCAL_STORE, **settings
-    )  # fmt: skip
+    ray.init("local", include_dashboard=False, object_store_memory=LOCAL_STORE, **settings)
     found = "" if address == "local" else "no Ray cluster runs here, so "
     return Joined(f"{found}a Ray cluster was started on this machine, {_sizes()}", True)
 
@@ -98,17 +96,26 @@ def machines() -> list[Machine]:
     ]
 
 
-def cpus_each(n: int) -> int:
-    """The CPUs of each of `n` workers that share the machines of the cluster out evenly, at least
-    1. Raises DeviceError if the cluster has fewer CPUs than workers."""
-    cpus = sorted((machine.cpus for machine in machines()), reverse=True)
-    for each in range(max(cpus, default=0), 0, -1):
-        if sum(c // each for c in cpus) >= n:
-            return each
-    raise DeviceError(
-        f"{n} replicas need {n} CPUs, and the Ray cluster has {sum(cpus)}; give a smaller "
-        "--replicas, or add machines with `ray start --address`"
-    )
+def cpus_each(least: int, most: int, each: int | None = None) -> int:
+    """The CPUs of each replica: `each`, or so many that `most` of them share the machines of the
+    cluster out evenly, and at least 1. Raises DeviceError if there is no room for `least`."""
+    cpus = [machine.cpus for machine in machines()]
+    if each is None:
+        tries = range(max(cpus, default=0), 1, -1)
+        each = next((n for n in tries if _room(cpus, n) >= most), 1)
+    room = _room(cpus, each)
+    if room < least:
+        raise DeviceError(
+            f"{least} replicas of {each} CPUs are more than the machines of the Ray cluster can "
+            f"hold, which have {', '.join(map(str, cpus))} CPUs; give smaller --replicas or "
+            "--threads, or add machines with `ray start --address`"
+        )
+    return each
+
+
+def _room(cpus: list[int], each: int) -> int:
+    """The replicas that machines of these CPUs can hold."""
+    return sum(n // each for n in cpus)
 
 
 def _require_answer(address: str) -> None:
@@ -129,7 +136,7 @@ def _require_answer(address: str) -> None:
 def _keep_stdout(ray: Any) -> None:
     """Makes Ray write to stderr that a process of the cluster died. It has no setting for that, and
     stdout is for texts."""
-    worker = getattr(ray._private, "worker", None)
+    worker: Any = getattr(ray._private, "worker", None)
     write = getattr(worker, "print_to_stdstream", None)
     if write is not None:
         worker.print_to_stdstream = lambda data, *rest, **more: write(

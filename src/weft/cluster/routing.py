@@ -11,6 +11,9 @@ from weft.cluster.prefixes import Block, KnownPrefixes
 
 __all__ = ["Routing", "routed_counts"]
 
+GAIN = 256
+"""Characters that a replica must know more than the one with the fewest requests, or half of the
+prompt; for less, a few words that all prompts begin with, it is not worth to wait."""
 CHOSEN_SECONDS = 2.0
 """How long a replica that was chosen for a request counts as having it, until it has."""
 REASONS = ("prefix", "balance", "load")
@@ -45,11 +48,13 @@ class Routing(Generic[Replica]):
         loads = self._loads()
         by_load = sorted(replicas, key=lambda one: (loads[one], self._n_routed[one]))
         ranked, why = by_load, "load"
-        known = {one: self._known.known_chars(one, blocks) for one in by_load} if blocks else {}
-        best = max(by_load, key=lambda one: known.get(one, 0))  # of equals the least loaded
-        if known.get(best):
+        known = {one: self._known.known_chars(one, blocks) for one in by_load}
+        idle = by_load[0]
+        best = max(by_load, key=lambda one: known[one])  # of equals the least loaded
+        gain = known[best] - (0 if best == idle else known[idle])
+        if blocks and gain >= max(min(GAIN, blocks[-1].n_chars // 2), 1):
             why = "balance"
-            if loads[best] - loads[by_load[0]] <= self._most_ahead:
+            if loads[best] - loads[idle] <= self._most_ahead:
                 why = "prefix"
                 ranked = [best, *(one for one in by_load if one != best)]
         self._chosen[request] = ranked[0], self._clock(), why

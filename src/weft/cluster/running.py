@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -81,7 +80,7 @@ def _hub_cache() -> list[Path]:
 
 
 def _end_with_stdin(listener: Listener) -> None:
-    while sys.stdin.buffer.read(1):
+    while os.read(0, 1):  # not by sys.stdin, whose lock an end of the interpreter would wait for
         pass
     listener.close()
     time.sleep(1.0)

@@ -2,7 +2,7 @@
 
     alloc id device bytes raw         free id            nothing
     write id offset + bytes           read id offset bytes -> + bytes
-    copy to offset from offset bytes
+    copy to offset from offset bytes  left device -> bytes or null
     has size -> bool                  map id device hash size offset bytes raw -> bool
     stored id device hash bytes raw -> bool    store id hash bytes at + bytes
     load id device from layout type sizes
@@ -100,7 +100,7 @@ class ClientSession:
             for name in (
                 "alloc", "free", "nothing", "write", "read", "copy", "has", "map", "stored",
                 "store", "load", "lower", "run", "drop", "inlet", "outlet", "send", "take", "ask",
-                "record", "spans",
+                "left", "record", "spans",
             )
         }  # fmt: skip
 
@@ -265,6 +265,9 @@ class ClientSession:
         except BaseException:
             self._worker.charge(-n)
             raise
+
+    def _do_left(self, arrays: list[Any], device: object) -> int | None:
+        return self._device(device).left(self._worker.left)
 
     def _do_free(self, arrays: list[Any], number: int) -> None:
         block = self._blocks.pop(number, None)

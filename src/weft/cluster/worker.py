@@ -59,13 +59,16 @@ class Device:
         """One array for the same bytes, so that several clients share what is made of it."""
         return self._shared.setdefault((data.ctypes.data, data.nbytes), data)
 
-    def facts(self, left: int | None) -> dict[str, Any]:
-        """What a client plans with; `left` are the bytes that the worker may still lend."""
+    def left(self, worker: int | None) -> int | None:
+        """The bytes that it can lend, where the worker has so many left; None: nobody knows."""
+        most = [n for n in (worker, self.backend.memory_limit()) if n is not None]
+        return min(most) if most else None
+
+    def facts(self) -> dict[str, Any]:
+        """What a client plans with."""
         backend = self.backend
         kind = self.name.partition(":")[0]
         facts: dict[str, Any] = {"name": self.name, "kind": kind}
-        most = [n for n in (left, backend.memory_limit()) if n is not None]
-        facts["memory"] = min(most) if most else None
         home = backend.buffer_type
         facts |= {"alignment": home.alignment, "max_size": home.max_size}
         if self.weights is not None:
@@ -130,7 +133,7 @@ class Worker:
         try:
             header, _ = link.receive(10.0)
             if header.get("hello") == "client":
-                facts = [d.facts(self._left()) for d in self.devices]
+                facts = [d.facts() for d in self.devices]
                 link.send({"devices": facts, "pid": os.getpid()})
                 ClientSession(self, link).serve()
             elif header.get("hello") == "measure":
@@ -165,7 +168,9 @@ class Worker:
         except Exception as error:
             link.send({"e": str(error)[:500]})
 
-    def _left(self) -> int | None:
+    @property
+    def left(self) -> int | None:
+        """The bytes that it may still lend; None: no limit is known."""
         return None if self.memory is None else max(0, self.memory - self._used)
 
     def close(self) -> None:

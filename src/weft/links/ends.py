@@ -39,7 +39,10 @@ def connect(
     the whole of it, in seconds. Raises LinkError, naming the address."""
     at = Address(*address)
     if key is None and not is_loopback(at.host):
-        raise LinkError(f"{at} is another machine, and a link to it needs a key")
+        raise LinkError(
+            f"{at} is another machine, and a link to it needs the key of its worker: give "
+            "--machine-key-file FILE, or WEFT_MACHINE_KEY"
+        )
     until = time.monotonic() + timeout
     try:
         sock = socket.create_connection(at, timeout)

@@ -23,6 +23,7 @@ responses/      OpenAI's Responses API
 ollama/         Ollama's API
 llama/          the endpoints of llama.cpp's server
 many/           several models under one server
+replicas/       one model on several machines under one server
 anthropic/      Anthropic's API
 forms.py        bodies with files
 transcriptions.py  the endpoints for what is said in a sound

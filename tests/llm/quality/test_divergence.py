@@ -57,8 +57,8 @@ def test_blocks_of_rows_give_the_same_figures() -> None:
     def blocks(rows: np.ndarray) -> list[np.ndarray]:
         return [rows[:1], rows[1:90], rows[90:]]
 
-    whole, parts = (kl_statistics(*pair, TOKENS) for pair in
-                    ((BASE, LOGITS), (blocks(BASE), blocks(LOGITS))))  # fmt: skip
+    whole = kl_statistics(BASE, LOGITS, TOKENS)
+    parts = kl_statistics(blocks(BASE), blocks(LOGITS), TOKENS)
     assert parts.kl_spread == whole.kl_spread
     assert parts.kl.value == pytest.approx(whole.kl.value, rel=1e-12)
     assert parts.as_dict().keys() == whole.as_dict().keys()

@@ -2,8 +2,8 @@
 
 `machine` sends commands to a worker and takes its answers, `memory` has its blocks, `queue` the
 order of commands, `recording` times of runs, `encode` makes data of programs and back, `rules` says
-what a device takes, `backend` puts them together. `hashes` tells files apart. The other side is
-`weft.cluster.worker`.
+what a device takes, `backend` puts them together, `group` finds lost workers again. `hashes` tells
+files apart. The other side is `weft.cluster.worker`.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ class RemoteBackend(BackendBase):
         return self._inner.work_bytes(node)
 
     def memory_limit(self) -> int | None:
-        """The bytes that the worker offered, less those in use."""
-        memory = self.memory_type
-        return None if memory.capacity is None else max(0, memory.capacity - memory.in_use)
+        """The bytes that the worker can still lend, now; None where it does not say."""
+        left, _ = self.machine.call(["left", self.memory_type.number])
+        return left if isinstance(left, int) else None
 
     def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
         """As such a device here."""

@@ -20,7 +20,7 @@ from weft.backends.remote.recording import Recording
 from weft.errors import DeviceError, LinkError, OutOfMemoryError, ProgramError, WeftError
 from weft.flags import FLAGS
 from weft.graph.op_table import op_stamp
-from weft.links import Address, Limits, Link, connect
+from weft.links import Address, Limits, Link, TimedOut, connect
 
 __all__ = ["Machine", "Mark", "machine_at"]
 
@@ -31,6 +31,8 @@ _GATHERED = 1 << 20
 _UNDER_WAY = 128
 """Frames that may be on their way, or wait at the worker."""
 _BYTES_UNDER_WAY = 64 << 20
+_SWEEP = 1.0
+"""Seconds without a frame after which what was freed meanwhile is told to the worker."""
 _WAIT = 600.0
 """Seconds after which a command that the worker has not answered counts as failed."""
 _KINDS: dict[str, type[WeftError]] = {
@@ -85,16 +87,28 @@ class _Connection:
         self.bytes_under_way = 0
         self.changed = threading.Condition()
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, machine: Machine) -> None:
+        """Reads from now on, as long as the machine is in use."""
+        self._machine = weakref.ref(machine)
+        weakref.finalize(machine, self.lose, "nobody uses it any more").atexit = False
         threading.Thread(target=self._read, name=f"weft-{name}", daemon=True).start()
 
     def _read(self) -> None:
         try:
             while True:
-                header, arrays = self.link.receive()
+                try:
+                    header, arrays = self.link.receive(_SWEEP)
+                except TimedOut:
+                    self._sweep()
+                    continue
                 self._take(header, arrays)
         except Exception as error:
             self.lose(str(error))
+
+    def _sweep(self) -> None:
+        machine = self._machine()
+        if machine is not None:
+            machine.sweep(self)
 
     def _take(self, header: dict[str, Any], arrays: list[Any]) -> None:
         n = int(header.get("n", 0))
@@ -176,7 +190,7 @@ class Machine:
             raise LinkError(f"{self.name}: {header.get('e', 'it is no worker')}")
         self.facts: dict[str, Any] = header
         """What the worker said of itself: its devices."""
-        self._now.start(self.name)
+        self._now.start(self.name, self)
 
     def stamp(self) -> dict[str, Any]:
         """What both ends of a link to the worker must agree on."""
@@ -274,6 +288,8 @@ class Machine:
             connection = self._now
             self._send(answer)
             self.waits += 1
+        if getattr(_LEFT, "machine", None) is self:
+            _LEFT.machine = None
         return self._wait(connection, answer)
 
     def _wait(self, connection: _Connection, answer: _Answer) -> tuple[Any, list[Any]]:
@@ -337,6 +353,20 @@ class Machine:
         it is called when an object is freed, anywhere."""
         if connection is self._now:
             self._gone.append((self._now, what, number))
+
+    def sweep(self, connection: object) -> None:
+        """Sends what was gathered and what was freed, if the connection is still in use."""
+        if (self._gone or self._pending) and self._lock.acquire(blocking=False):
+            try:
+                if connection is self._now and not self._now.lost and self._room():
+                    self._send(None)
+            finally:
+                self._lock.release()
+
+    def _room(self) -> bool:
+        """Whether a frame goes out without waiting for earlier ones."""
+        now = self._now
+        return len(now.under_way) < _UNDER_WAY and now.bytes_under_way <= _BYTES_UNDER_WAY
 
     # ---- sending ---------------------------------------------------------------------------------
 

@@ -110,8 +110,6 @@ class RemoteBufferType(BufferTypeBase):
         self.machine = machine
         self.name = self.device = name
         self.number = number
-        self.capacity: int | None = facts.get("memory")
-        """The bytes that the worker offers; None: it does not say."""
         self.alignment = int(facts.get("alignment", 64))
         self.max_size: int | None = facts.get("max_size")
         self.in_use = 0

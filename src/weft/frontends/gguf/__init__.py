@@ -7,8 +7,15 @@ filemap.py   one mapped file and a cursor that never reads past its end
 sniff.py     names what a file is when it is not GGUF
 format.py    the layout, the value types and the limits
 writer.py    `write_gguf` (import it from there)
-imatrix_file.py  importance matrices (import from there)
 describe.py  what `weft inspect` shows (import it from there)
+
+Quantizing (import from the modules):
+
+quantize.py      writes files with tensors in other types; loads models so
+mixes.py         which tensor gets which type (mix_table.py, quantizable.py)
+imatrix_file.py  reads and writes importance matrices; importance.py is one for a file's tensors
+pruned.py        models without some layers
+resumable.py     files that a later run goes on with
 """
 
 from weft.frontends.gguf.filemap import FileMap

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from weft.graph import Graph
 from weft.llm.cache.rollback import Change, Places
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.counters import Counters
+from weft.llm.compute.groups import Groups
 from weft.llm.compute.in_place import MOST_IN_PLACE, can_wait, in_place
 from weft.llm.compute.pipelined import Pipelined, Rows
 from weft.llm.compute.rotation import rotate_keys
@@ -73,6 +75,8 @@ class Graphs:
         """The program of the largest batches."""
         self.pipelined = self._pipelined()
         """Computes several of the largest ubatches at the same time; None: there is one copy."""
+        self.groups = self._groups()
+        """Cuts steps of several texts, where there are several machines; None: there are not."""
         self.session = self.regimes[-1].session
         """The session of the last run."""
         self._last: Regime = self.regimes[-1]
@@ -170,6 +174,15 @@ class Graphs:
         is one. Yields each ubatch with its rows; see `run`."""
         if self._in_place:
             self._repack_before(ubatches)
+        if self.groups is not None and len(ubatches) == 1 and self.pipelined is not None:
+            begin = perf_counter()
+            parts = self.groups.parts(ubatches[0])
+            yield from self._run_parts(parts, change)
+            self.groups.took(len(ubatches[0]), len(parts), perf_counter() - begin)
+        else:
+            yield from self._run_parts(ubatches, change)
+
+    def _run_parts(self, ubatches: Sequence[Ubatch], change: Change) -> Iterator[Rows]:
         largest = self.regimes[-1]
         overlap = self.pipelined is not None and self.reuse
         n = 0
@@ -331,6 +344,13 @@ class Graphs:
             regime = Regime(regimes[0].max_tokens, self.program, pool, self.cache, self._config)
             regimes.append(regime)
         return Pipelined(self.plan.plan.schedule, regimes, self._width)
+
+    def _groups(self) -> Groups | None:
+        options, backends = self.plan.options, self.plan.backends
+        if self.pipelined is None or options.states or not Groups.suit(backends):
+            return None
+        smaller = self.regimes[-2].max_tokens if len(self.regimes) > 1 else 0
+        return Groups(self.plan.n_copies, smaller + 1)
 
     # ---- graphs that are built when they are needed ----------------------------------------------
 

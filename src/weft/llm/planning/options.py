@@ -93,7 +93,8 @@ PLAN_OPTIONS: dict[str, Option] = {
     "n_copies": Option(
         None,
         "Number of ubatches that run at the same time if a model is on several devices, so that "
-        "all of them have work; each ubatch needs compute memory of its own. None: 1.",
+        "all of them have work; each ubatch needs compute memory of its own. None: 1, or one for "
+        "each machine, at most 4.",
     ),
     "type_k": Option(
         None,

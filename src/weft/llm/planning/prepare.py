@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
-from weft.backends.base import Backend
+from weft.backends.base import Backend, OnMachine
 from weft.compiler import resolve_devices
 from weft.errors import OutOfMemoryError, ScheduleError
 from weft.llm.cache.kv_cache import cache_bytes
@@ -28,6 +29,9 @@ from weft.options import require_options
 from weft.schedule import Profile, load_profile
 
 __all__ = ["given_plan", "prepare"]
+
+MOST_COPIES = 4
+"""The most ubatches under way unless the caller asks for more."""
 
 
 def prepare(
@@ -69,6 +73,8 @@ def prepare(
     if arguments.get("machines"):
         devices = _with_machines(devices, arguments)
     backends = _backends(devices, {k: v for k, v in arguments.items() if k in DEVICE_OPTIONS})
+    if arguments.get("n_copies") is None:
+        options = replace(options, n_copies=_copies_for(backends))
     alone = all(b.buffer_type is backends[-1].buffer_type for b in backends)
     if must_fit and alone and not placement.memory:
         cells = cache_bytes(
@@ -90,6 +96,7 @@ def prepare(
             changed["type_k"], changed["type_v"] = sizes.type_k, sizes.type_v
             if sizes.n_outputs is not None:
                 changed["n_outputs"] = sizes.n_outputs
+            changed["n_copies"] = options.n_copies
             other = context_options(model, sizes.n_ctx, changed)
             names = arguments.get("rewrites")
             request = Request(model, other, backends, placement, names, memory="bound")
@@ -121,6 +128,12 @@ def _backends(devices: Sequence[str | Backend], options: dict[str, Any]) -> list
             raise ScheduleError(f"the cpu must be the last of the devices: {order}")
         backends += resolve_devices(["cpu"], **options)
     return backends
+
+
+def _copies_for(backends: Sequence[Backend]) -> int:
+    """Ubatches under way where the caller does not say: one for each machine, so that all work."""
+    machines = {id(b.machine) for b in backends if isinstance(b, OnMachine)}
+    return min(max(len(machines), 1), MOST_COPIES)
 
 
 def given_plan(arguments: PlanArguments) -> SavedPlan | None:

@@ -12,3 +12,57 @@ input_squares.py       sums of squares of what products read, while a model comp
 imatrix.py             importance matrices: measured, gone on with, merged
 imatrix_statistics.py  figures of an importance matrix
 """
+
+from typing import TYPE_CHECKING
+
+from weft.lazy import imported_when_used
+
+if TYPE_CHECKING:
+    from weft.llm.quality.choices import Score, TaskResult, score_blanks, score_choices
+    from weft.llm.quality.divergence import (
+        Estimate,
+        KLDivergence,
+        KLStatistics,
+        Spread,
+        kl_statistics,
+    )
+    from weft.llm.quality.imatrix import ImatrixOptions, ImatrixProgress, ImatrixRun
+    from weft.llm.quality.imatrix_statistics import TensorStatistics, imatrix_statistics
+    from weft.llm.quality.kl import compare_with_file, compare_with_model, save_logits
+    from weft.llm.quality.logits_file import LogitsFile
+    from weft.llm.quality.strided import score_strided
+
+__all__ = [
+    "Estimate",
+    "ImatrixOptions",
+    "ImatrixProgress",
+    "ImatrixRun",
+    "KLDivergence",
+    "KLStatistics",
+    "LogitsFile",
+    "Score",
+    "Spread",
+    "TaskResult",
+    "TensorStatistics",
+    "compare_with_file",
+    "compare_with_model",
+    "imatrix_statistics",
+    "kl_statistics",
+    "save_logits",
+    "score_blanks",
+    "score_choices",
+    "score_strided",
+]
+
+_HOMES = {
+    "weft.llm.quality.choices": ("Score", "TaskResult", "score_blanks", "score_choices"),
+    "weft.llm.quality.divergence": (
+        "Estimate", "KLDivergence", "KLStatistics", "Spread", "kl_statistics",
+    ),
+    "weft.llm.quality.imatrix": ("ImatrixOptions", "ImatrixProgress", "ImatrixRun"),
+    "weft.llm.quality.imatrix_statistics": ("TensorStatistics", "imatrix_statistics"),
+    "weft.llm.quality.kl": ("compare_with_file", "compare_with_model", "save_logits"),
+    "weft.llm.quality.logits_file": ("LogitsFile",),
+    "weft.llm.quality.strided": ("score_strided",),
+}  # fmt: skip
+__getattr__, __dir__ = imported_when_used(__name__, _HOMES)

@@ -84,11 +84,17 @@ def merged(files: Sequence[Imatrix], chunk_size: int) -> dict[str, Sums]:
 
 
 def as_imatrix(sums: dict[str, Sums], datasets: Sequence[str], chunk_size: int) -> Imatrix:
-    """The sums in the form in which they are written."""
-    entries = {
-        name: ImatrixEntry(s.squares.reshape(len(s.counts), -1).astype(np.float32), s.counts)
-        for name, s in sorted(sums.items())
-    }
+    """The sums in the form in which they are written. Raises FormatError for such that are too
+    large for f32, as a file has them."""
+    entries = {}
+    for name, s in sorted(sums.items()):
+        if s.squares.max() > np.finfo(np.float32).max:
+            raise FormatError(
+                f"a sum of {name} is {s.squares.max():.3g}, too large for f32; measure the model "
+                "on a shorter text"
+            )
+        rows = s.squares.reshape(len(s.counts), -1).astype(np.float32)
+        entries[name] = ImatrixEntry(rows, s.counts)
     most = max((int(s.counts.max()) for s in sums.values()), default=0)
     return Imatrix(entries, tuple(datasets), most // chunk_size, chunk_size, False, True)
 
@@ -148,17 +154,19 @@ class ImatrixRun:
             for part in together(context, n_ctx, len(left)):
                 before = self.n_done
                 scores = self._compute(context, left[part])
-                self.n_done += part.stop - part.start
+                ppls = [None if nll is None else self._totals.add(nll) for nll in scores]
+                self.n_done += len(scores)
                 self._write_between(before)
-                for i in range(before, self.n_done):
-                    ppl = None if scores is None else self._totals.add(scores[i - before])
-                    yield ImatrixProgress(i + 1, self.n_all, ppl)
+                for i, ppl in enumerate(ppls, before + 1):
+                    yield ImatrixProgress(i, self.n_all, ppl)
         finally:
             context.set_eval_callback(None)
         self._write(self.path)
 
-    def _compute(self, context: Context, chunks: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """Runs `chunks` together; returns -log p of the scored tokens [n, n_scored]."""
+    def _compute(
+        self, context: Context, chunks: NDArray[np.int64]
+    ) -> Sequence[NDArray[np.float64] | None]:
+        """Runs `chunks` together; returns -log p of the scored tokens of each, or None for each."""
         options = self.options
         ppl = options.ppl and not context.embeddings
         computed: Computed = "scored" if ppl else "none"
@@ -168,13 +176,15 @@ class ImatrixRun:
         for rows, targets in chunk_rows(context, chunks, chunks.shape[1] // 2, self._bos, computed):
             if ppl:
                 scores.append(row_nll(rows, targets))
-        return np.concatenate(scores).reshape(len(chunks), -1) if ppl else None
+        if not ppl:
+            return [None] * len(chunks)
+        return list(np.concatenate(scores).reshape(len(chunks), -1))
 
     def _write_between(self, before: int) -> None:
         every, copies = self.options.output_every, self.options.save_every
         if self.n_done < self.n_all and every and self.n_done // every > before // every:
-            self._squares.round()
             self._write(self.path, self._state())
+            self._squares.round()
         if copies and self.n_done // copies > before // copies:
             self._write(self.path.with_name(f"{self.path.name}.at_{self.n_done}"))
 
@@ -182,7 +192,7 @@ class ImatrixRun:
         matrix = as_imatrix(self._squares.sums, self._datasets, self.options.n_ctx)
         if not matrix.entries:
             raise ContextError(
-                "nothing was measured: no product with weights of a layer read 16 tokens or more"
+                "nothing was measured: the model has no products with weights called blk.*"
             )
         write_imatrix(path, matrix, legacy=self.options.legacy, keys=keys)
 

@@ -2,7 +2,8 @@
 
 An `InputSquares` is a callback (`Context.set_eval_callback`): it asks to see what products read,
 once where several read the same, and adds up squares in f64; those of one ubatch are added in f32.
-Experts have sums and counts of their own, of the tokens that were sent to them.
+Experts have sums and counts of their own, of the tokens that were sent to them. Every token counts;
+llama-imatrix leaves out the last ones of a chunk where fewer than 16 are left for a ubatch.
 """
 
 from __future__ import annotations
@@ -19,9 +20,6 @@ from weft.execute.watch import Reader
 from weft.records import dataclass
 
 __all__ = ["InputSquares", "Sums", "names_of"]
-
-LEAST_TOKENS = 16
-"""Fewer rows than this are not counted, as in llama-imatrix."""
 
 
 @dataclass(slots=True)
@@ -79,8 +77,6 @@ class InputSquares:
     def _add_dense(self, names: list[str], sizes: tuple[int, int], x: NDArray[Any]) -> None:
         """Adds x [.., n_tokens, n_columns] to weights of `sizes`[0] * `sizes`[1] matrices."""
         x = x.reshape(*(1,) * (4 - x.ndim), *x.shape)
-        if x.shape[2] < LEAST_TOKENS:
-            return
         n_outer, n_inner = sizes
         n_matrices, n_columns = n_outer * n_inner, x.shape[3]
         squares = np.zeros((n_matrices, n_columns))

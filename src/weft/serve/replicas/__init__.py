@@ -1,5 +1,6 @@
 """Replicas: a model on several machines of a Ray cluster, behind one server. Needs `weft[ray]`.
 
+options.py     how many replicas there are
 recipe.py      what a replica loads, and the files of it that a machine may lack
 loaded.py      a loaded model that answers requests as data, wherever it runs
 deployment.py  the class that Ray Serve runs on the machines
@@ -11,7 +12,7 @@ pool.py        plain actors for batches, which end with the process that started
 """
 
 from weft.serve.replicas.front import create_front
-from weft.serve.replicas.options import ReplicaOptions, parse_replicas
+from weft.serve.replicas.options import ReplicaOptions
 from weft.serve.replicas.pool import Pool
 from weft.serve.replicas.recipe import Recipe, describe
 from weft.serve.replicas.replicas import Replicas
@@ -23,5 +24,4 @@ __all__ = [
     "Replicas",
     "create_front",
     "describe",
-    "parse_replicas",
 ]

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from uuid import uuid4
 
 import ray
 from ray import serve
@@ -20,8 +20,9 @@ from weft.errors import WeftError
 from weft.serve.replicas.loaded import Call, Loaded, Part
 from weft.serve.replicas.recipe import Recipe
 
-__all__ = ["FRONT_SECONDS", "Files", "Replica", "files_actor", "reader"]
+__all__ = ["FRONT_SECONDS", "Files", "FilesActor", "Replica", "files_actor", "reader"]
 
+_SPACE = "weft"
 FRONT_SECONDS = 60.0
 """Seconds without a sign of the server in front after which replicas end themselves."""
 
@@ -29,8 +30,9 @@ FRONT_SECONDS = 60.0
 class Replica:
     """A replica of a model; see `Loaded`."""
 
-    def __init__(self, recipe: Recipe, app: str, files: Any = None) -> None:
-        """`app` is the application of Ray Serve, `files` an actor of `Files`."""
+    def __init__(self, recipe: Recipe, app: str, files: str = "") -> None:
+        """`app` is the application of Ray Serve, `files` the name of an actor of
+        `Files`."""
         self._app = app
         self._front: tuple[bytes | None, float] = (None, time.monotonic())
         try:
@@ -78,17 +80,35 @@ class Files:
         return read_part(path, n)
 
 
-def files_actor(recipe: Recipe) -> Any:
-    """An actor of `Files` on this machine; None where the cluster has no other machine."""
-    if len(machines()) < 2:
-        return None
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), False)
-    make = ray.remote(Files).options(num_cpus=0, max_concurrency=4, scheduling_strategy=here)
-    return make.remote(recipe)
+class FilesActor:
+    """An actor of `Files` on this machine. It ends with this process, or by `close`."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), False)
+        self.name = f"weft-files-{uuid4().hex}"
+        self._actor = ray.remote(Files).options(
+            num_cpus=0, max_concurrency=4, scheduling_strategy=here, name=self.name,
+            namespace=_SPACE,
+        ).remote(recipe)  # fmt: skip
+
+    def close(self) -> None:
+        """Ends the actor."""
+        ray.kill(self._actor)
 
 
-def reader(files: Any) -> ReadPart | None:
-    """A function that reads parts through an actor of `Files`."""
-    if files is None:
+def files_actor(recipe: Recipe) -> FilesActor | None:
+    """An actor that gives files; None where the cluster has no other machine."""
+    return None if len(machines()) < 2 else FilesActor(recipe)
+
+
+def reader(name: str) -> ReadPart | None:
+    """A function that reads parts through the actor of that name; None for an empty name."""
+    if not name:
         return None
-    return lambda path, n: ray.get(files.part.remote(path, n))
+
+    def read(path: str, n: int) -> bytes:
+        actor = ray.get_actor(name, namespace=_SPACE)
+        data: bytes = ray.get(actor.part.remote(path, n))
+        return data
+
+    return read

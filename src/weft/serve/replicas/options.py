@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from weft.errors import ContextError
 from weft.records import dataclass
 
-__all__ = ["ReplicaOptions", "parse_replicas"]
-
-MOST_REPLICAS = 1000
-_RANGE = re.compile(r"(\d{1,6})(?:\.\.(\d{1,6}))?")
+__all__ = ["ReplicaOptions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +28,12 @@ class ReplicaOptions:
     """Most seconds until the first replicas have loaded the model."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.most <= MOST_REPLICAS:
+        if not 1 <= self.least <= self.most:
             raise ContextError(
-                f"--replicas {self.least}..{self.most}: give a number, or the least and the most, "
-                f"of 1 to {MOST_REPLICAS}, e.g. 2..8"
+                f"replicas are {self.least} to {self.most}; the least comes first, and is 1 or more"
             )
 
     @property
     def varies(self) -> bool:
         """True if the number of replicas follows the load."""
         return self.least < self.most
-
-
-def parse_replicas(text: str) -> tuple[int, int]:
-    """The least and the most replicas of `4` or `2..8`. Raises ContextError for another text."""
-    match = _RANGE.fullmatch(text.strip())
-    if match is None:
-        raise ContextError(f"--replicas {text[:40]}: give a number or a range, e.g. 4 or 2..8")
-    least = int(match[1])
-    options = ReplicaOptions(least, least if match[2] is None else int(match[2]))
-    return options.least, options.most

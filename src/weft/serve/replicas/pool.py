@@ -27,8 +27,8 @@ _MOST_CALLS = 1000
 class BatchActor:
     """An actor with a loaded model."""
 
-    def __init__(self, recipe: Recipe, files: Any = None) -> None:
-        """`files` is an actor of `Files`."""
+    def __init__(self, recipe: Recipe, files: str = "") -> None:
+        """`files` is the name of an actor of `Files`."""
         self._why = ""
         try:
             self._loaded = Loaded(recipe, reader(files))
@@ -61,10 +61,11 @@ class Pool:
         """Starts `n` actors of `cpus` CPUs; each has at most `most_each` lines at a time."""
         self._most_each, self._cpus = most_each, cpus
         self._files = files_actor(recipe)
+        name = "" if self._files is None else self._files.name
         make = ray.remote(BatchActor).options(
             num_cpus=cpus, max_restarts=-1, max_concurrency=_MOST_CALLS
         )  # fmt: skip
-        self._places = [_Place(make.remote(recipe, self._files)) for _ in range(n)]
+        self._places = [_Place(make.remote(recipe, name)) for _ in range(n)]
         self._moved = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_watched = False
@@ -130,7 +131,7 @@ class Pool:
         for place in self._places:
             ray.kill(place.actor)
         if self._files is not None:
-            ray.kill(self._files)
+            self._files.close()
 
     async def _free_place(self) -> _Place:
         def free() -> list[_Place]:

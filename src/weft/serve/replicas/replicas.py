@@ -23,7 +23,7 @@ from weft.errors import BusyError, DeviceError
 from weft.serve.log import logger
 from weft.serve.options import ServeOptions
 from weft.serve.replicas.calls import answer_of
-from weft.serve.replicas.deployment import Replica, files_actor
+from weft.serve.replicas.deployment import FilesActor, Replica, files_actor
 from weft.serve.replicas.loaded import Call, Part
 from weft.serve.replicas.options import ReplicaOptions
 from weft.serve.replicas.recipe import Recipe
@@ -47,7 +47,7 @@ class Replicas:
         self._recipe = recipe
         self.app = f"weft-{re.sub(r'[^A-Za-z0-9_-]', '-', self.model_id)[:60]}-{uuid4().hex[:8]}"
         self._handle: Any = None
-        self._files: Any = None
+        self._files: FilesActor | None = None
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._is_own = False
@@ -125,7 +125,7 @@ class Replicas:
                 serve.shutdown()
         with suppress(Exception):
             if self._files is not None:
-                ray.kill(self._files)
+                self._files.close()
             notes.forget(self.app, "front")
 
     # ---- requests ----
@@ -160,7 +160,8 @@ class Replicas:
 
         def run() -> None:
             try:
-                application = self._deployment().bind(self._recipe, self.app, self._files)
+                files = self._files.name if self._files is not None else ""
+                application = self._deployment().bind(self._recipe, self.app, files)
                 handles.append(serve.run(application, name=self.app, route_prefix=None))
             except BaseException as error:
                 failed.append(error)
