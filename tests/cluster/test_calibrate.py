@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from weft.backends import make_backend
-from weft.backends.remote.group import MachineGroup, machine_group
+from weft.backends.remote.group import MachineGroup, _names, machine_group
 from weft.cluster.calibrate import measure_group
 from weft.cluster.worker import serve_devices, worker_facts
 from weft.errors import WeftError
 from weft.links import Listener
+from weft.links.addresses import Address
 from weft.llm.model import Model
 from weft.llm.planning.prepare import prepare
 from weft.llm.planning.stage_report import stage_report
@@ -97,3 +98,9 @@ def test_a_worker_that_cannot_measure_says_so(
     monkeypatch.setattr("weft.cluster.calibrate.answer_measure", fails)
     with pytest.raises(WeftError, match=r"127\.0\.0\.1:\d+ could not measure its devices: no room"):
         measure_group(group, [make_backend("cpu")], 0.001, lambda text: None)
+
+
+def test_names_of_workers_that_a_cluster_starts_have_no_ports() -> None:
+    addresses = [Address("10.0.0.1", 1), Address("10.0.0.2", 2), Address("10.0.0.1", 3)]
+    assert _names(addresses, False) == ["10.0.0.1", "10.0.0.2", "10.0.0.1#2"]
+    assert _names(addresses, True) == ["10.0.0.1:1", "10.0.0.2", "10.0.0.1:3"]

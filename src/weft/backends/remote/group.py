@@ -126,7 +126,9 @@ class MachineGroup:
         try:
             found = source.addresses()
             self._machines: list[Machine | None] = [machine_at(at, source.key) for at in found]
-            self._names = _names([machine.address for machine in self._there()])
+            self._names = _names(
+                [machine.address for machine in self._there()], isinstance(source, _Fixed)
+            )
             self._devices = self._made()
         except BaseException:
             source.close()
@@ -275,7 +277,15 @@ def _lives(machine: Machine) -> bool:
     return False
 
 
-def _names(addresses: Sequence[Address]) -> list[str]:
-    """A name for each: the host where no other has it, else host and port."""
+def _names(addresses: Sequence[Address], by_port: bool) -> list[str]:
+    """A name for each: the host where no other has it, else host and port, or without `by_port`
+    host and number, as ports of workers that a cluster starts are new each time."""
     hosts = [at.host for at in addresses]
-    return [at.host if hosts.count(at.host) == 1 else str(at) for at in addresses]
+
+    def name(i: int, at: Address) -> str:
+        if hosts.count(at.host) == 1:
+            return at.host
+        number = hosts[: i + 1].count(at.host)
+        return str(at) if by_port else at.host if number == 1 else f"{at.host}#{number}"
+
+    return [name(i, at) for i, at in enumerate(addresses)]
