@@ -126,7 +126,7 @@ def test_without_the_solver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 def test_models_side_by_side(tmp_path: Path, text: Path) -> None:
     small = tmp_path / "small.gguf"
-    assert weft("quantize", DEMO, small, "Q4_0").returncode == 0
+    assert weft("quantize", DEMO, small, "Q4_0", "--allow-requantize").returncode == 0
     args = ("compare", DEMO, small, "-f", text, "-c", "64", "-p", "16", "-n", "4", "-r", "1")
     done = weft(*args, "--json")
     assert done.returncode == 0, done.stderr

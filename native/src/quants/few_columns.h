@@ -4,6 +4,9 @@
 // come in the order of their addresses and a word of the column is loaded once for all of them. The
 // sums of a block whose scales are whole numbers stay integers (quant_kernels.h): scaling those of
 // a group takes the instruction that widens them, and the factor of the block is applied once.
+//
+// Levels of eight bits, which nibbles are looked up as, have products that fill 16 bits. Here they
+// are 16 * high + low, with two sums that fit.
 #pragma once
 
 #include "quants/lanes_k.h"
@@ -27,6 +30,54 @@ static inline vi add_codes(vi acc, vi codes, vi four) {
   if constexpr (kWordRun<F> == 1) return add_widened(acc, codes, four);
   return keep(add_word<F>(acc, codes, four));
 }
+
+// Asks for the memory of F's blocks ahead of chunk `c`. Zen 4 does so by itself with the smallest
+// and the biggest blocks, and lost by being told; of the others it takes a share at a time. (It may
+// not take bursts: see lanes.h.)
+template <typename F>
+static inline void fetch_share(const char* block, int c, bool bursts) {
+  constexpr int64_t kBytes = kPanelRows * kStoredBytes<F>;
+  constexpr int64_t kShare = kBytes / 8;
+  constexpr int64_t kFar = 12288;
+  constexpr int64_t kNear = kBytes < 4096 || kBytes > 6144 ? 0 : kBytes < 5120 ? 3072 : 1536;
+  const int64_t distance = bursts ? kFar : kNear;
+  if (distance != 0) prefetch_lines<kShare>(block + distance + c * kShare);
+}
+
+// The same levels in two parts: 16 * (high - 8) + low.
+struct SplitTable {
+  uint8_t high[16] = {}, low[16] = {};
+
+  // `codes` are levels + 128.
+  explicit constexpr SplitTable(const uint8_t (&codes)[16]) {
+    for (int i = 0; i < 16; ++i) {
+      high[i] = static_cast<uint8_t>(codes[i] >> 4);
+      low[i] = static_cast<uint8_t>(codes[i] & 15);
+    }
+  }
+};
+inline constexpr SplitTable kSplitIQ4(kIQ4Codes);
+
+// Sums of four activations times both parts of levels.
+struct SplitSums {
+  vi high, low;
+
+  void add(vi nibbles, vi four) {
+    high = add_part(high, kSplitIQ4.high, nibbles, four);
+    low = add_part(low, kSplitIQ4.low, nibbles, four);
+  }
+  static vi add_part(vi sum, const uint8_t* table, vi nibbles, vi four) {
+    const __m256i codes = reinterpret_cast<__m256i>(look_up_lanes(table, nibbles));
+    const __m256i pairs = _mm256_maddubs_epi16(codes, reinterpret_cast<__m256i>(four));
+    return keep(reinterpret_cast<vi>(_mm256_add_epi16(reinterpret_cast<__m256i>(sum), pairs)));
+  }
+  // The sums of whole levels, times pairs of 16-bit numbers.
+  vi times(vi pair) const {
+    const auto sixteen = reinterpret_cast<vi>(
+        _mm256_slli_epi16(reinterpret_cast<__m256i>(pair), 4));
+    return dot_pairs(high, sixteen) + dot_pairs(low, pair);
+  }
+};
 
 template <typename F>
 inline constexpr int kGroupSteps = 8 / kGroupsPerChunk<F>;  // words of a group
@@ -66,10 +117,38 @@ static inline void add_step_group(const char* block, int c, int g, int first,
   }
 }
 
+// The same of levels in two parts.
+template <typename F, int kTake, int kColumns>
+static inline void add_split_group(const char* block, int c, int first,
+                                   const typename Lanes<F>::Scales* scales,
+                                   const ActivationTile<kColumns>& x,
+                                   vi (&whole)[kTake][kColumns]) {
+  for (int k = 0; k < kColumns; ++k) {
+    SplitSums s[kTake];
+    for (int i = 0; i < kTake; ++i) s[i] = {vi{} + x.correction[0][k], vi{}};
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const int word = j + 4 * half;
+        const vi four = keep(splat_codes(x.q[k] + 4 * word));
+#pragma GCC unroll 4
+        for (int i = 0; i < kTake; ++i) {
+          s[i].add(Lanes<F>::nibbles(block, c, word, first + i), four);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kTake; ++i) {
+      whole[i][k] = keep(whole[i][k] + s[i].times(scales[i].steps.pair(c)));
+    }
+  }
+}
+
 // The vectors first..first+kTake of a block times the columns, added to `acc`.
 template <typename F, int kTake, int kColumns>
 static inline void add_step_block(const char* block, int first, const ActivationTile<kColumns>* x,
-                                  vf (*acc)[kColumns]) {
+                                  bool bursts, vf (*acc)[kColumns]) {
   using Scales = typename Lanes<F>::Scales;
   Scales scales[kTake];
   for (int i = 0; i < kTake; ++i) scales[i] = Scales(block, first + i);
@@ -80,7 +159,12 @@ static inline void add_step_block(const char* block, int first, const Activation
     for (int g = 0; g < kGroupsPerChunk<F>; ++g) {
       // what chunks share is loaded again: kept, it would fill the registers
       __asm__("" : "+r"(block), "+r"(x));
-      add_step_group<F, kTake, kColumns>(block, c, g, first, scales, x[c], whole);
+      if (g == 0 && first == 0) fetch_share<F>(block, c, bursts);
+      if constexpr (kSplit<F>) {
+        add_split_group<F, kTake, kColumns>(block, c, first, scales, x[c], whole);
+      } else {
+        add_step_group<F, kTake, kColumns>(block, c, g, first, scales, x[c], whole);
+      }
     }
   }
   for (int i = 0; i < kTake; ++i) {
@@ -110,17 +194,81 @@ static inline void multiply_steps(const char* panel, const ActivationTile<kColum
                                   int64_t n_chunks, float scale, float* const* out) {
   constexpr int kVectors = kPanelRows / kLanes;
   constexpr int kTake = kColumns == 1 ? 4 : 2;
+  const bool bursts = takes_bursts();
   vf acc[kVectors][kColumns] = {};
   for (int64_t b = 0; b < n_chunks / 8; ++b) {
     const char* block = panel + b * kPanelRows * kStoredBytes<F>;
 #pragma GCC unroll 1
     for (int v = 0; v < kVectors; v += kTake) {
-      add_step_block<F, kTake, kColumns>(block, v, x + b * 8, acc + v);
+      add_step_block<F, kTake, kColumns>(block, v, x + b * 8, bursts, acc + v);
     }
   }
   for (int c = 0; c < kColumns; ++c) {
     for (int v = 0; v < kVectors; ++v) store(out[c] + v * kLanes, acc[v][c] * splat(scale));
   }
+}
+
+// A block of one chunk times one column, added to `acc`.
+template <typename F, int kVectors>
+static inline void add_small_block(const char* block, const ActivationTile<1>& x,
+                                   vf (&acc)[kVectors]) {
+  constexpr bool kNibbles = sizeof(typename F::Block) < 32;  // word j has codes of j and j + 4
+  constexpr int kRuns = kWordRun<F> < 8 ? 2 : 1;
+  static_assert(F::kGroups == 1 && (kWordRun<F> >= 4 || kSigned<F>));
+  vi sums[kVectors];
+  if constexpr (kSplit<F>) {
+    SplitSums s[kVectors];
+    for (SplitSums& sum : s) sum = {vi{} + x.correction[0][0], vi{}};
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      const int word = j / 2 + j % 2 * 4;
+      const vi four = keep(splat_codes(x.q[0] + 4 * word));
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) s[v].add(Lanes<F>::nibbles(block, 0, word, v), four);
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      sums[v] = s[v].times(reinterpret_cast<vi>(_mm256_set1_epi16(1)));
+    }
+  } else {
+    vi s[kRuns][kVectors] = {};
+    for (int v = 0; v < kVectors; ++v) s[0][v] = start_sum<F>(x, 0, 0);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      const int word = kNibbles ? j / 2 + j % 2 * 4 : j;
+      const vi four = keep(splat_codes(x.q[0] + 4 * word));
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        vi& sum = s[word / 4 % kRuns][v];
+        sum = add_codes<F>(sum, lane_code<F>(block, 0, word, v), four);
+      }
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      sums[v] = widen_sums<F>(s[0][v]);
+      if constexpr (kRuns == 2) sums[v] += widen_sums<F>(s[1][v]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    float scale[kLanes], min[kLanes];
+    Lanes<F>::scales(block, v, scale, min);
+    const vi sum = end_sum<F>(sums[v], x, 0, 0);
+    acc[v] = fma(__builtin_convertvector(sum, vf), load(scale) * splat(x.d[0]), acc[v]);
+    if constexpr (F::kHasMin) acc[v] = fma(load(min), splat(x.sum[0][0]), acc[v]);
+  }
+}
+
+template <typename F>
+static inline void multiply_small(const char* panel, const ActivationTile<1>* x, int64_t n_chunks,
+                                  float scale, float* out) {
+  constexpr int kVectors = kPanelRows / kLanes;
+  constexpr int64_t kBytes = kPanelRows * kStoredBytes<F>;
+  const bool bursts = takes_bursts();
+  vf acc[kVectors] = {};
+  for (int64_t b = 0; b < n_chunks; ++b, panel += kBytes) {
+    if (bursts) prefetch_lines<kBytes>(panel + kAhead);
+    add_small_block<F>(panel, x[b], acc);
+  }
+  for (int v = 0; v < kVectors; ++v) store(out + v * kLanes, acc[v] * splat(scale));
 }
 
 }  // namespace weft::WEFT_TARGET

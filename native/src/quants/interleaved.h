@@ -28,6 +28,7 @@ static inline void lane_codes(const char* block, int c, int v, vi (&w)[8]) {
   }
 }
 
+#if !defined(__AVX512F__)
 // The scales of vector `v` of block `b` of a panel, as whole numbers.
 template <typename F>
 static inline void unpack_steps(const char* block, int64_t b, int v, const Panel& out) {
@@ -45,6 +46,7 @@ static inline void unpack_steps(const char* block, int64_t b, int v, const Panel
     }
   }
 }
+#endif
 
 template <typename F>
 void unpack_panel(const char* w, int64_t first_chunk, int64_t n_chunks, const Panel& out) {
@@ -266,7 +268,12 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
     return multiply_column<F>(panel, x, n_chunks, scale, out[0]);
   }
 #endif
+#if !defined(__AVX512F__)
   if constexpr (kWholeSums<F>) return multiply_steps<F>(panel, x, n_chunks, scale, out);
+  if constexpr (kColumns == 1 && F::kChunks == 1) {
+    return multiply_small<F>(panel, x, n_chunks, scale, out[0]);
+  }
+#endif
   vf acc[kVectors][kColumns] = {};
   for (int64_t b = 0; b < n_chunks / F::kChunks; ++b) {
     const char* block = lane_block<F>(panel, b);

@@ -145,6 +145,11 @@ static inline void add_field(const char* block, int header, int word, int shift,
   }
 }
 
+// Word j of what lane_nibbles gives.
+static inline vi lane_nibble(const char* block, int header, int word, int j, int v) {
+  return bits(lane_word(block, header, word + j % 4, v), j / 4 * 4, 15);
+}
+
 // Adds bit i of `word` to code i, as its bit 4.
 static inline void add_fifth_bits(vi word, vi* w) {
 #if defined(__AVX512BW__)
@@ -256,9 +261,12 @@ struct Lanes<FormatIQ4_NL> {
   static void scales(const char* block, int v, float* scale, float*) {
     store(scale, lane_half(block, 0, v));
   }
-  static void codes(const char* block, int, int v, vi* w) {
-    lane_nibbles(block, 2, 0, v, w);
-    for (int j = 0; j < 8; ++j) w[j] = look_up_lanes(kIQ4Codes, w[j]);
+  // Word j of the nibbles that are looked up.
+  static vi nibbles(const char* block, int, int j, int v) {
+    return lane_nibble(block, 2, 0, j, v);
+  }
+  static void codes(const char* block, int c, int v, vi* w) {
+    for (int j = 0; j < 8; ++j) w[j] = look_up_lanes(kIQ4Codes, nibbles(block, c, j, v));
   }
 };
 
@@ -333,6 +341,16 @@ struct Lanes<FormatI2_S> {
     for (int j = 0; j < 8; ++j) w[j] = w[j] & ~((w[j] & w[j] << 1) & splat_bytes(2));
   }
 };
+
+// Whether few columns take the levels of F's nibbles in two parts: see few_columns.h.
+#if defined(WEFT_VNNI)
+template <typename F>
+inline constexpr bool kSplit = false;
+#else
+template <typename F>
+inline constexpr bool kSplit = requires { &Lanes<F>::nibbles; };
+#endif
+inline constexpr int kSplitZero = 8;  // of the high part
 
 template <typename F>
 inline constexpr bool kHasLanes = requires { &Lanes<F>::codes; };

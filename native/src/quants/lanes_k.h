@@ -173,9 +173,11 @@ struct Lanes<FormatIQ4_XS> {
   static void scales(const char* block, int v, float* scale, float* min) {
     store_scales<8>(Scales(block, v), scale, min);
   }
+  static vi nibbles(const char* block, int c, int j, int v) {
+    return lane_nibble(block, 4, 1 + 4 * c, j, v);
+  }
   static void codes(const char* block, int c, int v, vi* w) {
-    lane_nibbles(block, 4, 1 + 4 * c, v, w);
-    for (int j = 0; j < 8; ++j) w[j] = look_up_lanes(kIQ4Codes, w[j]);
+    for (int j = 0; j < 8; ++j) w[j] = look_up_lanes(kIQ4Codes, nibbles(block, c, j, v));
   }
 };
 

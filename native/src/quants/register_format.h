@@ -39,6 +39,7 @@ void register_format(KernelTable& table, DType type) {
   k.whole_sums = kWholeSums<F>;
 #if defined(__AVX2__)
   k.wide_zero = kWideZero<F>;
+  if constexpr (kSplit<F>) k.zero = kSplitZero;
   k.few_columns = kFewColumns<F>;
   k.pack = pack_panel<F>;
   if constexpr (kHasLanes<F>) k.unpack = unpack_panel<F>;

@@ -98,7 +98,7 @@ def machines() -> list[Machine]:
 
 def cpus_each(least: int, most: int, each: int | None = None) -> int:
     """The CPUs of each replica: `each`, or so many that `most` of them share the machines of the
-    cluster out evenly, and at least 1. Raises DeviceError if the cluster has no room for `least`."""
+    cluster out evenly, and at least 1. Raises DeviceError if there is no room for `least`."""
     cpus = [machine.cpus for machine in machines()]
     if each is None:
         tries = range(max(cpus, default=0), 1, -1)

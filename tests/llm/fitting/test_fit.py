@@ -13,6 +13,7 @@ import pytest
 from tests.llm.tiny import write_wide_model
 from weft.errors import ContextError, FormatError, OutOfMemoryError
 from weft.frontends.gguf import open_gguf
+from weft.frontends.gguf.importance import Importance
 from weft.frontends.gguf.mixes import Choices
 from weft.llm import Model
 from weft.llm.fitting.budget import Budget, file_bytes
@@ -118,8 +119,8 @@ def test_errors_grow_as_bits_go(tmp_path: Path) -> None:
     t = file.tensors[group.tensors[0]]
     by_name = {d.name: relative_error(t, d) for d in group.types}
     assert by_name["q8_0"] < by_name["q6_K"] < by_name["q4_K"] < by_name["q2_K"] < 1
-    weights = {t.name: np.zeros(t.ne[0], np.float32)}
-    weights[t.name][0] = 1
+    weights = Importance({t.name: np.zeros(t.ne[0], np.float32)}, {})
+    weights.weights[t.name][0] = 1
     q4_0 = next(d for d in group.types if d.name == "q4_0")
     assert relative_error(t, q4_0, weights) != by_name["q4_0"]
 

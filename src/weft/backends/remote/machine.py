@@ -20,7 +20,7 @@ from weft.backends.remote.recording import Recording
 from weft.errors import DeviceError, LinkError, OutOfMemoryError, ProgramError, WeftError
 from weft.flags import FLAGS
 from weft.graph.op_table import op_stamp
-from weft.links import Address, Limits, Link, connect
+from weft.links import Address, Limits, Link, TimedOut, connect
 
 __all__ = ["Machine", "Mark", "machine_at"]
 

@@ -193,7 +193,7 @@ class Fitting:
 
         options = [[option(g, dtype) for dtype in g.types] for g in self.groups]
         options.append([Option(c.kl, taken(c.nbytes, 0, c.seconds)) for c in self.caches])
-        found = solve(options, limits)
+        found = solve(options, limits, 1e-6 if planned else 1e-3)
         if found is None:
             return None
         picks = dict(zip(self.groups, found.chosen, strict=False))

@@ -8,7 +8,10 @@ out. Needs the extra `weft[fit]`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +21,19 @@ from weft.records import dataclass
 
 __all__ = ["Option", "Solution", "require_solver", "solve"]
 
-_SECONDS = 60.0
+_SECONDS = 20.0
 """After so long the best solution so far counts."""
 _SCALE = 1e6
 """Costs are scaled to this sum; HiGHS stops at an absolute gap of 1e-6."""
-_TRIES = 8
+_UNITS = 1e6
+"""Limits are scaled to this number, so that the solver's tolerance of 1e-6 is less than a byte."""
+_TRIES = 12
+_ROUNDING = 1e-13
+"""Sums that miss a limit by so small a part of it are rounded; of 8 TiB it is a byte."""
+_LEAST = 1e-9
+_GAP = 1e-4
+"""A solution within limits that costs at most so much more than the first, which was not, is the
+best as far as figures tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +66,14 @@ def require_solver() -> None:
         ) from None
 
 
-def solve(groups: Sequence[Sequence[Option]], limits: Sequence[float]) -> Solution | None:
+def solve(
+    groups: Sequence[Sequence[Option]], limits: Sequence[float], gap: float = 1e-6
+) -> Solution | None:
     """The options, one of each group, of least total cost whose total sizes are within `limits`.
 
-    Of solutions that cost the same, any may be the result. None: nothing is within the limits.
-    Raises ArgumentError for a group without options and numbers that are not finite,
-    UnsupportedOpError without SciPy."""
+    The solver stops when the cost is certain to be the least to `gap` of it. None: nothing is
+    within the limits. Raises ArgumentError for a group without options and numbers that are not
+    finite, UnsupportedOpError without SciPy."""
     _require_sane(groups, limits)
     if not groups:
         return Solution((), 0.0, True)
@@ -68,20 +81,27 @@ def solve(groups: Sequence[Sequence[Option]], limits: Sequence[float]) -> Soluti
     least = [sum(min(o.sizes[k] for o in g) for g in groups) for k in range(len(limits))]
     if any(n > limit for n, limit in zip(least, limits, strict=True)):
         return None
-    narrowed = list(limits)
+    narrowed, less, bound = list(limits), 0.0, -math.inf
     for _ in range(_TRIES):
-        found = _milp(groups, kept, narrowed)
-        if found is None:
+        found = _milp(groups, kept, narrowed, gap)
+        if found is None and bound == -math.inf:
             return None
-        total = [
-            sum(g[i].sizes[k] for g, i in zip(groups, found.chosen, strict=True))
-            for k in range(len(limits))
-        ]
-        over = [n - limit for n, limit in zip(total, limits, strict=True)]
-        if all(n <= 0 for n in over):
-            return found
-        # rows may be missed by a tolerance of the solver: ask for a little less
-        narrowed = [n - max(0.0, 2 * o) for n, o in zip(narrowed, over, strict=True)]
+        if found is None:  # so near to a sum of sizes that the solver finds neither
+            less *= 4
+            narrowed = [limit - less * abs(limit) for limit in limits]
+            continue
+        bound = found.cost if bound == -math.inf else bound
+        over = max(
+            (sum(g[i].sizes[k] for g, i in zip(groups, found.chosen, strict=True)) - limit)
+            / max(abs(limit), 1e-300)
+            for k, limit in enumerate(limits)
+        ) if limits else 0.0  # fmt: skip
+        if over <= _ROUNDING:
+            certain = found.is_best and found.cost <= bound + _GAP * abs(bound)
+            return Solution(found.chosen, found.cost, certain)
+        # the solver takes 0.999999 for 1, so that a limit is missed by a little: ask for less
+        less = max(2 * over, 4 * less, _LEAST)
+        narrowed = [limit - less * abs(limit) for limit in limits]
     return None
 
 
@@ -112,7 +132,10 @@ def _undominated(options: Sequence[Option]) -> list[int]:
 
 
 def _milp(
-    groups: Sequence[Sequence[Option]], kept: Sequence[Sequence[int]], limits: Sequence[float]
+    groups: Sequence[Sequence[Option]],
+    kept: Sequence[Sequence[int]],
+    limits: Sequence[float],
+    gap: float,
 ) -> Solution | None:
     require_solver()
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -126,15 +149,16 @@ def _milp(
     constraints = [LinearConstraint(one, 1, 1)]
     for k, limit in enumerate(limits):
         sizes = np.array([o.sizes[k] for o in chosen])
-        unit = max(abs(limit), float(np.abs(sizes).max()), 1e-300)
+        unit = max(abs(limit), float(np.abs(sizes).max()), 1e-300) / _UNITS
         constraints.append(LinearConstraint(sizes[None] / unit, -np.inf, limit / unit))
-    result = milp(
-        _scaled(cost),
-        integrality=np.ones(n),
-        bounds=Bounds(0, 1),
-        constraints=constraints,
-        options={"mip_rel_gap": 0.0, "time_limit": _SECONDS, "presolve": True},
-    )
+    with _quiet():
+        result = milp(
+            _scaled(cost),
+            integrality=np.ones(n),
+            bounds=Bounds(0, 1),
+            constraints=constraints,
+            options={"mip_rel_gap": gap, "time_limit": _SECONDS, "presolve": True},
+        )
     if result.x is None:
         return None
     taken = np.rint(result.x).astype(bool)
@@ -145,6 +169,25 @@ def _milp(
         at += len(options)
     total = sum(g[i].cost for g, i in zip(groups, picks, strict=True))
     return Solution(tuple(picks), total, result.status == 0)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the solver from writing to the process's standard output, where it leaves a line now
+    and then that no option turns off."""
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # there is no standard output
+        yield
+        return
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _scaled(cost: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -39,7 +39,7 @@ report.view({
   render(root, data) {
     const { el, size } = report;
     const columns = ["tensor", "before", "type", "bytes", "KL alone", "why"];
-    root.append(el("div", { class: "scroll" }, el("table", {},
+    root.append(el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "The type of each tensor" }, el("table", {},
       el("caption", { class: "hidden", text: "The type of each tensor" }),
       el("thead", {}, el("tr", {}, columns.map((name) => el("th", { scope: "col", text: name })))),
       el("tbody", {}, data.tensors.map((t) => el("tr", {},
@@ -147,7 +147,7 @@ report.fitLegend = () => {
 report.fitTried = (data) => {
   const { el, size } = report;
   const columns = ["types", "file", "bits per weight", "memory", "KL", "±", "99%", "same top token", "sum of parts"];
-  return el("div", { class: "scroll" }, el("table", {},
+  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "What was measured as a whole" }, el("table", {},
     el("caption", { class: "hidden", text: "What was measured as a whole" }),
     el("thead", {}, el("tr", {}, columns.map((name, i) => el("th", { scope: "col", class: i ? "number" : "", text: name })))),
     el("tbody", {}, data.tried.map((t) => el("tr", {}, el("th", { scope: "row", text: t.name }),
@@ -159,7 +159,7 @@ report.fitTried = (data) => {
 report.fitCaches = (data) => {
   const { el, size } = report;
   const base = data.caches[0].bytes;
-  return el("div", { class: "scroll" }, el("table", {},
+  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Types of the cache" }, el("table", {},
     el("caption", { class: "hidden", text: "Types of the cache" }),
     el("thead", {}, el("tr", {}, ["keys", "values", "memory saved", "KL"].map((name, i) => el("th", { scope: "col", class: i > 1 ? "number" : "", text: name })))),
     el("tbody", {}, data.caches.map((c) => el("tr", { class: c.type_k === data.type_k && c.type_v === data.type_v ? "differs" : "" },
@@ -175,7 +175,7 @@ report.fitHeat = (data) => {
   const known = [...groups.values()].flatMap((t) => Object.values(t.kl_of)).filter((kl) => kl > 0);
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const share = (kl) => (kl > 0 ? Math.log(kl / low) / Math.log(high / low || 2) : 0);
-  return el("div", { class: "scroll fit-heat" }, el("table", {},
+  return el("div", { class: "scroll fit-heat", tabindex: 0, role: "region", "aria-label": "Divergence by tensor and type" }, el("table", {},
     el("caption", { class: "hidden", text: "Divergence by tensor and type" }),
     el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "tensor" }), types.map((type) => el("th", { scope: "col", class: "number", text: type })))),
     el("tbody", {}, [...groups].map(([name, t]) => el("tr", {}, el("th", { scope: "row", class: "mono", text: name }), types.map((type) => {
