@@ -28,7 +28,7 @@ COMMANDS = {
     "keys": "Add, list or revoke keys of a server, or show what they used.",
     "embed": "Print embeddings of texts.",
     "rerank": "Sort documents by how well they answer a query.",
-    "compare": "Compare models: size, perplexity, KL divergence, speed, memory.",
+    "compare": "Compare models on a text: size, perplexity, KL divergence, speed.",
     "perplexity": "Say how well a model predicts a text.",
     "imatrix": "Measure how much each column of a model's weights counts.",
     "tokenize": "Show the tokens of a text: id and piece, one a line.",

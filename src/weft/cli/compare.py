@@ -82,9 +82,9 @@ def compare(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:  # fmt: skip
-    """Compare models on a text: size, perplexity, KL divergence from the first, speed and
-    memory. The text is cut into chunks, and the second half of each is scored, as `weft perplexity`
-    does."""
+    """Compare models on a text: size, perplexity, KL divergence, speed and memory. The
+    divergence is that from the first model. The text is cut into chunks, and the second half of
+    each is scored, as `weft perplexity` does."""
     for flag, n in (("--chunks", chunks), ("-p", n_prompt), ("-n", n_gen)):
         if n < 0:
             raise usage_error(f"{flag} is {n}; it must be 0 or more")
