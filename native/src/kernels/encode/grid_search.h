@@ -153,7 +153,7 @@ struct LaneSums {
   vf q2 = {};
 
   template <int kLen, int kBits>
-  void add(const vf* x, const vf* w, vi number, vf levels) {
+  void add(const vf* x, const vf* w, vi number, [[maybe_unused]] vf levels) {
     for (int i = 0; i < kLen; ++i) {
 #if defined(__AVX2__)
       const vf q = level_of(levels, number >> kBits * i);
