@@ -383,7 +383,7 @@ def test_other_machines_need_a_key() -> None:
     for host in ("0.0.0.0", "::"):
         with pytest.raises(LinkError, match="needs a key"):
             Listener(host)
-    with pytest.raises(LinkError, match="needs a key"):
+    with pytest.raises(LinkError, match="needs the key"):
         connect(("192.0.2.1", 1))
     with Listener() as listener, connect(listener.address), listener.accept(5):
         pass

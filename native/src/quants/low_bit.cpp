@@ -28,7 +28,9 @@ void encode_q2_0(const float* x, BlockQ2_0& b) {
   b.d = float_to_half(d);
   int32_t codes[64];
   for (int i = 0; i < 64; i += kLanes) {
-    const vi code = round_half_away(load(x + i) * id);
+    const vf scaled = load(x + i) * id;
+    // where the reciprocal is infinite the reference's conversion gives its lowest integer
+    const vi code = scaled * scaled < 64.0f ? round_half_away(scaled) : vi{} - 1;
     const vi low = code < -1 ? vi{} - 1 : code;
     const vi stored = (low > 2 ? vi{} + 2 : low) + 1;
     std::memcpy(codes + i, &stored, sizeof stored);

@@ -318,15 +318,26 @@ class Link:
 
     def close(self, reason: str = "") -> None:
         """Says goodbye and ends the link; a `receive` under way in another thread ends, too."""
+        closed = f"{self.peer}: this link was closed here"
         if not self._why and self._sending.acquire(timeout=0.2):
             try:
                 self._frame(_BYE, reason.encode()[:1024], [])
-            except LinkError:
+                self._why = self._why or closed
+                self._leave()
+            except (LinkError, OSError):
                 pass
             finally:
                 self._sending.release()
-        self._why = self._why or f"{self.peer}: this link was closed here"
+        self._why = self._why or closed
         self._shut()
+
+    def _leave(self) -> None:
+        """Ends this direction and drops what has come: with bytes unread, closing the socket would
+        reset the connection, and the other side would lose the goodbye."""
+        self._sock.shutdown(socket.SHUT_WR)
+        self._sock.setblocking(False)
+        while self._sock.recv(PIECE):
+            pass
 
     def _shut(self) -> None:
         with self._closed:
