@@ -16,9 +16,9 @@ from tests.llm.test_embeddings import make
 from tests.llm.tiny import write_model
 from weft.cli import console
 from weft.cli.console import StatusLine
-from weft.cli.explain import _slower_helpers
 from weft.cli.profile_view import _fitting
 from weft.schedule.explain import table_lines
+from weft.schedule.machines import without_slow_helpers
 from weft.schedule.profile import load_profile
 
 
@@ -137,8 +137,10 @@ def test_a_helper_that_is_slower_is_left_out(tmp_path: Path, path: Path) -> None
     cpu = machine.devices[-1]
     slow = replace(cpu, name="blas", kind="ACCEL", flops={"f32": 1e9, "default": 1e9})
     fast = replace(slow, flops={"f32": 1e15, "default": 1e15})
-    assert _slower_helpers(replace(machine, devices=(slow, cpu))) == {"blas": cpu.name}
-    assert _slower_helpers(replace(machine, devices=(fast, cpu))) == {}
+    kept = without_slow_helpers(replace(machine, devices=(slow, cpu)))
+    assert [device.name for device in kept.devices] == [cpu.name]
+    kept = without_slow_helpers(replace(machine, devices=(fast, cpu)))
+    assert [device.name for device in kept.devices] == ["blas", cpu.name]
     file = tmp_path / "m.toml"
     file.write_text(replace(machine, devices=(slow, cpu)).to_toml())
     without = done("explain", path, "--machine", file, "--brief")

@@ -126,6 +126,7 @@ def run_server(
     config = uvicorn.Config(
         _app_of(service, house.shared) if make_app is None else make_app(house.shared),
         http=connection_class(options.head_timeout, options.body_timeout),
+        loop="asyncio",  # uvloop leaves TLS handshakes of accepted sockets waiting
         ws="none",
         lifespan="off",  # `shutdown` closes the service
         log_config=None,
