@@ -232,9 +232,11 @@ def test_a_peer_that_takes_nothing_is_lost() -> None:
 
 def test_closing_wakes_a_receiver_and_tells_the_reason() -> None:
     with pair() as (near, far):
-        threading.Timer(0.1, near.close, ("enough",)).start()
+        closing = threading.Timer(0.1, near.close, ("enough",))
+        closing.start()
         with pytest.raises(LinkError, match="it closed the connection: enough"):
             far.receive()
+        closing.join()
         with pytest.raises(LinkError, match="was closed here"):
             near.receive()
 
