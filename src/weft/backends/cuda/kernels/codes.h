@@ -30,7 +30,7 @@ static __device__ __forceinline__ uint fifths(uint bits) {
 
 /* What most formats have in common: 16 bytes of nibbles and nothing else. */
 struct nibbles {
-  enum { CODES = 1, OFFSET = 0, TWO = 0, MIN = 0, EXTRA = 0 };
+  enum { CODES = 1, OFFSET = 0, TWO = 0, MIN = 0, EXTRA = 0, EXTRA_AT = 0 };
   static __device__ __forceinline__ void codes(uint w0, uint, uint, int, uint& lo, uint& hi) {
     lo = low_nibbles(w0);
     hi = low_nibbles(w0 >> 4);

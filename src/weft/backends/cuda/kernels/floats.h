@@ -1,6 +1,7 @@
-/* Rows of f32, f16 and bf16: four or eight numbers at a time. A row is given by its first byte; X and
-   W are the types of activations and weights. With ALIGNED, every row begins at a multiple of 16
-   bytes. */
+/* Rows of f32, f16 and bf16. A row is given by its first byte; X and W are the types of activations
+   and weights. one(): element i; four(): elements i .. i + 3; eight_once(): elements 8 i .. 8 i + 7 of
+   weights, which are read once. All but the first need rows that begin at a multiple of 16 bytes;
+   ALIGNED says that activations have such. */
 
 struct f32 {
   enum { BYTES = 4 };
@@ -13,6 +14,16 @@ struct f32 {
     v[1] = u.y;
     v[2] = u.z;
     v[3] = u.w;
+  }
+  static __device__ __forceinline__ void eight_once(const uchar* row, int i, float v[8]) {
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      const uint4 u = load_once((const uint4*)row + 2 * i + k);
+      v[4 * k] = __uint_as_float(u.x);
+      v[4 * k + 1] = __uint_as_float(u.y);
+      v[4 * k + 2] = __uint_as_float(u.z);
+      v[4 * k + 3] = __uint_as_float(u.w);
+    }
   }
 };
 
@@ -30,6 +41,13 @@ struct f16 {
     two(u.x, v);
     two(u.y, v + 2);
   }
+  static __device__ __forceinline__ void eight_once(const uchar* row, int i, float v[8]) {
+    const uint4 u = load_once((const uint4*)row + i);
+    two(u.x, v);
+    two(u.y, v + 2);
+    two(u.z, v + 4);
+    two(u.w, v + 6);
+  }
 };
 
 struct bf16 {
@@ -45,6 +63,13 @@ struct bf16 {
     const uint2 u = *(const uint2*)(row + 2 * i);
     two(u.x, v);
     two(u.y, v + 2);
+  }
+  static __device__ __forceinline__ void eight_once(const uchar* row, int i, float v[8]) {
+    const uint4 u = load_once((const uint4*)row + i);
+    two(u.x, v);
+    two(u.y, v + 2);
+    two(u.z, v + 4);
+    two(u.w, v + 6);
   }
 };
 

@@ -7,27 +7,6 @@
 
 enum { WARPS = 4 };
 
-/* Elements 8 i .. 8 i + 7 of a row of weights, read once. */
-static __device__ __forceinline__ void load_8(const uchar* row, int i, float v[8]) {
-  const uint4* at = (const uint4*)row + i * (W::BYTES / 2);
-  if constexpr (W::BYTES == 4) {
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-      const uint4 u = load_once(at + k);
-      v[4 * k] = __uint_as_float(u.x);
-      v[4 * k + 1] = __uint_as_float(u.y);
-      v[4 * k + 2] = __uint_as_float(u.z);
-      v[4 * k + 3] = __uint_as_float(u.w);
-    }
-  } else {
-    const uint4 u = load_once(at);
-    W::two(u.x, v);
-    W::two(u.y, v + 2);
-    W::two(u.z, v + 4);
-    W::two(u.w, v + 6);
-  }
-}
-
 /* Groups of (32, WARPS); grid (rows / (WARPS * ROWS), columns / COLS, ne2 * ne3). */
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     gemv_float(const uchar* pw, tensor_t w, const uchar* px, tensor_t x, const uchar* pb,
@@ -52,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
   for (int i = (int)threadIdx.x; i < w.ne[0] / 8; i += 32) {
     float v[ROWS][8];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) load_8(rows[r], i, v[r]);
+    for (int r = 0; r < ROWS; r++) W::eight_once(rows[r], i, v[r]);
 #pragma unroll
     for (int c = 0; c < COLS; c++) {
       float u[8];
