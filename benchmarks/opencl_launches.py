@@ -18,7 +18,7 @@ from time import perf_counter
 import weft
 from weft import graph as g
 from weft.backends import make_backend
-from weft.backends.opencl.executable import OpenCLExecutable
+from weft.backends.kernels.executable import OpenCLExecutable
 from weft.backends.opencl.library import library
 from weft.compiler import compile
 from weft.execute import Session

@@ -19,9 +19,9 @@ from weft import graph as g
 from weft.backends import known_backends, make_backend
 from weft.backends.memory import DirectMemory
 from weft.backends.opencl import OpenCLBackend, builds, devices, probe
-from weft.backends.opencl.executable import OpenCLExecutable
-from weft.backends.opencl.ops import find_family
-from weft.backends.opencl.support import supports
+from weft.backends.kernels.executable import OpenCLExecutable
+from weft.backends.kernels.ops import find_family
+from weft.backends.kernels.support import supports
 from weft.compiler import compile
 from weft.execute import Scheduler, Session
 

@@ -20,10 +20,10 @@ from weft import quants
 from weft.backends import Backend, make_backend
 from weft.backends.cases import all_cases
 from weft.backends.opencl import builds
-from weft.backends.opencl.enums import Elementwise
-from weft.backends.opencl.launch import Launch, pieces
-from weft.backends.opencl.ops.matmul import DECODED
-from weft.backends.opencl.planes import FORMATS as PLANES
+from weft.backends.kernels.enums import Elementwise
+from weft.backends.kernels.launch import Launch, pieces
+from weft.backends.kernels.ops.matmul import DECODED
+from weft.backends.kernels.planes import FORMATS as PLANES
 from weft.compiler import compile
 from weft.dtype import find_dtype
 from weft.execute import Session

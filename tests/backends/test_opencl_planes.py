@@ -16,8 +16,8 @@ from weft import graph as g
 from weft import quants
 from weft.backends import make_backend
 from weft.backends.opencl import OpenCLBackend, planes
-from weft.backends.opencl.memory import OpenCLMemory
-from weft.backends.opencl.planes import FORMATS, PlanesBufferType, PlanesMemory
+from weft.backends.kernels.memory import OpenCLMemory
+from weft.backends.kernels.planes import FORMATS, PlanesBufferType, PlanesMemory
 from weft.compiler import compile, lower_plan, plan_graph, repacked
 from weft.dtype import find_dtype
 from weft.execute import Session
