@@ -22,9 +22,11 @@ def _cache(values: np.ndarray, dtype: str) -> tuple[View, np.ndarray]:
     kind = find_dtype(dtype)
     if not kind.is_quantized:
         stored = put(values, dtype)
-        return stored, quants.to_float(stored.buffer, kind).reshape(values.shape)
-    blocks = np.ascontiguousarray(quants.encode(values, kind))
-    return view(blocks, dtype, values.shape[::-1]), quants.decode(blocks, kind).reshape(values.shape)
+        return stored, np.asarray(quants.decode(stored.buffer, kind)).reshape(values.shape)
+    blocks = np.ascontiguousarray(quants.encode(values.astype(np.float32), kind))
+    return view(blocks, dtype, values.shape[::-1]), quants.decode(blocks, kind).reshape(
+        values.shape
+    )
 
 
 def _want(

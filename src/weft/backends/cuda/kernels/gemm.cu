@@ -15,9 +15,7 @@ enum {
   DEPTH = 2, /* units of a stage */
   N_TILES = TILE / 16,
   EXTRA_WORDS = format::EXTRA / 4,
-  STAGE_BYTES = DEPTH * (ROWS * (16 * format::CODES + format::EXTRA + 4 + 4 * format::TWO +
-                                 4 * format::MIN) + TILE * 40),
-  STAGES = 3 * STAGE_BYTES <= 49152 ? 3 : 2,
+  SCALES = 1 + format::TWO + format::MIN, /* d0, d1, m */
 };
 
 /* A product as f32 is its bits behind those of 1.5 * 2^23, less that number. */
@@ -27,10 +25,20 @@ struct stage_t {
   uint4 codes[DEPTH][format::CODES][ROWS];
   uint4 x[DEPTH][2][TILE]; /* the halves of units of activations */
   uint2 heads[DEPTH][TILE];
-  uint extra[format::EXTRA ? DEPTH * ROWS * EXTRA_WORDS : 1];
-  float d[DEPTH][1 + format::TWO][ROWS];
-  float m[format::MIN ? DEPTH * ROWS : 1];
+  uint rest[DEPTH * ROWS * (EXTRA_WORDS + SCALES)]; /* extra words, then the scales as floats */
 };
+
+/* What a block of every architecture has room for. */
+enum { STAGES = 3 * sizeof(stage_t) <= 49152 ? 3 : 2 };
+
+/* Places in `rest`. */
+static __device__ __forceinline__ int extra_at(int k, int row) {
+  return EXTRA_WORDS * (k * ROWS + row);
+}
+
+static __device__ __forceinline__ int scale_at(int which, int k, int row) {
+  return (EXTRA_WORDS * DEPTH + which * DEPTH + k) * ROWS + row;
+}
 
 struct tile_t {
   planes_of w;
@@ -42,7 +50,7 @@ struct tile_t {
 /* Starts the copies of the units u .. u + DEPTH - 1. */
 static __device__ __forceinline__ void copy_stage(stage_t& stage, const tile_t& tile, int u) {
   const uint4* codes = (const uint4*)tile.w.all;
-  const uint* extra = (const uint*)(tile.w.all + (format::EXTRA ? 16 : 0) * tile.w.n);
+  const uint* extra = (const uint*)(tile.w.all + format::EXTRA_AT * tile.w.n);
   for (int i = (int)threadIdx.x; i < DEPTH * ROWS; i += THREADS) {
     const int r = i / DEPTH, k = i % DEPTH;
     const long unit = tile.rows + (long)min(tile.row + r, tile.n_rows - 1) * tile.n +
@@ -50,13 +58,8 @@ static __device__ __forceinline__ void copy_stage(stage_t& stage, const tile_t& 
 #pragma unroll
     for (int c = 0; c < format::CODES; c++)
       cp_async16(&stage.codes[k][c][r], codes + c * tile.w.n + unit);
-    if constexpr (format::EXTRA > 0) {
-      extra = (const uint*)(tile.w.all + format::EXTRA_AT * tile.w.n);
-      if constexpr (format::EXTRA == 8)
-        cp_async8(&stage.extra[2 * (k * ROWS + r)], extra + 2 * unit);
-      else
-        cp_async4(&stage.extra[k * ROWS + r], extra + unit);
-    }
+    if (format::EXTRA == 8) cp_async8(&stage.rest[extra_at(k, r)], extra + 2 * unit);
+    if (format::EXTRA == 4) cp_async4(&stage.rest[extra_at(k, r)], extra + unit);
   }
   const uint4* x = (const uint4*)tile.x.all;
   const uint2* heads = (const uint2*)(tile.x.all + 32 * tile.x.n);
@@ -89,9 +92,9 @@ static __device__ __forceinline__ loaded_scales load_scales(const tile_t& tile, 
 static __device__ __forceinline__ void store_scales(stage_t& stage, const loaded_scales& loaded) {
   const int r = (int)threadIdx.x % ROWS, k = (int)threadIdx.x / ROWS;
   const scales_t s = format::scales(loaded.head, loaded.unit);
-  stage.d[k][0][r] = loaded.valid ? s.d0 : 0.0f;
-  if constexpr (format::TWO) stage.d[k][1][r] = loaded.valid ? s.d1 : 0.0f;
-  if constexpr (format::MIN) stage.m[k * ROWS + r] = loaded.valid ? s.m : 0.0f;
+  stage.rest[scale_at(0, k, r)] = loaded.valid ? __float_as_uint(s.d0) : 0;
+  if (format::TWO) stage.rest[scale_at(1, k, r)] = loaded.valid ? __float_as_uint(s.d1) : 0;
+  if (format::MIN) stage.rest[scale_at(SCALES - 1, k, r)] = loaded.valid ? __float_as_uint(s.m) : 0;
 }
 
 typedef float sums_t[2][N_TILES][4];
@@ -112,12 +115,11 @@ static __device__ __forceinline__ void multiply_unit(sums_t& sums, const stage_t
   for (int i = 0; i < 4; i++) {
     const int r = row + g + 8 * i;
     uint extra = 0;
-    if constexpr (format::EXTRA > 0)
-      extra = stage.extra[EXTRA_WORDS * (k * ROWS + r) + format::extra_word(t)];
+    if (format::EXTRA) extra = stage.rest[extra_at(k, r) + format::extra_word(t)];
     format::codes(w0[i], w1[i], extra, t, a[i / 2][i % 2], a[i / 2][2 + i % 2]);
-    d[i / 2][i % 2] = stage.d[k][0][r];
-    if constexpr (format::TWO) d1[i / 2][i % 2] = stage.d[k][1][r];
-    if constexpr (format::MIN) m[i / 2][i % 2] = stage.m[k * ROWS + r];
+    d[i / 2][i % 2] = __uint_as_float(stage.rest[scale_at(0, k, r)]);
+    d1[i / 2][i % 2] = __uint_as_float(stage.rest[scale_at(format::TWO, k, r)]);
+    m[i / 2][i % 2] = __uint_as_float(stage.rest[scale_at(SCALES - 1, k, r)]);
   }
 #pragma unroll
   for (int pair = 0; pair < N_TILES / 2; pair++) {
@@ -167,7 +169,7 @@ static __device__ __forceinline__ void multiply_unit(sums_t& sums, const stage_t
 }
 
 /* Groups of THREADS; grid (rows / ROWS, columns / TILE, ne2 * ne3). */
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gemm(const uchar* pw, tensor_t w, const uchar* px, const uchar*, tensor_t x, const uchar* pb,
          tensor_t bias, uchar* pd, tensor_t d, int has_bias) {
   __shared__ stage_t stages[STAGES];
