@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from weft.backends.base import BackendBase, DeviceKind, Queue, QueueSpan, Support, Use
 from weft.backends.kernels.driver import KernelDriver
@@ -34,7 +34,7 @@ class KernelBackend(BackendBase):
 
     rewrites = tuple(REWRITES)
     generalizes = GENERALIZED
-    own: Own = {}
+    own: ClassVar[Own] = {}
     """Launches of kernels that only this kind of device has."""
 
     def __init__(
@@ -90,9 +90,7 @@ class KernelBackend(BackendBase):
 
     def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> KernelExecutable:
         """The split as launches; builds kernels. Raises DeviceError."""
-        return KernelExecutable(
-            self.driver, self.own, self.limits, program, split, memories
-        )
+        return KernelExecutable(self.driver, self.own, self.limits, program, split, memories)
 
     def record_queue(self, on: bool) -> None:
         """Starts recording the device's times, or stops; calls nest."""

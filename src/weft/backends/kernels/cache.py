@@ -50,5 +50,3 @@ def _only_ours(about: os.stat_result) -> bool:
     return (
         stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & others
     )
-
-

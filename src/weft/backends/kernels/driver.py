@@ -1,7 +1,7 @@
 """What a device with kernels offers: buffers, copies, kernels, events, and its failures.
 
-A device has one queue, in order: a command starts when all before it are done. So work enqueued from
-any thread sees the results of work enqueued before, and only the host ever waits.
+A device has one queue, in order: a command starts when all before it are done. So work enqueued
+from any thread sees the results of work enqueued before, and only the host ever waits.
 """
 
 from __future__ import annotations

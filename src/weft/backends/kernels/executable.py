@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.backends.memory import Memory
 from weft.backends.kernels.driver import Kernel, KernelDriver
 from weft.backends.kernels.launch import Call, Launch, Limits, Scratch, Slot, Table, View, pieces
 from weft.backends.kernels.memory import DeviceMemory
 from weft.backends.kernels.ops import Own, find_family
 from weft.backends.kernels.planes import READERS
+from weft.backends.memory import Memory
 from weft.errors import DeviceError
 from weft.graph.op import NONE
 from weft.graph.size import Size, evaluate, symbols

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.memory import Memory, require_inside
 from weft.backends.kernels.driver import KernelDriver
+from weft.backends.memory import Memory, require_inside
 from weft.errors import OutOfMemoryError
 from weft.graph.tensor import Tensor
 

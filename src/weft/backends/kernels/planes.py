@@ -28,10 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import Use
-from weft.backends.memory import Memory, require_inside
 from weft.backends.kernels.driver import KernelDriver
 from weft.backends.kernels.launch import i32, i64
 from weft.backends.kernels.memory import DeviceBufferType, DeviceMemory
+from weft.backends.memory import Memory, require_inside
 from weft.dtype import DType
 from weft.errors import DeviceError
 from weft.graph.tensor import Tensor

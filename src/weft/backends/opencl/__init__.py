@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.backends.kernels import KernelRules
 from weft.backends.opencl.backend import OpenCLBackend
 from weft.backends.opencl.devices import find_devices, pick
-from weft.backends.kernels import KernelRules
 from weft.backends.registry import BackendInfo
 from weft.errors import DeviceError
 from weft.options import require_options

@@ -8,9 +8,9 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
-from weft.backends.opencl.devices import Found
 from weft.backends.kernels.assembly import source_of, tables
 from weft.backends.kernels.cache import keep, kept
+from weft.backends.opencl.devices import Found
 from weft.backends.opencl.library import guarded, library
 from weft.backends.opencl.probe import cache_folder
 from weft.errors import DeviceError

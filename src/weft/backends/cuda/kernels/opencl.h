@@ -167,6 +167,8 @@ CL_FUNCTION void cl_store(cl_vector<T, N> v, long i, T* p) {
 #define float8 cl_vector<float, 8>
 #define float16 cl_vector<float, 16>
 #define half half_t
+#define bf16_to_float cl_bf16_to_float /* common.h has them of plain bits */
+#define float_to_bf16 cl_float_to_bf16
 
 #define make_uchar2 uchar2
 #define make_uchar16 uchar16

@@ -87,9 +87,10 @@ def _runtime() -> Any:
 
 
 _ENDS = """
-extern "C" unsigned char __start_weft_shared[] __attribute__((weak));
-extern "C" unsigned char __stop_weft_shared[] __attribute__((weak));
-extern "C" SHIM_UNCHECKED __attribute__((visibility("default"))) void weft_shim_shared(void** ends) {
+extern "C" uchar __start_weft_shared[] __attribute__((weak));
+extern "C" uchar __stop_weft_shared[] __attribute__((weak));
+extern "C" SHIM_UNCHECKED __attribute__((visibility("default")))
+void weft_shim_shared(void** ends) {
   ends[0] = __start_weft_shared;
   ends[1] = __stop_weft_shared;
 }
@@ -142,8 +143,9 @@ class ShimKernels:
         packed, known, shared = [], [], 0
         for arg in args:
             if isinstance(arg, Local):
-                packed.append(shared.to_bytes(4, "little"))
-                shared += -(-arg.nbytes // 16) * 16
+                start = -(-shared // 16) * 16
+                packed.append(start.to_bytes(4, "little"))
+                shared = start + arg.nbytes
             elif isinstance(arg, bytes):
                 packed.append(arg)
             else:
@@ -152,9 +154,7 @@ class ShimKernels:
         self.run(kernel, grid, block, shared, packed, known)
 
 
-def compile_shim(
-    source: str, defines: Sequence[str] = (), checks: bool = True
-) -> ShimKernels:
+def compile_shim(source: str, defines: Sequence[str] = (), checks: bool = True) -> ShimKernels:
     """The kernels of a text. With `checks`, every access of memory is checked.
 
     Raises DeviceError with the compiler's words when it refuses the text."""

@@ -11,7 +11,17 @@ from weft.graph.op import find_op
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
-__all__ = ["FLOATS", "Family", "Own", "Rule", "family", "find_family", "floats", "rows_lie", "source"]
+__all__ = [
+    "FLOATS",
+    "Family",
+    "Own",
+    "Rule",
+    "family",
+    "find_family",
+    "floats",
+    "rows_lie",
+    "source",
+]
 
 FLOATS = ("f32", "f16", "bf16")
 
