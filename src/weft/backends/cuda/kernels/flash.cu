@@ -44,6 +44,7 @@ static __device__ __forceinline__ void multiply(float (&sum)[4], const uint (&a)
 template <class format, int PIECES>
 static __device__ __forceinline__ void copy_rows(uint4 (&to)[CELLS][PIECES], const uchar* rows,
                                                  long nb, int first, int last) {
+#pragma unroll(WIDEST > 128 ? 1 : 4) /* the widest heads need all registers */
   for (int i = (int)threadIdx.x; i < CELLS * (PIECES - 1); i += THREADS) {
     const int cell = i / (PIECES - 1), p = i % (PIECES - 1);
     const uchar* row = rows + min(first + cell, last - 1) * nb;
@@ -56,6 +57,11 @@ static __device__ __forceinline__ void copy_rows(uint4 (&to)[CELLS][PIECES], con
 
 /* exp(x) of x <= 0 */
 static __device__ __forceinline__ float power(float x) { return exp2f(x * 1.4426950408889634f); }
+
+/* tanh(x), to 1e-7 of 1, in fewer registers than the library's */
+static __device__ __forceinline__ float capped(float x) {
+  return 1.0f - __fdividef(2.0f, exp2f(x * 2.8853900817779268f) + 1.0f);
+}
 
 /* The largest, and the sum, over the four lanes of a row. */
 static __device__ __forceinline__ float most_of_row(float x) {
@@ -146,6 +152,11 @@ static __device__ __forceinline__ void weigh(rows_t& rows, scores_t& scores) {
   }
 }
 
+/* What is added to the score of a cell; -inf behind the end. A NaN in a mask stays one. */
+static __device__ __forceinline__ float bias_of(const uchar* mask, float slope, int cell, int last) {
+  return cell < last ? slope * half_to_float(((const half_t*)mask)[cell]) : -INFINITY;
+}
+
 /* Groups of THREADS; grid (rows / (16 WARPS), kv heads * batches, parts). `parts` has (kv heads *
    batches, rows, gridDim.z) results of DV, and then their (top, sum). */
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -208,18 +219,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       copy_rows<V>(stages[slot ^ 1].v, values, v.nb[1], cell + CELLS, last);
     }
     cp_async_commit();
-    scores_t bias;
-    bool seen = false;
+    bool seen = !has_mask;
+    if (has_mask) {
 #pragma unroll
-    for (int i = 0; i < S_TILES; i++) {
+      for (int i = 0; i < S_TILES; i++)
 #pragma unroll
-      for (int e = 0; e < 4; e++) {
-        const int c = cell + 8 * i + 2 * t + e % 2;
-        float add = c < last ? 0.0f : -INFINITY;
-        if (has_mask && c < last) add = slope[e / 2] * half_to_float(((const half_t*)biases[e / 2])[c]);
-        bias[i][e] = add;
-        seen |= add != -INFINITY;
-      }
+        for (int e = 0; e < 4; e++)
+          seen |= bias_of(biases[e / 2], slope[e / 2], cell + 8 * i + 2 * t + e % 2, last) != -INFINITY;
     }
     if (!__any_sync(0xffffffffu, seen)) continue; /* no row of this warp sees these cells */
     scores_t scores;
@@ -229,10 +235,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
       for (int e = 0; e < 4; e++) {
 #ifdef CAP
-        scores[i][e] = cap * tanhf(scores[i][e] / cap);
+        scores[i][e] = cap * capped(scores[i][e] / cap);
 #endif
+        const int c = cell + 8 * i + 2 * t + e % 2;
+        float add = c < last ? 0.0f : -INFINITY;
+        if (has_mask) add = bias_of(biases[e / 2], slope[e / 2], c, last);
         /* what a row does not see does not count, be it infinite */
-        scores[i][e] = bias[i][e] == -INFINITY ? -INFINITY : scores[i][e] + bias[i][e];
+        scores[i][e] = add == -INFINITY ? -INFINITY : scores[i][e] + add;
       }
     }
     weigh(rows, scores);

@@ -1,6 +1,7 @@
 /* f16 or bf16 weights by many columns of activations in the same type (`narrow`), on tensor cores.
-   Built for the type of the weights (W), of the activations before (X) and the columns of a tile
-   (TILE: 32, 64 or 128). Rows begin at multiples of 16 bytes and have a multiple of eight elements.
+   Built for the type of the activations before (X), for weights in bf16 with TO_BF16, else in f16,
+   and for the columns of a tile (TILE: 32, 64 or 128). Rows begin at multiples of 16 bytes and have a
+   multiple of eight elements.
 
    A block of eight warps computes 128 rows by TILE columns; a warp 32 by TILE / 2. Sums are f32, in
    the order of elements, so that a result does not depend on how many columns there are. */
@@ -25,13 +26,13 @@ static __device__ __forceinline__ uint two_of(float low, float high) {
    element is between 1 and 2 and none is infinite; `factors` has the inverses. A group of 128 makes a
    column; `to` has (columns, elements), then comes a factor for each column. */
 extern "C" __global__ void __launch_bounds__(128) narrow(const uchar* px, tensor_t x, uchar* to) {
-  __shared__ uint of_warps[4];
   const long column = blockIdx.x, columns = (long)x.ne[1] * x.ne[2] * x.ne[3];
   const int i1 = (int)(column % x.ne[1]), i2 = (int)(column / x.ne[1] % x.ne[2]);
   const int i3 = (int)(column / x.ne[1] / x.ne[2]), n = x.ne[0];
   const uchar* from = px + x.at + i1 * x.nb[1] + i2 * x.nb[2] + i3 * x.nb[3];
   float factor = 1.0f;
 #ifndef TO_BF16
+  __shared__ uint of_warps[4];
   uint most = 0; /* sizes as bits; numbers that are not finite do not count */
   for (int i = (int)threadIdx.x; i < n; i += 128) {
     const uint size = __float_as_uint(X::one(from, i)) & 0x7fffffffu;
