@@ -18,7 +18,7 @@ from time import perf_counter
 import weft
 from weft import graph as g
 from weft.backends import make_backend
-from weft.backends.opencl.executable import OpenCLExecutable
+from weft.backends.kernels.executable import KernelExecutable
 from weft.backends.opencl.library import library
 from weft.compiler import compile
 from weft.execute import Session
@@ -55,7 +55,7 @@ def main() -> None:
     graph = weft.Graph(y.as_output("y"))
     pins = {node: 0 for node in graph.nodes}
     session = Session(compile(graph, [device, "cpu"], assign=pins))
-    chain = next(e for e in session.executables if isinstance(e, OpenCLExecutable))
+    chain = next(e for e in session.executables if isinstance(e, KernelExecutable))
     wait = device.driver.wait
 
     def done() -> None:
@@ -91,14 +91,14 @@ def main() -> None:
     context = Context(Model.open(args.model), 128, n_outputs=1, devices=[device, "cpu"])
     context.decode([1] * 16)
     spent = [0.0]
-    run = OpenCLExecutable.run
+    run = KernelExecutable.run
 
-    def timed(self: OpenCLExecutable, values: dict[str, int]) -> None:
+    def timed(self: KernelExecutable, values: dict[str, int]) -> None:
         start = perf_counter()
         run(self, values)
         spent[0] += perf_counter() - start
 
-    OpenCLExecutable.run = timed  # type: ignore[assignment,method-assign]
+    KernelExecutable.run = timed  # type: ignore[assignment,method-assign]
     steps, loops = [], []
     for position in range(16, 112):
         spent[0] = 0.0
@@ -106,7 +106,7 @@ def main() -> None:
         context.decode((5,), (position,))
         steps.append(perf_counter() - start)
         loops.append(spent[0])
-    parts = [e for e in context._session.executables if isinstance(e, OpenCLExecutable)]
+    parts = [e for e in context._session.executables if isinstance(e, KernelExecutable)]
     n = sum(e.n_launches for e in parts)
     step, loop = min(steps) * 1e6, min(loops) * 1e6
     print(f"{Path(args.model).name}: {n} launches a token, {step:.0f} us, of which Python's loop")

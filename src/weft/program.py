@@ -45,7 +45,7 @@ Layout = Literal["rows", "interleaved", "lookup", "levels", "ordered", "planes"]
                   (`native/src/quants/levels.h`)
     ordered       row after row, of floats, whose products are added up in the order of panels
     planes        one plane for each part of a block; OpenCL devices
-                  (`weft.backends.opencl.planes`)"""
+                  (`weft.backends.kernels.planes`)"""
 
 LAYOUTS: tuple[Layout, ...] = ("rows", "interleaved", "lookup", "levels", "ordered", "planes")
 """All layouts, in the order of the native enum, which lacks the last one."""

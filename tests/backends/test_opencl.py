@@ -17,11 +17,12 @@ from tests.backends.opencl_device import opencl
 from tests.execute.stub_devices import Device, Type
 from weft import graph as g
 from weft.backends import known_backends, make_backend
+from weft.backends.kernels import assembly
+from weft.backends.kernels.executable import KernelExecutable
+from weft.backends.kernels.ops import find_family
+from weft.backends.kernels.support import supports
 from weft.backends.memory import DirectMemory
 from weft.backends.opencl import OpenCLBackend, builds, devices, probe
-from weft.backends.opencl.executable import OpenCLExecutable
-from weft.backends.opencl.ops import find_family
-from weft.backends.opencl.support import supports
 from weft.compiler import compile
 from weft.execute import Scheduler, Session
 
@@ -242,7 +243,7 @@ def test_only_what_depends_on_a_symbol_is_made_again() -> None:
     nodes = [g.silu(t).as_output(name) for t, name in ((x, "a"), (y, "b"), (z, "c"))]
     session = Session(compile(weft.Graph(*nodes), [backend]))
     (executable,) = session.executables
-    assert isinstance(executable, OpenCLExecutable)
+    assert isinstance(executable, KernelExecutable)
 
     def launches() -> list[Any]:
         return [step.ready for step in executable._steps]
@@ -276,12 +277,12 @@ def test_an_index_out_of_range_is_an_error(device: OpenCLBackend) -> None:
 
 def test_every_kernel_file_is_known() -> None:
     """Each file of the folder is used by an op or to repack weights, or a header of one that is."""
-    folder = Path(builds.__file__).parent / "kernels"
+    folder = Path(assembly.__file__).parent / "sources"
     text = "".join(p.read_text() for p in (folder.parent / "ops").glob("*.py"))
     text += (folder.parent / "planes.py").read_text()
     for path in folder.glob("*.cl"):
         assert f'"{path.name}"' in text, path.name
-    headers = {name for names in builds._HEADERS.values() for name in names} | {"common.h"}
+    headers = {name for names in assembly._HEADERS.values() for name in names} | {"common.h"}
     assert {p.name for p in folder.glob("*.h")} == headers
     assert find_family("MUL_MAT") is not None and find_family("NONE") is None
 
@@ -316,7 +317,7 @@ def test_what_a_compiler_says(log: str, said: str) -> None:
 
 def test_a_kernel_that_does_not_build(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """File, line and device are named, with the node that needs it; others still run."""
-    real = builds.source_of
+    real = assembly.source_of
     backend = alone(opencl())
 
     def broken(file: str) -> str:
@@ -450,16 +451,16 @@ def test_batches_overlap(device: OpenCLBackend, monkeypatch: pytest.MonkeyPatch)
     its part of batch 1 in earnest: that part waits for it."""
     reached = threading.Event()
     runs: list[int] = []
-    real = OpenCLExecutable.run
+    real = KernelExecutable.run
 
-    def run(self: OpenCLExecutable, values: Any) -> None:
+    def run(self: KernelExecutable, values: Any) -> None:
         real(self, values)
         device.driver.wait()
         runs.append(1)
         if len(runs) == 2:
             reached.set()
 
-    monkeypatch.setattr(OpenCLExecutable, "run", run)
+    monkeypatch.setattr(KernelExecutable, "run", run)
     overlapped: list[bool] = []
 
     class Host(Device):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from opencl_device import opencl
 
+from weft.backends.kernels.cache import keep, kept
 from weft.backends.opencl import builds
-from weft.backends.opencl.probe import keep, kept
 
 
 def test_a_kept_file_is_the_users_alone(tmp_path: Path) -> None:

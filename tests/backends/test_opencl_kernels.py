@@ -19,28 +19,29 @@ from weft import graph as g
 from weft import quants
 from weft.backends import Backend, make_backend
 from weft.backends.cases import all_cases
+from weft.backends.kernels import assembly
+from weft.backends.kernels.enums import Elementwise
+from weft.backends.kernels.launch import Launch, pieces
+from weft.backends.kernels.ops.matmul import DECODED
+from weft.backends.kernels.planes import FORMATS as PLANES
 from weft.backends.opencl import builds
-from weft.backends.opencl.enums import Elementwise
-from weft.backends.opencl.launch import Launch, pieces
-from weft.backends.opencl.ops.matmul import DECODED
-from weft.backends.opencl.planes import FORMATS as PLANES
 from weft.compiler import compile
 from weft.dtype import find_dtype
 from weft.execute import Session
 from weft.execute.trial import disagreement, run_case
 
-FILES = sorted(p.name for p in (Path(builds.__file__).parent / "kernels").glob("*.cl"))
+FILES = sorted(p.name for p in (Path(assembly.__file__).parent / "sources").glob("*.cl"))
 
 # ---- enumerations --------------------------------------------------------------------------------
 
 
 def test_kernels_read_enumerations_by_name() -> None:
-    for path in (Path(builds.__file__).parent / "kernels").iterdir():
+    for path in (Path(assembly.__file__).parent / "sources").iterdir():
         assert not re.search(r"\bcase -?\d|\b(op|kind|mode) [<=>]+ \d", path.read_text()), path.name
 
 
 def test_sources_have_the_members_that_programs_pass() -> None:
-    source = builds.source_of("unary.cl")
+    source = assembly.source_of("unary.cl")
     assert all(f"{m.name} = {m.value}" in source for m in (*g.UnaryOp, *Elementwise))
     assert {m.value for m in g.UnaryOp}.isdisjoint(Elementwise)
 
@@ -96,7 +97,7 @@ def _errors(compiler: str, source: str, defines: tuple[str, ...]) -> str:
 def test_every_file_compiles(file: str, features: str) -> None:
     for variant in VARIANTS.get(file, ((), ("ALL_F32",))):
         defines = (*FEATURES[features], *variant)
-        source = builds.tables(defines) + builds.source_of(file)
+        source = assembly.tables(defines) + assembly.source_of(file)
         assert not _errors(clang(), source, defines)
 
 
@@ -104,15 +105,15 @@ def test_every_file_compiles(file: str, features: str) -> None:
 def test_every_format_compiles(features: str) -> None:
     for t in DECODED:
         defines = (*FEATURES[features], f"W={t}", f"USE_{t}")
-        source = builds.tables(defines) + builds.source_of("copy.cl")
+        source = assembly.tables(defines) + assembly.source_of("copy.cl")
         assert not _errors(clang(), source, defines), t
     planes = (*FEATURES[features], "PLANES", "W=q4_0_planes", *(f"USE_{t}_planes" for t in PLANES))
-    assert not _errors(clang(), builds.source_of("copy.cl"), planes)
+    assert not _errors(clang(), assembly.source_of("copy.cl"), planes)
 
 
 def test_the_check_finds_errors() -> None:
     """A name that is only missing with f16 is found."""
-    source = builds.source_of("unary.cl").replace("convert_half_rte", "convert_half_rounded")
+    source = assembly.source_of("unary.cl").replace("convert_half_rte", "convert_half_rounded")
     assert not _errors(clang(), source, ())
     assert "convert_half_rounded" in _errors(clang(), source, ("NATIVE_HALF",))
 
@@ -139,14 +140,14 @@ def test_the_device_decides_how_f16_is_read(
 
 def test_codebooks() -> None:
     """The arrays that formats are built with hold the vectors of the codebooks."""
-    for name, (bits, levels) in builds._CODEBOOKS.items():
-        text = builds.tables((f"W={name}", f"USE_{name}"))
+    for name, (bits, levels) in assembly._CODEBOOKS.items():
+        text = assembly.tables((f"W={name}", f"USE_{name}"))
         codes = np.array([int(n) for n in re.findall(r"[{,](\d+)", text)])
         want = quants.grid(name)
         assert len(codes) == len(want) and codes.max() < 1 << 16
         places = codes[:, None] >> (bits * np.arange(want.shape[1])) & (1 << bits) - 1
         np.testing.assert_array_equal(np.array(levels)[places], want)
-    assert builds.tables(("W=q4_0", "USE_q4_0")) == ""
+    assert assembly.tables(("W=q4_0", "USE_q4_0")) == ""
 
 
 # ---- grids ---------------------------------------------------------------------------------------

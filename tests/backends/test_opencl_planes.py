@@ -15,9 +15,10 @@ from tests.backends.opencl_device import opencl
 from weft import graph as g
 from weft import quants
 from weft.backends import make_backend
-from weft.backends.opencl import OpenCLBackend, planes
-from weft.backends.opencl.memory import OpenCLMemory
-from weft.backends.opencl.planes import FORMATS, PlanesBufferType, PlanesMemory
+from weft.backends.kernels import planes
+from weft.backends.kernels.memory import DeviceMemory
+from weft.backends.kernels.planes import FORMATS, PlanesBufferType, PlanesMemory
+from weft.backends.opencl import OpenCLBackend
 from weft.compiler import compile, lower_plan, plan_graph, repacked
 from weft.dtype import find_dtype
 from weft.execute import Session
@@ -90,13 +91,13 @@ def test_where_the_parts_are(device: OpenCLBackend) -> None:
     parts = data.reshape(50, 34)
     want = np.concatenate([parts[:, at].reshape(-1) for at in
                            (slice(2, 18), slice(18, 34), slice(0, 2))])  # fmt: skip
-    np.testing.assert_array_equal(OpenCLMemory.read(memory, 0, data.nbytes), want)
+    np.testing.assert_array_equal(DeviceMemory.read(memory, 0, data.nbytes), want)
     # element i and i + 16 of a unit share a byte, whatever the format had
     data, memory = loaded(device, "q4_K", 3)
     pairs = data.reshape(3, 144)[:, 16:].reshape(3, 4, 2, 16)
     units = np.stack([pairs & 15, pairs >> 4], axis=2)  # [block, pair, unit, half, element]
     codes = (units[..., 0, :] | units[..., 1, :] << 4).reshape(-1)
-    np.testing.assert_array_equal(OpenCLMemory.read(memory, 0, codes.size), codes)
+    np.testing.assert_array_equal(DeviceMemory.read(memory, 0, codes.size), codes)
 
 
 def test_bytes_are_counted_and_given_back() -> None:

@@ -16,7 +16,7 @@ from weft.backends import Backend
 from weft.backends.base import BackendBase
 from weft.backends.cases import Case, all_cases
 from weft.backends.cases.case import Sources
-from weft.backends.opencl.ops import find_family
+from weft.backends.kernels.ops import find_family
 from weft.dtype import find_dtype
 from weft.execute import Scheduler
 from weft.execute.trial import disagreement

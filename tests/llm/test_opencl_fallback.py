@@ -11,6 +11,7 @@ import pytest
 
 import weft
 from tests.backends.opencl_device import opencl
+from weft.backends.kernels import assembly
 from weft.backends.opencl import OpenCLBackend, builds
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, SamplingParams, Tokenizer
@@ -59,7 +60,7 @@ def lose(device: OpenCLBackend, what: str, after: int, patch: pytest.MonkeyPatch
     if what != "build":
         patch.setattr(device.driver, "_cl", _Broken(cl, what, after))
         return
-    real = builds.source_of
+    real = assembly.source_of
     patch.setattr(builds, "source_of", lambda file: f'{real(file)}\n#line 99 "{file}"\nnonsense;\n')
     patch.setattr(device.driver.programs, "_built", {})
 

@@ -129,6 +129,8 @@ class RayWorkers:
             try:
                 self._addresses[worker] = self._address(worker, until)
             except DeviceError:
+                if all(machine.id != self._nodes[worker].id for machine in machines()):
+                    return None  # Ray has noticed that the node is gone
                 time.sleep(0.1)  # it is being started
                 continue
             return self._addresses[worker]

@@ -1,17 +1,16 @@
 """The `opencl` devices: GPUs, and all else that has an OpenCL driver, through pyopencl.
 
-`devices` finds them, `driver` makes all requests to a device, `memory` and `queue` are its buffers
-and its order, `planes` the layout of weights. `ops` says which kernels an op needs and `kernels`
-has them, `builds` compiles and keeps them, `executable` turns a split into a list of launches.
+`devices` finds them, after `probe` has tried each; `driver` makes all requests to a device, `builds`
+compiles and keeps kernels, `record` has the device's times. All else is `weft.backends.kernels`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from weft.backends.kernels import KernelRules
 from weft.backends.opencl.backend import OpenCLBackend
 from weft.backends.opencl.devices import find_devices, pick
-from weft.backends.opencl.support import OpenCLRules
 from weft.backends.registry import BackendInfo
 from weft.errors import DeviceError
 from weft.options import require_options
@@ -42,6 +41,6 @@ def make(suffix: str | None = None, **options: Any) -> OpenCLBackend:
     return OpenCLBackend(device, "opencl" if suffix is None else f"opencl:{suffix}", **options)
 
 
-def rules() -> OpenCLRules:
+def rules() -> KernelRules:
     """The nodes for which there are kernels, on any device."""
-    return OpenCLRules()
+    return KernelRules("opencl")

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from weft.backends.base import DeviceKind
-from weft.backends.opencl.launch import Limits
+from weft.backends.kernels import Limits
 from weft.backends.opencl.library import library
 from weft.backends.opencl.probe import why_unusable
 from weft.errors import DeviceError

@@ -7,8 +7,9 @@ host ever waits.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from threading import Lock
 from typing import Any
@@ -16,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.backends.kernels import KernelDriver
+from weft.backends.kernels.launch import Local
 from weft.backends.opencl.builds import Programs
 from weft.backends.opencl.devices import Found
-from weft.backends.opencl.enums import Fault
-from weft.backends.opencl.library import guarded, library
+from weft.backends.opencl.library import bytes_setter, guarded, library
 from weft.backends.opencl.record import Record
-from weft.errors import DeviceError
 
 __all__ = ["Driver"]
 
@@ -30,14 +31,40 @@ _SLOTS = 16
 """Copies to the device go through page-locked memory, in pieces of half a MiB."""
 
 
-class Driver:
+class OpenCLKernel:
+    """A kernel object, of which only arguments that change are set again."""
+
+    __slots__ = ("_local", "_present", "_set_bytes", "kernel", "name")
+
+    def __init__(self, kernel: Any, name: str, local: Any) -> None:
+        self.kernel = kernel
+        self.name = name
+        self._local = local
+        self._set_bytes = bytes_setter(kernel)
+        self._present: list[Any] = []
+
+    def bind(self, args: Sequence[Any]) -> None:
+        """Sets the arguments of later launches."""
+        present = self._present
+        for i, arg in enumerate(args):
+            if i < len(present) and (present[i] is arg or present[i] == arg):
+                continue
+            if type(arg) is bytes:
+                self._set_bytes(i, arg)
+            else:
+                self.kernel.set_arg(i, self._local(arg.nbytes) if type(arg) is Local else arg)
+        present[:] = args
+
+
+class Driver(KernelDriver):
     """A context, its queue, and the staging memory. Raises DeviceError where the device fails,
     OutOfMemoryError where it has no room."""
 
     def __init__(self, device: Found, name: str) -> None:
+        super().__init__(name)
         cl = library()
         self.device = device
-        self.name = name
+        self.errors = cl.Error
         with guarded(f"{name}: no context could be created on {device.name}"):
             self.context = cl.Context([device.handle])
             self.queue = cl.CommandQueue(self.context, device.handle)
@@ -51,11 +78,12 @@ class Driver:
         self._lock = Lock()
         self._staging: list[NDArray[np.uint8]] = []
         self._busy: deque[tuple[int, Any]] = deque()
-        self._fault: Any = None
-        self._watched: dict[str, int] = {}
         self._tables: dict[bytes, Any] = {}
-        self.local = lru_cache(maxsize=None)(cl.LocalMemory)
-        """Local memory of a number of bytes, as an argument of a kernel."""
+        self._local = lru_cache(maxsize=None)(cl.LocalMemory)
+
+    def guarded(self, what: str) -> AbstractContextManager[None]:
+        """Turns errors of the driver into a DeviceError that begins with `what`."""
+        return guarded(what)
 
     # ---- memory ----------------------------------------------------------------------------------
 
@@ -123,15 +151,14 @@ class Driver:
             raise
         return slot
 
-    def read(self, buffer: Any, offset: int, nbytes: int) -> NDArray[np.uint8]:
+    def read_bytes(self, buffer: Any, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """Bytes of a buffer, once all work enqueued so far is done."""
         out = np.empty(nbytes, np.uint8)
         if nbytes:
             with guarded(f"{self.name}: copy of {nbytes} bytes from the device"):
                 event = self._cl.enqueue_copy(self.queue, out, buffer, src_offset=offset)
-                if self.record is not None:
+                if self.record is not None and buffer is not self._fault:
                     self.record.copy("from", nbytes, event)
-        self.check()
         return out
 
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> None:
@@ -143,18 +170,30 @@ class Driver:
             if self.record is not None:
                 self.record.copy("within", nbytes, event)
 
+    def clear(self, buffer: Any, nbytes: int) -> None:
+        """Enqueues zeros for the first bytes of a buffer."""
+        self._cl.enqueue_fill_buffer(self.queue, buffer, b"\0\0\0\0", 0, nbytes)
+
     # ---- kernels ---------------------------------------------------------------------------------
 
-    def launch(
+    def kernel(self, file: str, defines: tuple[str, ...], name: str) -> OpenCLKernel:
+        """A kernel object of its own, whose arguments no other caller sets."""
+        return OpenCLKernel(self.programs.kernel(file, defines, name), name, self._local)
+
+    def prepared(
         self,
-        kernel: Any,
+        kernel: OpenCLKernel,
         grid: tuple[int, ...],
         group: tuple[int, ...],
-        start: tuple[int, ...] | None = None,
-    ) -> Any:
-        """Enqueues a kernel and returns its event; `grid` counts items, of which the first is at
-        `start`."""
-        return self._cl.enqueue_nd_range_kernel(self.queue, kernel, grid, group, start)
+        start: tuple[int, ...] | None,
+    ) -> tuple[Any, ...]:
+        """What `launch` takes: the kernel object, all items, those of a group, and the first."""
+        items = tuple(n * m for n, m in zip(grid, group, strict=True))
+        return kernel.kernel, items, group, start
+
+    def launch(self, *prepared: Any) -> Any:
+        """Enqueues a kernel and returns its event."""
+        return self._cl.enqueue_nd_range_kernel(self.queue, *prepared)
 
     def flush(self) -> None:
         """Starts the work that is enqueued."""
@@ -166,6 +205,11 @@ class Driver:
             event = self._cl.enqueue_marker(self.queue)
             self.queue.flush()
         return event
+
+    def is_done(self, event: Any) -> bool:
+        """Whether an event is reached, or a failing device has given it up."""
+        complete = self._cl.command_execution_status.COMPLETE
+        return bool(event.command_execution_status <= complete)
 
     def wait(self, event: Any = None) -> None:
         """Blocks until an event, or until all work is done."""
@@ -191,35 +235,3 @@ class Driver:
                 self._timed = self._cl.CommandQueue(self.context, self.device.handle, timed)
         self.queue = self._timed if on else self._plain
         self.record = Record(self) if on else None
-
-    # ---- indices ---------------------------------------------------------------------------------
-
-    @property
-    def fault(self) -> Any:
-        """The buffer in which kernels record an index that is out of range."""
-        if self._fault is None:
-            self._fault = self.create(24)
-        return self._fault
-
-    def watch(self, description: str) -> int:
-        """A number for a step that looks things up, with which `check` can name it."""
-        return self._watched.setdefault(description, len(self._watched))
-
-    def check(self) -> None:
-        """Raises DeviceError when a finished kernel met an index out of range."""
-        if self._fault is None:
-            return
-        out = np.empty(24, np.uint8)
-        with guarded(f"{self.name}: reading the fault of a kernel"):
-            self._cl.enqueue_copy(self.queue, out, self._fault)
-        step, kind, index, n = struct.unpack("<2i2q", out.tobytes())
-        if step:
-            with guarded(f"{self.name}: clearing the fault of a kernel"):
-                self._cl.enqueue_fill_buffer(self.queue, self._fault, b"\0\0\0\0", 0, 24)
-            where = next(text for text, number in self._watched.items() if number == step - 1)
-            why = {
-                Fault.BAD_INDEX: f"index {index} is outside 0..{n - 1}",
-                Fault.BAD_WRAPPED_INDEX: f"index {index} is outside -{n} .. {n - 1}",
-                Fault.DIVISION_BY_ZERO: "an integer is divided by 0",
-            }[Fault(kind)]
-            raise DeviceError(f"{self.name}: {where}: {why}")

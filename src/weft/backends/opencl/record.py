@@ -51,9 +51,9 @@ class Record:
         self._compared = 0
         self._compare()
 
-    def kernel(self, step: int, kernel: Any, event: Any) -> None:
+    def kernel(self, step: int, name: str, event: Any) -> None:
         """Adds a kernel of a step."""
-        self._noted.append(_Noted("kernel", kernel.function_name, step, 0, event))
+        self._noted.append(_Noted("kernel", name, step, 0, event))
 
     def copy(self, kind: Literal["to", "from", "within"], nbytes: int, event: Any) -> None:
         """Adds a copy."""

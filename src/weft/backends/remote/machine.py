@@ -9,8 +9,10 @@ raises the failure at its next call, says that it knows.
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from weft.errors import DeviceError, LinkError, OutOfMemoryError, ProgramError, 
 from weft.flags import FLAGS
 from weft.graph.op_table import op_stamp
 from weft.links import Address, Limits, Link, connect
+from weft.links.held import HeldInterrupt
 from weft.links.stream import TimedOut
 
 __all__ = ["Machine", "Mark", "machine_at"]
@@ -276,6 +279,15 @@ class Machine:
             if self.recording is not None:
                 enqueued.append(self.recording.enqueued())
 
+    def stop(self, connection: object, program: int, first: int, last: int) -> None:
+        """Stops runs `first` to `last` of a program, as they are numbered, at once: it overtakes
+        what is gathered and what the worker has not done yet. Never waits for the worker, and does
+        nothing where that is lost."""
+        now = self._now
+        if connection is now and not now.lost:
+            with suppress(LinkError):
+                now.link.send({"stop": [program, first, last]})
+
     def call(self, command: list[Any], *arrays: Bytes) -> tuple[Any, list[Any]]:
         """Does a command and waits for its answer: the result and arrays.
 
@@ -398,8 +410,18 @@ class Machine:
 
     def _send(self, answer: _Answer | None, marks: bool = False) -> int:
         connection = self._now
+        # what is gathered stays so while this waits, which Ctrl-C may end
+        full = self._make_room(connection, sum(a.nbytes for a in self._arrays))
+        with HeldInterrupt():
+            try:
+                return self._send_now(connection, answer, marks or full)
+            except BaseException as error:
+                if not isinstance(error, DeviceError):  # halves of copies may be gone
+                    connection.lose(f"{self.name}: a frame to it was broken off: {error!r}")
+                raise
+
+    def _send_now(self, connection: _Connection, answer: _Answer | None, marks: bool) -> int:
         commands, arrays = self._pending, self._arrays
-        nbytes = sum(a.nbytes for a in arrays)
         self._pending, self._arrays, self._gathered = [], [], 0
         while self._gone:
             owner, what, number = self._gone.popleft()
@@ -408,11 +430,10 @@ class Machine:
         n = connection.next
         connection.next += 1
         header: dict[str, Any] = {"n": n, "c": commands}
-        full = self._make_room(connection, nbytes)
         if answer is not None:
             connection.answers[n] = answer
             header["a"] = 2
-        elif marks or full or n % 16 == 0:
+        elif marks or n % 16 == 0:
             header["a"] = 1
         if connection.clears:
             connection.clears = False
@@ -440,7 +461,7 @@ class Machine:
                 ),
                 _WAIT,
             )
-            connection.under_way.append((connection.next - 1, nbytes))
+            connection.under_way.append((connection.next, nbytes))
             connection.bytes_under_way += nbytes
             half = connection.bytes_under_way > _BYTES_UNDER_WAY // 4
         if not ok:
@@ -459,6 +480,13 @@ class Machine:
                 known = self._peers[id(now)] = now, self._make_stream(source)
             return known[1]
 
+    def leave_stream(self, stream: _Stream) -> None:
+        """Uses the stream no more: the next copy from its source makes another one."""
+        with self._lock:
+            for source, known in list(self._peers.items()):
+                if known[1] is stream:
+                    del self._peers[source]
+
     def _make_stream(self, source: Machine) -> _Stream | None:
         import secrets
 
@@ -467,7 +495,16 @@ class Machine:
         self.call(["inlet", number, secret, source.name])
         host, port = self.address
         way, _ = source.call(["outlet", secret, host, port, self.name])
-        return _Stream(source, self, secret, number) if way else None
+        if not way:
+            warnings.warn(
+                f"{source.name} does not reach {self.name}, though this machine reaches both: what "
+                "goes from one to the other goes through here, which takes longer; look at the "
+                "network and the firewall between them",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return None
+        return _Stream(source, self, secret, number)
 
 
 class Mark:
@@ -507,8 +544,13 @@ class _Stream:
             if self._connections != (self.source.connection, self.target.connection):
                 raise DeviceError(f"{self.source.name} or {self.target.name} was lost meanwhile")
             n = self._sent = self._sent + 1
-            self.source.post(["send", self._secret, n, *source, nbytes])
-            self.target.post(["take", self._number, n, *target, nbytes])
+            with HeldInterrupt():
+                try:
+                    self.source.post(["send", self._secret, n, *source, nbytes])
+                    self.target.post(["take", self._number, n, *target, nbytes])
+                except BaseException:  # it may have but one half
+                    self.target.leave_stream(self)
+                    raise
             self.source.leave()
         if nbytes >= _GATHERED or n % 256 == 0:  # so that the sender never waits for long
             self.source.flush()

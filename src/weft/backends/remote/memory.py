@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.memory import BlockBase, BufferTypeBase, Memory, require_inside
-from weft.backends.remote.hashes import file_hash
 from weft.backends.remote.machine import Machine
 from weft.dtype import DType
 from weft.errors import DeviceError, OutOfMemoryError
+from weft.file_hashes import file_hash
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 from weft.mapped_files import source_of

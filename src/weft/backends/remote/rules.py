@@ -119,7 +119,7 @@ class _OpenCLLike(BackendBase):
     kind: DeviceKind = "ACCEL"
 
     def __init__(self, facts: Mapping[str, Any], name: str) -> None:
-        from weft.backends.opencl.support import GENERALIZED
+        from weft.backends.kernels.support import GENERALIZED
         from weft.graph.rewrite import REWRITES
 
         self.name = name
@@ -129,13 +129,13 @@ class _OpenCLLike(BackendBase):
 
     def supports_op(self, node: Tensor) -> Support:
         """Supports the nodes for which there are kernels."""
-        from weft.backends.opencl.support import supports
+        from weft.backends.kernels.support import supports
 
         return supports(node, self.name)
 
     def weight_layout(self, leaf: Tensor, uses: Sequence[Use]) -> WeightBufferType | None:
         """Planes, where the worker uses them."""
-        from weft.backends.opencl.planes import can_be_planes
+        from weft.backends.kernels.planes import can_be_planes
 
         return self._planes if self._planes and can_be_planes(leaf, uses) else None
 

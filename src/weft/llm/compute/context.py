@@ -228,7 +228,7 @@ class Context(Sequences):
         those devices, and then this call. DeviceError then says which sequences could not be
         computed from their tokens; these are empty, and the others unchanged."""
         graphs = self._graphs
-        graphs.clear_abort()
+        graphs.begin()
         if self._reads_all and self.cache.freed:
             self._compact_where_it_pays()
         if graphs.why:

@@ -78,6 +78,7 @@ class Decoding:
             self.states = states if keeps else None
             return rows
         except BaseException:
+            self._graphs.drop()
             change.undo()
             raise
 
@@ -104,6 +105,7 @@ class Decoding:
                 self.states = self._graphs.states.copy()
             return row
         except BaseException:
+            self._graphs.drop()
             change.undo()
             raise
 

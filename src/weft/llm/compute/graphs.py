@@ -86,6 +86,7 @@ class Graphs:
         self._rows: Regime | None = None
         self._shift: Session | None = None
         self._stop = False
+        self._is_far = any(session.is_far for session in self._sessions())
         counted = [b for b in self.program.devices if isinstance(b, UsesThreads)]
         one = max((b.n_threads for b in counted), default=0)
         many = max((b.n_threads_batch for b in counted), default=0)
@@ -136,6 +137,19 @@ class Graphs:
             session.abort()
         if self.pipelined is not None:
             self.pipelined.abort()
+
+    def begin(self) -> None:
+        """Begins a call: what other machines still do of earlier ones, `abort` leaves alone."""
+        self.clear_abort()
+        if self._is_far:
+            for session in self._sessions():
+                session.begin()
+
+    def drop(self) -> None:
+        """Stops what other machines still do of a call that failed or was interrupted."""
+        if self._is_far:
+            for session in self._sessions():
+                session.drop()
 
     def clear_abort(self) -> None:
         """Cancels an `abort` that has stopped nothing."""

@@ -20,7 +20,7 @@ from weft.llm.planning.explain import plan_for
 from weft.llm.planning.plan import ContextPlan, MemoryNeed
 from weft.llm.planning.regime import RegimePlan
 from weft.records import dataclass
-from weft.schedule.machines import machine_of, machines_of
+from weft.schedule.machines import machine_of, machines_of, unmeasured
 from weft.schedule.profile import Profile
 from weft.schedule.timing import Point, TimeModel
 from weft.schedule.work import nbytes_at
@@ -107,6 +107,9 @@ class StageReport:
     """In the order in which a token passes them."""
     links: list[LinkUse]
     loads: list[Load]
+    """Empty where speeds are not known."""
+    has_times: bool = True
+    """False where speeds are not known, so that times mean nothing."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -115,14 +118,20 @@ class StageReport:
             "stages": [asdict(stage) for stage in self.stages],
             "links": [asdict(link) for link in self.links],
             "loads": [asdict(load) for load in self.loads],
+            "has_times": self.has_times,
         }
 
 
-def stage_report(plan: ContextPlan, profile: Profile, sequences: int | None = None) -> StageReport:
-    """The report of a plan whose devices are in `profile`.
+def stage_report(
+    plan: ContextPlan, profile: Profile | None, sequences: int | None = None
+) -> StageReport:
+    """The report of a plan whose devices are in `profile`; None: their speeds are not known, and
+    the report has sizes only.
 
     `sequences` are texts written at the same time, by default those of the plan, or one for each
     stage if that has one."""
+    timed = profile is not None
+    profile = profile or unmeasured(plan.backends)
     token, prompt = one_pass(plan, profile, 1), one_pass(plan, profile, plan.options.n_ubatch)
     layers = _layers(plan)
     n_stages = max(sum(1 for held in layers.values() if held), 1)
@@ -131,7 +140,7 @@ def stage_report(plan: ContextPlan, profile: Profile, sequences: int | None = No
     loads = [_load("one ubatch", "pp", 1, prompt, 1), _load("one text", "tg", 1, token, 1)]
     if n_stages > 1:
         loads.insert(1, _load("ubatch after ubatch", "pp", n_stages, prompt, n_stages))
-    if many > 1:
+    if many > 1 and timed:
         loads.append(_many(plan, profile, many, n_stages))
     links = []
     for pair in dict.fromkeys([*token.links, *prompt.links]):
@@ -155,7 +164,7 @@ def stage_report(plan: ContextPlan, profile: Profile, sequences: int | None = No
                 token.busy.get(name, 0.0),
             )
         )
-    return StageReport(machines_of(profile), stages, links, loads)
+    return StageReport(machines_of(profile), stages, links, loads if timed else [], timed)
 
 
 def _host(device: str, names: Iterable[str]) -> str:

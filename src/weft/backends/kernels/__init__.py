@@ -1,0 +1,15 @@
+"""What devices share whose kernels are compiled from source: OpenCL's and CUDA's.
+
+`ops` says which kernels an op needs and `sources` has them, in OpenCL C that is C++ for CUDA, too
+(`assembly` puts files together for either language). `launch` is a launch as data, `executable`
+turns a split into a list of them, `planes` is the layout of weights, `memory` and `queue` are
+blocks and order. `driver` is what a device has to offer, `backend` the device that follows.
+`cache` keeps what was compiled.
+"""
+
+from weft.backends.kernels.backend import KernelBackend
+from weft.backends.kernels.driver import Kernel, KernelDriver
+from weft.backends.kernels.launch import Launch, Limits
+from weft.backends.kernels.support import KernelRules
+
+__all__ = ["Kernel", "KernelBackend", "KernelDriver", "KernelRules", "Launch", "Limits"]

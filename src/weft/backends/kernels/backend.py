@@ -1,0 +1,115 @@
+"""A device with kernels as planner and executor see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, ClassVar
+
+from weft.backends.base import BackendBase, DeviceKind, Queue, QueueSpan, Support, Use
+from weft.backends.kernels.driver import KernelDriver
+from weft.backends.kernels.executable import KernelExecutable
+from weft.backends.kernels.launch import Limits
+from weft.backends.kernels.memory import DeviceBufferType
+from weft.backends.kernels.ops import Own
+from weft.backends.kernels.planes import PlanesBufferType, can_be_planes
+from weft.backends.kernels.queue import KernelQueue
+from weft.backends.kernels.support import GENERALIZED, supports
+from weft.backends.memory import BufferType, Memory, WeightBufferType
+from weft.errors import DeviceError
+from weft.graph.rewrite import REWRITES
+from weft.graph.size import upper
+from weft.graph.tensor import Tensor
+from weft.options import require_options
+from weft.program import Layout
+
+__all__ = ["KernelBackend"]
+
+_MIN_BATCH = 32
+"""The number of columns from which sending weights of the host pays (the reference's bound)."""
+
+
+class KernelBackend(BackendBase):
+    """A device with buffers and a queue of its own, for which kernels are compiled."""
+
+    rewrites = tuple(REWRITES)
+    generalizes = GENERALIZED
+    own: ClassVar[Own] = {}
+    """Launches of kernels that only this kind of device has."""
+
+    def __init__(
+        self,
+        driver: KernelDriver,
+        kind: DeviceKind,
+        memory: DeviceBufferType,
+        limits: Limits,
+        changed: Mapping[str, Any] | None,
+        planes: bool,
+    ) -> None:
+        """`changed` replaces limits by name; with `planes`, weights are repacked."""
+        self.name = driver.name
+        self.kind: DeviceKind = kind
+        self.limits = _limits(driver.name, limits, changed or {})
+        self.driver = driver
+        self.memory_type = memory
+        self.buffer_type: BufferType = memory
+        self._planes = PlanesBufferType(driver, memory) if planes else None
+
+    def supports_op(self, node: Tensor) -> Support:
+        """Supports the nodes for which there are kernels; a refusal is a sentence."""
+        return supports(node, self.name)
+
+    def offload_op(self, node: Tensor) -> bool:
+        """Asks for products of many columns, on a device with memory of its own."""
+        if node.op.name not in ("MUL_MAT", "MUL_MAT_ID") or self.kind != "GPU":
+            return False
+        return upper(node.ne[2 if node.op.name == "MUL_MAT_ID" else 1]) >= _MIN_BATCH
+
+    def memory_limit(self) -> int | None:
+        """The bytes that are free in the device's memory."""
+        return max(0, self.memory_type.capacity - self.memory_type.in_use)
+
+    def weight_layout(self, leaf: Tensor, uses: Sequence[Use]) -> WeightBufferType | None:
+        """Planes, where the device reads them faster and the kernels of all uses know them."""
+        return self._planes if self._planes and can_be_planes(leaf, uses) else None
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The layouts of weights that the device uses."""
+        return () if self._planes is None else (self._planes.layout,)
+
+    def weight_memory(self, layout: Layout) -> WeightBufferType:
+        """The memory for weights in a layout; raises DeviceError for one it does not use."""
+        if self._planes is None or layout != self._planes.layout:
+            raise DeviceError(f"{self.name} reads no weights in the layout {layout}")
+        return self._planes
+
+    def make_queue(self) -> Queue:
+        """The device's queue."""
+        return KernelQueue(self.driver)
+
+    def lower(self, program: Any, split: int, memories: Sequence[Memory]) -> KernelExecutable:
+        """The split as launches; builds kernels. Raises DeviceError."""
+        return KernelExecutable(self.driver, self.own, self.limits, program, split, memories)
+
+    def record_queue(self, on: bool) -> None:
+        """Starts recording the device's times, or stops; calls nest."""
+        self.driver.record_times(on)
+
+    def recorded(self) -> Callable[[], list[QueueSpan]]:
+        """The spans of work enqueued since the last call, once it is done."""
+        record = self.driver.record
+        return list if record is None else record.take()
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _limits(name: str, limits: Limits, changed: Mapping[str, Any]) -> Limits:
+    require_options(f"limits of {name}", changed, [field.name for field in fields(Limits)])
+    limits = replace(limits, **changed)
+    for what in ("lanes", "row_items"):  # sums over them halve the group repeatedly
+        n = getattr(limits, what)
+        if not isinstance(n, int) or n < 1 or n & (n - 1):
+            raise DeviceError(f"{name}: limit {what} is {n}; it must be a power of two")
+    return limits

@@ -1,0 +1,184 @@
+"""What a device with kernels offers: buffers, copies, kernels, events, and its failures.
+
+A device has one queue, in order: a command starts when all before it are done. So work enqueued
+from any thread sees the results of work enqueued before, and only the host ever waits.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.backends.kernels.enums import Fault
+from weft.errors import DeviceError
+
+__all__ = ["Kernel", "KernelDriver", "Recorder"]
+
+_FAULT_BYTES = 24
+
+
+class Kernel(Protocol):
+    """A kernel whose arguments no other caller sets."""
+
+    name: str
+
+    def bind(self, args: Sequence[Any]) -> None:
+        """Sets the arguments of later launches: buffers of the driver, `bytes`, and `Local`."""
+
+
+class Recorder(Protocol):
+    """Takes down when the device did what."""
+
+    def kernel(self, step: int, name: str, event: Any) -> None:
+        """Adds a kernel of a step."""
+
+
+class KernelDriver:
+    """All requests to a device. Raises DeviceError where it fails, OutOfMemoryError where it has no
+    room.
+
+    A subclass has the methods that raise NotImplementedError, and knows its own exceptions."""
+
+    name: str
+    """The device's name in `--devices`."""
+    record: Any = None
+    """The record of events, while recording."""
+    errors: type[Exception] | tuple[type[Exception], ...] = ()
+    """What the library raises when `launch` or `flush` fails."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._fault: Any = None
+        self._watched: dict[str, int] = {}
+
+    def guarded(self, what: str) -> AbstractContextManager[None]:
+        """Turns errors of the library into a DeviceError that begins with `what`; lack of memory
+        becomes an OutOfMemoryError."""
+        raise NotImplementedError
+
+    # ---- memory ----------------------------------------------------------------------------------
+
+    def create(self, nbytes: int) -> Any:
+        """A zeroed buffer."""
+        raise NotImplementedError
+
+    def table(self, data: bytes) -> Any:
+        """A small buffer that holds these bytes, sent once."""
+        raise NotImplementedError
+
+    def scratch(self, slot: int, nbytes: int) -> Any:
+        """Memory that kernels of one step hand each other; the next step may overwrite it."""
+        raise NotImplementedError
+
+    def adopt(self, data: NDArray[np.uint8]) -> Any:
+        """A buffer over memory of the host, which must not change or move while the buffer
+        lives."""
+        raise NotImplementedError
+
+    def write(self, buffer: Any, offset: int, data: NDArray[np.uint8]) -> None:
+        """Enqueues a copy from the host; `data` may change once this returns."""
+        raise NotImplementedError
+
+    def read_bytes(self, buffer: Any, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """Bytes of a buffer, once all work enqueued so far is done."""
+        raise NotImplementedError
+
+    def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> None:
+        """Enqueues a copy within the device."""
+        raise NotImplementedError
+
+    def clear(self, buffer: Any, nbytes: int) -> None:
+        """Enqueues zeros for the first bytes of a buffer, a multiple of 4."""
+        raise NotImplementedError
+
+    # ---- kernels ---------------------------------------------------------------------------------
+
+    def kernel(self, file: str, defines: tuple[str, ...], name: str) -> Kernel:
+        """A kernel of a file, built where that has not been done; raises DeviceError naming file,
+        line and device when the source does not build."""
+        raise NotImplementedError
+
+    def prepared(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        group: tuple[int, ...],
+        start: tuple[int, ...] | None,
+    ) -> tuple[Any, ...]:
+        """The arguments of `launch`, over `grid` groups of `group` items of which the first item is
+        at `start`; with the kernel's present arguments."""
+        raise NotImplementedError
+
+    def launch(self, *prepared: Any) -> Any:
+        """Enqueues a kernel and returns its event (None unless it records)."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Starts the work that is enqueued."""
+        raise NotImplementedError
+
+    # ---- events ----------------------------------------------------------------------------------
+
+    def marker(self) -> Any:
+        """An event that is reached when all work enqueued so far is done."""
+        raise NotImplementedError
+
+    def is_done(self, event: Any) -> bool:
+        """Whether an event is reached, or a failing device has given it up."""
+        raise NotImplementedError
+
+    def wait(self, event: Any = None) -> None:
+        """Blocks until an event, or until all work is done."""
+        raise NotImplementedError
+
+    def record_times(self, on: bool) -> None:
+        """Records events from now on; ends with as many calls with False."""
+        raise NotImplementedError
+
+    # ---- runs ------------------------------------------------------------------------------------
+
+    def graph(self, launches: Sequence[tuple[Any, ...]]) -> Any:
+        """The launches as one object with `run()`, or None where the device has no such thing."""
+        return None
+
+    # ---- indices ---------------------------------------------------------------------------------
+
+    @property
+    def fault(self) -> Any:
+        """The buffer in which kernels record an index that is out of range."""
+        if self._fault is None:
+            self._fault = self.create(_FAULT_BYTES)
+        return self._fault
+
+    def watch(self, description: str) -> int:
+        """A number for a step that looks things up, with which `check` can name it."""
+        return self._watched.setdefault(description, len(self._watched))
+
+    def read(self, buffer: Any, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """Bytes of a buffer, once all work enqueued so far is done and found without fault."""
+        out = self.read_bytes(buffer, offset, nbytes)
+        self.check()
+        return out
+
+    def check(self) -> None:
+        """Raises DeviceError when a finished kernel met an index out of range."""
+        if self._fault is None:
+            return
+        with self.guarded(f"{self.name}: reading the fault of a kernel"):
+            out = self.read_bytes(self._fault, 0, _FAULT_BYTES)
+        step, kind, index, n = struct.unpack("<2i2q", out.tobytes())
+        if step:
+            with self.guarded(f"{self.name}: clearing the fault of a kernel"):
+                self.clear(self._fault, _FAULT_BYTES)
+            where = next(text for text, number in self._watched.items() if number == step - 1)
+            why = {
+                Fault.BAD_INDEX: f"index {index} is outside 0..{n - 1}",
+                Fault.BAD_WRAPPED_INDEX: f"index {index} is outside -{n} .. {n - 1}",
+                Fault.DIVISION_BY_ZERO: "an integer is divided by 0",
+            }[Fault(kind)]
+            raise DeviceError(f"{self.name}: {where}: {why}")

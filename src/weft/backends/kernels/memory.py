@@ -1,0 +1,127 @@
+"""Blocks of device memory, and the buffer type that makes them."""
+
+from __future__ import annotations
+
+import weakref
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.backends.kernels.driver import KernelDriver
+from weft.backends.memory import Memory, require_inside
+from weft.errors import OutOfMemoryError
+from weft.graph.tensor import Tensor
+
+__all__ = ["DeviceBufferType", "DeviceMemory"]
+
+
+class DeviceMemory:
+    """A buffer of the device; offsets locate tensors in it."""
+
+    __slots__ = ("__weakref__", "_driver", "_keep", "buffer", "nbytes")
+
+    def __init__(self, driver: KernelDriver, buffer: Any, nbytes: int, keep: object = None) -> None:
+        """`keep` is an object that stays alive as long as this memory."""
+        self._driver = driver
+        self._keep = keep
+        self.buffer = buffer
+        self.nbytes = nbytes
+        """Size in bytes."""
+
+    def write(self, offset: int, data: NDArray[np.uint8]) -> None:
+        """Copies bytes from the host, enqueued behind the work of the device."""
+        require_inside(offset, data.nbytes, self.nbytes)
+        if data.nbytes:
+            self._driver.write(self.buffer, offset, data)
+
+    def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """A copy of bytes, once all work enqueued before is done."""
+        require_inside(offset, nbytes, self.nbytes)
+        return self._driver.read(self.buffer, offset, nbytes)
+
+    def host(self) -> None:
+        """None, because the memory is reached through the queue."""
+        return None
+
+    def copy_from(self, offset: int, source: Memory, source_offset: int, nbytes: int) -> bool:
+        """Copies within the device; False for memory of another device, or in a layout of its
+        own."""
+        if type(source) is not DeviceMemory or source._driver is not self._driver:
+            return False
+        require_inside(offset, nbytes, self.nbytes)
+        require_inside(source_offset, nbytes, source.nbytes)
+        self._driver.copy(self.buffer, offset, source.buffer, source_offset, nbytes)
+        return True
+
+
+class DeviceBufferType:
+    """Memory of one device."""
+
+    is_host = False
+
+    def __init__(
+        self,
+        driver: KernelDriver,
+        name: str,
+        capacity: int,
+        max_size: int | None = None,
+        alignment: int = 256,
+        shares: bool = False,
+    ) -> None:
+        """`name` is that of the memory, `capacity` the bytes that the device has."""
+        self.name = name
+        self.device = driver.name
+        self.alignment = alignment
+        self.max_size = max_size
+        self.capacity = capacity
+        self.in_use = 0
+        """The bytes of the blocks that exist."""
+        self.shares = shares
+        """Constant host data may be used in place."""
+        self._driver = driver
+        self._lock = Lock()
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """The tensor's bytes at its symbols' maxima."""
+        return tensor.max_bytes
+
+    def allocate(self, nbytes: int) -> DeviceMemory:
+        """A zeroed block; raises OutOfMemoryError with the free bytes when it does not fit."""
+        if self.max_size is not None and nbytes > self.max_size:
+            raise OutOfMemoryError(
+                f"{self.device} makes blocks of at most {self.max_size} bytes, but {nbytes} were "
+                "requested; use smaller batches, or place less there"
+            )
+        with self._lock:
+            free = self.capacity - self.in_use
+            if nbytes > free:
+                raise OutOfMemoryError(
+                    f"{self.device} has {free} of {self.capacity} bytes left, but {nbytes} were "
+                    "requested; place fewer layers there, or use a smaller context"
+                )
+            self.in_use += nbytes
+        try:
+            memory = DeviceMemory(self._driver, self._driver.create(nbytes), nbytes)
+        except BaseException:
+            self._give_back(nbytes)
+            raise
+        weakref.finalize(memory, self._give_back, nbytes).atexit = False
+        return memory
+
+    def adopt(self, data: NDArray[np.uint8]) -> DeviceMemory | None:
+        """Constant host data in place, where the device works in the host's memory; else None."""
+        if not self.shares or not data.nbytes:
+            return None
+        # kernels read vectors of elements, which need only the alignment of an element
+        if data.ctypes.data % 4 or (self.max_size is not None and data.nbytes > self.max_size):
+            return None
+        return DeviceMemory(self._driver, self._driver.adopt(data), data.nbytes, keep=data)
+
+    def _give_back(self, nbytes: int) -> None:
+        with self._lock:
+            self.in_use -= nbytes
+
+    def __repr__(self) -> str:
+        return self.name
