@@ -6,9 +6,9 @@
 // A FILE has the raw elements of an input, in order; inputs without a file are ones. Prints each
 // output's shape and first elements and, with --repeat, the median time of a call. With --output,
 // output i is written to PREFIX.i as raw elements. With --generate, of a file that `weft export`
-// made of a language model, prints N tokens that follow those of the inputs (tokens, positions): each
-// time the most likely one. Parts of the model that were lowered to weft run
-// in libweft_executorch, which is linked in: linking it is all that the backend needs.
+// made of a language model, prints N tokens that follow those of the inputs (tokens, positions):
+// each time the most likely one. Parts of the model that were lowered to weft run in
+// libweft_executorch, which is linked in: linking it is all that the backend needs.
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor.h>
 
@@ -131,12 +131,14 @@ int64_t most_likely(const executorch::aten::Tensor& logits) {
   return std::max_element(first, first + logits.numel()) - first;
 }
 
-// Prints tokens, one call for each; `logits` is the result of the call so far. Whether all went well.
+// Prints tokens, one call for each; `logits` is the result of the call so far. Whether all went
+// well.
 bool generate(Module& module, const Arguments& args, const std::vector<TensorPtr>& inputs,
               EValue logits) {
   if (inputs.size() != 2 || inputs[1]->scalar_type() != ScalarType::Long || !logits.isTensor() ||
       logits.toTensor().scalar_type() != ScalarType::Float) {
-    std::fprintf(stderr, "--generate is for a method forward(tokens, positions) of `weft export`\n");
+    std::fprintf(stderr,
+                 "--generate is for a method forward(tokens, positions) of `weft export`\n");
     return false;
   }
   int64_t position = inputs[1]->const_data_ptr<int64_t>()[inputs[1]->numel() - 1];

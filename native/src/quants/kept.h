@@ -18,4 +18,8 @@ constexpr bool is_kept(DType type) {
 constexpr bool is_kept(DType) { return true; }
 #endif
 
+// Whether any type with a lookup layout is (quants/lookup_layout.h).
+inline constexpr bool kKeepsLookups =
+    is_kept(DType::kTQ1_0) || is_kept(DType::kTQ2_0) || is_kept(DType::kI2_S);
+
 }  // namespace weft

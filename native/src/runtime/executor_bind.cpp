@@ -277,8 +277,8 @@ Status Executor::plan_steps() {
                              kLeftOut);
     }
     if (const Tensor* t = without_kernels(step.call, *table_); t != nullptr) {
-      return Status::invalid(std::string("no kernel for ") + op + " (tensor " + name + ") of type " +
-                             dtype_info(t->type).name + kLeftOut);
+      return Status::invalid(std::string("no kernel for ") + op + " (tensor " + name +
+                             ") of type " + dtype_info(t->type).name + kLeftOut);
     }
     if (const char* why = step.kernel->check(step.call); why != nullptr) return refused(i, why);
     if (step.kernel->scratch != nullptr) {
