@@ -111,7 +111,8 @@ class Machine:
         launcher = shutil.which("ccache") or ""
         run([
             str(cmake), "-S", source, "-B", folder, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}",
-            "-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}",
+            "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_SKIP_RPATH=ON",
+            f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dexecutorch_DIR={self.executorch}/share/cmake",
             f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}", *self.options, *options,
         ])  # fmt: skip
@@ -123,7 +124,7 @@ class Machine:
         return self.build(SOURCES / "executorch", name, "weft_executorch", *options)
 
     def whole(self) -> Path:
-        """A delegate with all kernels; here over the core of the installed weft of these sources."""
+        """A delegate with all kernels; here over the core that is built in this checkout."""
         installed = sorted(SOURCES.glob("build/cp3*/native/libweft_core.a"))
         core = [f"-DWEFT_CORE={installed[0]}"] if installed and self.name == "here" else []
         return self.delegate("whole", *core)
