@@ -36,6 +36,7 @@ set(CMAKE_CXX_COMPILER {folder}/zig-c++)
 set(CMAKE_AR {folder}/zig-ar CACHE FILEPATH "")
 set(CMAKE_RANLIB {folder}/zig-ranlib CACHE FILEPATH "")
 set(CMAKE_RC_COMPILER {folder}/zig-rc CACHE FILEPATH "")
+set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
 set(CMAKE_CXX_STANDARD_LIBRARIES_INIT "{runtime}")
 """
 
