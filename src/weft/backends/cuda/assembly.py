@@ -10,7 +10,14 @@ from weft.backends.kernels import assembly
 
 __all__ = ["DEVICE", "source_of"]
 
-_HEADERS: dict[str, tuple[str, ...]] = {}
+_HEADERS: dict[str, tuple[str, ...]] = {
+    "quantize.cu": ("tensor.h", "floats.h"),
+    "gemv.cu": ("tensor.h", "codes.h"),
+    "gemv_float.cu": ("tensor.h", "floats.h"),
+    "gemm.cu": ("tensor.h", "codes.h"),
+    "gemm_half.cu": ("tensor.h", "floats.h"),
+    "flash.cu": ("tensor.h", "cache.h"),
+}
 """The headers that a `.cu` file needs."""
 
 _KERNEL = re.compile(r"__kernel void (\w+)\(")

@@ -176,7 +176,7 @@ static __device__ __forceinline__ void mma_s8_16(int (&d)[4], const uint (&a)[2]
       : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 #elif __CUDA_ARCH__ >= 750
-/* Turing has the product of half the depth, twice. */
+/* Turing has smaller products. */
 static __device__ __forceinline__ void mma_f16(float (&d)[4], const uint (&a)[4],
                                                const uint (&b)[2]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
@@ -187,6 +187,39 @@ static __device__ __forceinline__ void mma_f16(float (&d)[4], const uint (&a)[4]
       "{%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[2]), "r"(a[3]), "r"(b[1]));
+}
+/* It has no bf16: there, lanes show each other their words. */
+static __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint (&a)[4],
+                                                const uint (&b)[2]) {
+  const int lane = (int)(threadIdx.x % 32), row = lane & ~3, column = lane % 4 * 8;
+#pragma unroll 1
+  for (int word = 0; word < 4; word++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const uint left[2] = {__shfl_sync(~0u, a[2 * half], row + word),
+                            __shfl_sync(~0u, a[2 * half + 1], row + word)};
+      const uint right[2] = {__shfl_sync(~0u, b[half], column + word),
+                             __shfl_sync(~0u, b[half], column + 4 + word)};
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        d[i] = fmaf(low_bf16(left[i / 2]), low_bf16(right[i % 2]), d[i]);
+        d[i] = fmaf(high_bf16(left[i / 2]), high_bf16(right[i % 2]), d[i]);
+      }
+    }
+  }
+}
+static __device__ __forceinline__ void mma_s8_16(int (&d)[4], const uint (&a)[2], uint b) {
+  asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+      : "+r"(d[0]), "+r"(d[1])
+      : "r"(a[0]), "r"(b));
+  asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+      : "+r"(d[2]), "+r"(d[3])
+      : "r"(a[1]), "r"(b));
+}
+static __device__ __forceinline__ void mma_s8(int (&d)[4], const uint (&a)[4], const uint (&b)[2]) {
+  const uint first[2] = {a[0], a[1]}, second[2] = {a[2], a[3]};
+  mma_s8_16(d, first, b[0]);
+  mma_s8_16(d, second, b[1]);
 }
 #endif
 
