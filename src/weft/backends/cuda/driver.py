@@ -92,7 +92,9 @@ class CudaDriver(KernelDriver):
         """Turns errors of calls into a DeviceError that begins with `what`; lack of memory becomes
         an OutOfMemoryError."""
         if self.lost:
-            raise DeviceError(f"{what}: the device is lost ({self.lost}); start weft again to use it")
+            raise DeviceError(
+                f"{what}: the device is lost ({self.lost}); start weft again to use it"
+            )
         try:
             yield
         except CudaError as error:
