@@ -95,7 +95,7 @@ def find_devices() -> tuple[Found, ...]:
                 shared,
                 bool(integrated),
                 bool(pageable),
-            )  # fmt: skip
+            )
         )
     if not devices:
         raise DeviceError("the NVIDIA driver of this machine has no GPU")
