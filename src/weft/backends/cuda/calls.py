@@ -1,4 +1,4 @@
-"""What a CUDA device is asked, call by call: the driver's API on a GPU, and the shim's on a processor.
+"""What a CUDA device is asked, call by call: NVIDIA's driver on a GPU, the shim on a processor.
 
 All work goes into one stream of the device. Addresses are numbers; kernels and events are whatever
 the implementation makes of them.
@@ -90,7 +90,7 @@ class Calls(Protocol):
         """The bytes of the device that nobody uses."""
 
     def pinned(self, nbytes: int) -> Bytes:
-        """Host memory that copies read without the processor's help; lives as long as the device."""
+        """Host memory that copies read by themselves; it lives as long as the device."""
 
     def send(self, address: int, data: Bytes) -> None:
         """Enqueues a copy from pinned memory, which must not change until it is done."""
@@ -105,8 +105,7 @@ class Calls(Protocol):
         """Enqueues zeros for words of 4 bytes."""
 
     def function(self, file: str, defines: tuple[str, ...], name: str) -> Any:
-        """A kernel, built where that has not been done; raises DeviceError where the source does not
-        build."""
+        """A kernel, built where that has not been done; raises DeviceError where it cannot be."""
 
     def allow_shared(self, function: Any, nbytes: int) -> None:
         """Lets a kernel have so much dynamic shared memory, beyond 48 KiB."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.cuda.calls import Calls, CudaError, Launching, Packed
+from weft.backends.cuda.calls import Calls, CudaError, Graph, Launching, Packed
 from weft.backends.cuda.record import Record
 from weft.backends.kernels import KernelDriver
 from weft.backends.kernels.launch import Local
@@ -92,13 +92,18 @@ class CudaDriver(KernelDriver):
         """Turns errors of calls into a DeviceError that begins with `what`; lack of memory becomes
         an OutOfMemoryError."""
         if self.lost:
-            raise DeviceError(f"{what}: the device is lost ({self.lost}); start weft again to use it")
+            raise DeviceError(
+                f"{what}: the device is lost ({self.lost}); start weft again to use it"
+            )
         try:
             yield
         except CudaError as error:
             self._note(error)
             kind = OutOfMemoryError if error.no_memory else DeviceError
             raise kind(f"{what}: {error}") from error
+
+    def _gone(self) -> str:
+        return f"the device is lost ({self.lost}); start weft again to use it"
 
     def _note(self, error: CudaError) -> None:
         if error.sticky and not self.lost:
@@ -126,7 +131,7 @@ class CudaDriver(KernelDriver):
         return buffer
 
     def scratch(self, slot: int, nbytes: int) -> Buffer:
-        """Memory of a slot, larger when it was too small; launches keep what they were made with."""
+        """Memory of a slot, larger when it was too small; launches keep what they have."""
         buffer = self._scratch.get(slot)
         if buffer is None or buffer.nbytes < nbytes:
             buffer = self._scratch[slot] = self.create(nbytes)
@@ -219,7 +224,7 @@ class CudaDriver(KernelDriver):
     def launch(self, *prepared: Any) -> Any:
         """Enqueues a kernel; returns its begin and end while recording."""
         if self.lost:
-            raise CudaError(f"the device is lost ({self.lost}); start weft again to use it")
+            raise CudaError(self._gone())
         begin = self._timed()
         try:
             self.calls.launch(*prepared)
@@ -228,10 +233,22 @@ class CudaDriver(KernelDriver):
             raise
         return None if begin is None else (begin, self.calls.event(timed=True))
 
-    def graph(self, launches: Sequence[tuple[Any, ...]]) -> Any:
+    has_graphs = True
+
+    def graph(self, launches: Sequence[tuple[Any, ...]]) -> Graph:
         """The launches as one graph."""
         with self.guarded(f"{self.name}: a graph of {len(launches)} kernels"):
             return self.calls.graph([launching for (launching,) in launches])
+
+    def start(self, graph: Graph) -> None:
+        """Enqueues a graph."""
+        if self.lost:
+            raise CudaError(self._gone())
+        try:
+            graph.run()
+        except CudaError as error:
+            self._note(error)
+            raise
 
     def flush(self) -> None:
         """Does nothing: work starts as it is enqueued."""

@@ -17,7 +17,7 @@ from weft.errors import DeviceError
 __all__ = ["ShimCalls"]
 
 _ZONE = 256
-"""Bytes around every block that belong to nobody, so that a kernel that leaves its block is caught."""
+"""Bytes around a block that belong to nobody, so that a kernel that leaves its block is caught."""
 
 
 class ShimCalls:

@@ -118,7 +118,11 @@ class ShimKernels:
         name = kernel.encode()
 
         def run(
-            grid: Sequence[int], block: Sequence[int], shared: int, params: int, known: Iterable[Range]
+            grid: Sequence[int],
+            block: Sequence[int],
+            shared: int,
+            params: int,
+            known: Iterable[Range],
         ) -> None:
             ranges = np.array([*known], np.uint64).reshape(-1, 3)
             sizes = [(ctypes.c_uint * 3)(*n, *[1] * (3 - len(n))) for n in (grid, block)]
