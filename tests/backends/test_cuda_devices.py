@@ -231,7 +231,7 @@ def test_nvcc_compiles_what_all_devices_share(part: int, tmp_path: Path) -> None
     for i, file in list(enumerate(FILES))[part::4]:
         defines = _DEFINES.get(file, ())
         source = tmp_path / "kernel.cu"
-        source.write_text(f"{header}\n{source_of(file, defines)}")
+        source.write_text(f'#line 1 "device.h"\n{header}\n{source_of(file, defines)}')
         target = f"-arch=sm_{_ARCHITECTURES[i % len(_ARCHITECTURES)]}"
         command = [
             "nvcc",
