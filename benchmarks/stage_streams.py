@@ -20,7 +20,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 from make_model import add_shape_options, make_model, shape_of
@@ -77,32 +77,23 @@ class Side:
     def round(self, streams: int, tokens: int) -> None:
         """Writes texts of the same length, and measures from the first token of the last one on."""
         ended = threading.Semaphore(0)
-        began = threading.Semaphore(0)
 
-        def listen() -> Any:
-            first = [True]
-
-            def on_event(event: Event) -> None:
-                if first[0]:
-                    first[0] = False
-                    began.release()
-                if isinstance(event, Done):
-                    if event.error is not None:
-                        raise event.error
-                    ended.release()
-
-            return on_event
+        def on_event(event: Event) -> None:
+            if isinstance(event, Done):
+                if event.error is not None:
+                    raise event.error
+                ended.release()
 
         tickets = []
         for i in range(streams):
             prompt = tuple((7 * i + 11 * j) % 200 + 3 for j in range(16))
             request = Request(
-                prompt, max_tokens=tokens, ignore_eos=True, special=True, reuse=False,
-                logprobs=0, sampling=SamplingParams(temperature=0),
+                prompt, max_tokens=tokens, ignore_eos=True, reuse=False,
+                sampling=SamplingParams(temperature=0),
             )  # fmt: skip
-            tickets.append(self.engine.submit(request, listen()))
-        for _ in range(streams):
-            began.acquire()
+            tickets.append(self.engine.submit(request, on_event))
+        while not all(ticket.times.first for ticket in tickets):
+            sleep(0.01)
         start, done = perf_counter(), sum(t.growth.n_drawn for t in tickets)
         work = [worker.seconds() for worker in self.workers]
         for _ in range(streams):
