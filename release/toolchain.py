@@ -45,7 +45,9 @@ def zig() -> Path:
     """The program; raises ReleaseError where the package ziglang is not installed."""
     spec = importlib.util.find_spec("ziglang")
     if spec is None or spec.origin is None:
-        raise ReleaseError("zig is missing; make wheels installs it, or: pip install --group wheels")
+        raise ReleaseError(
+            "zig is missing; make wheels installs it, or: pip install --group wheels"
+        )
     return Path(spec.origin).parent / "zig"
 
 
