@@ -48,8 +48,8 @@ def check(wheel: Path, platform: Platform) -> list[str]:
 
 
 def fits(found: str, wanted: str) -> bool:
-    """Whether a wheel that is consistent with the tag `found` may have the tag `wanted`: for the same
-    C library and processor, in that version or a later one."""
+    """Whether a wheel that is consistent with the tag `found` may have the tag `wanted`: for
+    the same C library and processor, in that version or a later one."""
     form = re.compile(r"(manylinux|musllinux)_(\d+)_(\d+)_(\w+)")
     one, other = form.fullmatch(found), form.fullmatch(wanted)
     if one is None or other is None or one[1] != other[1] or one[4] != other[4]:

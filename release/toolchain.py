@@ -59,7 +59,7 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def compilers(platform: Platform, folder: Path, env: Mapping[str, str]) -> Path:
-    """Writes scripts for a platform to `folder`, run with `env`; the toolchain file that names them."""
+    """Writes scripts for a platform to `folder`; the toolchain file that names them."""
     folder.mkdir(parents=True, exist_ok=True)
     options = f"-target {platform.zig} -fno-sanitize=undefined -fomit-frame-pointer -g0"
     if platform.tag.startswith("musllinux"):
