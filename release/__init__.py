@@ -2,7 +2,7 @@
 
     python -m release wheels [PLATFORM ...] [--check]   # make wheels
     python -m release notes [VERSION]                   # the release notes, from CHANGELOG.md
-    python -m release version TAG                       # fails where TAG is not that of pyproject.toml
+    python -m release version TAG                       # fails where TAG is not the version
 
 platforms.py   the platforms: how they are compiled for, and their wheel tags
 pythons.py     the Pythons of this machine: headers to compile with, interpreters to test with

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from release.errors import ReleaseError, run
+from release.foreign import header_folder, import_library
 from release.platforms import Platform
 from release.pythons import headers
 from release.toolchain import compilers
-from release.foreign import header_folder, import_library
 
 __all__ = ["SOURCES", "Built", "build"]
 

@@ -47,11 +47,22 @@ def check(wheel: Path, platform: Platform) -> list[str]:
     return facts
 
 
+def fits(found: str, wanted: str) -> bool:
+    """Whether a wheel that is consistent with the tag `found` may have the tag `wanted`: for
+    the same C library and processor, in that version or a later one."""
+    form = re.compile(r"(manylinux|musllinux)_(\d+)_(\d+)_(\w+)")
+    one, other = form.fullmatch(found), form.fullmatch(wanted)
+    if one is None or other is None or one[1] != other[1] or one[4] != other[4]:
+        return False
+    return (int(one[2]), int(one[3])) <= (int(other[2]), int(other[3]))
+
+
 def _auditwheel(wheel: Path, platform: Platform) -> str:
     shown = " ".join(run([sys.executable, "-m", "auditwheel", "show", wheel]).split())
-    if f'"{platform.tag}"' not in shown:
+    found = re.search(r'consistent with the following platform tag: "(\w+)"', shown)
+    if found is None or not fits(found[1], platform.tag):
         raise ReleaseError(f"auditwheel finds {wheel.name} not to be {platform.tag}: {shown}")
-    return f"auditwheel: {platform.tag}"
+    return f"auditwheel: {found[1]}"
 
 
 def _abi3audit(wheel: Path) -> str:

@@ -23,5 +23,7 @@ def run(command: Sequence[str | Path], env: Mapping[str, str] = {}, cwd: Path | 
         text=True, errors="replace", stdin=subprocess.DEVNULL,
     )  # fmt: skip
     if done.returncode != 0:
-        raise ReleaseError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout[-4000:]}")
+        raise ReleaseError(
+            f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout[-4000:]}"
+        )
     return done.stdout

@@ -35,8 +35,8 @@ def check_tag(tag: str, root: Path) -> str:
     version = versions(root)["weft"]
     if tag != f"v{version}":
         raise ReleaseError(
-            f"the tag is {tag}, and pyproject.toml has version {version}: tag v{version}, or change "
-            "the version in pyproject.toml and executorch/pyproject.toml"
+            f"the tag is {tag}, and pyproject.toml has version {version}: tag v{version}, or "
+            "change the version in pyproject.toml and executorch/pyproject.toml"
         )
     return version
 

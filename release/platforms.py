@@ -23,7 +23,7 @@ class Platform:
     def name(self) -> str:
         """As `make wheels PLATFORMS=...` says it, such as `manylinux-x86_64`."""
         family = self.tag.split("_")[0]
-        return f"{ {'macosx': 'macos', 'win': 'windows'}.get(family, family)}-{self.processor}"
+        return f"{ {'macosx': 'macos', 'win': 'windows'}.get(family, family) }-{self.processor}"
 
     @property
     def suffix(self) -> str:

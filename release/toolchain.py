@@ -45,7 +45,9 @@ def zig() -> Path:
     """The program; raises ReleaseError where the package ziglang is not installed."""
     spec = importlib.util.find_spec("ziglang")
     if spec is None or spec.origin is None:
-        raise ReleaseError("zig is missing; make wheels installs it, or: pip install --group wheels")
+        raise ReleaseError(
+            "zig is missing; make wheels installs it, or: pip install --group wheels"
+        )
     return Path(spec.origin).parent / "zig"
 
 
@@ -57,8 +59,7 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def compilers(platform: Platform, folder: Path, env: Mapping[str, str]) -> Path:
-    """Writes scripts for a platform to `folder`, run with `env`; the CMake toolchain file that names
-    them."""
+    """Writes scripts for a platform to `folder`; the toolchain file that names them."""
     folder.mkdir(parents=True, exist_ok=True)
     options = f"-target {platform.zig} -fno-sanitize=undefined -fomit-frame-pointer -g0"
     if platform.tag.startswith("musllinux"):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from release.check import MOST_BYTES, check
+from release.check import MOST_BYTES, check, fits
 from release.errors import ReleaseError
 from release.foreign import symbols
 from release.macho import read_macho
@@ -231,24 +231,12 @@ needs_compiler = pytest.mark.skipif(
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ("-m32", "for 64-bit processors, and this compiler is for one of 32 bits"),
-        (
-            "-U__BYTE_ORDER__ -D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__",
-            "this compiler is for a big-endian processor (s390x)",
-        ),
-    ],
-)
-def test_other_processors_are_refused_at_configure_time(
-    flags: str, said: str, tmp_path: Path
-) -> None:
-    """The compiler of this machine, made to say what that of another processor says."""
+def test_a_32_bit_compiler_is_refused_at_configure_time(tmp_path: Path) -> None:
+    """The compiler of this machine, made to say what one of 32 bits says."""
     toolchain = tmp_path / "toolchain.cmake"
     toolchain.write_text(
-        "set(CMAKE_SYSTEM_NAME Linux)\nset(CMAKE_SYSTEM_PROCESSOR s390x)\n"
-        f'set(CMAKE_CXX_COMPILER c++)\nset(CMAKE_CXX_FLAGS_INIT "{flags} -w")\n'
+        "set(CMAKE_SYSTEM_NAME Linux)\nset(CMAKE_SYSTEM_PROCESSOR i686)\n"
+        'set(CMAKE_CXX_COMPILER c++)\nset(CMAKE_CXX_FLAGS_INIT "-m32 -w")\n'
         "set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)\n"
     )
     done = subprocess.run(
@@ -257,4 +245,38 @@ def test_other_processors_are_refused_at_configure_time(
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode != 0
+    assert "for 64-bit processors, and this compiler is for one of 32 bits" in " ".join(
+        done.stderr.split()
+    )
+
+
+@pytest.mark.skipif(not CMAKE.exists(), reason="no CMake here")
+@pytest.mark.parametrize(
+    ("order", "said"), [("BIG_ENDIAN", "for a big-endian processor (s390x)"), ("LITTLE_ENDIAN", "")]
+)
+def test_a_big_endian_compiler_is_refused(order: str, said: str) -> None:
+    values = {"SIZEOF_VOID_P": 8, "CXX_BYTE_ORDER": order, "SYSTEM_PROCESSOR": "s390x"}
+    done = subprocess.run(
+        [CMAKE, *(f"-DCMAKE_{name}={value}" for name, value in values.items()),
+         "-P", ROOT / "native/cmake/supported.cmake"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode != 0) == bool(said)
     assert said in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "good"),
+    [
+        ("manylinux_2_27_x86_64", "manylinux_2_28_x86_64", True),
+        ("manylinux_2_28_x86_64", "manylinux_2_28_x86_64", True),
+        ("manylinux_2_34_x86_64", "manylinux_2_28_x86_64", False),
+        ("manylinux_2_17_aarch64", "manylinux_2_28_x86_64", False),
+        ("manylinux_2_17_x86_64", "musllinux_1_2_x86_64", False),
+        ("linux_x86_64", "manylinux_2_28_x86_64", False),
+    ],
+)
+def test_auditwheel_may_find_an_older_system_but_no_later_one(
+    found: str, wanted: str, good: bool
+) -> None:
+    assert fits(found, wanted) == good

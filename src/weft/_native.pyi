@@ -6,6 +6,11 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
+def built_for() -> str:
+    """
+    The system, the processor and the compiler that this module was built for.
+    """
+
 class RowConverter:
     """Threads that convert rows of one type to another, as files have them."""
 
