@@ -21,7 +21,7 @@ DELEGATE := executorch/src/weft_executorch/libweft_executorch.so
 DELEGATE_SOURCES := $(shell find executorch -name '*.cpp' -o -name '*.h' -o -name '*.cmake') \
                     executorch/CMakeLists.txt schema/program.fbs
 
-.PHONY: demo test test-phone check bench native headers delegate suite schema sanitize fuzz stubs docs format clean
+.PHONY: demo test test-phone check bench wheels native headers delegate suite schema sanitize fuzz stubs docs format clean
 
 # ---- the main job ----
 demo: $(VENV)/runs
@@ -139,6 +139,13 @@ suite: $(VENV)/installed $(DELEGATE)
 schema:
 	/usr/bin/flatc --python --gen-object-api --gen-onefile -o executorch/src/weft_executorch \
 	  schema/program.fbs
+
+# ---- wheels ----
+# For every platform, cross-compiled by zig into dist/, checked, and run where something here runs
+# them: docs/releasing.md. PLATFORMS: some of them, e.g. manylinux-x86_64.
+wheels: $(VENV)/build-tools
+	$(PIP) --group wheels
+	$(BIN)/python -m release wheels $(PLATFORMS)
 
 # ---- development ----
 # A second, incremental build whose module lands in src/weft; where the package is installed, its

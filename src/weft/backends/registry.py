@@ -52,6 +52,7 @@ GROUP = "weft.backends"
 BUILT_IN = {
     "cpu": "weft.backends.cpu",
     "blas": "weft.backends.blas",
+    "cuda": "weft.backends.cuda",
     "opencl": "weft.backends.opencl",
     "reference": "weft.backends.reference",
     "remote": "weft.backends.remote",

@@ -12,14 +12,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weft.backends.base import Executable, NativeRun, StopsRuns
-from weft.backends.memory import HostMemory
+from weft.backends.memory import HostMemory, ReadsLater
 from weft.errors import AbortedError, FormatError, ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram, Moved, named_fault
 from weft.execute.profile import Profile
 from weft.execute.recorder import Recorder
 from weft.execute.state import State, with_own_states
-from weft.execute.values import check_values, checked, max_bytes, read_array, symbol_values
+from weft.execute.values import (
+    check_values,
+    checked,
+    max_bytes,
+    read_array,
+    read_array_later,
+    symbol_values,
+)
 from weft.graph.size import evaluate
 from weft.notebook import in_notebook
 from weft.program import Program, TensorSpec
@@ -138,6 +145,19 @@ class Session:
             raise named_fault(f"output {name}", error) from error
         self._require_whole()
         return array
+
+    def reads_later(self, name: str) -> bool:
+        """Whether `output_later` can be used for an output."""
+        spec = self.program.tensors[_find(self.program.outputs, name, "output")]
+        return isinstance(self._bound.memories[spec.buffer], ReadsLater)
+
+    def output_later(self, name: str, values: Mapping[str, int]) -> Callable[[], NDArray[Any]]:
+        """`output` as the work given to the device so far leaves it, whatever follows: a function
+        that waits for it."""
+        spec = self.program.tensors[_find(self.program.outputs, name, "output")]
+        memory = self._bound.memories[spec.buffer]
+        assert isinstance(memory, ReadsLater)
+        return read_array_later(spec, memory, values)
 
     # ---- the fast way ----------------------------------------------------------------------------
 

@@ -140,11 +140,18 @@ class KernelDriver:
         """Records events from now on; ends with as many calls with False."""
         raise NotImplementedError
 
-    # ---- runs ------------------------------------------------------------------------------------
+    # ---- graphs ----------------------------------------------------------------------------------
+
+    has_graphs = False
+    """Launches in a row may be made one object that starts them."""
 
     def graph(self, launches: Sequence[tuple[Any, ...]]) -> Any:
-        """The launches as one object with `run()`, or None where the device has no such thing."""
-        return None
+        """The launches as one object, with `change(number, *launch)`."""
+        raise NotImplementedError
+
+    def start(self, graph: Any) -> None:
+        """Enqueues a graph."""
+        raise NotImplementedError
 
     # ---- indices ---------------------------------------------------------------------------------
 

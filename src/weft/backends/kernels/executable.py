@@ -70,6 +70,10 @@ class KernelExecutable:
         self._views: dict[int, View] = {}  # of the others, with their present sizes
         self._launches: list[Ready] = []
         self._bound: tuple[int, ...] | None = None
+        self._graphs = driver.has_graphs
+        self._graph: Any = None
+        self._in_graph: list[Ready] = []  # the launches that are in it
+        self._has_run = False  # a graph is made for what runs again
         names = sorted({name for step in self._steps for name in step.symbols})
         self._symbols = tuple(names)
         if not names:
@@ -91,7 +95,10 @@ class KernelExecutable:
                 self._bind(values)
         launch, record, launched = self._driver.launch, self._driver.record, 0
         try:
-            if record is None:
+            if record is None and self._graphs and self._has_run:
+                launched = len(self._launches)
+                self._start_graph()
+            elif record is None:
                 for ready in self._launches:
                     launch(*ready)
                     launched += 1
@@ -101,8 +108,26 @@ class KernelExecutable:
                         record.kernel(step.index, name, launch(*ready))
                         launched += 1
             self._driver.flush()
+            self._has_run = True
         except self._driver.errors as error:
             raise DeviceError(f"{self._driver.name}: {self._name(launched)}: {error}") from error
+
+    def _start_graph(self) -> None:
+        """Starts all launches as one graph.
+
+        Where sizes have changed since the last run, only the launches that were made again are
+        replaced in it."""
+        launches, present = self._launches, self._in_graph
+        if not launches:
+            return
+        if self._graph is None or len(present) != len(launches):
+            self._graph = self._driver.graph(launches)
+        elif present is not launches:
+            for i, (old, new) in enumerate(zip(present, launches, strict=True)):
+                if old is not new:
+                    self._graph.change(i, *new)
+        self._in_graph = launches
+        self._driver.start(self._graph)
 
     def _name(self, launch: int) -> str:
         """The step that a launch belongs to."""

@@ -1,7 +1,7 @@
 """The `opencl` devices: GPUs, and all else that has an OpenCL driver, through pyopencl.
 
-`devices` finds them, after `probe` has tried each; `driver` makes all requests to a device, `builds`
-compiles and keeps kernels, `record` has the device's times. All else is `weft.backends.kernels`.
+`devices` finds them, after `probe` has tried each; `driver` makes all requests to a device,
+`builds` compiles and keeps kernels, `record` has times. All else is `weft.backends.kernels`.
 """
 
 from __future__ import annotations

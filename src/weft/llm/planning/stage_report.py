@@ -183,22 +183,17 @@ def one_pass(plan: ContextPlan, profile: Profile, n_tokens: int) -> Pass:
     busy: dict[str, float] = {}
     links: dict[tuple[str, str], tuple[int, int, float]] = {}
 
-    def copy(tensor: Tensor, source: Any, b: int) -> None:
-        pair = model.memory_of(source), model.of[b].memory
-        ends = machine_of(pair[0]), machine_of(pair[1])
-        pair = pair if ends[0] == ends[1] else ends
-        n, size, time = links.get(pair, (0, 0, 0.0))
-        seconds = model.copy(tensor, source, b)
-        links[pair] = (n + 1, size + nbytes_at(tensor, values), time + seconds)
+    def copy(inputs: Sequence[tuple[Tensor, Any]], b: int) -> None:
+        for tensor, pair, seconds in model.copies(inputs, b):
+            ends = machine_of(pair[0]), machine_of(pair[1])
+            pair = pair if ends[0] == ends[1] else ends
+            n, size, time = links.get(pair, (0, 0, 0.0))
+            links[pair] = (n + 1, size + nbytes_at(tensor, values), time + seconds)
 
     for split in schedule.splits:
         here = schedule.backends[split.backend].name
         busy[here] = busy.get(here, 0.0) + model.start(split.backend)
-        for tensor in split.inputs:
-            source = model.devices.type_of(tensor)
-            if source is None:
-                source = model.devices.buffer_types[schedule.backend_of[tensor]]
-            copy(tensor, source, split.backend)
+        copy(model.inputs(schedule, split), split.backend)
         for node in schedule.graph.nodes[split.start : split.end]:
             if not node.op.is_view:
                 busy[here] += model.node(node, split.backend)
@@ -206,7 +201,7 @@ def one_pass(plan: ContextPlan, profile: Profile, n_tokens: int) -> Pass:
     for output in schedule.graph.outputs.values():
         at = schedule.backend_of.get(output, last)
         if not model.devices.supports_buffer_type(last, model.devices.buffer_types[at]):
-            copy(output, model.devices.buffer_types[at], last)
+            copy([(output, model.devices.buffer_types[at])], last)
     return Pass(n_tokens, busy, links)
 
 

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.backends.cuda.calls import Packed
 from weft.backends.kernels.cache import cache_folder, keep, kept
 from weft.backends.kernels.launch import Local
 from weft.errors import DeviceError
@@ -27,6 +28,7 @@ __all__ = ["Range", "ShimKernels", "compile_shim", "compiler"]
 
 Range = tuple[int, int, bool]
 """Memory that a launch may access: its address, its bytes, and whether it may be written."""
+Entry = Callable[[Sequence[int], Sequence[int], int, int, Iterable[Range]], None]
 
 _KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
 _RUNTIME = ("-O2",)
@@ -107,30 +109,32 @@ class ShimKernels:
         library.weft_shim_shared(ends)
         self._ends = tuple(end or 0 for end in ends)
 
-    def run(
-        self,
-        kernel: str,
-        grid: Sequence[int],
-        block: Sequence[int],
-        shared: int,
-        args: Sequence[bytes],
-        known: Iterable[Range],
-    ) -> None:
-        """Launches a kernel with arguments as bytes and waits for it. `known` is the memory that it
-        may access; raises DeviceError when it touches other memory, or races."""
+    def entry(self, kernel: str) -> Entry:
+        """A kernel as a function of its grid, its block, its dynamic shared memory, the address of
+        an array of pointers to its parameters, and the memory that it may access. It returns when
+        the kernel is done, and raises DeviceError when that touches other memory, or races."""
         launch = _runtime()
-        entry = getattr(self._library, f"weft_shim_entry_{kernel}")
-        kept_args = [ctypes.create_string_buffer(arg, len(arg)) for arg in args]
-        pointers = (ctypes.c_void_p * len(args))(*(ctypes.addressof(arg) for arg in kept_args))
-        ranges = np.array([(at, n, writes) for at, n, writes in known], np.uint64).reshape(-1, 3)
-        sizes = [(ctypes.c_uint * 3)(*n, *[1] * (3 - len(n))) for n in (grid, block)]
-        with _running:
-            error = launch(
-                kernel.encode(), entry, sizes[0], sizes[1], shared, pointers, self._checks,
-                ranges.ctypes.data, len(ranges), *self._ends,
-            )  # fmt: skip
-        if error:
-            raise DeviceError(error.decode(errors="replace"))
+        function = getattr(self._library, f"weft_shim_entry_{kernel}")
+        name = kernel.encode()
+
+        def run(
+            grid: Sequence[int],
+            block: Sequence[int],
+            shared: int,
+            params: int,
+            known: Iterable[Range],
+        ) -> None:
+            ranges = np.array([*known], np.uint64).reshape(-1, 3)
+            sizes = [(ctypes.c_uint * 3)(*n, *[1] * (3 - len(n))) for n in (grid, block)]
+            with _running:
+                error = launch(
+                    name, function, *sizes, shared, params, self._checks, ranges.ctypes.data,
+                    len(ranges), *self._ends,
+                )  # fmt: skip
+            if error:
+                raise DeviceError(error.decode(errors="replace"))
+
+        return run
 
     def launch(
         self,
@@ -151,7 +155,8 @@ class ShimKernels:
             else:
                 packed.append(arg.ctypes.data.to_bytes(8, "little"))
                 known.append((arg.ctypes.data, arg.nbytes, bool(arg.flags.writeable)))
-        self.run(kernel, grid, block, shared, packed, known)
+        params = Packed(packed)
+        self.entry(kernel)(grid, block, shared, params.address, known)
 
 
 def compile_shim(source: str, defines: Sequence[str] = (), checks: bool = True) -> ShimKernels:

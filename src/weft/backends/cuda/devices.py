@@ -1,0 +1,134 @@
+"""The CUDA devices of this machine, and the sizes of blocks on them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from weft.backends.base import DeviceKind
+from weft.backends.cuda.library import called, driver, nvrtc
+from weft.backends.cuda.shim import compiler
+from weft.backends.kernels import Limits
+from weft.errors import DeviceError
+from weft.records import dataclass
+
+__all__ = ["SHIM", "Found", "find_devices", "limits_for", "pick"]
+
+GIB = 1 << 30
+_OLDEST = 75
+"""Turing: the compilers of CUDA 13 know none before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A device, before anything is created on it."""
+
+    number: int
+    """The N of `cuda:N`; -1: the processor, through the shim."""
+    name: str
+    architecture: int
+    """Ten times the compute capability."""
+    memory: int
+    units: int
+    """Streaming multiprocessors."""
+    shared: int
+    """Bytes of shared memory that a block may have."""
+    integrated: bool
+    """The device works in the host's memory."""
+    pageable: bool
+    """It reads any memory of the process at the host's address."""
+
+    @property
+    def kind(self) -> DeviceKind:
+        """An integrated GPU, or one with memory of its own."""
+        return "IGPU" if self.integrated else "GPU"
+
+    @property
+    def unusable(self) -> str:
+        """Empty, or the reason why weft does not use it."""
+        if self.number >= 0 and self.architecture < _OLDEST:
+            return f"it has compute capability {self.architecture / 10}; kernels need 7.5"
+        try:
+            if self.number >= 0:
+                nvrtc()
+        except DeviceError as error:
+            return str(error)
+        return ""
+
+    @property
+    def description(self) -> str:
+        """A description in a line."""
+        features = [f"sm_{self.architecture}", f"{self.units} units"]
+        if self.integrated:
+            features.append("host memory")
+        return f"{self.name} ({self.memory / GIB:.1f} GiB; {', '.join(features)})"
+
+
+SHIM = Found(-1, "this processor, through the shim", 80, 16 * GIB, 1, 96 << 10, False, True)
+
+
+@cache
+def find_devices() -> tuple[Found, ...]:
+    """Every device; raises DeviceError that names what is missing: the package, the driver, or a
+    GPU."""
+    cu = driver()
+    which = cu.CUdevice_attribute
+    names = (
+        "COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR", "MULTIPROCESSOR_COUNT",
+        "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", "INTEGRATED", "PAGEABLE_MEMORY_ACCESS",
+    )  # fmt: skip
+    devices = []
+    for number in range(called(cu.cuDeviceGetCount())):
+        handle = called(cu.cuDeviceGet(number))
+        major, minor, units, shared, integrated, pageable = (
+            called(cu.cuDeviceGetAttribute(getattr(which, f"CU_DEVICE_ATTRIBUTE_{n}"), handle))
+            for n in names
+        )
+        name = bytes(called(cu.cuDeviceGetName(128, handle))).split(b"\0")[0].decode()
+        memory = int(called(cu.cuDeviceTotalMem(handle)))
+        devices.append(
+            Found(
+                number,
+                name,
+                10 * major + minor,
+                memory,
+                units,
+                shared,
+                bool(integrated),
+                bool(pageable),
+            )
+        )
+    if not devices:
+        raise DeviceError("the NVIDIA driver of this machine has no GPU")
+    return tuple(devices)
+
+
+def pick(suffix: str | None) -> Found:
+    """The device of `cuda:N`, or the first that works; `cuda:shim` is this processor.
+
+    Raises DeviceError with the devices of this machine."""
+    if suffix == "shim":
+        if compiler() is None:
+            raise DeviceError("cuda:shim needs g++, which compiles kernels for this processor")
+        return SHIM
+    devices = find_devices()
+    if suffix is None:
+        for device in devices:
+            if not device.unusable:
+                return device
+        reasons = "; ".join(f"cuda:{d.number} ({d.name}): {d.unusable}" for d in devices)
+        raise DeviceError(f"no CUDA device can be used; {reasons}")
+    chosen = {str(d.number): d for d in devices}.get(suffix)
+    if chosen is None:
+        names = ", ".join(f"cuda:{d.number} ({d.name})" for d in devices)
+        raise DeviceError(f"there is no device cuda:{suffix}; this machine has {names}")
+    if chosen.unusable:
+        raise DeviceError(f"cuda:{suffix} ({chosen.name}) cannot be used: {chosen.unusable}")
+    return chosen
+
+
+def limits_for(device: Found) -> Limits:
+    """Sizes of blocks: 32 threads run in lockstep on every device."""
+    return Limits(
+        element_items=128, row_items=128, lanes=32, rows=4, columns=4, tile=64, cells=64,
+        attention_items=64, wide=False, local_bytes=device.shared, max_group=1024,
+    )  # fmt: skip

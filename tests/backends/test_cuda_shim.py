@@ -1,0 +1,28 @@
+"""CUDA devices on this processor: kernels and launches of the GPU's, without one."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from tests.backend_suite import BackendSuite
+from weft.backends import Backend, make_backend
+from weft.backends.cases import Case
+from weft.backends.cuda.shim import compiler
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="needs g++, which compiles the kernels")
+
+
+class TestCuda(BackendSuite):
+    """Kernels are compiled one by one, so formats other than these are left to other tests."""
+
+    FORMATS: ClassVar = ("f32", "f16", "bf16", "q4_K", "q8_0", "i32", "mask", "")
+
+    @classmethod
+    def wants(cls, case: Case) -> bool:
+        return case.variant.split(" ")[0] in cls.FORMATS
+
+    @classmethod
+    def make(cls) -> Backend:
+        return make_backend("cuda:shim")
