@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from weft.llm.chat.template import ChatTemplate, Message
     from weft.llm.compute.batch import Batch, Outputs
     from weft.llm.compute.context import Context
+    from weft.llm.compute.in_flight import Step
     from weft.llm.compute.perplexity import Perplexity
     from weft.llm.compute.rerank import Ranked
     from weft.llm.compute.ubatches import Together
@@ -109,6 +110,7 @@ __all__ = [
     "Sight",
     "SoundTower",
     "Stats",
+    "Step",
     "StreamDecoder",
     "Temperature",
     "Together",
@@ -128,6 +130,7 @@ _HOMES = {
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),
     "weft.llm.compute.context": ("Context",),
+    "weft.llm.compute.in_flight": ("Step",),
     "weft.llm.compute.perplexity": ("Perplexity",),
     "weft.llm.compute.rerank": ("Ranked",),
     "weft.llm.compute.ubatches": ("Together",),

@@ -3,7 +3,8 @@
 `machine` sends commands to a worker over a `connection`, which takes its answers, `streams` copies
 from worker to worker, `memory` has its blocks, `queue` the order of commands, `recording` times of
 runs, `encode` makes data of programs and back, `rules` says what a device takes, `backend` puts
-them together, `group` finds lost workers again. `hashes` tells files apart. The other side is `weft.cluster.worker`.
+them together, `group` finds lost workers again. `hashes` tells files apart. The other side is
+`weft.cluster.worker`.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +35,11 @@ class Step:
 
     __slots__ = ("_of", "batch", "rows", "started")
 
-    def __init__(self, of: InFlight, batch: Batch, started: Started | None = None) -> None:
-        self._of = of
+    def __init__(self, of: Any, batch: Batch, started: Any = None) -> None:
+        """Made by `InFlight`, the `of` of it."""
+        self._of: InFlight = of
         self.batch = batch
-        self.started = started
+        self.started: Started | None = started
         """None: it is over."""
         self.rows: NDArray[np.float32] | None = None
         """The rows, once they were computed."""
