@@ -173,6 +173,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const uchar* values = pv + v.at + kv_head * v.nb[2] + k3 * v.nb[3];
   const int first = (int)blockIdx.z * cells_of_part, last = min(first + cells_of_part, k.ne[1]);
 
+#ifdef CAP
+  scale /= cap;
+#endif
   int row[2], token[2], head[2];
   const uchar* biases[2];
   float slope[2];
@@ -235,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
       for (int e = 0; e < 4; e++) {
 #ifdef CAP
-        scores[i][e] = cap * capped(scores[i][e] / cap);
+        scores[i][e] = cap * capped(scores[i][e]);
 #endif
         const int c = cell + 8 * i + 2 * t + e % 2;
         float add = c < last ? 0.0f : -INFINITY;
