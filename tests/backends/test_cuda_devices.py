@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.resources import files
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,28 @@ def test_a_run_is_a_graph_from_the_second_on() -> None:
     assert executable._graph is graph
     changed = [a is not b for a, b in zip(first, graph._launches, strict=True)]
     assert changed.count(True) == 1
+
+
+@shim
+def test_times_are_recorded() -> None:
+    backend = device()
+    session = Session(compile(doubled(), [backend]))
+    x = np.ones((2, N), np.float32)
+    for _ in range(2):
+        session.run({"x": x})
+    backend.record_queue(True)
+    try:
+        begin = perf_counter_ns()
+        session.run({"x": x})
+        spans = backend.recorded()()
+        end = perf_counter_ns()
+    finally:
+        backend.record_queue(False)
+    kinds = [(s.kind, s.name, s.nbytes) for s in spans]
+    nbytes = x.nbytes
+    assert kinds == [("to", "", nbytes), ("kernel", "binary", 0), ("from", "", nbytes)]
+    assert begin - 1_000_000 < spans[0].begin and spans[-1].end < end + 1_000_000
+    assert all(s.begin <= s.end for s in spans)
 
 
 @shim

@@ -285,7 +285,7 @@ class CudaDriver(KernelDriver):
         self._recording += 1 if on else -1
         if self._recording == on:
             self.wait()
-            self.record = Record(self) if on else None
+            self.record = Record(self, self.calls) if on else None
 
     def _timed(self) -> Any:
         """An event with a time, while recording."""

@@ -4,7 +4,8 @@
    Lane l of a warp adds units l, l + 32, ... in that order, then lanes are added in pairs that are
    16, 8, 4, 2 and 1 apart. So a result does not depend on how many columns or rows there are. */
 
-enum { WARPS = 4, AHEAD = 2 }; /* AHEAD: units of a row that a lane loads before it computes */
+/* AHEAD: units of a row that a lane loads before it computes; BLOCKS: of a processor, at least */
+enum { WARPS = 4, AHEAD = 2, BLOCKS = ROWS * COLS <= 2 ? 4 : 1 };
 
 typedef W format;
 
@@ -104,7 +105,7 @@ static __device__ __forceinline__ void add_rows(float sums[ROWS][COLS], planes_o
 }
 
 /* Groups of (32, WARPS); grid (rows / (WARPS * ROWS), columns / COLS, ne2 * ne3). */
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     gemv(const uchar* pw, tensor_t w, const uchar* px, const uchar*, tensor_t x, const uchar* pb,
          tensor_t bias, uchar* pd, tensor_t d, int has_bias) {
   const int n = w.ne[0] / 32, row = (int)(blockIdx.x * WARPS + threadIdx.y) * ROWS;
@@ -140,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 
 #if COLS == 1
 /* Each slot of a token has a column and an expert; grid (rows / (WARPS * ROWS), slots, tokens). */
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     gemv_experts(const uchar* pw, tensor_t w, const uchar* px, const uchar*, tensor_t x,
                  const uchar* pi, tensor_t ids, uchar* pd, tensor_t d, int* fault, int step) {
   const int n = w.ne[0] / 32, row = (int)(blockIdx.x * WARPS + threadIdx.y) * ROWS;
