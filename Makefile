@@ -21,7 +21,7 @@ DELEGATE := executorch/src/weft_executorch/libweft_executorch.so
 DELEGATE_SOURCES := $(shell find executorch -name '*.cpp' -o -name '*.h' -o -name '*.cmake') \
                     executorch/CMakeLists.txt schema/program.fbs
 
-.PHONY: demo test check bench native headers delegate suite schema sanitize fuzz stubs docs format clean
+.PHONY: demo test test-phone check bench wheels native headers delegate suite schema sanitize fuzz stubs docs format clean
 
 # ---- the main job ----
 demo: $(VENV)/runs
@@ -140,6 +140,13 @@ schema:
 	/usr/bin/flatc --python --gen-object-api --gen-onefile -o executorch/src/weft_executorch \
 	  schema/program.fbs
 
+# ---- wheels ----
+# For every platform, cross-compiled by zig into dist/, checked, and run where something here runs
+# them: docs/releasing.md. PLATFORMS: some of them, e.g. manylinux-x86_64.
+wheels: $(VENV)/build-tools
+	$(PIP) --group wheels
+	$(BIN)/python -m release wheels $(PLATFORMS)
+
 # ---- development ----
 # A second, incremental build whose module lands in src/weft; where the package is installed, its
 # module becomes a link to that one, until sources change and it is installed again.
@@ -178,6 +185,16 @@ sanitize: $(VENV)/tools $(VENV)/flatbuffers
 	$(BIN)/cmake --build build/asan
 	$(BIN)/ctest --test-dir build/asan --output-on-failure
 	$(call sanitize_delegate,asan,address$(comma)undefined)
+
+# Programs exported here, run by ExecuTorch for ARM on emulated processors (docs/phone.md), whose wheel
+# pip brings. PHONE_OPTIONS: e.g. --cpu max, or --sizes for the table of that page.
+test-phone: $(VENV)/installed $(VENV)/flatbuffers
+	@command -v aarch64-linux-gnu-g++ > /dev/null && command -v qemu-aarch64 > /dev/null || \
+	  { test "$$(id -u)" = 0 && $(APT_GET) update > /dev/null && \
+	    $(APT_GET) install -y g++-aarch64-linux-gnu qemu-user > /dev/null; } || \
+	  { echo "make test-phone needs Debian's g++-aarch64-linux-gnu and qemu-user; install them as root"; \
+	    exit 1; }
+	$(BIN)/python -m tests.arm.phone $(PHONE_OPTIONS)
 
 # Damaged files, texts and requests for FUZZ_S seconds in all, over libraries with
 # AddressSanitizer and UndefinedBehaviorSanitizer where native code is reached. FUZZ: the drivers

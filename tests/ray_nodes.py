@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,33 @@ class Nodes:
         return [pid for pid, parent, name in _processes()
                 if parent in raylets and name.startswith(title)]  # fmt: skip
 
-    def kill(self, title: str) -> int:
-        """Ends one such process by SIGKILL; returns its id."""
-        pid = self.processes(title)[0]
+    def kill(self, title: str, pick: random.Random | None = None) -> int:
+        """Ends one such process by SIGKILL, the first or any; returns its id."""
+        found = self.processes(title)
+        pid = found[0] if pick is None else pick.choice(found)
         os.kill(pid, signal.SIGKILL)
         return pid
+
+    def lose(self, title: str) -> list[int]:
+        """Ends the last node that has such a process, as a power cut would: its raylet and all
+        processes below it, by SIGKILL. Returns their ids."""
+        node = [n for n in self._cluster.list_all_nodes() if self._below(n, title)][-1]
+        raylets = [info.process.pid for info in node.all_processes.get("raylet", ())]
+        ended = [*raylets, *self._below(node, "")]
+        for pid in ended:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._cluster.remove_node(node, allow_graceful=False)
+        return ended
+
+    def _below(self, node: Any, title: str) -> list[int]:
+        raylets = {info.process.pid for info in node.all_processes.get("raylet", ())}
+        return [pid for pid, parent, name in _processes()
+                if parent in raylets and name.startswith(title)]  # fmt: skip
+
+    def add(self, cpus: int) -> None:
+        """Adds a node."""
+        self._cluster.add_node(num_cpus=cpus, object_store_memory=STORE)
 
     def wait_for_end(self, title: str, seconds: float = 30) -> list[int]:
         """Waits until there are no such processes; returns those that are left."""

@@ -26,6 +26,13 @@ def test_every_requirement_has_an_upper_bound(file: str) -> None:
     assert not [r for r in results if "<" not in r and "==" not in r]
 
 
+def test_the_extra_ray_has_what_replicas_and_links_need() -> None:
+    """`weft serve --ray` and `weft run --machines ray` need no other extra beside it."""
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = data["project"]["optional-dependencies"]
+    assert {*extras["serve"], *extras["machines"]} < set(extras["ray"])
+
+
 def test_running_needs_no_tool_of_development() -> None:
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())
     names = {r.split(">")[0] for r in data["project"]["dependencies"]}

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,17 @@ from typing import Any
 class WorkerProcess:
     """`weft worker`, supervised or not."""
 
-    def __init__(self, folder: Path, *options: str, environ: dict[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "weft", "worker", "--listen", "127.0.0.1:0", *options]
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        environ: dict[str, str] | None = None,
+        host: str = "127.0.0.1",
+        popen: Callable[..., subprocess.Popen[str]] = subprocess.Popen,
+    ) -> None:
+        command = [sys.executable, "-m", "weft", "worker", "--listen", f"{host}:0", *options]
         command += ["--cache-dir", str(folder)]
-        self.process = subprocess.Popen(
+        self.process = popen(
             command,
             stderr=subprocess.PIPE,
             text=True,
@@ -32,7 +39,7 @@ class WorkerProcess:
         assert self.process.stderr is not None
         first = self.process.stderr.readline()
         self.lines.append(first)
-        found = re.search(r"127\.0\.0\.1:\d+", first)
+        found = re.search(rf"{re.escape(host)}:\d+", first)
         assert found is not None, first + self.process.stderr.read()
         self.address = found[0]
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -1,11 +1,14 @@
 // Runs a method of a .pte file, without Python.
 //
 //   run_pte MODEL.pte [--method NAME] [--input FILE]... [--output PREFIX] [--repeat N]
+//                     [--generate N]
 //
 // A FILE has the raw elements of an input, in order; inputs without a file are ones. Prints each
 // output's shape and first elements and, with --repeat, the median time of a call. With --output,
-// output i is written to PREFIX.i as raw elements. Parts of the model that were lowered to weft run
-// in libweft_executorch, which is linked in: linking it is all that the backend needs.
+// output i is written to PREFIX.i as raw elements. With --generate, of a file that `weft export`
+// made of a language model, prints N tokens that follow those of the inputs (tokens, positions):
+// each time the most likely one. Parts of the model that were lowered to weft run in
+// libweft_executorch, which is linked in: linking it is all that the backend needs.
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor.h>
 
@@ -32,6 +35,7 @@ struct Arguments {
   std::vector<std::string> inputs;
   std::string output;
   int repeat = 0;
+  int generate = 0;
 };
 
 bool parse(int argc, char** argv, Arguments& out) {
@@ -50,6 +54,8 @@ bool parse(int argc, char** argv, Arguments& out) {
       out.output = argv[i];
     } else if (option == "--repeat") {
       out.repeat = std::atoi(argv[i]);
+    } else if (option == "--generate") {
+      out.generate = std::atoi(argv[i]);
     } else {
       return false;
     }
@@ -119,6 +125,37 @@ double median_ms(Module& module, const Arguments& args, const std::vector<EValue
   return times[static_cast<size_t>(args.repeat) / 2];
 }
 
+// The number of the largest element.
+int64_t most_likely(const executorch::aten::Tensor& logits) {
+  const float* first = logits.const_data_ptr<float>();
+  return std::max_element(first, first + logits.numel()) - first;
+}
+
+// Prints tokens, one call for each; `logits` is the result of the call so far. Whether all went
+// well.
+bool generate(Module& module, const Arguments& args, const std::vector<TensorPtr>& inputs,
+              EValue logits) {
+  if (inputs.size() != 2 || inputs[1]->scalar_type() != ScalarType::Long || !logits.isTensor() ||
+      logits.toTensor().scalar_type() != ScalarType::Float) {
+    std::fprintf(stderr,
+                 "--generate is for a method forward(tokens, positions) of `weft export`\n");
+    return false;
+  }
+  int64_t position = inputs[1]->const_data_ptr<int64_t>()[inputs[1]->numel() - 1];
+  std::printf("tokens:");
+  for (int i = 0; i < args.generate; ++i) {
+    const int64_t token = most_likely(logits.toTensor());
+    std::printf(" %lld", static_cast<long long>(token));
+    const auto next = executorch::extension::make_tensor_ptr<int64_t>({1, 1}, {token});
+    const auto at = executorch::extension::make_tensor_ptr<int64_t>({1}, {++position});
+    const auto outputs = module.execute(args.method, {EValue(*next), EValue(*at)});
+    if (!outputs.ok()) return fail("the method failed", outputs.error()) == 0;
+    logits = outputs->at(0);
+  }
+  std::printf("\n");
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -126,7 +163,7 @@ int main(int argc, char** argv) {
   if (!parse(argc, argv, args)) {
     std::fprintf(stderr,
                  "usage: run_pte MODEL.pte [--method NAME] [--input FILE]... [--output PREFIX] "
-                 "[--repeat N]\n");
+                 "[--repeat N] [--generate N]\n");
     return 2;
   }
   // mapped, so that weights are used where the file has them
@@ -151,6 +188,7 @@ int main(int argc, char** argv) {
     print(i, outputs->at(i));
     if (!args.output.empty()) write(args.output + "." + std::to_string(i), outputs->at(i));
   }
+  if (args.generate > 0 && !generate(module, args, tensors, outputs->at(0))) return 1;
   if (args.repeat > 0) std::printf("median %.3f ms\n", median_ms(module, args, inputs));
   return 0;
 }

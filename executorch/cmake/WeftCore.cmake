@@ -4,7 +4,9 @@ include(${root}/native/cmake/fingerprint.cmake)
 find_package(Threads REQUIRED)
 
 set(core ${WEFT_CORE})
-if(NOT core AND NOT WEFT_SANITIZE)
+# an installed core is for this machine, with every kernel
+if(NOT core AND NOT WEFT_SANITIZE AND NOT CMAKE_CROSSCOMPILING AND NOT WEFT_KEEP
+   AND NOT DEFINED WEFT_TARGETS)
   # -I: pip hides what is installed from the Python of an isolated build otherwise
   execute_process(
     COMMAND ${Python_EXECUTABLE} -I -c

@@ -1,12 +1,14 @@
 # The reader of the blob: FlatBuffers' C++ headers, and code for them that their own release of
-# flatc generates. Sets FLATBUFFERS_INCLUDE_DIR and WEFT_BLOB_HEADER.
+# flatc generates. Sets WEFT_FLATBUFFERS_INCLUDE and WEFT_BLOB_HEADER.
 #
 # From Debian (libflatbuffers-dev and flatbuffers-compiler) or another installation of both; else
 # from the network.
 set(schema ${CMAKE_CURRENT_SOURCE_DIR}/../schema/program.fbs)
 set(WEFT_BLOB_HEADER ${CMAKE_CURRENT_BINARY_DIR}/generated/program_generated.h)
 
-find_path(FLATBUFFERS_INCLUDE_DIR flatbuffers/flatbuffers.h)
+# headers that know no machine: those of the machine that builds are taken for another one, too
+find_path(FLATBUFFERS_INCLUDE_DIR flatbuffers/flatbuffers.h NO_CMAKE_FIND_ROOT_PATH
+          PATHS /usr/local/include /usr/include)
 set(found "")
 if(FLATBUFFERS_INCLUDE_DIR)
   set(numbers "")
@@ -31,6 +33,11 @@ if(FLATBUFFERS_INCLUDE_DIR)
   endforeach()
 endif()
 
+if(NOT found AND CMAKE_CROSSCOMPILING)
+  message(FATAL_ERROR "Compiling for another machine needs FlatBuffers of this one: apt-get install "
+                      "flatbuffers-compiler libflatbuffers-dev, or set FLATC to a flatc and "
+                      "FLATBUFFERS_INCLUDE_DIR to the headers of the same release")
+endif()
 if(NOT found)
   message(STATUS "No flatc of the release of FlatBuffers' headers (${headers_version}); fetching both")
   include(FetchContent)
@@ -45,6 +52,15 @@ if(NOT found)
   FetchContent_MakeAvailable(flatbuffers)
   set(FLATBUFFERS_INCLUDE_DIR ${flatbuffers_SOURCE_DIR}/include CACHE PATH "" FORCE)
   set(found $<TARGET_FILE:flatc>)
+endif()
+
+if(CMAKE_CROSSCOMPILING)  # without the other headers beside them, which are this machine's
+  set(alone ${CMAKE_CURRENT_BINARY_DIR}/flatbuffers_alone)
+  file(MAKE_DIRECTORY ${alone})
+  file(CREATE_LINK ${FLATBUFFERS_INCLUDE_DIR}/flatbuffers ${alone}/flatbuffers SYMBOLIC)
+  set(WEFT_FLATBUFFERS_INCLUDE ${alone})
+else()
+  set(WEFT_FLATBUFFERS_INCLUDE ${FLATBUFFERS_INCLUDE_DIR})
 endif()
 
 add_custom_command(

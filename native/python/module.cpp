@@ -15,6 +15,9 @@ NB_MODULE(_native, m) {
   m.doc() = "The native core: kernels, thread pool and executor.";
   // Sessions that live until the interpreter ends are not leaks.
   nb::set_leak_warnings(false);
+  m.def(
+      "built_for", [] { return WEFT_BUILT_FOR; },
+      "The system, the processor and the compiler that this module was built for.");
   bind_convert(m);
   bind_experts(m);
   bind_kernels(m);

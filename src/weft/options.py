@@ -67,6 +67,9 @@ _OTHER_NAMES = {
 }
 """Names of options in other programs, and the names that weft has for them."""
 
+_WRITTEN = {"ray": ("machines", 'machines="ray", or machines="ray:HOST:PORT"')}
+"""Names that are values of another option here: that option, and how it is written."""
+
 
 class Option(NamedTuple):
     """An option, as `help()` shows it besides its type."""
@@ -96,7 +99,10 @@ def require_options(what: str, names: Iterable[str], known: Sequence[str], see: 
         if name in known:
             continue
         near = nearest(name, known)
-        if near is not None:
+        other, written = _WRITTEN.get(name, ("", ""))
+        if other in known:
+            hint = f"it is written {written}"
+        elif near is not None:
             hint = f"did you mean {near}?"
         elif not known:
             hint = "it has none"

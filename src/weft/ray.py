@@ -6,7 +6,7 @@
     weft.ray.map_batches(rows, "model.gguf", replicas=(1, 4), kept="kept", max_tokens=64) \
         .write_json("answers")
 
-Needs the extras `weft[ray,serve]` on every machine. The module is imported without them.
+Needs the extra `weft[ray]` on every machine. The module is imported without it.
 """
 
 from __future__ import annotations

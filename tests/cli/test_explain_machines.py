@@ -77,3 +77,34 @@ def test_what_is_refused(files: list[str]) -> None:
     assert "have no device cpu" in refused("explain", MODEL, *machines, "--devices", "cpu")
     assert "is a machine profile" in refused("run", MODEL, *machines, "-p", "x")
     assert "leave out --speeds" in refused("explain", MODEL, *machines, "--speeds", files[0])
+
+
+HEAD = Path(__file__).resolve().parents[2] / "examples" / "machines" / "llama-3-70b.head.gguf"
+"""The beginning of a file of 40 GiB."""
+BOX = HEAD.with_name("box.toml")
+
+
+def test_a_model_that_is_not_there_yet() -> None:
+    """The plan and the speed are those of arithmetic with the sizes of the file."""
+    given = ("--machines", *[BOX] * 4, "--link", "10Gbps,50us", "-c", "4096", "--json")
+    process = weft("explain", HEAD, *given)
+    assert process.returncode == 0, process.stderr
+    assert f"{HEAD.name} ends before its weights (39.59 GiB" in process.stderr
+    machines = json.loads(process.stdout)["machines"]
+    stages = [s for s in machines["stages"] if "layer" in s["holds"]]
+    layers = sum(int(b) - int(a) + 1 for s in stages
+                 for a, b in re.findall(r"layers (\d+) to (\d+)", s["holds"]))  # fmt: skip
+    assert layers == 80 and all(s["memory"]["bytes"] <= 30 << 30 for s in machines["stages"])
+    cache = 80 * 2 * 1024 * 2 * 4096
+    assert sum(s["memory"]["cache"] for s in stages) == cache
+    weights = sum(s["memory"]["weights"] for s in stages)
+    embedding = 128256 * 8192 * 144 // 256  # is read by row
+    one = next(load for load in machines["loads"] if load["what"] == "one text")
+    least = (weights - embedding + cache) / 60e9  # seconds to read all that a token needs
+    assert 0.9 * least < one["seconds"] < 1.1 * least
+    state = next(link for link in machines["links"] if link["token_bytes"])
+    assert state["token_bytes"] >= 8192 * 4
+
+
+def test_the_beginning_of_a_model_is_not_run() -> None:
+    assert "the file is cut short or damaged" in refused("run", HEAD, "-p", "x")

@@ -84,6 +84,8 @@ BAD = [
     ["load", 1, 0, 2, "planes", 0, [1] * 4],
     ["run", 7],
     ["run", 7, {}],
+    ["run", 7, 0],
+    ["run", 7, "1", 8],
     ["lower", 1, 0, {}, []],
     ["lower", 1, 0, [], []],
     ["drop"],
@@ -183,15 +185,15 @@ def test_damaged_programs(worker: WorkerProcess) -> None:
         for number, size in zip(blocks, whole["buffers"], strict=True):
             assert "e" not in client.ask(["alloc", number, 0, size])
         assert "e" not in client.ask(["lower", 100, 0, whole, blocks])
-        assert "e" not in client.ask(["run", 100, 8])
+        assert "e" not in client.ask(["run", 100, 1, 8])
         for rows in (0, 9, -1, "x"):
-            assert "e" in client.ask(["run", 100, rows])
+            assert "e" in client.ask(["run", 100, 1, rows])
         refused = 0
         for number in range(101, 500):
             header = client.ask(["lower", number, 0, _damaged(whole, rng), blocks])
             refused += "e" in header
             if "e" not in header:
-                client.ask(["run", number, 8])
+                client.ask(["run", number, 1, 8])
         assert refused > 200
     works(worker)
 

@@ -40,7 +40,8 @@ with weft.LLM(sys.argv[4], machines="ray:" + sys.argv[1]) as llm:
                 print("writing", flush=True)
                 sys.stdin.readline()
         texts.append("".join(pieces))
-    print(json.dumps({"texts": texts, "devices": devices, "said": said}), flush=True)
+    now = [d.name for d in llm.context.plan.backends]
+    print(json.dumps({"texts": texts, "devices": devices, "now": now, "said": said}), flush=True)
 """
 
 
@@ -58,7 +59,7 @@ def nodes() -> Iterator[Nodes]:
         yield made
 
 
-def program(nodes: Nodes, again: int = 1) -> subprocess.Popen[str]:
+def program(nodes: Nodes, again: int = 1, **environ: str) -> subprocess.Popen[str]:
     """A process that writes texts on the cluster, and waits for a line in the middle of each."""
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, nodes.address, str(N), str(again), MODEL, PROMPT],
@@ -67,6 +68,7 @@ def program(nodes: Nodes, again: int = 1) -> subprocess.Popen[str]:
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        env=os.environ | environ,
     )
     assert read(process) == "ready"
     return process

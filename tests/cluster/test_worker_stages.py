@@ -17,9 +17,7 @@ from tests.cluster.worker_processes import WorkerProcess
 from tests.conftest import VECTORS
 from weft.backends import make_backend
 from weft.backends.remote import Machine, RemoteBackend, machine_at
-from weft.llm import Batch, Context, Model
-from weft.llm.compute.batch import checked
-from weft.llm.compute.groups import Groups
+from weft.llm import Context, Model
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples/weft-demo.gguf"
@@ -211,28 +209,6 @@ def test_a_text_goes_on_without_a_dead_worker(tmp_path: Path, workers: list[Work
                 row = there.decode([5 + i])
             same(row, here.decode([5 + i]))
         assert doomed.address in there.fell_back
-
-
-def test_texts_in_groups(workers: list[WorkerProcess]) -> None:
-    """Steps of several texts, whole and in groups: the same bits, the way that was faster kept."""
-    here, there = on_both(DEMO, workers[:2], n_seq_max=8, n_copies=2)
-    groups = there._graphs.groups
-    assert groups is not None and here._graphs.groups is None
-    seqs = [[s] for s in range(8)]
-    for position in range(12):
-        step = tokens(8 + position)[:8]
-        places: dict[str, Any] = {"seqs": seqs, "positions": [position] * 8, "outputs": "all"}
-        same(here.decode(step, **places), there.decode(step, **places))
-    assert groups.steps_cut >= 4
-    for faster in (True, False):
-        clock = Groups(2, 1)
-        ubatch = checked(Batch([5] * 8, [0] * 8, seqs), here.model.config, here.cache, 8)
-        cuts = []
-        for _ in range(20):
-            parts = clock.parts(ubatch)
-            cuts.append(len(parts) > 1)
-            clock.took(8, len(parts), 1.0 if (len(parts) > 1) == faster else 2.0)
-        assert cuts[-8:] == [faster] * 8
 
 
 def test_what_nobody_uses_is_freed(tmp_path: Path) -> None:

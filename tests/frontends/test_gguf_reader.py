@@ -294,3 +294,23 @@ def test_offsets_need_not_be_in_order(tmp_path: Path) -> None:
     with open_gguf(path) as file:
         assert file.tensors["b"].data.tolist() == list(range(32, 40))
         assert file.tensors["a"].data.tolist() == list(range(4))
+
+
+def test_the_beginning_of_a_file_is_enough_for_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    rows = [("a", "f32", (4,), bytes(16)), ("b", "f16", (8, 2), bytes(32))]
+    write_gguf(path, {"general.architecture": "x"}, rows)
+    with open_gguf(path) as file:
+        whole = {t.name: (t.ne, t.offset, t.nbytes) for t in file.tensors.values()}
+        cut = file.tensors["b"].offset
+        assert file.n_missing == 0
+    path.write_bytes(path.read_bytes()[: cut + 1])
+    with pytest.raises(FormatError, match="the file is cut short"):
+        open_gguf(path)
+    with open_gguf(path, whole=False) as file:
+        assert {t.name: (t.ne, t.offset, t.nbytes) for t in file.tensors.values()} == whole
+        assert file.n_missing == 31
+        assert file.tensors["b"].data.shape == (32,) and not file.tensors["b"].data.any()
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(FormatError, match="cut short"):
+        open_gguf(path, whole=False)

@@ -75,7 +75,7 @@ def good() -> list[list[Any]]:
         *commands,
         ["write", 1, 0],
         ["lower", 50, 0, data, blocks],
-        ["run", 50, 8],
+        ["run", 50, 1, 8],
         ["read", 1, 0, 16],
         ["alloc", 60, 0, 4096, True],
         ["load", 61, 0, 60, "interleaved", 0, [32, 32, 1, 1]],

@@ -191,7 +191,7 @@ def test_the_report_counts_every_byte(tmp_path: Path) -> None:
     # the hidden state is f32; positions i32, cells i64, a row of the mask f16 each
     rows = 4 if of_layer(plan)[31] == "b/cpu" else 0  # which rows have logits
     assert links["a", "b"].token_bytes == 4096 * 4 + 4 + 8 + 512 * 2 + rows
-    back = 32000 * 4 if of_layer(plan)[-1] == "b/cpu" else 4096 * 4
+    back = (plan.model.config.n_vocab if of_layer(plan)[-1] == "b/cpu" else 4096) * 4
     assert links["b", "a"].token_bytes == back
     needs = {n.memory: n.total for n in plan.needs()}
     assert {s.memory["memory"]: s.memory["bytes"] for s in report.stages} == needs

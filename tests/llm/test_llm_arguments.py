@@ -160,6 +160,8 @@ def test_unknown_options_of_a_model(path: Path) -> None:
         options: dict[str, Any] = {given: 1}
         with pytest.raises(ArgumentError, match=f"no option '{given}'; did you mean {meant}"):
             LLM(path, **options)
+    with pytest.raises(ArgumentError, match="no option 'ray'; it is written machines=\"ray\""):
+        LLM(path, ray="auto")  # type: ignore[call-arg]
     with pytest.raises(WeftError, match="no option 'zzz'"):
         LLM(path, zzz=1)  # type: ignore[call-arg]
 

@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from weft import graph as G
 from weft.errors import FormatError
 from weft.schedule.machine import paper_devices
 from weft.schedule.machines import (
     DEFAULT_LINK,
+    join_machines,
     link_text,
     load_machines,
     machine_of,
     machines_of,
     parse_link,
 )
-from weft.schedule.profile import load_profile
+from weft.schedule.profile import load_profile, parse_profile
+from weft.schedule.timing import TimeModel
 
 CPU = """
 format = "weft-machine-1"
@@ -144,3 +147,21 @@ def test_what_is_no_cluster(files: list[str], tmp_path: Path) -> None:
     joined.write_text(text[: text.index("[[link]]")])
     with pytest.raises(FormatError, match=r"there is no \[\[link\]\] from b/RAM to a/RAM|a/RAM"):
         load_machines([str(joined)])
+
+
+def test_what_a_split_gets_from_a_machine_is_one_message() -> None:
+    """Four inputs of a split have the latency of the link once; without names of machines, each."""
+    for names, latencies in ((("a", "b"), 1), (None, 4)):
+        one = parse_profile(CPU)
+        if names is None:
+            profile = load_profile("desktop-rtx4090")
+        else:
+            profile = join_machines(dict.fromkeys(names, one), [parse_link("1GB/s,1ms")])
+        devices = paper_devices(profile)
+        model = TimeModel(profile, G.Graph(G.scale(G.input("x", (4,)), 2.0)), devices)
+        inputs = [G.input(f"x{i}", (250,)) for i in range(4)]
+        there, here = 0, len(devices) - 1
+        copied = list(model.copies([(t, devices[here].buffer_type) for t in inputs], there))
+        link = profile.link(devices[here].buffer_type.name, devices[there].buffer_type.name)
+        total = sum(seconds for _, _, seconds in copied)
+        assert total == pytest.approx(latencies * link.latency + 4000 / link.bandwidth)

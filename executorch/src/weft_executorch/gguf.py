@@ -33,7 +33,7 @@ from weft_executorch.lowered import Argument, Delegated, State
 from weft_executorch.options import Options
 from weft_executorch.pending import PENDING, Pending
 
-__all__ = ["export_gguf"]
+__all__ = ["delegated_model", "export_gguf"]
 
 _LONG, _FLOAT = 4, 6  # ExecuTorch's numbers
 
@@ -55,9 +55,9 @@ def export_gguf(
     the largest number of tokens of a call (default 512). Raises FormatError for a bad file,
     UnsupportedOpError for a model whose state is not a KV cache."""
     model = Model.open(source)
-    n_ctx = n_ctx or min(model.config.n_ctx_train, 2048)
+    n_ctx = _cells(model, n_ctx)
     delegated, most = _delegated(model, n_ctx, min(n_ubatch or 512, n_ctx), type_k, type_v)
-    fixed = {"n_kv": n_ctx, "n_outputs": 1}
+    fixed = _fixed(n_ctx)
     PENDING["llm"] = Pending(delegated, fixed)
     try:
         program = _lowered(model, n_ctx, most, Options(threads=threads, pack=pack))
@@ -66,6 +66,27 @@ def export_gguf(
     with replacing(target) as file:
         program.write_to_file(file)
     return Path(target).stat().st_size
+
+
+def delegated_model(
+    model: Model,
+    n_ctx: int | None = None,
+    n_ubatch: int | None = None,
+    type_k: str | None = None,
+    type_v: str | None = None,
+) -> tuple[Delegated, dict[str, int]]:
+    """The graph that `export_gguf` writes, and its symbols of one value; raises its errors."""
+    n_ctx = _cells(model, n_ctx)
+    delegated, _ = _delegated(model, n_ctx, min(n_ubatch or 512, n_ctx), type_k, type_v)
+    return delegated, _fixed(n_ctx)
+
+
+def _cells(model: Model, n_ctx: int | None) -> int:
+    return n_ctx or min(model.config.n_ctx_train, 2048)
+
+
+def _fixed(n_ctx: int) -> dict[str, int]:
+    return {"n_kv": n_ctx, "n_outputs": 1}
 
 
 def _delegated(

@@ -1,14 +1,10 @@
 // Opening a store's files, and reading experts from them.
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "experts/store.h"
+#include "experts/system.h"
 #include "quants/interleave.h"
 
 namespace weft {
@@ -85,20 +81,15 @@ Status ExpertStore::create(const std::vector<std::string>& paths, std::vector<Ex
     self->reserved_bytes_ += static_cast<size_t>((bytes + kPage - 1) / kPage * kPage);
   }
   for (const std::string& path : paths) {
-    const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int descriptor = open_for_reading(path);
     if (descriptor < 0) return Status::invalid(path + ": " + std::strerror(errno));
     self->files_.push_back({path, descriptor});
-#if defined(POSIX_FADV_RANDOM)
-    posix_fadvise(descriptor, 0, 0, POSIX_FADV_RANDOM);  // experts are read one by one
-#endif
   }
   // Addresses that nothing has: a kernel that read one by mistake would fault, and no two tensors
   // seem to overlap.
   if (self->reserved_bytes_ > 0) {
-    void* range = mmap(nullptr, self->reserved_bytes_, PROT_NONE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (range == MAP_FAILED) return Status::invalid("no address range for the experts");
-    self->reserved_ = static_cast<char*>(range);
+    self->reserved_ = reserve_addresses(self->reserved_bytes_);
+    if (self->reserved_ == nullptr) return Status::invalid("no address range for the experts");
   }
   char* next = self->reserved_;
   for (const ExpertStack& s : stacks) {
@@ -135,8 +126,8 @@ ExpertStore::~ExpertStore() {
     sync_->work.notify_all();
     for (std::thread& thread : readers_) thread.join();
   }
-  for (const File& file : files_) close(file.descriptor);
-  if (reserved_ != nullptr) munmap(reserved_, reserved_bytes_);
+  for (const File& file : files_) close_file(file.descriptor);
+  if (reserved_ != nullptr) release_addresses(reserved_, reserved_bytes_);
 }
 
 Status ExpertStore::read_expert(const ExpertStack& stack, int32_t expert, char* out,
@@ -160,8 +151,8 @@ Status ExpertStore::read_bytes(const ExpertStack& stack, int32_t expert, char* o
   const int64_t begin = stack.offset + expert * stack.expert_bytes;
   int64_t done = 0;
   while (done < stack.expert_bytes) {
-    const ssize_t n = pread(file.descriptor, out + done,
-                            static_cast<size_t>(stack.expert_bytes - done), begin + done);
+    const int64_t n =
+        read_at(file.descriptor, out + done, stack.expert_bytes - done, begin + done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       const std::string what = file.path + ": expert " + std::to_string(expert) + " of " +

@@ -2,6 +2,10 @@
 // target over another one (WEFT_BASE) has its table, and products of its own.
 #include "kernels/kernel.h"
 
+#if !defined(WEFT_FAMILIES)  // fewer in a build that keeps what some models need
+#define WEFT_FAMILIES "kernels/families.inc"
+#endif
+
 #if defined(WEFT_BASE)
 namespace weft::WEFT_BASE {
 const KernelTable& table();
@@ -15,7 +19,7 @@ namespace weft::WEFT_TARGET {
 
 #define WEFT_FAMILY(family) WEFT_OTHER_FAMILY(family)
 #define WEFT_PRODUCT_FAMILY(family) void register_##family(KernelTable& table);
-#include "kernels/families.inc"
+#include WEFT_FAMILIES
 #undef WEFT_FAMILY
 
 const KernelTable& table();
@@ -29,7 +33,7 @@ const KernelTable& table() {
 #endif
 #define WEFT_FAMILY(family) WEFT_OTHER_FAMILY(family)
 #define WEFT_PRODUCT_FAMILY(family) register_##family(t);
-#include "kernels/families.inc"
+#include WEFT_FAMILIES
 #undef WEFT_FAMILY
     return t;
   }();

@@ -5,6 +5,7 @@
 // and quantize_row_q8_1 of ggml's x86 backend, quantize_row_q8_K_ref in ggml-quants.c.
 #include "kernels/simd/bytes.h"
 #include "quants/codec.h"
+#include "quants/quant_kernels.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -149,6 +150,11 @@ void decode_q8_K(const BlockQ8_K& b, float* y) {
 }
 
 }  // namespace
+
+QuantKernels& quant_kernels(DType type) {
+  static QuantKernels all[kDTypeCount];
+  return all[static_cast<size_t>(type)];
+}
 
 void register_activation_types(KernelTable& table) {
   table.type(DType::kQ8_0).from_float = encode_row<BlockQ8_0, 32, encode_q8_0>;

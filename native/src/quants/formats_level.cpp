@@ -7,13 +7,13 @@ namespace weft::WEFT_TARGET {
 void register_level_formats(KernelTable& table);
 
 void register_level_formats(KernelTable& table) {
-  register_format<FormatIQ4_NL>(table, DType::kIQ4_NL);
-  register_format<FormatIQ4_XS>(table, DType::kIQ4_XS);
-  register_format<FormatMXFP4>(table, DType::kMXFP4);
-  register_format<FormatNVFP4>(table, DType::kNVFP4);
-  register_format<FormatTQ1_0>(table, DType::kTQ1_0);
-  register_format<FormatTQ2_0>(table, DType::kTQ2_0);
-  register_format<FormatI2_S>(table, DType::kI2_S);
+  register_format<FormatIQ4_NL, DType::kIQ4_NL>(table);
+  register_format<FormatIQ4_XS, DType::kIQ4_XS>(table);
+  register_format<FormatMXFP4, DType::kMXFP4>(table);
+  register_format<FormatNVFP4, DType::kNVFP4>(table);
+  register_format<FormatTQ1_0, DType::kTQ1_0>(table);
+  register_format<FormatTQ2_0, DType::kTQ2_0>(table);
+  register_format<FormatI2_S, DType::kI2_S>(table);
 }
 
 }  // namespace weft::WEFT_TARGET

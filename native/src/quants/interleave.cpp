@@ -24,15 +24,25 @@ inline Words load(const char* p) {
 
 inline void store(char* p, Words w) { std::memcpy(p, &w, sizeof w); }
 
+// Words of two vectors by number: GCC's word for it before GCC 12, and what Clang has.
+template <int kA, int kB, int kC, int kD>
+inline Words pick(Words x, Words y) {
+#if defined(__clang__)
+  return __builtin_shufflevector(x, y, kA, kB, kC, kD);
+#else
+  return __builtin_shuffle(x, y, Words{kA, kB, kC, kD});
+#endif
+}
+
 inline void transpose(Words w[4]) {
-  const Words a = __builtin_shuffle(w[0], w[1], Words{0, 4, 1, 5});
-  const Words b = __builtin_shuffle(w[0], w[1], Words{2, 6, 3, 7});
-  const Words c = __builtin_shuffle(w[2], w[3], Words{0, 4, 1, 5});
-  const Words d = __builtin_shuffle(w[2], w[3], Words{2, 6, 3, 7});
-  w[0] = __builtin_shuffle(a, c, Words{0, 1, 4, 5});
-  w[1] = __builtin_shuffle(a, c, Words{2, 3, 6, 7});
-  w[2] = __builtin_shuffle(b, d, Words{0, 1, 4, 5});
-  w[3] = __builtin_shuffle(b, d, Words{2, 3, 6, 7});
+  const Words a = pick<0, 4, 1, 5>(w[0], w[1]);
+  const Words b = pick<2, 6, 3, 7>(w[0], w[1]);
+  const Words c = pick<0, 4, 1, 5>(w[2], w[3]);
+  const Words d = pick<2, 6, 3, 7>(w[2], w[3]);
+  w[0] = pick<0, 1, 4, 5>(a, c);
+  w[1] = pick<2, 3, 6, 7>(a, c);
+  w[2] = pick<0, 1, 4, 5>(b, d);
+  w[3] = pick<2, 3, 6, 7>(b, d);
 }
 
 // Moves one word of every row: that of row r is at rows + r * stride and at panel + r *

@@ -3,6 +3,7 @@
 
 #include "quants/dot.h"
 #include "quants/interleaved.h"
+#include "quants/kept.h"
 #include "quants/levels.h"
 #include "quants/lookup_layout.h"
 #include "quants/panels.h"
@@ -28,7 +29,7 @@ void set_variants(QuantKernels& k) {
 #endif
 
 template <typename F>
-void register_format(KernelTable& table, DType type) {
+void set_format(KernelTable& table, DType type) {
   QuantKernels& k = quant_kernels(type);
   k.activation = ActivationType<typename F::Activation>::kType;
   k.groups = kGroupsPerChunk<F>;
@@ -50,6 +51,11 @@ void register_format(KernelTable& table, DType type) {
   table.type(type).matmul_levels = k.unpack != nullptr && level_block(type) != 0;
   table.type(type).matmul_lookup = lookup_block(type) != 0;
   table.type(type).vec_type = k.activation;
+}
+
+template <typename F, DType kType>
+void register_format(KernelTable& table) {
+  if constexpr (is_kept(kType)) set_format<F>(table, kType);
 }
 
 }  // namespace weft::WEFT_TARGET

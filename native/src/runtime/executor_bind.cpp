@@ -19,6 +19,30 @@ std::string shape(const Tensor& t) {
   return s + "]";
 }
 
+// What to do about a kernel that CMake's WEFT_KEEP has left out; nothing in a build of all kernels.
+#if defined(WEFT_KEPT_TYPES)
+constexpr const char* kLeftOut =
+    "; this build has only the kernels of the models in its list (WEFT_KEEP): write the list again "
+    "with this model (weft keep) and build anew";
+#else
+constexpr const char* kLeftOut = "";
+#endif
+
+// A tensor of a call whose type has no kernels in this build; nullptr where there is none.
+const Tensor* without_kernels(const Call& call, const KernelTable& table) {
+  const auto has_none = [&](const Tensor& t, bool written) {
+    const TypeOps& type = table.type(t.type);
+    return is_quantized(t.type) && (written ? type.from_float == nullptr : !type.to_float);
+  };
+#if defined(WEFT_KEPT_TYPES)
+  if (has_none(call.dst, true)) return &call.dst;
+#endif
+  for (const Tensor* source : call.src) {
+    if (source != nullptr && has_none(*source, false)) return source;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 Status Executor::create(Program program, std::vector<Block> memory, const Target& target,
@@ -249,7 +273,12 @@ Status Executor::plan_steps() {
     const std::string& name = program_.tensors[static_cast<size_t>(decl.dst)].name;
     const char* op = kOpInfo[static_cast<size_t>(decl.op)].name;
     if (step.kernel->run == nullptr) {
-      return Status::invalid(std::string("no kernel for ") + op + " (tensor " + name + ")");
+      return Status::invalid(std::string("no kernel for ") + op + " (tensor " + name + ")" +
+                             kLeftOut);
+    }
+    if (const Tensor* t = without_kernels(step.call, *table_); t != nullptr) {
+      return Status::invalid(std::string("no kernel for ") + op + " (tensor " + name +
+                             ") of type " + dtype_info(t->type).name + kLeftOut);
     }
     if (const char* why = step.kernel->check(step.call); why != nullptr) return refused(i, why);
     if (step.kernel->scratch != nullptr) {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -153,8 +153,11 @@ int64_t buffer_bytes(int64_t wanted) {
 }
 
 double read_rate(Team& team, double budget, const PeakLoops& loops, int64_t bytes) {
-  const std::unique_ptr<char, decltype(&std::free)> data(
-      static_cast<char*>(std::aligned_alloc(kHuge, static_cast<size_t>(bytes))), &std::free);
+  constexpr auto kAligned = static_cast<std::align_val_t>(kHuge);
+  const auto give_back = [](char* p) { ::operator delete(p, kAligned); };
+  const std::unique_ptr<char, decltype(give_back)> data(
+      static_cast<char*>(::operator new(static_cast<size_t>(bytes), kAligned, std::nothrow)),
+      give_back);
   if (data == nullptr) return 0;
 #if defined(MADV_HUGEPAGE)
   madvise(data.get(), static_cast<size_t>(bytes), MADV_HUGEPAGE);

@@ -37,6 +37,7 @@ __all__ = [
     "RecordsSpans",
     "RewritesSplits",
     "Rules",
+    "StopsRuns",
     "Support",
     "Use",
     "UsesThreads",
@@ -143,6 +144,25 @@ class NativeRun(Protocol):
 
     def use_threads(self, n: int) -> None:
         """Sets the number of threads of later runs, at most those of the device; 0: all of them."""
+
+
+@runtime_checkable
+class StopsRuns(Protocol):
+    """(optional) an executable whose runs are enqueued, and which can stop those."""
+
+    def begin(self) -> None:
+        """Leaves what was enqueued so far alone: `abort` stops later runs only."""
+
+    def abort(self) -> None:
+        """Stops the runs since `begin`, from any thread, and refuses others. What they would have
+        written is undefined. Never waits, and raises nothing."""
+
+    def clear_abort(self) -> None:
+        """Runs again from now on; what was stopped remains so."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `abort` was called last, and not `clear_abort`."""
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -22,6 +23,7 @@ __all__ = [
     "HostMemory",
     "LoadedMemory",
     "Memory",
+    "ReadsLater",
     "WeightBufferType",
     "require_inside",
 ]
@@ -52,6 +54,15 @@ class DirectMemory(Memory, Protocol):
     def copy_from(self, offset: int, source: Memory, source_offset: int, nbytes: int) -> bool:
         """Copies to `offset` and returns True, or returns False where it cannot copy from that
         memory."""
+
+
+@runtime_checkable
+class ReadsLater(Memory, Protocol):
+    """(optional) memory behind a queue that can be read without waiting for what follows."""
+
+    def read_later(self, offset: int, nbytes: int) -> Callable[[], NDArray[np.uint8]]:
+        """Puts a read behind the work so far; the function that it returns waits for the bytes.
+        Both raise DeviceError."""
 
 
 @runtime_checkable

@@ -38,6 +38,7 @@ COMMANDS = {
     "experts": "Simulate policies for --expert-budget.",
     "diff": "Show what differs between two plans.",
     "export": "Write a model for ExecuTorch.",
+    "keep": "List the kernels that models need.",
     "devices": "List devices.",
     "doctor": "Check every kernel against the baseline and NumPy.",
     "calibrate": "Measure what ops and copies cost here.",

@@ -88,7 +88,7 @@ def batch(
 ) -> None:  # fmt: skip
     """Answer a file of requests, in OpenAI's batch format. Stop it as you like: the same command
     goes on from there. The exit code is 1 if a row of OUT has an error."""
-    api = serving("batches")
+    api = serving("batches", "serve" if on_ray is None else "ray")
     n_lines, asks_embedding = _look_at(requests)
     with Journal(answers) as journal:
         options = api.ServeOptions(
@@ -155,15 +155,16 @@ async def _run(
         )  # fmt: skip
 
 
-def serving(what: str) -> Any:
-    """The package of the server. Raises WeftError if its extra is missing, which `what` needs."""
+def serving(what: str, extra: str = "serve") -> Any:
+    """The package of the server. Raises WeftError, which names `extra`, if what `what` needs is
+    missing."""
     try:
         return importlib.import_module("weft.serve")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("weft"):
             raise
         raise WeftError(
-            f"{what} need {error.name}; install it with: pip install 'weft[serve]'"
+            f"{what} need {error.name}; install it with: pip install 'weft[{extra}]'"
         ) from None
 
 

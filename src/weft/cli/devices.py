@@ -81,6 +81,7 @@ def _as_json(peaks: Peaks | None) -> dict[str, Any]:
             "cores": _native.usable_cores(),
             "processors": _native.usable_processors(),
             "memory_nodes": memory_nodes(_native.usable_cpus()),
+            "built_for": _native.built_for(),
             "targets": dict(_native.targets()),
             "target": used,
             "why": why,
@@ -121,6 +122,7 @@ def _print_targets() -> None:
         name if score else f"{name} (not on this machine)" for name, score in _native.targets()
     ]
     only = "" if "baseline" in dict(_native.targets()) else " (built for one processor only)"
+    out.print(f"built for: {_native.built_for()}", markup=False)
     out.print(f"kernel targets: {', '.join(names)}{only}", markup=False)
     out.print(f"in use: {used or 'none'} ({why})", markup=False)
     for name, verdict in verdicts().items():

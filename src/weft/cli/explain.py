@@ -37,6 +37,7 @@ from weft.schedule.draw import dot, mermaid
 from weft.schedule.machine import paper_devices
 from weft.schedule.machines import without_slow_helpers
 from weft.schedule.profile import Profile, load_profile
+from weft.tables import size_text
 
 __all__ = ["explain"]
 
@@ -144,7 +145,12 @@ def explain(
 
         # workers that are started for the plan live as long as `load`
         load["machines"] = machine_group(load["machines"], load.get("machine_key"))
-    loaded = open_with(model, load)
+    loaded = open_with(model, load, whole=False)
+    if loaded.file.n_missing:
+        say(
+            f"{model.name} ends before its weights ({size_text(loaded.file.n_missing)} more); its "
+            "beginning is enough for a plan"
+        )
     if mmproj is not None:
         loaded.towers = open_towers(mmproj).all
         for tower in loaded.towers:

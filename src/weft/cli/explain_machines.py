@@ -19,6 +19,7 @@ from weft.schedule.machines import (
     DEFAULT_LINK,
     link_text,
     load_machines,
+    machine_of,
     machines_of,
     parse_link,
 )
@@ -58,9 +59,11 @@ def on_machines(
 
 
 def stages_of(plan: ContextPlan, load: dict[str, Any]) -> StageReport | None:
-    """The stages of a plan; None: it is for one machine, or its speeds are not known."""
+    """The stages of a plan; None: it is for one machine."""
     profile = _over_machines(load)
-    return None if profile is None else stage_report(plan, profile)
+    if profile is None and len({machine_of(b.name) for b in plan.backends}) < 2:
+        return None
+    return stage_report(plan, profile)
 
 
 def _over_machines(load: Mapping[str, Any]) -> Profile | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.errors import WeftError
 
-__all__ = ["explain_pte", "export_gguf", "is_pte", "pte_report"]
+__all__ = ["explain_pte", "export_gguf", "is_pte", "keep_list", "pte_report"]
 
 
 def is_pte(model: str | Path) -> bool:
@@ -43,6 +43,15 @@ def export_gguf(source: str | Path, target: str | Path, **options: Any) -> int:
     with _others_quiet():
         written: int = _addon("gguf", "export models").export_gguf(source, target, **options)
     return written
+
+
+def keep_list(models: Sequence[str | Path], **options: Any) -> str:
+    """The kernels that models need, as the list that CMake's WEFT_KEEP takes.
+
+    Raises WeftError if weft-executorch is not installed, and the errors of its `keep_list`."""
+    with _others_quiet():
+        text: str = _addon("keep", "list the kernels of models").keep_list(models, **options)
+    return text
 
 
 @contextmanager

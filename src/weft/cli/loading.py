@@ -196,10 +196,11 @@ def _layers(devices: str | None, n: int | None) -> int | None:
 _OF_MODELS = ("adapters", "control_vectors", "control_vector_layers")
 
 
-def open_with(path: Path, load: dict[str, Any]) -> Model:
+def open_with(path: Path, load: dict[str, Any], *, whole: bool = True) -> Model:
     """Opens a model with the adapters and control vectors of `load`, which is left with arguments
-    of `Context`."""
-    return Model.open(path, **{name: load.pop(name) for name in _OF_MODELS})
+    of `Context`. With `whole` False the beginning of a GGUF file is enough, for plans."""
+    given = {name: load.pop(name) for name in _OF_MODELS}
+    return Model(open_model(path, whole=whole), **given)
 
 
 def context_arguments(load: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,7 +210,7 @@ def context_arguments(load: Mapping[str, Any]) -> dict[str, Any]:
 
 def trained_context(path: Path) -> int:
     """The length in tokens that a model was trained for."""
-    with open_model(path) as file:
+    with open_model(path, whole=False) as file:
         return read_config(file).n_ctx_train
 
 

@@ -164,7 +164,8 @@ def serve(
         if error.name is None or error.name.startswith("weft"):
             raise
         raise WeftError(
-            f"the server needs {error.name}; install it with: pip install 'weft[serve]'"
+            f"the server needs {error.name}; install it with: pip install "
+            f"'weft[{'serve' if on_ray is None else 'ray'}]'"
         ) from None
     options = api.ServeOptions(
         host=host, port=port, api_key=api_key, alias=alias, parallel=parallel,

@@ -7,6 +7,7 @@ memories, whose messages go straight from one to the other, and one large block 
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from weft import graph as G
 from weft.backends.base import Backend
+from weft.backends.registry import make_backend
 from weft.backends.remote.group import MachineGroup
 from weft.backends.remote.machine import Machine
 from weft.backends.remote.memory import RemoteMemory
+from weft.compiler import compile
 from weft.errors import LinkError, WeftError
 from weft.execute.measure import measure_machine
+from weft.execute.session import Session
 from weft.links import Link, connect
 from weft.schedule.machines import joined_here
 from weft.schedule.profile import LinkProfile, Profile, parse_profile
@@ -35,6 +40,8 @@ _SMALL = 4096
 _FIRST, _MOST = 256 << 10, 16 << 20
 """Bytes of the block that bandwidth is measured with: four times as many until it takes long."""
 _LONG = 0.05
+_INPUTS, _WIDTH = 4, 256
+"""The inputs of a split that is timed, and floats in each: those of a token."""
 _SILENCE = 120.0
 """Seconds in which a worker finishes one figure."""
 
@@ -88,6 +95,7 @@ def measure_group(
     for i, (name, machine) in enumerate(zip(names, machines, strict=True)):
         progress(f"measuring the link to {name}")
         links["", name], links[name, ""] = measure_link_of(machine, blocks[name], seconds)
+        profiles[name] = _with_messages(group, name, profiles[name], links["", name], seconds)
         for j in range(i):
             progress(f"measuring the link from {names[j]} to {name}")
             pair = measure_pair(blocks[names[j]], blocks[name], seconds)
@@ -187,6 +195,37 @@ def _rate(a: Any, b: Any, seconds: float) -> float:
             quick = _best(lambda: once(n=64), seconds)
             return _link(n, took - quick, 0.0).bandwidth
         n *= 4
+
+
+def _with_messages(
+    group: MachineGroup, name: str, profile: Profile, link: LinkProfile, seconds: float
+) -> Profile:
+    """The profile of a worker whose splits also cost what one takes of a message: to put it
+    together, to take it apart, and to answer. The worker itself measures without messages."""
+    devices = []
+    for device in profile.devices:
+        real = next(d for d in group.devices() if d.name == f"{name}/{device.name}")
+        rest = measure_split(real, seconds) - 2 * link.latency - device.start - device.launch
+        devices.append(replace(device, start=device.start + max(rest, 0.0)))
+    return replace(profile, devices=tuple(devices))
+
+
+def measure_split(device: Backend, seconds: float) -> float:
+    """Seconds from sending the inputs of a split of one op to a worker's device, as many as a token
+    has, until its result is here."""
+    names = [f"x{i}" for i in range(_INPUTS)]
+    total = functools.reduce(G.add, [G.input(name, (_WIDTH,), "f32") for name in names])
+    graph = G.Graph(total.as_output("y"))
+    work = {node: 0 for node in graph.nodes if not node.op.is_view}
+    session = Session(compile(graph, [device, make_backend("cpu")], policy="plan", assign=work))
+    for name in names:
+        session.input_view(name)[:] = 0
+
+    def once() -> None:
+        session.execute({})
+        session.output("y", {})
+
+    return _best(once, seconds)
 
 
 def _link(nbytes: int, seconds: float, latency: float) -> LinkProfile:

@@ -6,13 +6,14 @@ the client.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.base import Executable
+from weft.backends.base import Executable, NativeRun
 from weft.backends.memory import HostMemory, Memory
 from weft.backends.remote.encode import decoded, whole
 from weft.cluster.lent import Device, Lender
@@ -22,11 +23,11 @@ from weft.cluster.streams import Inlet, Outlet
 from weft.cluster.weights import Incoming
 from weft.compiler.check import check_program
 from weft.dtype import dtype_from_id
-from weft.errors import DeviceError, LinkError, ProgramError, WeftError
+from weft.errors import AbortedError, DeviceError, LinkError, ProgramError, WeftError
 from weft.program import LAYOUTS, Program
 from weft.records import dataclass
 
-__all__ = ["MOST", "Commands"]
+__all__ = ["MOST", "Commands", "Lowered", "abort"]
 
 MOST = 1 << 62
 """The largest number that a client may send."""
@@ -44,11 +45,19 @@ class _Block:
 
 
 @dataclass(slots=True)
-class _Lowered:
+class Lowered:
+    """A split of a program that a device here has taken."""
+
     executable: Executable
     device: Device
     program: Program
     label: str
+    stopped: tuple[int, int] = (1, 0)
+    """The first and the last of the runs that are not wanted any more."""
+
+    def wants(self, run: int) -> bool:
+        """Whether a run is to be done."""
+        return not self.stopped[0] <= run <= self.stopped[1]
 
 
 class Commands:
@@ -57,12 +66,13 @@ class Commands:
     def __init__(self, worker: Lender) -> None:
         self._worker = worker
         self._blocks: dict[int, _Block] = {}
-        self._lowered: dict[int, _Lowered] = {}
+        self._lowered: dict[int, Lowered] = {}
         self._inlets: dict[int, tuple[str, Inlet]] = {}
         self._outlets: dict[str, Outlet] = {}
         self._coming: dict[int, Incoming] = {}
         self._ended = False
-        self._running: Executable | None = None
+        self._running: tuple[Lowered, int] | None = None
+        self._stopping = threading.Lock()
         self._times: RunTimes | None = None
         self._handlers: dict[str, Callable[..., Any]] = {
             name.removeprefix("_do_"): getattr(self, name)
@@ -265,12 +275,13 @@ class Commands:
             if used[t.buffer].layout != t.layout and used[t.buffer].layout != "ordered":
                 raise ProgramError(f"{t.name} is {t.layout}, its block {used[t.buffer].layout}")
         executable = where.backend.lower(program, 0, [b.memory for b in used])
-        self._lowered[n] = _Lowered(executable, where, program, _label(program, where.name))
+        self._lowered[n] = Lowered(executable, where, program, _label(program, where.name))
 
-    def _do_run(self, arrays: list[Any], number: int, *values: object) -> None:
+    def _do_run(self, arrays: list[Any], number: int, run: object, *values: object) -> None:
         lowered = self._lowered.get(number)
         if lowered is None:
             raise DeviceError(f"there is no program {number}")
+        n = whole(run, 1, MOST, "a run's number")
         symbols = lowered.program.symbols.values()
         if len(values) != len(symbols):
             raise DeviceError(f"{lowered.label} takes {len(symbols)} values")
@@ -279,16 +290,39 @@ class Commands:
         }
         executable = lowered.executable
         with lowered.device.lock:
-            self._running = executable
+            with self._stopping:
+                if self._ended or not lowered.wants(n):
+                    if self._times is not None:
+                        self._times.skip()
+                    return
+                self._running = lowered, n
             try:
                 if self._times is not None:
                     self._times.run(executable, given, len(lowered.program.splits[0].steps))
-                elif not self._ended:
+                else:
                     executable.run(given)
+            except AbortedError:
+                return  # the client has said so
             except WeftError as error:
                 raise type(error)(f"{lowered.label}: {error}") from error
             finally:
-                self._running = None
+                with self._stopping:
+                    self._running = None
+                if isinstance(executable, NativeRun):
+                    executable.clear_abort()
+
+    def stop(self, number: object, first: object, last: object) -> None:
+        """Ends runs of a program, by their numbers: the one under way between two pieces of work,
+        and those that wait before they begin. Called while another thread does commands."""
+        lowered = self._lowered.get(whole(number, 0, MOST, "a program's number"))
+        if lowered is None:
+            return
+        with self._stopping:
+            lowered.stopped = whole(first, 1, MOST, "a run"), whole(last, 1, MOST, "a run")
+            if self._running is not None:
+                running, n = self._running
+                if not running.wants(n):
+                    abort(running)
 
     def _do_record(self, arrays: list[Any], on: object) -> None:
         self._times = RunTimes() if on else None
@@ -341,6 +375,12 @@ class Commands:
         if data.nbytes != n:
             raise DeviceError(f"{data.nbytes} bytes came where {n} were due")
         self._block(block).memory.write(whole(offset, 0, MOST, "an offset"), data)
+
+
+def abort(running: Lowered) -> None:
+    """Ends the run under way between two pieces of work, if its device can."""
+    if isinstance(running.executable, NativeRun):
+        running.executable.abort()
 
 
 def _label(program: Program, device: str) -> str:

@@ -8,19 +8,17 @@ turns, so that the second one finds what the first one fetched.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 from weft.errors import DeviceError, FormatError
+from weft.file_hashes import part_hash, part_hashes, part_of
 from weft.file_lock import locked
-from weft.files import read_json, write_text
+from weft.files import write_text
 from weft.records import dataclass
 
 __all__ = ["PART", "FileParts", "ModelFiles", "describe_files", "have_files", "read_part"]
@@ -29,7 +27,6 @@ PART = 64 << 20
 """Bytes of a part of a file."""
 TURN_SECONDS = 24 * 3600.0
 """Most seconds that a process waits for another one of its machine to fetch a file."""
-_THREADS = 4
 _IGNORED = (".cache", ".git")
 _SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf", re.DOTALL)
 ReadPart = Callable[[str, int], bytes]
@@ -112,9 +109,7 @@ def have_files(files: ModelFiles, cache: Path, read: ReadPart | None) -> Path:
 
 def read_part(path: str, n: int) -> bytes:
     """Part `n` of a file."""
-    with open(path, "rb") as file:
-        file.seek(n * PART)
-        return file.read(PART)
+    return part_of(path, n, PART)
 
 
 def _fetch(files: ModelFiles, folder: Path, read: ReadPart) -> None:
@@ -130,7 +125,7 @@ def _fetch(files: ModelFiles, folder: Path, read: ReadPart) -> None:
         with target.open("wb") as out:
             for n, expected in enumerate(file.hashes):
                 data = read(path, n)
-                if _hash(data) != expected:
+                if part_hash(data) != expected:
                     raise DeviceError(
                         f"{path}: part {n} that came is not the one that was "
                         "described; the file has changed since; start again"
@@ -168,32 +163,5 @@ def _shards(path: Path) -> list[Path]:
 
 
 def _parts(base: Path, name: str, cache: Path) -> FileParts:
-    path = base / name
-    about = path.stat()
-    key = repr((str(path.resolve()), about.st_size, about.st_mtime_ns, about.st_ino))
-    kept = cache / "hashes" / f"{blake2b(key.encode(), digest_size=16).hexdigest()}.json"
-    n_parts = -(-about.st_size // PART)
-    hashes = _kept(kept)
-    if hashes is None or len(hashes) != n_parts:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            hashes = tuple(pool.map(lambda n: _hash(read_part(str(path), n)), range(n_parts)))
-        try:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_text(kept, json.dumps(hashes))
-        except (OSError, FormatError):
-            pass  # it is computed again the next time
-    return FileParts(name, about.st_size, hashes)
-
-
-def _kept(path: Path) -> tuple[str, ...] | None:
-    try:
-        value: Any = read_json(path, "hashes") if path.exists() else None
-    except (OSError, FormatError):
-        return None
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        return None
-    return tuple(value)
-
-
-def _hash(data: bytes) -> str:
-    return blake2b(data, digest_size=16).hexdigest()
+    size, hashes = part_hashes(base / name, PART, cache)
+    return FileParts(name, size, hashes)

@@ -36,7 +36,7 @@ def start(address: str | None = None, model_dirs: Sequence[str] = ()) -> RayWork
 
     Raises DeviceError where the cluster or a worker is not there in time, and WeftError where the
     extra `weft[ray]` is missing."""
-    join(address or "auto", "machines of a Ray cluster")
+    join(address or "auto", "a Ray cluster")
     return RayWorkers(model_dirs)
 
 
@@ -74,7 +74,7 @@ class RayWorkers:
     def __init__(self, model_dirs: Sequence[str] = ()) -> None:
         """Starts them. The cluster must be joined."""
         self.key: bytes | None = make_key()
-        self._ray = import_ray("machines of a Ray cluster")
+        self._ray = import_ray("a Ray cluster")
         self._nodes = _nodes(self._ray)
         self._model_dirs = [os.path.abspath(folder) for folder in model_dirs]
         self._actors: list[Any] = []
@@ -129,6 +129,8 @@ class RayWorkers:
             try:
                 self._addresses[worker] = self._address(worker, until)
             except DeviceError:
+                if all(machine.id != self._nodes[worker].id for machine in machines()):
+                    return None  # Ray has noticed that the node is gone
                 time.sleep(0.1)  # it is being started
                 continue
             return self._addresses[worker]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import Executable, RecordsSpans
+from weft.errors import AbortedError
 from weft.execute.spans import overlapping
 
 __all__ = ["RunTimes"]
@@ -36,10 +37,17 @@ class RunTimes:
         executable.record_spans(True)
         try:
             executable.run(values)
-            spans = executable.spans()
+        except AbortedError:
+            self._keep(_one_after_another(executable.spans()))
+            raise
+        else:
+            self._keep(_one_after_another(executable.spans()))
         finally:
             executable.record_spans(False)
-        self._keep(_one_after_another(spans))
+
+    def skip(self) -> None:
+        """Counts a run that does not begin."""
+        self._runs += 1
 
     def _keep(self, times: NDArray[np.int64]) -> None:
         numbers = 2 + times.size

@@ -6,7 +6,7 @@
     has size -> bool                  map id device hash size offset bytes raw -> bool
     stored id device hash bytes raw -> bool    store id hash bytes at + bytes
     load id device from layout type sizes
-    lower id device program blocks    run id values..    drop id
+    lower id device program blocks    run id number values..    drop id
     inlet id secret source            outlet secret host port target -> bool
     send secret number from offset bytes    take id number to offset bytes
     record 0|1                        spans -> + times of runs
@@ -15,6 +15,9 @@
 Commands come in frames `{"n": number, "c": [command, ..], "a": 1 or 2}`. The answer `{"n": number,
 "r": result}` follows where `a` says so, `{"n": number, "e": [kind, text]}` after a failure. Then
 commands are skipped until a frame with `clear`, but for halves of copies, which keep the order.
+
+A frame `{"stop": [id, first, last]}` overtakes all others: the runs of a program with these numbers
+end between two pieces of work, or never begin, and what they would have written is undefined.
 """
 
 from __future__ import annotations
@@ -26,9 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.base import NativeRun
 from weft.backends.remote.encode import whole
-from weft.cluster.commands import MOST, Commands
+from weft.cluster.commands import MOST, Commands, abort
 from weft.cluster.lent import Lender
 from weft.errors import DeviceError, LinkError, OutOfMemoryError, ProgramError, WeftError
 from weft.links import Link
@@ -82,6 +84,12 @@ class ClientSession(Commands):
 
     def _put(self, header: dict[str, Any], arrays: list[Any]) -> bool:
         """Takes a frame; True where the caller is to do the commands."""
+        stop = header.get("stop")
+        if stop is not None:
+            if not isinstance(stop, list) or len(stop) != 3:
+                raise ValueError("what is stopped is a program and two runs of it")
+            self.stop(*stop)
+            return False
         nbytes = sum(memoryview(a).nbytes for a in arrays)
         with self._changed:
             if len(self._frames) >= _FRAMES or self._waiting > _WAITING:
@@ -103,11 +111,11 @@ class ClientSession(Commands):
 
     def _end(self) -> None:
         with self._changed:
-            self._ended = True
             self._frames.clear()
-        running = self._running
-        if isinstance(running, NativeRun):
-            running.abort()
+        with self._stopping:
+            self._ended = True
+            if self._running is not None:
+                abort(self._running[0])
         for _, inlet in list(self._inlets.values()):
             inlet.close("its client is gone")
         for outlet in list(self._outlets.values()):

@@ -3,24 +3,40 @@
 The client opens an `Inlet` at the receiver, under a secret of its own, and an `Outlet` at the
 sender, which connects and shows the secret. Each side uses the link in the order of the client's
 commands, in the thread that does them: what was sent and not taken yet waits in the buffers of the
-network, and the sender with it.
+network, and the sender with it. While a receiver waits, it asks whether the sender is there, so
+that a network which is cut between the two is found although both are well.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+from dataclasses import replace
 from typing import Any
 
 from weft.errors import DeviceError, LinkError
+from weft.flags import FLAGS
 from weft.links import Limits, Link, connect
 
-__all__ = ["STREAM_LIMITS", "Inlet", "Outlet"]
+__all__ = ["Inlet", "Outlet", "takes"]
 
 _WAIT = 600.0
 """Seconds that one side waits for the other, which may have much to compute before."""
-STREAM_LIMITS = Limits(header=64 << 10, arrays=1, silence=_WAIT, ping=1e9)
-"""Limits of such links. The links of both workers to their client have heartbeats; these need none:
-where one of the workers is lost, the client is told, and ends this."""
+_CONNECTED = 5.0
+"""Most seconds in which a sender connects."""
+_SENDS = Limits(header=64 << 10, arrays=1, silence=math.inf, ping=1e9)
+"""Limits of the sender, whose bytes are not taken before it is their turn. If that never comes, the
+client ends the stream."""
+
+
+def _silence() -> float:
+    """Seconds without a sign of the other worker after which it counts as lost."""
+    return float(max(FLAGS.machine_timeout, 1))
+
+
+def takes() -> Limits:
+    """Limits of the receiver."""
+    return replace(_SENDS, silence=_silence(), ping=1.0)
 
 
 class Inlet:
@@ -78,12 +94,22 @@ class Outlet:
     ) -> None:  # fmt: skip
         """Connects; raises LinkError."""
         self.target = target
-        self._link = connect(address, key=key, facts=facts, timeout=5.0, limits=STREAM_LIMITS)
+        wait = min(_CONNECTED, _silence())
+        self._link = connect(address, key=key, facts=facts, timeout=wait, limits=_SENDS)
         self._link.send({"hello": "stream", "secret": secret})
-        header, _ = self._link.receive(5.0)
+        header, _ = self._link.receive(_CONNECTED)
         if header.get("ok") is not True:
             self._link.close()
             raise LinkError(f"{target} refused the stream: {str(header.get('e', ''))[:200]}")
+        threading.Thread(target=self._answer, name="weft-outlet", daemon=True).start()
+
+    def _answer(self) -> None:
+        """Answers the receiver's questions whether this worker is there, until the stream ends."""
+        try:
+            while True:
+                self._link.receive()
+        except LinkError:
+            return
 
     def send(self, number: int, data: Any) -> None:
         """Sends the bytes of copy `number`; raises DeviceError where they do not arrive."""

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.remote.hashes import file_hash
 from weft.errors import DeviceError, OutOfMemoryError
+from weft.file_hashes import file_hash
 
 __all__ = ["WeightFiles"]
 

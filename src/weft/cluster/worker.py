@@ -18,7 +18,7 @@ from typing import Any
 from weft.backends import Backend
 from weft.cluster.lent import Lender, worker_facts
 from weft.cluster.session import ClientSession
-from weft.cluster.streams import STREAM_LIMITS
+from weft.cluster.streams import takes
 from weft.errors import LinkError, WeftError
 from weft.links import Link, Listener
 
@@ -28,20 +28,14 @@ _CLIENTS = 64
 """Clients and streams at the same time."""
 
 
-class Worker(Lender):
-    """A lender with its clients' links."""
+class Worker:
+    """The links of a lender's clients."""
 
-    def __init__(
-        self,
-        devices: Sequence[str | Backend] = ("cpu",),
-        model_dirs: Iterable[str | os.PathLike[str]] = (),
-        cache_dir: str | os.PathLike[str] | None = None,
-        key: bytes | None = None,
-        memory: int | None = None,
-    ) -> None:
-        """As for `Lender`."""
-        super().__init__(devices, model_dirs, cache_dir, key, memory)
+    def __init__(self, lender: Lender) -> None:
+        """`lender` has what they use."""
+        self._lender = lender
         self._links: set[Link] = set()
+        self._lock = threading.Lock()
 
     def handle(self, link: Link) -> None:
         """Serves one link until it ends."""
@@ -54,17 +48,17 @@ class Worker(Lender):
         try:
             header, _ = link.receive(10.0)
             if header.get("hello") == "client":
-                facts = [d.facts() for d in self.devices]
+                facts = [d.facts() for d in self._lender.devices]
                 link.send({"devices": facts, "pid": os.getpid()})
-                ClientSession(self, link).serve()
+                ClientSession(self._lender, link).serve()
             elif header.get("hello") == "measure":
                 self._measure(link, header)
             elif header.get("hello") == "stream":
-                inlet = self.inlets.get(str(header.get("secret")))
+                inlet = self._lender.inlets.get(str(header.get("secret")))
                 if inlet is None:
                     link.send({"e": "there is no such stream"})
                 else:
-                    link.use_limits(STREAM_LIMITS)
+                    link.use_limits(takes())
                     stream = inlet.use(link)
                     link.send({"ok": True} if stream else {"e": "this stream has a sender"})
         except (WeftError, ValueError):
@@ -81,9 +75,10 @@ class Worker(Lender):
 
         try:
             with ExitStack() as held:
-                for device in self.devices:
+                devices = self._lender.devices
+                for device in devices:
                     held.enter_context(device.lock)
-                answer_measure(link, header, [d.backend for d in self.devices], self.memory)
+                answer_measure(link, header, [d.backend for d in devices], self._lender.memory)
         except LinkError:
             raise
         except Exception as error:
@@ -108,7 +103,7 @@ def serve_devices(
 ) -> None:
     """Serves clients until the listener is closed; `key` is the listener's, for links to other
     workers. Raises DeviceError for a device that this machine does not have."""
-    worker = Worker(devices, model_dirs, cache_dir, key, memory)
+    worker = Worker(Lender(devices, model_dirs, cache_dir, key, memory))
     try:
         while True:
             link = listener.accept()

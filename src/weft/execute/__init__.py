@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from weft.execute.arena import ArenaPool, Progress, arena_bytes
     from weft.execute.bound import BoundProgram, Moved
     from weft.execute.graph_plans import SchedulerCounters
-    from weft.execute.pipeline import Pipeline
+    from weft.execute.pipeline import Pipeline, stage_work
     from weft.execute.profile import Line, Profile
     from weft.execute.profile_trace import Slice, Trace
     from weft.execute.run import Fault, Run
@@ -41,6 +41,7 @@ __all__ = [
     "WatchedSession",
     "WatchedTensor",
     "arena_bytes",
+    "stage_work",
 ]
 
 _HOMES = {
@@ -54,7 +55,7 @@ _HOMES = {
         "Moved",
     ),
     "weft.execute.graph_plans": ("SchedulerCounters",),
-    "weft.execute.pipeline": ("Pipeline",),
+    "weft.execute.pipeline": ("Pipeline", "stage_work"),
     "weft.execute.profile": (
         "Line",
         "Profile",

@@ -31,6 +31,8 @@ TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "
 """Types of weights whose products are timed."""
 
 _CHAIN = 64
+_BEYOND_CACHES = 128 << 20
+"""Bytes of a matrix that has to be read from memory each time, as weights have."""
 _MIB = 1 << 20
 
 
@@ -158,11 +160,12 @@ def _bandwidths(bench: _Bench, overhead: float) -> Iterator[float]:
     """Yields the bytes per second of matrix times vector, which reads weights, and of a copy."""
     for name in ("f32", "f16", "q8_0"):
         dtype = find_dtype(name)
-        node = G.mul_mat(bench.leaf(dtype, 4096, 4096), bench.leaf(find_dtype("f32"), 4096, 1))
+        rows = _BEYOND_CACHES // dtype.row_bytes(4096)
+        node = G.mul_mat(bench.leaf(dtype, 4096, rows), bench.leaf(find_dtype("f32"), 4096, 1))
         if bench.runs(node):
             yield work(node, {}).nbytes / max(bench.seconds(node) - overhead, 1e-9)
     f32 = find_dtype("f32")
-    node = G.scale(bench.leaf(f32, 4096, 2048), 2.0)
+    node = G.scale(bench.leaf(f32, 4096, _BEYOND_CACHES // (4 * 4096)), 2.0)
     if not bench.runs(node):  # the device has products only; a few columns come nearest to a copy
         node = G.mul_mat(bench.leaf(f32, 4096, 4096), bench.leaf(f32, 4096, 64))
     yield work(node, {}).nbytes / max(bench.seconds(node) - overhead, 1e-9)

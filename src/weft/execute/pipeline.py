@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns
 
+from weft.backends.base import OnMachine
 from weft.errors import AbortedError
 from weft.execute.bound import Moved
 from weft.execute.devices import DeviceQueues
@@ -25,14 +26,19 @@ from weft.execute.recorder import Recorder
 from weft.execute.run import Run
 from weft.execute.session import Session
 from weft.execute.split_access import SplitAccess
+from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import Schedule
 
-__all__ = ["Pipeline"]
+__all__ = ["Pipeline", "stage_work"]
 
 _SHORT, _LONG = 0.0001, 0.002
 """The shortest and the longest time in seconds between polls of devices, whose queues do not
 notify; the time grows from poll to poll."""
+_LIGHT = frozenset({"GET_ROWS", "SCALE", "ADD", "MUL", "CPY", "CONT", "RMS_NORM", "NORM"})
+"""Ops of the input, which take no longer than handing them to another thread."""
+_RECORDED = 256
+"""Runs after which times are fetched from devices, although runs are under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,12 @@ class Pipeline:
         ]
         self.n_lasting = self._splits[0].n_lasting
         """The number of splits that a run needs even if nobody reads its outputs."""
+        work = stage_work(self._splits[0].program)
+        names = [backend.name for backend in schedule.backends]
+        self._light = {d for d, name in enumerate(names) if not work.get(name)}
+        far = [isinstance(backend, OnMachine) for backend in schedule.backends]
+        self._notified = all(far[d] or d in self._light for d in self._splits[0].device)
+        """All devices that work for long say when they have ended."""
         self._flights: list[_Flight] = []
         self._meets: dict[tuple[int, int], bool] = {}
         self._stop = False
@@ -86,9 +98,16 @@ class Pipeline:
         """The largest number of runs at the same time."""
         return len(self.sessions)
 
-    def start(self, copy: int, values: Mapping[str, int], n_splits: int | None = None) -> Run:
+    def start(
+        self,
+        copy: int,
+        values: Mapping[str, int],
+        n_splits: int | None = None,
+        output: str | None = None,
+    ) -> Run:
         """Runs a session whose inputs are written and whose earlier run is over, up to split
-        `n_splits`.
+        `n_splits`. Output `output` is among the run's own, if it can be read before later runs are
+        over.
 
         Submits work of all runs as far as nothing has to wait."""
         if self._recorder is not None:
@@ -97,7 +116,10 @@ class Pipeline:
                 self._begin = perf_counter_ns()
             self._runs += 1
         run = Run(self._devices.fault, dict(values))
-        self._flights.append(_Flight(run, self._items(copy, run, n_splits)))
+        items = self._items(copy, run, n_splits)
+        if output is not None:
+            items += self._reading(copy, run, output)
+        self._flights.append(_Flight(run, items))
         while self._hand_out():
             pass
         return run
@@ -110,10 +132,14 @@ class Pipeline:
         while any(flight.run is run and flight.left for flight in self._flights):
             self._go_on()
         while not run.is_done():
+            if self._notified and not any(flight.left for flight in self._flights):
+                break
             self._go_on()
         run.wait()
         self._flights = [flight for flight in self._flights if flight.run is not run]
         self._check()
+        if not self._flights or self._runs >= _RECORDED:
+            self._record_runs()
 
     def finish(self) -> None:
         """Waits for all runs; raises as `wait`."""
@@ -153,6 +179,7 @@ class Pipeline:
         self._recorder = recorder
         try:
             yield into
+            self._record_runs()
             recorder.between()
             recorder.finish()
         finally:
@@ -186,6 +213,18 @@ class Pipeline:
 
             items.append(_Item(device, splits.access[number], compute))
         return items
+
+    def _reading(self, copy: int, run: Run, output: str) -> list[_Item]:
+        """The work of reading an output behind the run; none where it is read at the end."""
+        session = self.sessions[copy]
+        if not session.reads_later(output):
+            return []
+        device, access = self._splits[copy].output_access[output]
+
+        def read() -> None:
+            run.put_later(output, session.output_later(output, run.values))
+
+        return [_Item(device, access, read)]
 
     def _copies(
         self, session: Session, split: int, values: Mapping[str, int], which: list[int], here: bool
@@ -239,7 +278,8 @@ class Pipeline:
             finally:
                 self._ended.set()
 
-        event = self._devices.submit(item.device, item.access, work, inline=False)
+        inline = item.device in self._light
+        event = self._devices.submit(item.device, item.access, work, inline=inline)
         flight.run.add(event)
 
     def _conflict(self, earlier: _Item, later: _Item) -> bool:
@@ -253,3 +293,12 @@ class Pipeline:
         if self._stop:
             raise AbortedError("the run was stopped by abort()")
         self._devices.fault.check()
+
+
+def stage_work(program: Program) -> dict[str, int]:
+    """Device -> the number of its steps that are more than a look at the input."""
+    counts: dict[str, int] = {}
+    for split in program.splits:
+        n = sum(step.op.name not in _LIGHT for step in split.steps)
+        counts[split.device] = counts.get(split.device, 0) + n
+    return counts

@@ -52,6 +52,7 @@ class Run:
         self.values = values
         """The values of the symbols."""
         self._outputs: dict[str, NDArray[Any]] = {}
+        self._later: dict[str, Callable[[], NDArray[Any]]] = {}
         self._events: list[Event] = []
         self.stopped = False
         """A callback stopped the run early."""
@@ -79,6 +80,9 @@ class Run:
     def outputs(self) -> Mapping[str, NDArray[Any]]:
         """The graph's outputs by name, in PyTorch order of sizes; waits for the run."""
         self.wait()
+        while self._later:
+            name, array = self._later.popitem()
+            self._outputs[name] = array()
         return self._outputs
 
     def add(self, event: Event) -> None:
@@ -88,3 +92,7 @@ class Run:
     def put(self, name: str, array: NDArray[Any]) -> None:
         """Stores an output."""
         self._outputs[name] = array
+
+    def put_later(self, name: str, array: Callable[[], NDArray[Any]]) -> None:
+        """Stores a function that waits for an output."""
+        self._later[name] = array

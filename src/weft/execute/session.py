@@ -11,15 +11,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from weft.backends.base import Executable, NativeRun
-from weft.backends.memory import HostMemory
+from weft.backends.base import Executable, NativeRun, StopsRuns
+from weft.backends.memory import HostMemory, ReadsLater
 from weft.errors import AbortedError, FormatError, ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram, Moved, named_fault
 from weft.execute.profile import Profile
 from weft.execute.recorder import Recorder
 from weft.execute.state import State, with_own_states
-from weft.execute.values import check_values, checked, max_bytes, read_array, symbol_values
+from weft.execute.values import (
+    check_values,
+    checked,
+    max_bytes,
+    read_array,
+    read_array_later,
+    symbol_values,
+)
 from weft.graph.size import evaluate
 from weft.notebook import in_notebook
 from weft.program import Program, TensorSpec
@@ -57,6 +64,7 @@ class Session:
             if isinstance(only, NativeRun):
                 self._single = (only.run_values, _getter(tuple(self.program.symbols)))
         self._native = [e for e in self._bound.executables if isinstance(e, NativeRun)]
+        self._far = [e for e in self._bound.executables if isinstance(e, StopsRuns)]
         if self._threads:
             self.use_threads(self._threads)
 
@@ -97,11 +105,16 @@ class Session:
         for name, array in arrays.items():
             raw[name] = checked(name, array, program.tensors[program.inputs[name]], values)
         self.clear_abort()
-        for name, data in raw.items():
-            spec = program.tensors[program.inputs[name]]
-            self._send(name, spec, evaluate(spec.offset, values), data)
-        self.execute(values)
-        return {name: self.output(name, values) for name in program.outputs}
+        self.begin()
+        try:
+            for name, data in raw.items():
+                spec = program.tensors[program.inputs[name]]
+                self._send(name, spec, evaluate(spec.offset, values), data)
+            self.execute(values)
+            return {name: self.output(name, values) for name in program.outputs}
+        except BaseException:
+            self.drop()
+            raise
 
     def _only_input(self, inputs: object) -> str:
         names = list(self.program.inputs)
@@ -127,9 +140,24 @@ class Session:
         """A copy of an output after a run with these symbol values, in PyTorch order of sizes."""
         spec = self.program.tensors[_find(self.program.outputs, name, "output")]
         try:
-            return read_array(spec, self._bound.memories[spec.buffer], values)
+            array = read_array(spec, self._bound.memories[spec.buffer], values)
         except Exception as error:
             raise named_fault(f"output {name}", error) from error
+        self._require_whole()
+        return array
+
+    def reads_later(self, name: str) -> bool:
+        """Whether `output_later` can be used for an output."""
+        spec = self.program.tensors[_find(self.program.outputs, name, "output")]
+        return isinstance(self._bound.memories[spec.buffer], ReadsLater)
+
+    def output_later(self, name: str, values: Mapping[str, int]) -> Callable[[], NDArray[Any]]:
+        """`output` as the work given to the device so far leaves it, whatever follows: a function
+        that waits for it."""
+        spec = self.program.tensors[_find(self.program.outputs, name, "output")]
+        memory = self._bound.memories[spec.buffer]
+        assert isinstance(memory, ReadsLater)
+        return read_array_later(spec, memory, values)
 
     # ---- the fast way ----------------------------------------------------------------------------
 
@@ -168,6 +196,7 @@ class Session:
                 staging[:] = self._bound.memories[spec.buffer].read(start, staging.nbytes)
             except Exception as error:
                 raise named_fault(f"output {name}", error) from error
+            self._require_whole()
         return view
 
     def state(self, name: str) -> State:
@@ -228,22 +257,47 @@ class Session:
             if split.copies:
                 self.moved.add(bound.copy_inputs(number, values))
             bound.run(number, values)
+        self._require_whole()
+
+    def begin(self) -> None:
+        """Begins what `abort` and `drop` stop on other machines: what runs there from earlier calls
+        of `execute` goes on."""
+        for executable in self._far:
+            executable.begin()
+
+    def drop(self) -> None:
+        """Stops what other machines still run of the calls of `execute` since `begin`, after one
+        that failed or was interrupted. The memory it was writing is undefined."""
+        for executable in self._far:
+            executable.abort()
+            executable.clear_abort()
 
     def abort(self) -> None:
         """Stops the running `run` or `execute`, from any thread.
 
         That call raises AbortedError within some 10 ms, on devices other than cpu at the end of
-        their split; the memory it was writing is undefined. Between runs, `abort` stops the next
-        `execute`, unless `clear_abort` or `run` comes first."""
+        their split; the memory it was writing is undefined. Cpus of other machines stop, too, with
+        all that they have to do since `begin`. Between runs, `abort` stops the next `execute`,
+        unless `clear_abort` or `run` comes first."""
         self._stop = True
         for executable in self._native:
             executable.abort()
+        for far in self._far:
+            far.abort()
 
     def clear_abort(self) -> None:
         """Cancels an `abort` that has stopped nothing."""
         self._stop = False
         for executable in self._native:
             executable.clear_abort()
+        for far in self._far:
+            far.clear_abort()
+
+    def _require_whole(self) -> None:
+        """Raises AbortedError where what was read of another machine may be that of a run which
+        was stopped."""
+        if self._far and (self._stop or any(far.is_stopped for far in self._far)):
+            raise self._aborted()
 
     def _aborted(self) -> AbortedError:
         self.clear_abort()
@@ -291,10 +345,16 @@ class Session:
                 for which in range(len(split.copies)):
                     self.moved.add(recorder.copy(self._bound, number, values, which))
                 recorder.run(self._bound, number, values)
+            self._require_whole()
         except BaseException:
             recorder.forget()
             raise
         recorder.end_run(begin)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether other machines run a part of it."""
+        return bool(self._far)
 
     @property
     def bound(self) -> BoundProgram:

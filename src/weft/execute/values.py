@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.memory import Memory
+from weft.backends.memory import Memory, ReadsLater
 from weft.dtype import DType
 from weft.errors import GraphError, ProgramError
 from weft.graph.size import Expr, Size, Sym, evaluate, lower, upper
@@ -21,6 +21,7 @@ __all__ = [
     "max_bytes",
     "ne_of",
     "read_array",
+    "read_array_later",
     "solve_size",
     "symbol_values",
     "tensor_bytes",
@@ -52,15 +53,40 @@ def read_array(spec: TensorSpec, memory: Memory, values: Mapping[str, int]) -> N
     """A fresh array of a tensor's elements in PyTorch order, block types as uint8 rows.
 
     Leading sizes that are 1 by declaration are left out."""
+    where = _place(spec, values)
+    return _arranged(spec, values, None if where is None else memory.read(*where))
+
+
+def read_array_later(
+    spec: TensorSpec, memory: ReadsLater, values: Mapping[str, int]
+) -> Callable[[], NDArray[Any]]:
+    """`read_array` behind the work so far: the function that it returns waits for the array."""
+    values, where = dict(values), _place(spec, values)
+    if where is None:
+        return lambda: _arranged(spec, values, None)
+    raw = memory.read_later(*where)
+    return lambda: _arranged(spec, values, raw())
+
+
+def _place(spec: TensorSpec, values: Mapping[str, int]) -> tuple[int, int] | None:
+    """The first byte of a tensor and the number of its bytes; None: it has no elements."""
+    ne = [evaluate(n, values) for n in spec.ne]
+    nb = [evaluate(n, values) for n in spec.nb]
+    return None if 0 in ne else (evaluate(spec.offset, values), tensor_bytes(spec.dtype, ne, nb))
+
+
+def _arranged(
+    spec: TensorSpec, values: Mapping[str, int], raw: NDArray[np.uint8] | None
+) -> NDArray[Any]:
+    """The array of a tensor with the bytes `raw` from its place on."""
     ne = [evaluate(n, values) for n in spec.ne]
     nb = [evaluate(n, values) for n in spec.nb]
     blocks = ne[0] // spec.dtype.block
     item = spec.dtype.storage.itemsize
     per_block = spec.dtype.bytes // item
-    if 0 in ne:
+    if raw is None:
         full = np.empty((ne[3], ne[2], ne[1], blocks * per_block), spec.dtype.storage)
     else:
-        raw = memory.read(evaluate(spec.offset, values), tensor_bytes(spec.dtype, ne, nb))
         shape = (ne[3], ne[2], ne[1], blocks, per_block)
         strides = (nb[3], nb[2], nb[1], nb[0], item)
         array = np.ndarray(shape, spec.dtype.storage, raw.data, 0, strides)

@@ -16,14 +16,16 @@ def open_model(
     *,
     progress: Callable[[int, int], None] | None = None,
     to_write: bool = False,
+    whole: bool = True,
 ) -> GGUFFile:
     """Opens the GGUF file at `path`, or the folder with config.json, safetensors and a tokenizer.
 
     With `to`, the name of a mix such as `q4_K_M`, matrices are quantized in memory, and `progress`
     gets the bytes that are done, and all. `to_write` is for what goes to a GGUF file: tensors of a
-    folder are then in the order of GGUF files. Raises MissingFileError, FormatError, which names
-    the file and what is wrong with it, and UnsupportedOpError for an unknown type."""
-    file = _open(path, to_write)
+    folder are then in the order of GGUF files. With `whole` False the beginning of a GGUF file is
+    enough, for plans (see `open_gguf`). Raises MissingFileError, FormatError, which names the file
+    and what is wrong with it, and UnsupportedOpError for an unknown type."""
+    file = _open(path, to_write, whole)
     if to is None:
         return file
     from weft.frontends.gguf.quantize import loaded_as
@@ -41,9 +43,9 @@ def open_mmproj(path: str | os.PathLike[str]) -> GGUFFile:
     return open_gguf(path)
 
 
-def _open(path: str | os.PathLike[str], to_write: bool) -> GGUFFile:
+def _open(path: str | os.PathLike[str], to_write: bool, whole: bool) -> GGUFFile:
     if os.path.isdir(path):
         from weft.frontends.hf.folder import open_folder
 
         return open_folder(path, adjacent=to_write)
-    return open_gguf(path)
+    return open_gguf(path, whole=whole)

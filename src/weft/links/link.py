@@ -19,6 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from weft.errors import LinkError
+from weft.links.held import HeldInterrupt
 from weft.links.sealed import TAG, Opener, Sealer
 from weft.links.stream import Incoming, Outgoing, TimedOut
 from weft.records import dataclass
@@ -148,7 +149,7 @@ class Link:
         text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
         views = [memoryview(array).cast("B") for array in arrays]
         self._check(len(text), len(views), sum(v.nbytes for v in views), self.limits.frame)
-        with self._sending:
+        with HeldInterrupt(), self._sending:
             self._frame(_DATA, text, views)
 
     def ping(self, padding: int = 0) -> None:
@@ -156,7 +157,7 @@ class Link:
 
         With so many bytes of padding, at most PROBE, `probes` has it."""
         now = time.perf_counter_ns()
-        with self._sending:
+        with HeldInterrupt(), self._sending:
             if padding:
                 self._probing[now] = padding
             self._frame(_PING, _TIMES.pack(now, 0) + bytes(padding), [])

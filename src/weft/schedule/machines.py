@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from weft.backends.base import Backend, IsMeasuredAs
 from weft.errors import FormatError
 from weft.records import dataclass
 from weft.schedule.profile import (
@@ -37,6 +38,7 @@ __all__ = [
     "machine_of",
     "machines_of",
     "parse_link",
+    "unmeasured",
     "without_slow_helpers",
 ]
 
@@ -214,6 +216,19 @@ def joined_here(
             )
     name = " + ".join(["here", *others])
     return _with_links(Profile(name, devices, memories, inner, joined.sources), ())
+
+
+def unmeasured(backends: Sequence[Backend]) -> Profile:
+    """A profile of devices whose speeds are not known, for sizes alone; its times mean nothing."""
+    memories: dict[str, MemoryProfile] = {}
+    devices = []
+    for backend in backends:
+        own = backend.buffer_type
+        memories[own.name] = MemoryProfile(own.name, own.is_host)
+        name = backend.measured_as if isinstance(backend, IsMeasuredAs) else backend.name
+        devices.append(DeviceProfile(name, backend.kind, own.name, 1.0, {"default": 1.0}))
+    links = {pair: LinkProfile(1.0, 0.0) for pair in itertools.permutations(memories, 2)}
+    return Profile("not measured", tuple(devices), memories, links)
 
 
 def without_slow_helpers(profile: Profile) -> Profile:

@@ -64,6 +64,9 @@ class StageProblem:
     """The copies and the bytes of the output, which go home."""
     in_flight: int = 1
     """Passes that are under way at the same time."""
+    passes: float = np.inf
+    """The number of all passes. What a pass brings to a stage from another machine is one message,
+    whose latency counts once."""
 
     @property
     def n_layers(self) -> int:
@@ -97,9 +100,19 @@ class StageProblem:
     def hop(self, source: int, target: int, first: int, end: int) -> float:
         """Seconds to bring results from the stage on `source` to that on `target`."""
         copies, nbytes = self.crossing
-        return float(self._copy(source, target, copies[first, end], nbytes[first, end]))
+        inputs = self.inputs[0][first, end]
+        return float(self._hop(source, target, copies[first, end], nbytes[first, end], inputs))
+
+    def _hop(self, source: int, target: int, copies: Any, nbytes: Any, inputs: Any) -> Any:
+        """Seconds of results from `source` to a stage that also gets `inputs` copies from home."""
+        if self.memory[source] == self.memory[self.home] and np.isfinite(self.passes):
+            if self.machine[source] != self.machine[target]:
+                copies = np.where(inputs > 0, 0.0, copies)  # in the message of the inputs
+        return self._copy(source, target, copies, nbytes)
 
     def _copy(self, source: int, target: int, copies: Any, nbytes: Any) -> Any:
+        if self.machine[source] != self.machine[target]:
+            copies = np.minimum(copies, self.passes)
         return self.latency[source, target] * copies + self.per_byte[source, target] * nbytes
 
     def times(self, of_layer: Sequence[int]) -> tuple[float, float]:
@@ -187,7 +200,7 @@ def _busy_times(problem: StageProblem) -> _Floats:
         for times_of_stages in _work(problem, device, n):
             times.append(times_of_stages[np.isfinite(times_of_stages)])
         for other in range(problem.n_devices):
-            hops = problem._copy(other, device, *problem.crossing)
+            hops = problem._hop(other, device, *problem.crossing, problem.inputs[0])
             times.append(hops[np.isfinite(hops)])
         back = problem._copy(device, problem.home, *problem.result)
         times.append(np.array([back]))
@@ -239,7 +252,7 @@ def _walk(problem: StageProblem, n: int, output: int | None, bound: float) -> It
         if output is None:
             own[n - 1] = np.inf  # the output alone, which is tried as `output`
         work.append(_bounded(own, bound) + _bounded(entries, bound))
-    crossing = [part[: n + 1, : n + 1] for part in problem.crossing]
+    crossing = [part[: n + 1, : n + 1] for part in (*problem.crossing, problem.inputs[0])]
     hops: dict[tuple[int, int], _Floats] = {}
     for order in _orders(problem):
         ways = _Ways(problem, n)
@@ -250,7 +263,7 @@ def _walk(problem: StageProblem, n: int, output: int | None, bound: float) -> It
                 if state not in ways.cost:
                     continue
                 if (p, device) not in hops:
-                    hop = problem._copy(p, device, *crossing)
+                    hop = problem._hop(p, device, *crossing)
                     hops[p, device] = _bounded(hop, bound)
                 reached = ways.cost[state][:, None] + hops[p, device]
                 better = reached < total

@@ -2,13 +2,14 @@
 
 A node takes `launch + max(operations / rate, bytes / bandwidth)` (the roofline of Williams,
 Waterman and Patterson, doi 10.1145/1498765.1498785); a copy `latency + bytes / bandwidth` of its
-link; a split its device's `start`. Splits run one after another, because each needs the one
-before.
+link, and all that goes to a split from another machine is one message with one latency; a split its
+device's `start`, which for a device of another machine has the handling of a message in it. Splits
+run one after another, because each needs the one before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.backends.base import Backend, IsMeasuredAs
@@ -17,7 +18,8 @@ from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 from weft.schedule.devices import Devices
-from weft.schedule.parts import Prediction
+from weft.schedule.machines import machine_of
+from weft.schedule.parts import Prediction, Split
 from weft.schedule.profile import DeviceProfile, Profile
 from weft.schedule.result import Schedule
 from weft.schedule.work import Work, expert_share, nbytes_at, work
@@ -110,6 +112,33 @@ class TimeModel:
             total += point.passes * (link.latency + size / link.bandwidth)
         return total
 
+    def copies(
+        self, inputs: Sequence[tuple[Tensor, Any]], b: int
+    ) -> Iterator[tuple[Tensor, tuple[str, str], float]]:
+        """(tensor, memories from and to, seconds) of what a split on device `b` has to have copied;
+        `inputs` are tensors and the buffer types of where they are.
+
+        What goes to a split from another machine is one message, whose latency the first tensor
+        has."""
+        seen: set[tuple[str, str]] = set()
+        for tensor, source in inputs:
+            pair = self.memory_of(source), self.of[b].memory
+            seconds = self.copy(tensor, source, b)
+            if pair in seen and machine_of(pair[0]) != machine_of(pair[1]):
+                seconds -= self.profile.link(*pair).latency * sum(p.passes for p in self.points)
+            seen.add(pair)
+            yield tensor, pair, seconds
+
+    def inputs(self, schedule: Schedule, split: Split) -> list[tuple[Tensor, Any]]:
+        """What a split has copied to it, with the buffer types of where it is."""
+        found = []
+        for tensor in split.inputs:
+            source = self.devices.type_of(tensor)
+            if source is None:
+                source = self.devices.buffer_types[schedule.backend_of[tensor]]
+            found.append((tensor, source))
+        return found
+
     def start(self, b: int) -> float:
         """Seconds to start a split on device `b`."""
         return self.of[b].start * sum(p.passes for p in self.points)
@@ -121,11 +150,7 @@ class TimeModel:
         for split in schedule.splits:
             b = split.backend
             starts += self.start(b)
-            for tensor in split.inputs:
-                source = self.devices.type_of(tensor)
-                if source is None:
-                    source = self.devices.buffer_types[schedule.backend_of[tensor]]
-                copies += self.copy(tensor, source, b)
+            copies += sum(s for _, _, s in self.copies(self.inputs(schedule, split), b))
             for node in schedule.graph.nodes[split.start : split.end]:
                 if not node.op.is_view:
                     seconds = self.node(node, b)

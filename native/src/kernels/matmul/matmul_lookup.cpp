@@ -5,6 +5,7 @@
 #include "kernels/matmul/matmul_lookup.h"
 
 #include "quants/formats.h"
+#include "quants/kept.h"
 #include "quants/lookup_layout.h"
 
 namespace weft::WEFT_TARGET {
@@ -331,6 +332,7 @@ size_t lookup_table_bytes(int64_t n_columns, int64_t k) {
 }
 
 void make_tables(const Columns& columns, int64_t first, int64_t last, char* tables) {
+  if (!kKeepsLookups) return;
   char* at = tables + lookup_table_bytes(columns.n, first * 32);
   for (int64_t c = 0; c < columns.n; ++c, at += kTableBytes) {
     if (columns.type == DType::kQ8_K) {
@@ -343,6 +345,7 @@ void make_tables(const Columns& columns, int64_t first, int64_t last, char* tabl
 
 void multiply_lookups(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                       char* scratch) {
+  if (!kKeepsLookups) return;
   for (int64_t c = 0; c < columns.n; c += kFewLookups) {
     Columns few = columns;
     few.x += c;
@@ -359,6 +362,7 @@ size_t multiply_lookups_scratch(int64_t n_columns, int64_t k) {
 }
 
 void unpack_lookups(DType type, const char* w, int64_t first, int64_t n, const Panel& panel) {
+  if (!kKeepsLookups) return;
   const bool scaled = type != DType::kI2_S;
   const int64_t per_block = lookup_block(type) / 32;
   const int64_t block_bytes = lookup_row_bytes(type, lookup_block(type)) * kPanelRows;

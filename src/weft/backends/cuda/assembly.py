@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from weft.backends.kernels import assembly
 
-__all__ = ["DEVICE", "source_of"]
+__all__ = ["DEVICE", "PREFIX", "source_of"]
 
 _HEADERS: dict[str, tuple[str, ...]] = {
     "quantize.cu": ("tensor.h", "floats.h"),
@@ -27,6 +27,9 @@ def _read(name: str) -> str:
     return (files("weft.backends.cuda") / "kernels" / name).read_text()
 
 
+PREFIX = "weft_"
+"""Before the names of kernels of all devices, as CUDA has functions called `norm` and the like."""
+
 DEVICE = "device.h"
 """The header in front of everything on a GPU; on a processor the shim's is."""
 
@@ -36,9 +39,9 @@ def source_of(file: str, defines: tuple[str, ...]) -> str:
     """A kernel file with all that it needs but `device.h` or `shim.h`.
 
     Files of all devices (`.cl`) stand behind `opencl.h`, which makes C++ of them; their kernels get
-    the start of the grid as first parameter."""
+    the start of the grid as first parameter, and `PREFIX` before their names."""
     if file.endswith(".cl"):
         shared = assembly.tables(defines) + assembly.source_of(file)
-        kernels = _KERNEL.sub(r"__kernel void \1(start_t start_, ", shared)
+        kernels = _KERNEL.sub(rf"__kernel void {PREFIX}\1(start_t start_, ", shared)
         return f'#line 1 "opencl.h"\n{_read("opencl.h")}\n{kernels}'
     return "\n".join(f'#line 1 "{name}"\n{_read(name)}' for name in (*_HEADERS.get(file, ()), file))

@@ -57,8 +57,9 @@ class CudaBackend(KernelBackend):
         memory = DeviceBufferType(
             driver, f"CUDA{max(0, device.number)}", capacity, None, _ALIGNMENT, shares
         )
-        super().__init__(driver, device.kind, memory, limits_for(device), limits, planes)
-        self.own = OWN if own else {}
+        super().__init__(
+            driver, device.kind, memory, limits_for(device), limits, planes, OWN if own else None
+        )
 
     def memory_limit(self) -> int | None:
         """The bytes that plans may use: what is free now, also of other processes, less the share

@@ -68,7 +68,7 @@ def compiled(file: str, text: str, options: tuple[str, ...], architecture: int) 
             )
         kind = "CUBIN" if exact else "PTX"
         size = getattr(library, f"nvrtcGet{kind}Size")(program)[1]
-        image = b" " * size
+        image: bytes = b" " * size
         getattr(library, f"nvrtcGet{kind}")(program, image)
         return image
     finally:
@@ -76,7 +76,7 @@ def compiled(file: str, text: str, options: tuple[str, ...], architecture: int) 
 
 
 def _log(library: Any, program: Any) -> str:
-    log = b" " * library.nvrtcGetProgramLogSize(program)[1]
+    log: bytes = b" " * library.nvrtcGetProgramLogSize(program)[1]
     library.nvrtcGetProgramLog(program, log)
     return log.decode(errors="replace").rstrip("\0 \n")
 

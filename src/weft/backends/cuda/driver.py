@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.backends.cuda.assembly import PREFIX
 from weft.backends.cuda.calls import Calls, CudaError, Graph, Launching, Packed
 from weft.backends.cuda.record import Record
 from weft.backends.kernels import KernelDriver
@@ -198,7 +199,8 @@ class CudaDriver(KernelDriver):
     def kernel(self, file: str, defines: tuple[str, ...], name: str) -> CudaKernel:
         """A kernel whose parameters no other caller sets."""
         with self.guarded(f"{self.name}: kernel {name} of {file}"):
-            return CudaKernel(self.calls.function(file, defines, name), file, name)
+            there = PREFIX + name if file.endswith(".cl") else name
+            return CudaKernel(self.calls.function(file, defines, there), file, name)
 
     def prepared(
         self,
@@ -283,7 +285,7 @@ class CudaDriver(KernelDriver):
         self._recording += 1 if on else -1
         if self._recording == on:
             self.wait()
-            self.record = Record(self) if on else None
+            self.record = Record(self, self.calls) if on else None
 
     def _timed(self) -> Any:
         """An event with a time, while recording."""

@@ -43,13 +43,13 @@ def driver() -> Any:
     without an NVIDIA driver."""
     found = _bindings("driver")
     try:
-        (error,) = found.cuInit(0)
+        (answer,) = found.cuInit(0)
     except Exception as error:  # cuda-bindings looks for the driver at the first call
         raise DeviceError(
             "no NVIDIA driver is installed (libcuda is not found); install the one of your GPU"
         ) from error
-    if error != 0:
-        raise DeviceError(f"the NVIDIA driver does not start ({error.name}); is there a GPU?")
+    if answer != 0:
+        raise DeviceError(f"the NVIDIA driver does not start ({answer.name}); is there a GPU?")
     return found
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from weft.backends.base import QueueSpan
-
-if TYPE_CHECKING:
-    from weft.backends.cuda.driver import CudaDriver
+from weft.backends.cuda.calls import Calls
+from weft.backends.kernels import KernelDriver
 
 __all__ = ["Record"]
 
@@ -22,12 +21,13 @@ class Record:
     Events know times between each other only. So an event that the host waits for, at a time that
     it reads, is the origin of all."""
 
-    def __init__(self, driver: CudaDriver) -> None:
+    def __init__(self, driver: KernelDriver, calls: Calls) -> None:
         self._driver = driver
+        self._calls = calls
         self._noted: list[tuple[Kind, str, int, int, Any]] = []
         with driver.guarded(f"{driver.name}: starting to record"):
-            self._origin = driver.calls.event(timed=True)
-            driver.calls.wait(self._origin)
+            self._origin = calls.event(timed=True)
+            calls.wait(self._origin)
         self._at = perf_counter_ns()
 
     def kernel(self, step: int, name: str, event: Any) -> None:
@@ -41,10 +41,10 @@ class Record:
     def take(self) -> Callable[[], list[QueueSpan]]:
         """The spans of the work so far, once the device has finished it."""
         noted, self._noted = self._noted, []
-        driver = self._driver
+        driver, calls = self._driver, self._calls
 
         def at(event: Any) -> int:
-            return self._at + int(driver.calls.seconds(self._origin, event) * 1e9)
+            return self._at + int(calls.seconds(self._origin, event) * 1e9)
 
         def spans() -> list[QueueSpan]:
             if not noted:

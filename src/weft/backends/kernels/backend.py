@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from weft.backends.base import BackendBase, DeviceKind, Queue, QueueSpan, Support, Use
 from weft.backends.kernels.driver import KernelDriver
@@ -34,8 +34,6 @@ class KernelBackend(BackendBase):
 
     rewrites = tuple(REWRITES)
     generalizes = GENERALIZED
-    own: ClassVar[Own] = {}
-    """Launches of kernels that only this kind of device has."""
 
     def __init__(
         self,
@@ -45,12 +43,15 @@ class KernelBackend(BackendBase):
         limits: Limits,
         changed: Mapping[str, Any] | None,
         planes: bool,
+        own: Own | None = None,
     ) -> None:
-        """`changed` replaces limits by name; with `planes`, weights are repacked."""
+        """`changed` replaces limits by name; with `planes`, weights are repacked. `own` has
+        launches of kernels that only this kind of device has."""
         self.name = driver.name
         self.kind: DeviceKind = kind
         self.limits = _limits(driver.name, limits, changed or {})
         self.driver = driver
+        self.own = own or {}
         self.memory_type = memory
         self.buffer_type: BufferType = memory
         self._planes = PlanesBufferType(driver, memory) if planes else None

@@ -6,6 +6,7 @@ the same weft; so planning costs no round trips.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ from weft.backends.remote.machine import Machine
 from weft.backends.remote.memory import RemoteBufferType, RemoteMemory, RemoteWeights
 from weft.backends.remote.queue import RemoteQueue
 from weft.backends.remote.rules import rules_like
-from weft.errors import DeviceError, ProgramError
+from weft.errors import AbortedError, DeviceError, ProgramError
 from weft.graph.tensor import Tensor
 from weft.program import Program
 
@@ -153,16 +154,41 @@ class RemoteExecutable:
         self._memories = [memories[i] for i in buffers]  # keeps the blocks
         self._number = machine.new_id()
         self._symbols = tuple(program.symbols)
-        self._run: list[Any] = ["run", self._number]
+        self._runs = 0
+        self._first = 1
+        self.is_stopped = False
+        self._stopping = threading.Lock()
         machine.call(["lower", self._number, backend.memory_type.number, data, blocks])
         gone = weakref.finalize(self, machine.forget, self._connection, "drop", self._number)
         gone.atexit = False
 
     def run(self, values: Mapping[str, int]) -> None:
-        """Enqueues a run; raises DeviceError where the worker was lost."""
+        """Enqueues a run; raises DeviceError where the worker was lost, AbortedError after
+        `abort`."""
         machine = self._machine
         if machine.connection is not self._connection:
             raise DeviceError(f"{machine.name} was lost, and this program with it")
-        command = [*self._run, *(values[name] for name in self._symbols)]
-        machine.post_run(command, self._backend.enqueued)
+        given = [values[name] for name in self._symbols]
+        with self._stopping:
+            if self.is_stopped:
+                raise AbortedError("the run was stopped by abort()")
+            self._runs = n = self._runs + 1
+        machine.post_run(["run", self._number, n, *given], self._backend.enqueued)
         machine.leave()
+
+    def begin(self) -> None:
+        """Leaves the runs so far alone: `abort` stops later ones only."""
+        self._first = self._runs + 1
+
+    def abort(self) -> None:
+        """Stops the runs since `begin` at the worker, that which is under way included."""
+        with self._stopping:
+            self.is_stopped = True
+            first, last = self._first, self._runs
+            self._first = last + 1
+        if first <= last:
+            self._machine.stop(self._connection, self._number, first, last)
+
+    def clear_abort(self) -> None:
+        """Runs again from now on."""
+        self.is_stopped = False

@@ -9,143 +9,31 @@ raises the failure at its next call, says that it knows.
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.backends.remote.connection import WAIT, Answer, Connection
 from weft.backends.remote.recording import Recording
-from weft.errors import DeviceError, LinkError, OutOfMemoryError, ProgramError, WeftError
+from weft.backends.remote.streams import GATHERED, Stream
+from weft.errors import DeviceError, LinkError, WeftError
 from weft.flags import FLAGS
 from weft.graph.op_table import op_stamp
 from weft.links import Address, Limits, Link, connect
-from weft.links.stream import TimedOut
+from weft.links.held import HeldInterrupt
 
 __all__ = ["Machine", "Mark", "machine_at"]
 
 Bytes = NDArray[np.uint8]
 
-_GATHERED = 1 << 20
-"""Bytes of arrays after which a frame goes out."""
-_UNDER_WAY = 128
-"""Frames that may be on their way, or wait at the worker."""
-_BYTES_UNDER_WAY = 64 << 20
-_SWEEP = 1.0
-"""Seconds without a frame after which what was freed meanwhile is told to the worker."""
-_WAIT = 600.0
-"""Seconds after which a command that the worker has not answered counts as failed."""
-_KINDS: dict[str, type[WeftError]] = {
-    "memory": OutOfMemoryError,
-    "program": ProgramError,
-    "device": DeviceError,
-}
-
-
 _LEFT = threading.local()
 """Per thread, the machine for which commands wait that nobody has to wait for."""
-
-
-class _Answer:
-    """What comes back for a frame: a result with arrays, or an error."""
-
-    __slots__ = ("arrays", "error", "ready", "result")
-
-    def __init__(self) -> None:
-        self.ready = threading.Lock()
-        self.ready.acquire()
-        self.error: WeftError | None = None
-        self.result: Any = None
-        self.arrays: list[Any] = []
-
-    def set(self) -> None:
-        self.ready.release()
-
-    def wait(self, timeout: float) -> bool:
-        if not self.ready.acquire(timeout=timeout):
-            return False
-        self.ready.release()
-        return True
-
-
-class _Connection:
-    """One link to the worker, with the thread that reads answers from it."""
-
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self.next = 1
-        self.done = 0
-        """The number of the last frame that the worker is known to have done."""
-        self.lost: str = ""
-        self.fault: WeftError | None = None
-        self.clears = False
-        """The next frame says that the failure is known."""
-        self.known = 0
-        """Failures of frames below this number are known."""
-        self.answers: dict[int, _Answer] = {}
-        self.under_way: deque[tuple[int, int]] = deque()
-        self.bytes_under_way = 0
-        self.changed = threading.Condition()
-
-    def start(self, name: str, machine: Machine) -> None:
-        """Reads from now on, as long as the machine is in use."""
-        self._machine = weakref.ref(machine)
-        weakref.finalize(machine, self.lose, "nobody uses it any more").atexit = False
-        threading.Thread(target=self._read, name=f"weft-{name}", daemon=True).start()
-
-    def _read(self) -> None:
-        try:
-            while True:
-                try:
-                    header, arrays = self.link.receive(_SWEEP)
-                except TimedOut:
-                    self._sweep()
-                    continue
-                self._take(header, arrays)
-        except Exception as error:
-            self.lose(str(error))
-
-    def _sweep(self) -> None:
-        machine = self._machine()
-        if machine is not None:
-            machine.sweep(self)
-
-    def _take(self, header: dict[str, Any], arrays: list[Any]) -> None:
-        n = int(header.get("n", 0))
-        error = header.get("e")
-        with self.changed:
-            self.done = max(self.done, n)
-            while self.under_way and self.under_way[0][0] <= n:
-                self.bytes_under_way -= self.under_way.popleft()[1]
-            answer = self.answers.pop(n, None)
-            if error is not None:
-                what = _KINDS.get(str(error[0]), DeviceError)(str(error[1]))
-                if answer is not None:
-                    answer.error = what
-                elif n >= self.known:
-                    self.fault = self.fault or what
-            if answer is not None:
-                answer.result, answer.arrays = header.get("r"), arrays
-                answer.set()
-            self.changed.notify_all()
-
-    def told(self) -> WeftError | None:
-        """The failure that nobody was told of yet; the caller raises it."""
-        with self.changed:
-            fault, self.fault = self.fault, None
-            self.clears, self.known = True, self.next
-        return fault
-
-    def lose(self, why: str) -> None:
-        """Ends the connection: whoever waits gets an error."""
-        with self.changed:
-            self.lost = self.lost or why
-            for answer in self.answers.values():
-                answer.set()
-            self.answers.clear()
-            self.changed.notify_all()
-        self.link.close()
 
 
 class Machine:
@@ -166,8 +54,8 @@ class Machine:
         self._arrays: list[Bytes] = []
         self._gathered = 0
         self._ids = 0
-        self._gone: deque[tuple[_Connection, str, int]] = deque()
-        self._now: _Connection
+        self._gone: deque[tuple[Connection, str, int]] = deque()
+        self._now: Connection
         self.frames = 0
         """Frames that were sent so far."""
         self.recording: Recording | None = None
@@ -181,9 +69,9 @@ class Machine:
         link = connect(
             self.address, key=self._key, timeout=self._timeout, facts=self.stamp(), limits=limits
         )
-        self._now = _Connection(link)
+        self._now = Connection(link)
         self._pending, self._arrays, self._gathered = [], [], 0
-        self._peers: dict[int, tuple[object, _Stream | None]] = {}
+        self._peers: dict[int, tuple[object, Stream | None]] = {}
         link.send({"hello": "client"})
         header, _ = link.receive(self._timeout)
         if "devices" not in header:
@@ -266,7 +154,7 @@ class Machine:
             self._pending.append(command)
             self._arrays += arrays
             self._gathered += sum(a.nbytes for a in arrays)
-            if self._gathered >= _GATHERED or len(self._pending) >= 512:
+            if self._gathered >= GATHERED or len(self._pending) >= 512:
                 self._send(None)
 
     def post_run(self, command: list[Any], enqueued: list[int]) -> None:
@@ -276,26 +164,40 @@ class Machine:
             if self.recording is not None:
                 enqueued.append(self.recording.enqueued())
 
+    def stop(self, connection: object, program: int, first: int, last: int) -> None:
+        """Stops runs `first` to `last` of a program, as they are numbered, at once: it overtakes
+        what is gathered and what the worker has not done yet. Never waits for the worker, and does
+        nothing where that is lost."""
+        now = self._now
+        if connection is now and not now.lost:
+            with suppress(LinkError):
+                now.link.send({"stop": [program, first, last]})
+
     def call(self, command: list[Any], *arrays: Bytes) -> tuple[Any, list[Any]]:
         """Does a command and waits for its answer: the result and arrays.
 
         Raises what failed there, or here, as a DeviceError."""
+        return self.ask(command, *arrays)()
+
+    def ask(self, command: list[Any], *arrays: Bytes) -> Callable[[], tuple[Any, list[Any]]]:
+        """Sends a command, and returns a function that waits for its answer, as `call` does. What
+        is sent before that function is called comes behind the command."""
         self.turn()
         with self._lock:
             self._check()
             self._pending.append(command)
             self._arrays += arrays
-            answer = _Answer()
+            answer = Answer()
             connection = self._now
             self._send(answer)
-            self.waits += 1
         if getattr(_LEFT, "machine", None) is self:
             _LEFT.machine = None
-        return self._wait(connection, answer)
+        return lambda: self._wait(connection, answer)
 
-    def _wait(self, connection: _Connection, answer: _Answer) -> tuple[Any, list[Any]]:
-        if not answer.wait(_WAIT):
-            connection.lose(f"no answer came within {_WAIT:g} s")
+    def _wait(self, connection: Connection, answer: Answer) -> tuple[Any, list[Any]]:
+        self.waits += 1
+        if not answer.wait(WAIT):
+            connection.lose(f"no answer came within {WAIT:g} s")
         if answer.error is not None:
             connection.told()
             raise self._named(answer.error)
@@ -333,7 +235,7 @@ class Machine:
             self._check()
             return Mark(self, self._now, self._send(None, marks=True))
 
-    def require(self, connection: _Connection) -> None:
+    def require(self, connection: Connection) -> None:
         """Raises what happened to a connection, unless somebody was told of it before."""
         if connection.lost or connection.fault is not None:
             self._raise(connection)
@@ -359,15 +261,10 @@ class Machine:
         """Sends what was gathered and what was freed, if the connection is still in use."""
         if (self._gone or self._pending) and self._lock.acquire(blocking=False):
             try:
-                if connection is self._now and not self._now.lost and self._room():
+                if connection is self._now and not self._now.lost and self._now.has_room:
                     self._send(None)
             finally:
                 self._lock.release()
-
-    def _room(self) -> bool:
-        """Whether a frame goes out without waiting for earlier ones."""
-        now = self._now
-        return len(now.under_way) < _UNDER_WAY and now.bytes_under_way <= _BYTES_UNDER_WAY
 
     # ---- sending ---------------------------------------------------------------------------------
 
@@ -381,7 +278,7 @@ class Machine:
                 self._send(None)
             self._raise(connection)
 
-    def _raise(self, connection: _Connection) -> None:
+    def _raise(self, connection: Connection) -> None:
         if connection.lost:
             raise self._is_lost(connection)
         fault = connection.told()
@@ -392,14 +289,24 @@ class Machine:
         text = str(error)
         return error if self.name in text else type(error)(f"{self.name}: {text}")
 
-    def _is_lost(self, connection: _Connection) -> DeviceError:
+    def _is_lost(self, connection: Connection) -> DeviceError:
         why = connection.lost
         return DeviceError(why if self.name in why else f"{self.name}: {why}")
 
-    def _send(self, answer: _Answer | None, marks: bool = False) -> int:
+    def _send(self, answer: Answer | None, marks: bool = False) -> int:
         connection = self._now
+        # what is gathered stays so while this waits, which Ctrl-C may end
+        full = connection.make_room(connection.next, sum(a.nbytes for a in self._arrays))
+        with HeldInterrupt():
+            try:
+                return self._send_now(connection, answer, marks or full)
+            except BaseException as error:
+                if not isinstance(error, DeviceError):  # halves of copies may be gone
+                    connection.lose(f"{self.name}: a frame to it was broken off: {error!r}")
+                raise
+
+    def _send_now(self, connection: Connection, answer: Answer | None, marks: bool) -> int:
         commands, arrays = self._pending, self._arrays
-        nbytes = sum(a.nbytes for a in arrays)
         self._pending, self._arrays, self._gathered = [], [], 0
         while self._gone:
             owner, what, number = self._gone.popleft()
@@ -408,11 +315,10 @@ class Machine:
         n = connection.next
         connection.next += 1
         header: dict[str, Any] = {"n": n, "c": commands}
-        full = self._make_room(connection, nbytes)
         if answer is not None:
             connection.answers[n] = answer
             header["a"] = 2
-        elif marks or full or n % 16 == 0:
+        elif marks or n % 16 == 0:
             header["a"] = 1
         if connection.clears:
             connection.clears = False
@@ -426,30 +332,9 @@ class Machine:
                 raise self._is_lost(connection) from error
         return n
 
-    def _make_room(self, connection: _Connection, nbytes: int) -> bool:
-        """Waits until the worker has done enough of what is under way."""
-        with connection.changed:
-            ok = connection.changed.wait_for(
-                lambda: (
-                    connection.lost
-                    or not connection.under_way
-                    or (
-                        len(connection.under_way) < _UNDER_WAY
-                        and connection.bytes_under_way <= _BYTES_UNDER_WAY
-                    )
-                ),
-                _WAIT,
-            )
-            connection.under_way.append((connection.next - 1, nbytes))
-            connection.bytes_under_way += nbytes
-            half = connection.bytes_under_way > _BYTES_UNDER_WAY // 4
-        if not ok:
-            connection.lose(f"it did nothing for {_WAIT:g} s")
-        return half
-
     # ---- copies from worker to worker ------------------------------------------------------------
 
-    def stream_from(self, source: Machine) -> _Stream | None:
+    def stream_from(self, source: Machine) -> Stream | None:
         """The way of bytes from another worker straight to this one; None where that one cannot
         reach this one, and bytes have to go through this process."""
         with self._lock:
@@ -459,7 +344,14 @@ class Machine:
                 known = self._peers[id(now)] = now, self._make_stream(source)
             return known[1]
 
-    def _make_stream(self, source: Machine) -> _Stream | None:
+    def leave_stream(self, stream: object) -> None:
+        """Uses the stream no more: the next copy from its source makes another one."""
+        with self._lock:
+            for source, known in list(self._peers.items()):
+                if known[1] is stream:
+                    del self._peers[source]
+
+    def _make_stream(self, source: Machine) -> Stream | None:
         import secrets
 
         secret = secrets.token_hex(16)
@@ -467,7 +359,16 @@ class Machine:
         self.call(["inlet", number, secret, source.name])
         host, port = self.address
         way, _ = source.call(["outlet", secret, host, port, self.name])
-        return _Stream(source, self, secret, number) if way else None
+        if not way:
+            warnings.warn(
+                f"{source.name} does not reach {self.name}, though this machine reaches both: what "
+                "goes from one to the other goes through here, which takes longer; look at the "
+                "network and the firewall between them",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return None
+        return Stream(source, self, secret, number)
 
 
 class Mark:
@@ -475,7 +376,7 @@ class Mark:
 
     __slots__ = ("_connection", "_machine", "_number")
 
-    def __init__(self, machine: Machine, connection: _Connection, number: int) -> None:
+    def __init__(self, machine: Machine, connection: Connection, number: int) -> None:
         self._machine, self._connection, self._number = machine, connection, number
 
     @property
@@ -489,30 +390,6 @@ class Mark:
         with self._connection.changed:
             self._connection.changed.wait_for(lambda: self.is_over)
         self._machine.require(self._connection)
-
-
-class _Stream:
-    """Copies from the memory of one worker to that of another, in order."""
-
-    def __init__(self, source: Machine, target: Machine, secret: str, number: int) -> None:
-        self.source, self.target = source, target
-        self._connections = source.connection, target.connection
-        self._secret, self._number = secret, number
-        self._lock = threading.Lock()
-        self._sent = 0
-
-    def copy(self, source: tuple[int, int], target: tuple[int, int], nbytes: int) -> None:
-        """Copies from (block, offset) to (block, offset), behind the commands of both workers."""
-        with self._lock:
-            if self._connections != (self.source.connection, self.target.connection):
-                raise DeviceError(f"{self.source.name} or {self.target.name} was lost meanwhile")
-            n = self._sent = self._sent + 1
-            self.source.post(["send", self._secret, n, *source, nbytes])
-            self.target.post(["take", self._number, n, *target, nbytes])
-            self.source.leave()
-        if nbytes >= _GATHERED or n % 256 == 0:  # so that the sender never waits for long
-            self.source.flush()
-            self.target.flush()
 
 
 _MACHINES: weakref.WeakValueDictionary[tuple[str, int, bytes | None], Machine] = (

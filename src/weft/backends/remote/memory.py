@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.memory import BlockBase, BufferTypeBase, Memory, require_inside
-from weft.backends.remote.hashes import file_hash
 from weft.backends.remote.machine import Machine
 from weft.dtype import DType
 from weft.errors import DeviceError, OutOfMemoryError
+from weft.file_hashes import file_hash
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 from weft.mapped_files import source_of
@@ -30,6 +30,7 @@ Bytes = NDArray[np.uint8]
 
 _PIECE = 8 << 20
 """Bytes that are written or read at a time."""
+_NOTHING = np.empty(0, np.uint8)
 _KEPT = 4 << 10
 """Weights of fewer bytes are not kept on the worker's disk."""
 
@@ -76,10 +77,24 @@ class RemoteMemory(BlockBase):
     def _piece(self, machine: Machine, offset: int, nbytes: int) -> Bytes:
         if nbytes == 0:
             return np.empty(0, np.uint8)
-        _, arrays = machine.call(["read", self.number, offset, nbytes])
-        if len(arrays) != 1 or memoryview(arrays[0]).nbytes != nbytes:
-            raise DeviceError(f"{machine.name} did not answer with the {nbytes} bytes asked for")
-        return np.frombuffer(arrays[0], np.uint8)
+        return _bytes_of(machine, nbytes, machine.call(["read", self.number, offset, nbytes]))
+
+    def read_later(self, offset: int, nbytes: int) -> Callable[[], Bytes]:
+        """Asks for the bytes as all work so far leaves them; the function waits for them."""
+        require_inside(offset, nbytes, self.nbytes)
+        machine = self._here()
+        sizes = [min(_PIECE, nbytes - at) for at in range(0, nbytes, _PIECE)]
+        answers = [
+            machine.ask(["read", self.number, offset + i * _PIECE, n]) for i, n in enumerate(sizes)
+        ]
+
+        def wait() -> Bytes:
+            pieces = [
+                _bytes_of(machine, n, answer()) for n, answer in zip(sizes, answers, strict=True)
+            ]
+            return pieces[0] if len(pieces) == 1 else np.concatenate([_NOTHING, *pieces])
+
+        return wait
 
     def copy_from(self, offset: int, source: Memory, source_offset: int, nbytes: int) -> bool:
         """Copies within the worker, or straight from another; False where that one does not reach
@@ -97,6 +112,14 @@ class RemoteMemory(BlockBase):
             return False
         stream.copy((source.number, source_offset), (self.number, offset), nbytes)
         return True
+
+
+def _bytes_of(machine: Machine, nbytes: int, answer: tuple[Any, list[Any]]) -> Bytes:
+    """The bytes that a worker has answered with."""
+    arrays = answer[1]
+    if len(arrays) != 1 or memoryview(arrays[0]).nbytes != nbytes:
+        raise DeviceError(f"{machine.name} did not answer with the {nbytes} bytes asked for")
+    return np.frombuffer(arrays[0], np.uint8)
 
 
 class RemoteBufferType(BufferTypeBase):

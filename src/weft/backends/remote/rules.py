@@ -36,7 +36,7 @@ def rules_like(facts: Mapping[str, Any], name: str, machine: Machine, number: in
         reference = ReferenceBackend()
         reference.name = name
         return reference
-    if kind == "opencl":
+    if kind in ("opencl", "cuda"):
         return _OpenCLLike(facts, name)
     raise DeviceError(
         f"{machine.name}: its device {facts.get('name')!r} is of a kind that is not used over "
@@ -114,7 +114,7 @@ class _FarKernels:
 
 
 class _OpenCLLike(BackendBase):
-    """The rules of OpenCL devices, without one."""
+    """The rules of devices with kernels, without one."""
 
     kind: DeviceKind = "ACCEL"
 

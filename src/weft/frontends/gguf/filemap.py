@@ -33,8 +33,12 @@ class FileMap:
     Raises FormatError when `path` is missing, not a plain file, unreadable or empty. The file must
     not shrink while it is mapped: the system kills a process that reads a page that is gone."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    whole = True
+    """False for the beginning of a file, whose tensors may lie behind its end."""
+
+    def __init__(self, path: str | os.PathLike[str], *, whole: bool = True) -> None:
         self.path = Path(path)
+        self.whole = whole
         try:
             # Asked before opening: opening a pipe would wait for a writer.
             mode = os.stat(self.path).st_mode
@@ -64,7 +68,10 @@ class FileMap:
         return self._mmap
 
     def view(self, offset: int, n: int) -> NDArray[np.uint8]:
-        """Bytes [offset, offset + n) as a read-only array that shares the map."""
+        """Bytes [offset, offset + n) as a read-only array that shares the map. If the file is not
+        whole, bytes behind its end are zeros without memory."""
+        if not self.whole and offset + n > self.size:
+            return np.broadcast_to(np.zeros(1, np.uint8), (n,))
         return np.frombuffer(self.buffer, np.uint8, n, offset)
 
     def close(self) -> None:

@@ -74,6 +74,16 @@ class GGUFFile:
         return self.metadata.get_str("general.architecture")
 
     @property
+    def n_missing(self) -> int:
+        """Bytes of tensors that lie behind the end of the file; 0 for a whole file."""
+        ends = [
+            max((t.offset + t.nbytes for t in part.tensors.values()), default=0) - part.map.size
+            for part in self._parts
+            if not part.map.whole
+        ]
+        return sum(max(n, 0) for n in ends)
+
+    @property
     def kind(self) -> str:
         """`general.type` (`model`, `adapter`, ...); without it `model`, or `vocab` when the file
         has no tensors."""
@@ -129,14 +139,16 @@ def present_as_gguf(
     return file
 
 
-def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
+def open_gguf(path: str | os.PathLike[str], *, whole: bool = True) -> GGUFFile:
     """Open the GGUF file at `path`, version 2 or 3, little endian.
 
     Any shard of a model that was cut into several files opens all of them; they must lie in one
-    folder. Everything that later reads rely on is checked here; tensor data is not read.
+    folder. Everything that later reads rely on is checked here; tensor data is not read. With
+    `whole` False the file may end behind its metadata and list of tensors, which is enough for a
+    plan: bytes of tensors that are not there are read as zeros.
 
     Raises FormatError, naming the file, the key or tensor, and what would fix it."""
-    part = _Part(FileMap(path))
+    part = _Part(FileMap(path, whole=whole))
     parts = [part]
     try:
         part.read()
@@ -227,7 +239,7 @@ def _open_shards(first: _Part, count: int, opened: list[_Part]) -> list[_Part]:
             raise first.map.error(
                 f"shard {i + 1} of {count} is missing: {path}; put all shards into one folder"
             )
-        part = _Part(FileMap(path))
+        part = _Part(FileMap(path, whole=first.map.whole))
         opened.append(part)
         part.read()
         numbers = part.metadata.get_int("split.no", -1), part.metadata.get_int("split.count", -1)

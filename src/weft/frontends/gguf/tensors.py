@@ -64,7 +64,8 @@ class TensorInfo:
 
 
 def read_tensors(cursor: Cursor, n: int, alignment: int) -> dict[str, TensorInfo]:
-    """Read the `n` tensor infos at `cursor` and check that their data lies in the file.
+    """Read the `n` tensor infos at `cursor` and check that their data lies in the file, if that is
+    whole.
 
     Raises FormatError naming the tensor: bad or repeated names, bad sizes, unknown types, data that
     is misaligned, outside the file or shared with another tensor."""
@@ -95,7 +96,7 @@ def read_tensors(cursor: Cursor, n: int, alignment: int) -> dict[str, TensorInfo
         except FormatError as e:
             raise map_.error(f"tensor {quoted(name)}: {e}") from None
         start = data_start + offset
-        if start + nbytes > map_.size:
+        if map_.whole and start + nbytes > map_.size:
             raise map_.error(
                 f"tensor {quoted(name)} ({dtype.name} {list(ne)}) takes bytes {start} to "
                 f"{start + nbytes}, but the file ends at byte {map_.size}; the file is cut short "

@@ -35,14 +35,17 @@ class Change:
         """Raises ContextError if fewer than `n_tokens` cells are free. Takes none of them yet."""
         self._cache = cache
         cache.find_free(n_tokens)
-        self._clock = cache.clock
+        self._clock = self._last = cache.clock
         self._mixed = cache.mixed.copy()
+        self._seqs = np.zeros(cache.n_seq_max, np.bool_)
         self._window = _WindowChange(cache, n_tokens) if cache.window is not None else None
         self._moved: dict[int, int] = {}  # recurrent states: sequence to its new slot
         self._slots = None if cache.states is None else cache.states.slot.copy()
 
     def occupy(self, ubatch: Ubatch) -> Places:
         """Takes cells for a ubatch, and a slot for its new states."""
+        self._seqs |= ubatch.members.any(axis=1)
+        self._last = self._cache.clock + 1  # comes first, so that `undo` finds the cells
         used = place(self._cache, ubatch.first, ubatch.positions, ubatch.members)
         ids = ubatch.ids if ubatch.is_rows else ubatch.tokens
         self._cache.occupy(used, ubatch.positions, ubatch.members, ids, ubatch.first)
@@ -78,15 +81,24 @@ class Change:
             seqs = list(self._moved)
             self._cache.states.slot[seqs] = [self._moved[s] for s in seqs]
 
+    def cells_in(self, serial: NDArray[np.int64], members: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which cells of a table the ubatches have taken, by its serials [n] and members
+        [n_seq_max, n]; free cells may be among them. A cell that nobody has was half taken."""
+        found = (serial > self._clock) & (serial <= self._last)
+        return found & (members[self._seqs].any(axis=0) | ~members.any(axis=0))
+
     def undo(self) -> None:
-        """Restores the cache as it was before the call."""
-        taken = (self._cache.serial > self._clock) & (self._cache.pos >= 0)
-        self._cache.release(np.flatnonzero(taken))
-        self._cache.mixed[:] = self._mixed
+        """Takes the ubatches back: the cache is as it was before the call, but for what happened to
+        other sequences since."""
+        cache = self._cache
+        mixed = np.where(self._seqs, self._mixed, cache.mixed)
+        taken = self.cells_in(cache.serial, cache.members) & (cache.pos >= 0)
+        cache.release(np.flatnonzero(taken))
+        cache.mixed[:] = mixed
         if self._window is not None:
             self._window.undo()
-        if self._cache.states is not None and self._slots is not None:
-            self._cache.states.slot[:] = self._slots
+        if cache.states is not None and self._slots is not None:
+            cache.states.slot[:] = self._slots
 
 
 class OneChange:

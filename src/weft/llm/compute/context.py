@@ -23,6 +23,7 @@ from weft.llm.compute.batch import Batch, Outputs, one_token
 from weft.llm.compute.counters import Counters, MemoryUse, memory_use
 from weft.llm.compute.decoding import Decoding
 from weft.llm.compute.fallback import Held, Loaded, decode_anew, load, load_without_failed, remember
+from weft.llm.compute.in_flight import InFlight, Step
 from weft.llm.compute.input_rows import InputRows
 from weft.llm.compute.pooling import BehindPooling, require_pooling
 from weft.llm.config import Pooling
@@ -121,12 +122,16 @@ class Context(Sequences):
         if self._eval is not None:
             self._graphs.watch(self._eval)
         self._decoding = Decoding(self.plan, self._graphs, self.input_rows, self.n_ctx_seq)
+        goes_on = self._options.get("fallback") or self._options.get("machines")
+        self._in_flight = InFlight(self._decoding, self.n_batch, self._go_on if goes_on else None)
         self.counters = self._graphs.counters
         programs = [regime.program for regime in self._graphs.all]
         self.memory = memory_use(self.plan.needs(), programs)
 
-    def _go_on(self, error: DeviceError, held: Held, batch: Batch) -> NDArray[np.float32]:
-        """Changes to the fallback, computes the cache `held` again, and decodes `batch`."""
+    def _go_on(
+        self, error: DeviceError, held: Held, batches: Sequence[Batch]
+    ) -> list[NDArray[np.float32]]:
+        """Changes to the fallback, computes the cache `held` again, and decodes `batches`."""
         options, serial = self._options, self._serial
         self._use(
             load_without_failed(
@@ -144,7 +149,7 @@ class Context(Sequences):
                 f"sequence {which} cannot be computed anew from its tokens (its beginning was "
                 f"dropped, or it was made of rows); decode it from its start: {error}"
             ) from error
-        return self.decode(batch)
+        return [self.decode(batch) for batch in batches]
 
     @property
     def regimes(self) -> list[Regime]:
@@ -228,7 +233,9 @@ class Context(Sequences):
         those devices, and then this call. DeviceError then says which sequences could not be
         computed from their tokens; these are empty, and the others unchanged."""
         graphs = self._graphs
-        graphs.clear_abort()
+        if self._in_flight:
+            raise ContextError(f"{len(self._in_flight)} steps are in flight; collect them first")
+        graphs.begin()
         if self._reads_all and self.cache.freed:
             self._compact_where_it_pays()
         if graphs.why:
@@ -240,7 +247,7 @@ class Context(Sequences):
                     row = self._decoding.decode_one(*one)
                 except DeviceError as error:
                     batch = Batch([one[0]], positions, seqs, outputs)
-                    return self._go_on(error, remember(self.cache), batch)
+                    return self._go_on(error, remember(self.cache), [batch])[0]
                 if row is not None:
                     return row
         if not isinstance(tokens, Batch):
@@ -257,7 +264,29 @@ class Context(Sequences):
         try:
             return self._decoding.decode(tokens, self.n_batch)
         except DeviceError as error:
-            return self._go_on(error, held, tokens)
+            return self._go_on(error, held, [tokens])[0]
+
+    @property
+    def most_in_flight(self) -> int:
+        """The most steps that `submit` may have under way: one for each machine, where layers are
+        on several whose kernels compute each text by itself; else 1."""
+        return self._graphs.most_in_flight
+
+    def submit(self, batch: Batch) -> Step | None:
+        """Begins to compute a batch, and returns while it is computed; `Step.collect` gives what
+        `decode` would return, with the same bits.
+
+        At most `most_in_flight` steps are under way, of different sequences, and collected in their
+        order; until then, only `submit` may be called, and sequences that are in no step may be
+        changed. Returns None for a batch that `decode` has to compute, after all steps were
+        collected: one larger than a ubatch, with rows, or after positions were moved. Raises
+        ContextError as `decode` does, which leaves other steps as they are; other errors are those
+        of `Step.collect`."""
+        if not len(self._in_flight):
+            self._graphs.clear_abort()
+        if len(self._in_flight) >= self.most_in_flight:
+            raise ContextError(f"{len(self._in_flight)} steps are in flight; collect the oldest")
+        return self._in_flight.submit(batch)
 
     def set_eval_callback(self, callback: TensorCallback | None) -> None:
         """Calls `callback` with tensors of the model while `decode` computes them; None ends this.

@@ -11,12 +11,23 @@ from weft.llm.cache.rollback import Change, OneChange
 from weft.llm.compute.batch import Batch, Ubatch, checked, require_encoded
 from weft.llm.compute.graphs import Graphs
 from weft.llm.compute.input_rows import InputRows
+from weft.llm.compute.pipelined import UnderWay
 from weft.llm.compute.ubatches import split, together_sizes
 from weft.llm.planning.plan import ContextPlan
+from weft.records import dataclass
 
-__all__ = ["Decoding"]
+__all__ = ["Decoding", "Started"]
 
 _LAST = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Started:
+    """A batch that is being computed."""
+
+    change: Change
+    """Its cells."""
+    run: UnderWay
 
 
 class Decoding:
@@ -38,10 +49,8 @@ class Decoding:
         """With the option `states`, what the output projection read of each token of the last call,
         [n, n_embd], in their order."""
 
-    def decode(self, tokens: Batch, n_batch: int) -> NDArray[np.float32]:
-        """The rows of a batch of at most `n_batch` tokens; see `Context.decode`."""
+    def _checked(self, tokens: Batch, n_batch: int) -> Ubatch:
         known, config, cache = self._input_rows, self._config, self.cache
-        n_ubatch, n_outputs = self._options.n_ubatch, self._options.n_outputs
         batch = checked(tokens, config, cache, n_batch, known)
         if config.n_encoder:
             require_encoded(batch, cache, config.n_vocab)
@@ -49,6 +58,42 @@ class Decoding:
             batch.planes = known.planes(batch.tokens, batch.positions, batch.first, cache)
         self._require_share(batch)
         self._require_window(batch)
+        return batch
+
+    def start(self, tokens: Batch, n_batch: int) -> Started | None:
+        """Begins to compute a batch beside others; None: it needs `decode`.
+
+        Raises ContextError as `decode` does; others go on then. After any other error nothing is
+        under way any more."""
+        batch, cache = self._checked(tokens, n_batch), self.cache
+        n_ubatch, n_outputs = self._options.n_ubatch, self._options.n_outputs
+        odd = batch.is_rows or bool(batch.tokens.max() >= self._config.n_vocab)
+        if odd or cache.has_shift or len(batch) > n_ubatch or batch.outputs.sum() > n_outputs:
+            return None
+        change = Change(cache, len(batch))
+        try:
+            run = self._graphs.start(batch, change.occupy(batch))
+        except BaseException:
+            change.undo()
+            raise
+        if run is None:
+            change.undo()
+            return None
+        return Started(change, run)
+
+    def result(self, oldest: Started) -> NDArray[np.float32]:
+        """Waits for the batch that was started first, and returns its rows. After an error nothing
+        is under way any more; the caller undoes the changes."""
+        rows = self._graphs.result(oldest.run)
+        if rows is None:
+            return np.empty((0, self._width), np.float32)
+        return rows.copy() if rows.base is not None else rows
+
+    def decode(self, tokens: Batch, n_batch: int) -> NDArray[np.float32]:
+        """The rows of a batch of at most `n_batch` tokens; see `Context.decode`."""
+        known, config, cache = self._input_rows, self._config, self.cache
+        n_ubatch, n_outputs = self._options.n_ubatch, self._options.n_outputs
+        batch = self._checked(tokens, n_batch)
         parts = split(
             batch,
             n_ubatch,
@@ -78,6 +123,7 @@ class Decoding:
             self.states = states if keeps else None
             return rows
         except BaseException:
+            self._graphs.drop()
             change.undo()
             raise
 
@@ -104,6 +150,7 @@ class Decoding:
                 self.states = self._graphs.states.copy()
             return row
         except BaseException:
+            self._graphs.drop()
             change.undo()
             raise
 

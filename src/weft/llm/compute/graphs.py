@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +23,8 @@ from weft.graph import Graph
 from weft.llm.cache.rollback import Change, Places
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.counters import Counters
-from weft.llm.compute.groups import Groups
 from weft.llm.compute.in_place import MOST_IN_PLACE, can_wait, in_place
-from weft.llm.compute.pipelined import Pipelined, Rows
+from weft.llm.compute.pipelined import Pipelined, Rows, UnderWay, several_stages
 from weft.llm.compute.rotation import rotate_keys
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.regime import Regime
@@ -75,8 +73,7 @@ class Graphs:
         """The program of the largest batches."""
         self.pipelined = self._pipelined()
         """Computes several of the largest ubatches at the same time; None: there is one copy."""
-        self.groups = self._groups()
-        """Cuts steps of several texts, where there are several machines; None: there are not."""
+        self._stages = several_stages(self.program)
         self.session = self.regimes[-1].session
         """The session of the last run."""
         self._last: Regime = self.regimes[-1]
@@ -86,6 +83,7 @@ class Graphs:
         self._rows: Regime | None = None
         self._shift: Session | None = None
         self._stop = False
+        self._is_far = any(session.is_far for session in self._sessions())
         counted = [b for b in self.program.devices if isinstance(b, UsesThreads)]
         one = max((b.n_threads for b in counted), default=0)
         many = max((b.n_threads_batch for b in counted), default=0)
@@ -137,6 +135,19 @@ class Graphs:
         if self.pipelined is not None:
             self.pipelined.abort()
 
+    def begin(self) -> None:
+        """Begins a call: what other machines still do of earlier ones, `abort` leaves alone."""
+        self.clear_abort()
+        if self._is_far:
+            for session in self._sessions():
+                session.begin()
+
+    def drop(self) -> None:
+        """Stops what other machines still do of a call that failed or was interrupted."""
+        if self._is_far:
+            for session in self._sessions():
+                session.drop()
+
     def clear_abort(self) -> None:
         """Cancels an `abort` that has stopped nothing."""
         if self._stop:
@@ -174,15 +185,6 @@ class Graphs:
         is one. Yields each ubatch with its rows; see `run`."""
         if self._in_place:
             self._repack_before(ubatches)
-        if self.groups is not None and len(ubatches) == 1 and self.pipelined is not None:
-            begin = perf_counter()
-            parts = self.groups.parts(ubatches[0])
-            yield from self._run_parts(parts, change)
-            self.groups.took(len(ubatches[0]), len(parts), perf_counter() - begin)
-        else:
-            yield from self._run_parts(ubatches, change)
-
-    def _run_parts(self, ubatches: Sequence[Ubatch], change: Change) -> Iterator[Rows]:
         largest = self.regimes[-1]
         overlap = self.pipelined is not None and self.reuse
         n = 0
@@ -199,6 +201,46 @@ class Graphs:
             ubatches = ubatches[n:]
         for ubatch in ubatches:
             yield ubatch, self.run(ubatch, change.occupy(ubatch))
+
+    @property
+    def most_in_flight(self) -> int:
+        """The most ubatches that `start` may have under way: several where layers are on several
+        machines whose kernels compute each text by itself, so that a text does not depend on which
+        ubatch it is in."""
+        plan, far = self.plan, self.pipelined
+        if far is None or not self.reuse or self._in_place:
+            return 1
+        if plan.options.states or plan.together or not plan.options.flash:
+            return 1
+        return plan.n_copies if self._stages else 1
+
+    def start(self, ubatch: Ubatch, places: Places) -> UnderWay | None:
+        """Begins to compute a ubatch whose cells are occupied, beside others. None: it needs
+        `run`. After an error nothing is under way any more."""
+        if self.pipelined is None or not self._is_large(ubatch):
+            return None
+        self._has_run = True
+        self._choose(ubatch)
+        self._use_threads(self._threads[1])
+        try:
+            if self._stop:
+                raise AbortedError("decode was stopped by abort()")
+            return self.pipelined.start(ubatch, places, self._sizes)
+        except BaseException:
+            self.pipelined.reset()
+            raise
+
+    def result(self, oldest: UnderWay) -> NDArray[np.float32] | None:
+        """Waits for the ubatch that was started first. Its rows, as `run` returns them, are valid
+        until the next `start`. After an error nothing is under way any more."""
+        assert self.pipelined is not None
+        try:
+            rows = self.pipelined.result(oldest)
+        except BaseException:
+            self.pipelined.reset()
+            raise
+        self.counters.graphs_reused += 1
+        return rows
 
     def _is_large(self, ubatch: Ubatch) -> bool:
         smaller = self.regimes[-2].max_tokens if len(self.regimes) > 1 else 0
@@ -344,13 +386,6 @@ class Graphs:
             regime = Regime(regimes[0].max_tokens, self.program, pool, self.cache, self._config)
             regimes.append(regime)
         return Pipelined(self.plan.plan.schedule, regimes, self._width)
-
-    def _groups(self) -> Groups | None:
-        options, backends = self.plan.options, self.plan.backends
-        if self.pipelined is None or options.states or not Groups.suit(backends):
-            return None
-        smaller = self.regimes[-2].max_tokens if len(self.regimes) > 1 else 0
-        return Groups(self.plan.n_copies, smaller + 1)
 
     # ---- graphs that are built when they are needed ----------------------------------------------
 

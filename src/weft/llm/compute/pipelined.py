@@ -1,4 +1,4 @@
-"""`Pipelined` computes the ubatches of a prompt, several at the same time.
+"""`Pipelined` computes several ubatches at the same time: those of a prompt, or of several texts.
 
 While the device of the last layers works on one ubatch, that of the first layers works on the next.
 Each ubatch has its own inputs and compute memory; all use the same cache, in order.
@@ -13,14 +13,16 @@ from contextlib import AbstractContextManager
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.execute import Pipeline, Profile, Run, Session
-from weft.llm.cache.rollback import Change
+from weft.backends.base import OnMachine
+from weft.execute import Pipeline, Profile, Run, Session, stage_work
+from weft.llm.cache.rollback import Change, Places
 from weft.llm.compute.batch import Ubatch
 from weft.llm.planning.regime import Regime
+from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import Schedule
 
-__all__ = ["Pipelined", "Rows"]
+__all__ = ["Pipelined", "Rows", "UnderWay", "several_stages"]
 
 Rows = tuple[Ubatch, NDArray[np.float32] | None]
 """A ubatch and its output rows, one for each token whose row is wanted, valid until the next
@@ -28,10 +30,12 @@ ubatch; None: no row is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
-class _UnderWay:
+class UnderWay:
+    """A ubatch that is being computed."""
+
     ubatch: Ubatch
     n_out: int
-    regime: Regime
+    copy: int
     run: Run
 
 
@@ -43,6 +47,8 @@ class Pipelined:
         self._regimes = list(regimes)
         self._width = width
         self._pipeline = Pipeline(schedule, self.sessions)
+        self._free = deque(range(len(self._regimes)))
+        """The sessions that compute nothing, by number."""
 
     @property
     def sessions(self) -> list[Session]:
@@ -69,30 +75,61 @@ class Pipelined:
         `sizes` gives the values of the symbols for a ubatch whose cells are taken. Where no row is
         wanted, ops that only rows need are skipped. Raises AbortedError after `abort` and
         DeviceError; nothing is running then."""
-        pipeline, under_way = self._pipeline, deque[_UnderWay]()
+        under_way = deque[UnderWay]()
         try:
-            for number, ubatch in enumerate(ubatches):
-                copy = number % len(self._regimes)
-                if len(under_way) == len(self._regimes):
-                    yield self._result(under_way.popleft())
-                regime = self._regimes[copy]
-                out_ids = np.flatnonzero(ubatch.outputs)
-                regime.inputs.write(ubatch, change.occupy(ubatch), out_ids)
-                n_splits = None if len(out_ids) else pipeline.n_lasting
-                run = pipeline.start(copy, sizes(ubatch), n_splits)
-                under_way.append(_UnderWay(ubatch, len(out_ids), regime, run))
+            for ubatch in ubatches:
+                if not self._free:
+                    yield self._next(under_way)
+                under_way.append(self.start(ubatch, change.occupy(ubatch), sizes))
             while under_way:
-                yield self._result(under_way.popleft())
-            pipeline.finish()
+                yield self._next(under_way)
+            self._pipeline.finish()
         except BaseException:
-            pipeline.reset()
+            self.reset()
             raise
 
-    def _result(self, oldest: _UnderWay) -> Rows:
+    def _next(self, under_way: deque[UnderWay]) -> Rows:
+        oldest = under_way.popleft()
+        return oldest.ubatch, self.result(oldest)
+
+    def start(
+        self, ubatch: Ubatch, places: Places, sizes: Callable[[Ubatch], dict[str, int]]
+    ) -> UnderWay:
+        """Begins to compute a ubatch with a session that is free. After an error, call `reset`."""
+        regime = self._regimes[self._free[0]]
+        out_ids = np.flatnonzero(ubatch.outputs)
+        regime.inputs.write(ubatch, places, out_ids)
+        n_splits = None if len(out_ids) else self._pipeline.n_lasting
+        output = regime.output if len(out_ids) and regime.rows is None else None
+        copy = self._free.popleft()
+        run = self._pipeline.start(copy, sizes(ubatch), n_splits, output)
+        return UnderWay(ubatch, len(out_ids), copy, run)
+
+    def result(self, oldest: UnderWay) -> NDArray[np.float32] | None:
+        """Waits for the ubatch that was started first, and returns its rows, which are valid until
+        the next `start`; None: no row is wanted. After an error, call `reset`."""
         self._pipeline.wait(oldest.run)
-        ubatch, regime, n = oldest.ubatch, oldest.regime, oldest.n_out
-        if n == 0:
-            return ubatch, None
-        if regime.rows is None:
-            return ubatch, regime.session.output(regime.output, oldest.run.values)
-        return ubatch, regime.rows[: n * self._width].reshape(n, self._width)
+        regime, n, run = self._regimes[oldest.copy], oldest.n_out, oldest.run
+        rows = None
+        if n and regime.rows is not None:
+            rows = regime.rows[: n * self._width].reshape(n, self._width)
+        elif n:
+            rows = run.outputs.get(regime.output)
+            if rows is None:
+                rows = regime.session.output(regime.output, run.values)
+        self._free.append(oldest.copy)
+        return rows
+
+    def reset(self) -> None:
+        """Stops and drops all that is under way."""
+        self._pipeline.reset()
+        self._free = deque(range(len(self._regimes)))
+
+
+def several_stages(program: Program) -> bool:
+    """Whether layers are on several machines, and all devices that compute them are cpus: their
+    kernels compute each text by itself, so that results do not depend on what is beside it."""
+    work = stage_work(program)
+    used = [device for device in program.devices if work.get(device.name)]
+    machines = {id(d.machine) if isinstance(d, OnMachine) else 0 for d in used}
+    return len(machines) > 1 and all(getattr(device, "target", "") for device in used)

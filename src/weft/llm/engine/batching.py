@@ -66,9 +66,9 @@ class Batch:
         self.rows += [(slot, end + i) for i in range(1, n + 1)]
 
 
-def pack(slots: Sequence[Slot], most: int, most_beside: int) -> Batch:
+def pack(slots: Sequence[Slot], most: int, most_beside: int, *, delays: bool = False) -> Batch:
     """Packs the next batch of running slots, of at most `most` tokens. If texts are being written,
-    at most `most_beside` of them belong to prompts."""
+    by these slots or, with `delays`, by others, at most `most_beside` of them belong to prompts."""
     batch = Batch()
     writing = [slot for slot in slots if slot.n_left == 1]
     for slot in writing[:most]:
@@ -77,7 +77,7 @@ def pack(slots: Sequence[Slot], most: int, most_beside: int) -> Batch:
         return batch
     prompts = [slot for slot in slots if slot.n_left > 1]
     room = most - len(batch.tokens)
-    room = min(room, most_beside) if writing else room
+    room = min(room, most_beside) if writing or delays else room
     wants = [min(s.n_left, SCORED) if s.scores else s.n_left for s in prompts]
     for slot, n in zip(prompts, share(wants, room), strict=True):
         if n:

@@ -74,7 +74,7 @@ class Checking:
             drafting.rests -= 1
             return
         running, context = self._slots.running, self._context
-        if not running or not self._may_draft():
+        if not running or not self.may_draft():
             return
         n_base, wanted = 0, []
         for slot in running:
@@ -100,7 +100,8 @@ class Checking:
                 end = len(slot.tokens)
                 self.checks[slot] = Check(slot.text, draft, slot.n_done, end, state)
 
-    def _may_draft(self) -> bool:
+    def may_draft(self) -> bool:
+        """Whether drafts of the texts that run now can be checked."""
         context = self._context
         if len(self._slots.running) > MOST_TEXTS:
             return False
@@ -121,7 +122,7 @@ class Checking:
 
     def follow(self, batch: Batch) -> None:
         """Lets drafters read what a batch had of prompts."""
-        if self._may_draft():
+        if self.may_draft():
             for slot in batch.prompts:
                 if slot.text is not None:
                     self.drafting.follow(slot.seq, slot.tokens[: slot.n_done])

@@ -177,6 +177,8 @@ class Engine:
         try:
             while self._wait():
                 if self._jobs:
+                    with suppress(AbortedError):
+                        self._writer.land()
                     _run_job(*self._jobs.popleft())
                 while self._arrived:
                     self._writer.add(self._arrived.popleft())

@@ -39,7 +39,8 @@ class Slot:
     """A sequence of the context, and the text that it holds."""
 
     __slots__ = (
-        "draft", "known", "last_used", "n_done", "runs", "seq", "stops", "text", "tokens",
+        "draft", "in_flight", "known", "last_used", "n_done", "runs", "seq", "stops", "text",
+        "tokens", "turn",
     )  # fmt: skip
 
     def __init__(self, seq: int) -> None:
@@ -51,6 +52,10 @@ class Slot:
         """Number of these that are in the cache."""
         self.draft: Sequence[int] = ()
         """Tokens that may follow, to be checked in this step."""
+        self.in_flight = False
+        """Its next tokens are being computed."""
+        self.turn = 0
+        """Number of the step in flight that it was in last."""
         self.known: NDArray[np.int64] | None = None
         """The prompt of the text, or all tokens that the last one left; None: not known."""
         self.last_used = 0
@@ -345,8 +350,9 @@ class Slots:
         return dropped
 
     def cancelled(self) -> list[Slot]:
-        """The slots whose texts have been cancelled."""
-        return [slot for slot in self.running if slot.text is not None and slot.text.cancelled]
+        """The slots whose texts have been cancelled, and that are in no step now."""
+        idle = (slot for slot in self.running if not slot.in_flight)
+        return [slot for slot in idle if slot.text is not None and slot.text.cancelled]
 
     def _scales(self, text: Ticket) -> bytes:
         """Tells texts apart that may not share cells, because their adapters or control vectors
@@ -374,7 +380,7 @@ class Slots:
             if may_share <= best.n:
                 break
             n, checkpoint = self._context.common_prefix(slot.seq, prompt), None
-            same = n
+            same = n = min(n, may_share)  # what is still being computed may fail
             if self._prefixes.needed and (n == 0 or slot.text is not None):
                 same = self.cache.common_prefix(slot.seq, beginning)
                 checkpoint = next((c for c in reversed(checkpoints) if c.n <= same), None)

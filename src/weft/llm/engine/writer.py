@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from weft.errors import AbortedError, ContextError
 from weft.llm.cache.prefix_options import PrefixOptions
+from weft.llm.compute.batch import Batch as ContextBatch
 from weft.llm.compute.context import Context
+from weft.llm.compute.in_flight import Step
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.batching import Batch, pack
 from weft.llm.engine.checking import Checking
@@ -72,6 +74,11 @@ class Writer:
         self.prefixes = Prefixes(context, prefixes or PrefixOptions(), tokenizer.vocab.eog)
         """What is kept of texts beside the cache."""
         self._slots = Slots(context, self.max_text, self.prefixes)
+        self._flights: deque[tuple[Batch, Step, float]] = deque()
+        """Steps that are being computed, with what is in them, and when they began."""
+        self._n_submitted = 0
+        self._landed = 0.0
+        """When the last of them was over."""
         self._checking: Checking | None = None
         if drafting is not None:
             self._checking = Checking(context, self._slots, drafting)
@@ -116,8 +123,14 @@ class Writer:
         self.waiting.append(text)
 
     def step(self) -> bool:
-        """Computes one batch and draws a token for every text; True if there is more to do."""
-        start, before = perf_counter(), self.stats.generated_tokens
+        """Computes one batch and draws a token for every text in it; True if there is more to do.
+
+        Where layers are on several machines, texts are in groups: the batch of one group is
+        submitted, and that of another, which was submitted before, is collected."""
+        flies = self._flies()
+        if not flies:
+            self.land()
+        start = perf_counter()
         self._drop_cancelled()
         # ---- prompts in ----
         self._admit()
@@ -126,33 +139,119 @@ class Writer:
             for slot, at, n in dropped:
                 self._checking.dropped(slot, at, n)
             self._checking.prepare()
-        batch = pack(self._slots.running, self.context.n_step, self.prompt_chunk)
-        # ---- tokens out ----
-        if batch.tokens:
-            n_prompt, n_texts = batch.n_prompt, len(self._slots.running)
-            n_columns = len(batch.tokens)
-            began, ended = perf_counter(), 0.0
-            try:
-                rows = self._decode(batch)
-            except AbortedError:
-                raise
-            except Exception as error:
-                self._isolate(batch, error)
-            else:
-                ended = perf_counter()
-                self._hand_out(batch, rows)
-                if self._checking is not None and batch.prompts:
-                    self._checking.follow(batch)
-            drawn = self.stats.generated_tokens - before
-            seconds = perf_counter() - start
-            self.stats.count_step(seconds, n_prompt, drawn)
-            self._pace.learn(n_prompt, n_columns - n_prompt, seconds)
-            if self._checking is not None and ended and not n_prompt:
-                self._checking.learn(n_columns, n_texts, ended - began, seconds, drawn)
+        if flies:
+            self._submit(start)
+        else:
+            batch = pack(self._slots.running, self.context.n_step, self.prompt_chunk)
+            if batch.tokens:
+                self._compute(batch, start)
         return bool(self._slots.running or self.waiting)
+
+    # ---- tokens out ----
+
+    def _compute(self, batch: Batch, start: float, step: Step | None = None) -> None:
+        """Computes a batch, or waits for the step in which it is computed, and draws tokens. Its
+        time counts from `start` on."""
+        before = self.stats.generated_tokens
+        n_prompt, n_texts = batch.n_prompt, len(self._slots.running)
+        n_columns = len(batch.tokens)
+        began, ended = perf_counter(), 0.0
+        try:
+            rows = self._decode(batch) if step is None else step.collect()
+        except AbortedError:
+            raise
+        except Exception as error:
+            self._isolate(batch, error)
+        else:
+            ended = perf_counter()
+            self._hand_out(batch, rows)
+            if self._checking is not None and batch.prompts:
+                self._checking.follow(batch)
+        drawn = self.stats.generated_tokens - before
+        seconds = perf_counter() - start
+        self.stats.count_step(seconds, n_prompt, drawn)
+        self._pace.learn(n_prompt, n_columns - n_prompt, seconds)
+        if self._checking is not None and ended and not n_prompt:
+            self._checking.learn(n_columns, n_texts, ended - began, seconds, drawn)
+
+    # ---- steps in flight ----
+
+    def _flies(self) -> bool:
+        """Whether steps of groups of texts follow one another through the machines. Prompts alone
+        are computed in ubatches that do."""
+        running = self._slots.running
+        if len(running) < 2 or self.context.most_in_flight < 2:
+            return False
+        if self._checking is not None and self._checking.may_draft():
+            return False
+        return any(slot.in_flight or slot.n_left == 1 for slot in running)
+
+    def _submit(self, start: float) -> None:
+        """Submits a step of texts that are in none, and waits for the oldest step where no other
+        can be submitted."""
+        most, running = self.context.most_in_flight, self._slots.running
+        ready = [slot for slot in running if not slot.in_flight]
+        if ready and len(self._flights) < most:
+            ready.sort(key=lambda slot: slot.turn)
+            group, room = ready[: -(-len(running) // most)], self.context.n_ubatch
+            batch = pack(group, min(room, self.context.n_batch), self.prompt_chunk, delays=True)
+            if batch.tokens:
+                self._begin(batch, start)
+        if len(self._flights) == most or all(slot.in_flight for slot in running):
+            self._land()
+
+    def _begin(self, batch: Batch, start: float) -> None:
+        try:
+            self._slots.make_room(len(batch.tokens))
+            step = self.context.submit(
+                ContextBatch(batch.tokens, batch.positions, batch.seqs, batch.outputs)
+            )
+        except AbortedError:
+            raise
+        except Exception as error:
+            self.land()
+            self._isolate(batch, error)
+            return
+        if step is None:
+            self.land()
+            self._compute(batch, start)
+            return
+        self._n_submitted += 1
+        for slot, _ in batch.parts:
+            slot.in_flight, slot.turn = True, self._n_submitted
+        self._flights.append((batch, step, start))
+
+    def land(self) -> None:
+        """Waits for the steps in flight and draws their tokens, so that the context can be used."""
+        while self._flights:
+            self._land()
+
+    def _land(self) -> None:
+        if not self._flights:
+            return
+        batch, step, start = self._flights.popleft()
+        for slot, _ in batch.parts:
+            slot.in_flight = False
+        if not step.given_up:  # else its texts are packed again
+            self._compute(batch, max(start, self._landed), step)
+            self._landed = perf_counter()
+
+    def _drop_steps(self) -> None:
+        """Waits for the steps in flight, and draws nothing."""
+        while self._flights:
+            batch, step, _ = self._flights.popleft()
+            for slot, _ in batch.parts:
+                slot.in_flight = False
+            try:
+                step.collect()
+            except Exception:  # the cache is as it was before the step
+                continue
+            for slot, n in batch.parts:
+                slot.n_done += n
 
     def cancel_all(self) -> None:
         """Ends every text as "cancelled"."""
+        self._drop_steps()
         for slot in list(self._slots.running):
             self._end(slot, "cancelled")
         while self.waiting:

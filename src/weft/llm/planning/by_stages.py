@@ -102,6 +102,7 @@ def stage_problem(request: Request, reserve: dict[str, int]) -> StageProblem:
         between.crossing,
         between.result,
         in_flight(request),
+        sum(p.passes for p in points),
     )
 
 

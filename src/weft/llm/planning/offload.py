@@ -8,6 +8,7 @@ are looked up. Globs over weight names take precedence over these rules.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from fnmatch import fnmatchcase
@@ -49,6 +50,19 @@ class Homes:
     forced: frozenset[str] = frozenset()
     """Weights that a glob has placed."""
 
+    def of_layers(self) -> list[int]:
+        """The device of each layer, the one that has most of its weights, and that of the output as
+        the last."""
+        n_layer = len(self.caches)
+        counts = [Counter[int]() for _ in range(n_layer + 1)]
+        for name, device in self.weights.items():
+            layer = layer_of_weight(name, n_layer)
+            if layer is not None:
+                counts[layer][device] += 1
+        of = [count.most_common(1)[0][0] if count else -1 for count in counts]
+        of[n_layer] = self.weights.get("output.weight", of[n_layer])
+        return [self.caches[il] if d < 0 and il < n_layer else d for il, d in enumerate(of)]
+
 
 def all_layers(n_layer: int) -> int:
     """The number of layers that can be offloaded: all of them and the output."""
@@ -66,13 +80,24 @@ def homes_by_layer(
 
     `n_gpu_layers` is the number of layers for the first device with memory of its own (None or
     below 0: all), or a mapping of devices to numbers of layers, where the first device takes the
-    last layers. Devices of other machines share the number evenly. `place` maps globs over weight
+    last layers. Devices of other machines share the bytes evenly. `place` maps globs over weight
     names, with or without their last part (`.weight`), to devices; the first match wins.
 
     Raises ScheduleError for a glob that matches no weight, for an unknown device, and if no device
     can take the layers."""
-    counts = _counts(n_layer, backends, n_gpu_layers)
     of_layer = [len(backends) - 1] * (n_layer + 1)
+    machines = [i for i, backend in enumerate(backends) if isinstance(backend, OnMachine)]
+    if machines and not isinstance(n_gpu_layers, Mapping):
+        total = all_layers(n_layer)
+        if n_gpu_layers is not None and n_gpu_layers >= 0:
+            total = min(n_gpu_layers, total)
+        first = n_layer - total if total <= n_layer else 0
+        sizes = _sizes(weights, n_layer)[first : first + total]
+        of_layer[first : first + total] = _evenly(sizes, machines)
+        homes = homes_of_layers(weights, of_layer, backends, place)
+        homes.n_gpu_layers = total
+        return homes
+    counts = _counts(n_layer, backends, n_gpu_layers)
     end = n_layer  # the first layer that has a device; the output is number n_layer
     total = sum(counts.values())
     for device, n in counts.items():
@@ -144,17 +169,30 @@ def _counts(
     most = all_layers(n_layer)
     if n_gpu_layers is None or n_gpu_layers < 0:
         n_gpu_layers = most
-    others = [i for i, backend in enumerate(backends) if isinstance(backend, OnMachine)]
-    if others:
-        return _shared(min(n_gpu_layers, most), others)
     return {device: min(n_gpu_layers, most)}
 
 
-def _shared(n: int, devices: Sequence[int]) -> dict[int, int]:
-    """As many layers for each, in order: the first device has the first of them."""
-    bounds = [n * i // len(devices) for i in range(len(devices) + 1)]
-    counts = {d: bounds[i + 1] - bounds[i] for i, d in enumerate(devices)}
-    return {device: counts[device] for device in reversed(devices) if counts[device]}
+def _sizes(weights: Weights, n_layer: int) -> list[int]:
+    """The bytes of the weights of each layer, and of the output."""
+    sizes = [0] * (n_layer + 1)
+    for name, leaf in weights.items():
+        layer = layer_of_weight(name, n_layer)
+        if layer is not None:
+            sizes[layer] += leaf.max_bytes
+    if "output.weight" not in weights and "token_embd.weight" in weights:
+        sizes[n_layer] += weights["token_embd.weight"].max_bytes
+    return sizes
+
+
+def _evenly(sizes: Sequence[int], devices: Sequence[int]) -> list[int]:
+    """A device for each of some consecutive layers of so many bytes: shares as even as borders
+    between layers make them, in order."""
+    total, before, of = max(sum(sizes), 1), 0, []
+    for size in sizes:
+        middle = (2 * before + size) * len(devices) // (2 * total)
+        of.append(devices[min(middle, len(devices) - 1)])
+        before += size
+    return of
 
 
 def _rules(

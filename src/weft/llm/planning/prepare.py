@@ -74,7 +74,7 @@ def prepare(
         devices = _with_machines(devices, arguments)
     backends = _backends(devices, {k: v for k, v in arguments.items() if k in DEVICE_OPTIONS})
     if arguments.get("n_copies") is None:
-        options = replace(options, n_copies=_copies_for(backends))
+        options = replace(options, n_copies=_copies_for(backends, placement, model))
     alone = all(b.buffer_type is backends[-1].buffer_type for b in backends)
     if must_fit and alone and not placement.memory:
         cells = cache_bytes(
@@ -130,10 +130,14 @@ def _backends(devices: Sequence[str | Backend], options: dict[str, Any]) -> list
     return backends
 
 
-def _copies_for(backends: Sequence[Backend]) -> int:
-    """Ubatches under way where the caller does not say: one for each machine, so that all work."""
-    machines = {id(b.machine) for b in backends if isinstance(b, OnMachine)}
-    return min(max(len(machines), 1), MOST_COPIES)
+def _copies_for(backends: Sequence[Backend], placement: Placement, model: Model) -> int:
+    """Ubatches under way where the caller does not say: one for each machine that may have layers,
+    this one among them, so that all work."""
+    n = len({id(b.machine) for b in backends if isinstance(b, OnMachine)})
+    given = placement.n_gpu_layers
+    if n and isinstance(given, int) and 0 < given < model.config.n_layer:
+        n += 1
+    return min(max(n, 1), MOST_COPIES)
 
 
 def given_plan(arguments: PlanArguments) -> SavedPlan | None:

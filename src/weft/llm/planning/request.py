@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from weft.allocate import Memory
-from weft.backends.base import Backend
+from weft.backends.base import Backend, OnMachine
 from weft.compiler import Plan, plan_graph, repacked
 from weft.graph import Graph
 from weft.llm.cache.kv_cache import KVCache
@@ -136,11 +136,15 @@ class Request:
     ) -> ContextPlan:
         """Plans with weights and caches in `homes`, except for those that no device can use there.
 
-        With `by_time`, nodes are placed by predicted time; with `of_layer`, on the device that it
-        has for their layer (the last is that of the output); else by the reference's rules."""
+        With `by_time`, nodes are placed by predicted time; with `of_layer`, or with other machines,
+        on the device that their layer has (the last is that of the output); else by the reference's
+        rules."""
         draft = self.draft(homes, bounds(self.options.n_ubatch, len(self.backends)))
         layers = [draft.cache.leaves(il) for il in range(self.model.config.n_layer)]
         keep_what_runs(homes, draft.all_graphs, layers, self.backends)
+        far = any(isinstance(backend, OnMachine) for backend in self.backends)
+        if far and of_layer is None and not by_time:
+            of_layer = homes.of_layers()  # so that one hidden state crosses a border
 
         def plan(max_tokens: int, graph: Graph) -> Plan:
             cost = self.cost_of(max_tokens) if by_time or of_layer is not None else None

@@ -20,7 +20,7 @@ from weft.llm.planning.explain import plan_for
 from weft.llm.planning.plan import ContextPlan, MemoryNeed
 from weft.llm.planning.regime import RegimePlan
 from weft.records import dataclass
-from weft.schedule.machines import machine_of, machines_of
+from weft.schedule.machines import machine_of, machines_of, unmeasured
 from weft.schedule.profile import Profile
 from weft.schedule.timing import Point, TimeModel
 from weft.schedule.work import nbytes_at
@@ -107,6 +107,9 @@ class StageReport:
     """In the order in which a token passes them."""
     links: list[LinkUse]
     loads: list[Load]
+    """Empty where speeds are not known."""
+    has_times: bool = True
+    """False where speeds are not known, so that times mean nothing."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -115,14 +118,20 @@ class StageReport:
             "stages": [asdict(stage) for stage in self.stages],
             "links": [asdict(link) for link in self.links],
             "loads": [asdict(load) for load in self.loads],
+            "has_times": self.has_times,
         }
 
 
-def stage_report(plan: ContextPlan, profile: Profile, sequences: int | None = None) -> StageReport:
-    """The report of a plan whose devices are in `profile`.
+def stage_report(
+    plan: ContextPlan, profile: Profile | None, sequences: int | None = None
+) -> StageReport:
+    """The report of a plan whose devices are in `profile`; None: their speeds are not known, and
+    the report has sizes only.
 
     `sequences` are texts written at the same time, by default those of the plan, or one for each
     stage if that has one."""
+    timed = profile is not None
+    profile = profile or unmeasured(plan.backends)
     token, prompt = one_pass(plan, profile, 1), one_pass(plan, profile, plan.options.n_ubatch)
     layers = _layers(plan)
     n_stages = max(sum(1 for held in layers.values() if held), 1)
@@ -131,7 +140,7 @@ def stage_report(plan: ContextPlan, profile: Profile, sequences: int | None = No
     loads = [_load("one ubatch", "pp", 1, prompt, 1), _load("one text", "tg", 1, token, 1)]
     if n_stages > 1:
         loads.insert(1, _load("ubatch after ubatch", "pp", n_stages, prompt, n_stages))
-    if many > 1:
+    if many > 1 and timed:
         loads.append(_many(plan, profile, many, n_stages))
     links = []
     for pair in dict.fromkeys([*token.links, *prompt.links]):
@@ -155,7 +164,7 @@ def stage_report(plan: ContextPlan, profile: Profile, sequences: int | None = No
                 token.busy.get(name, 0.0),
             )
         )
-    return StageReport(machines_of(profile), stages, links, loads)
+    return StageReport(machines_of(profile), stages, links, loads if timed else [], timed)
 
 
 def _host(device: str, names: Iterable[str]) -> str:
@@ -174,22 +183,17 @@ def one_pass(plan: ContextPlan, profile: Profile, n_tokens: int) -> Pass:
     busy: dict[str, float] = {}
     links: dict[tuple[str, str], tuple[int, int, float]] = {}
 
-    def copy(tensor: Tensor, source: Any, b: int) -> None:
-        pair = model.memory_of(source), model.of[b].memory
-        ends = machine_of(pair[0]), machine_of(pair[1])
-        pair = pair if ends[0] == ends[1] else ends
-        n, size, time = links.get(pair, (0, 0, 0.0))
-        seconds = model.copy(tensor, source, b)
-        links[pair] = (n + 1, size + nbytes_at(tensor, values), time + seconds)
+    def copy(inputs: Sequence[tuple[Tensor, Any]], b: int) -> None:
+        for tensor, pair, seconds in model.copies(inputs, b):
+            ends = machine_of(pair[0]), machine_of(pair[1])
+            pair = pair if ends[0] == ends[1] else ends
+            n, size, time = links.get(pair, (0, 0, 0.0))
+            links[pair] = (n + 1, size + nbytes_at(tensor, values), time + seconds)
 
     for split in schedule.splits:
         here = schedule.backends[split.backend].name
         busy[here] = busy.get(here, 0.0) + model.start(split.backend)
-        for tensor in split.inputs:
-            source = model.devices.type_of(tensor)
-            if source is None:
-                source = model.devices.buffer_types[schedule.backend_of[tensor]]
-            copy(tensor, source, split.backend)
+        copy(model.inputs(schedule, split), split.backend)
         for node in schedule.graph.nodes[split.start : split.end]:
             if not node.op.is_view:
                 busy[here] += model.node(node, split.backend)
@@ -197,7 +201,7 @@ def one_pass(plan: ContextPlan, profile: Profile, n_tokens: int) -> Pass:
     for output in schedule.graph.outputs.values():
         at = schedule.backend_of.get(output, last)
         if not model.devices.supports_buffer_type(last, model.devices.buffer_types[at]):
-            copy(output, model.devices.buffer_types[at], last)
+            copy([(output, model.devices.buffer_types[at])], last)
     return Pass(n_tokens, busy, links)
 
 

@@ -8,6 +8,11 @@ from weft.tables import size_text, text_table
 
 __all__ = ["load_text", "stage_lines"]
 
+_UNKNOWN = (
+    "speeds are not known: `weft calibrate` with the same machines and -o FILE measures them, and "
+    "--speeds FILE predicts tokens per second from them"
+)
+
 
 def stage_lines(report: StageReport) -> list[str]:
     """The tables, with a title and an empty line before each."""
@@ -19,13 +24,17 @@ def stage_lines(report: StageReport) -> list[str]:
         "links, for one token of one text and for an ubatch of a prompt",
         *_links(report),
         "",
-        "predicted, with a full cache",
-        *_loads(report),
+        *(["predicted, with a full cache", *_loads(report)] if report.has_times else [_UNKNOWN]),
     ]
 
 
+def _if_timed(report: StageReport, text: str) -> tuple[str, ...]:
+    """The text, where speeds are known."""
+    return (text,) if report.has_times else ()
+
+
 def _stages(report: StageReport) -> list[str]:
-    numbers = ("weights", "cache", "compute", "all", "there", "per token")
+    numbers = ("weights", "cache", "compute", "all", "there", *_if_timed(report, "time per token"))
     rows = []
     for stage in report.stages:
         need = stage.memory
@@ -33,19 +42,22 @@ def _stages(report: StageReport) -> list[str]:
         there = "?" if need["room"] is None else size_text(need["room"])
         seconds = seconds_text(stage.token_seconds)
         held = stage.holds or "nothing"
-        rows.append([stage.device, held, need["memory"], *sizes, there, seconds])
+        own = _if_timed(report, seconds)
+        rows.append([stage.device, held, need["memory"], *sizes, there, *own])
     return text_table(("device", "holds", "memory", *numbers), rows, numbers)
 
 
 def _links(report: StageReport) -> list[str]:
-    numbers = ("bytes per token", "copies", "time per token", "bytes per ubatch")
+    numbers = (
+        *("bytes per token", "copies"), *_if_timed(report, "time per token"), "bytes per ubatch",
+    )  # fmt: skip
     rows = [
         [
             link.source or "here",
             link.target or "here",
             f"{link.token_bytes:,}",
             str(link.token_copies),
-            seconds_text(link.token_seconds),
+            *_if_timed(report, seconds_text(link.token_seconds)),
             f"{link.prompt_bytes:,}",
         ]
         for link in report.links

@@ -3,7 +3,8 @@
 settings.py   what a TOML file says about models
 catalog.py    the models of folders and files, by name
 planned.py    the bytes that a model needs, known before it is loaded
-fleet.py      which models are loaded: leases, a queue, and what gives way
+fleet.py      the models, and which request has which: leases
+loader.py     loads them from a queue, and says which ones give way
 place.py      one model of these and its state
 freed.py      gives memory back to the system
 asking.py     which model a request asks for

@@ -22,10 +22,14 @@ from weft.serve.routes import create_app
 from weft.serve.service import Service
 from weft.serve.shared import Shared
 
-__all__ = ["Call", "Head", "Loaded", "Part"]
+__all__ = ["PIECE", "Call", "Head", "Loaded", "Part"]
 
 KEPT_BYTES = 32 << 20
 """Most bytes of responses that a replica holds; the server in front keeps them for longer."""
+
+
+PIECE = 1 << 20
+"""Most bytes of a body in one part of an answer."""
 
 
 class Call(NamedTuple):
@@ -118,7 +122,11 @@ class Loaded:
                 state = scope["state"]
                 head = None if start is None else _head(start, scope)
                 counted = Counted(tokens_of(state), n_ended(state))
-                yield Part(head, b"".join(bodies), ended, counted, tuple(new) if ended else ())
+                body = b"".join(bodies)
+                while len(body) > PIECE:
+                    yield Part(head, body[:PIECE], False, counted, ())
+                    head, body = None, body[PIECE:]
+                yield Part(head, body, ended, counted, tuple(new) if ended else ())
                 start = None
         finally:
             task.cancel()

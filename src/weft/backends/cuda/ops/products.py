@@ -79,7 +79,7 @@ def mul_mat(call: Call) -> list[Launch] | None:
         if w.dtype.name not in CODES:
             return None
         quantize, columns = _quantized(x)
-        defines = (f"W={w.dtype.name}",)
+        defines: tuple[str, ...] = (f"W={w.dtype.name}",)
         args = (w, columns, x, *rest)
         if d.ne[1] <= FEW:
             return [quantize, _by_lanes("gemv", defines, args, d)]

@@ -1,0 +1,106 @@
+# WEFT_KEEP: a file of `weft keep`, which names the ops and types that some models need:
+#
+#   op MUL_MAT      a step of theirs does it
+#   read q4_0       a step reads elements of this type
+#   write q8_0      a step writes them
+#
+# Families of kernels that no model needs are neither compiled nor registered. Which file has which
+# kernel is read from the sources: `table[Op::kMulMat] =`, `register_format<F, DType::kQ4_0>` and
+# `table.type(DType::kQ4_0).from_float =`, compared without case and underscores.
+set(WEFT_KEEP "" CACHE FILEPATH
+    "Build only the kernels that the models in this file of `weft keep` need; empty: every kernel")
+
+# The names behind `prefix` in a text, one each, without case and underscores.
+function(weft_names out text prefix)
+  string(REGEX MATCHALL "${prefix}k[A-Za-z0-9_]+" found "${text}")
+  list(TRANSFORM found REPLACE "^${prefix}k" "")
+  list(TRANSFORM found REPLACE "_" "")
+  list(TRANSFORM found TOLOWER)
+  set(${out} "${found}" PARENT_SCOPE)
+endfunction()
+
+# The names of the lines `word NAME` of a file of `weft keep`.
+function(weft_kept out file word)
+  file(STRINGS ${file} lines REGEX "^${word} [A-Za-z0-9_]+$")
+  list(TRANSFORM lines REPLACE "^${word} " "")
+  list(TRANSFORM lines REPLACE "_" "")
+  list(TRANSFORM lines TOLOWER)
+  set(${out} "${lines}" PARENT_SCOPE)
+endfunction()
+
+# Takes kernel sources that the file does not ask for out of the list `sources`, writes the table of
+# the other families to `table`, and sets `types` to the C++ names of the block types that are read.
+function(weft_keep file sources table types)
+  if(NOT EXISTS ${file})
+    message(FATAL_ERROR "WEFT_KEEP is ${file}, which is not there; make it by `weft keep MODEL...`")
+  endif()
+  file(STRINGS ${file} first LIMIT_COUNT 1)
+  if(NOT first MATCHES "^# weft keep 1")
+    message(FATAL_ERROR "WEFT_KEEP is ${file}, which is no file of `weft keep MODEL...`")
+  endif()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  weft_kept(ops ${file} op)
+  weft_kept(reads ${file} read)
+  weft_kept(writes ${file} write)
+  set(missing ${ops})
+  set(dropped "")
+  set(kept_types weft::DType::kF32)
+  foreach(source IN LISTS ${sources})
+    file(READ ${source} text)
+    string(REGEX REPLACE "[][;]" "|" text "${text}")
+    if(NOT text MATCHES "void register_([a-z0-9_]+).KernelTable& table. {")
+      continue()  # a part of a family
+    endif()
+    set(family ${CMAKE_MATCH_1})
+    weft_names(has_ops "${text}" "table.Op::")
+    weft_names(formats "${text}" "register_format<[A-Za-z0-9_]+, DType::")
+    weft_names(encoders "${text}" "table.type.DType::")
+    set(needed OFF)
+    foreach(op IN LISTS has_ops)
+      if(op IN_LIST ops)
+        set(needed ON)
+        list(REMOVE_ITEM missing ${op})
+      endif()
+    endforeach()
+    foreach(type IN LISTS formats)
+      if(type IN_LIST reads OR type IN_LIST writes)
+        set(needed ON)
+      endif()
+    endforeach()
+    if(text MATCHES "from_float = ")
+      foreach(type IN LISTS encoders)
+        if(type IN_LIST writes)
+          set(needed ON)
+        endif()
+      endforeach()
+    endif()
+    if(text MATCHES "set_codec.table")  # floats, and what products make of activations
+      set(needed ON)
+    endif()
+    string(REGEX MATCHALL "register_format<[A-Za-z0-9_]+, DType::k[A-Za-z0-9_]+" registered "${text}")
+    foreach(line IN LISTS registered)
+      string(REGEX REPLACE ".*DType::" "" type ${line})
+      weft_names(name "DType::${type}" "DType::")
+      if(name IN_LIST reads OR name IN_LIST writes)
+        list(APPEND kept_types "weft::DType::${type}")
+      endif()
+    endforeach()
+    if(NOT needed)
+      list(APPEND dropped ${family})
+      list(REMOVE_ITEM ${sources} ${source})
+    endif()
+  endforeach()
+  if(missing)
+    message(FATAL_ERROR "${file} asks for ops that no kernel of this weft computes (${missing}); "
+                        "write it again by the `weft keep` of these sources")
+  endif()
+  file(READ ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/families.inc families)
+  foreach(family IN LISTS dropped)
+    string(REGEX REPLACE "WEFT_(PRODUCT_)?FAMILY\\(${family}\\)\n" "" families "${families}")
+  endforeach()
+  file(CONFIGURE OUTPUT ${table} CONTENT "${families}" @ONLY)
+  list(LENGTH dropped n)
+  message(STATUS "WEFT_KEEP leaves out ${n} families of kernels: ${dropped}")
+  set(${sources} "${${sources}}" PARENT_SCOPE)
+  set(${types} "${kept_types}" PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,25 @@
+// Which block types this build has kernels of: all, unless CMake's WEFT_KEEP says which ones
+// (cmake/keep.cmake).
+#pragma once
+
+#include "weft/types.h"
+
+namespace weft {
+
+#if defined(WEFT_KEPT_TYPES)
+constexpr bool is_kept(DType type) {
+  constexpr DType kKept[] = {WEFT_KEPT_TYPES};
+  for (const DType kept : kKept) {
+    if (kept == type) return true;
+  }
+  return false;
+}
+#else
+constexpr bool is_kept(DType) { return true; }
+#endif
+
+// Whether any type with a lookup layout is (quants/lookup_layout.h).
+inline constexpr bool kKeepsLookups =
+    is_kept(DType::kTQ1_0) || is_kept(DType::kTQ2_0) || is_kept(DType::kI2_S);
+
+}  // namespace weft

@@ -1,0 +1,74 @@
+"""The commands of a release: wheels, notes, version."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from release.build import SOURCES, build
+from release.check import check
+from release.errors import ReleaseError
+from release.notes import check_tag, notes, versions
+from release.pack import pack, python_files, tags
+from release.platforms import PLATFORMS, Platform, named
+from release.tryout import try_out
+
+PYTHONS = ((3, 11), (3, 12))
+
+
+def wheels(
+    platforms: Sequence[Platform], out: Path, kernels: str | None = None, tried: bool = True
+) -> None:
+    """Builds and checks the wheels of some platforms, a line of facts for each."""
+    folder = SOURCES / "build/wheels"
+    for path in (folder, out):
+        path.mkdir(parents=True, exist_ok=True)
+    plain = python_files(SOURCES, folder)
+    for platform in platforms:
+        built = build(platform, folder, kernels)
+        for python in PYTHONS:
+            start = time.monotonic()
+            module = built.module(python)
+            name = f"weft/_native{platform.module_suffix(python)}"
+            wheel = pack(plain, {name: module.read_bytes()}, tags(platform, python), out)
+            took = time.monotonic() - start
+            facts = "; ".join(check(wheel, platform))
+            print(f"{wheel.name}: built in {took:.0f} s; {facts}", flush=True)
+            for seen in try_out(wheel, platform, folder) if tried else ():
+                print(f"  {seen}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m release")
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("wheels", help="build wheels for other platforms here")
+    names = ", ".join(p.name for p in PLATFORMS)
+    one.add_argument("platforms", nargs="*", metavar="PLATFORM", help=f"default: all of {names}")
+    one.add_argument("--out", type=Path, default=SOURCES / "dist")
+    one.add_argument("--kernels", help="WEFT_TARGETS, for a quick look; default: all there are")
+    one.add_argument("--no-try", action="store_true", help="build and check, run nothing")
+    one = commands.add_parser("notes", help="print the section of a version of CHANGELOG.md")
+    one.add_argument("version", nargs="?")
+    one = commands.add_parser("version", help="fail where a tag is not that of pyproject.toml")
+    one.add_argument("tag")
+    options = parser.parse_args()
+    try:
+        if options.command == "wheels":
+            chosen = [named(name) for name in options.platforms] or list(PLATFORMS)
+            wheels(chosen, options.out, options.kernels, not options.no_try)
+        elif options.command == "notes":
+            text = (SOURCES / "CHANGELOG.md").read_text("utf-8")
+            print(notes(text, options.version or versions(SOURCES)["weft"]), end="")
+        else:
+            print(check_tag(options.tag, SOURCES))
+    except ReleaseError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+# The Python that a module is compiled for on another machine: its headers and version, given as
+# WEFT_PYTHON_HEADERS and WEFT_PYTHON_VERSION, and on Windows the import library WEFT_PYTHON_LIBRARY.
+# It stands in for CMake's own module of this name, which asks an interpreter that can run here.
+set(Python_FOUND TRUE)
+set(Python_VERSION ${WEFT_PYTHON_VERSION})
+string(REPLACE "." ";" parts ${WEFT_PYTHON_VERSION})
+list(GET parts 0 Python_VERSION_MAJOR)
+list(GET parts 1 Python_VERSION_MINOR)
+set(Python_INTERPRETER_ID Python)
+set(Python_INCLUDE_DIRS ${WEFT_PYTHON_HEADERS})
+foreach(component Interpreter Development.Module Development.SABIModule)
+  set(Python_${component}_FOUND TRUE)
+endforeach()
+
+if(NOT TARGET Python::Interpreter)
+  add_executable(Python::Interpreter IMPORTED)
+  set_target_properties(Python::Interpreter PROPERTIES IMPORTED_LOCATION ${Python_EXECUTABLE})
+  foreach(name Module SABIModule)
+    add_library(Python::${name} INTERFACE IMPORTED)
+    target_include_directories(Python::${name} INTERFACE ${WEFT_PYTHON_HEADERS})
+    if(WIN32)
+      target_link_libraries(Python::${name} INTERFACE ${WEFT_PYTHON_LIBRARY})
+    endif()
+  endforeach()
+endif()

@@ -1,0 +1,86 @@
+"""zig as a C++ compiler for CMake: it brings the headers and libraries of every platform, and links
+its C++ library statically, so that a module needs the C library of its platform alone."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+from release.errors import ReleaseError, run
+from release.platforms import Platform
+
+__all__ = ["compilers", "zig"]
+
+# Options that CMake and nanobind write for the platforms' own compilers, and zig has not or says
+# otherwise: bundles are libraries for Python too, and all that is undefined in one is Python's.
+_COMPILER = """#!/bin/sh
+n=$#
+while [ $n -gt 0 ]; do
+  n=$((n - 1)); word=$1; shift
+  case $word in
+    -bundle) set -- "$@" -shared;;
+    -Wl,@*darwin-ld-cpython.sym) set -- "$@" -Wl,-undefined,dynamic_lookup;;
+    -Wl,-dead_strip) set -- "$@" -Wl,-dead_strip;;
+    *) set -- "$@" "$word";;
+  esac
+done
+exec "{zig}" {tool} {options} "$@"
+"""
+_TOOL = '#!/bin/sh\nexec "{zig}" {tool} "$@"\n'
+
+_TOOLCHAIN = """set(CMAKE_SYSTEM_NAME {system})
+set(CMAKE_SYSTEM_PROCESSOR {processor})
+set(CMAKE_C_COMPILER {folder}/zig-cc)
+set(CMAKE_CXX_COMPILER {folder}/zig-c++)
+set(CMAKE_AR {folder}/zig-ar CACHE FILEPATH "")
+set(CMAKE_RANLIB {folder}/zig-ranlib CACHE FILEPATH "")
+set(CMAKE_RC_COMPILER {folder}/zig-rc CACHE FILEPATH "")
+set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
+set(CMAKE_CXX_STANDARD_LIBRARIES_INIT "{runtime}")
+"""
+
+
+def zig() -> Path:
+    """The program; raises ReleaseError where the package ziglang is not installed."""
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        raise ReleaseError("zig is missing; make wheels installs it, or: pip install --group wheels")
+    return Path(spec.origin).parent / "zig"
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    """Writes a file where it differs: a newer compiler would make every object anew."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+    path.chmod(mode)
+
+
+def compilers(platform: Platform, folder: Path, env: Mapping[str, str]) -> Path:
+    """Writes scripts for a platform to `folder`, run with `env`; the CMake toolchain file that names
+    them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = f"-target {platform.zig} -fno-sanitize=undefined -fomit-frame-pointer -g0"
+    if platform.tag.startswith("musllinux"):
+        options += " -dynamic"
+    for name, tool in (("zig-cc", "cc"), ("zig-c++", "c++")):
+        text = _COMPILER.replace("{zig}", str(zig())).replace("{tool}", tool)
+        _write(folder / name, text.replace("{options}", options), 0o755)
+    for tool in ("ar", "ranlib", "rc"):
+        _write(folder / f"zig-{tool}", _TOOL.format(zig=zig(), tool=tool), 0o755)
+    file = folder / "toolchain.cmake"
+    text = _TOOLCHAIN.replace("{folder}", str(folder)).replace("{system}", platform.system)
+    runtime = _runtime(platform, folder, env)
+    _write(file, text.replace("{processor}", platform.processor).replace("{runtime}", runtime))
+    return file
+
+
+def _runtime(platform: Platform, folder: Path, env: Mapping[str, str]) -> str:
+    """What the linker is given on top: on x86-64 the processor's features, which zig's runtime
+    library leaves at zero."""
+    if platform.processor not in ("x86_64", "AMD64"):
+        return ""
+    source, made = Path(__file__).parent / "cmake/cpu_model.cpp", folder / "cpu_model.o"
+    if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
+        run([folder / "zig-c++", "-O2", "-fPIC", "-c", source, "-o", made], env)
+    return str(made)

@@ -1,0 +1,388 @@
+"""The phone path, on an emulated processor: programs exported here are run by ExecuTorch for ARM.
+
+    python -m tests.arm.phone [--cpu NAME ...] [--sizes]
+
+The delegate and `examples/run_pte` are compiled for ARM with Debian's g++-aarch64-linux-gnu and
+linked to the runtime of ExecuTorch's own wheel for ARM, which pip brings. For each model, a
+delegate with the kernels of that model alone (`weft keep`) and one with all of them run it under
+qemu; the numbers are held to PyTorch's or weft's own. `--sizes` prints how large the libraries are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SOURCES = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(SOURCES / "executorch/src")]
+FOLDER = SOURCES / "build/arm"
+STORIES = SOURCES.parent / "shared/vectors/models/stories260K"
+PROCESSORS = ("cortex-a72", "max")
+PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux2014_aarch64")
+TOOLCHAIN = SOURCES / "native/cmake/aarch64-linux.cmake"
+TOLERANCE, ROUNDED = 1e-4, 3e-2
+"""Of the largest number of a result, as in tests/delegate: without and with rounded activations."""
+N_TOKENS = 24
+
+
+def missing() -> str | None:
+    """What this machine lacks for the exam, as a sentence; None if it has all."""
+    for program, package in (
+        ("aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu"),
+        ("qemu-aarch64", "qemu-user"),
+        ("flatc", "flatbuffers-compiler"),
+    ):
+        if shutil.which(program) is None and not Path("/usr/bin", program).exists():
+            return f"there is no {program} (Debian: {package})"
+    return None
+
+
+def run(command: Sequence[str | Path], **more: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a command; raises RuntimeError with its output if it fails."""
+    words = [str(word) for word in command]
+    more.setdefault("env", os.environ | {"CCACHE_BASEDIR": str(SOURCES), "CCACHE_NOHASHDIR": "1"})
+    done = subprocess.run(words, capture_output=True, text=True, check=False, **more)
+    if done.returncode != 0:
+        said = (done.stdout + done.stderr)[-4000:]
+        raise RuntimeError(f"{' '.join(words)} failed ({done.returncode}):\n{said}")
+    return done
+
+
+# ---- what runs -----------------------------------------------------------------------------------
+
+
+def executorch_for_arm(folder: Path) -> Path:
+    """ExecuTorch's wheel for ARM of the release that is installed here, unpacked once."""
+    from importlib.metadata import version
+
+    release = version("executorch").partition("+")[0]
+    package = folder / f"executorch-{release}" / "executorch"
+    if (package / "lib/libexecutorch.so").exists():
+        return package
+    wheels = folder / "wheels"
+    platforms = [option for p in PLATFORMS for option in ("--platform", p)]
+    run([
+        sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "download", "--no-deps",
+        "--only-binary", ":all:", "--python-version", f"3.{sys.version_info.minor}", *platforms,
+        "-d", wheels, f"executorch=={release}",
+    ])  # fmt: skip
+    wheel = next(wheels.glob(f"executorch-{release}*aarch64.whl"))
+    wanted = ("executorch/lib/", "executorch/include/", "executorch/share/")
+    with zipfile.ZipFile(wheel) as packed:
+        names = [name for name in packed.namelist() if name.startswith(wanted)]
+        packed.extractall(package.parent, names)
+    wheel.unlink()
+    return package
+
+
+def executorch_here() -> Path:
+    """The package of this Python."""
+    spec = find_spec("executorch")
+    folders = (spec.submodule_search_locations if spec is not None else None) or ()
+    return next(Path(p) for p in folders if (Path(p) / "lib/libexecutorch.so").exists())
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """For which machine to build, and how its programs start here."""
+
+    name: str
+    executorch: Path
+    options: tuple[str, ...] = ()
+
+    def build(self, source: Path, name: str, target: str, *options: str) -> Path:
+        """Configures and builds a target; the file that it makes."""
+        tools = Path(sys.executable).parent
+        cmake = tools / "cmake" if (tools / "cmake").exists() else shutil.which("cmake")
+        ninja = tools / "ninja" if (tools / "ninja").exists() else shutil.which("ninja")
+        folder = FOLDER / "phone" / self.name / name
+        launcher = shutil.which("ccache") or ""
+        run([
+            str(cmake), "-S", source, "-B", folder, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}",
+            "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_SKIP_RPATH=ON",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-Dexecutorch_DIR={self.executorch}/share/cmake",
+            f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}", *self.options, *options,
+        ])  # fmt: skip
+        run([str(cmake), "--build", folder, "--target", target])
+        return next(folder.glob(f"*{target}*" if target == "run_pte" else f"lib{target}.so"))
+
+    def delegate(self, name: str, *options: str) -> Path:
+        """A delegate of its own build folder."""
+        return self.build(SOURCES / "executorch", name, "weft_executorch", *options)
+
+    def whole(self) -> Path:
+        """A delegate with all kernels; here over the core that is built in this checkout."""
+        installed = sorted(SOURCES.glob("build/cp3*/native/libweft_core.a"))
+        core = [f"-DWEFT_CORE={installed[0]}"] if installed and self.name == "here" else []
+        return self.delegate("whole", *core)
+
+
+def here() -> Machine:
+    """This machine."""
+    return Machine("here", executorch_here())
+
+
+def arm() -> Machine:
+    """ARM with 64 bits, Linux."""
+    return Machine("arm", executorch_for_arm(FOLDER), (f"-DCMAKE_TOOLCHAIN_FILE={TOOLCHAIN}",))
+
+
+def run_here(program: Path, machine: Machine, delegate: Path, *arguments: str | Path) -> str:
+    """The output of `run_pte` on this machine."""
+    libraries = f"{delegate.parent}:{machine.executorch / 'lib'}"
+    return run([program, *arguments], env=os.environ | {"LD_LIBRARY_PATH": libraries}).stdout
+
+
+def run_emulated(
+    cpu: str, program: Path, machine: Machine, delegate: Path, *arguments: str | Path
+) -> str:
+    """The output of `run_pte` under qemu."""
+    libraries = f"{delegate.parent}:{machine.executorch / 'lib'}"
+    command = ["qemu-aarch64", "-cpu", cpu, "-L", "/usr/aarch64-linux-gnu"]
+    return run([*command, "-E", f"LD_LIBRARY_PATH={libraries}", program, *arguments]).stdout
+
+
+# ---- models --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Model:
+    """A .pte file with the inputs of a call and what must come out."""
+
+    name: str
+    path: Path
+    inputs: list[Path]
+    want: NDArray[np.float32]
+    """The first result."""
+    tokens: list[int] = field(default_factory=list)
+    """What `--generate` must print."""
+    exact: bool = True
+    """Whether activations are not rounded to blocks of bytes."""
+
+    @property
+    def arguments(self) -> list[str | Path]:
+        """Those of `run_pte`, but for --output."""
+        inputs: list[str | Path] = [word for path in self.inputs for word in ("--input", path)]
+        generate = ["--generate", str(len(self.tokens))] if self.tokens else []
+        return [self.path, *inputs, *generate]
+
+
+def _saved(folder: Path, name: str, arrays: Sequence[NDArray[Any]]) -> list[Path]:
+    paths = [folder / f"{name}.{i}.bin" for i in range(len(arrays))]
+    for path, array in zip(paths, arrays, strict=True):
+        path.write_bytes(array.tobytes())
+    return paths
+
+
+def language_model(source: Path, prompt: str, folder: Path) -> Model:
+    """A GGUF model: its logits behind a prompt, and the tokens that `weft run` chooses."""
+    import weft
+    from weft_executorch.gguf import export_gguf
+
+    llm = weft.LLM(source, n_ctx=128)
+    prompt_tokens = list(llm.tokenize(prompt))
+    n = len(prompt_tokens)
+    path = folder / f"{source.stem}.pte"
+    export_gguf(source, path, n_ctx=128, n_ubatch=n)
+    want = llm.context.decode(prompt_tokens)[-1]
+    chosen = [int(want.argmax())]
+    while len(chosen) < N_TOKENS:
+        chosen.append(int(llm.context.decode(chosen[-1:])[-1].argmax()))
+    arrays = [np.asarray([prompt_tokens], np.int64), np.arange(n, dtype=np.int64)]
+    exact = source.stem.endswith("F32")
+    return Model(source.stem, path, _saved(folder, source.stem, arrays), want.copy(), chosen, exact)
+
+
+def mobilenet(folder: Path) -> Model:
+    """MobileNetV2 of width 1 with random weights, a picture of 224 x 224."""
+    import torch
+    from executorch.exir import to_edge_transform_and_lower
+
+    from benchmarks.executorch_models import mobilenet as make
+    from weft_executorch import WeftPartitioner
+
+    torch.manual_seed(0)
+    module, x = make().eval(), torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        want = module(x).numpy()
+        exported = torch.export.export(module, (x,))
+        program = to_edge_transform_and_lower(exported, partitioner=[WeftPartitioner()])
+        (folder / "mobilenet_v2.pte").write_bytes(program.to_executorch().buffer)
+    inputs = _saved(folder, "mobilenet_v2", [x.numpy()])
+    return Model("mobilenet_v2", folder / "mobilenet_v2.pte", inputs, want.reshape(-1))
+
+
+def models(folder: Path) -> list[Model]:
+    """The models of the exam; stories260K only where the golden vectors are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    demo = SOURCES / "examples/weft-demo.gguf"
+    made = [language_model(demo, "What is 17 + 25?", folder)]
+    if STORIES.is_dir():
+        for name in ("stories260K-Q4_0.gguf", "stories260K-F32.gguf"):
+            made.append(language_model(STORIES / name, "Once upon a time", folder))
+    return [*made, mobilenet(folder)]
+
+
+# ---- the exam ------------------------------------------------------------------------------------
+
+
+def result_of(printed: str, output: Path) -> tuple[NDArray[np.float32], list[int]]:
+    """The first result that `run_pte` wrote, and the tokens that it printed."""
+    lines = [line for line in printed.splitlines() if line.startswith("tokens:")]
+    tokens = [int(word) for word in lines[0].split()[1:]] if lines else []
+    return np.fromfile(f"{output}.0", np.float32), tokens
+
+
+def difference(model: Model, got: tuple[NDArray[np.float32], list[int]]) -> str:
+    """What is wrong with a result, as a sentence; empty if it is right."""
+    numbers, tokens = got
+    if numbers.shape != model.want.shape:
+        return f"{numbers.size} numbers came out, not {model.want.size}"
+    off = float(np.abs(numbers - model.want).max() / np.abs(model.want).max())
+    most = TOLERANCE if model.exact else ROUNDED
+    if not off <= most:
+        return f"a number is off by {off:.2g} of the largest, more than {most:g}"
+    if tokens != model.tokens:
+        return f"the tokens {tokens} came out, not {model.tokens}"
+    return ""
+
+
+def keep_list_of(models: Sequence[Model], name: str) -> Path:
+    """The list of the kernels of these models, written as `weft keep` does."""
+    from weft_executorch.keep import keep_list
+
+    path = FOLDER / "phone" / f"{name}.keep"
+    text = keep_list([model.path for model in models])
+    if not path.exists() or path.read_text() != text:  # else all would be compiled again
+        path.write_text(text)
+    return path
+
+
+def small(machine: Machine, model: Model, target: str) -> Path:
+    """A delegate of one kernel target with the kernels of one model."""
+    return machine.delegate(
+        f"{model.name}-{target}",
+        f"-DWEFT_KEEP={keep_list_of([model], model.name)}",
+        *one_target(target),
+    )
+
+
+def one_target(target: str) -> tuple[str, ...]:
+    """The options of a build for one kernel target."""
+    return (
+        f"-DWEFT_TARGETS={target}",
+        f"-DWEFT_BASELINE={'ON' if target == 'baseline' else 'OFF'}",
+    )
+
+
+def examine(made: Sequence[Model], cpus: Sequence[str]) -> bool:
+    """Runs every model by a whole delegate and by one with its kernels alone, on this machine and
+    on emulated ones, and prints a line for each; whether all results were right."""
+    good = True
+    for machine in (arm(), here()):
+        target = default_target(machine)
+        cases = [(model, small(machine, model, target), "its kernels") for model in made]
+        whole = machine.whole()
+        program = machine.build(
+            SOURCES / "examples/run_pte", "run_pte", "run_pte", f"-DWEFT_EXECUTORCH={whole}"
+        )
+        cases += [(model, whole, "all kernels") for model in made]
+        for model, delegate, about in cases:
+            output = model.path.with_suffix(f".{machine.name}")
+            arguments = [*model.arguments, "--output", output]
+            for cpu in ("",) if machine.name == "here" else cpus:
+                if cpu:
+                    said = run_emulated(cpu, program, machine, delegate, *arguments)
+                else:
+                    said = run_here(program, machine, delegate, *arguments)
+                wrong = difference(model, result_of(said, output))
+                what = f"{cpu or machine.name}, {model.name}, {about}"
+                print(f"FAIL {what}: {wrong}" if wrong else f"ok   {what}", flush=True)
+                good = good and not wrong
+    return refused(made) and good
+
+
+def refused(made: Sequence[Model]) -> bool:
+    """Whether a delegate with the kernels of the first model says what the last one lacks."""
+    machine, model = here(), made[-1]
+    delegate = small(machine, made[0], default_target(machine))
+    program = FOLDER / "phone/here/run_pte/run_pte"
+    try:
+        run_here(program, machine, delegate, *model.arguments)
+    except RuntimeError as error:
+        told = "no kernel for CONV_2D_LAST" in str(error) and "WEFT_KEEP" in str(error)
+        about = f"{model.name} by the kernels of {made[0].name} is refused"
+        print(f"ok   {about}" if told else f"FAIL {about}:\n{error}", flush=True)
+        return told
+    print(f"FAIL {model.name} ran by the kernels of {made[0].name}")
+    return False
+
+
+def default_target(machine: Machine) -> str:
+    """The kernel target of a small delegate."""
+    return "avx2" if machine.name == "here" else "baseline"
+
+
+# ---- sizes ---------------------------------------------------------------------------------------
+
+
+def stripped_size(machine: Machine, library: Path) -> int:
+    """Bytes of a library without symbols that no loader needs."""
+    copy = library.with_suffix(".stripped")
+    strip = "strip" if machine.name == "here" else "aarch64-linux-gnu-strip"
+    run([strip, "-o", copy, library])
+    return copy.stat().st_size
+
+
+def sizes(made: Sequence[Model]) -> list[str]:
+    """The rows of a table in Markdown: what is built, and how many KB it has on each machine."""
+    machines = (here(), arm())
+    rows = ["| delegate | x86_64 | aarch64 |", "|---|---|---|"]
+
+    def row(about: str, built: Sequence[Path]) -> None:
+        kilobytes = [
+            f"{stripped_size(m, library) / 1000:,.0f} KB"
+            for m, library in zip(machines, built, strict=True)
+        ]
+        rows.append(f"| {about} | {' | '.join(kilobytes)} |")
+
+    row("all kernels, all targets", [m.whole() for m in machines])
+    row("all kernels, one target", [m.delegate("one", *one_target(default_target(m)))
+                                    for m in machines])  # fmt: skip
+    for model in made:
+        row(f"the kernels of {model.name}", [small(m, model, default_target(m)) for m in machines])
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--cpu", nargs="+", default=list(PROCESSORS), help="of qemu's names")
+    parser.add_argument("--sizes", action="store_true", help="print sizes instead")
+    options = parser.parse_args()
+    if (lacks := missing()) is not None:
+        raise SystemExit(f"the phone path is not tried: {lacks}")
+    try:
+        made = models(FOLDER / "phone")
+        if options.sizes:
+            print("\n".join(sizes(made)))
+            return 0
+        return 0 if examine(made, options.cpu) else 1
+    except RuntimeError as error:
+        raise SystemExit(str(error)) from None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,260 @@
+"""What a release is made of: tags, wheels, notes, the workflow, and refused processors."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from release.check import MOST_BYTES, check
+from release.errors import ReleaseError
+from release.foreign import symbols
+from release.macho import read_macho
+from release.notes import check_tag, notes, versions
+from release.pack import pack, tags
+from release.platforms import PLATFORMS, named
+from release.pythons import headers
+
+ROOT = Path(__file__).resolve().parent.parent
+CHANGES = """# Changelog
+
+## 0.3.0 (unreleased)
+
+- next
+
+## 0.2.0 (2026-11-02)
+
+- first
+- second
+
+### More
+
+- third
+
+## v0.1.0
+
+- oldest
+"""
+
+
+def test_each_platform_has_a_tag_and_two_wheels() -> None:
+    names = [p.name for p in PLATFORMS]
+    assert len(set(names)) == len(PLATFORMS) == 8
+    linux = named("manylinux-aarch64")
+    assert tags(linux, (3, 11)) == "cp311-cp311-manylinux_2_28_aarch64"
+    assert tags(linux, (3, 12)) == "cp312-abi3-manylinux_2_28_aarch64"
+    with pytest.raises(ReleaseError, match=r"no platform 'linux'.*manylinux-x86_64"):
+        named("linux")
+
+
+@pytest.mark.parametrize(
+    ("platform", "of_311", "stable"),
+    [
+        ("manylinux-x86_64", ".cpython-311-x86_64-linux-gnu.so", ".abi3.so"),
+        ("musllinux-aarch64", ".cpython-311-aarch64-linux-musl.so", ".abi3.so"),
+        ("macos-arm64", ".cpython-311-darwin.so", ".abi3.so"),
+        ("windows-AMD64", ".cp311-win_amd64.pyd", ".pyd"),
+    ],
+)
+def test_modules_have_the_names_that_each_python_looks_for(
+    platform: str, of_311: str, stable: str
+) -> None:
+    assert named(platform).module_suffix((3, 11)) == of_311
+    assert named(platform).module_suffix((3, 12)) == stable
+
+
+def test_a_wheel_has_the_files_the_tag_and_a_record_of_all(tmp_path: Path) -> None:
+    plain = tmp_path / "weft-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(plain, "w") as wheel:
+        wheel.writestr("weft/__init__.py", "x = 1\n")
+        wheel.writestr("weft-1.0.dist-info/METADATA", "Name: weft\n")
+        head = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n\n"
+        wheel.writestr("weft-1.0.dist-info/WHEEL", head)
+        wheel.writestr("weft-1.0.dist-info/RECORD", "weft/__init__.py,,\n")
+    tag = tags(named("windows-ARM64"), (3, 12))
+    out = tmp_path / "out"
+    out.mkdir()
+    made = pack(plain, {"weft/_native.pyd": b"\0native"}, tag, out)
+    assert made.name == "weft-1.0-cp312-abi3-win_arm64.whl"
+    first = made.read_bytes()
+    assert pack(plain, {"weft/_native.pyd": b"\0native"}, tag, out).read_bytes() == first
+    with zipfile.ZipFile(made) as wheel:
+        files = {name: wheel.read(name) for name in wheel.namelist()}
+    assert files["weft/_native.pyd"] == b"\0native" and files["weft/__init__.py"] == b"x = 1\n"
+    assert files["weft-1.0.dist-info/WHEEL"].decode().splitlines() == [
+        "Wheel-Version: 1.0", "Root-Is-Purelib: false", f"Tag: {tag}"
+    ]  # fmt: skip
+    rows = dict(
+        line.split(",")[:2] for line in files["weft-1.0.dist-info/RECORD"].decode().splitlines()
+    )
+    assert set(rows) == set(files)
+    for name, data in files.items():
+        if not name.endswith("RECORD"):
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+            assert rows[name] == f"sha256={digest}"
+
+
+def test_a_wheel_that_is_too_large_or_has_no_module_is_refused(tmp_path: Path) -> None:
+    wheel = tmp_path / "weft-1.0-cp312-abi3-win_amd64.whl"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        packed.writestr("weft/__init__.py", "")
+    with pytest.raises(ReleaseError, match="no native module"):
+        check(wheel, named("windows-AMD64"))
+    wheel.write_bytes(bytes(MOST_BYTES + 1))
+    with pytest.raises(ReleaseError, match="at most"):
+        check(wheel, named("windows-AMD64"))
+
+
+def macho(cputype: int, loads: str, version: int) -> bytes:
+    """A Mach-O file of a header, a library that it loads and its oldest system."""
+    name = loads.encode() + b"\0" * (8 - len(loads) % 8)
+    load = struct.pack("<IIIIII", 0xC, 24 + len(name), 24, 0, 0, 0) + name
+    build = struct.pack("<IIIIII", 0x32, 24, 1, version, version, 0)
+    head = struct.pack("<IIIIIIII", 0xFEEDFACF, cputype, 0, 6, 2, len(load + build), 0, 0)
+    return head + load + build
+
+
+def test_a_library_for_macos_says_its_processor_and_loads_the_system_alone(tmp_path: Path) -> None:
+    good = macho(0x0100000C, "/usr/lib/libSystem.B.dylib", 11 << 16)
+    found = read_macho(good)
+    assert (found.processor, found.system) == ("arm64", (11, 0))
+    assert found.loads == ["/usr/lib/libSystem.B.dylib"]
+    with pytest.raises(ReleaseError, match="no 64-bit Mach-O"):
+        read_macho(b"\x7fELF" + bytes(60))
+    wheel = tmp_path / "weft-1.0-cp311-cp311-macosx_11_0_arm64.whl"
+    for data, said in (
+        (good, None),
+        (macho(0x01000007, "/usr/lib/libSystem.B.dylib", 11 << 16), "is for x86_64"),
+        (macho(0x0100000C, "/usr/lib/libSystem.B.dylib", 14 << 16), "macOS"),
+        (macho(0x0100000C, "/opt/lib/libc++.dylib", 11 << 16), "which not every Mac has"),
+    ):
+        with zipfile.ZipFile(wheel, "w") as packed:
+            packed.writestr("weft/_native.so", data)
+        if said is None:
+            assert check(wheel, named("macos-arm64"))[1].startswith("Mach-O arm64, macOS 11.0")
+        else:
+            with pytest.raises(ReleaseError, match=said):
+                check(wheel, named("macos-arm64"))
+
+
+def test_import_libraries_name_what_nanobind_uses() -> None:
+    names = symbols()
+    assert {"PyModule_Create2", "PyType_FromSpec", "PyExc_TypeError"} <= set(names)
+    assert all(re.fullmatch(r"_?Py\w+", name) for name in names)
+
+
+def test_headers_of_this_python_are_found_and_others_are_named() -> None:
+    this = sys.version_info[:2]
+    assert (headers(this) / "Python.h").exists()
+    with pytest.raises(ReleaseError, match=r"no Python 3\.99 or later .* python3\.99-dev"):
+        headers((3, 99))
+
+
+def test_both_distributions_have_one_version_and_a_tag_is_held_to_it(tmp_path: Path) -> None:
+    found = versions(ROOT)
+    assert set(found) == {"weft", "weft-executorch"}
+    version = found["weft"]
+    assert check_tag(f"v{version}", ROOT) == version
+    with pytest.raises(ReleaseError, match=rf"the tag is v9\.9, .* version {version}"):
+        check_tag("v9.9", ROOT)
+    (tmp_path / "executorch").mkdir()
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    (tmp_path / "pyproject.toml").write_text(text, "utf-8")
+    text = (ROOT / "executorch/pyproject.toml").read_text("utf-8")
+    (tmp_path / "executorch/pyproject.toml").write_text(
+        text.replace(f"weft=={version}", "weft==0.0.9"), "utf-8"
+    )
+    with pytest.raises(ReleaseError, match=r"asks for weft 0\.0\.9"):
+        versions(tmp_path)
+
+
+def test_release_notes_are_the_section_of_the_version() -> None:
+    assert notes(CHANGES, "0.2.0") == "- first\n- second\n\n### More\n\n- third\n"
+    assert notes(CHANGES, "0.1.0") == "- oldest\n"
+    with pytest.raises(ReleaseError, match=r"calls 0\.3\.0 unreleased"):
+        notes(CHANGES, "0.3.0")
+    with pytest.raises(ReleaseError, match=r"no section '0\.9'; it has 0\.3\.0, 0\.2\.0, 0\.1\.0"):
+        notes(CHANGES, "0.9")
+    with pytest.raises(ReleaseError, match=r"says nothing of 1\.0"):
+        notes("# Changelog\n\n## 1.0\n\n## 0.9\n\n- x\n", "1.0")
+
+
+def test_the_changelog_has_a_section_for_this_version() -> None:
+    version = versions(ROOT)["weft"]
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8").replace("(unreleased)", "")
+    assert len(notes(text, version)) > 1000
+
+
+def test_the_workflow_parses_and_publishes_only_what_was_tested() -> None:
+    text = (ROOT / ".github/workflows/release.yml").read_text("utf-8")
+    flow = yaml.safe_load(text)
+    jobs = flow["jobs"]
+    needed = {name: job.get("needs", []) for name, job in jobs.items()}
+    known = set(jobs)
+    for needs in needed.values():
+        assert set([needs] if isinstance(needs, str) else needs) <= known
+    publish = jobs["publish"]
+    assert set(publish["needs"]) == {"native", "windows-tests", "executorch", "sdist"}
+    assert "refs/tags/" in publish["if"] and publish["permissions"]["id-token"] == "write"
+    # nobody else may write or ask for a token
+    assert flow["permissions"] == {"contents": "read"}
+    assert not [name for name, job in jobs.items() if "permissions" in job and name != "publish"]
+    for platform in re.findall(r'PLATFORMS="([^"]*)"', text)[0].split():
+        assert named(platform).system == "Windows"
+    for module in re.findall(r"python (release/\S+\.py)", text):
+        assert (ROOT / module).exists()
+
+
+def test_the_workflow_builds_what_make_wheels_does() -> None:
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    settings = data["tool"]["cibuildwheel"]
+    assert settings["build"] == ["cp311-*", "cp312-*"]
+    assert data["tool"]["scikit-build"]["wheel"]["py-api"] == "cp312"
+    for name in ("manylinux-x86_64", "manylinux-aarch64"):
+        assert named(name).tag.startswith(settings[f"{name}-image"])
+
+
+CMAKE = Path(sys.executable).parent / "cmake"
+needs_compiler = pytest.mark.skipif(
+    not CMAKE.exists() or shutil.which("c++") is None, reason="no CMake or no C++ compiler here"
+)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("-m32", "for 64-bit processors, and this compiler is for one of 32 bits"),
+        (
+            "-U__BYTE_ORDER__ -D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__",
+            "this compiler is for a big-endian processor (s390x)",
+        ),
+    ],
+)
+def test_other_processors_are_refused_at_configure_time(
+    flags: str, said: str, tmp_path: Path
+) -> None:
+    """The compiler of this machine, made to say what that of another processor says."""
+    toolchain = tmp_path / "toolchain.cmake"
+    toolchain.write_text(
+        "set(CMAKE_SYSTEM_NAME Linux)\nset(CMAKE_SYSTEM_PROCESSOR s390x)\n"
+        f'set(CMAKE_CXX_COMPILER c++)\nset(CMAKE_CXX_FLAGS_INIT "{flags} -w")\n'
+        "set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)\n"
+    )
+    done = subprocess.run(
+        [CMAKE, "-S", ROOT, "-B", tmp_path / "build", "-G", "Ninja",
+         f"-DCMAKE_MAKE_PROGRAM={CMAKE.parent / 'ninja'}", f"-DCMAKE_TOOLCHAIN_FILE={toolchain}"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert said in " ".join(done.stderr.split())
