@@ -21,7 +21,7 @@ DELEGATE := executorch/src/weft_executorch/libweft_executorch.so
 DELEGATE_SOURCES := $(shell find executorch -name '*.cpp' -o -name '*.h' -o -name '*.cmake') \
                     executorch/CMakeLists.txt schema/program.fbs
 
-.PHONY: demo test check bench native headers delegate suite schema sanitize fuzz stubs docs format clean
+.PHONY: demo test test-arm check bench native headers delegate suite schema sanitize fuzz stubs docs format clean
 
 # ---- the main job ----
 demo: $(VENV)/runs
@@ -77,7 +77,7 @@ bench: $(VENV)/installed
 PIP     = $(BIN)/python -m pip -q --disable-pip-version-check install
 INSTALL = $(PIP) --no-build-isolation -C cmake.define.WEFT_WERROR=$(WERROR) \
           -C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=$(LAUNCHER)
-EVERYTHING = -C cmake.define.WEFT_TESTS=ON -C "cmake.define.WEFT_TARGETS=avx2;avx_vnni;avx512"
+EVERYTHING = -C cmake.define.WEFT_TESTS=ON -C "cmake.define.WEFT_TARGETS=avx2;avx_vnni;avx512;neon;dotprod;i8mm"
 
 $(VENV)/build-tools: pyproject.toml
 	@test -e $@ || echo "setting up $(VENV): downloads 50 MB and compiles, a minute or two"
@@ -178,6 +178,17 @@ sanitize: $(VENV)/tools $(VENV)/flatbuffers
 	$(BIN)/cmake --build build/asan
 	$(BIN)/ctest --test-dir build/asan --output-on-failure
 	$(call sanitize_delegate,asan,address$(comma)undefined)
+
+# The ARM kernels on emulated processors: right or wrong, not how fast. Cross-compiled by Debian's
+# g++-aarch64-linux-gnu and run by its qemu-user, with a Python for ARM in build/arm; root may
+# install both. ARM_OPTIONS: e.g. --cpu max --quick.
+test-arm: $(VENV)/tools
+	@command -v aarch64-linux-gnu-g++ > /dev/null && command -v qemu-aarch64 > /dev/null || \
+	  { test "$$(id -u)" = 0 && $(APT_GET) update > /dev/null && \
+	    $(APT_GET) install -y g++-aarch64-linux-gnu qemu-user > /dev/null; } || \
+	  { echo "make test-arm needs Debian's g++-aarch64-linux-gnu and qemu-user; install them as root"; \
+	    exit 1; }
+	$(BIN)/python -m tests.arm $(ARM_OPTIONS)
 
 # Damaged files, texts and requests for FUZZ_S seconds in all, over libraries with
 # AddressSanitizer and UndefinedBehaviorSanitizer where native code is reached. FUZZ: the drivers

@@ -10,7 +10,7 @@
 
 namespace weft::WEFT_TARGET {
 
-#if defined(__AVX2__)
+#if defined(WEFT_PANELS)
 
 // Sets the kernels for kTileSizes[kVariant] columns, and those for fewer.
 template <typename F, int kVariant>
@@ -37,7 +37,7 @@ void register_format(KernelTable& table, DType type) {
   k.dot = dot_rows<F>;
   k.one_scale = F::kOneScale;
   k.whole_sums = kWholeSums<F>;
-#if defined(__AVX2__)
+#if defined(WEFT_PANELS)
   k.wide_zero = kWideZero<F>;
   if constexpr (kSplit<F>) k.zero = kSplitZero;
   k.few_columns = kFewColumns<F>;
