@@ -21,7 +21,7 @@ DELEGATE := executorch/src/weft_executorch/libweft_executorch.so
 DELEGATE_SOURCES := $(shell find executorch -name '*.cpp' -o -name '*.h' -o -name '*.cmake') \
                     executorch/CMakeLists.txt schema/program.fbs
 
-.PHONY: demo test test-phone check bench wheels native headers delegate suite schema sanitize fuzz stubs docs format clean
+.PHONY: demo test test-arm test-phone check bench wheels native headers delegate suite schema sanitize fuzz stubs docs format clean
 
 # ---- the main job ----
 demo: $(VENV)/runs
@@ -77,7 +77,7 @@ bench: $(VENV)/installed
 PIP     = $(BIN)/python -m pip -q --disable-pip-version-check install
 INSTALL = $(PIP) --no-build-isolation -C cmake.define.WEFT_WERROR=$(WERROR) \
           -C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=$(LAUNCHER)
-EVERYTHING = -C cmake.define.WEFT_TESTS=ON -C "cmake.define.WEFT_TARGETS=avx2;avx_vnni;avx512"
+EVERYTHING = -C cmake.define.WEFT_TESTS=ON -C "cmake.define.WEFT_TARGETS=avx2;avx_vnni;avx512;neon;dotprod;i8mm"
 
 $(VENV)/build-tools: pyproject.toml
 	@test -e $@ || echo "setting up $(VENV): downloads 50 MB and compiles, a minute or two"
@@ -188,11 +188,11 @@ sanitize: $(VENV)/tools $(VENV)/flatbuffers
 
 # Programs exported here, run by ExecuTorch for ARM on emulated processors (docs/phone.md), whose wheel
 # pip brings. PHONE_OPTIONS: e.g. --cpu max, or --sizes for the table of that page.
-test-phone: $(VENV)/installed $(VENV)/flatbuffers
+test-arm test-phone: $(VENV)/installed $(VENV)/flatbuffers
 	@command -v aarch64-linux-gnu-g++ > /dev/null && command -v qemu-aarch64 > /dev/null || \
 	  { test "$$(id -u)" = 0 && $(APT_GET) update > /dev/null && \
 	    $(APT_GET) install -y g++-aarch64-linux-gnu qemu-user > /dev/null; } || \
-	  { echo "make test-phone needs Debian's g++-aarch64-linux-gnu and qemu-user; install them as root"; \
+	  { echo "make test-arm test-phone needs Debian's g++-aarch64-linux-gnu and qemu-user; install them as root"; \
 	    exit 1; }
 	$(BIN)/python -m tests.arm.phone $(PHONE_OPTIONS)
 

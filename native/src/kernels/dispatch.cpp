@@ -28,6 +28,24 @@ const KernelTable& table();
 const PeakLoops& peak_loops();
 }  // namespace avx512
 #endif
+#if defined(WEFT_HAVE_NEON)
+namespace neon {
+const KernelTable& table();
+const PeakLoops& peak_loops();
+}  // namespace neon
+#endif
+#if defined(WEFT_HAVE_DOTPROD)
+namespace dotprod {
+const KernelTable& table();
+const PeakLoops& peak_loops();
+}  // namespace dotprod
+#endif
+#if defined(WEFT_HAVE_I8MM)
+namespace i8mm {
+const KernelTable& table();
+const PeakLoops& peak_loops();
+}  // namespace i8mm
+#endif
 
 namespace {
 
@@ -45,6 +63,15 @@ std::vector<Target> make_targets() {
 #endif
 #if defined(WEFT_HAVE_AVX512)
   all.push_back({"avx512", &avx512::table, supports_avx512() ? 20 : 0, &avx512::peak_loops});
+#endif
+#if defined(WEFT_HAVE_NEON)
+  all.push_back({"neon", &neon::table, 10, &neon::peak_loops});
+#endif
+#if defined(WEFT_HAVE_DOTPROD)
+  all.push_back({"dotprod", &dotprod::table, supports_dotprod() ? 15 : 0, &dotprod::peak_loops});
+#endif
+#if defined(WEFT_HAVE_I8MM)
+  all.push_back({"i8mm", &i8mm::table, supports_i8mm() ? 20 : 0, &i8mm::peak_loops});
 #endif
   return all;
 }
@@ -90,7 +117,14 @@ std::vector<std::string> cpu_features() {
   WEFT_FEATURE("avx512bf16");
 #undef WEFT_FEATURE
 #elif defined(__aarch64__)
+  const ArmFeatures& has = arm_features();
   features.emplace_back("neon");
+  if (has.fp16) features.emplace_back("fp16");
+  if (has.dotprod) features.emplace_back("dotprod");
+  if (has.i8mm) features.emplace_back("i8mm");
+  if (has.bf16) features.emplace_back("bf16");
+  if (has.sve) features.emplace_back("sve");
+  if (has.sve2) features.emplace_back("sve2");
 #endif
   return features;
 }

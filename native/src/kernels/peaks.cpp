@@ -11,7 +11,7 @@ const PeakLoops& peak_loops();
 
 namespace {
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(WEFT_NEON)
 constexpr int kSums = 16;
 #else
 constexpr int kSums = 10;
@@ -101,6 +101,25 @@ struct DotBytes {
     return _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, b));
   }
 };
+#elif defined(WEFT_NEON)
+struct DotBytes {
+  using Sum = int32x4_t;
+  using Left = int8x16_t;
+  using Right = int8x16_t;
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  static constexpr int kProducts = 32;
+  static constexpr bool kFused = true;
+  static inline Sum step(Sum sum, Left a, Right b) { return vmmlaq_s32(sum, a, b); }
+#elif defined(__ARM_FEATURE_DOTPROD)
+  static constexpr int kProducts = 16;
+  static constexpr bool kFused = true;
+  static inline Sum step(Sum sum, Left a, Right b) { return vdotq_s32(sum, a, b); }
+#else
+  static constexpr int kProducts = 16;
+  static constexpr bool kFused = false;
+  static inline Sum step(Sum sum, Left a, Right b) { return dot_signed(sum, a, b); }
+#endif
+};
 #elif defined(__SSE2__)
 // SSE2 has no dot product of bytes: kernels widen them to 16 bits and multiply those.
 struct DotBytes {
@@ -115,7 +134,7 @@ struct DotBytes {
 };
 #endif
 
-#if !defined(__SSE2__)
+#if !defined(__SSE2__) && !defined(WEFT_NEON)
 double int8(int64_t rounds) {
   i32x8 sums[4] = {};
   u8x32 u = splat8(3);
@@ -174,7 +193,7 @@ uint64_t read(const char* data, int64_t n) {
 const PeakLoops& peak_loops() {
   static const PeakLoops of_target = [] {
     PeakLoops loops;
-#if defined(__SSE2__)
+#if defined(__SSE2__) || defined(WEFT_NEON)
     loops.int8 = dot_loop<DotBytes>;
 #else
     loops.int8 = int8;

@@ -45,6 +45,16 @@ auto largest_lane(V v) {
   v = lanes(v, _mm256_shuffle_epi32(raw(v), 0x4e));
   v = lanes(v, _mm256_shuffle_epi32(raw(v), 0xb1));
   return v[0];
+#elif defined(WEFT_NEON)
+  decltype(v[0] + v[0]) most;
+  const auto halves = larger(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
+  const auto four = __builtin_shufflevector(halves, halves, 0, 1, 2, 3);
+  if constexpr (std::is_signed_v<decltype(most)>) {
+    most = vmaxvq_s32(four);
+  } else {
+    most = vmaxvq_u32(four);
+  }
+  return most;
 #else
   auto most = v[0];
   for (int i = 1; i < 8; ++i) most = v[i] > most ? v[i] : most;

@@ -21,7 +21,7 @@ static inline i32x8 dot_chunk(u8x32 codes, s8x32 x, i32x8 correction) {
 // Each lane is the sum of -kZero * x over four elements; 0 where dot_chunk does not need it.
 template <typename F>
 static inline i32x8 dot_zero(s8x32 x) {
-#if defined(__AVX2__) && !defined(WEFT_VNNI)
+#if defined(WEFT_PANELS) && !defined(WEFT_VNNI)
   // Here dot_bytes_wide multiplies codes above 127 as signed numbers, less 128.
   if constexpr (F::kTop > 127) return i32x8{};
 #endif

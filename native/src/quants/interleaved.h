@@ -1,4 +1,4 @@
-// Interleaved panels times columns (AVX2 and up).
+// Interleaved panels times columns (AVX2 and up, NEON).
 //
 // A few columns are multiplied with the panel as it is stored: the words come in the order of their
 // addresses, so that decoding reads memory in one stream. For many columns the panel is unpacked
@@ -10,7 +10,7 @@
 #include "quants/one_column.h"
 #include "quants/panels.h"
 
-#if defined(__AVX2__)
+#if defined(WEFT_PANELS)
 
 namespace weft::WEFT_TARGET {
 
@@ -28,7 +28,7 @@ static inline void lane_codes(const char* block, int c, int v, vi (&w)[8]) {
   }
 }
 
-#if !defined(__AVX512F__)
+#if defined(__AVX2__) && !defined(__AVX512F__)
 // The scales of vector `v` of block `b` of a panel, as whole numbers.
 template <typename F>
 static inline void unpack_steps(const char* block, int64_t b, int v, const Panel& out) {
@@ -65,13 +65,13 @@ void unpack_panel(const char* w, int64_t first_chunk, int64_t n_chunks, const Pa
         vi codes[8];
         lane_codes<F>(block, c, v, codes);
         const int64_t words = (b * F::kChunks + c) * kPanelWords<F>;
-        put_words<F>(codes, out.q + words * kWordBytes + v * kLaneBytes);
+        put_words<F>(codes, out.q + words * kWordBytes, v * kLanes);
       }
     }
   }
 }
 
-#if defined(__AVX512F__)
+#if !defined(__AVX2__) || defined(__AVX512F__)
 // acc + the products of a word of codes and four activations.
 template <typename F>
 static inline vi add_codes(vi acc, vi codes, vi four) {
@@ -84,6 +84,18 @@ static inline vi add_codes(vi acc, vi codes, vi four) {
 template <typename F, int kWords, int kColumns>
 static inline void add_words_of(const vi* w, const ActivationTile<kColumns>& x, int at,
                                 vi (&s)[kColumns]) {
+#if defined(WEFT_NEON)
+#pragma GCC unroll 2
+  for (int j = 0; j < kWords; j += 4) {
+    vi four[kColumns];
+    for (int c = 0; c < kColumns; ++c) four[c] = load_as<vi>(x.q[c] + at + 4 * j);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) s[c] = dot_lane(s[c], w[j + i], four[c], i);
+    }
+  }
+#else
 #pragma GCC unroll 8
   for (int j = 0; j < kWords; ++j) {
 #pragma GCC unroll 4
@@ -91,6 +103,7 @@ static inline void add_words_of(const vi* w, const ActivationTile<kColumns>& x, 
       s[c] = add_codes<F>(s[c], w[j], splat_codes(x.q[c] + at + 4 * j));
     }
   }
+#endif
 }
 
 // The same as 32-bit sums.
@@ -268,7 +281,7 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
     return multiply_column<F>(panel, x, n_chunks, scale, out[0]);
   }
 #endif
-#if !defined(__AVX512F__)
+#if defined(__AVX2__) && !defined(__AVX512F__)
   if constexpr (kWholeSums<F>) return multiply_steps<F>(panel, x, n_chunks, scale, out);
   if constexpr (kColumns == 1 && F::kChunks == 1) {
     return multiply_small<F>(panel, x, n_chunks, scale, out[0]);
@@ -306,4 +319,4 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
 
 }  // namespace weft::WEFT_TARGET
 
-#endif  // __AVX2__
+#endif  // WEFT_PANELS

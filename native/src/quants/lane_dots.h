@@ -1,7 +1,8 @@
-// Words of weights times activations, in vectors whose lanes are rows (AVX2 and up).
+// Words of weights times activations, in vectors whose lanes are rows (AVX2 and up, NEON).
 //
 // A word is four codes of each row; they meet the same four activations, so that no sum ever
-// crosses lanes. With VNNI that is one instruction, and sums have 32 bits.
+// crosses lanes. With VNNI, and with dot products on ARM, that is one instruction, and sums have 32
+// bits. ARM multiplies signed bytes, which codes of up to seven bits are as well.
 //
 // AVX2 multiplies bytes to pairs of products and keeps those in 16 bits. Sums of pairs stay there
 // for a whole group, or a block that has one scale: they begin with -kZero times the activations'
@@ -17,7 +18,7 @@
 #include "quants/formats.h"
 #include "quants/quant_kernels.h"
 
-#if defined(__AVX2__)
+#if defined(WEFT_PANELS)
 
 namespace weft::WEFT_TARGET {
 
@@ -51,16 +52,21 @@ static inline V odd_codes(V words) {
 // See QuantKernels. With 16 registers, more columns of blocks of many chunks lose their sums to
 // memory, and digits of base 3 are better taken apart once.
 template <typename F>
-inline constexpr int kFewColumns = kLanes == 16 || F::kChunks == 1  ? kMostFewColumns
+inline constexpr int kFewColumns = kLanes != 8 || F::kChunks == 1   ? kMostFewColumns
                                    : std::is_same_v<F, FormatTQ1_0> ? 1
                                                                     : 2;
 
-#if defined(WEFT_VNNI)
+#if defined(WEFT_VNNI) || defined(WEFT_NEON)
 
 inline constexpr bool kVnni = true;
 
+#if defined(WEFT_NEON)
+template <typename F>
+inline constexpr bool kSigned = F::kTop > 127;  // whether the codes of panels are
+#else
 template <typename F>
 inline constexpr bool kSigned = false;  // whether the codes of panels are
+#endif
 
 template <typename F>
 inline constexpr int kPanelWords = 8;  // of a chunk
@@ -71,7 +77,7 @@ inline constexpr int kWordRun = 64;  // words whose sums may be added up
 template <typename F>
 inline constexpr bool kWideZero = false;  // whether what is due to kZero is added in the end
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(WEFT_NEON)
 static inline vi keep(vi v) { return v; }
 #else
 // The compiler would reorder the sums of a tile until most of them are in memory.
@@ -80,11 +86,11 @@ static inline vi keep(vi v) {
   return v;
 }
 #endif
-static inline vi add_signed(vi acc, vi, vi) { return acc; }  // there are none
-static inline vi add_widened(vi acc, vi, vi) { return acc; }
 
 static inline vi dot_words(vi acc, vi w, vi x) {
-#if !defined(__AVX512VNNI__)
+#if defined(WEFT_NEON)
+  return dot_signed(acc, vreinterpretq_s8_s32(w), vreinterpretq_s8_s32(x));
+#elif !defined(__AVX512VNNI__)
   return reinterpret_cast<vi>(_mm256_dpbusd_avx_epi32(
       reinterpret_cast<__m256i>(acc), reinterpret_cast<__m256i>(w), reinterpret_cast<__m256i>(x)));
 #else
@@ -93,11 +99,35 @@ static inline vi dot_words(vi acc, vi w, vi x) {
 #endif
 }
 
+#if defined(WEFT_NEON)
+// The same with lane `i` of x, a constant.
+static inline vi dot_lane(vi acc, vi w, vi x, int i) {
+  const auto bytes = [](vi v) { return vreinterpretq_s8_s32(v); };
+#if defined(__ARM_FEATURE_DOTPROD)
+  switch (i) {
+    case 0:
+      return vdotq_laneq_s32(acc, bytes(w), bytes(x), 0);
+    case 1:
+      return vdotq_laneq_s32(acc, bytes(w), bytes(x), 1);
+    case 2:
+      return vdotq_laneq_s32(acc, bytes(w), bytes(x), 2);
+    default:
+      return vdotq_laneq_s32(acc, bytes(w), bytes(x), 3);
+  }
+#else
+  return dot_signed(acc, bytes(w), bytes(vi{} + x[i]));
+#endif
+}
+#endif
+
 // acc + the sums of a word of a panel.
 template <typename F>
 static inline vi add_word(vi acc, vi w, vi x) {
   return dot_words(acc, w, x);
 }
+
+static inline vi add_signed(vi acc, vi w, vi x) { return dot_words(acc, w, x); }
+static inline vi add_widened(vi acc, vi w, vi x) { return dot_words(acc, w, x); }
 
 // The sums of add_word as 32-bit numbers.
 template <typename F>
@@ -167,7 +197,7 @@ static inline vi widen_sums(vi sums) {
 
 #endif
 
-#if !defined(__AVX512F__)
+#if defined(__AVX2__) && !defined(__AVX512F__)
 
 // The products of pairs of 16-bit numbers.
 static inline vi dot_pairs(vi a, vi b) {
@@ -176,6 +206,53 @@ static inline vi dot_pairs(vi a, vi b) {
 }
 
 #endif
+
+#if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
+
+// Prompts multiply matrices of bytes: two rows by two columns, eight codes deep. A panel has words
+// in pairs, a pair of each row side by side, and a tile of columns has those of two columns so.
+inline constexpr bool kMatrices = true;
+
+template <int kColumns>
+inline constexpr int kColumnPairs = (kColumns + 1) / 2;
+
+// kWords words at `q` and activations `x`, added to the sums: see add_words.
+template <int kVectors, int kColumns, int kWords>
+static inline void add_matrices(const uint8_t* q, const char* x, vi (&s)[kVectors][kColumns]) {
+  constexpr int kPairs = kColumnPairs<kColumns>;
+  const auto bytes = [](vi v) { return vreinterpretq_s8_s32(v); };
+  vi m[kVectors][2][kPairs] = {};
+#pragma GCC unroll 4
+  for (int j = 0; j < kWords / 2; ++j) {
+    vi two[kPairs];
+    for (int p = 0; p < kPairs; ++p) two[p] = load_as<vi>(x + (j * kPairs + p) * 16);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const vi w = load_as<vi>(q + j * 8 * kPanelRows + (2 * v + half) * 16);
+#pragma GCC unroll 4
+        for (int p = 0; p < kPairs; ++p) {
+          m[v][half][p] = vmmlaq_s32(m[v][half][p], bytes(w), bytes(two[p]));
+        }
+      }
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) {
+    for (int c = 0; c < kColumns; ++c) {
+      const vi a = m[v][0][c / 2], b = m[v][1][c / 2];
+      s[v][c] += c % 2 == 0 ? vi(vuzp1q_s32(a, b)) : vi(vuzp2q_s32(a, b));
+    }
+  }
+}
+
+#else
+
+inline constexpr bool kMatrices = false;
+
+#endif
+
+inline constexpr int kRowBytes = kMatrices ? 8 : 4;  // from row to row of a word of a panel
 
 // What the sums of a group start with.
 template <typename F, int kColumns>
@@ -194,6 +271,25 @@ static inline vi end_sum(vi sum, const ActivationTile<kColumns>& x, int group, i
 // kVectors vectors of rows and kColumns columns; columns are kStride bytes apart.
 template <typename F, int kVectors, int kColumns, int kStride, int kWords>
 static inline void add_words(const uint8_t* q, const char* x, vi (&s)[kVectors][kColumns]) {
+#if defined(WEFT_NEON)
+  // Products take any lane of their second factor: a vector of activations is loaded for four
+  // words.
+  static_assert(kWords % 4 == 0);
+#pragma GCC unroll 4
+  for (int j = 0; j < kWords; j += 4) {
+    vi sixteen[kColumns];
+    for (int c = 0; c < kColumns; ++c) sixteen[c] = load_as<vi>(x + kStride * c + 4 * j);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const vi w = load_as<vi>(q + ((j + i) * kPanelRows + v * kLanes) * 4);
+#pragma GCC unroll 16
+        for (int c = 0; c < kColumns; ++c) s[v][c] = dot_lane(s[v][c], w, sixteen[c], i);
+      }
+    }
+  }
+#else
 #pragma GCC unroll 16
   for (int j = 0; j < kWords; ++j) {
     vi w[kVectors];
@@ -208,6 +304,7 @@ static inline void add_words(const uint8_t* q, const char* x, vi (&s)[kVectors][
       for (int v = 0; v < kVectors; ++v) s[v][c] = keep(add_word<F>(s[v][c], w[v], four));
     }
   }
+#endif
 }
 
 // The same of codes whose sums have to be widened word by word.
@@ -232,6 +329,9 @@ static inline void widen_words(const uint8_t* q, const char* x, vi (&s)[kVectors
 // The same, widened as often as it must be: 32-bit sums of kWords words.
 template <typename F, int kVectors, int kColumns, int kStride, int kWords>
 static inline void sum_words(const uint8_t* q, const char* x, vi (&s)[kVectors][kColumns]) {
+#if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
+  return add_matrices<kVectors, kColumns, kWords>(q, x, s);
+#endif
   constexpr int kRun = kWords < kWordRun<F> ? kWords : kWordRun<F>;
   static_assert(kWords % kRun == 0);
   if constexpr (kRun == 1) {
@@ -256,4 +356,4 @@ static inline void sum_words(const uint8_t* q, const char* x, vi (&s)[kVectors][
 
 }  // namespace weft::WEFT_TARGET
 
-#endif  // __AVX2__
+#endif  // WEFT_PANELS

@@ -9,14 +9,14 @@
 #include "quants/lane_dots.h"
 #include "quants/lanes.h"
 
-#if defined(__AVX2__)
+#if defined(WEFT_PANELS)
 
 namespace weft::WEFT_TARGET {
 
 // Where steps are: that of group g in byte g % 4 of word g / 4, or (kTurns) the words take turns.
 enum class StepOrder { kRuns, kTurns };
 
-#if !defined(__AVX512F__)
+#if defined(__AVX2__) && !defined(__AVX512F__)
 
 // Bytes `first` and `second` of each lane as 16-bit numbers, unsigned or (kInHigh) as high bytes.
 template <bool kInHigh = false>
@@ -49,7 +49,7 @@ struct Steps {
     if constexpr (kSignedBytes) return v << (24 - 8 * byte(g)) >> 24;
     return (v >> 8 * byte(g) & 255) - kBias;
   }
-#if !defined(__AVX512F__)
+#if defined(__AVX2__) && !defined(__AVX512F__)
   vi pair(int g) const {
     typedef int16_t numbers __attribute__((vector_size(sizeof(vi))));
     if constexpr (kSignedBytes) {
@@ -68,7 +68,7 @@ struct Steps {
 #endif
 };
 
-#if !defined(__AVX512F__)
+#if defined(__AVX2__) && !defined(__AVX512F__)
 
 // The step of group g as the sums of F's codes are multiplied with it, and that product.
 template <typename F, typename Scales>
@@ -84,4 +84,4 @@ static inline vi times_step(vi sums, vi step) {
 
 }  // namespace weft::WEFT_TARGET
 
-#endif  // __AVX2__
+#endif  // WEFT_PANELS

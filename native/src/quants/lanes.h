@@ -12,7 +12,7 @@
 #include "quants/formats.h"
 #include "quants/quant_kernels.h"
 
-#if defined(__AVX2__)
+#if defined(WEFT_PANELS)
 
 namespace weft::WEFT_TARGET {
 
@@ -37,6 +37,8 @@ static inline vi lane_u16(const char* block, int at, int v) {
   const char* p = block + at * kPanelRows + v * kLanes * 2;
 #if defined(__AVX512F__)
   return reinterpret_cast<vi>(_mm512_cvtepu16_epi32(load_as<__m256i>(p)));
+#elif defined(WEFT_NEON)
+  return vreinterpretq_s32_u32(vmovl_u16(load_as<uint16x4_t>(p)));
 #else
   return reinterpret_cast<vi>(_mm256_cvtepu16_epi32(load_as<__m128i>(p)));
 #endif
@@ -45,6 +47,10 @@ static inline vi lane_u8(const char* block, int at, int v) {
   const char* p = block + at * kPanelRows + v * kLanes;
 #if defined(__AVX512F__)
   return reinterpret_cast<vi>(_mm512_cvtepu8_epi32(load_as<__m128i>(p)));
+#elif defined(WEFT_NEON)
+  uint32_t four;
+  std::memcpy(&four, p, sizeof four);
+  return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four)))));
 #else
   return reinterpret_cast<vi>(
       _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
@@ -94,6 +100,8 @@ static inline vi look_up_lanes(const uint8_t* table, vi codes) {
 #if defined(__AVX512BW__)
   const __m512i all = _mm512_broadcast_i32x4(load_as<__m128i>(table));
   return reinterpret_cast<vi>(_mm512_shuffle_epi8(all, reinterpret_cast<__m512i>(codes)));
+#elif defined(WEFT_NEON)
+  return vreinterpretq_s32_u8(vqtbl1q_u8(vld1q_u8(table), vreinterpretq_u8_s32(codes)));
 #else
   const __m256i both = _mm256_broadcastsi128_si256(load_as<__m128i>(table));
   return reinterpret_cast<vi>(_mm256_shuffle_epi8(both, reinterpret_cast<__m256i>(codes)));
@@ -108,8 +116,12 @@ inline constexpr int64_t kAhead = 4608;
 // lack of Zen 5, wait for the lines of a burst: they are asked for less at a time and less far
 // ahead.
 static inline bool takes_bursts() {
+#if !defined(__x86_64__)
+  return true;
+#else
   static const bool takes = !__builtin_cpu_is("amd") || __builtin_cpu_supports("avxvnni");
   return takes;
+#endif
 }
 
 // In a loop in the order of addresses: unrolled, or shared out over the chunks, the bigger blocks
@@ -165,6 +177,17 @@ static inline void add_fifth_bits(vi word, vi* w) {
       const auto codes = reinterpret_cast<__m512i>(w[2 * i + half]);
       w[2 * i + half] = reinterpret_cast<vi>(_mm512_mask_add_epi8(
           codes, _mm512_test_epi8_mask(bytes, each), codes, _mm512_set1_epi8(16)));
+    }
+  }
+#elif defined(WEFT_NEON)
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const uint32x4_t order = uint32x4_t{0, 0x04040404, 0x08080808, 0x0c0c0c0c} + 0x01010101u * i;
+    const uint8x16_t bytes = vqtbl1q_u8(vreinterpretq_u8_s32(word), vreinterpretq_u8_u32(order));
+    for (int half = 0; half < 2; ++half) {
+      const uint8x16_t each =
+          vreinterpretq_u8_u32(vdupq_n_u32(half == 0 ? 0x08040201 : 0x80402010));
+      w[2 * i + half] |= vreinterpretq_s32_u8(vtstq_u8(bytes, each)) & splat_bytes(16);
     }
   }
 #else
@@ -341,7 +364,7 @@ struct Lanes<FormatI2_S> {
 };
 
 // Whether few columns take the levels of F's nibbles in two parts: see few_columns.h.
-#if defined(WEFT_VNNI)
+#if defined(WEFT_VNNI) || defined(WEFT_NEON)
 template <typename F>
 inline constexpr bool kSplit = false;
 #else
@@ -355,4 +378,4 @@ inline constexpr bool kHasLanes = requires { &Lanes<F>::codes; };
 
 }  // namespace weft::WEFT_TARGET
 
-#endif  // __AVX2__
+#endif  // WEFT_PANELS

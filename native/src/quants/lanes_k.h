@@ -5,7 +5,7 @@
 #include "quants/lane_steps.h"
 #include "quants/lanes.h"
 
-#if defined(__AVX2__)
+#if defined(WEFT_PANELS)
 
 namespace weft::WEFT_TARGET {
 
@@ -183,4 +183,4 @@ struct Lanes<FormatIQ4_XS> {
 
 }  // namespace weft::WEFT_TARGET
 
-#endif  // __AVX2__
+#endif  // WEFT_PANELS

@@ -5,7 +5,7 @@
 #include "quants/lanes.h"
 #include "quants/levels.h"
 
-#if defined(__AVX2__)
+#if defined(WEFT_PANELS)
 
 namespace weft::WEFT_TARGET {
 
@@ -157,4 +157,4 @@ struct Lanes<FormatIQ1_M> {
 
 }  // namespace weft::WEFT_TARGET
 
-#endif  // __AVX2__
+#endif  // WEFT_PANELS

@@ -1,4 +1,4 @@
-// Panels of weight rows, and their product with tiles of activation rows (AVX2 and up).
+// Panels of weight rows, and their product with tiles of activation rows (AVX2 and up, NEON).
 //
 // Two vectors of rows at a time, so that each load of activations feeds two products and each load
 // of weights one a column. With AVX-512 and six columns, 12 integer and 12 float sums stay in
@@ -7,13 +7,37 @@
 
 #include "quants/lane_dots.h"
 
-#if defined(__AVX2__)
+#if defined(WEFT_PANELS)
 
 namespace weft::WEFT_TARGET {
 
-// Eight words of a chunk to a panel, for some of its rows; signed where they are wide.
+#if defined(WEFT_NEON)
+// Pairs of words of four rows: see kMatrices.
+static inline void put_pairs(const vi (&words)[8], uint8_t* q) {
+#pragma GCC unroll 4
+  for (int j = 0; j < 8; j += 2) {
+    store_as(q + j * 4 * kPanelRows, vzip1q_s32(words[j], words[j + 1]));
+    store_as(q + j * 4 * kPanelRows + 16, vzip2q_s32(words[j], words[j + 1]));
+  }
+}
+static inline void put_pairs(const i32x8 (&words)[8], uint8_t* q) {
+  vi part[2][8];
+  for (int j = 0; j < 8; ++j) {
+    part[0][j] = load_as<vi>(&words[j]);
+    part[1][j] = load_as<vi>(reinterpret_cast<const char*>(&words[j]) + sizeof(vi));
+  }
+  for (int i = 0; i < 2; ++i) put_pairs(part[i], q + i * 32);
+}
+#endif
+
+// Eight words of a chunk to a panel at `q`, for some of its rows, from `row` on; signed where they
+// are wide.
 template <typename F, typename V>
-static inline void put_words(const V (&words)[8], uint8_t* q) {
+static inline void put_words(const V (&words)[8], uint8_t* q, int row) {
+  q += row * kRowBytes;
+#if defined(WEFT_NEON)
+  if constexpr (kMatrices) return put_pairs(words, q);
+#endif
   constexpr int kWord = 4 * kPanelRows;           // bytes
   constexpr int kGroup = 8 / kGroupsPerChunk<F>;  // words
 #pragma GCC unroll 8
@@ -91,37 +115,38 @@ void pack_panel(const char* w, int64_t stride, int64_t rows, int64_t first_chunk
     for (int c = 0; c < F::kChunks; ++c) {
       uint8_t* q = out.q + (b * F::kChunks + c) * kPanelWords<F> * 4 * kPanelRows;
       for (int part = 0; part < kPanelRows; part += 8) {
-        __m256i v[8];
+        i32x8 v[8];
 #pragma GCC unroll 8
         for (int r = 0; r < 8; ++r) {
           u8x32 codes = F::codes(row[part + r][b], c);
           if constexpr (kSigned<F>) codes ^= splat8(128);
-          v[r] = reinterpret_cast<__m256i>(codes);
+          v[r] = reinterpret_cast<i32x8>(codes);
         }
         transpose8(v);
-        put_words<F>(v, q + part * 4);
+        put_words<F>(v, q, part);
       }
     }
   }
 }
 
-// Where the codes of the columns of a tile are: chunk by chunk, kStride bytes apart.
+// Where the codes of the columns of a tile are: chunk by chunk, kStride bytes apart; a word of all
+// takes kWordBytes.
 template <typename F, int kColumns>
 struct TileCodes {
-  static constexpr int kStride = 32;
+  static constexpr int kStride = 32, kWordBytes = 4;
   const ActivationTile<kColumns>* tiles;
 
   TileCodes(const ActivationTile<kColumns>* x, int64_t) : tiles(x) {}
   const char* chunk(int64_t i) const { return reinterpret_cast<const char*>(tiles[i].q); }
 };
 
-#if !defined(WEFT_VNNI)
+#if defined(__AVX2__) && !defined(WEFT_VNNI)
 
 // What panels of 16-bit codes are multiplied with is as wide.
 template <typename F, int kColumns>
   requires(kSigned<F>)
 struct TileCodes<F, kColumns> {
-  static constexpr int kStride = 64;
+  static constexpr int kStride = 64, kWordBytes = 4;
   vi spread[kChunksDeep][kColumns][2];
 
   TileCodes(const ActivationTile<kColumns>* x, int64_t n_chunks) {
@@ -145,7 +170,36 @@ struct TileCodes<F, kColumns> {
 
 #endif
 
-#if !defined(__AVX512F__)
+#if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
+
+// Pairs of words of two columns side by side.
+template <typename F, int kColumns>
+  requires(kMatrices && kColumns > 0)
+struct TileCodes<F, kColumns> {
+  static constexpr int kPairs = kColumnPairs<kColumns>;
+  static constexpr int kStride = 0, kWordBytes = 8 * kPairs;
+  int64x2_t words[kChunksDeep][4][kPairs];
+
+  TileCodes(const ActivationTile<kColumns>* x, int64_t n_chunks) {
+    for (int64_t i = 0; i < n_chunks; ++i) {
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; c += 2) {
+        for (int half = 0; half < 2; ++half) {
+          const auto a = load_as<int64x2_t>(x[i].q[c] + 16 * half);
+          const auto b =
+              c + 1 < kColumns ? load_as<int64x2_t>(x[i].q[c + 1] + 16 * half) : vdupq_n_s64(0);
+          words[i][2 * half][c / 2] = vzip1q_s64(a, b);
+          words[i][2 * half + 1][c / 2] = vzip2q_s64(a, b);
+        }
+      }
+    }
+  }
+  const char* chunk(int64_t i) const { return reinterpret_cast<const char*>(words[i]); }
+};
+
+#endif
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
 
 // The sums of one chunk times whole scales, added to `whole`.
 template <typename F, int kVectors, int kColumns>
@@ -217,7 +271,8 @@ static inline void add_chunk(const uint8_t* q, const float* scale, const float* 
       for (int v = 0; v < kVectors; ++v) s[v][c] = start_sum<F>(x, g, c);
     }
     sum_words<F, kVectors, kColumns, TileCodes<F, kColumns>::kStride, kWords>(
-        q + g * kWords * 4 * kPanelRows, codes + g * kWords * 4, s);
+        q + g * kWords * 4 * kPanelRows, codes + g * kWords * TileCodes<F, kColumns>::kWordBytes,
+        s);
 #pragma GCC unroll 16
     for (int c = 0; c < kColumns; ++c) {
 #pragma GCC unroll 2
@@ -238,14 +293,19 @@ static inline void add_chunk(const uint8_t* q, const float* scale, const float* 
 // The integer sums of a block whose weights have one scale.
 template <typename F, int kVectors, int kColumns>
 static inline void sum_block(const uint8_t* q, const ActivationTile<kColumns>* x,
+                             const TileCodes<F, kColumns>& codes, int64_t first,
                              vf (&acc)[kVectors][kColumns]) {
   vi s[kVectors][kColumns];
   for (int c = 0; c < kColumns; ++c) {
     for (int v = 0; v < kVectors; ++v) s[v][c] = start_sum<F>(*x, 0, c);
   }
   for (int chunk = 0; chunk < 8; ++chunk) {
-    add_words<F, kVectors, kColumns, 32, 8>(q + chunk * 32 * kPanelRows,
-                                            reinterpret_cast<const char*>(x[chunk].q), s);
+#if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
+    add_matrices<kVectors, kColumns, 8>(q + chunk * 32 * kPanelRows, codes.chunk(first + chunk), s);
+#else
+    add_words<F, kVectors, kColumns, 32, 8>(q + chunk * 32 * kPanelRows, codes.chunk(first + chunk),
+                                            s);
+#endif
   }
   for (int c = 0; c < kColumns; ++c) {
     for (int v = 0; v < kVectors; ++v) {
@@ -307,7 +367,7 @@ static inline void multiply_vectors(const Panel& panel, const ActivationTile<kCo
   constexpr int64_t kBytes = kPanelWords<F> * 4 * kPanelRows;  // of a chunk
   constexpr int64_t kParts = kPanelRows / kLanes / kVectors;
   const int64_t part = first / kLanes / kVectors;  // of the panel
-  const uint8_t* q = panel.q + first * 4;
+  const uint8_t* q = panel.q + first * kRowBytes;
   const float* scale = panel.scale + first;
   const float* min = panel.min + first;
   if constexpr (!kBlockActivations<F>) {
@@ -336,7 +396,7 @@ static inline void multiply_vectors(const Panel& panel, const ActivationTile<kCo
         if (panel.ahead_bytes != 0) {
           fetch_ahead(panel, (part * n_chunks + b) / 8, kParts * n_chunks / 8);
         }
-        sum_block<F>(q + b * kBytes, x + b, acc);
+        sum_block<F>(q + b * kBytes, x + b, codes, b, acc);
       } else {
         for (int64_t i = b; i < b + 8; ++i) {
           if (panel.ahead_bytes != 0) fetch_ahead(panel, part * n_chunks + i, kParts * n_chunks);
@@ -361,4 +421,4 @@ void multiply_tile(const Panel& panel, const void* x, int64_t n_chunks, bool add
 
 }  // namespace weft::WEFT_TARGET
 
-#endif  // __AVX2__
+#endif  // WEFT_PANELS

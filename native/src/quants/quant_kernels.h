@@ -45,7 +45,7 @@ inline constexpr int kTileSizes[] = {1, 2, 4, 6};
 inline constexpr int kTileColumns = 4;
 inline constexpr int kTileSizes[] = {1, 2, 4};
 #endif
-#if defined(WEFT_VNNI)
+#if defined(WEFT_VNNI) || defined(WEFT_NEON)
 inline constexpr int64_t kCodeBytes = 1;  // of a code in a panel, at most
 #else
 inline constexpr int64_t kCodeBytes = 2;

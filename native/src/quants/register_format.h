@@ -11,7 +11,7 @@
 
 namespace weft::WEFT_TARGET {
 
-#if defined(__AVX2__)
+#if defined(WEFT_PANELS)
 
 // Sets the kernels for kTileSizes[kVariant] columns, and those for fewer.
 template <typename F, int kVariant>
@@ -38,7 +38,7 @@ void set_format(KernelTable& table, DType type) {
   k.dot = dot_rows<F>;
   k.one_scale = F::kOneScale;
   k.whole_sums = kWholeSums<F>;
-#if defined(__AVX2__)
+#if defined(WEFT_PANELS)
   k.wide_zero = kWideZero<F>;
   if constexpr (kSplit<F>) k.zero = kSplitZero;
   k.few_columns = kFewColumns<F>;

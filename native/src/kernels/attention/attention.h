@@ -80,6 +80,10 @@ static inline vi widen(const void* p) {
   __m128i bytes = _mm_setzero_si128();
   std::memcpy(&bytes, p, kLanes);
   return reinterpret_cast<vi>(_mm256_cvtepi8_epi32(bytes));
+#elif defined(WEFT_NEON)
+  uint32_t four;
+  std::memcpy(&four, p, sizeof four);
+  return vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(four))));
 #else
   vi out;
   for (int i = 0; i < kLanes; ++i) out[i] = static_cast<const int8_t*>(p)[i];
@@ -150,6 +154,8 @@ static inline vf pair_sums(vf a, vf b) {
   const auto x = reinterpret_cast<__m128>(a);
   const auto y = reinterpret_cast<__m128>(b);
   return reinterpret_cast<vf>(_mm_add_ps(_mm_shuffle_ps(x, y, 0x88), _mm_shuffle_ps(x, y, 0xdd)));
+#elif defined(WEFT_NEON)
+  return vpaddq_f32(a, b);
 #else
   return vf{a[0] + a[1], a[2] + a[3], b[0] + b[1], b[2] + b[3]};
 #endif

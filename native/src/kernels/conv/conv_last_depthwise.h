@@ -8,7 +8,7 @@
 namespace weft::WEFT_TARGET {
 
 // Outputs of a tile: with the taps of a row and an input they fit into 16 registers.
-#if defined(__AVX2__)
+#if defined(__AVX2__) || defined(WEFT_NEON)
 constexpr int kOutputs = 7;
 #else
 constexpr int kOutputs = 4;
@@ -109,7 +109,7 @@ static DepthwiseFunction depthwise_of(int64_t outputs) {
       return depthwise_tile<2, kTaps, kStride>;
     case 3:
       return depthwise_tile<3, kTaps, kStride>;
-#if defined(__AVX2__)
+#if defined(__AVX2__) || defined(WEFT_NEON)
     case 4:
       return depthwise_tile<4, kTaps, kStride>;
     case 5:

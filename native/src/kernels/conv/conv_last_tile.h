@@ -9,7 +9,7 @@ namespace weft::WEFT_TARGET {
 
 // A tile has at most so many positions, and a panel so many vectors of output channels.
 constexpr int kTileRows = 6;
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(WEFT_NEON)
 constexpr int kPanel = 4;
 constexpr int64_t kPanelDeep = 128;
 #else
@@ -106,7 +106,7 @@ static LastTileFunction last_tile_of(int64_t vectors) {
   switch (vectors) {
     case 1:
       return last_tile<kR, 1, kFresh>;
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(WEFT_NEON)
     case 3:
       return last_tile<kR, 3, kFresh>;
     case 4:

@@ -6,7 +6,7 @@
 namespace weft::WEFT_TARGET {
 
 // A tile: output channels, and vectors of outputs.
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(WEFT_NEON)
 constexpr int kRows = 6, kVectors = 4;
 #elif defined(__AVX2__)
 constexpr int kRows = 6, kVectors = 2;
@@ -74,13 +74,13 @@ using Tile = void (*)(const float*, int64_t, const float*, const int64_t*, int64
 // By number of rows, less one: as many vectors as a tile has, and one.
 constexpr Tile kWide[] = {
     tile<1, kAlone>,   tile<2, kVectors>, tile<3, kVectors>, tile<4, kVectors>,
-#if defined(__AVX2__)
+#if defined(__AVX2__) || defined(WEFT_NEON)
     tile<5, kVectors>, tile<6, kVectors>,
 #endif
 };
 constexpr Tile kNarrow[] = {
     tile<1, 1>, tile<2, 1>, tile<3, 1>, tile<4, 1>,
-#if defined(__AVX2__)
+#if defined(__AVX2__) || defined(WEFT_NEON)
     tile<5, 1>, tile<6, 1>,
 #endif
 };

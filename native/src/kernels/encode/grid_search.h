@@ -40,6 +40,8 @@ static inline float least_of(vf v) {
   __m128 m = _mm_min_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
   m = _mm_min_ps(m, _mm_movehl_ps(m, m));
   return _mm_cvtss_f32(_mm_min_ss(m, _mm_shuffle_ps(m, m, 1)));
+#elif defined(WEFT_NEON)
+  return vminvq_f32(v);
 #else
   float m = v[0];
   for (int i = 1; i < kLanes; ++i) m = v[i] < m ? v[i] : m;

@@ -28,6 +28,8 @@ static inline vf square_root(vf x) {
   return reinterpret_cast<vf>(_mm512_sqrt_ps(reinterpret_cast<__m512>(x)));
 #elif defined(__AVX2__)
   return reinterpret_cast<vf>(_mm256_sqrt_ps(reinterpret_cast<__m256>(x)));
+#elif defined(WEFT_NEON)
+  return vsqrtq_f32(x);
 #else
   for (int i = 0; i < kLanes; ++i) x[i] = __builtin_sqrtf(x[i]);
   return x;
@@ -40,6 +42,8 @@ static inline uint32_t lane_bits(vi mask) {
   return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask));
 #elif defined(__AVX2__)
   return static_cast<uint32_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(mask)));
+#elif defined(WEFT_NEON)
+  return vaddvq_u32(vandq_u32(vreinterpretq_u32_s32(mask), uint32x4_t{1, 2, 4, 8}));
 #else
   uint32_t bits = 0;
   for (int i = 0; i < kLanes; ++i) bits |= static_cast<uint32_t>(mask[i] & 1) << i;
@@ -59,6 +63,10 @@ static inline vf lookup16(const float* table, vi index) {
   const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), at);
   return reinterpret_cast<vf>(
       _mm256_blendv_ps(low, high, reinterpret_cast<__m256>(_mm256_slli_epi32(at, 28))));
+#elif defined(WEFT_NEON)
+  const uint8x16x4_t all = vld1q_u8_x4(reinterpret_cast<const uint8_t*>(table));
+  const uint8x16_t places = vreinterpretq_u8_s32(index * 0x04040404 + 0x03020100);
+  return vreinterpretq_f32_u8(vqtbl4q_u8(all, places));
 #else
   vf out;
   for (int i = 0; i < kLanes; ++i) out[i] = table[index[i]];

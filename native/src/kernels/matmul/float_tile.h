@@ -14,7 +14,7 @@
 
 namespace weft::WEFT_TARGET {
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(WEFT_NEON)
 inline constexpr int kTileRows = 8;  // times kRunColumns: 24 of 32 registers are sums
 inline constexpr int kRunColumns = 3;
 #elif defined(__AVX2__)
@@ -57,6 +57,8 @@ static inline vf in_register(vf v) {
   __asm__("" : "+v"(v));
 #elif defined(__x86_64__)
   __asm__("" : "+x"(v));
+#elif defined(WEFT_NEON)
+  __asm__("" : "+w"(v));
 #endif
   return v;
 }
@@ -113,6 +115,12 @@ static inline void add_lanes(const vf* v, float* sums) {
   const __m512 all = _mm512_add_ps(pairs, _mm512_movehdup_ps(pairs));
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
   _mm256_storeu_ps(sums, _mm512_castps512_ps256(_mm512_permutexvar_ps(order, all)));
+#elif defined(WEFT_NEON)
+  const auto halves = [&](int i) {
+    const auto a = vreinterpretq_f64_f32(v[i]), b = vreinterpretq_f64_f32(v[i + 1]);
+    return vreinterpretq_f32_f64(vzip1q_f64(a, b)) + vreinterpretq_f32_f64(vzip2q_f64(a, b));
+  };
+  for (int r = 0; r < kTileRows; r += 4) store(sums + r, vpaddq_f32(halves(r), halves(r + 2)));
 #else
   for (int r = 0; r < kTileRows; ++r) sums[r] = add_lanes(v[r]);
 #endif

@@ -1,17 +1,27 @@
 // Dot products of bf16 pairs. Processors with all else of the avx512 target may lack them, so this
-// file alone is compiled for them and a look at the processor decides.
+// file alone is compiled for them and a look at the processor decides. The i8mm target has them.
 #include "kernels/matmul/matmul_bf16.h"
 
 namespace weft::WEFT_TARGET {
 
-#if defined(__AVX512BF16__)
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && defined(WEFT_NEON)
+#define WEFT_BF16_PAIRS 1
+#elif defined(__AVX512BF16__)
+#define WEFT_BF16_PAIRS 1
+#endif
+
+#if defined(WEFT_BF16_PAIRS)
 
 namespace {
 
-// acc + the products of 16 pairs of each.
+// acc + the products of kLanes pairs of each.
 inline vf dot_pairs(vf acc, vf a, vf b) {
+#if defined(WEFT_NEON)
+  return vbfdotq_f32(acc, vreinterpretq_bf16_f32(a), vreinterpretq_bf16_f32(b));
+#else
   return reinterpret_cast<vf>(_mm512_dpbf16_ps(
       reinterpret_cast<__m512>(acc), reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b)));
+#endif
 }
 
 struct MultiplyPairs {
@@ -44,8 +54,12 @@ struct PairRow {
 const Bf16Kernels* bf16_kernels() {
   static const Bf16Kernels kernels = {dot_rows<PairRow>, tile_kernels<MultiplyPairs>(),
                                       panel_kernels<PairWords>()};
+#if defined(WEFT_NEON)
+  return &kernels;
+#else
   static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
   return has ? &kernels : nullptr;
+#endif
 }
 
 #else

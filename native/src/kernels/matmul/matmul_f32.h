@@ -11,7 +11,7 @@
 namespace weft::WEFT_TARGET {
 
 inline constexpr int kPanelFloats = 2 * kLanes;
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(WEFT_NEON)
 inline constexpr int kTileFloats = 12;  // columns; 24 of 32 registers are sums
 #else
 inline constexpr int kTileFloats = 6;

@@ -7,6 +7,7 @@
 #include "quants/formats.h"
 #include "quants/kept.h"
 #include "quants/lookup_layout.h"
+#include "quants/panels.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -61,6 +62,19 @@ inline Words find(const char* table, Indices index) {
         _mm256_or_si256(_mm256_shuffle_epi8(low, to_low), _mm256_shuffle_epi8(high, to_high));
     const __m256i negative = _mm256_srai_epi16(_mm256_slli_epi16(part, 11), 15);
     part = _mm256_sub_epi16(_mm256_xor_si256(sum, negative), negative);
+  }
+  Words found;
+  std::memcpy(&found, parts, sizeof found);
+  return found;
+#elif defined(WEFT_NEON)
+  const uint8x16x4_t all = vld1q_u8_x4(reinterpret_cast<const uint8_t*>(table));
+  uint16x8_t parts[4];
+  std::memcpy(parts, &index, sizeof parts);
+  for (uint16x8_t& part : parts) {
+    // the places of both bytes of entry i: 2 i and 2 i + 1
+    const uint16x8_t places =
+        vmlaq_n_u16(vdupq_n_u16(0x0100), vandq_u16(part, vdupq_n_u16(31)), 0x0202);
+    part = vreinterpretq_u16_u8(vqtbl4q_u8(all, vreinterpretq_u8_u16(places)));
   }
   Words found;
   std::memcpy(&found, parts, sizeof found);
@@ -298,6 +312,13 @@ inline vi find_codes(const Indices& index, int v) {
 #elif defined(__AVX2__)
   return reinterpret_cast<vi>(_mm256_i32gather_epi32(reinterpret_cast<const int*>(kTriples.of),
                                                      reinterpret_cast<__m256i>(at), 4));
+#elif defined(WEFT_NEON)
+  const auto* table = reinterpret_cast<const uint8_t*>(kTriples.of);
+  const uint8x16x4_t low = vld1q_u8_x4(table), high = vld1q_u8_x4(table + 64);
+  const uint8x16_t places = vreinterpretq_u8_s32(at * 0x04040404 + 0x03020100);
+  const uint8x16_t first = vqtbl4q_u8(low, places);  // 0 beyond its 64 bytes
+  const uint8x16_t there = vsubq_u8(places, vdupq_n_u8(64));
+  return vreinterpretq_s32_u8(vqtbx4q_u8(first, high, there));
 #else
   vi codes = {};
   for (int i = 0; i < kLanes; ++i) codes[i] = static_cast<int32_t>(kTriples.of[at[i]]);
@@ -320,6 +341,13 @@ inline void unpack_chunk(const Unit& unit, int half, int v, uint8_t* q) {
     w[3 * i + 1] = t[4 * i + 1] >> 8 | t[4 * i + 2] << 16;
     w[3 * i + 2] = t[4 * i + 2] >> 16 | t[4 * i + 3] << 8;
   }
+#if defined(WEFT_NEON)
+  if constexpr (kMatrices) {
+    vi words[8];
+    std::memcpy(words, w, sizeof words);
+    return put_pairs(words, q + v * kLanes * kRowBytes);
+  }
+#endif
   for (int j = 0; j < 8; ++j) {
     std::memcpy(q + (j * kPanelRows + v * kLanes) * 4, &w[j], sizeof w[j]);
   }

@@ -43,6 +43,11 @@ static inline Sums sum_codes(s8x32 q) {
     const int32_t both = i == 0 ? _mm256_cvtsi256_si32(four) : _mm256_extract_epi32(four, 4);
     sums.half[i] = {{static_cast<int16_t>(both), both >> 16}};
   }
+#elif defined(WEFT_NEON)
+  // places do not matter here
+  int8x16_t half[2];
+  std::memcpy(half, &q, sizeof half);
+  for (int i = 0; i < 2; ++i) sums.half[i] = {{vaddlvq_s8(half[i]), 0}};
 #else
   for (int j = 0; j < 32; ++j) sums.half[j / 16].of[j / 2 % 2] += q[j];
 #endif

@@ -33,6 +33,9 @@ static inline Halves halves_of(vf words) {
         _mm256_shuffle_epi8(reinterpret_cast<__m256i>(words), order), 0xd8);
     return {reinterpret_cast<vf>(_mm256_cvtph_ps(_mm256_castsi256_si128(all))),
             reinterpret_cast<vf>(_mm256_cvtph_ps(_mm256_extracti128_si256(all, 1)))};
+#elif defined(WEFT_NEON)
+    return {vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(bits))),
+            vcvt_f32_f16(vreinterpret_f16_u16(vshrn_n_u32(bits, 16)))};
 #else
     Halves halves = {};
     for (int i = 0; i < kLanes; ++i) {

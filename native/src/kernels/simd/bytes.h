@@ -36,6 +36,11 @@ static inline u8x32 join(u8x16 low, u8x16 high) {
 #endif
 }
 
+static inline u8x16 low_half(u8x32 v) { return load_as<u8x16>(&v); }
+static inline u8x16 high_half(u8x32 v) {
+  return load_as<u8x16>(reinterpret_cast<const char*>(&v) + sizeof(u8x16));
+}
+
 // Shifts every byte right, then masks it, which removes the bits that came from its neighbour.
 static inline u8x32 field(u8x32 v, int shift, int mask) {
   return reinterpret_cast<u8x32>(reinterpret_cast<u16x16>(v) >> static_cast<uint16_t>(shift)) &
@@ -66,6 +71,9 @@ static inline u8x32 look_up(const uint8_t* table, u8x32 codes) {
 #if defined(__AVX2__)
   const __m256i both = _mm256_broadcastsi128_si256(load_as<__m128i>(table));
   return reinterpret_cast<u8x32>(_mm256_shuffle_epi8(both, reinterpret_cast<__m256i>(codes)));
+#elif defined(WEFT_NEON)
+  const uint8x16_t all = vld1q_u8(table);
+  return join(vqtbl1q_u8(all, low_half(codes)), vqtbl1q_u8(all, high_half(codes)));
 #else
   u8x32 v;
   for (int j = 0; j < 32; ++j) v[j] = table[codes[j]];
@@ -85,6 +93,12 @@ static inline u8x32 spread_bits(uint32_t bits, int value) {
   const __m256i each = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201u));
   const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, each), each);
   return reinterpret_cast<u8x32>(set) & splat8(value);
+#elif defined(WEFT_NEON)
+  const uint8x16_t all = vreinterpretq_u8_u32(vdupq_n_u32(bits));
+  const uint8x16_t each = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u));
+  const uint8x16_t low = vqtbl1q_u8(all, u8x16{0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1});
+  const uint8x16_t high = vqtbl1q_u8(all, u8x16{2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3});
+  return join(vtstq_u8(low, each), vtstq_u8(high, each)) & splat8(value);
 #else
   u8x32 v;
   for (int j = 0; j < 32; ++j) v[j] = static_cast<uint8_t>(bits >> j & 1 ? value : 0);
@@ -92,8 +106,30 @@ static inline u8x32 spread_bits(uint32_t bits, int value) {
 #endif
 }
 
+#if defined(WEFT_NEON)
+// Adds the products of signed bytes to acc: lane i sums the elements 4i..4i+3. Without an
+// instruction for it, no two products in a row may be 128 * 128.
+static inline int32x4_t dot_signed(int32x4_t acc, int8x16_t a, int8x16_t b) {
+#if defined(__ARM_FEATURE_DOTPROD)
+  return vdotq_s32(acc, a, b);
+#else
+  const int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b));
+  return vpadalq_s16(acc, vpaddq_s16(low, vmull_high_s8(a, b)));
+#endif
+}
+static inline i32x8 dot_signed(i32x8 acc, s8x32 a, s8x32 b) {
+  const auto low = [](auto v) { return __builtin_shufflevector(v, v, 0, 1, 2, 3); };
+  const auto high = [](auto v) { return __builtin_shufflevector(v, v, 4, 5, 6, 7); };
+  const auto x = reinterpret_cast<i32x8>(a), y = reinterpret_cast<i32x8>(b);
+  const auto bytes = [](int32x4_t v) { return vreinterpretq_s8_s32(v); };
+  const int32x4_t first = dot_signed(low(acc), bytes(low(x)), bytes(low(y)));
+  const int32x4_t second = dot_signed(high(acc), bytes(high(x)), bytes(high(y)));
+  return __builtin_shufflevector(first, second, 0, 1, 2, 3, 4, 5, 6, 7);
+}
+#endif
+
 // Adds the products of the unsigned u and the signed x to acc. Lane i sums the elements 4i..4i+3.
-// On AVX2 without VNNI, u must be below 128.
+// On NEON, and on AVX2 without VNNI, u must be below 128.
 static inline i32x8 dot_bytes(i32x8 acc, u8x32 u, s8x32 x) {
 #if defined(__AVXVNNI__)
   return reinterpret_cast<i32x8>(_mm256_dpbusd_avx_epi32(
@@ -105,6 +141,8 @@ static inline i32x8 dot_bytes(i32x8 acc, u8x32 u, s8x32 x) {
   const __m256i pairs =
       _mm256_maddubs_epi16(reinterpret_cast<__m256i>(u), reinterpret_cast<__m256i>(x));
   return acc + reinterpret_cast<i32x8>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#elif defined(WEFT_NEON)
+  return dot_signed(acc, reinterpret_cast<s8x32>(u), x);
 #elif defined(__SSE2__)
   i32x8 sum = acc;
   for (int half = 0; half < 2; ++half) {
@@ -136,6 +174,8 @@ static inline i32x8 dot_bytes_wide(u8x32 u, s8x32 x, [[maybe_unused]] i32x8 minu
   const __m256i signed_x = _mm256_sign_epi8(reinterpret_cast<__m256i>(x), w);
   const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), signed_x);
   return reinterpret_cast<i32x8>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#elif defined(WEFT_NEON)
+  return dot_signed(i32x8{}, reinterpret_cast<s8x32>(u ^ splat8(128)), x);
 #else
   return dot_bytes(minus_128_sums, u, x);
 #endif
@@ -151,6 +191,10 @@ static inline i32x8 widen_unsigned(uint64_t bytes) {
   const __m128i words = _mm_unpacklo_epi8(_mm_cvtsi64_si128(static_cast<int64_t>(bytes)), zero);
   const __m128i both[2] = {_mm_unpacklo_epi16(words, zero), _mm_unpackhi_epi16(words, zero)};
   return load_as<i32x8>(both);
+#elif defined(WEFT_NEON)
+  const uint16x8_t words = vmovl_u8(vcreate_u8(bytes));
+  return reinterpret_cast<i32x8>(join(reinterpret_cast<u8x16>(vmovl_u16(vget_low_u16(words))),
+                                      reinterpret_cast<u8x16>(vmovl_high_u16(words))));
 #else
   i32x8 v;
   for (int j = 0; j < 8; ++j) v[j] = static_cast<uint8_t>(bytes >> 8 * j);
@@ -167,6 +211,10 @@ static inline i32x8 widen_signed(uint64_t bytes) {
   const __m128i both[2] = {_mm_srai_epi32(_mm_unpacklo_epi16(words, words), 16),
                            _mm_srai_epi32(_mm_unpackhi_epi16(words, words), 16)};
   return load_as<i32x8>(both);
+#elif defined(WEFT_NEON)
+  const int16x8_t words = vmovl_s8(vcreate_s8(bytes));
+  return reinterpret_cast<i32x8>(join(reinterpret_cast<u8x16>(vmovl_s16(vget_low_s16(words))),
+                                      reinterpret_cast<u8x16>(vmovl_high_s16(words))));
 #else
   i32x8 v;
   for (int j = 0; j < 8; ++j) v[j] = static_cast<int8_t>(bytes >> 8 * j);
@@ -195,6 +243,16 @@ static inline s8x32 narrow_ints(const i32x8 v[4]) {
   // The packing instructions work on halves of 16 bytes, so the words come out of order.
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   return reinterpret_cast<s8x32>(_mm256_permutevar8x32_epi32(packed, order));
+#elif defined(WEFT_NEON)
+  int16x8_t words[4];
+  for (int i = 0; i < 4; ++i) {
+    int32x4_t part[2];
+    std::memcpy(part, &v[i], sizeof part);
+    words[i] = vcombine_s16(vmovn_s32(part[0]), vmovn_s32(part[1]));
+  }
+  return reinterpret_cast<s8x32>(
+      join(reinterpret_cast<u8x16>(vcombine_s8(vmovn_s16(words[0]), vmovn_s16(words[1]))),
+           reinterpret_cast<u8x16>(vcombine_s8(vmovn_s16(words[2]), vmovn_s16(words[3])))));
 #else
   s8x32 bytes;
   for (int j = 0; j < 32; ++j) bytes[j] = static_cast<int8_t>(v[j / 8][j % 8]);
@@ -207,6 +265,13 @@ static inline f32x8 fma8(f32x8 a, f32x8 b, f32x8 c) {
 #if defined(__FMA__)
   return reinterpret_cast<f32x8>(_mm256_fmadd_ps(
       reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+#elif defined(WEFT_NEON)
+  float32x4_t x[2], y[2], z[2];
+  std::memcpy(x, &a, sizeof x);
+  std::memcpy(y, &b, sizeof y);
+  std::memcpy(z, &c, sizeof z);
+  for (int i = 0; i < 2; ++i) z[i] = vfmaq_f32(z[i], x[i], y[i]);
+  return load_as<f32x8>(z);
 #else
   return a * b + c;
 #endif
@@ -214,8 +279,9 @@ static inline f32x8 fma8(f32x8 a, f32x8 b, f32x8 c) {
 
 #if defined(__AVX2__)
 // Transposes an 8 x 8 matrix of 32-bit words.
-static inline void transpose8(__m256i v[8]) {
-  __m256i a[8];
+static inline void transpose8(i32x8 (&words)[8]) {
+  __m256i v[8], a[8];
+  for (int i = 0; i < 8; ++i) v[i] = reinterpret_cast<__m256i>(words[i]);
   for (int i = 0; i < 4; ++i) {
     a[2 * i] = _mm256_unpacklo_epi32(v[2 * i], v[2 * i + 1]);
     a[2 * i + 1] = _mm256_unpackhi_epi32(v[2 * i], v[2 * i + 1]);
@@ -228,8 +294,36 @@ static inline void transpose8(__m256i v[8]) {
     b[i + 3] = _mm256_unpackhi_epi64(a[i + 1], a[i + 3]);
   }
   for (int i = 0; i < 4; ++i) {
-    v[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
-    v[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
+    words[i] = reinterpret_cast<i32x8>(_mm256_permute2x128_si256(b[i], b[i + 4], 0x20));
+    words[i + 4] = reinterpret_cast<i32x8>(_mm256_permute2x128_si256(b[i], b[i + 4], 0x31));
+  }
+}
+#elif defined(WEFT_NEON)
+// Transposes a 4 x 4 matrix of 32-bit words.
+static inline void transpose4(const int32x4_t (&v)[4], int32x4_t (&out)[4]) {
+  const auto pairs = [](int32x4_t a) { return vreinterpretq_s64_s32(a); };
+  const auto words = [](int64x2_t a) { return vreinterpretq_s32_s64(a); };
+  const int64x2_t a = pairs(vtrn1q_s32(v[0], v[1])), b = pairs(vtrn2q_s32(v[0], v[1]));
+  const int64x2_t c = pairs(vtrn1q_s32(v[2], v[3])), d = pairs(vtrn2q_s32(v[2], v[3]));
+  out[0] = words(vtrn1q_s64(a, c));
+  out[1] = words(vtrn1q_s64(b, d));
+  out[2] = words(vtrn2q_s64(a, c));
+  out[3] = words(vtrn2q_s64(b, d));
+}
+// Transposes an 8 x 8 matrix of 32-bit words.
+static inline void transpose8(i32x8 (&words)[8]) {
+  int32x4_t in[2][2][4], out[2][2][4];  // [half of the rows][half of the words]
+  for (int r = 0; r < 8; ++r) {
+    int32x4_t halves[2];
+    std::memcpy(halves, &words[r], sizeof halves);
+    for (int h = 0; h < 2; ++h) in[r / 4][h][r % 4] = halves[h];
+  }
+  for (int i = 0; i < 2; ++i) {
+    for (int h = 0; h < 2; ++h) transpose4(in[i][h], out[h][i]);
+  }
+  for (int w = 0; w < 8; ++w) {
+    const int32x4_t both[2] = {out[w / 4][0][w % 4], out[w / 4][1][w % 4]};
+    words[w] = load_as<i32x8>(both);
   }
 }
 #endif

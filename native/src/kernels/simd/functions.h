@@ -16,6 +16,8 @@ static inline bool any_of(vi v) {
   return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(v), reinterpret_cast<__m512i>(v)) != 0;
 #elif defined(__AVX2__)
   return _mm256_testz_si256(reinterpret_cast<__m256i>(v), reinterpret_cast<__m256i>(v)) == 0;
+#elif defined(WEFT_NEON)
+  return vmaxvq_u32(vreinterpretq_u32_s32(v)) != 0;
 #else
   int32_t all = 0;
   for (int i = 0; i < kLanes; ++i) all |= v[i];

@@ -24,6 +24,8 @@ static inline vf vsqrt(vf x) {
   return reinterpret_cast<vf>(_mm512_sqrt_ps(reinterpret_cast<__m512>(x)));
 #elif defined(__AVX2__)
   return reinterpret_cast<vf>(_mm256_sqrt_ps(reinterpret_cast<__m256>(x)));
+#elif defined(WEFT_NEON)
+  return vsqrtq_f32(x);
 #else
   for (int i = 0; i < kLanes; ++i) x[i] = __builtin_sqrtf(x[i]);
   return x;

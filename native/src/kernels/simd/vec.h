@@ -1,9 +1,9 @@
 // The vector layer: float vectors as wide as the target, written once.
 //
-// `vf` has kLanes floats (baseline 4, AVX2 8, AVX-512 16) and the arithmetic operators of the
-// compiler's vector extension. This file adds what the extension lacks: loads, fused multiply-add,
-// conversions from and to 16-bit floats, reductions. Only kernel files include it; everything is
-// static inside the target's namespace, so that nothing leaks between targets.
+// `vf` has kLanes floats (baseline and NEON 4, AVX2 8, AVX-512 16) and the arithmetic operators of
+// the compiler's vector extension. This file adds what the extension lacks: loads, fused
+// multiply-add, conversions from and to 16-bit floats, reductions. Only kernel files include it;
+// everything is static inside the target's namespace, so that nothing leaks between targets.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +26,16 @@
 // Dot products of bytes in 32-bit sums, 512 or 256 bits wide.
 #if defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))
 #define WEFT_VNNI 1
+#endif
+
+// NEON words; the baseline of ARM does without them, so that the other targets can be held to it.
+#if defined(__ARM_NEON) && !defined(WEFT_PLAIN)
+#define WEFT_NEON 1
+#endif
+
+// Targets that multiply panels of quantized rows, a row in each lane (quants/lane_dots.h).
+#if defined(__AVX2__) || defined(WEFT_NEON)
+#define WEFT_PANELS 1
 #endif
 
 namespace weft::WEFT_TARGET {
@@ -59,6 +69,8 @@ static inline vf fma(vf a, vf b, vf c) {
 #elif defined(__FMA__)
   return reinterpret_cast<vf>(_mm256_fmadd_ps(
       reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+#elif defined(WEFT_NEON)
+  return vfmaq_f32(c, a, b);
 #else
   return a * b + c;
 #endif
@@ -91,6 +103,8 @@ static inline vf vmin(vf a, vf b) {
 static inline float hsum(vf v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps(reinterpret_cast<__m512>(v));
+#elif defined(WEFT_NEON)
+  return vaddvq_f32(v);
 #else
   float s = 0;
   for (int i = 0; i < kLanes; ++i) s += v[i];
@@ -111,6 +125,10 @@ static inline float hmax(vf v) {
 static inline float half_to_float(uint16_t h) {
 #if defined(__F16C__)
   return _cvtsh_ss(h);
+#elif defined(WEFT_NEON)
+  __fp16 half;
+  std::memcpy(&half, &h, sizeof half);
+  return half;
 #else
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
   const uint32_t exponent = (h >> 10) & 0x1fu;
@@ -141,6 +159,11 @@ static inline float half_to_float(uint16_t h) {
 static inline uint16_t float_to_half(float x) {
 #if defined(__F16C__)
   return static_cast<uint16_t>(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(WEFT_NEON)
+  const auto half = static_cast<__fp16>(x);
+  uint16_t h;
+  std::memcpy(&h, &half, sizeof h);
+  return h;
 #else
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
@@ -193,6 +216,8 @@ static inline vf load_half(const uint16_t* p) {
   __m128i h;
   std::memcpy(&h, p, sizeof h);
   return reinterpret_cast<vf>(_mm256_cvtph_ps(h));
+#elif defined(WEFT_NEON)
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 #else
   typedef uint16_t vs __attribute__((vector_size(kLanes * 2)));
   vs words;
@@ -217,6 +242,8 @@ static inline vf load_bf16(const uint16_t* p) {
   __m128i h;
   std::memcpy(&h, p, sizeof h);
   return reinterpret_cast<vf>(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)));
+#elif defined(WEFT_NEON)
+  return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
 #else
   vf v;
   for (int i = 0; i < kLanes; ++i) v[i] = bf16_to_float(p[i]);
@@ -232,6 +259,8 @@ static inline void store_half(uint16_t* p, vf v) {
 #elif defined(__AVX2__) && defined(__F16C__)
   const __m128i h = _mm256_cvtps_ph(reinterpret_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT);
   std::memcpy(p, &h, sizeof h);
+#elif defined(WEFT_NEON)
+  vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v)));
 #else
   for (int i = 0; i < kLanes; ++i) p[i] = float_to_half(v[i]);
 #endif

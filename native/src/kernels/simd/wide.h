@@ -25,6 +25,8 @@ static inline vd fma(vd a, vd b, vd c) {
 #elif defined(__FMA__)
   return reinterpret_cast<vd>(_mm256_fmadd_pd(
       reinterpret_cast<__m256d>(a), reinterpret_cast<__m256d>(b), reinterpret_cast<__m256d>(c)));
+#elif defined(WEFT_NEON)
+  return vfmaq_f64(c, a, b);
 #else
   return a * b + c;
 #endif
@@ -35,6 +37,8 @@ static inline vd vsqrt(vd x) {
   return reinterpret_cast<vd>(_mm512_sqrt_pd(reinterpret_cast<__m512d>(x)));
 #elif defined(__AVX2__)
   return reinterpret_cast<vd>(_mm256_sqrt_pd(reinterpret_cast<__m256d>(x)));
+#elif defined(WEFT_NEON)
+  return vsqrtq_f64(x);
 #else
   for (int i = 0; i < kWideLanes; ++i) x[i] = __builtin_sqrt(x[i]);
   return x;
@@ -59,6 +63,8 @@ static inline Wide widen(vf x) {
   const auto v = reinterpret_cast<__m128>(x);
   return {reinterpret_cast<vd>(_mm_cvtps_pd(v)),
           reinterpret_cast<vd>(_mm_cvtps_pd(_mm_movehl_ps(v, v)))};
+#elif defined(WEFT_NEON)
+  return {vcvt_f64_f32(vget_low_f32(x)), vcvt_high_f64_f32(x)};
 #else
   Wide w;
   for (int i = 0; i < kWideLanes; ++i) {
@@ -81,6 +87,8 @@ static inline vf narrow(const Wide& w) {
 #elif defined(__SSE2__)
   return reinterpret_cast<vf>(_mm_movelh_ps(_mm_cvtpd_ps(reinterpret_cast<__m128d>(w.low)),
                                             _mm_cvtpd_ps(reinterpret_cast<__m128d>(w.high))));
+#elif defined(WEFT_NEON)
+  return vcvt_high_f32_f64(vcvt_f32_f64(w.low), w.high);
 #else
   vf x;
   for (int i = 0; i < kWideLanes; ++i) {

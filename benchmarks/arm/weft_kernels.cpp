@@ -1,0 +1,155 @@
+// Runs each kernel of kernels.h once on a target of weft, on one thread:
+//
+//   weft_kernels TARGET
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+#include "kernels/dispatch.h"
+#include "quants/interleave.h"
+
+namespace {
+
+using namespace weft;
+
+struct Value {
+  Tensor t;
+  std::vector<char> bytes;
+
+  Value(DType type, int64_t n0, int64_t n1 = 1, int64_t n2 = 1) {
+    const DTypeInfo& info = dtype_info(type);
+    const int64_t row = n0 / info.block * info.block_size;
+    t.type = type;
+    const int64_t ne[4] = {n0, n1, n2, 1};
+    const int64_t nb[4] = {info.block_size, row, row * n1, row * n1 * n2};
+    std::copy(ne, ne + 4, t.ne);
+    std::copy(nb, nb + 4, t.nb);
+    bytes.resize(static_cast<size_t>(nb[3]) + 64);
+    t.data = bytes.data() + (64 - reinterpret_cast<uintptr_t>(bytes.data()) % 64) % 64;
+  }
+
+  int64_t elements() const { return t.ne[0] * t.ne[1] * t.ne[2]; }
+
+  void fill(const KernelTable& table, uint32_t seed) {
+    std::vector<float> values(static_cast<size_t>(elements()));
+    for (float& v : values) v = number(seed);
+    table.type(t.type).from_float(values.data(), t.data, elements());
+  }
+};
+
+DType find_type(const std::string& name) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto type = static_cast<DType>(i);
+    const char* known = dtype_info(type).name;
+    if (known != nullptr && name == known) return type;
+  }
+  std::fprintf(stderr, "no type %s\n", name.c_str());
+  std::exit(1);
+}
+
+// A kernel with its memory, ready to run.
+class Ready {
+ public:
+  Ready(const Kernel& kernel, const Call& call) : kernel_(kernel), call_(call) {
+    if (const char* why = kernel.check(call)) {
+      std::fprintf(stderr, "refused: %s\n", why);
+      std::exit(1);
+    }
+    items_ = kernel.items(call);
+    grain_ = kernel.grain == nullptr ? 1 : std::max<int64_t>(1, kernel.grain(call));
+    scratch_ = memory(kernel.scratch == nullptr ? 0 : kernel.scratch(call));
+    shared_ = memory(kernel.shared == nullptr ? 0 : kernel.shared(call));
+    tickets_.resize(kernel.tickets == nullptr ? 0 : static_cast<size_t>(kernel.tickets(call)));
+    call_.shared = shared_.get();
+    call_.tickets = tickets_.data();
+  }
+
+  void run() {
+    const int64_t units = kernel_.prepare_units == nullptr ? 0 : kernel_.prepare_units(call_);
+    if (units > 0) kernel_.prepare(call_, 0, units);
+    for (int64_t begin = 0; begin < items_; begin += grain_) {
+      kernel_.run(call_, begin, std::min(begin + grain_, items_), scratch_.get());
+    }
+  }
+
+ private:
+  using Memory = std::unique_ptr<char, void (*)(void*)>;
+  static Memory memory(size_t n) {
+    return {static_cast<char*>(std::aligned_alloc(64, (n + 127) / 64 * 64)), std::free};
+  }
+
+  const Kernel& kernel_;
+  Call call_;
+  int64_t items_, grain_;
+  Memory scratch_{nullptr, std::free}, shared_{nullptr, std::free};
+  std::vector<int32_t> tickets_;
+};
+
+// Activations are converted within the count, as every product of floats with such weights does.
+void product(const KernelTable& table, const Product& of) {
+  const DType type = find_type(of.type);
+  const TypeOps& ops = table.type(type);
+  Value w(type, kDepth, kRows), panels(type, kDepth, kRows);
+  w.fill(table, 1);
+  const bool repacked = ops.matmul_interleaved;
+  if (repacked) {
+    interleave_panels(type, w.t.data, w.t.nb[1], kDepth, 0, kRows / kPanelRows, panels.t.data);
+    panels.t.layout = Layout::kInterleaved;
+  }
+  Value x(DType::kF32, kDepth, of.columns), taken(ops.vec_type, kDepth, of.columns);
+  Value out(DType::kF32, kRows, of.columns);
+  x.fill(table, 2);
+  taken.fill(table, 2);
+  const bool converts = ops.vec_type != DType::kF32 && dtype_info(ops.vec_type).block > 1;
+  Call call;
+  call.dst = out.t;
+  call.src[0] = repacked ? &panels.t : &w.t;
+  call.src[1] = converts ? &taken.t : &x.t;
+  Ready ready(table[Op::kMulMat], call);
+  const auto* floats = reinterpret_cast<const float*>(x.t.data);
+  const auto convert = table.type(ops.vec_type).from_float;
+  announce(of.type, of.columns, kRows * kDepth * of.columns);
+  begin_count();
+  if (converts) convert(floats, taken.t.data, kDepth * of.columns);
+  ready.run();
+  end_count();
+}
+
+void attention(const KernelTable& table, int64_t queries) {
+  Value q(DType::kF32, kHead, queries, kHeads);
+  Value k(DType::kF16, kHead, kCells, kCacheHeads), v(DType::kF16, kHead, kCells, kCacheHeads);
+  Value out(DType::kF32, kHead, kHeads, queries);
+  q.fill(table, 1);
+  k.fill(table, 2);
+  v.fill(table, 3);
+  const double params[static_cast<int>(FlashAttnSlot::kSlots)] = {0.125};
+  Call call;
+  call.dst = out.t;
+  call.src[0] = &q.t;
+  call.src[1] = &k.t;
+  call.src[2] = &v.t;
+  call.params = params;
+  call.n_params = static_cast<int>(FlashAttnSlot::kSlots);
+  Ready ready(table[Op::kFlashAttnExt], call);
+  announce("attention", queries, 2 * kHead * kHeads * kCells * queries);
+  begin_count();
+  ready.run();
+  end_count();
+}
+
+}  // namespace
+
+int main(int n, char** arguments) {
+  const Target* target = n > 1 ? find_target(arguments[1]) : best_target();
+  if (target == nullptr || target->score == 0) {
+    std::fprintf(stderr, "this processor does not run that target\n");
+    return 1;
+  }
+  for (const Product& of : kProducts) product(target->table(), of);
+  for (int64_t queries : kQueries) attention(target->table(), queries);
+  return 0;
+}
