@@ -5,9 +5,9 @@
 namespace {
 
 struct Feature {
-  unsigned place;           // in the compilers' list
-  unsigned leaf, part;      // of CPUID
-  unsigned word, bit;       // word: EAX, EBX, ECX, EDX
+  unsigned place;            // in the compilers' list
+  unsigned leaf, part;       // of CPUID
+  unsigned word, bit;        // word: EAX, EBX, ECX, EDX
   unsigned long long saves;  // what the system must save, as bits of XCR0
 };
 
@@ -29,8 +29,8 @@ constexpr Feature kFeatures[] = {
     {22, 7, 0, kEbx, 17, kZmm},  // avx512dq
     {34, 7, 0, kEcx, 11, kZmm},  // avx512vnni
     {36, 7, 1, kEax, 5, kZmm},   // avx512bf16
-    {49, 1, 0, kEcx, 29, kYmm},   // f16c
-    {93, 7, 1, kEax, 4, kYmm},    // avxvnni
+    {49, 1, 0, kEcx, 29, kYmm},  // f16c
+    {93, 7, 1, kEax, 4, kYmm},   // avxvnni
 };
 
 unsigned long long saved() {

@@ -151,8 +151,7 @@ Status ExpertStore::read_bytes(const ExpertStack& stack, int32_t expert, char* o
   const int64_t begin = stack.offset + expert * stack.expert_bytes;
   int64_t done = 0;
   while (done < stack.expert_bytes) {
-    const int64_t n =
-        read_at(file.descriptor, out + done, stack.expert_bytes - done, begin + done);
+    const int64_t n = read_at(file.descriptor, out + done, stack.expert_bytes - done, begin + done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       const std::string what = file.path + ": expert " + std::to_string(expert) + " of " +

@@ -61,8 +61,7 @@ int64_t read_at(int descriptor, char* out, int64_t bytes, int64_t at) {
 }
 
 char* reserve_addresses(size_t bytes) {
-  void* range =
-      mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* range = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return range == MAP_FAILED ? nullptr : static_cast<char*>(range);
 }
 

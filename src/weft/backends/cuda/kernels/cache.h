@@ -1,5 +1,5 @@
-/* Rows of a cache as two numbers a word: f16 and bf16 as they are, blocks as f16. A row is given by its
-   first byte; a piece is eight elements. COPY: pieces are copied as they lie. */
+/* Rows of a cache as two numbers a word: f16 and bf16 as they are, blocks as f16. A row is given by
+   its first byte; a piece is eight elements. COPY: pieces are copied as they lie. */
 
 struct as_it_lies {
   enum { COPY = 1 };

@@ -129,7 +129,8 @@ struct q6_K : nibbles {
     half_t d;
   };
   static __device__ __forceinline__ head_t head(planes_of p, long i) {
-    head_t head = {((const ushort*)(p.all + 24 * p.n))[i], ((const half_t*)(p.all + 26 * p.n))[i / 8]};
+    head_t head = {((const ushort*)(p.all + 24 * p.n))[i],
+                   ((const half_t*)(p.all + 26 * p.n))[i / 8]};
     return head;
   }
   static __device__ __forceinline__ scales_t scales(head_t head, long) {

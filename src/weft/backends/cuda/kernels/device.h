@@ -1,15 +1,21 @@
-/* What kernels may use beyond CUDA C++ itself, one instruction each (shim/README.md has the list; the
-   shim defines the same names). It needs no header of CUDA, so that NVRTC alone compiles kernels. */
+/* What kernels may use beyond CUDA C++ itself, one instruction each (shim/README.md has the list;
+   the shim defines the same names). It needs no header of CUDA, so that NVRTC alone compiles
+   kernels. */
 
 typedef unsigned char uchar;
 typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef long long int64;
 
-/* ---- numbers of 16 bits ----------------------------------------------------------------------- */
+/* ---- numbers of 16 bits -----------------------------------------------------------------------
+ */
 
-typedef struct { ushort bits; } half_t;
-typedef struct { ushort bits; } bf16_t;
+typedef struct {
+  ushort bits;
+} half_t;
+typedef struct {
+  ushort bits;
+} bf16_t;
 
 static __device__ __forceinline__ float half_to_float(half_t h) {
   float x;
@@ -27,8 +33,9 @@ static __device__ __forceinline__ float bf16_to_float(bf16_t b) {
 static __device__ __forceinline__ bf16_t float_to_bf16(float x) {
   const uint bits = __float_as_uint(x);
   bf16_t b;
-  b.bits = (bits & 0x7fffffffu) > 0x7f800000u ? (ushort)0x7fff
-                                              : (ushort)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+  b.bits = (bits & 0x7fffffffu) > 0x7f800000u
+               ? (ushort)0x7fff
+               : (ushort)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
   return b;
 }
 static __device__ __forceinline__ float low_half(uint u) {
@@ -70,7 +77,8 @@ static __device__ __forceinline__ int dp4a_us(uint a, int b, int c) {
   return r;
 }
 
-/* ---- memory ----------------------------------------------------------------------------------- */
+/* ---- memory -----------------------------------------------------------------------------------
+ */
 
 static __device__ __forceinline__ uint load_once(const uint* p) {
   uint r;
@@ -146,7 +154,8 @@ template <int N>
 static __device__ __forceinline__ void cp_async_wait() {}
 #endif
 
-/* ---- products of tiles: d += a b, rows of a by columns of b ------------------------------------ */
+/* ---- products of tiles: d += a b, rows of a by columns of b ------------------------------------
+ */
 
 #if __CUDA_ARCH__ >= 800
 static __device__ __forceinline__ void mma_f16(float (&d)[4], const uint (&a)[4],

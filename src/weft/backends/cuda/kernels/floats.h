@@ -1,7 +1,7 @@
 /* Rows of f32, f16 and bf16. A row is given by its first byte; X and W are the types of activations
-   and weights. one(): element i; four(): elements i .. i + 3; eight_once(): elements 8 i .. 8 i + 7 of
-   weights, which are read once. All but the first need rows that begin at a multiple of 16 bytes;
-   ALIGNED says that activations have such. */
+   and weights. one(): element i; four(): elements i .. i + 3; eight_once(): elements 8 i .. 8 i + 7
+   of weights, which are read once. All but the first need rows that begin at a multiple of 16
+   bytes; ALIGNED says that activations have such. */
 
 struct f32 {
   enum { BYTES = 4 };

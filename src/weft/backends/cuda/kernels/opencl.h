@@ -1,5 +1,5 @@
-/* OpenCL C as C++, behind device.h or shim.h: what the kernels of all devices use of it. Their vectors
-   are classes of this file, under OpenCL's names. */
+/* OpenCL C as C++, behind device.h or shim.h: what the kernels of all devices use of it. Their
+   vectors are classes of this file, under OpenCL's names. */
 
 #define __global
 #define __local
@@ -27,7 +27,8 @@ typedef unsigned long long ulong_t;
 #define LONG_MAX 0x7fffffffffffffffll
 #define LONG_MIN (-LONG_MAX - 1)
 
-/* ---- vectors ---------------------------------------------------------------------------------- */
+/* ---- vectors ----------------------------------------------------------------------------------
+ */
 
 template <class T, int N>
 struct cl_parts;
@@ -80,24 +81,24 @@ struct cl_vector : cl_parts<T, N> {
   }
 };
 
-#define CL_OPERATOR(op)                                                                     \
-  template <class T, int N>                                                                 \
-  CL_FUNCTION cl_vector<T, N> operator op(cl_vector<T, N> a, cl_vector<T, N> b) {           \
-    cl_vector<T, N> r;                                                                      \
-    for (int i = 0; i < N; i++) r.at(i) = (T)(a.at(i) op b.at(i));                          \
-    return r;                                                                               \
-  }                                                                                         \
-  template <class T, int N, class S>                                                        \
-  CL_FUNCTION cl_vector<T, N> operator op(cl_vector<T, N> a, S b) {                         \
-    return a op cl_vector<T, N>((T)b);                                                      \
-  }                                                                                         \
-  template <class T, int N>                                                                 \
-  CL_FUNCTION cl_vector<T, N> operator op(float a, cl_vector<T, N> b) {                     \
-    return cl_vector<T, N>((T)a) op b;                                                      \
-  }                                                                                         \
-  template <class T, int N>                                                                 \
-  CL_FUNCTION cl_vector<T, N>& operator op##=(cl_vector<T, N>& a, cl_vector<T, N> b) {      \
-    return a = a op b;                                                                      \
+#define CL_OPERATOR(op)                                                                   \
+  template <class T, int N>                                                               \
+  CL_FUNCTION cl_vector<T, N> operator op(cl_vector<T, N> a, cl_vector<T, N> b) {         \
+    cl_vector<T, N> r;                                                                    \
+    for (int i = 0; i < N; i++) r.at(i) = (T)(a.at(i) op b.at(i));                        \
+    return r;                                                                             \
+  }                                                                                       \
+  template <class T, int N, class S>                                                      \
+  CL_FUNCTION cl_vector<T, N> operator op(cl_vector<T, N> a, S b) {                       \
+    return a op cl_vector<T, N>((T)b);                                                    \
+  }                                                                                       \
+  template <class T, int N>                                                               \
+  CL_FUNCTION cl_vector<T, N> operator op(float a, cl_vector<T, N> b) {                   \
+    return cl_vector<T, N>((T)a) op b;                                                    \
+  }                                                                                       \
+  template <class T, int N>                                                               \
+  CL_FUNCTION cl_vector<T, N>& operator op## = (cl_vector<T, N> & a, cl_vector<T, N> b) { \
+    return a = a op b;                                                                    \
   }
 CL_OPERATOR(+)
 CL_OPERATOR(-)
@@ -219,10 +220,11 @@ CL_FUNCTION float16 vload_half16(long i, const half* p) {
   return r;
 }
 
-/* ---- places ----------------------------------------------------------------------------------- */
+/* ---- places -----------------------------------------------------------------------------------
+ */
 
-/* The first item of a grid that is launched in pieces, along the second and third dimension; the first
-   parameter of every kernel. */
+/* The first item of a grid that is launched in pieces, along the second and third dimension; the
+   first parameter of every kernel. */
 struct start_t {
   int y, z;
 };
@@ -240,7 +242,8 @@ struct start_t {
 #define get_group_id(d) cl_group_##d
 #define barrier(fence) __syncthreads()
 
-/* ---- functions -------------------------------------------------------------------------------- */
+/* ---- functions --------------------------------------------------------------------------------
+ */
 
 #define popcount(x) (uint) __popc(x)
 
@@ -257,8 +260,8 @@ CL_FUNCTION cl_vector<float, N> fma(cl_vector<float, N> a, cl_vector<float, N> b
   return r;
 }
 
-#define CL_LEAST_AND_MOST(T)                                    \
-  CL_FUNCTION T cl_min(T a, T b) { return b < a ? b : a; }      \
+#define CL_LEAST_AND_MOST(T)                               \
+  CL_FUNCTION T cl_min(T a, T b) { return b < a ? b : a; } \
   CL_FUNCTION T cl_max(T a, T b) { return a < b ? b : a; }
 CL_LEAST_AND_MOST(int)
 CL_LEAST_AND_MOST(uint)

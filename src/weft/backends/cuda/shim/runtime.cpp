@@ -28,7 +28,8 @@ namespace {
 constexpr size_t STACK = 256 << 10;
 constexpr int MOST = 1024; /* threads of a block */
 
-/* ---- changing fibres -------------------------------------------------------------------------- */
+/* ---- changing fibres --------------------------------------------------------------------------
+ */
 
 #ifdef __x86_64__
 typedef void* context_t;
@@ -80,7 +81,8 @@ void prepare(context_t* context, unsigned char* stack, void (*entry)()) {
 void change(context_t* from, context_t* to) { swapcontext(from, to); }
 #endif
 
-/* ---- a launch --------------------------------------------------------------------------------- */
+/* ---- a launch ---------------------------------------------------------------------------------
+ */
 
 enum State { READY, AT_BARRIER, AT_EXCHANGE, DONE };
 
@@ -188,8 +190,8 @@ Fibre* a_fibre() {
     idle.pop_back();
     return fibre;
   }
-  void* stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                     -1, 0);
+  void* stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (stack == MAP_FAILED) return nullptr;
   Fibre* fibre = new Fibre;
   fibre->stack = (unsigned char*)stack;
@@ -202,7 +204,8 @@ void resume(int t) {
   if (thread.fibre == nullptr) thread.fibre = a_fibre();
   current = t;
   if (thread.fibre == nullptr) {
-    snprintf(now.error, sizeof now.error, "kernel %s: no memory for the stack of a thread", now.name);
+    snprintf(now.error, sizeof now.error, "kernel %s: no memory for the stack of a thread",
+             now.name);
     now.failed = true;
     return;
   }
@@ -224,7 +227,8 @@ bool release_warp(int warp) {
     bool all = true;
     for (int i = 0; i < n; i++) {
       const Thread& other = threads[first + i];
-      if (mask >> i & 1 && other.state != DONE && !(other.state == AT_EXCHANGE && other.mask == mask))
+      if (mask >> i & 1 && other.state != DONE &&
+          !(other.state == AT_EXCHANGE && other.mask == mask))
         all = false;
     }
     if (!all) continue;
@@ -244,8 +248,10 @@ bool release_warp(int warp) {
 bool release_block() {
   int waiting = 0;
   for (int t = 0; t < n_threads; t++) {
-    if (threads[t].state == AT_BARRIER) waiting++;
-    else if (threads[t].state != DONE) return false;
+    if (threads[t].state == AT_BARRIER)
+      waiting++;
+    else if (threads[t].state != DONE)
+      return false;
   }
   if (!waiting) return false;
   for (int t = 0; t < n_threads; t++)
@@ -275,11 +281,12 @@ void run_block() {
         barrier += threads[t].state == AT_BARRIER;
         exchange += threads[t].state == AT_EXCHANGE;
       }
-      snprintf(now.error, sizeof now.error,
-               "kernel %s, block (%u, %u, %u): %d threads wait at a barrier and %d for lanes of their "
-               "warp, and nobody is left to come",
-               now.name, weft_shim_now.block.x, weft_shim_now.block.y, weft_shim_now.block.z, barrier,
-               exchange);
+      snprintf(
+          now.error, sizeof now.error,
+          "kernel %s, block (%u, %u, %u): %d threads wait at a barrier and %d for lanes of their "
+          "warp, and nobody is left to come",
+          now.name, weft_shim_now.block.x, weft_shim_now.block.y, weft_shim_now.block.z, barrier,
+          exchange);
       now.failed = true;
       return;
     }
@@ -300,7 +307,8 @@ void drop() {
   }
 }
 
-/* ---- checks ----------------------------------------------------------------------------------- */
+/* ---- checks -----------------------------------------------------------------------------------
+ */
 
 void conflict(const void* at, const char* mine, const char* theirs, const Mark& other) {
   char who[40] = "several threads";
@@ -326,15 +334,20 @@ void check_shared(Marks* marks, uintptr_t offset, size_t n, int writes, const vo
     if (!ordered(byte.wrote, thread, warp))
       conflict((const char*)at + i, writes ? "writes" : "reads", "wrote", byte.wrote);
     if (writes) {
-      if (!ordered(byte.read, thread, warp)) conflict((const char*)at + i, "writes", "read", byte.read);
+      if (!ordered(byte.read, thread, warp))
+        conflict((const char*)at + i, "writes", "read", byte.read);
       byte.wrote = mine;
       continue;
     }
     Mark& read = byte.read;
-    if (read.epoch != epoch || read.thread == thread) read = mine;
-    else if (read.warp != warp) read.warp = read.thread = -1;
-    else if (read.exchange == mine.exchange) read.thread = -1;
-    else read = mine;
+    if (read.epoch != epoch || read.thread == thread)
+      read = mine;
+    else if (read.warp != warp)
+      read.warp = read.thread = -1;
+    else if (read.exchange == mine.exchange)
+      read.thread = -1;
+    else
+      read = mine;
   }
 }
 
@@ -392,7 +405,8 @@ int seek(dl_phdr_info* info, size_t, void* data) {
 
 }  // namespace
 
-/* ---- what kernels call ------------------------------------------------------------------------ */
+/* ---- what kernels call ------------------------------------------------------------------------
+ */
 
 extern "C" {
 
@@ -460,10 +474,10 @@ void weft_shim_access(const void* at, size_t n, int writes, int atomic) {
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
-#define SHIM_ACCESS(n)                                            \
-  void __tsan_read##n(void* at) { check(at, n, 0); }              \
-  void __tsan_write##n(void* at) { check(at, n, 1); }             \
-  void __tsan_unaligned_read##n(void* at) { check(at, n, 0); }    \
+#define SHIM_ACCESS(n)                                         \
+  void __tsan_read##n(void* at) { check(at, n, 0); }           \
+  void __tsan_write##n(void* at) { check(at, n, 1); }          \
+  void __tsan_unaligned_read##n(void* at) { check(at, n, 0); } \
   void __tsan_unaligned_write##n(void* at) { check(at, n, 1); }
 SHIM_ACCESS(1)
 SHIM_ACCESS(2)
@@ -473,7 +487,8 @@ SHIM_ACCESS(16)
 void __tsan_read_range(void* at, size_t n) { check(at, n, 0); }
 void __tsan_write_range(void* at, size_t n) { check(at, n, 1); }
 
-/* ---- what Python calls ------------------------------------------------------------------------ */
+/* ---- what Python calls ------------------------------------------------------------------------
+ */
 
 /* Runs a kernel over a grid. `known` has n_known triples (address, bytes, writable) that it may
    access; `shared_begin` and `shared_end` bound the arrays that the library declares as shared.

@@ -1,5 +1,6 @@
-/* CUDA for a processor: the names that kernels may use (README.md), by what they mean. Blocks run one
-   after another; the threads of a block are fibres that change where they wait for each other. */
+/* CUDA for a processor: the names that kernels may use (README.md), by what they mean. Blocks run
+   one after another; the threads of a block are fibres that change where they wait for each other.
+ */
 
 #include <math.h>
 #include <string.h>
@@ -13,7 +14,8 @@
 #define __CUDA_ARCH__ 800
 #endif
 
-/* ---- language --------------------------------------------------------------------------------- */
+/* ---- language ---------------------------------------------------------------------------------
+ */
 
 #define __global__
 #define __device__
@@ -38,13 +40,13 @@ typedef long long int64;
 #define gridDim weft_shim_now.blocks
 #define warpSize 32
 
-#define SHIM_VECTORS(T, name, n1, n2, n4)                                              \
-  struct __align__(n1) name##1 { T x; };                                               \
-  struct __align__(n2) name##2 { T x, y; };                                            \
-  struct name##3 { T x, y, z; };                                                       \
-  struct __align__(n4) name##4 { T x, y, z, w; };                                      \
-  static inline name##2 make_##name##2(T x, T y) { return {x, y}; }                    \
-  static inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }            \
+#define SHIM_VECTORS(T, name, n1, n2, n4)                                   \
+  struct __align__(n1) name##1 { T x; };                                    \
+  struct __align__(n2) name##2 { T x, y; };                                 \
+  struct name##3 { T x, y, z; };                                            \
+  struct __align__(n4) name##4 { T x, y, z, w; };                           \
+  static inline name##2 make_##name##2(T x, T y) { return {x, y}; }         \
+  static inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; } \
   static inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 SHIM_VECTORS(signed char, char, 1, 2, 4)
 SHIM_VECTORS(uchar, uchar, 1, 2, 4)
@@ -55,7 +57,8 @@ SHIM_VECTORS(uint, uint, 4, 8, 16)
 SHIM_VECTORS(float, float, 4, 8, 16)
 #undef SHIM_VECTORS
 
-/* ---- barriers, lanes, votes ------------------------------------------------------------------- */
+/* ---- barriers, lanes, votes -------------------------------------------------------------------
+ */
 
 static inline void __syncthreads() { weft_shim_barrier(); }
 static inline void __syncwarp(unsigned mask = 0xffffffffu) { weft_shim_exchange(mask, 0, 0); }
@@ -110,7 +113,8 @@ static inline unsigned __ballot_sync(unsigned mask, int yes) {
 static inline int __any_sync(unsigned mask, int yes) { return __ballot_sync(mask, yes) != 0; }
 static inline int __all_sync(unsigned mask, int yes) { return __ballot_sync(mask, yes) == mask; }
 
-/* ---- atomics ---------------------------------------------------------------------------------- */
+/* ---- atomics ----------------------------------------------------------------------------------
+ */
 
 template <class T, class F>
 __attribute__((no_sanitize_thread)) static T shim_atomic(T* at, F change) {
@@ -141,7 +145,8 @@ static inline T atomicCAS(T* at, T expected, T x) {
   return shim_atomic(at, [expected, x](T old) { return old == expected ? x : old; });
 }
 
-/* ---- numbers ---------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------
+ */
 
 template <class To, class From>
 static inline To shim_bits(From x) {
@@ -203,11 +208,15 @@ static inline int shim_dot4(uint a, uint b) {
 static inline int __dp4a(int a, int b, int c) {
   return c + shim_dot4<signed char, signed char>((uint)a, (uint)b);
 }
-static inline uint __dp4a(uint a, uint b, uint c) { return c + (uint)shim_dot4<uchar, uchar>(a, b); }
-static inline int dp4a_us(uint a, int b, int c) { return c + shim_dot4<uchar, signed char>(a, (uint)b); }
+static inline uint __dp4a(uint a, uint b, uint c) {
+  return c + (uint)shim_dot4<uchar, uchar>(a, b);
+}
+static inline int dp4a_us(uint a, int b, int c) {
+  return c + shim_dot4<uchar, signed char>(a, (uint)b);
+}
 
-#define SHIM_MIN_MAX(T)                                       \
-  static inline T min(T a, T b) { return b < a ? b : a; }     \
+#define SHIM_MIN_MAX(T)                                   \
+  static inline T min(T a, T b) { return b < a ? b : a; } \
   static inline T max(T a, T b) { return a < b ? b : a; }
 SHIM_MIN_MAX(int)
 SHIM_MIN_MAX(uint)
@@ -215,13 +224,19 @@ SHIM_MIN_MAX(int64)
 SHIM_MIN_MAX(float)
 #undef SHIM_MIN_MAX
 
-/* ---- numbers of 16 bits ----------------------------------------------------------------------- */
+/* ---- numbers of 16 bits -----------------------------------------------------------------------
+ */
 
-typedef struct { ushort bits; } half_t;
-typedef struct { ushort bits; } bf16_t;
+typedef struct {
+  ushort bits;
+} half_t;
+typedef struct {
+  ushort bits;
+} bf16_t;
 
 static inline float half_to_float(half_t h) {
-  const uint sign = (uint)(h.bits & 0x8000u) << 16, exponent = h.bits >> 10 & 31u, part = h.bits & 1023u;
+  const uint sign = (uint)(h.bits & 0x8000u) << 16, exponent = h.bits >> 10 & 31u,
+             part = h.bits & 1023u;
   if (exponent == 31) return __uint_as_float(sign | 0x7f800000u | part << 13);
   if (exponent) return __uint_as_float(sign | (exponent + 112) << 23 | part << 13);
   const float tiny = (float)part * 0x1p-24f;
@@ -273,7 +288,8 @@ static inline uint hfma2(uint a, uint b, uint c) {
                   (double)high_half(a) * high_half(b) + high_half(c));
 }
 
-/* ---- memory ----------------------------------------------------------------------------------- */
+/* ---- memory -----------------------------------------------------------------------------------
+ */
 
 template <class T>
 static inline T __ldg(const T* p) {
@@ -303,11 +319,12 @@ static inline void cp_async_wait() {
   weft_shim_wait(N);
 }
 
-/* ---- products of tiles ------------------------------------------------------------------------ */
+/* ---- products of tiles ------------------------------------------------------------------------
+ */
 
 /* Row g of a lane's results are those of lane / 4, its columns 2 (lane % 4) and the next. A lane's
-   words of A are (row g, k), (g + 8, k), (g, k + half), (g + 8, k + half), those of B (k), (k + half),
-   where k begins at lane % 4 words (PTX ISA, "Matrix Fragments"). */
+   words of A are (row g, k), (g + 8, k), (g, k + half), (g + 8, k + half), those of B (k), (k +
+   half), where k begins at lane % 4 words (PTX ISA, "Matrix Fragments"). */
 struct shim_fragments {
   uint a[4], b[2];
 };
@@ -357,7 +374,8 @@ static inline void shim_ldmatrix(uint* r, int n, const void* row, bool turned) {
   for (int m = 0; m < n; m++) {
     uint word = 0;
     for (int k = 0; k < 2; k++) {
-      const ushort* from = turned ? rows[8 * m + second + k] + first : rows[8 * m + first] + second + k;
+      const ushort* from =
+          turned ? rows[8 * m + second + k] + first : rows[8 * m + first] + second + k;
       word |= (uint)*from << (16 * k);
     }
     r[m] = word;
@@ -365,10 +383,15 @@ static inline void shim_ldmatrix(uint* r, int n, const void* row, bool turned) {
 }
 static inline void ldmatrix_x4(uint (&r)[4], const void* row) { shim_ldmatrix(r, 4, row, false); }
 static inline void ldmatrix_x2(uint (&r)[2], const void* row) { shim_ldmatrix(r, 2, row, false); }
-static inline void ldmatrix_x4_trans(uint (&r)[4], const void* row) { shim_ldmatrix(r, 4, row, true); }
-static inline void ldmatrix_x2_trans(uint (&r)[2], const void* row) { shim_ldmatrix(r, 2, row, true); }
+static inline void ldmatrix_x4_trans(uint (&r)[4], const void* row) {
+  shim_ldmatrix(r, 4, row, true);
+}
+static inline void ldmatrix_x2_trans(uint (&r)[2], const void* row) {
+  shim_ldmatrix(r, 2, row, true);
+}
 
-/* ---- being called ----------------------------------------------------------------------------- */
+/* ---- being called -----------------------------------------------------------------------------
+ */
 
 template <int... I>
 struct shim_numbers {};
@@ -400,5 +423,8 @@ SHIM_UNCHECKED static void shim_call(void (*kernel)(A...), void** args) {
   shim_call(kernel, args, typename shim_count<sizeof...(A)>::type{});
 }
 
-#define SHIM_ENTRY(name) \
-  extern "C" SHIM_UNCHECKED __attribute__((visibility("default"))) void weft_shim_entry_##name(void** args) { shim_call(name, args); }
+#define SHIM_ENTRY(name)                                                                        \
+  extern "C" SHIM_UNCHECKED __attribute__((visibility("default"))) void weft_shim_entry_##name( \
+      void** args) {                                                                            \
+    shim_call(name, args);                                                                      \
+  }

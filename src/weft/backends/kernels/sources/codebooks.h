@@ -20,9 +20,9 @@ static inline float8 even_minus(uint bits) { return minus(bits | ((popcount(bits
 
 static inline uint ushort_at(bytes_t p) { return p[0] | ((uint)p[1] << 8); }
 
-#define TWO_BITS(t, c)                                                                     \
+#define TWO_BITS(t, c)                                                                        \
   make_float8(t[(c) & 3], t[(c) >> 2 & 3], t[(c) >> 4 & 3], t[(c) >> 6 & 3], t[(c) >> 8 & 3], \
-           t[(c) >> 10 & 3], t[(c) >> 12 & 3], t[(c) >> 14 & 3])
+              t[(c) >> 10 & 3], t[(c) >> 12 & 3], t[(c) >> 14 & 3])
 #define THREE_BITS(t, c) make_float4(t[(c) & 7], t[(c) >> 3 & 7], t[(c) >> 6 & 7], t[(c) >> 9 & 7])
 
 #ifdef USE_iq2_xxs

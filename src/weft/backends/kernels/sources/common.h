@@ -1,8 +1,8 @@
 /* Definitions for all kernels: tensors as arguments, elements of float types, sums over a group.
 
-   Kernels are OpenCL C that is also C++: behind weft/backends/cuda/kernels/opencl.h, compilers of CUDA
-   read it. So vectors are made by make_ names, halves of them taken by LOW and HIGH, and arguments in
-   local memory are LOCAL(type). */
+   Kernels are OpenCL C that is also C++: behind weft/backends/cuda/kernels/opencl.h, compilers of
+   CUDA read it. So vectors are made by make_ names, halves of them taken by LOW and HIGH, and
+   arguments in local memory are LOCAL(type). */
 
 #ifndef __cplusplus
 #define LOCAL(T) __local T*

@@ -98,7 +98,8 @@ static inline void unit_q8_0(bytes_t row, int u, float16* lo, float16* hi) {
 /* Scale and minimum `i` of q4_K and q5_K: six bits each in twelve bytes. */
 static inline uchar2 scale_min(bytes_t s, int i) {
   if (i < 4) return make_uchar2(s[i] & 63, s[i + 4] & 63);
-  return make_uchar2((s[i + 4] & 15) | ((s[i - 4] >> 6) << 4), (s[i + 4] >> 4) | ((s[i] >> 6) << 4));
+  return make_uchar2((s[i + 4] & 15) | ((s[i - 4] >> 6) << 4),
+                     (s[i + 4] >> 4) | ((s[i] >> 6) << 4));
 }
 
 #ifdef USE_q4_K
@@ -228,9 +229,9 @@ __constant float CODES_IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                   1,    13,   25,  38,  53,  69,  89,  113};
 __constant float CODES_FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-#define LOOK_UP(t, q)                                                                        \
+#define LOOK_UP(t, q)                                                                           \
   make_float16(t[q.s0], t[q.s1], t[q.s2], t[q.s3], t[q.s4], t[q.s5], t[q.s6], t[q.s7], t[q.s8], \
-            t[q.s9], t[q.sa], t[q.sb], t[q.sc], t[q.sd], t[q.se], t[q.sf])
+               t[q.s9], t[q.sa], t[q.sb], t[q.sc], t[q.sd], t[q.se], t[q.sf])
 #endif
 
 #ifdef USE_iq4_nl
