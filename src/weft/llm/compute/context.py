@@ -283,7 +283,7 @@ class Context(Sequences):
         ContextError as `decode` does, which leaves other steps as they are; other errors are those
         of `Step.collect`."""
         if not len(self._in_flight):
-            self._graphs.clear_abort()
+            self._graphs.begin()
         if len(self._in_flight) >= self.most_in_flight:
             raise ContextError(f"{len(self._in_flight)} steps are in flight; collect the oldest")
         return self._in_flight.submit(batch)
