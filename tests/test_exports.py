@@ -40,7 +40,8 @@ MODULES = ["weft.program", "weft.torch_module", "weft.backends.cpu", "weft.graph
 def annotations_of(value: object) -> str:
     """What stands in the signatures of a function, or of the public methods of a class."""
     inner = vars(value).items() if inspect.isclass(value) else [("", value)]
-    texts = []
+    fields = getattr(value, "__dataclass_fields__", {})  # there before __init__ is made
+    texts = [str(field.type) for name, field in fields.items() if not name.startswith("_")]
     for name, function in inner:
         function = getattr(function, "__func__", getattr(function, "fget", function))
         if inspect.isfunction(function) and (name == "__init__" or not name.startswith("_")):

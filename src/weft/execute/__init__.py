@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from weft.execute.session import Session
     from weft.execute.spans import Group
     from weft.execute.state import State
-    from weft.execute.watch import TensorCallback, WatchedSession, WatchedTensor
+    from weft.execute.watch import Reader, TensorCallback, WatchedSession, WatchedTensor
 
 __all__ = [
     "AbortCallback",
@@ -30,6 +30,7 @@ __all__ = [
     "Pipeline",
     "Profile",
     "Progress",
+    "Reader",
     "Run",
     "Scheduler",
     "SchedulerCounters",
@@ -74,6 +75,7 @@ _HOMES = {
     "weft.execute.spans": ("Group",),
     "weft.execute.state": ("State",),
     "weft.execute.watch": (
+        "Reader",
         "TensorCallback",
         "WatchedSession",
         "WatchedTensor",
