@@ -27,14 +27,16 @@ struct f32 {
   }
 };
 
-struct f16 {
+// Elements of 16 bits; Word has `one` of them as a float, and the `low` and `high` one of a word.
+template <typename Word>
+struct halves {
   enum { BYTES = 2 };
   static __device__ __forceinline__ float one(const uchar* row, long i) {
-    return half_to_float(((const half_t*)row)[i]);
+    return Word::one(row, i);
   }
   static __device__ __forceinline__ void two(uint w, float v[2]) {
-    v[0] = low_half(w);
-    v[1] = high_half(w);
+    v[0] = Word::low(w);
+    v[1] = Word::high(w);
   }
   static __device__ __forceinline__ void four(const uchar* row, long i, float v[4]) {
     const uint2 u = *(const uint2*)(row + 2 * i);
@@ -50,28 +52,24 @@ struct f16 {
   }
 };
 
-struct bf16 {
-  enum { BYTES = 2 };
+struct f16_word {
+  static __device__ __forceinline__ float one(const uchar* row, long i) {
+    return half_to_float(((const half_t*)row)[i]);
+  }
+  static __device__ __forceinline__ float low(uint w) { return low_half(w); }
+  static __device__ __forceinline__ float high(uint w) { return high_half(w); }
+};
+
+struct bf16_word {
   static __device__ __forceinline__ float one(const uchar* row, long i) {
     return bf16_to_float(((const bf16_t*)row)[i]);
   }
-  static __device__ __forceinline__ void two(uint w, float v[2]) {
-    v[0] = low_bf16(w);
-    v[1] = high_bf16(w);
-  }
-  static __device__ __forceinline__ void four(const uchar* row, long i, float v[4]) {
-    const uint2 u = *(const uint2*)(row + 2 * i);
-    two(u.x, v);
-    two(u.y, v + 2);
-  }
-  static __device__ __forceinline__ void eight_once(const uchar* row, int i, float v[8]) {
-    const uint4 u = load_once((const uint4*)row + i);
-    two(u.x, v);
-    two(u.y, v + 2);
-    two(u.z, v + 4);
-    two(u.w, v + 6);
-  }
+  static __device__ __forceinline__ float low(uint w) { return low_bf16(w); }
+  static __device__ __forceinline__ float high(uint w) { return high_bf16(w); }
 };
+
+using f16 = halves<f16_word>;
+using bf16 = halves<bf16_word>;
 
 /* Elements i .. i + 3 of a row of activations. */
 static __device__ __forceinline__ void load_4(const uchar* row, long i, float v[4]) {
