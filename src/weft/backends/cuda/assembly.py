@@ -14,8 +14,9 @@ _HEADERS: dict[str, tuple[str, ...]] = {
     "quantize.cu": ("tensor.h", "floats.h"),
     "gemv.cu": ("tensor.h", "codes.h"),
     "gemv_float.cu": ("tensor.h", "floats.h"),
-    "gemm.cu": ("tensor.h", "codes.h"),
-    "gemm_half.cu": ("tensor.h", "floats.h"),
+    "gemm.cu": ("tensor.h", "codes.h", "tile.h"),
+    "gemm_half.cu": ("tensor.h", "floats.h", "tile.h"),
+    "experts.cu": ("tensor.h",),
     "flash.cu": ("tensor.h", "cache.h"),
 }
 """The headers that a `.cu` file needs."""

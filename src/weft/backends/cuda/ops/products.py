@@ -3,14 +3,16 @@
 Weights in planes meet activations that are bytes with a scale for each 32 (`quantize.cu`), as on
 other devices; f16 and bf16 weights meet activations as they are, or on tensor cores in their own
 type. A result has one order of its sums for up to `FEW` columns, and another one for more; in
-neither does it depend on how many columns there are.
+neither does it depend on how many columns there are. Tokens that choose experts go the same ways:
+few by lanes, each column with its expert; the columns of many are sorted by expert on the device
+(`experts.cu`), and tensor cores multiply those of one expert together.
 """
 
 from __future__ import annotations
 
 from math import prod
 
-from weft.backends.kernels.launch import Call, Launch, Scratch, Slot, View, i32
+from weft.backends.kernels.launch import Call, Launch, Local, Scratch, Slot, View, i32
 
 __all__ = ["CODES", "FEW", "mul_mat", "mul_mat_id"]
 
@@ -25,6 +27,8 @@ FEW = 8
 _HALVES = ("f16", "bf16")
 _FLOATS = ("f32", *_HALVES)
 _WARPS = 4
+_MOST_EXPERTS = 12_000
+"""Their numbers fit shared memory."""
 _TILE_ROWS = 128
 
 
@@ -67,6 +71,23 @@ def _by_tiles(file: str, defines: tuple[str, ...], args: tuple[object, ...], d: 
     return Launch(f"{file}.cu", (*defines, f"TILE={tile}"), file, args, grid, (256, 1, 1))
 
 
+def _halves_lie(w: View, x: View) -> bool:
+    """Whether kernels of float weights read these."""
+    return w.dtype.name in _FLOATS and w.ne[0] % 8 == 0 and _aligned(w) and _aligned(x)
+
+
+def _narrow(w: View, x: View) -> tuple[tuple[str, ...], Scratch]:
+    """How `gemm_half.cu` is built for weights of 16 bits, and where activations in their type are,
+    each column with a factor."""
+    defines = (f"X={x.dtype.name}", *(("TO_BF16",) if w.dtype.name == "bf16" else ()))
+    return defines, Scratch(0, prod(x.ne[1:]) * (2 * x.ne[0] + 4))
+
+
+def _narrowed(x: View, to: Scratch, reader: Launch) -> Launch:
+    """The launch that makes them, of the program that has the reader."""
+    return Launch(reader.file, reader.defines, "narrow", (x, to), (prod(x.ne[1:]),), (128,))
+
+
 def mul_mat(call: Call) -> list[Launch] | None:
     """The launches of MUL_MAT, or None."""
     w, x, d, bias = call.view(0), call.view(1), call.dst, call.optional(2)
@@ -84,31 +105,70 @@ def mul_mat(call: Call) -> list[Launch] | None:
         if d.ne[1] <= FEW:
             return [quantize, _by_lanes("gemv", defines, args, d)]
         return [quantize, _by_tiles("gemm", defines, args, d)]
-    if w.dtype.name not in _FLOATS or w.ne[0] % 8 or not (_aligned(w) and _aligned(x)):
+    if not _halves_lie(w, x):
         return None
-    defines = (f"W={w.dtype.name}", f"X={x.dtype.name}")
     if d.ne[1] <= FEW:
+        defines = (f"W={w.dtype.name}", f"X={x.dtype.name}")
         return [_by_lanes("gemv_float", defines, (w, x, *rest), d)]
     if w.dtype.name not in _HALVES:
         return None
-    defines = (f"X={x.dtype.name}", *(("TO_BF16",) if w.dtype.name == "bf16" else ()))
-    n_columns = prod(x.ne[1:])
-    to = Scratch(0, n_columns * (2 * x.ne[0] + 4))
-    # one program has both kernels
-    multiply = _by_tiles("gemm_half", defines, (w, to, x, *rest), d)
-    narrow = Launch("gemm_half.cu", multiply.defines, "narrow", (x, to), (n_columns,), (128,))
-    return [narrow, multiply]
+    defines, columns = _narrow(w, x)
+    multiply = _by_tiles("gemm_half", defines, (w, columns, x, *rest), d)
+    return [_narrowed(x, columns, multiply), multiply]
+
+
+def _sorted(w: View, ids: View, tile: int) -> tuple[Launch, Scratch, int]:
+    """The launch that sorts columns by expert, where its tables are, and how many tiles there may
+    be."""
+    chosen, experts = ids.ne[0] * ids.ne[1], w.ne[2]
+    n_tiles = chosen // tile + min(chosen, experts)
+    to = Scratch(2, 16 * n_tiles + 4 * chosen)
+    args = (
+        ids, to, i32(experts), i32(n_tiles), i32(tile), Slot.FAULT, Slot.STEP, Local(4 * experts),
+    )  # fmt: skip
+    return Launch("experts.cu", (), "by_expert", args, (1,), (512,)), to, n_tiles
+
+
+def _experts_by_tiles(
+    file: str, defines: tuple[str, ...], w: View, columns: Scratch, x: View, ids: View, d: View
+) -> list[Launch]:
+    """A launch that sorts columns by expert, and one on tensor cores, each group of which has a
+    tile of the columns of an expert."""
+    chosen = ids.ne[0] * ids.ne[1]
+    tile = next((n for n in (32, 64) if chosen <= n * w.ne[2]), 128)
+    sort, order, n_tiles = _sorted(w, ids, tile)
+    args = (w, columns, order, i32(n_tiles), x, ids, d)
+    grid = (-(-d.ne[0] // _TILE_ROWS), n_tiles)
+    defines = (*defines, f"TILE={tile}")
+    return [sort, Launch(f"{file}.cu", defines, f"{file}_experts", args, grid, (256, 1, 1))]
 
 
 def mul_mat_id(call: Call) -> list[Launch] | None:
     """The launches of MUL_MAT_ID, or None."""
     w, x, ids, d = call.view(0), call.view(1), call.view(2), call.dst
-    if w.layout != "planes" or w.dtype.name not in CODES or x.dtype.name not in _FLOATS:
+    if x.dtype.name not in _FLOATS or max(d.ne[1:3]) > 65_535 or w.ne[2] > _MOST_EXPERTS:
         return None
-    if max(d.ne[1:3]) > 65_535:
-        return None
-    quantize, columns = _quantized(x)
+    few = d.ne[2] <= FEW
     grid = (-(-d.ne[0] // (2 * _WARPS)), d.ne[1], d.ne[2])
-    args = (w, columns, x, ids, d, Slot.FAULT, Slot.STEP)
-    defines = (f"W={w.dtype.name}", "COLS=1", "ROWS=2")
-    return [quantize, Launch("gemv.cu", defines, "gemv_experts", args, grid, (32, _WARPS, 1))]
+    if w.layout == "planes":
+        if w.dtype.name not in CODES:
+            return None
+        quantize, columns = _quantized(x)
+        defines: tuple[str, ...] = (f"W={w.dtype.name}",)
+        if not few:
+            return [quantize, *_experts_by_tiles("gemm", defines, w, columns, x, ids, d)]
+        args = (w, columns, x, ids, d, Slot.FAULT, Slot.STEP)
+        defines = (*defines, "COLS=1", "ROWS=2")
+        return [quantize, Launch("gemv.cu", defines, "gemv_experts", args, grid, (32, _WARPS, 1))]
+    if not _halves_lie(w, x):
+        return None
+    if few:
+        defines = (f"W={w.dtype.name}", f"X={x.dtype.name}", "COLS=1", "ROWS=2")
+        args = (w, x, ids, d, Slot.FAULT, Slot.STEP)
+        file = "gemv_float"
+        return [Launch(f"{file}.cu", defines, f"{file}_experts", args, grid, (32, _WARPS, 1))]
+    if w.dtype.name not in _HALVES:
+        return None
+    defines, columns = _narrow(w, x)
+    sort, multiply = _experts_by_tiles("gemm_half", defines, w, columns, x, ids, d)
+    return [_narrowed(x, columns, multiply), sort, multiply]
