@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tests.backends.cuda_kernels import call, nmse, put, run, view, weights_in_planes
+from tests.backends.cuda_kernels import LIMITS, call, nmse, put, run, view, weights_in_planes
+from weft import quants
+from weft.backends.cases.case import random_blocks
 from weft.backends.cuda.ops import OWN
 from weft.backends.cuda.ops.products import CODES, FEW
 from weft.backends.kernels.launch import Launch, View
+from weft.backends.kernels.ops.matmul import DECODED
+from weft.backends.kernels.ops.table import FLOATS
+from weft.dtype import find_dtype
 
 LIMIT = 5e-4
 """The exam's: activations are bytes."""
@@ -64,6 +71,27 @@ def test_a_column_has_one_result(dtype: str) -> None:
         np.testing.assert_array_equal(_product(w, put(x[-n:])), many[-n:])
 
 
+@pytest.mark.parametrize("dtype", ["q4_0", "q6_K", "f16", "f32"])
+def test_one_order_for_any_number_of_columns(dtype: str) -> None:
+    """Where that is wanted: `few` is 0."""
+    rng = np.random.default_rng(12)
+    if dtype in CODES:
+        w, _ = weights_in_planes(dtype, (2304, 11), rng)
+    else:
+        w = put(rng.standard_normal((11, 2304)), dtype)
+    x = rng.standard_normal((30, 2304)).astype(np.float32)
+
+    def product(columns: int) -> np.ndarray:
+        d = _zeros(11, columns)
+        plain = call("MUL_MAT", d, w, put(x[:columns]))
+        run(OWN["MUL_MAT"](plain._replace(limits=replace(LIMITS, few=0))))
+        return d.buffer
+
+    many = product(30)
+    for columns in (1, 2, 8, 9):
+        np.testing.assert_array_equal(product(columns), many[:columns])
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("columns", [1, 5, 41])
 def test_floats(dtype: str, columns: int) -> None:
@@ -105,6 +133,23 @@ def test_numbers_that_are_not_finite(columns: int) -> None:
         got = _product(w, put(spoiled))
         assert not np.isfinite(got[0]).any()
         np.testing.assert_array_equal(got[1:], want[1:])
+
+
+@pytest.mark.parametrize("dtype", [t for t in DECODED if t not in (*FLOATS, *CODES)])
+def test_blocks_without_planes(dtype: str) -> None:
+    """Tensor cores read them decoded; few columns are left to other kernels."""
+    rng = np.random.default_rng(11)
+    kind = find_dtype(dtype)
+    blocks = random_blocks(kind, (512, 37, 2), rng)
+    w = view(blocks, dtype, (512, 37, 2))
+    values = quants.decode(blocks, kind).reshape(2, 37, 512)
+    x = rng.standard_normal((2, 30, 512)).astype(np.float32)
+    assert nmse(_product(w, put(x)), np.einsum("bck,bmk->bcm", x, values)) < 1e-5
+    few, d = put(x[:1, :1]), _zeros(37, 1, 1)
+    assert OWN["MUL_MAT"](call("MUL_MAT", d, w.part((512, 37, 1, 1), w.nb, 0), few)) is None
+    tokens = rng.standard_normal((20, 1, 512)).astype(np.float32)
+    chosen = rng.integers(0, 2, (20, 1)).astype(np.int32)
+    assert _by_experts(w, values, tokens, chosen) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])

@@ -11,14 +11,14 @@ typedef W format;
 enum {
   DEPTH = 2, /* units of a stage */
   EXTRA_WORDS = format::EXTRA / 4,
-  SCALES = 1 + format::TWO + format::MIN, /* d0, d1, m */
+  SCALES = 1 + format::TWO + format::MIN, /* d0, d1, m0, m1 */
 };
 
 /* A product as f32 is its bits behind those of 1.5 * 2^23, less that number. */
 enum { AS_FLOAT = 0x4b400000 };
 
 struct stage_t {
-  uint4 codes[DEPTH][format::CODES][ROWS];
+  uint4 codes[DEPTH][format::CODES ? format::CODES : 1][format::CODES ? ROWS : 1];
   uint4 x[DEPTH][2][TILE]; /* the halves of units of activations */
   uint2 heads[DEPTH][TILE];
   uint rest[DEPTH * ROWS * (EXTRA_WORDS + SCALES)]; /* extra words, then the scales as floats */
@@ -55,8 +55,14 @@ static __device__ __forceinline__ void copy_stage(stage_t& stage, const tile_t& 
 #pragma unroll
     for (int c = 0; c < format::CODES; c++)
       cp_async16(&stage.codes[k][c][r], codes + c * tile.w.n + unit);
-    if (format::EXTRA == 8) cp_async8(&stage.rest[extra_at(k, r)], extra + 2 * unit);
-    if (format::EXTRA == 4) cp_async4(&stage.rest[extra_at(k, r)], extra + unit);
+    uint* rest = &stage.rest[extra_at(k, r)];
+    if (format::EXTRA == 8) cp_async8(rest, extra + 2 * unit);
+    if (format::EXTRA == 4) cp_async4(rest, extra + unit);
+    if (format::EXTRA == 12) { /* places are aligned to four bytes only */
+      cp_async4(rest, extra + 2 * unit);
+      cp_async4(rest + 1, extra + 2 * unit + 1);
+      cp_async4(rest + 2, extra + 2 * tile.w.n + unit);
+    }
   }
   const uint4* x = (const uint4*)tile.x.all;
   const uint2* heads = (const uint2*)(tile.x.all + 32 * tile.x.n);
@@ -91,9 +97,10 @@ static __device__ __forceinline__ loaded_scales load_scales(const tile_t& tile, 
 static __device__ __forceinline__ void store_scales(stage_t& stage, const loaded_scales& loaded) {
   const int r = (int)threadIdx.x % ROWS, k = (int)threadIdx.x / ROWS;
   const scales_t s = format::scales(loaded.head, loaded.unit);
-  stage.rest[scale_at(0, k, r)] = loaded.valid ? __float_as_uint(s.d0) : 0;
-  if (format::TWO) stage.rest[scale_at(1, k, r)] = loaded.valid ? __float_as_uint(s.d1) : 0;
-  if (format::MIN) stage.rest[scale_at(SCALES - 1, k, r)] = loaded.valid ? __float_as_uint(s.m) : 0;
+  const float all[4] = {s.d0, format::TWO ? s.d1 : s.m0, format::TWO ? s.m0 : s.m1, s.m1};
+#pragma unroll
+  for (int i = 0; i < SCALES; i++)
+    stage.rest[scale_at(i, k, r)] = loaded.valid ? __float_as_uint(all[i]) : 0;
 }
 
 static __device__ __forceinline__ float scaled(float sum, float d, int product) {
@@ -103,20 +110,23 @@ static __device__ __forceinline__ float scaled(float sum, float d, int product) 
 static __device__ __forceinline__ void multiply_unit(sums_t& sums, const stage_t& stage, int k) {
   const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int row = warp % 4 * 32, column = warp / 4 * (TILE / 2);
-  uint w0[4], w1[4] = {0, 0, 0, 0}; /* word t of rows g, g + 8, g + 16, g + 24 */
-  ldmatrix_x4(w0, &stage.codes[k][0][row + lane]);
+  uint w0[4] = {0, 0, 0, 0}, w1[4] = {0, 0, 0, 0}; /* word t of rows g, g + 8, g + 16, g + 24 */
+  if constexpr (format::CODES > 0) ldmatrix_x4(w0, &stage.codes[k][0][row + lane]);
   if constexpr (format::CODES == 2) ldmatrix_x4(w1, &stage.codes[k][1][row + lane]);
   uint a[2][4];
-  float d[2][2], d1[2][2], m[2][2];
+  float d[2][2], d1[2][2], m[2][2], m1[2][2];
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     const int r = row + g + 8 * i;
-    uint extra = 0;
+    uint extra = 0, bits = 0;
     if (format::EXTRA) extra = stage.rest[extra_at(k, r) + format::extra_word(t)];
-    format::codes(w0[i], w1[i], extra, t, a[i / 2][i % 2], a[i / 2][2 + i % 2]);
+    if (format::EXTRA == 12) bits = stage.rest[extra_at(k, r) + 2];
+    format::codes(w0[i], w1[i], extra, bits, t, a[i / 2][i % 2], a[i / 2][2 + i % 2]);
     d[i / 2][i % 2] = __uint_as_float(stage.rest[scale_at(0, k, r)]);
     d1[i / 2][i % 2] = __uint_as_float(stage.rest[scale_at(format::TWO, k, r)]);
-    m[i / 2][i % 2] = __uint_as_float(stage.rest[scale_at(SCALES - 1, k, r)]);
+    m[i / 2][i % 2] =
+        __uint_as_float(stage.rest[scale_at(SCALES - (format::MIN == 2 ? 2 : 1), k, r)]);
+    m1[i / 2][i % 2] = __uint_as_float(stage.rest[scale_at(SCALES - 1, k, r)]);
   }
 #pragma unroll
   for (int pair = 0; pair < N_TILES / 2; pair++) {
@@ -155,10 +165,17 @@ static __device__ __forceinline__ void multiply_unit(sums_t& sums, const stage_t
 #pragma unroll
           for (int e = 0; e < 4; e++) sum[e] = scaled(sum[e], d[i][e / 2] * x[e % 2].d, p[e]);
         }
-        if constexpr (format::MIN) {
+        if constexpr (format::MIN == 1) {
 #pragma unroll
           for (int e = 0; e < 4; e++)
             sum[e] = fmaf(m[i][e / 2], x[e % 2].d * (float)(x[e % 2].s0 + x[e % 2].s1), sum[e]);
+        }
+        if constexpr (format::MIN == 2) {
+#pragma unroll
+          for (int e = 0; e < 4; e++) {
+            sum[e] = fmaf(m[i][e / 2], x[e % 2].d * (float)x[e % 2].s0, sum[e]);
+            sum[e] = fmaf(m1[i][e / 2], x[e % 2].d * (float)x[e % 2].s1, sum[e]);
+          }
         }
       }
     }

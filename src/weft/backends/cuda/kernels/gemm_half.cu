@@ -3,8 +3,15 @@
    and for the columns of a tile (TILE: 32, 64 or 128). Rows begin at multiples of 16 bytes and have
    a multiple of eight elements.
 
+   With DECODED, weights are blocks of any format (W), which become bf16 on their way to shared
+   memory, or f16 where tensor cores have no bf16.
+
    Sums are f32, in the order of elements, so that a result does not depend on how many columns
    there are. */
+
+#if defined(DECODED) && __CUDA_ARCH__ >= 800
+#define TO_BF16
+#endif
 
 enum {
   DEPTH = 32, /* elements of a stage: four pieces of 16 bytes a row */
@@ -54,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(128) narrow(const uchar* px, tensor
 
 /* Piece p of row r is at place p ^ (r / 2 % 4), so that eight rows are in all banks. */
 struct stage_t {
-  uint4 w[ROWS][DEPTH / 8], x[TILE][DEPTH / 8];
+  words_t w[ROWS][DEPTH / 8], x[TILE][DEPTH / 8];
 };
 
 static __device__ __forceinline__ int place(int row, int piece) { return piece ^ (row / 2 % 4); }
@@ -66,12 +73,35 @@ struct tile_t {
   int n, n_rows, row;
 };
 
-static __device__ __forceinline__ void copy_stage(stage_t& stage, const tile_t& tile, int first) {
+#ifdef DECODED
+/* Each thread decodes half a unit of a row. */
+static __device__ __forceinline__ void copy_weights(stage_t& stage, const tile_t& tile, int first) {
+  const int r = (int)threadIdx.x % ROWS, second = (int)threadIdx.x / ROWS;
+  const uchar* row = tile.w + min(tile.row + r, tile.n_rows - 1) * tile.w_nb;
+  float16 low, high;
+  JOIN(unit_, W)(row, first / DEPTH, &low, &high);
+#pragma unroll
+  for (int p = 0; p < 2; p++) {
+    uint words[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int e = 8 * p + 2 * i;
+      words[i] = second ? two_of(high.at(e), high.at(e + 1)) : two_of(low.at(e), low.at(e + 1));
+    }
+    stage.w[r][place(r, 2 * second + p)] = words_t{words[0], words[1], words[2], words[3]};
+  }
+}
+#else
+static __device__ __forceinline__ void copy_weights(stage_t& stage, const tile_t& tile, int first) {
   for (int i = (int)threadIdx.x; i < ROWS * DEPTH / 8; i += THREADS) {
     const int r = i / (DEPTH / 8), p = i % (DEPTH / 8), at = first + 8 * p;
     const uchar* row = tile.w + min(tile.row + r, tile.n_rows - 1) * tile.w_nb;
     cp_async16(&stage.w[r][place(r, p)], row + 2 * min(at, tile.n - 8), at < tile.n);
   }
+}
+#endif
+
+static __device__ __forceinline__ void copy_columns(stage_t& stage, const tile_t& tile, int first) {
   const int p = (int)threadIdx.x % 4, at = first + 8 * p;
 #pragma unroll
   for (int j = 0; j < COPIED; j++) {
@@ -120,7 +150,10 @@ static __device__ __forceinline__ void multiply(sums_t& sums, const tile_t& tile
   __shared__ stage_t stages[STAGES];
   clear(sums);
   for (int s = 0; s < STAGES - 1; s++) {
-    if (DEPTH * s < tile.n) copy_stage(stages[s], tile, DEPTH * s);
+    if (DEPTH * s < tile.n) {
+      copy_columns(stages[s], tile, DEPTH * s);
+      copy_weights(stages[s], tile, DEPTH * s);
+    }
     cp_async_commit();
   }
   int slot = 0;
@@ -129,7 +162,10 @@ static __device__ __forceinline__ void multiply(sums_t& sums, const tile_t& tile
     cp_async_wait<STAGES - 2>();
     __syncthreads();
     const int ahead = first + DEPTH * (STAGES - 1), into = slot == 0 ? STAGES - 1 : slot - 1;
-    if (ahead < tile.n) copy_stage(stages[into], tile, ahead);
+    if (ahead < tile.n) {
+      copy_columns(stages[into], tile, ahead);
+      copy_weights(stages[into], tile, ahead);
+    }
     cp_async_commit();
 #pragma unroll
     for (int k = 0; k < DEPTH / 16; k++) multiply_16(sums, stages[slot], k);
