@@ -93,11 +93,14 @@ def write(architectures: Sequence[int], folder: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m release.cubins", description=__doc__)
     known = ", ".join(map(str, ARCHITECTURES))
+    default = ", ".join(map(str, PACKED))
     parser.add_argument(
-        "architectures", nargs="*", type=int, choices=[[], *ARCHITECTURES], metavar="ARCHITECTURE",
-        help=f"of {known}; default: {', '.join(map(str, PACKED))}",
+        "architectures", nargs="*", type=int, metavar="ARCHITECTURE",
+        help=f"of {known}; default: {default}",
     )  # fmt: skip
     chosen = parser.parse_args().architectures or PACKED
+    for architecture in set(chosen) - set(ARCHITECTURES):
+        parser.error(f"there is no architecture {architecture}; known: {known}")
     try:
         print(write(chosen, FOLDER))
     except (ReleaseError, DeviceError) as e:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from weft.backends import make_backend
 from weft.backends.cuda import builds, devices
 from weft.backends.cuda.builds import Builds, options_of, text_of
 from weft.backends.cuda.devices import SHIM
-from weft.backends.cuda.packed import fitting, key_of, pack, packed
+from weft.backends.cuda.packed import FOLDER, fitting, key_of, pack, packed
 from weft.backends.cuda.shim import compiler
 from weft.backends.cuda.shim.calls import ShimCalls
 from weft.errors import DeviceError
@@ -99,6 +100,14 @@ def test_a_device_needs_either(no_nvrtc: None, monkeypatch: pytest.MonkeyPatch) 
     assert device.unusable == ""
     monkeypatch.setattr(devices, "fitting", lambda architecture: [])
     assert "weft[cuda]" in device.unusable
+
+
+def test_wheels_take_what_was_compiled() -> None:
+    """The folder is not in the repository, so that a build leaves it out unless told."""
+    root = Path(__file__).parents[2]
+    data = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
+    (included,) = data["tool"]["scikit-build"]["sdist"]["include"]
+    assert root / included == FOLDER / "*"
 
 
 # ---- what is packed ------------------------------------------------------------------------------
