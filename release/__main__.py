@@ -17,6 +17,7 @@ from release.platforms import PLATFORMS, Platform, named
 from release.tryout import try_out
 
 PYTHONS = ((3, 11), (3, 12))
+CUBINS = SOURCES / "src/weft/backends/cuda/cubins"
 
 
 def wheels(
@@ -26,6 +27,8 @@ def wheels(
     folder = SOURCES / "build/wheels"
     for path in (folder, out):
         path.mkdir(parents=True, exist_ok=True)
+    if not CUBINS.is_dir():
+        print("wheels without kernels for NVIDIA's GPUs; `python -m release.cubins` compiles them")
     plain = python_files(SOURCES, folder)
     for platform in platforms:
         built = build(platform, folder, kernels)

@@ -1,34 +1,45 @@
-"""CUDA's own kernels as nvcc makes them: no warnings, no spills, and the instructions they are for.
+"""Kernels as machine code: no warnings, no spills, the instructions they are for, and the room that
+they leave to others.
 
-WEFT_TEST_CUBINS=all compiles for every architecture; else one stands for the others."""
+NVRTC compiles where it is installed, else nvcc; neither needs a GPU. WEFT_TEST_CUBINS=all compiles
+for every architecture; else one stands for the others."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
-import struct
-import subprocess
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from weft.backends.cuda import assembly
-from weft.backends.cuda.assembly import DEVICE, source_of
-from weft.backends.cuda.shim import compiler
+from release.cubins import ARCHITECTURES, compiler
+from tests.backends.cubin_file import blocks, read_kernel
+from weft.backends.cuda import assembly as own
+from weft.backends.cuda.assembly import PREFIX, source_of
+from weft.backends.cuda.builds import options_of, text_of
+from weft.backends.kernels import assembly as shared
 
-ARCHITECTURES = (75, 80, 86, 89, 90, 100) if os.environ.get("WEFT_TEST_CUBINS") == "all" else (80,)
+OWN = Path(own.__file__).parent / "kernels"
+
+ALL = os.environ.get("WEFT_TEST_CUBINS") == "all"
+needs_compiler = pytest.mark.skipif(
+    compiler() is None, reason="no compiler for GPUs: nvcc, or nvidia-cuda-nvrtc and cuda-bindings"
+)
 
 FLASH = ("K=f16", "V=f16")
 KERNELS: dict[str, tuple[str, tuple[str, ...], str, int, tuple[str, ...]]] = {
     "bytes": ("quantize.cu", ("X=f32", "ALIGNED"), "quantize", 40, ("LDG.128",)),
     "vector": ("gemv.cu", ("W=q4_0", "COLS=1", "ROWS=2"), "gemv", 128, ("LDG.128", "IDP")),
+    "vector of bytes": ("gemv.cu", ("W=q8_0", "COLS=1", "ROWS=2"), "gemv", 128,
+                        ("LDG.128", "IDP")),
+    "vector of q4_K": ("gemv.cu", ("W=q4_K", "COLS=1", "ROWS=2"), "gemv", 128, ("LDG.128", "IDP")),
     "vector of 256": ("gemv.cu", ("W=q5_K", "COLS=1", "ROWS=2"), "gemv", 128, ("LDG.128", "IDP")),
+    "vector of q6_K": ("gemv.cu", ("W=q6_K", "COLS=1", "ROWS=2"), "gemv", 128, ("LDG.128", "IDP")),
     "eight": ("gemv.cu", ("W=q6_K", "COLS=8", "ROWS=1"), "gemv", 255, ("LDG.128", "IDP")),
     "floats": ("gemv_float.cu", ("W=f16", "X=f32", "COLS=1", "ROWS=2"), "gemv_float", 80,
                ("LDG.128",)),
     "tiles": ("gemm.cu", ("W=q4_K", "TILE=128"), "gemm", 255, ("IMMA", "LDSM")),
+    "tiles of q6_K": ("gemm.cu", ("W=q6_K", "TILE=128"), "gemm", 255, ("IMMA", "LDSM")),
     "tiles of halves": ("gemm_half.cu", ("X=f32", "TILE=128"), "gemm_half", 255, ("HMMA", "LDSM")),
     "decoded tiles": ("gemm_half.cu", ("X=f32", "DECODED", "W=iq2_s", "USE_iq2_s", "TILE=128"),
                       "gemm_half", 255, ("HMMA", "LDSM")),
@@ -45,64 +56,137 @@ KERNELS: dict[str, tuple[str, tuple[str, ...], str, int, tuple[str, ...]]] = {
                           ("HMMA", "LDSM")),
     "floats of experts": ("gemv_float.cu", ("W=f16", "X=f32", "COLS=1", "ROWS=2"),
                           "gemv_float_experts", 80, ("LDG.128",)),
+    "a token's attention": ("flash.cu", (*FLASH, "DK=128", "DV=128", "WARPS=1"), "flash", 255,
+                            ("HMMA", "LDSM")),
     "attention": ("flash.cu", (*FLASH, "DK=128", "DV=128", "WARPS=4"), "flash", 255,
                   ("HMMA", "LDSM")),
+    "a cache of bytes": ("flash.cu", ("K=q8_0", "V=q8_0", "DK=128", "DV=128", "WARPS=1"), "flash",
+                         255, ("HMMA", "LDSM")),
+    "narrow heads": ("flash.cu", (*FLASH, "DK=64", "DV=64", "WARPS=4"), "flash", 255,
+                     ("HMMA", "LDSM")),
     "wide heads": ("flash.cu", (*FLASH, "DK=256", "DV=256", "WARPS=4"), "flash", 255,
                    ("HMMA", "LDSM")),
+    "wide heads with a cap": ("flash.cu", (*FLASH, "DK=256", "DV=256", "WARPS=4", "CAP"), "flash",
+                              255, ("HMMA", "LDSM")),
+    "norm of floats": ("norm.cl", ("ALL_F32",), "weft_norm_scale", 64, ()),
 }  # fmt: skip
 """File, defines, kernel, the most registers, and instructions that it must have."""
+
+BLOCKS: dict[str, tuple[int, tuple[int, ...]]] = {
+    "bytes": (128, (8, 16, 12, 12, 16, 16)),
+    "vector": (128, (5, 5, 5, 5, 5, 5)),
+    "vector of bytes": (128, (4, 4, 4, 4, 4, 4)),
+    "vector of q4_K": (128, (4, 4, 4, 4, 4, 4)),
+    "vector of 256": (128, (4, 4, 4, 4, 4, 4)),
+    "vector of q6_K": (128, (4, 4, 4, 4, 4, 4)),
+    "eight": (128, (2, 2, 2, 2, 2, 2)),
+    "floats": (128, (8, 10, 10, 10, 10, 10)),
+    "tiles": (256, (1, 1, 1, 1, 1, 1)),
+    "tiles of q6_K": (256, (1, 1, 1, 1, 1, 1)),
+    "tiles of halves": (256, (1, 2, 2, 2, 1, 2)),
+    "a token's attention": (32, (1, 4, 2, 2, 6, 6)),
+    "attention": (128, (1, 2, 2, 2, 2, 2)),
+    "a cache of bytes": (32, (1, 4, 2, 2, 6, 6)),
+    "narrow heads": (128, (1, 3, 2, 2, 3, 3)),
+    "wide heads": (128, (1, 2, 2, 2, 2, 2)),
+    "wide heads with a cap": (128, (1, 2, 2, 2, 2, 2)),
+}
+"""Threads of a block, and the least number of blocks that a processor of each architecture holds at
+once, on paper."""
+
+SPILLED = {("wide heads", 75): 32, ("wide heads with a cap", 75): 32}
+"""Bytes of registers that a thread may keep in local memory, before and behind its loop: without
+copies that need no registers, Turing has too few of them for heads of 256."""
+
+COPIED = ("gemm.cu", "gemm_half.cu", "flash.cu")
+"""Files whose tiles go to shared memory without registers from sm_80 on."""
 
 SHARED = 48 << 10
 """Bytes of shared memory that a block has everywhere."""
 
-_NAMES = {0x226: "IDP", 0x237: "IMMA", 0x23C: "HMMA", 0x83B: "LDSM"}
-_LOADS = (0x381, 0x981)
+
+def machine_code(file: str, defines: tuple[str, ...], architecture: int) -> bytes:
+    """A kernel file compiled; warnings are errors."""
+    make = compiler()
+    assert make is not None
+    options = ("-Werror=all-warnings", *options_of(defines))
+    # a program of another name: functions that a file has for others are no warning
+    return make("kernel.cu", text_of(file, defines), options, architecture)
 
 
-def _instructions(cubin: bytes, kernel: str) -> Counter[str]:
-    """Names of a kernel's instructions, 16 bytes each: an opcode in the low 12 bits, and for loads
-    their width in bits 73 to 75."""
-    at = struct.unpack_from("<Q", cubin, 40)[0]
-    size, n, names = struct.unpack_from("<3H", cubin, 58)
-    sections = [struct.unpack_from("<IIQQQQ", cubin, at + i * size) for i in range(n)]
-    found: Counter[str] = Counter()
-    for name, _, _, _, start, length in sections:
-        text = cubin[sections[names][4] + name :].split(b"\0", 1)[0].decode()
-        if text != f".text.{kernel}":
-            continue
-        for i in range(start, start + length, 16):
-            low, high = struct.unpack_from("<2Q", cubin, i)
-            opcode = low & 0xFFF
-            if opcode in _LOADS:
-                found["LDG.128" if high >> 9 & 7 == 6 else "LDG"] += 1
-            found[_NAMES.get(opcode, "other")] += 1
-    return found
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@needs_compiler
+@pytest.mark.parametrize("architecture", ARCHITECTURES if ALL else (80,))
 @pytest.mark.parametrize("which", KERNELS)
-def test_what_nvcc_makes(which: str, architecture: int, tmp_path: Path) -> None:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None or compiler() is None:
-        pytest.skip("no nvcc (NVIDIA's CUDA toolkit) to compile kernels for GPUs")
-    file, defines, kernel, most, instructions = KERNELS[which]
-    source, cubin = tmp_path / "kernel.cu", tmp_path / "kernel.cubin"
-    folder = Path(assembly.__file__).parent
-    header = (folder / "kernels" / DEVICE).read_text()
-    # behind a line of its own: functions that a header has for others are no warning
-    parts = (f'#line 1 "{DEVICE}"', header, source_of(file, defines))
-    source.write_text("\n".join(parts))
-    command = [nvcc, "-std=c++17", "-cubin", f"-arch=sm_{architecture}", "-Werror", "all-warnings"]
-    command += ["-Xptxas", "-v", *(f"-D{d}" for d in defines), "-o", str(cubin), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:2000]
-    words = done.stderr.split(f"Compiling entry function '{kernel}'")[1]
-    words = words.split("Compiling entry function")[0]
-    spills = [int(n) for n in re.findall(r"(\d+) bytes spill", words)]
-    registers = int(re.findall(r"Used (\d+) registers", words)[0])
-    shared = [int(n) for n in re.findall(r"(\d+) bytes smem", words)]
-    assert spills == [0, 0]
-    assert registers <= most
-    assert sum(shared) <= SHARED
-    found = _instructions(cubin.read_bytes(), kernel)
-    assert all(found[name] for name in instructions), found
+def test_hot_kernels(which: str, architecture: int) -> None:
+    file, defines, name, most, instructions = KERNELS[which]
+    kernel = read_kernel(machine_code(file, defines, architecture), name)
+    assert kernel.frame <= SPILLED.get((which, architecture), 0), "registers are spilled"
+    assert kernel.in_loops == 0, "registers are spilled in a loop"
+    assert kernel.registers <= most
+    assert kernel.shared <= SHARED
+    more = ("LDGSTS",) if file in COPIED and architecture >= 80 and "K=q8_0" not in defines else ()
+    assert all(kernel.instructions[i] for i in (*instructions, *more)), kernel.instructions
+    if which in BLOCKS:
+        threads, least = BLOCKS[which]
+        assert blocks(kernel, threads, architecture) >= least[ARCHITECTURES.index(architecture)]
+
+
+@needs_compiler
+def test_what_a_cubin_says() -> None:
+    """A kernel that spills, and one with shared memory."""
+    text = """
+        extern "C" __global__ void __launch_bounds__(256, 8) keeps(float* p) {
+          float v[64];
+          for (int i = 0; i < 64; i++) v[i] = p[64 * threadIdx.x + i];
+          __syncthreads();
+          for (int i = 0; i < 64; i++) p[threadIdx.x + 256 * i] = v[i] * v[63 - i];
+        }
+        extern "C" __global__ void turns(uint4* p) {
+          __shared__ uint4 all[256];
+          all[threadIdx.x] = p[threadIdx.x];
+          __syncthreads();
+          p[threadIdx.x] = all[255 - threadIdx.x];
+        }"""
+    make = compiler()
+    assert make is not None
+    for architecture in (80, 90):
+        cubin = make("test.cu", text, (), architecture)
+        keeps, turns = read_kernel(cubin, "keeps"), read_kernel(cubin, "turns")
+        assert keeps.registers == 32 and keeps.frame and keeps.in_loops
+        assert turns.shared == 4096 and turns.frame == 0 and turns.instructions["LDG.128"] == 1
+        assert blocks(keeps, 256, architecture) == 8
+        assert blocks(turns._replace(shared=40 << 10), 256, architecture) == 4 + (architecture > 80)
+
+
+# ---- every file ----------------------------------------------------------------------------------
+
+_DEFINES: dict[str, tuple[str, ...]] = {
+    "matmul.cl": ("W=q4_K_planes", "X=f32", "PLANES", "USE_q4_K_planes", "USE_f32", "LANES=32",
+                  "COLS=4", "TILE=64"),
+    "attention.cl": ("K=f16", "V=f16", "USE_f16", "CELLS=64", "BY_ELEMENT", "CAP"),
+    "copy.cl": ("W=q6_K", "USE_q6_K", "PUT=q8_0", "PUT_q8_0"),
+    "outer.cl": ("W=q6_K", "USE_q6_K"),
+    "planes.cl": ("F=q6_K",),
+    "hyper.cl": ("K=f16", "USE_f16"),
+}  # fmt: skip
+ARRAYS = {"copy.cl": 128, "gather.cl": 192, "reduce.cl": 32, "rope.cl": 32, "tensor_reduce.cl": 128}
+"""Bytes of local memory that a thread has for arrays; sines of large angles have one, too."""
+FILES = sorted(p.name for p in (Path(shared.__file__).parent / "sources").glob("*.cl"))
+
+
+@needs_compiler
+@pytest.mark.parametrize("file", FILES)
+def test_what_all_devices_share(file: str) -> None:
+    """Without a warning and without spills; each file for another architecture."""
+    some = ARCHITECTURES if ALL else ARCHITECTURES[FILES.index(file) % len(ARCHITECTURES) :][:1]
+    defines = _DEFINES.get(file, ())
+    names = re.findall(rf"__kernel void ({PREFIX}\w+)\(", source_of(file, defines))
+    assert names
+    for architecture in some:
+        cubin = machine_code(file, defines, architecture)
+        frames = {name: read_kernel(cubin, name).frame for name in names}
+        assert max(frames.values()) <= ARRAYS.get(file, 0), (architecture, frames)
+
+
+def test_every_file_of_cuda_has_a_row() -> None:
+    assert {p.name for p in OWN.glob("*.cu")} == {f for f, *_ in KERNELS.values()} - {"norm.cl"}

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import builtins
-import shutil
-import subprocess
 import sys
-from importlib.resources import files
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -18,10 +15,8 @@ import weft
 from weft import graph as g
 from weft.backends import known_backends, make_backend
 from weft.backends.cuda import CudaBackend
-from weft.backends.cuda.assembly import source_of
 from weft.backends.cuda.calls import CudaError
 from weft.backends.cuda.shim import compile_shim, compiler
-from weft.backends.kernels import assembly
 from weft.backends.kernels.executable import KernelExecutable
 from weft.backends.kernels.launch import Local
 from weft.compiler import compile
@@ -229,45 +224,3 @@ def test_a_model(own: bool) -> None:
     got = logits(make_backend("cuda:shim", own=own))
     in_bytes = np.abs(logits() - want).max()
     assert np.abs(got - want).max() < (2 * in_bytes if own else 2e-3)
-
-
-# ---- nvcc ----------------------------------------------------------------------------------------
-
-_ARCHITECTURES = (75, 80, 86, 89, 90, 100)
-_DEFINES: dict[str, tuple[str, ...]] = {
-    "matmul.cl": ("W=q4_K_planes", "X=f32", "PLANES", "USE_q4_K_planes", "USE_f32", "LANES=32",
-                  "COLS=4", "TILE=64"),
-    "attention.cl": ("K=f16", "V=f16", "USE_f16", "CELLS=64", "BY_ELEMENT", "CAP"),
-    "copy.cl": ("W=q6_K", "USE_q6_K", "PUT=q8_0", "PUT_q8_0"),
-    "outer.cl": ("W=q6_K", "USE_q6_K"),
-    "planes.cl": ("F=q6_K",),
-    "hyper.cl": ("K=f16", "USE_f16"),
-}  # fmt: skip
-FILES = sorted(p.name for p in (Path(assembly.__file__).parent / "sources").glob("*.cl"))
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc, which compiles for GPUs")
-@pytest.mark.parametrize("part", range(4))
-def test_nvcc_compiles_what_all_devices_share(part: int, tmp_path: Path) -> None:
-    """Without a warning and without spills; each file for another architecture."""
-    header = (files("weft.backends.cuda") / "kernels" / "device.h").read_text()
-    for i, file in list(enumerate(FILES))[part::4]:
-        defines = _DEFINES.get(file, ())
-        source = tmp_path / "kernel.cu"
-        source.write_text(f'#line 1 "device.h"\n{header}\n{source_of(file, defines)}')
-        target = f"-arch=sm_{_ARCHITECTURES[i % len(_ARCHITECTURES)]}"
-        command = [
-            "nvcc",
-            "-cubin",
-            target,
-            "-std=c++17",
-            "-Werror",
-            "all-warnings",
-            "-Xptxas",
-            "-v",
-        ]
-        command += [*(f"-D{d}" for d in defines), "-o", str(tmp_path / "kernel.cubin"), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{file} {target}: {done.stderr[:2000]}"
-        spills = [line for line in done.stderr.splitlines() if "spill stores" in line]
-        assert spills and all(" 0 bytes spill stores" in line for line in spills), (file, spills)

@@ -2,8 +2,9 @@
 
 `devices` finds them, `calls` is what a device is asked, which `bindings` sends to NVIDIA's driver
 and `shim` does on this processor; `driver` keeps buffers, parameters and staging over either,
-`builds` compiles and keeps kernels, `record` has times. `ops` has the launches of kernels that only
-CUDA has (`kernels`). All else is `weft.backends.kernels`.
+`packed` has kernels that came with weft, `builds` compiles and keeps others, `record` has times.
+`ops` has the launches of kernels that only CUDA has (`kernels`). All else is
+`weft.backends.kernels`.
 """
 
 from __future__ import annotations

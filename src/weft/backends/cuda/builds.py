@@ -1,4 +1,5 @@
-"""Kernels compiled by NVRTC for an architecture, and kept on disk by source, options and compiler.
+"""Kernels for an architecture: those of weft's wheel, else compiled by NVRTC and kept on disk by
+source, options and compiler.
 
 It needs no GPU: what is compiled here for sm_90 runs wherever there is one.
 """
@@ -6,38 +7,62 @@ It needs no GPU: what is compiled here for sm_90 runs wherever there is one.
 from __future__ import annotations
 
 import re
-from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from weft.backends.cuda.assembly import DEVICE, source_of
 from weft.backends.cuda.library import nvrtc
+from weft.backends.cuda.packed import FOLDER, key_of, packed
 from weft.backends.kernels.cache import cache_folder, keep, kept
 from weft.errors import DeviceError
 
-__all__ = ["Builds", "compiled"]
+__all__ = ["Builds", "compiled", "options_of", "text_of"]
 
 _OPTIONS = ("--std=c++17", "--fmad=true", "--extra-device-vectorization")
+
+
+def text_of(file: str, defines: tuple[str, ...]) -> str:
+    """A kernel file as a compiler for GPUs gets it."""
+    header = (files("weft.backends.cuda") / "kernels" / DEVICE).read_text()
+    return f'#line 1 "{DEVICE}"\n{header}\n{source_of(file, defines)}'
+
+
+def options_of(defines: tuple[str, ...]) -> tuple[str, ...]:
+    """The options of a compiler besides the architecture."""
+    return (*_OPTIONS, *(f"-D{d}" for d in defines))
 
 
 class Builds:
     """The compiled files of an architecture."""
 
-    def __init__(self, architecture: int) -> None:
+    def __init__(self, architecture: int, folder: Path = FOLDER) -> None:
+        """`folder` has what came with weft."""
         self.architecture = architecture
+        self.folder = folder
         self.compiled = 0
         """The number of programs compiled from source."""
         self.loaded = 0
         """The number of programs loaded from disk."""
+        self.packed = 0
+        """The number of programs that came with weft."""
 
     def image(self, file: str, defines: tuple[str, ...]) -> bytes:
         """A file as the driver loads it; raises DeviceError with file and line."""
-        header = (files("weft.backends.cuda") / "kernels" / DEVICE).read_text()
-        text = f'#line 1 "{DEVICE}"\n{header}\n{source_of(file, defines)}'
-        options = (*_OPTIONS, *(f"-D{d}" for d in defines))
-        version = nvrtc().nvrtcVersion()[1:]
-        key = "\0".join((str(version), str(self.architecture), *options, text))
-        path = cache_folder("cuda") / f"{sha256(key.encode()).hexdigest()}.bin"
+        text, options = text_of(file, defines), options_of(defines)
+        image = packed(file, text, options, self.architecture, self.folder)
+        if image:
+            self.packed += 1
+            return image
+        try:
+            version = nvrtc().nvrtcVersion()[1:]
+        except DeviceError as error:
+            raise DeviceError(
+                f"{file} ({' '.join(defines)}) is not among the kernels that came with weft for "
+                f"sm_{self.architecture}: {error}"
+            ) from error
+        key = key_of(text, (str(version), *options), self.architecture)
+        path = cache_folder("cuda") / f"{key}.bin"
         image = kept(path)
         if image:
             self.loaded += 1

@@ -6,6 +6,7 @@ from functools import cache
 
 from weft.backends.base import DeviceKind
 from weft.backends.cuda.library import called, driver, nvrtc
+from weft.backends.cuda.packed import fitting
 from weft.backends.cuda.shim import compiler
 from weft.backends.kernels import Limits
 from weft.errors import DeviceError
@@ -48,9 +49,10 @@ class Found:
         """Empty, or the reason why weft does not use it."""
         if self.number >= 0 and self.architecture < _OLDEST:
             return f"it has compute capability {self.architecture / 10}; kernels need 7.5"
+        if self.number < 0 or fitting(self.architecture):
+            return ""
         try:
-            if self.number >= 0:
-                nvrtc()
+            nvrtc()
         except DeviceError as error:
             return str(error)
         return ""
