@@ -170,6 +170,29 @@ def test_a_layer() -> None:
     assert len(_kernels(other)) == 13
 
 
+@pytest.mark.parametrize("normed", [False, True])
+def test_bytes_of_what_has_changed_are_made_again(normed: bool) -> None:
+    """In its own memory, and with the same sizes, between two products that read it."""
+    rng = np.random.default_rng(9)
+    data = quants.encode(rng.standard_normal((N, N)).astype(np.float32), "q8_0")
+    w, x = g.constant(data, "w", "q8_0"), weft.input("x", (3, N))
+    weight = g.constant(np.ones(N, np.float32), "norm")
+    h = g.mul(g.rms_norm(x, 1e-5), weight) if normed else g.scale(x, 1.0)
+    first = g.mul_mat(w, h)
+    changed = g.scale(h, -2.0, inplace=True)
+    second = g.mul_mat(w, changed)
+    backend = make_backend("cuda:shim")
+    backend.kind = "CPU"  # type: ignore[misc]
+    outputs = first.as_output("first"), second.as_output("second")
+    session = Session(compile(weft.Graph(*outputs), [backend], repack=True))
+    got = session.run({"x": rng.standard_normal((3, N)).astype(np.float32)})
+    np.testing.assert_array_equal(got["second"], -2 * got["first"])
+    (executable,) = session.executables
+    maker = "norm_bytes" if normed else "unary"
+    want = [maker, *(() if normed else ("quantize",)), "gemv", "unary", "quantize", "gemv"]
+    assert _kernels(executable) == want  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("ids", ["i32", "i64"])
 def test_keys_are_rotated_into_the_cache(dtype: str, ids: str) -> None:

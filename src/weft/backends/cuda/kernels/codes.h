@@ -1,4 +1,4 @@
-/* Weights in planes (weft.backends.opencl.planes describes the layout) as signed bytes and scales.
+/* Weights in planes (weft.backends.kernels.planes describes the layout) as signed bytes and scales.
    A format is a struct of this form; element e of a unit of 32 is
 
      d[e / 16] * (code - OFFSET) + m[e / 16],  d[0] = d[1] unless TWO
