@@ -250,6 +250,9 @@ class Backend(Protocol):
     kind: DeviceKind
     buffer_type: BufferType
     """The memory of the tensors that this backend computes."""
+    cells_step: int
+    """(optional; default 1) attention reads a multiple of so many cells of a cache: with 1, a token
+    at a time makes each run's sizes differ from the last one's, and launches are made again."""
     runs_stages: bool
     """(optional; default False) independent nodes run at the same time. Memory is then planned so
     that its reuse does not make one wait for the other."""
@@ -366,6 +369,7 @@ class BackendBase:
 
     name: str
     buffer_type: BufferType
+    cells_step = 1
     runs_stages = False
     rewrites: Sequence[str] = ()
     generalizes: Collection[str] = ()

@@ -71,6 +71,8 @@ class BoundProgram:
             self._lower(program, i, i, self.where(i)) for i in range(len(program.splits))
         ]
         self._copies = [self._bind_copies(i) for i in range(len(program.splits))]
+        self._extents: dict[tuple[int, int], tuple[Mapping[str, int], tuple[int, int, int]]] = {}
+        """The extents of the last copies that depend on symbols, with the values they are of."""
         self._parts: dict[tuple[int, int, int], Executable] = {}
 
     # ---- running ---------------------------------------------------------------------------------
@@ -198,7 +200,13 @@ class BoundProgram:
         return evaluate(src.offset, values), evaluate(dst.offset, values), nbytes
 
     def _copy(self, split: int, copy: _Copy, values: Mapping[str, int], moved: Moved) -> None:
-        plan = copy.plan if copy.plan is not None else self._extent(split, copy.index, values)
+        plan = copy.plan
+        if plan is None:
+            known = self._extents.get((split, copy.index))
+            if known is None or known[0] != values:
+                known = (dict(values), self._extent(split, copy.index, values))
+                self._extents[split, copy.index] = known
+            plan = known[1]
         moved.copies += 1
         if copy.experts is None:
             _transfer(copy, plan[0], plan[1], plan[2])

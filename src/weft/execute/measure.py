@@ -201,9 +201,14 @@ def measure_link(memory: BufferType, seconds: float) -> tuple[LinkProfile, LinkP
         return _best(once, seconds)
 
     def link(long: float, short: float) -> LinkProfile:
-        return LinkProfile((big - small) / max(long - short, 1e-9), short)
+        return LinkProfile((big - small) / max(long - short, 1e-9), max(short, 1e-9))
 
-    to = link(time_of(block.write, 0, data), time_of(block.write, 0, data[:small]))
+    def sent(part: Any) -> None:
+        block.write(0, part)
+        block.read(0, 4)  # waits on devices that only enqueue
+
+    waiting = time_of(block.read, 0, 4)
+    to = link(time_of(sent, data) - waiting, time_of(sent, data[:small]) - waiting)
     back = link(time_of(block.read, 0, big), time_of(block.read, 0, small))
     return to, back
 

@@ -32,6 +32,7 @@ class CudaBackend(KernelBackend):
     call. `checks` is for the shim: every access of memory is checked."""
 
     driver: CudaDriver
+    cells_step = 64
 
     def __init__(
         self,

@@ -57,6 +57,7 @@ class RemoteBackend(BackendBase):
         self.buffer_type: BufferType = self.memory_type
         self._inner: Backend = rules_like(facts, self.name, machine, number)
         self.runs_stages = getattr(self._inner, "runs_stages", False)
+        self.cells_step = getattr(self._inner, "cells_step", 1)
         self.rewrites: Sequence[str] = getattr(self._inner, "rewrites", ())
         self.generalizes: Collection[str] = getattr(self._inner, "generalizes", ())
         self.target = str(facts.get("target", ""))

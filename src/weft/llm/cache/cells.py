@@ -63,6 +63,8 @@ class Cells:
         """mixed[s]: whether sequence s was assembled from parts of others."""
         self.freed = False
         """True if cells were freed since this was last set to False."""
+        self.read_step = 1
+        """What `n_read` is a multiple of."""
         self._clock = 0
         self._tails = [_UNKNOWN] * n_seq_max  # the last cell of each sequence; -1: it has none
         self._low = 0  # no free cell is below this one
@@ -77,6 +79,11 @@ class Cells:
     def n_seen(self) -> int:
         """One more than the highest used cell; attention reads the cells below it."""
         return self._top
+
+    @property
+    def n_read(self) -> int:
+        """The cells that a graph reads: `n_seen`, rounded up to a multiple of `read_step`."""
+        return min(self.size, -(-self._top // self.read_step) * self.read_step)
 
     @property
     def clock(self) -> int:

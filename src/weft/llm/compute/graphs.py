@@ -43,6 +43,9 @@ class Graphs:
         after it. Raises OutOfMemoryError if there is not enough memory."""
         self.plan = plan
         self.cache = plan.cache
+        for cells in (plan.cache, plan.cache.window):
+            if cells is not None:
+                cells.read_step = max(b.cells_step for b in plan.backends)
         self.counters = Counters(plan.graphs_built, reserves=plan.graphs_built)
         self.reuse = FLAGS.graph_reuse
         """True if compiled graphs are reused; False: each run compiles its graph again."""
@@ -256,8 +259,8 @@ class Graphs:
         """The values of the symbols for a ubatch whose cells are occupied."""
         n, values, small = len(ubatch), self._values, self.cache.window
         if small is not None:
-            values["n_kv_window"] = small.n_seen
-        values["n_tokens"], values["n_kv"] = n, self.cache.n_seen
+            values["n_kv_window"] = small.n_read
+        values["n_tokens"], values["n_kv"] = n, self.cache.n_read
         values["n_outputs"] = int(np.count_nonzero(ubatch.outputs)) or 1
         values["n_seqs"], values["n_seq_tokens"] = ubatch.n_seqs, n // ubatch.n_seqs
         return values
@@ -303,7 +306,7 @@ class Graphs:
 
         `slots` are the state slots to read and to write."""
         regime, values = self._last, self._values
-        session, n_kv = regime.session, self.cache.n_seen
+        session, n_kv = regime.session, self.cache.n_read
         regime.inputs.write_one(token, position, seq, cell, n_kv, slots)
         values["n_tokens"] = values["n_outputs"] = values["n_seqs"] = values["n_seq_tokens"] = 1
         values["n_kv"] = n_kv

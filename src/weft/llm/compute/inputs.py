@@ -120,7 +120,7 @@ class Inputs:
 
     def _write_distances(self, ubatch: Ubatch, buckets: Distances) -> None:
         """Writes the buckets of distances, and parts the mask where there is an encoder."""
-        views, n, n_kv = self._views, len(ubatch), self._cache.n_seen
+        views, n, n_kv = self._views, len(ubatch), self._cache.n_read
         p = ubatch.positions
         if "mask" not in views:  # an encoder
             views["buckets"][: n * n] = buckets(p, p).reshape(-1)
@@ -145,7 +145,7 @@ class Inputs:
             view[:n] = ubatch.positions if planes is None else planes[:, 0]
 
     def _write_mask(self, name: str, ubatch: Ubatch, cells: Cells, window: int) -> None:
-        writer, n_kv = self._writers.get(name), cells.n_seen
+        writer, n_kv = self._writers.get(name), cells.n_read
         if writer is not None:
             writer.all(n_kv, ubatch.positions, ubatch.first)
             return
@@ -166,7 +166,7 @@ class Inputs:
     def _join(self, name: str, ubatch: Ubatch, own: NDArray[np.int64] | None, window: int) -> None:
         """Lets the rows of an image see its later rows too, in the cells `own`."""
         n, p = len(ubatch), ubatch.positions
-        n_kv = self._masks[name][0].n_seen
+        n_kv = self._masks[name][0].n_read
         out = self._views[name].view(np.float16)[: n * n_kv].reshape(n, n_kv)
         seen = p > p[:, None] - window if window else np.ones((n, n), np.bool_)
         out[:, own] = np.where(seen, 0, -np.inf)
