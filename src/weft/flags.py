@@ -34,6 +34,10 @@ class Flags:
     cache: str = _flag(
         "", "folder for what is kept between runs; empty: `weft` in the user's cache folder"
     )
+    cuda_one_order: bool = _flag(
+        False,
+        "CUDA sums in one order, however many columns a product has; tokens take longer (0 or 1)",
+    )
     ternary: str = _flag(
         "", "how ternary weights are multiplied: `table` or `multiply`; empty: the faster"
     )

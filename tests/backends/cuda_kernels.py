@@ -81,7 +81,8 @@ def call(op: str, dst: View, *src: View | None, params: Any = None) -> Call:
 
 _HALVES = {
     "q4_0": (1, 1), "q4_1": (1, 2), "q5_0": (2, 1), "q5_1": (2, 2), "q8_0": (2, 1),
-    "iq4_nl": (1, 1), "q4_K": (1, 2), "q5_K": (1, 2), "q6_K": (3, 1), "iq4_xs": (1, 1),
+    "iq4_nl": (1, 1), "q2_K": (2, 2), "q3_K": (3, 1), "q4_K": (1, 2), "q5_K": (1, 2),
+    "q6_K": (3, 1), "iq4_xs": (1, 1),
 }  # fmt: skip
 """The plane of a format that begins with numbers of 16 bits, and how many these are."""
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tests.backends.cuda_kernels import call, nmse, put, run, view, weights_in_planes
+from tests.backends.cuda_kernels import LIMITS, call, nmse, put, run, view, weights_in_planes
+from weft import quants
+from weft.backends.cases.case import random_blocks
 from weft.backends.cuda.ops import OWN
 from weft.backends.cuda.ops.products import CODES, FEW
-from weft.backends.kernels.launch import View
+from weft.backends.kernels.launch import Launch, View
+from weft.backends.kernels.ops.matmul import DECODED
+from weft.backends.kernels.ops.table import FLOATS
+from weft.dtype import find_dtype
 
 LIMIT = 5e-4
 """The exam's: activations are bytes."""
@@ -64,6 +71,27 @@ def test_a_column_has_one_result(dtype: str) -> None:
         np.testing.assert_array_equal(_product(w, put(x[-n:])), many[-n:])
 
 
+@pytest.mark.parametrize("dtype", ["q4_0", "q6_K", "f16", "f32"])
+def test_one_order_for_any_number_of_columns(dtype: str) -> None:
+    """Where that is wanted: `few` is 0."""
+    rng = np.random.default_rng(12)
+    if dtype in CODES:
+        w, _ = weights_in_planes(dtype, (2304, 11), rng)
+    else:
+        w = put(rng.standard_normal((11, 2304)), dtype)
+    x = rng.standard_normal((30, 2304)).astype(np.float32)
+
+    def product(columns: int) -> np.ndarray:
+        d = _zeros(11, columns)
+        plain = call("MUL_MAT", d, w, put(x[:columns]))
+        run(OWN["MUL_MAT"](plain._replace(limits=replace(LIMITS, few=0))))
+        return d.buffer
+
+    many = product(30)
+    for columns in (1, 2, 8, 9):
+        np.testing.assert_array_equal(product(columns), many[:columns])
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("columns", [1, 5, 41])
 def test_floats(dtype: str, columns: int) -> None:
@@ -107,6 +135,23 @@ def test_numbers_that_are_not_finite(columns: int) -> None:
         np.testing.assert_array_equal(got[1:], want[1:])
 
 
+@pytest.mark.parametrize("dtype", [t for t in DECODED if t not in (*FLOATS, *CODES)])
+def test_blocks_without_planes(dtype: str) -> None:
+    """Tensor cores read them decoded; few columns are left to other kernels."""
+    rng = np.random.default_rng(11)
+    kind = find_dtype(dtype)
+    blocks = random_blocks(kind, (512, 37, 2), rng)
+    w = view(blocks, dtype, (512, 37, 2))
+    values = quants.decode(blocks, kind).reshape(2, 37, 512)
+    x = rng.standard_normal((2, 30, 512)).astype(np.float32)
+    assert nmse(_product(w, put(x)), np.einsum("bck,bmk->bcm", x, values)) < 1e-5
+    few, d = put(x[:1, :1]), _zeros(37, 1, 1)
+    assert OWN["MUL_MAT"](call("MUL_MAT", d, w.part((512, 37, 1, 1), w.nb, 0), few)) is None
+    tokens = rng.standard_normal((20, 1, 512)).astype(np.float32)
+    chosen = rng.integers(0, 2, (20, 1)).astype(np.int32)
+    assert _by_experts(w, values, tokens, chosen) < 1e-5
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_activations_of_16_bits(dtype: str) -> None:
     """Rows of them begin anywhere."""
@@ -118,24 +163,86 @@ def test_activations_of_16_bits(dtype: str) -> None:
     assert nmse(_product(w, part), x[:, :32] @ values.T) < LIMIT
 
 
-@pytest.mark.parametrize("tokens", [1, 9])
-def test_experts(tokens: int) -> None:
-    rng = np.random.default_rng(7)
-    w, values = weights_in_planes("mxfp4", (288, 19, 4), rng)
-    x = rng.standard_normal((tokens, 1, 288)).astype(np.float32)
-    chosen = np.array([rng.permutation(4)[:2] for _ in range(tokens)], np.int32)
-    d = _zeros(19, 2, tokens)
-    ids = view(chosen, "i32", (2, tokens))
+def _by_experts(w: View, values: np.ndarray, x: np.ndarray, chosen: np.ndarray) -> float:
+    """The error of a product in which each slot of a token chooses a matrix."""
+    tokens, slots = chosen.shape
+    d = _zeros(w.ne[1], slots, tokens)
+    # ids are a part of longer rows, as behind a sort of all experts
+    wide = np.concatenate([chosen, np.full((tokens, 3), -1)], 1).astype(np.int32)
+    whole = view(wide, "i32", (slots + 3, tokens))
+    ids = whole.part((slots, tokens, 1, 1), whole.nb, 0)
     run(OWN["MUL_MAT_ID"](call("MUL_MAT_ID", d, w, put(x), ids)))
-    want = np.einsum("tk,tsmk->tsm", x[:, 0], values[chosen])
-    assert nmse(d.buffer, want) < LIMIT
+    columns = np.broadcast_to(x, (tokens, slots, x.shape[2]))
+    return nmse(d.buffer, np.einsum("tsk,tsmk->tsm", columns, values[chosen]))
 
 
-def test_an_expert_that_is_not_there() -> None:
+@pytest.mark.parametrize(("tokens", "n"), [(1, 4), (67, 2), (12, 70)])
+@pytest.mark.parametrize("dtype", ["mxfp4", "q6_K", "f16", "bf16", "f32"])
+def test_experts(dtype: str, tokens: int, n: int) -> None:
+    """Some of many experts have no columns, some of few have several tiles."""
+    rng = np.random.default_rng(7)
+    rows, inner = (19, 256) if n > 4 else (131, 288 if dtype != "q6_K" else 512)
+    if dtype in ("mxfp4", "q6_K"):
+        w, values = weights_in_planes(dtype, (inner, rows, n), rng)
+    else:
+        values = rng.standard_normal((n, rows, inner)).astype(np.float32)
+        w = put(values, dtype)
+    if dtype == "f32" and tokens > FEW:
+        assert _launches_of_experts(w, tokens) is None
+        return
+    chosen = np.array([rng.permutation(n)[:2] for _ in range(tokens)], np.int32)
+    for columns in (1, 2):
+        x = rng.standard_normal((tokens, columns, inner)).astype(np.float32)
+        assert _by_experts(w, values, x, chosen) < LIMIT
+
+
+def _launches_of_experts(w: View, tokens: int) -> list[Launch] | None:
+    x, d = _zeros(w.ne[0], 1, tokens), _zeros(w.ne[1], 2, tokens)
+    ids = view(np.zeros((tokens, 2), np.int32), "i32", (2, tokens))
+    return OWN["MUL_MAT_ID"](call("MUL_MAT_ID", d, w, x, ids))
+
+
+def test_all_choose_one_expert() -> None:
+    rng = np.random.default_rng(9)
+    w, values = weights_in_planes("q5_0", (64, 7, 33), rng)
+    x = rng.standard_normal((150, 1, 64)).astype(np.float32)
+    assert _by_experts(w, values, x, np.full((150, 1), 32)) < LIMIT
+
+
+def test_a_token_has_one_result_with_experts() -> None:
+    """Whoever else chooses its experts."""
+    rng = np.random.default_rng(10)
+    w, _ = weights_in_planes("q4_K", (512, 21, 5), rng)
+    x = rng.standard_normal((90, 1, 512)).astype(np.float32)
+    chosen = np.array([rng.permutation(5)[:3] for _ in range(90)], np.int32)
+
+    def product(first: int) -> np.ndarray:
+        d, n = _zeros(21, 3, 90 - first), 90 - first
+        ids = view(np.ascontiguousarray(chosen[first:]), "i32", (3, n))
+        run(OWN["MUL_MAT_ID"](call("MUL_MAT_ID", d, w, put(x[first:]), ids)))
+        return d.buffer.reshape(n, 3, 21)
+
+    whole = product(0)
+    for first in (1, 60, 81):
+        np.testing.assert_array_equal(product(first), whole[first:])
+
+
+@pytest.mark.parametrize("dtype", ["q4_0", "f16"])
+@pytest.mark.parametrize("tokens", [1, 12])
+def test_an_expert_that_is_not_there(dtype: str, tokens: int) -> None:
+    """It is recorded; others have their results."""
     rng = np.random.default_rng(8)
-    w, _ = weights_in_planes("q4_0", (32, 3, 2), rng)
-    ids = view(np.array([[2]], np.int32), "i32", (1, 1))
-    d, fault = _zeros(3, 1, 1), np.zeros(6, np.int32)
-    x = put(rng.standard_normal((1, 1, 32)))
-    run(OWN["MUL_MAT_ID"](call("MUL_MAT_ID", d, w, x, ids)), fault)
+    if dtype == "f16":
+        w = put(rng.standard_normal((2, 3, 32)), dtype)
+        values = w.buffer.reshape(2, 3, 32).astype(np.float32)
+    else:
+        w, values = weights_in_planes(dtype, (32, 3, 2), rng)
+    chosen = np.tile(np.array([2, 1], np.int32), (tokens, 1))
+    d, fault = _zeros(3, 2, tokens), np.zeros(6, np.int32)
+    x = rng.standard_normal((tokens, 1, 32)).astype(np.float32)
+    ids = view(chosen, "i32", (2, tokens))
+    run(OWN["MUL_MAT_ID"](call("MUL_MAT_ID", d, w, put(x), ids)), fault)
     assert fault.tolist() == [1, 0, 2, 0, 2, 0]
+    got = d.buffer.reshape(tokens, 2, 3)
+    assert np.isnan(got[:, 0]).all()
+    assert nmse(got[:, 1], x[:, 0] @ values[1].T) < LIMIT

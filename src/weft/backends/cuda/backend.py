@@ -9,10 +9,11 @@ from weft.backends.cuda.bindings import DriverCalls
 from weft.backends.cuda.calls import Calls, CudaError
 from weft.backends.cuda.devices import Found, limits_for
 from weft.backends.cuda.driver import CudaDriver
-from weft.backends.cuda.ops import OWN
+from weft.backends.cuda.ops import KERNELS
 from weft.backends.cuda.shim.calls import ShimCalls
 from weft.backends.kernels import KernelBackend
 from weft.backends.kernels.memory import DeviceBufferType
+from weft.backends.kernels.ops import NO_OWN
 from weft.errors import DeviceError
 
 __all__ = ["CudaBackend"]
@@ -58,7 +59,13 @@ class CudaBackend(KernelBackend):
             driver, f"CUDA{max(0, device.number)}", capacity, None, _ALIGNMENT, shares
         )
         super().__init__(
-            driver, device.kind, memory, limits_for(device), limits, planes, OWN if own else None
+            driver,
+            device.kind,
+            memory,
+            limits_for(device),
+            limits,
+            planes,
+            KERNELS if own else NO_OWN,
         )
 
     def memory_limit(self) -> int | None:

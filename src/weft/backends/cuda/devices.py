@@ -10,6 +10,7 @@ from weft.backends.cuda.packed import fitting
 from weft.backends.cuda.shim import compiler
 from weft.backends.kernels import Limits
 from weft.errors import DeviceError
+from weft.flags import FLAGS
 from weft.records import dataclass
 
 __all__ = ["SHIM", "Found", "find_devices", "limits_for", "pick"]
@@ -62,6 +63,8 @@ class Found:
         features = [f"sm_{self.architecture}", f"{self.units} units"]
         if self.integrated:
             features.append("host memory")
+        if FLAGS.cuda_one_order:
+            features.append("sums in one order")
         return f"{self.name} ({self.memory / GIB:.1f} GiB; {', '.join(features)})"
 
 
@@ -130,7 +133,8 @@ def pick(suffix: str | None) -> Found:
 
 def limits_for(device: Found) -> Limits:
     """Sizes of blocks: 32 threads run in lockstep on every device."""
+    tile, few = (0, 0) if FLAGS.cuda_one_order else (64, 8)
     return Limits(
-        element_items=128, row_items=128, lanes=32, rows=4, columns=4, tile=64, cells=64,
-        attention_items=64, wide=False, local_bytes=device.shared, max_group=1024,
+        element_items=128, row_items=128, lanes=32, rows=4, columns=4, tile=tile, cells=64,
+        attention_items=64, wide=False, local_bytes=device.shared, max_group=1024, few=few,
     )  # fmt: skip

@@ -10,12 +10,12 @@ import numpy as np
 from weft.backends.kernels.enums import enums_of
 from weft.quants import grid
 
-__all__ = ["codebook", "source_of", "tables"]
+__all__ = ["codebook", "functions", "source_of", "tables"]
 
 _HEADERS = {
     "binary.cl": ("place.h",),
     "unary.cl": ("place.h", "functions.h"),
-    "glu.cl": ("place.h", "functions.h"),
+    "glu.cl": ("place.h", "functions.h", "glu.h"),
     "matmul.cl": ("formats.h", "codebooks.h", "planes.h"),
     "outer.cl": ("formats.h", "codebooks.h"),
     "planes.cl": ("formats.h",),
@@ -38,11 +38,18 @@ _HEADERS = {
 def source_of(file: str) -> str:
     """A kernel file behind its enumerations and headers, as the compiler gets it. Errors name
     files and lines."""
+    return enums_of(file) + _joined("common.h", *_HEADERS.get(file, ()), file)
+
+
+@cache
+def functions(file: str, *headers: str) -> str:
+    """Headers without a kernel, behind the enumerations of a file."""
+    return enums_of(file) + _joined("common.h", *headers)
+
+
+def _joined(*names: str) -> str:
     folder = files("weft.backends.kernels") / "sources"
-    parts = [enums_of(file)]
-    for name in ("common.h", *_HEADERS.get(file, ()), file):
-        parts.append(f'#line 1 "{name}"\n{(folder / name).read_text()}')
-    return "\n".join(parts)
+    return "\n".join(f'#line 1 "{name}"\n{(folder / name).read_text()}' for name in names)
 
 
 _CODEBOOKS = {

@@ -11,7 +11,7 @@ from weft.backends.kernels.driver import KernelDriver
 from weft.backends.kernels.executable import KernelExecutable
 from weft.backends.kernels.launch import Limits
 from weft.backends.kernels.memory import DeviceBufferType
-from weft.backends.kernels.ops import Own
+from weft.backends.kernels.ops import NO_OWN, OwnKernels
 from weft.backends.kernels.planes import PlanesBufferType, can_be_planes
 from weft.backends.kernels.queue import KernelQueue
 from weft.backends.kernels.support import GENERALIZED, supports
@@ -43,7 +43,7 @@ class KernelBackend(BackendBase):
         limits: Limits,
         changed: Mapping[str, Any] | None,
         planes: bool,
-        own: Own | None = None,
+        own: OwnKernels = NO_OWN,
     ) -> None:
         """`changed` replaces limits by name; with `planes`, weights are repacked. `own` has
         launches of kernels that only this kind of device has."""
@@ -51,7 +51,7 @@ class KernelBackend(BackendBase):
         self.kind: DeviceKind = kind
         self.limits = _limits(driver.name, limits, changed or {})
         self.driver = driver
-        self.own = own or {}
+        self.own = own
         self.memory_type = memory
         self.buffer_type: BufferType = memory
         self._planes = PlanesBufferType(driver, memory) if planes else None

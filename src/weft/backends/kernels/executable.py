@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.backends.kernels.driver import Kernel, KernelDriver
 from weft.backends.kernels.launch import Call, Launch, Limits, Scratch, Slot, Table, View, pieces
 from weft.backends.kernels.memory import DeviceMemory
-from weft.backends.kernels.ops import Own, find_family
+from weft.backends.kernels.ops import OwnKernels, find_family
 from weft.backends.kernels.planes import READERS
 from weft.backends.memory import Memory
 from weft.errors import DeviceError
@@ -18,27 +18,47 @@ from weft.program import Program, StepSpec, TensorSpec
 
 __all__ = ["KernelExecutable"]
 
+_PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")
+
 Ready = tuple[Any, ...]
 """A launch as `KernelDriver.launch` takes it."""
+
+
+class _Made(NamedTuple):
+    """A launch that was made ready, maybe in pieces."""
+
+    launch: Launch
+    ready: list[Ready]
+    form: tuple[Any, ...] | None
+    """Of what `Launch.makes` is a form, and where it is."""
 
 
 class _Step:
     """A step and its launches, which are made again only when a symbol they depend on changes."""
 
     __slots__ = (
-        "bound", "description", "index", "kernels", "names", "number", "ready", "spec", "symbols",
+        "bound", "description", "index", "kernels", "made", "names", "next", "number", "ready",
+        "spec", "symbols", "written",
     )  # fmt: skip
 
     def __init__(
-        self, index: int, spec: StepSpec, names: tuple[str, ...], description: str
+        self,
+        index: int,
+        spec: StepSpec,
+        names: tuple[str, ...],
+        description: str,
+        after: StepSpec | None,
     ) -> None:
         self.index = index  # in `SplitSpec.steps`
         self.spec = spec
+        self.next = after  # a step that may be done at once with this one, and is not listed itself
         self.symbols = names
         self.description = description
         self.number = -1
         self.bound: tuple[int, ...] | None = None
-        self.ready: list[Ready] = []
+        self.made: list[_Made] = []
+        self.written: list[View] = []  # the results
+        self.ready: list[Ready] = []  # of `made`, what is run
         self.names: list[str] = []  # of their kernels
         # (number of the launch, file, defines, kernel) -> kernel
         self.kernels: dict[tuple[Any, ...], Kernel] = {}
@@ -50,7 +70,7 @@ class KernelExecutable:
     def __init__(
         self,
         driver: KernelDriver,
-        own: Own,
+        own: OwnKernels,
         limits: Limits,
         program: Program,
         split: int,
@@ -61,11 +81,14 @@ class KernelExecutable:
         self._limits = limits
         self._tensors = program.tensors
         self._memories = memories
-        self._steps = [
-            self._step(i, spec)
-            for i, spec in enumerate(program.splits[split].steps)
-            if not spec.op.is_view and spec.op is not NONE
-        ]
+        self._steps = self._join(program.splits[split].steps)
+        # where products find what they read, of those that want it in the form of `Launch.makes`
+        self._fed = {
+            (x.buffer, x.offset)
+            for spec in program.splits[split].steps
+            if spec.op.name in _PRODUCTS and self._feeds(self._tensors[spec.src[0]])
+            for x in (self._tensors[spec.src[1]],)
+        }
         self._fixed: dict[int, View] = {}  # of tensors without symbols
         self._views: dict[int, View] = {}  # of the others, with their present sizes
         self._launches: list[Ready] = []
@@ -139,12 +162,33 @@ class KernelExecutable:
 
     # ---- binding ---------------------------------------------------------------------------------
 
-    def _step(self, index: int, spec: StepSpec) -> _Step:
-        used = [i for i in (spec.dst, *spec.src) if i >= 0]
+    def _feeds(self, weights: TensorSpec) -> bool:
+        return self._own.feeds(weights.dtype, weights.layout)
+
+    def _join(self, specs: Sequence[StepSpec]) -> list[_Step]:
+        """The steps that compute something; two in a row are one where they may be."""
+        work = [
+            (i, spec) for i, spec in enumerate(specs) if not spec.op.is_view and spec.op is not NONE
+        ]
+        steps, n = [], 0
+        while n < len(work):
+            i, spec = work[n]
+            after = work[n + 1][1] if n + 1 < len(work) else None
+            ops = (spec.op.name, after.op.name if after else "")
+            if after is not None and (ops not in self._own.joined or spec.dst not in after.src):
+                after = None
+            steps.append(self._step(i, spec, after))
+            n += 1 if after is None else 2
+        return steps
+
+    def _step(self, index: int, spec: StepSpec, after: StepSpec | None) -> _Step:
+        both = (spec,) if after is None else (spec, after)
+        used = [i for s in both for i in (s.dst, *s.src) if i >= 0]
         names = {s.name for i in used for size in _sizes(self._tensors[i]) for s in symbols(size)}
         dst = self._tensors[spec.dst]
         sources = ", ".join(self._tensors[i].name or "?" for i in spec.src if i >= 0)
-        return _Step(index, spec, tuple(sorted(names)), f"{spec.op}({sources}) -> {dst.name}")
+        description = f"{spec.op}({sources}) -> {dst.name}"
+        return _Step(index, spec, tuple(sorted(names)), description, after)
 
     def _bind(self, values: Mapping[str, int]) -> None:
         self._bound = None
@@ -154,53 +198,81 @@ class KernelExecutable:
             if symbol_values != step.bound:
                 step.bound = None
                 with self._driver.guarded(f"{self._driver.name}: {step.description}"):
-                    step.ready = self._make(step, values)
+                    step.made = self._make(step, values)
                 step.bound = symbol_values
+        self._leave_out()
         self._launches = [ready for step in self._steps for ready in step.ready]
         self._bound = tuple(values[name] for name in self._symbols)
 
-    def _make(self, step: _Step, values: Mapping[str, int]) -> list[Ready]:
-        spec = step.spec
-        family = find_family(spec.op.name)
-        if family is None:
-            raise DeviceError(f"no kernel for {spec.op}; give it another device")
+    def _leave_out(self) -> None:
+        """Leaves out launches that only make a form of a tensor which an earlier one left in the
+        same memory, where nothing has been written to the tensor since."""
+        held: tuple[Any, ...] | None = None
+        of: View | None = None
+        for step in self._steps:
+            kept = []
+            for made in step.made:
+                if made.form is not None:
+                    if made.launch.is_extra and made.form == held:
+                        continue
+                    held, of = made.form, made.launch.makes
+                kept.append(made)
+            if of is not None and any(v is not of and _overlap(v, of) for v in step.written):
+                held = of = None
+            step.ready = [part for made in kept for part in made.ready]
+            step.names = [made.launch.kernel for made in kept for _ in made.ready]
+
+    def _make(self, step: _Step, values: Mapping[str, int]) -> list[_Made]:
+        calls = [self._call(spec, values) for spec in (step.spec, step.next) if spec is not None]
+        step.written = [call.dst for call in calls]
+        launches = None
+        if len(calls) == 2 and 0 not in calls[0].dst.ne:
+            launches = self._own.joined[calls[0].op, calls[1].op](calls[0], calls[1])
+        if launches is None:
+            launches = [launch for call in calls for launch in self._launches_of(call)]
+        return [self._ready(step, i, launch) for i, launch in enumerate(launches)]
+
+    def _call(self, spec: StepSpec, values: Mapping[str, int]) -> Call:
         dst = self._view(spec.dst, values)
-        if 0 in dst.ne:
-            step.names = []
-            return []
         src = tuple(self._view(i, values) if i >= 0 else None for i in spec.src)
         for i, view in enumerate(src):
             if view is not None and view.layout != "rows" and (i or spec.op.name not in READERS):
                 raise DeviceError(f"{spec.op} cannot read {view.name} in {view.layout}, only rows")
-        call = Call(spec.op.name, dst, src, spec.params, self._limits)
-        own = self._own.get(spec.op.name)
-        launches = None if own is None else own(call)
-        step.names = []
-        return [
-            part
-            for i, launch in enumerate(family.launches(call) if launches is None else launches)
-            for part in self._ready(step, i, launch)
-        ]
+        result = self._tensors[spec.dst]
+        feeds = (result.buffer, result.offset) in self._fed
+        return Call(spec.op.name, dst, src, spec.params, self._limits, feeds)
 
-    def _ready(self, step: _Step, index: int, launch: Launch) -> list[Ready]:
+    def _launches_of(self, call: Call) -> list[Launch]:
+        family = find_family(call.op)
+        if family is None:
+            raise DeviceError(f"no kernel for {call.op}; give it another device")
+        if 0 in call.dst.ne:
+            return []
+        own = self._own.launches.get(call.op)
+        launches = None if own is None else own(call)
+        return family.launches(call) if launches is None else launches
+
+    def _ready(self, step: _Step, index: int, launch: Launch) -> _Made:
         key = (index, launch.file, launch.defines, launch.kernel)
         kernel = step.kernels.get(key)
         if kernel is None:
             kernel = self._driver.kernel(launch.file, launch.defines, launch.kernel)
             step.kernels[key] = kernel
         args: list[Any] = []
+        form = None
         for arg in launch.args:
             if isinstance(arg, View):
                 args += [arg.buffer, arg.packed]
-            else:
-                args.append(self._argument(step, arg))
+                continue
+            args.append(self._argument(step, arg))
+            if launch.makes is not None and isinstance(arg, Scratch):
+                form = (*_rows_of(launch.makes), args[-1])
         kernel.bind(args)
         parts = [
             self._driver.prepared(kernel, grid, launch.group, start)
             for grid, start in pieces(launch, self._limits.max_groups)
         ]
-        step.names += [launch.kernel] * len(parts)
-        return parts
+        return _Made(launch, parts, form)
 
     def _argument(self, step: _Step, arg: Any) -> Any:
         if isinstance(arg, Table):
@@ -235,6 +307,27 @@ class KernelExecutable:
         nb = tuple([n if isinstance(n, int) else evaluate(n, values) for n in spec.nb])
         at = evaluate(spec.offset, values)
         return View(spec.dtype, ne, nb, at, memory.buffer, spec.name, spec.layout)
+
+
+def _rows_of(view: View) -> tuple[Any, ...]:
+    """What names the contents of a tensor; views of other sizes with the same rows are the same."""
+    step, lies = view.nb[1], True
+    for n, nb in zip(view.ne[1:], view.nb[1:], strict=True):
+        lies = lies and (n == 1 or nb == step)
+        step *= n
+    sizes = (view.ne[0], view.nb[0], view.nb[1], view.n_elements) if lies else view.packed
+    return (view.buffer, view.at, view.dtype.name, sizes)
+
+
+def _overlap(a: View, b: View) -> bool:
+    """Whether two tensors share bytes, or might."""
+    if a.buffer is not b.buffer:
+        return False
+    ends = [
+        v.at + v.dtype.bytes + sum(nb * (n - 1) for n, nb in zip(v.ne, v.nb, strict=True))
+        for v in (a, b)
+    ]
+    return a.at < ends[1] and b.at < ends[0]
 
 
 def _sizes(spec: TensorSpec) -> tuple[Size, ...]:

@@ -90,6 +90,9 @@ class Limits:
     """Registers are vectors, in which sums are kept."""
     local_bytes: int
     max_group: int
+    few: int = 8
+    """The most columns that CUDA's lanes multiply, where tensor cores sum in another order. 0: all
+    go one way, so that a result never depends on how many there are."""
     max_groups: int = 65_535
     """Groups along the second and third dimension that a device takes at once. OpenCL has no query
     for it; this is the limit of the most limited hardware."""
@@ -136,6 +139,10 @@ class Launch(NamedTuple):
     """Groups along each dimension."""
     group: Sizes
     """Items of a group along each dimension."""
+    makes: View | None = None
+    """A tensor that it leaves in another form in scratch memory; there is one such form."""
+    is_extra: bool = False
+    """It does nothing else, so that it is left out where that form is there already."""
 
 
 def pieces(launch: Launch, most: int) -> Iterator[tuple[Sizes, Sizes | None]]:
@@ -160,6 +167,8 @@ class Call(NamedTuple):
     src: tuple[View | None, ...]
     params: Any
     limits: Limits
+    feeds: bool = False
+    """A product may read the result, in the form that `Launch.makes` is about."""
 
     def view(self, i: int) -> View:
         """Source `i`, which must be present."""

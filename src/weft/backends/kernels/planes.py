@@ -2,8 +2,8 @@
 
 In a file, blocks of 18 or 210 bytes, say, follow each other, so that no word of them is aligned and
 neighbouring items read far apart. Here the parts of a block are separate. First come 16 bytes for
-each 32 elements of the whole tensor (their low bits, one nibble each: element i and i + 16), then
-the other parts in planes of their own, the widest part first:
+each 32 elements of the whole tensor (their low bits, one nibble each: element i and i + 16; where
+codes have two bits, 8 bytes), then the other parts in planes of their own:
 
     q4_0, iq4_nl   16 codes, 2 d                    q8_0   16 codes 0..15, 16 codes 16..31, 2 d
     q4_1           16 codes, 4 d m                  mxfp4  16 codes, 1 e
@@ -11,6 +11,8 @@ the other parts in planes of their own, the widest part first:
     q4_K           16 codes; once in 256 elements 16: d dmin and the scales as they were
     q5_K           16 codes; once in 256 the same 16; 4 fifth bits
     q6_K           16 codes, 8 upper bits, 2 scales; once in 256 2 d
+    q2_K           8 codes of two bits, 2 scales; once in 256 4 d dmin
+    q3_K           8 codes of two bits, 4 third bits; once in 256 12 scales as they were, 2 d
     iq4_xs         16 codes; once in 256 8: d and the scales as they were
 
 A tensor has as many bytes as in the file, and every plane begins at a multiple of its own width.
@@ -79,13 +81,18 @@ def _bits_across(bits: U8) -> U8:
     ).reshape(-1, 32)
 
 
+def _in_fours(upper: U8) -> U8:
+    """Two bits of each element as the K formats have them: four units a byte. `[blocks, 8, 8]` ->
+    `[blocks, 64]`."""
+    two = np.concatenate([upper >> n & 3 for n in (0, 2, 4, 6)], axis=2).reshape(-1, 2, 4, 32)
+    return _flat(np.bitwise_or.reduce(two << np.array([0, 2, 4, 6], np.uint8)[:, None], axis=2))
+
+
 def _q6_k(codes: U8, upper: U8, scales: U8, d: U8) -> Sequence[U8]:
     low = np.concatenate([codes & 15, codes >> 4], axis=2).reshape(-1, 2, 2, 2, 32)
     # two units share a byte: 0 and 2, 1 and 3 of each four
     ql = low[:, :, 0] | low[:, :, 1] << 4
-    two = np.concatenate([upper >> n & 3 for n in (0, 2, 4, 6)], axis=2).reshape(-1, 2, 4, 32)
-    qh = np.bitwise_or.reduce(two << np.array([0, 2, 4, 6], np.uint8)[:, None], axis=2)
-    return _flat(ql), _flat(qh), _flat(scales), _flat(d)
+    return _flat(ql), _in_fours(upper), _flat(scales), _flat(d)
 
 
 def _codes_last(codes: U8, *others: U8) -> Sequence[U8]:
@@ -109,6 +116,19 @@ FORMATS: dict[str, _Format] = {
         lambda codes, head, bits: (_flat(head), _bits_across(bits), _in_pairs(codes)),
     ),
     "q6_K": _Format(((16, 8), (8, 8), (2, 8), (2, 1)), _q6_k),
+    "q2_K": _Format(
+        ((8, 8), (2, 8), (4, 1)),
+        lambda codes, scales, d: (_flat(scales), _in_fours(codes), _flat(d)),
+    ),
+    "q3_K": _Format(
+        ((8, 8), (4, 8), (12, 1), (2, 1)),
+        lambda codes, bits, scales, d: (
+            _bits_across(bits),
+            _in_fours(codes),
+            _flat(scales),
+            _flat(d),
+        ),
+    ),
     "iq4_xs": _Format(((16, 8), (8, 1)), _codes_last),
 }
 """The formats that have planes, by the name of the type."""

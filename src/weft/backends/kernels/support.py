@@ -13,7 +13,6 @@ __all__ = ["KernelRules", "supports"]
 _LEFT_OUT = {
     "QUANTIZE": "products read activations as they are, no blocks are made of them",
     "GLU_QUANTIZE": "products read activations as they are, no blocks are made of them",
-    "ROPE_SET_ROWS": "positions and rows by index are two kernels here, ROPE and SET_ROWS",
 }
 """Ops without kernels, and the device's way to do without them."""
 

@@ -59,51 +59,28 @@ struct q8_0 {
   }
 };
 
-struct q4_0 {
+/* Nibbles from byte CODES of a block of BYTES on, behind a scale; with BITS, fifth bits from there
+   on. A code has OFFSET taken away; where that is none, a minimum follows the scale. */
+template <int BYTES, int CODES, int BITS, int OFFSET>
+struct block_of_nibbles {
   enum { COPY = 0 };
   static __device__ __forceinline__ uint4 piece(const uchar* row, int p) {
-    const uchar* block = row + 18 * (p / 4);
+    const uchar* block = row + BYTES * (p / 4);
     int codes[8];
-    eight_nibbles(block + 2, p, codes);
+    eight_nibbles(block + CODES, p, codes);
+    if constexpr (BITS > 0) add_fifths(block + BITS, p, codes);
 #pragma unroll
-    for (int i = 0; i < 8; i++) codes[i] -= 8;
-    return eight(codes, half_number(block), 0.0f);
+    for (int i = 0; i < 8; i++) codes[i] -= OFFSET;
+    float least = 0.0f;
+    if constexpr (OFFSET == 0) least = half_number(block + 2);
+    return eight(codes, half_number(block), least);
   }
 };
 
-struct q4_1 {
-  enum { COPY = 0 };
-  static __device__ __forceinline__ uint4 piece(const uchar* row, int p) {
-    const uchar* block = row + 20 * (p / 4);
-    int codes[8];
-    eight_nibbles(block + 4, p, codes);
-    return eight(codes, half_number(block), half_number(block + 2));
-  }
-};
-
-struct q5_0 {
-  enum { COPY = 0 };
-  static __device__ __forceinline__ uint4 piece(const uchar* row, int p) {
-    const uchar* block = row + 22 * (p / 4);
-    int codes[8];
-    eight_nibbles(block + 6, p, codes);
-    add_fifths(block + 2, p, codes);
-#pragma unroll
-    for (int i = 0; i < 8; i++) codes[i] -= 16;
-    return eight(codes, half_number(block), 0.0f);
-  }
-};
-
-struct q5_1 {
-  enum { COPY = 0 };
-  static __device__ __forceinline__ uint4 piece(const uchar* row, int p) {
-    const uchar* block = row + 24 * (p / 4);
-    int codes[8];
-    eight_nibbles(block + 8, p, codes);
-    add_fifths(block + 4, p, codes);
-    return eight(codes, half_number(block), half_number(block + 2));
-  }
-};
+struct q4_0 : block_of_nibbles<18, 2, 0, 8> {};
+struct q4_1 : block_of_nibbles<20, 4, 0, 0> {};
+struct q5_0 : block_of_nibbles<22, 6, 2, 16> {};
+struct q5_1 : block_of_nibbles<24, 8, 4, 0> {};
 
 /* -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113, a byte each */
 struct iq4_nl {

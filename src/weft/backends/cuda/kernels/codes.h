@@ -1,11 +1,13 @@
-/* Weights in planes (weft.backends.opencl.planes describes the layout) as signed bytes and scales.
+/* Weights in planes (weft.backends.kernels.planes describes the layout) as signed bytes and scales.
    A format is a struct of this form; element e of a unit of 32 is
 
-     d[e / 16] * (code - OFFSET) + m,  d[0] = d[1] unless TWO, m = 0 unless MIN
+     d[e / 16] * (code - OFFSET) + m[e / 16],  d[0] = d[1] unless TWO
 
-   CODES: planes of 16 bytes a unit; codes(): from word t of each, elements 4 t .. 4 t + 3 and
-   16 + 4 t .. of the unit as bytes. EXTRA: bytes of a unit in the plane behind, which has the other
-   bits; extra(): the word of them that codes() takes. head_t: what is loaded for the scales. */
+   MIN: how many m there are; where there is one, it counts for all elements. CODES: planes of 16
+   bytes a unit; codes(): from word t of each, elements 4 t .. 4 t + 3 and 16 + 4 t .. of the unit
+   as bytes. EXTRA: bytes of a unit in a plane behind, which has the other bits, four a plane; a
+   format with 12 has eight and then four, which are the word `bits` of codes(). extra_word(): the
+   number of the word that codes() takes as `extra`. head_t: what is loaded for the scales. */
 
 struct planes_of {
   const uchar* all;
@@ -13,11 +15,11 @@ struct planes_of {
 };
 
 struct scales_t {
-  float d0, d1, m;
+  float d0, d1, m0, m1;
 };
 
 static __device__ __forceinline__ scales_t one_scale(float d) {
-  scales_t s = {d, d, 0.0f};
+  scales_t s = {d, d, 0.0f, 0.0f};
   return s;
 }
 
@@ -31,7 +33,7 @@ static __device__ __forceinline__ uint fifths(uint bits) {
 /* What most formats have in common: 16 bytes of nibbles and nothing else. */
 struct nibbles {
   enum { CODES = 1, OFFSET = 0, TWO = 0, MIN = 0, EXTRA = 0, EXTRA_AT = 0 };
-  static __device__ __forceinline__ void codes(uint w0, uint, uint, int, uint& lo, uint& hi) {
+  static __device__ __forceinline__ void codes(uint w0, uint, uint, uint, int, uint& lo, uint& hi) {
     lo = low_nibbles(w0);
     hi = low_nibbles(w0 >> 4);
   }
@@ -41,7 +43,7 @@ struct nibbles {
 /* The same with a fifth bit, in four bytes a unit. */
 struct fives : nibbles {
   enum { EXTRA = 4 };
-  static __device__ __forceinline__ void codes(uint w0, uint, uint extra, int t, uint& lo,
+  static __device__ __forceinline__ void codes(uint w0, uint, uint extra, uint, int t, uint& lo,
                                                uint& hi) {
     lo = low_nibbles(w0) | fifths(extra >> (4 * t));
     hi = low_nibbles(w0 >> 4) | fifths(extra >> (16 + 4 * t));
@@ -67,7 +69,7 @@ struct half_scale_min {
     return ((const uint*)(p.all + AT * p.n))[i];
   }
   static __device__ __forceinline__ scales_t scales(head_t head, long) {
-    scales_t s = {low_half(head), low_half(head), high_half(head)};
+    scales_t s = {low_half(head), low_half(head), high_half(head), 0.0f};
     return s;
   }
 };
@@ -90,7 +92,8 @@ struct q5_1 : fives, half_scale_min<20> {
 
 struct q8_0 : nibbles, half_scale<32> {
   enum { CODES = 2 };
-  static __device__ __forceinline__ void codes(uint w0, uint w1, uint, int, uint& lo, uint& hi) {
+  static __device__ __forceinline__ void codes(uint w0, uint w1, uint, uint, int, uint& lo,
+                                               uint& hi) {
     lo = w0;
     hi = w1;
   }
@@ -109,7 +112,7 @@ struct k_head {
     const uint scale = k < 4 ? y & 63u : (w & 15u) | (y >> 2 & 48u);
     const uint least = k < 4 ? z & 63u : (w >> 4 & 15u) | (z >> 2 & 48u);
     const float d = low_half(head.x) * (float)scale;
-    scales_t s = {d, d, -(high_half(head.x) * (float)least)};
+    scales_t s = {d, d, -(high_half(head.x) * (float)least), 0.0f};
     return s;
   }
 };
@@ -121,6 +124,14 @@ struct q4_K : nibbles, k_head {
 struct q5_K : fives, k_head {
   enum { MIN = 1, EXTRA_AT = 18 };
 };
+
+/* Two bits of the elements of a word's bytes: word t % 2 of a unit has those of 4 t .. 4 t + 3 at
+   bit 2 (t / 2), those of 16 + 4 t .. four bits on. */
+static __device__ __forceinline__ void twos(uint extra, int t, uint& lo, uint& hi) {
+  const uint two = extra >> (2 * (t >> 1));
+  lo = two & 0x03030303u;
+  hi = two >> 4 & 0x03030303u;
+}
 
 struct q6_K : nibbles {
   enum { OFFSET = 32, TWO = 1, EXTRA = 8, EXTRA_AT = 16 };
@@ -136,15 +147,67 @@ struct q6_K : nibbles {
   static __device__ __forceinline__ scales_t scales(head_t head, long) {
     const float d = half_to_float(head.d);
     scales_t s = {d * (float)(signed char)(head.scales & 255u),
-                  d * (float)(signed char)(head.scales >> 8), 0.0f};
+                  d * (float)(signed char)(head.scales >> 8), 0.0f, 0.0f};
     return s;
   }
   static __device__ __forceinline__ int extra_word(int t) { return t & 1; }
-  static __device__ __forceinline__ void codes(uint w0, uint, uint extra, int t, uint& lo,
+  static __device__ __forceinline__ void codes(uint w0, uint, uint extra, uint, int t, uint& lo,
                                                uint& hi) {
-    const uint two = extra >> (2 * (t >> 1));
-    lo = low_nibbles(w0) | (two & 0x03030303u) << 4;
-    hi = low_nibbles(w0 >> 4) | (two >> 4 & 0x03030303u) << 4;
+    twos(extra, t, lo, hi);
+    lo = low_nibbles(w0) | lo << 4;
+    hi = low_nibbles(w0 >> 4) | hi << 4;
+  }
+};
+
+struct q2_K : nibbles {
+  enum { CODES = 0, TWO = 1, MIN = 2, EXTRA = 8 };
+  struct head_t {
+    uint scales, d;
+  };
+  static __device__ __forceinline__ head_t head(planes_of p, long i) {
+    head_t head = {((const ushort*)(p.all + 8 * p.n))[i], ((const uint*)(p.all + 10 * p.n))[i / 8]};
+    return head;
+  }
+  static __device__ __forceinline__ scales_t scales(head_t head, long) {
+    const float d = low_half(head.d), m = -high_half(head.d);
+    scales_t s = {d * (float)(head.scales & 15u), d * (float)(head.scales >> 8 & 15u),
+                  m * (float)(head.scales >> 4 & 15u), m * (float)(head.scales >> 12)};
+    return s;
+  }
+  static __device__ __forceinline__ int extra_word(int t) { return t & 1; }
+  static __device__ __forceinline__ void codes(uint, uint, uint extra, uint, int t, uint& lo,
+                                               uint& hi) {
+    twos(extra, t, lo, hi);
+  }
+};
+
+struct q3_K : nibbles {
+  enum { CODES = 0, OFFSET = 4, TWO = 1, EXTRA = 12 };
+  struct head_t {
+    uint low, high; /* the words with the bits of two scales */
+    half_t d;
+  };
+  static __device__ __forceinline__ head_t head(planes_of p, long i) {
+    const uchar* scales = p.all + 12 * p.n;
+    const uint* words = (const uint*)(scales + 12 * (i / 8));
+    head_t head = {words[i % 4 / 2], words[2], ((const half_t*)(scales + p.n / 8 * 12))[i / 8]};
+    return head;
+  }
+  static __device__ __forceinline__ scales_t scales(head_t head, long i) {
+    const int k = (int)(i % 8);
+    const uint low = head.low >> (16 * (k % 2) + 4 * (k / 4));
+    const uint high = head.high >> (16 * (k % 2) + 2 * (k / 2));
+    const float d = half_to_float(head.d);
+    scales_t s = {d * (float)((int)((low & 15u) | (high & 3u) << 4) - 32),
+                  d * (float)((int)((low >> 8 & 15u) | (high >> 8 & 3u) << 4) - 32), 0.0f, 0.0f};
+    return s;
+  }
+  static __device__ __forceinline__ int extra_word(int t) { return t & 1; }
+  static __device__ __forceinline__ void codes(uint, uint, uint extra, uint bits, int t, uint& lo,
+                                               uint& hi) {
+    twos(extra, t, lo, hi);
+    lo |= fifths(bits >> (4 * t)) >> 2;
+    hi |= fifths(bits >> (16 + 4 * t)) >> 2;
   }
 };
 
@@ -158,7 +221,7 @@ struct looked_up : nibbles {
     /* each nibble takes byte i of `low`, or byte i of `high` where bit 3 is set */
     return __byte_perm(low, high, 0x3210u | (named & 0x8888u) >> 1);
   }
-  static __device__ __forceinline__ void codes(uint w0, uint, uint, int, uint& lo, uint& hi) {
+  static __device__ __forceinline__ void codes(uint w0, uint, uint, uint, int, uint& lo, uint& hi) {
     const uint a = four(w0 & 0xffffu), b = four(w0 >> 16);
     lo = __byte_perm(a, b, 0x6420u);
     hi = __byte_perm(a, b, 0x7531u);

@@ -3,6 +3,8 @@
    of weights, which are read once. All but the first need rows that begin at a multiple of 16
    bytes; ALIGNED says that activations have such. */
 
+typedef uint4 words_t; /* CUDA's, also behind opencl.h */
+
 struct f32 {
   enum { BYTES = 4 };
   static __device__ __forceinline__ float one(const uchar* row, long i) {

@@ -1,28 +1,24 @@
-/* Weights in planes by many columns of activations as bytes (quantize.cu), on tensor cores. Built for
-   the format of the weights (W) and the columns of a tile (TILE: 32, 64 or 128).
+/* Weights in planes by many columns of activations as bytes (quantize.cu), on tensor cores. Built
+   for the format of the weights (W) and the columns of a tile (TILE: 32, 64 or 128).
 
-   A block of eight warps computes 128 rows by TILE columns; a warp 32 by TILE / 2. Units go through
-   shared memory as they lie in planes, in stages that are copied while others are multiplied: word t
-   of a row's codes has just the elements that lane 4 g + t needs, so that they become bytes in
-   registers. Products of a unit are whole numbers; they are scaled and added to f32 sums unit by
-   unit, in order, so that a result does not depend on how many columns there are. */
+   Units go through shared memory as they lie in planes, in stages that are copied while others are
+   multiplied: word t of a row's codes has just the elements that lane 4 g + t needs, so that they
+   become bytes in registers. Products of a unit are whole numbers; they are scaled and added to f32
+   sums unit by unit, in order, so that a result does not depend on how many columns there are. */
 
 typedef W format;
 
 enum {
-  ROWS = 128,
-  THREADS = 256,
   DEPTH = 2, /* units of a stage */
-  N_TILES = TILE / 16,
   EXTRA_WORDS = format::EXTRA / 4,
-  SCALES = 1 + format::TWO + format::MIN, /* d0, d1, m */
+  SCALES = 1 + format::TWO + format::MIN, /* d0, d1, m0, m1 */
 };
 
 /* A product as f32 is its bits behind those of 1.5 * 2^23, less that number. */
 enum { AS_FLOAT = 0x4b400000 };
 
 struct stage_t {
-  uint4 codes[DEPTH][format::CODES][ROWS];
+  uint4 codes[DEPTH][format::CODES ? format::CODES : 1][format::CODES ? ROWS : 1];
   uint4 x[DEPTH][2][TILE]; /* the halves of units of activations */
   uint2 heads[DEPTH][TILE];
   uint rest[DEPTH * ROWS * (EXTRA_WORDS + SCALES)]; /* extra words, then the scales as floats */
@@ -43,8 +39,9 @@ static __device__ __forceinline__ int scale_at(int which, int k, int row) {
 struct tile_t {
   planes_of w;
   bytes_of x;
-  long rows, columns; /* the units before the matrices */
-  int n, n_rows, n_columns, row, column;
+  long rows;           /* the units before the matrix */
+  int columns[COPIED]; /* the units before the columns that this thread copies */
+  int n, n_rows, row;
 };
 
 /* Starts the copies of the units u .. u + DEPTH - 1. */
@@ -53,21 +50,29 @@ static __device__ __forceinline__ void copy_stage(stage_t& stage, const tile_t& 
   const uint* extra = (const uint*)(tile.w.all + format::EXTRA_AT * tile.w.n);
   for (int i = (int)threadIdx.x; i < DEPTH * ROWS; i += THREADS) {
     const int r = i / DEPTH, k = i % DEPTH;
-    const long unit = tile.rows + (long)min(tile.row + r, tile.n_rows - 1) * tile.n +
-                      min(u + k, tile.n - 1);
+    const long unit =
+        tile.rows + (long)min(tile.row + r, tile.n_rows - 1) * tile.n + min(u + k, tile.n - 1);
 #pragma unroll
     for (int c = 0; c < format::CODES; c++)
       cp_async16(&stage.codes[k][c][r], codes + c * tile.w.n + unit);
-    if (format::EXTRA == 8) cp_async8(&stage.rest[extra_at(k, r)], extra + 2 * unit);
-    if (format::EXTRA == 4) cp_async4(&stage.rest[extra_at(k, r)], extra + unit);
+    uint* rest = &stage.rest[extra_at(k, r)];
+    if (format::EXTRA == 8) cp_async8(rest, extra + 2 * unit);
+    if (format::EXTRA == 4) cp_async4(rest, extra + unit);
+    if (format::EXTRA == 12) { /* places are aligned to four bytes only */
+      cp_async4(rest, extra + 2 * unit);
+      cp_async4(rest + 1, extra + 2 * unit + 1);
+      cp_async4(rest + 2, extra + 2 * tile.w.n + unit);
+    }
   }
   const uint4* x = (const uint4*)tile.x.all;
   const uint2* heads = (const uint2*)(tile.x.all + 32 * tile.x.n);
-  for (int i = (int)threadIdx.x; i < 2 * DEPTH * TILE; i += THREADS) {
-    const int c = i / (2 * DEPTH), k = i / 2 % DEPTH, half = i % 2;
-    const long unit = tile.columns + (long)min(tile.column + c, tile.n_columns - 1) * tile.n +
-                      min(u + k, tile.n - 1);
-    cp_async16(&stage.x[k][half][c], x + 2 * unit + half);
+  const int k = (int)threadIdx.x / 2 % DEPTH, half = (int)threadIdx.x % 2;
+#pragma unroll
+  for (int j = 0; j < COPIED; j++) {
+    const int c = ((int)threadIdx.x + j * THREADS) / 4;
+    if (c >= TILE) break;
+    const int unit = tile.columns[j] + min(u + k, tile.n - 1);
+    cp_async16(&stage.x[k][half][c], x + 2 * (long)unit + half);
     if (half == 0) cp_async8(&stage.heads[k][c], heads + unit);
   }
 }
@@ -82,8 +87,8 @@ struct loaded_scales {
 static __device__ __forceinline__ loaded_scales load_scales(const tile_t& tile, int u) {
   const int r = (int)threadIdx.x % ROWS, k = (int)threadIdx.x / ROWS;
   loaded_scales loaded;
-  loaded.unit = tile.rows + (long)min(tile.row + r, tile.n_rows - 1) * tile.n +
-                min(u + k, tile.n - 1);
+  loaded.unit =
+      tile.rows + (long)min(tile.row + r, tile.n_rows - 1) * tile.n + min(u + k, tile.n - 1);
   loaded.head = format::head(tile.w, loaded.unit);
   loaded.valid = u + k < tile.n; /* units behind the end count nothing */
   return loaded;
@@ -92,12 +97,11 @@ static __device__ __forceinline__ loaded_scales load_scales(const tile_t& tile, 
 static __device__ __forceinline__ void store_scales(stage_t& stage, const loaded_scales& loaded) {
   const int r = (int)threadIdx.x % ROWS, k = (int)threadIdx.x / ROWS;
   const scales_t s = format::scales(loaded.head, loaded.unit);
-  stage.rest[scale_at(0, k, r)] = loaded.valid ? __float_as_uint(s.d0) : 0;
-  if (format::TWO) stage.rest[scale_at(1, k, r)] = loaded.valid ? __float_as_uint(s.d1) : 0;
-  if (format::MIN) stage.rest[scale_at(SCALES - 1, k, r)] = loaded.valid ? __float_as_uint(s.m) : 0;
+  const float all[4] = {s.d0, format::TWO ? s.d1 : s.m0, format::TWO ? s.m0 : s.m1, s.m1};
+#pragma unroll
+  for (int i = 0; i < SCALES; i++)
+    stage.rest[scale_at(i, k, r)] = loaded.valid ? __float_as_uint(all[i]) : 0;
 }
-
-typedef float sums_t[2][N_TILES][4];
 
 static __device__ __forceinline__ float scaled(float sum, float d, int product) {
   return fmaf(d, __int_as_float(product) - 12582912.0f, sum);
@@ -106,20 +110,23 @@ static __device__ __forceinline__ float scaled(float sum, float d, int product) 
 static __device__ __forceinline__ void multiply_unit(sums_t& sums, const stage_t& stage, int k) {
   const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int row = warp % 4 * 32, column = warp / 4 * (TILE / 2);
-  uint w0[4], w1[4] = {0, 0, 0, 0}; /* word t of rows g, g + 8, g + 16, g + 24 */
-  ldmatrix_x4(w0, &stage.codes[k][0][row + lane]);
+  uint w0[4] = {0, 0, 0, 0}, w1[4] = {0, 0, 0, 0}; /* word t of rows g, g + 8, g + 16, g + 24 */
+  if constexpr (format::CODES > 0) ldmatrix_x4(w0, &stage.codes[k][0][row + lane]);
   if constexpr (format::CODES == 2) ldmatrix_x4(w1, &stage.codes[k][1][row + lane]);
   uint a[2][4];
-  float d[2][2], d1[2][2], m[2][2];
+  float d[2][2], d1[2][2], m[2][2], m1[2][2];
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     const int r = row + g + 8 * i;
-    uint extra = 0;
+    uint extra = 0, bits = 0;
     if (format::EXTRA) extra = stage.rest[extra_at(k, r) + format::extra_word(t)];
-    format::codes(w0[i], w1[i], extra, t, a[i / 2][i % 2], a[i / 2][2 + i % 2]);
+    if (format::EXTRA == 12) bits = stage.rest[extra_at(k, r) + 2];
+    format::codes(w0[i], w1[i], extra, bits, t, a[i / 2][i % 2], a[i / 2][2 + i % 2]);
     d[i / 2][i % 2] = __uint_as_float(stage.rest[scale_at(0, k, r)]);
     d1[i / 2][i % 2] = __uint_as_float(stage.rest[scale_at(format::TWO, k, r)]);
-    m[i / 2][i % 2] = __uint_as_float(stage.rest[scale_at(SCALES - 1, k, r)]);
+    m[i / 2][i % 2] =
+        __uint_as_float(stage.rest[scale_at(SCALES - (format::MIN == 2 ? 2 : 1), k, r)]);
+    m1[i / 2][i % 2] = __uint_as_float(stage.rest[scale_at(SCALES - 1, k, r)]);
   }
 #pragma unroll
   for (int pair = 0; pair < N_TILES / 2; pair++) {
@@ -132,7 +139,7 @@ static __device__ __forceinline__ void multiply_unit(sums_t& sums, const stage_t
                            unit_of(make_uint2(heads.z, heads.w))};
 #pragma unroll
       for (int i = 0; i < 2; i++) {
-        float(&sum)[4] = sums[i][2 * pair + j];
+        float (&sum)[4] = sums[i][2 * pair + j];
         if constexpr (format::TWO) {
           int p[4], q[4];
 #pragma unroll
@@ -158,43 +165,27 @@ static __device__ __forceinline__ void multiply_unit(sums_t& sums, const stage_t
 #pragma unroll
           for (int e = 0; e < 4; e++) sum[e] = scaled(sum[e], d[i][e / 2] * x[e % 2].d, p[e]);
         }
-        if constexpr (format::MIN) {
+        if constexpr (format::MIN == 1) {
 #pragma unroll
           for (int e = 0; e < 4; e++)
             sum[e] = fmaf(m[i][e / 2], x[e % 2].d * (float)(x[e % 2].s0 + x[e % 2].s1), sum[e]);
+        }
+        if constexpr (format::MIN == 2) {
+#pragma unroll
+          for (int e = 0; e < 4; e++) {
+            sum[e] = fmaf(m[i][e / 2], x[e % 2].d * (float)x[e % 2].s0, sum[e]);
+            sum[e] = fmaf(m1[i][e / 2], x[e % 2].d * (float)x[e % 2].s1, sum[e]);
+          }
         }
       }
     }
   }
 }
 
-/* Groups of THREADS; grid (rows / ROWS, columns / TILE, ne2 * ne3). */
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    gemm(const uchar* pw, tensor_t w, const uchar* px, const uchar*, tensor_t x, const uchar* pb,
-         tensor_t bias, uchar* pd, tensor_t d, int has_bias) {
+/* The sums of a tile. */
+static __device__ __forceinline__ void multiply(sums_t& sums, const tile_t& tile) {
   __shared__ stage_t stages[STAGES];
-  const int i2 = (int)blockIdx.z % d.ne[2], i3 = (int)blockIdx.z / d.ne[2];
-  const long matrix = (long)(i3 / (d.ne[3] / w.ne[3])) * w.ne[2] + i2 / (d.ne[2] / w.ne[2]);
-  tile_t tile;
-  tile.n = w.ne[0] / 32;
-  tile.w.all = pw + w.at;
-  tile.w.n = (long)tile.n * w.ne[1] * w.ne[2] * w.ne[3];
-  tile.x.all = px;
-  tile.x.n = (long)tile.n * x.ne[1] * x.ne[2] * x.ne[3];
-  tile.n_rows = w.ne[1];
-  tile.n_columns = x.ne[1];
-  tile.rows = matrix * w.ne[1] * tile.n;
-  tile.columns = (long)blockIdx.z * x.ne[1] * tile.n;
-  tile.row = (int)blockIdx.x * ROWS;
-  tile.column = (int)blockIdx.y * TILE;
-  sums_t sums;
-#pragma unroll
-  for (int i = 0; i < 2; i++)
-#pragma unroll
-    for (int j = 0; j < N_TILES; j++)
-#pragma unroll
-      for (int e = 0; e < 4; e++) sums[i][j][e] = 0.0f;
-
+  clear(sums);
   for (int s = 0; s < STAGES - 1; s++) {
     if (DEPTH * s < tile.n) {
       copy_stage(stages[s], tile, DEPTH * s);
@@ -214,27 +205,56 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       loaded = load_scales(tile, ahead); /* under way while this stage is multiplied */
     }
     cp_async_commit();
-#pragma unroll
+#pragma unroll 1 /* two units at once need more registers than there are */
     for (int k = 0; k < DEPTH; k++) multiply_unit(sums, stages[slot], k);
     if (ahead < tile.n) store_scales(stages[into], loaded);
     slot = slot == STAGES - 1 ? 0 : slot + 1;
   }
+}
 
-  const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+/* The tile of this block: rows of matrix `matrix` of weights by columns. */
+template <class Columns>
+static __device__ __forceinline__ tile_t tile_of(const uchar* pw, const tensor_t& w, long matrix,
+                                                 const uchar* px, const tensor_t& x,
+                                                 const Columns& columns) {
+  tile_t tile;
+  tile.n = w.ne[0] / 32;
+  tile.w.all = pw + w.at;
+  tile.w.n = (long)tile.n * w.ne[1] * w.ne[2] * w.ne[3];
+  tile.x.all = px;
+  tile.x.n = (long)tile.n * x.ne[1] * x.ne[2] * x.ne[3];
+  tile.n_rows = w.ne[1];
+  tile.rows = matrix * w.ne[1] * tile.n;
+  tile.row = (int)blockIdx.x * ROWS;
+  copied_columns(tile.columns, columns);
+#pragma unroll
+  for (int j = 0; j < COPIED; j++) tile.columns[j] *= tile.n;
+  return tile;
+}
+
+static __device__ __forceinline__ float unscaled(int) { return 1.0f; }
+
+/* Groups of THREADS; grid (rows / ROWS, columns / TILE, ne2 * ne3). */
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    gemm(const uchar* pw, tensor_t w, const uchar* px, const uchar*, tensor_t x, const uchar* pb,
+         tensor_t bias, uchar* pd, tensor_t d, int has_bias) {
+  const int i2 = (int)blockIdx.z % d.ne[2], i3 = (int)blockIdx.z / d.ne[2];
+  const long matrix = (long)(i3 / (d.ne[3] / w.ne[3])) * w.ne[2] + i2 / (d.ne[2] / w.ne[2]);
+  const matrix_columns columns = {(int)blockIdx.z * x.ne[1], (int)blockIdx.y * TILE, x.ne[1]};
+  sums_t sums;
+  multiply(sums, tile_of(pw, w, matrix, px, x, columns));
   uchar* to = pd + d.at + i2 * d.nb[2] + i3 * d.nb[3];
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      const int row = tile.row + warp % 4 * 32 + 16 * i + lane / 4 + 8 * (e / 2);
-      if (row >= d.ne[0]) continue;
-      const float add = has_bias ? *(const float*)(pb + bias.at + row * bias.nb[0]) : 0.0f;
-#pragma unroll
-      for (int j = 0; j < N_TILES; j++) {
-        const int column = tile.column + warp / 4 * (TILE / 2) + 8 * j + lane % 4 * 2 + e % 2;
-        if (column < d.ne[1])
-          *(float*)(to + row * d.nb[0] + column * d.nb[1]) = sums[i][j][e] + add;
-      }
-    }
-  }
+  store(sums, columns, unscaled, to, d, pb, bias, has_bias);
+}
+
+/* The same of experts; grid (rows / ROWS, tiles). */
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    gemm_experts(const uchar* pw, tensor_t w, const uchar* px, const uchar* sorted, int n_tiles,
+                 const uchar*, tensor_t x, const uchar*, tensor_t ids, uchar* pd, tensor_t d) {
+  const chosen_columns columns = chosen_by(sorted, n_tiles, ids, x);
+  if (columns.expert < 0) return;
+  sums_t sums;
+  multiply(sums, tile_of(pw, w, columns.expert, px, x, columns));
+  /* read again, so that they take no registers meanwhile */
+  store(sums, chosen_by(sorted, n_tiles, ids, x), unscaled, pd + d.at, d, px, x, 0);
 }

@@ -1,16 +1,20 @@
 /* f16 or bf16 weights by many columns of activations in the same type (`narrow`), on tensor cores.
    Built for the type of the activations before (X), for weights in bf16 with TO_BF16, else in f16,
-   and for the columns of a tile (TILE: 32, 64 or 128). Rows begin at multiples of 16 bytes and have a
-   multiple of eight elements.
+   and for the columns of a tile (TILE: 32, 64 or 128). Rows begin at multiples of 16 bytes and have
+   a multiple of eight elements.
 
-   A block of eight warps computes 128 rows by TILE columns; a warp 32 by TILE / 2. Sums are f32, in
-   the order of elements, so that a result does not depend on how many columns there are. */
+   With DECODED, weights are blocks of any format (W), which become bf16 on their way to shared
+   memory, or f16 where tensor cores have no bf16.
+
+   Sums are f32, in the order of elements, so that a result does not depend on how many columns
+   there are. */
+
+#if defined(DECODED) && __CUDA_ARCH__ >= 800
+#define TO_BF16
+#endif
 
 enum {
-  ROWS = 128,
-  THREADS = 256,
   DEPTH = 32, /* elements of a stage: four pieces of 16 bytes a row */
-  N_TILES = TILE / 16,
   STAGES = 3,
 };
 
@@ -22,9 +26,9 @@ static __device__ __forceinline__ uint two_of(float low, float high) {
 #endif
 }
 
-/* A column in the type of the weights. For f16 it is multiplied by a power of two, so that its largest
-   element is between 1 and 2 and none is infinite; `factors` has the inverses. A group of 128 makes a
-   column; `to` has (columns, elements), then comes a factor for each column. */
+/* A column in the type of the weights. For f16 it is multiplied by a power of two, so that its
+   largest element is between 1 and 2 and none is infinite; `factors` has the inverses. A group of
+   128 makes a column; `to` has (columns, elements), then comes a factor for each column. */
 extern "C" __global__ void __launch_bounds__(128) narrow(const uchar* px, tensor_t x, uchar* to) {
   const long column = blockIdx.x, columns = (long)x.ne[1] * x.ne[2] * x.ne[3];
   const int i1 = (int)(column % x.ne[1]), i2 = (int)(column / x.ne[1] % x.ne[2]);
@@ -57,34 +61,59 @@ extern "C" __global__ void __launch_bounds__(128) narrow(const uchar* px, tensor
 
 /* Piece p of row r is at place p ^ (r / 2 % 4), so that eight rows are in all banks. */
 struct stage_t {
-  uint4 w[ROWS][DEPTH / 8], x[TILE][DEPTH / 8];
+  words_t w[ROWS][DEPTH / 8], x[TILE][DEPTH / 8];
 };
 
 static __device__ __forceinline__ int place(int row, int piece) { return piece ^ (row / 2 % 4); }
 
 struct tile_t {
   const uchar *w, *x;
-  long w_nb; /* bytes of a row of weights; columns have no gaps */
-  int n, n_rows, n_columns, row, column;
+  long w_nb;           /* bytes of a row of weights; columns have no gaps */
+  int columns[COPIED]; /* those that this thread copies */
+  int n, n_rows, row;
 };
 
-static __device__ __forceinline__ void copy_stage(stage_t& stage, const tile_t& tile, int first) {
+#ifdef DECODED
+/* Each thread decodes half a unit of a row. */
+static __device__ __forceinline__ void copy_weights(stage_t& stage, const tile_t& tile, int first) {
+  const int r = (int)threadIdx.x % ROWS, second = (int)threadIdx.x / ROWS;
+  const uchar* row = tile.w + min(tile.row + r, tile.n_rows - 1) * tile.w_nb;
+  float16 low, high;
+  JOIN(unit_, W)(row, first / DEPTH, &low, &high);
+#pragma unroll
+  for (int p = 0; p < 2; p++) {
+    uint words[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int e = 8 * p + 2 * i;
+      words[i] = second ? two_of(high.at(e), high.at(e + 1)) : two_of(low.at(e), low.at(e + 1));
+    }
+    stage.w[r][place(r, 2 * second + p)] = words_t{words[0], words[1], words[2], words[3]};
+  }
+}
+#else
+static __device__ __forceinline__ void copy_weights(stage_t& stage, const tile_t& tile, int first) {
   for (int i = (int)threadIdx.x; i < ROWS * DEPTH / 8; i += THREADS) {
     const int r = i / (DEPTH / 8), p = i % (DEPTH / 8), at = first + 8 * p;
     const uchar* row = tile.w + min(tile.row + r, tile.n_rows - 1) * tile.w_nb;
     cp_async16(&stage.w[r][place(r, p)], row + 2 * min(at, tile.n - 8), at < tile.n);
   }
-  for (int i = (int)threadIdx.x; i < TILE * DEPTH / 8; i += THREADS) {
-    const int c = i / (DEPTH / 8), p = i % (DEPTH / 8), at = first + 8 * p;
-    const uchar* column = tile.x + (long)min(tile.column + c, tile.n_columns - 1) * 2 * tile.n;
+}
+#endif
+
+static __device__ __forceinline__ void copy_columns(stage_t& stage, const tile_t& tile, int first) {
+  const int p = (int)threadIdx.x % 4, at = first + 8 * p;
+#pragma unroll
+  for (int j = 0; j < COPIED; j++) {
+    const int c = ((int)threadIdx.x + j * THREADS) / 4;
+    if (c >= TILE) break;
+    const uchar* column = tile.x + (long)tile.columns[j] * 2 * tile.n;
     cp_async16(&stage.x[c][place(c, p)], column + 2 * min(at, tile.n - 8), at < tile.n);
   }
 }
 
-typedef float sums_t[2][N_TILES][4];
-
-static __device__ __forceinline__ void multiply(float (&sum)[4], const uint (&a)[4],
-                                                const uint (&b)[2]) {
+static __device__ __forceinline__ void multiply_tile(float (&sum)[4], const uint (&a)[4],
+                                                     const uint (&b)[2]) {
 #ifdef TO_BF16
   mma_bf16(sum, a, b);
 #else
@@ -111,36 +140,20 @@ static __device__ __forceinline__ void multiply_16(sums_t& sums, const stage_t& 
     for (int j = 0; j < 2; j++) {
       const uint both[2] = {b[2 * j], b[2 * j + 1]};
 #pragma unroll
-      for (int i = 0; i < 2; i++) multiply(sums[i][2 * pair + j], a[i], both);
+      for (int i = 0; i < 2; i++) multiply_tile(sums[i][2 * pair + j], a[i], both);
     }
   }
 }
 
-/* Groups of THREADS; grid (rows / ROWS, columns / TILE, ne2 * ne3). */
-extern "C" __global__ void __launch_bounds__(THREADS)
-    gemm_half(const uchar* pw, tensor_t w, const uchar* px, const uchar*, tensor_t x,
-              const uchar* pb, tensor_t bias, uchar* pd, tensor_t d, int has_bias) {
+/* The sums of a tile. */
+static __device__ __forceinline__ void multiply(sums_t& sums, const tile_t& tile) {
   __shared__ stage_t stages[STAGES];
-  const int i2 = (int)blockIdx.z % d.ne[2], i3 = (int)blockIdx.z / d.ne[2];
-  tile_t tile;
-  tile.n = w.ne[0];
-  tile.w = pw + w.at + i2 / (d.ne[2] / w.ne[2]) * w.nb[2] + i3 / (d.ne[3] / w.ne[3]) * w.nb[3];
-  tile.w_nb = w.nb[1];
-  tile.x = px + (long)blockIdx.z * x.ne[1] * 2 * tile.n;
-  tile.n_rows = w.ne[1];
-  tile.n_columns = x.ne[1];
-  tile.row = (int)blockIdx.x * ROWS;
-  tile.column = (int)blockIdx.y * TILE;
-  sums_t sums;
-#pragma unroll
-  for (int i = 0; i < 2; i++)
-#pragma unroll
-    for (int j = 0; j < N_TILES; j++)
-#pragma unroll
-      for (int e = 0; e < 4; e++) sums[i][j][e] = 0.0f;
-
+  clear(sums);
   for (int s = 0; s < STAGES - 1; s++) {
-    if (DEPTH * s < tile.n) copy_stage(stages[s], tile, DEPTH * s);
+    if (DEPTH * s < tile.n) {
+      copy_columns(stages[s], tile, DEPTH * s);
+      copy_weights(stages[s], tile, DEPTH * s);
+    }
     cp_async_commit();
   }
   int slot = 0;
@@ -149,32 +162,62 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     cp_async_wait<STAGES - 2>();
     __syncthreads();
     const int ahead = first + DEPTH * (STAGES - 1), into = slot == 0 ? STAGES - 1 : slot - 1;
-    if (ahead < tile.n) copy_stage(stages[into], tile, ahead);
+    if (ahead < tile.n) {
+      copy_columns(stages[into], tile, ahead);
+      copy_weights(stages[into], tile, ahead);
+    }
     cp_async_commit();
 #pragma unroll
     for (int k = 0; k < DEPTH / 16; k++) multiply_16(sums, stages[slot], k);
     slot = slot == STAGES - 1 ? 0 : slot + 1;
   }
+}
 
-  const float* factors = (const float*)(px + 2 * (long)x.ne[1] * x.ne[2] * x.ne[3] * tile.n) +
-                         (long)blockIdx.z * x.ne[1];
-  const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-  uchar* to = pd + d.at + i2 * d.nb[2] + i3 * d.nb[3];
-#pragma unroll
-  for (int j = 0; j < N_TILES; j++) {
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-      const int column = tile.column + warp / 4 * (TILE / 2) + 8 * j + lane % 4 * 2 + e;
-      if (column >= d.ne[1]) continue;
-      const float factor = factors[column];
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int row = tile.row + warp % 4 * 32 + lane / 4 + 8 * i;
-        if (row >= d.ne[0]) continue;
-        const float add = has_bias ? *(const float*)(pb + bias.at + row * bias.nb[0]) : 0.0f;
-        *(float*)(to + row * d.nb[0] + column * d.nb[1]) =
-            fmaf(sums[i / 2][j][2 * (i % 2) + e], factor, add);
-      }
-    }
-  }
+/* The tile of this block: rows of a matrix at `weights` by columns. */
+template <class Columns>
+static __device__ __forceinline__ tile_t tile_of(const uchar* weights, const tensor_t& w,
+                                                 const uchar* px, const Columns& columns) {
+  tile_t tile;
+  tile.n = w.ne[0];
+  tile.w = weights;
+  tile.w_nb = w.nb[1];
+  tile.x = px;
+  tile.n_rows = w.ne[1];
+  tile.row = (int)blockIdx.x * ROWS;
+  copied_columns(tile.columns, columns);
+  return tile;
+}
+
+/* What `narrow` leaves behind the columns. */
+static __device__ __forceinline__ const float* factors_of(const uchar* px, const tensor_t& x) {
+  return (const float*)(px + 2 * (long)x.ne[0] * x.ne[1] * x.ne[2] * x.ne[3]);
+}
+
+/* Groups of THREADS; grid (rows / ROWS, columns / TILE, ne2 * ne3). */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    gemm_half(const uchar* pw, tensor_t w, const uchar* px, const uchar*, tensor_t x,
+              const uchar* pb, tensor_t bias, uchar* pd, tensor_t d, int has_bias) {
+  const int i2 = (int)blockIdx.z % d.ne[2], i3 = (int)blockIdx.z / d.ne[2];
+  const matrix_columns columns = {(int)blockIdx.z * x.ne[1], (int)blockIdx.y * TILE, x.ne[1]};
+  const uchar* weights =
+      pw + w.at + i2 / (d.ne[2] / w.ne[2]) * w.nb[2] + i3 / (d.ne[3] / w.ne[3]) * w.nb[3];
+  sums_t sums;
+  multiply(sums, tile_of(weights, w, px, columns));
+  const float* factors = factors_of(px, x);
+  store(
+      sums, columns, [&](int column) { return factors[column]; },
+      pd + d.at + i2 * d.nb[2] + i3 * d.nb[3], d, pb, bias, has_bias);
+}
+
+/* The same of experts; grid (rows / ROWS, tiles). */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    gemm_half_experts(const uchar* pw, tensor_t w, const uchar* px, const uchar* sorted,
+                      int n_tiles, const uchar*, tensor_t x, const uchar*, tensor_t ids, uchar* pd,
+                      tensor_t d) {
+  const chosen_columns columns = chosen_by(sorted, n_tiles, ids, x);
+  if (columns.expert < 0) return;
+  sums_t sums;
+  multiply(sums, tile_of(pw + w.at + columns.expert * w.nb[2], w, px, columns));
+  const float* factors = factors_of(px, x);
+  store(sums, columns, [&](int column) { return factors[column]; }, pd + d.at, d, px, x, 0);
 }

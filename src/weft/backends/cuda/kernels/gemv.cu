@@ -10,7 +10,7 @@ enum { WARPS = 4, AHEAD = 2, BLOCKS = ROWS * COLS <= 2 ? 4 : 1 };
 typedef W format;
 
 struct unit_of_row {
-  uint4 codes[format::CODES];
+  uint4 codes[format::CODES ? format::CODES : 1];
   uint extra[format::EXTRA ? format::EXTRA / 4 : 1];
   format::head_t head;
 };
@@ -21,8 +21,10 @@ static __device__ __forceinline__ void load_unit(unit_of_row& unit, planes_of w,
   for (int c = 0; c < format::CODES; c++) unit.codes[c] = load_once(codes + c * w.n + i);
   if constexpr (format::EXTRA > 0) {
     const uint* extra = (const uint*)(w.all + format::EXTRA_AT * w.n);
+    const int words = format::EXTRA == 4 ? 1 : 2; /* of the first plane */
 #pragma unroll
-    for (int e = 0; e < format::EXTRA / 4; e++) unit.extra[e] = extra[format::EXTRA / 4 * i + e];
+    for (int e = 0; e < words; e++) unit.extra[e] = extra[words * i + e];
+    if constexpr (format::EXTRA == 12) unit.extra[2] = extra[2 * w.n + i];
   }
   unit.head = format::head(w, i);
 }
@@ -32,8 +34,11 @@ static __device__ __forceinline__ void bytes_of_unit(const unit_of_row& unit, ui
 #pragma unroll
   for (int t = 0; t < 4; t++) {
     const uint extra = format::EXTRA ? unit.extra[format::extra_word(t)] : 0;
-    format::codes(word_of(unit.codes[0], t), word_of(unit.codes[format::CODES - 1], t), extra, t,
-                  words[t], words[4 + t]);
+    const uint bits = format::EXTRA == 12 ? unit.extra[format::EXTRA / 4 - 1] : 0;
+    uint first = 0, second = 0;
+    if constexpr (format::CODES > 0) first = word_of(unit.codes[0], t);
+    if constexpr (format::CODES == 2) second = word_of(unit.codes[1], t);
+    format::codes(first, second, extra, bits, t, words[t], words[4 + t]);
   }
 }
 
@@ -53,7 +58,11 @@ static __device__ __forceinline__ float add_unit(float sum, const uint w[8], sca
   } else {
     sum = fmaf(scales.d0 * x.d, (float)(i0 + i1 - format::OFFSET * (s0 + s1)), sum);
   }
-  if constexpr (format::MIN) sum = fmaf(scales.m, x.d * (float)(s0 + s1), sum);
+  if constexpr (format::MIN == 1) sum = fmaf(scales.m0, x.d * (float)(s0 + s1), sum);
+  if constexpr (format::MIN == 2) {
+    sum = fmaf(scales.m0, x.d * (float)s0, sum);
+    sum = fmaf(scales.m1, x.d * (float)s1, sum);
+  }
   return sum;
 }
 
@@ -104,10 +113,22 @@ static __device__ __forceinline__ void add_rows(float sums[ROWS][COLS], planes_o
       for (int m = 16; m > 0; m /= 2) sums[r][c] += __shfl_xor_sync(0xffffffffu, sums[r][c], m);
 }
 
-/* Groups of (32, WARPS); grid (rows / (WARPS * ROWS), columns / COLS, ne2 * ne3). */
+template <class T>
+static __device__ __forceinline__ float* element(T* p, const tensor_t& t, int i0, int i1, int i2,
+                                                 int i3) {
+  return (float*)(p + t.at + i0 * t.nb[0] + i1 * t.nb[1] + i2 * t.nb[2] + i3 * t.nb[3]);
+}
+
+/* Groups of (32, WARPS); grid (rows / (WARPS * ROWS), columns / COLS, ne2 * ne3). With ADDED, `to`
+   gets the results plus `other`, too. */
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     gemv(const uchar* pw, tensor_t w, const uchar* px, const uchar*, tensor_t x, const uchar* pb,
-         tensor_t bias, uchar* pd, tensor_t d, int has_bias) {
+         tensor_t bias, uchar* pd, tensor_t d, int has_bias
+#ifdef ADDED
+         ,
+         const uchar* po, tensor_t other, uchar* pt, tensor_t to
+#endif
+    ) {
   const int n = w.ne[0] / 32, row = (int)(blockIdx.x * WARPS + threadIdx.y) * ROWS;
   const int column = (int)blockIdx.y * COLS;
   const int i2 = (int)blockIdx.z % d.ne[2], i3 = (int)blockIdx.z / d.ne[2];
@@ -132,10 +153,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     if (row + r >= d.ne[0]) return;
     const float add = has_bias ? *(const float*)(pb + bias.at + (row + r) * bias.nb[0]) : 0.0f;
 #pragma unroll
-    for (int c = 0; c < COLS; c++)
-      if (column + c < d.ne[1])
-        *(float*)(pd + d.at + (row + r) * d.nb[0] + (column + c) * d.nb[1] + i2 * d.nb[2] +
-                  i3 * d.nb[3]) = sums[r][c] + add;
+    for (int c = 0; c < COLS; c++) {
+      if (column + c >= d.ne[1]) continue;
+      const float result = sums[r][c] + add;
+      *element(pd, d, row + r, column + c, i2, i3) = result;
+#ifdef ADDED
+      *element(pt, to, row + r, column + c, i2, i3) =
+          result + *element(po, other, row + r, column + c, i2, i3);
+#endif
+    }
   }
 }
 

@@ -1,13 +1,24 @@
 """Launches of the kernels that are written for CUDA, by op; other devices' kernels do the rest.
 
-`products` are of weights with activations, `attention` reads a cache on tensor cores.
+`products` are of weights with activations, `attention` reads a cache on tensor cores, `bytes` are
+of what products read next.
 """
 
 from weft.backends.cuda.ops.attention import attention
-from weft.backends.cuda.ops.products import mul_mat, mul_mat_id
+from weft.backends.cuda.ops.bytes import glu, norm_scale, read_bytes
+from weft.backends.cuda.ops.products import mul_mat, mul_mat_add, mul_mat_id
+from weft.backends.kernels.ops import OwnKernels
 from weft.backends.kernels.ops.table import Own
 
-__all__ = ["OWN"]
+__all__ = ["KERNELS", "OWN"]
 
-OWN: Own = {"MUL_MAT": mul_mat, "MUL_MAT_ID": mul_mat_id, "FLASH_ATTN_EXT": attention}
+OWN: Own = {
+    "MUL_MAT": mul_mat,
+    "MUL_MAT_ID": mul_mat_id,
+    "FLASH_ATTN_EXT": attention,
+    "NORM_SCALE": norm_scale,
+    "GLU": glu,
+}
 """A function returns None where its kernels do not know types, sizes or layouts of a call."""
+
+KERNELS = OwnKernels(OWN, {("MUL_MAT", "ADD"): mul_mat_add}, read_bytes)

@@ -15,7 +15,8 @@ _WIDEST = 256
 _PART = 256
 """Cells of a part. A multiple of those that a kernel reads at once."""
 _FEW = 64
-"""The most rows of heads that share keys whose cells are in parts; more fill the device anyway."""
+"""The most rows of heads that share keys whose cells are in parts, which sums in another order;
+more fill the device anyway."""
 
 
 def _readable(view: View) -> bool:
@@ -41,7 +42,7 @@ def attention(call: Call) -> list[Launch] | None:
     if heads > 65_535:
         return None
     warps = 1 if rows <= 16 else 2 if rows <= 32 else 4
-    parts = -(-k.ne[1] // _PART) if rows <= _FEW else 1
+    parts = -(-k.ne[1] // _PART) if rows <= _FEW and call.limits.few else 1
     cells = _PART if parts > 1 else k.ne[1]
     defines = (
         f"K={k.dtype.name}", f"V={v.dtype.name}", f"DK={k.ne[0]}", f"DV={v.ne[0]}",

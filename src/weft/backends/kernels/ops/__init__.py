@@ -18,9 +18,9 @@ from weft.backends.kernels.ops import (
     tensor,
     window,
 )
-from weft.backends.kernels.ops.table import Family, Own, find_family
+from weft.backends.kernels.ops.table import NO_OWN, Family, OwnKernels, find_family
 
-__all__ = ["Family", "Own", "find_family"]
+__all__ = ["NO_OWN", "Family", "OwnKernels", "find_family"]
 
 _FAMILIES = (
     attention, back, conv, copy, elementwise, hyper, index, matmul, norm, recurrent, reduce,

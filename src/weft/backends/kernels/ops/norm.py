@@ -7,7 +7,7 @@ import struct
 from functools import lru_cache
 
 from weft.backends.kernels.enums import Norm
-from weft.backends.kernels.launch import Call, Launch, Table, f32, i32
+from weft.backends.kernels.launch import Call, Launch, Slot, Table, View, f32, i32
 from weft.backends.kernels.ops.table import FLOATS, family, floats, source
 from weft.graph.ops import RopeMode, RopeParams
 from weft.graph.tensor import Tensor
@@ -70,7 +70,7 @@ def _soft_max(call: Call) -> list[Launch]:
 
 
 def _rope_rule(node: Tensor) -> str | None:
-    positions, factors = source(node, 1), source(node, 2)
+    positions, factors = source(node, 1), source(node, 4 if node.op.name == "ROPE_SET_ROWS" else 2)
     if positions is not None and positions.dtype.name != "i32":
         return f"positions must be i32, not {positions.dtype.name}"
     if factors is not None and factors.dtype.name not in FLOATS:
@@ -81,17 +81,47 @@ def _rope_rule(node: Tensor) -> str | None:
 @family("ROPE", "ROPE_BACK", refuse=_rope_rule)
 def _rope(call: Call) -> list[Launch]:
     s, pos, factors, d = call.view(0), call.view(1), call.optional(2), call.dst
+    args = (s, pos, factors or s, d, *_rotation(call, s, factors))
+    return [Launch("rope.cl", call.all_f32(s, factors, d), "rope", args, *_rope_items(call, s))]
+
+
+def _rope_set_rows_rule(node: Tensor) -> str | None:
+    ids = source(node, 2)
+    if ids is not None and ids.dtype.name not in ("i32", "i64"):
+        return f"ids must be i32 or i64, not {ids.dtype.name}"
+    return _rope_rule(node)
+
+
+@family("ROPE_SET_ROWS", refuse=_rope_set_rows_rule)
+def _rope_set_rows(call: Call) -> list[Launch]:
+    s, pos, ids, factors, d = (
+        call.view(0), call.view(1), call.view(2), call.optional(4), call.dst
+    )  # fmt: skip
+    args = (
+        s, pos, factors or s, ids, d, *_rotation(call, s, factors), Slot.FAULT, Slot.STEP,
+    )  # fmt: skip
+    defines = call.all_f32(s, factors, d)
+    return [Launch("rope.cl", defines, "rope_set_rows", args, *_rope_items(call, s))]
+
+
+def _pairs(p: RopeParams, s: View) -> int:
+    return s.ne[0] // 2 if p.mode is RopeMode.VISION else p.n_dims // 2
+
+
+def _rope_items(call: Call, s: View) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The grid and the group: an item for each pair and for each element beside."""
+    return call.elements(s, s.ne[0] - _pairs(call.params, s))
+
+
+def _rotation(call: Call, s: View, factors: View | None) -> tuple[Table, bytes]:
+    """The table of pairs, and `rotation_t`."""
     p: RopeParams = call.params
-    n_pairs = s.ne[0] // 2 if p.mode is RopeMode.VISION else p.n_dims // 2
+    n_pairs = _pairs(p, s)
     step, distance = (2, 1) if p.mode is RopeMode.NORMAL else (1, n_pairs)
     table, magnitude = _rope_table(p, n_pairs)
-    args = (
-        s, pos, factors or s, d, Table(table), i32(n_pairs), i32(p.n_offset), i32(step),
-        i32(distance), i32(factors is not None), f32(magnitude),
-        f32(1.0 if call.op == "ROPE" else -1.0),
-    )  # fmt: skip
-    items = call.elements(s, s.ne[0] - n_pairs)
-    return [Launch("rope.cl", call.all_f32(s, factors, d), "rope", args, *items)]
+    numbers = i32(n_pairs, p.n_offset, step, distance, factors is not None)
+    direction = -1.0 if call.op == "ROPE_BACK" else 1.0
+    return Table(table), numbers + f32(magnitude, direction)
 
 
 @lru_cache(maxsize=64)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from weft.backends.kernels.launch import Call, Launch
+from weft.dtype import DType
 from weft.errors import DeviceError
 from weft.graph.op import find_op
 from weft.graph.tensor import Tensor
+from weft.program import Layout
 from weft.records import dataclass
 
 __all__ = [
     "FLOATS",
+    "NO_OWN",
     "Family",
     "Own",
+    "OwnKernels",
     "Rule",
     "family",
     "find_family",
@@ -29,10 +33,6 @@ Rule: TypeAlias = Callable[[Tensor], str | None]
 """Returns the reason why a node is refused, or None; reads metadata only."""
 Launches: TypeAlias = Callable[[Call], list[Launch]]
 
-Own: TypeAlias = Mapping[str, Callable[[Call], list[Launch] | None]]
-"""By op, launches of better kernels that a kind of device has besides; None where they do not know
-types, sizes or layouts of the call."""
-
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -41,6 +41,23 @@ class Family:
     refuse: Rule
     launches: Launches
 
+
+Own: TypeAlias = Mapping[str, Callable[[Call], list[Launch] | None]]
+"""By op, launches of better kernels that a kind of device has besides; None where they do not know
+types, sizes or layouts of the call."""
+
+
+class OwnKernels(NamedTuple):
+    """All that a kind of device does better than the table says."""
+
+    launches: Own
+    joined: Mapping[tuple[str, str], Callable[[Call, Call], list[Launch] | None]]
+    """By the ops of two steps in a row, of which the second reads the result of the first."""
+    feeds: Callable[[DType, Layout], bool]
+    """Whether products with such weights read activations in the form of `Launch.makes`."""
+
+
+NO_OWN = OwnKernels({}, {}, lambda dtype, layout: False)
 
 _TABLE: dict[str, Family] = {}
 

@@ -5,31 +5,5 @@ __kernel void glu(bytes_t px, tensor_t x, bytes_t pg, tensor_t g, __global uchar
   PLACE
   float v = load(px + at4(&x, from_x + i0, i1, i2, i3), x.type);
   float gate = load(pg + at4(&g, from_gate + i0, i1, i2, i3), g.type);
-  float r;
-  switch (op) {
-    case REGLU:
-      r = v > 0 ? v : 0.0f;
-      break;
-    case GEGLU:
-      r = gelu(v);
-      break;
-    case SWIGLU:
-      r = silu(v);
-      break;
-    case SWIGLU_OAI:
-      v = fmin(v, limit);
-      r = v * sigmoid(alpha * v);
-      gate = fmin(fmax(gate, -limit), limit) + 1.0f;
-      break;
-    case GEGLU_ERF:
-      r = gelu_erf(v);
-      break;
-    case GEGLU_QUICK:
-      r = gelu_quick(v);
-      break;
-    default: /* SWIGLU_CLAMP */
-      r = silu(fmin(v, limit));
-      gate = fmin(fmax(gate, -limit), limit);
-  }
-  store(pd + at4(&d, i0, i1, i2, i3), d.type, r * gate);
+  store(pd + at4(&d, i0, i1, i2, i3), d.type, gated(op, v, gate, alpha, limit));
 }

@@ -67,28 +67,58 @@ static inline void pack_q4_K(bytes_t b, __global uchar* to, long n, long i) {
   if (i % 8 == 0) PUT16(16, i / 8, b);
 }
 
+/* The two bits of 32 elements that are at bit `at` of the bytes at `from`: byte b of the result has
+   those of elements b, b + 8, b + 16 and b + 24. */
+static inline uchar8 two_bits(bytes_t from, uchar at) {
+  uchar8 bits = 0;
+  for (int e = 0; e < 4; e++) bits |= ((vload8(e, from) >> at) & (uchar)3) << (uchar)(2 * e);
+  return bits;
+}
+
+/* The bit `k` of 32 bytes. */
+static inline uint bits_across(bytes_t from, int k) {
+  uint bits = 0;
+  for (int e = 0; e < 32; e++) bits |= (uint)((from[e] >> k) & 1) << e;
+  return bits;
+}
+
 #define BLOCK_q5_K 176
 static inline void pack_q5_K(bytes_t b, __global uchar* to, long n, long i) {
   const int k = i % 8;
-  uint bits = 0;
-  for (int e = 0; e < 32; e++) bits |= (uint)((b[16 + e] >> k) & 1) << e;
   vstore16(low_bits(b + 48, k), i, to);
   if (k == 0) PUT16(16, i / 8, b);
-  *(__global uint*)(to + 18 * n + 4 * i) = bits;
+  *(__global uint*)(to + 18 * n + 4 * i) = bits_across(b + 16, k);
 }
 
 #define BLOCK_q6_K 210
 static inline void pack_q6_K(bytes_t b, __global uchar* to, long n, long i) {
   const int half_of_block = (i % 8) / 4, k = i % 4;
-  const uchar down = 4 * (k >> 1), at = 2 * k;
+  const uchar down = 4 * (k >> 1);
   bytes_t low = b + 64 * half_of_block + 32 * (k & 1), high = b + 128 + 32 * half_of_block;
   uchar16 q0 = (vload16(0, low) >> down) & (uchar)15, q1 = vload16(1, low) >> down;
-  uchar8 up = 0;
-  for (int e = 0; e < 4; e++) up |= ((vload8(e, high) >> at) & (uchar)3) << (uchar)(2 * e);
   vstore16(q0 | (q1 << (uchar)4), i, to);
-  vstore8(up, i, to + 16 * n);
+  vstore8(two_bits(high, (uchar)(2 * k)), i, to + 16 * n);
   PUT2(24, i, b + 192 + 8 * half_of_block + 2 * k);
   if (i % 8 == 0) PUT2(26, i / 8, b + 208);
+}
+
+#define BLOCK_q2_K 84
+static inline void pack_q2_K(bytes_t b, __global uchar* to, long n, long i) {
+  const int k = i % 8;
+  vstore8(two_bits(b + 16 + 32 * (k / 4), (uchar)(2 * (k % 4))), i, to);
+  PUT2(8, i, b + 2 * k);
+  if (k == 0) PUT4(10, i / 8, b + 80);
+}
+
+#define BLOCK_q3_K 110
+static inline void pack_q3_K(bytes_t b, __global uchar* to, long n, long i) {
+  const int k = i % 8;
+  vstore8(two_bits(b + 32 + 32 * (k / 4), (uchar)(2 * (k % 4))), i, to);
+  *(__global uint*)(to + 8 * n + 4 * i) = bits_across(b, k);
+  if (k > 0) return;
+  __global uchar* scales = to + 12 * n + 12 * (i / 8);
+  for (int e = 0; e < 12; e++) scales[e] = b[96 + e];
+  *(__global ushort*)(to + 12 * n + n / 8 * 12 + 2 * (i / 8)) = as_ushort(vload2(0, b + 108));
 }
 
 #define BLOCK_iq4_xs 136

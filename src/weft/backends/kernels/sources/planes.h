@@ -117,6 +117,14 @@ static inline void unit_q5_K_planes(planes_t row, int u, float16* lo, float16* h
 }
 #endif
 
+/* Two bits of the elements 0..15 and 16..31, of which byte b has those of b, b + 8, ... */
+static inline uchar16 low_twos(uchar8 q) {
+  return make_uchar16(q & (uchar)3, (q >> (uchar)2) & (uchar)3);
+}
+static inline uchar16 high_twos(uchar8 q) {
+  return make_uchar16((q >> (uchar)4) & (uchar)3, q >> (uchar)6);
+}
+
 #ifdef USE_q6_K_planes
 static inline void unit_q6_K_planes(planes_t row, int u, float16* lo, float16* hi) {
   const long i = row.first + u;
@@ -124,10 +132,35 @@ static inline void unit_q6_K_planes(planes_t row, int u, float16* lo, float16* h
   uchar8 up = as_uchar8(((const __global uint2*)behind(row, 16))[i]);
   char2 s = ((const __global char2*)behind(row, 24))[i];
   float d = half_of(behind(row, 26), i / 8);
-  uchar16 low_up = make_uchar16(up & (uchar)3, (up >> (uchar)2) & (uchar)3);
-  uchar16 high_up = make_uchar16((up >> (uchar)4) & (uchar)3, up >> (uchar)6);
-  *lo = (floats((q & (uchar)15) | (low_up << (uchar)4)) - 32.0f) * (d * s.x);
-  *hi = (floats((q >> (uchar)4) | (high_up << (uchar)4)) - 32.0f) * (d * s.y);
+  *lo = (floats((q & (uchar)15) | (low_twos(up) << (uchar)4)) - 32.0f) * (d * s.x);
+  *hi = (floats((q >> (uchar)4) | (high_twos(up) << (uchar)4)) - 32.0f) * (d * s.y);
+}
+#endif
+
+#ifdef USE_q2_K_planes
+static inline void unit_q2_K_planes(planes_t row, int u, float16* lo, float16* hi) {
+  const long i = row.first + u;
+  uchar8 q = as_uchar8(((const __global uint2*)row.all)[i]);
+  uchar2 s = ((const __global uchar2*)behind(row, 8))[i];
+  bytes_t dm = behind(row, 10) + 4 * (i / 8);
+  float d = half_at(dm), m = half_at(dm + 2);
+  *lo = floats(low_twos(q)) * (d * (s.x & 15)) - m * (s.x >> 4);
+  *hi = floats(high_twos(q)) * (d * (s.y & 15)) - m * (s.y >> 4);
+}
+#endif
+
+#ifdef USE_q3_K_planes
+static inline void unit_q3_K_planes(planes_t row, int u, float16* lo, float16* hi) {
+  const long i = row.first + u;
+  const int k = (int)(i % 8);
+  uchar8 q = as_uchar8(((const __global uint2*)row.all)[i]);
+  uint third = bits_of(behind(row, 8), i);
+  bytes_t scales = behind(row, 12) + 12 * (i / 8);
+  float d = half_of(behind(row, 12) + 12 * (row.n / 8), i / 8);
+  *lo = (floats(low_twos(q) | (fifth_bits(third) >> (uchar)2)) - 4.0f) *
+        (d * scale_q3(scales, 2 * k));
+  *hi = (floats(high_twos(q) | (fifth_bits(third >> 16) >> (uchar)2)) - 4.0f) *
+        (d * scale_q3(scales, 2 * k + 1));
 }
 #endif
 
