@@ -24,8 +24,9 @@ __all__ = ["ARCHITECTURES", "PACKED", "by_nvcc", "compiler", "cubins", "write"]
 ARCHITECTURES = (75, 80, 86, 89, 90, 100)
 """Those that kernels are written and tested for."""
 
-PACKED = (75, 80, 90, 100)
-"""Those that wheels have kernels of: 8.6 and 8.9 run what is compiled for 8.0."""
+PACKED = (80, 90)
+"""Those that wheels have kernels of, as more do not fit their size. 8.6 and 8.9 run what is
+compiled for 8.0."""
 
 FOLDER = SOURCES / "src/weft/backends/cuda/cubins"
 

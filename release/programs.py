@@ -3,12 +3,11 @@ are asked, with sizes that stand for all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from weft.backends.cuda.devices import SHIM, limits_for
 from weft.backends.cuda.ops import OWN
-from weft.backends.cuda.ops.bytes import CODES
-from weft.backends.cuda.ops.products import mul_mat_add
+from weft.backends.cuda.ops.products import CODES, mul_mat_add
 from weft.backends.kernels.launch import Call, Launch, View
 from weft.backends.kernels.ops.matmul import used
 from weft.dtype import find_dtype
@@ -24,9 +23,9 @@ _LIMITS = limits_for(SHIM)
 _COLUMNS = (1, 2, 4, 8, 32, 64, 128)
 _TOKENS = (16, 32, 64)
 """Rows of heads that take one, two and four warps of a block."""
-_HEADS = {"f16": (32, 64, 96, 128, 256), "q8_0": (64, 128, 256)}
+_HEADS = {"f16": (32, 64, 128, 256), "q8_0": (128,)}
 """Sizes of heads by the type of their cache."""
-_CAPPED = (128, 256)
+_CAPPED = (256,)
 _FILES = (
     "binary.cl", "copy.cl", "gather.cl", "glu.cl", "map.cl", "norm.cl", "reduce.cl", "rope.cl",
     "softmax.cl", "tensor.cl", "tensor_reduce.cl", "unary.cl",
@@ -45,12 +44,13 @@ def _products() -> Iterator[Program]:
     weights += [_view(dtype, 512, 512) for dtype in ("f32", "f16", "bf16")]
     for w in weights:
         for n in _COLUMNS:
-            x = _view("f32", 512, n)
-            yield from _of("MUL_MAT", x, w, x)
-            product = Call("MUL_MAT", x, (w, x), None, _LIMITS)
-            yield from _made(mul_mat_add(product, Call("ADD", x, (x, x), None, _LIMITS)))
+            d = _view("f32", 512, n)
+            call = Call("MUL_MAT", d, (w, d), None, _LIMITS)
+            yield from _of(OWN["MUL_MAT"](call))
+            yield from _of(mul_mat_add(call, Call("ADD", d, (d, d), None, _LIMITS)))
             experts = (_view("f32", 512, 1, n), _view("i32", 1, n))
-            yield from _of("MUL_MAT_ID", _view("f32", 512, 1, n), w, *experts)
+            call = Call("MUL_MAT_ID", experts[0], (w, *experts), None, _LIMITS)
+            yield from _of(OWN["MUL_MAT_ID"](call))
 
 
 def _attention() -> Iterator[Program]:
@@ -61,7 +61,8 @@ def _attention() -> Iterator[Program]:
                 for cap in (0.0, 50.0) if head in _CAPPED and cache == "f16" else (0.0,):
                     params = FlashAttnParams(1.0, 0.0, cap)
                     q, d = _view("f32", head, n, 1), _view("f32", head, 1, n)
-                    yield from _of("FLASH_ATTN_EXT", d, q, kv, kv, params=params)
+                    call = Call("FLASH_ATTN_EXT", d, (q, kv, kv), params, _LIMITS)
+                    yield from _of(OWN["FLASH_ATTN_EXT"](call))
 
 
 def _shared() -> Iterator[Program]:
@@ -70,8 +71,7 @@ def _shared() -> Iterator[Program]:
         yield "copy.cl", used(W=_view(code, 512))
         yield "copy.cl", used(W=_view(code, 512, layout="planes"))
     yield "copy.cl", ("PUT=q8_0", "PUT_q8_0")
-    yield "norm.cu", ("X=f32",)
-    yield "glu.cu", ()
+    yield from (("norm.cu", ("X=f32",)), ("glu.cu", ()))
     yield from ((file, ()) for file in _FILES)
     yield from ((file, ("ALL_F32",)) for file in _OF_F32)
 
@@ -84,10 +84,5 @@ def _view(dtype: str, *ne: int, layout: Layout = "rows") -> View:
     return View(kind, sizes, tuple(nb), 0, None, layout=layout)
 
 
-def _of(op: str, d: View, *src: View, params: object = None) -> Iterator[Program]:
-    yield from _made(OWN[op](Call(op, d, src, params, _LIMITS)))
-
-
-def _made(launches: list[Launch] | None) -> Iterator[Program]:
-    for launch in launches or ():
-        yield launch.file, launch.defines
+def _of(launches: Sequence[Launch] | None) -> Iterator[Program]:
+    yield from ((launch.file, launch.defines) for launch in launches or ())
