@@ -37,8 +37,8 @@ class _Step:
     """A step and its launches, which are made again only when a symbol they depend on changes."""
 
     __slots__ = (
-        "bound", "description", "index", "kernels", "made", "names", "next", "number", "ready",
-        "spec", "symbols", "written",
+        "bound", "description", "index", "kept", "kernels", "made", "names", "next", "number",
+        "ready", "spec", "symbols", "written",
     )  # fmt: skip
 
     def __init__(
@@ -57,8 +57,9 @@ class _Step:
         self.number = -1
         self.bound: tuple[int, ...] | None = None
         self.made: list[_Made] = []
+        self.kept: list[_Made] = []  # of `made`, what is run
         self.written: list[View] = []  # the results
-        self.ready: list[Ready] = []  # of `made`, what is run
+        self.ready: list[Ready] = []  # what is run, piece by piece
         self.names: list[str] = []  # of their kernels
         # (number of the launch, file, defines, kernel) -> kernel
         self.kernels: dict[tuple[Any, ...], Kernel] = {}
@@ -219,8 +220,10 @@ class KernelExecutable:
                 kept.append(made)
             if of is not None and any(v is not of and _overlap(v, of) for v in step.written):
                 held = of = None
-            step.ready = [part for made in kept for part in made.ready]
-            step.names = [made.launch.kernel for made in kept for _ in made.ready]
+            if kept != step.kept:
+                step.kept = kept
+                step.ready = [part for made in kept for part in made.ready]
+                step.names = [made.launch.kernel for made in kept for _ in made.ready]
 
     def _make(self, step: _Step, values: Mapping[str, int]) -> list[_Made]:
         calls = [self._call(spec, values) for spec in (step.spec, step.next) if spec is not None]
