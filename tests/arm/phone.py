@@ -13,149 +13,31 @@ libraries are.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
 import sys
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.arm.root import build, make_root
+from tests.arm.machines import FOLDER, SOURCES, Machine, arm, here, missing, run
 
-SOURCES = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(SOURCES / "executorch/src")]
-FOLDER = SOURCES / "build/arm"
 STORIES = SOURCES.parent / "shared/vectors/models/stories260K"
 PROCESSORS = {"cortex-a72": "neon", "cortex-a76": "dotprod"}
 """The kernel target of the small delegates that an emulated processor runs."""
-PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux2014_aarch64")
-TOOLCHAIN = SOURCES / "native/cmake/aarch64-linux.cmake"
 TOLERANCE, ROUNDED = 1e-4, 3e-2
 """Of the largest number of a result, as in tests/delegate: without and with rounded activations."""
 N_TOKENS = 24
-
-
-def missing() -> str | None:
-    """What this machine lacks for the exam, as a sentence; None if it has all."""
-    for program, package in (
-        ("aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu"),
-        ("qemu-aarch64", "qemu-user"),
-        ("flatc", "flatbuffers-compiler"),
-    ):
-        if shutil.which(program) is None and not Path("/usr/bin", program).exists():
-            return f"there is no {program} (Debian: {package})"
-    return None
-
-
-def run(command: Sequence[str | Path], **more: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a command; raises RuntimeError with its output if it fails."""
-    words = [str(word) for word in command]
-    more.setdefault("env", os.environ | {"CCACHE_BASEDIR": str(SOURCES), "CCACHE_NOHASHDIR": "1"})
-    done = subprocess.run(words, capture_output=True, text=True, check=False, **more)
-    if done.returncode != 0:
-        said = (done.stdout + done.stderr)[-4000:]
-        raise RuntimeError(f"{' '.join(words)} failed ({done.returncode}):\n{said}")
-    return done
-
-
-# ---- what runs -----------------------------------------------------------------------------------
-
-
-def executorch_for_arm(folder: Path) -> Path:
-    """ExecuTorch's wheel for ARM of the release that is installed here, unpacked once."""
-    from importlib.metadata import version
-
-    release = version("executorch").partition("+")[0]
-    package = folder / f"executorch-{release}" / "executorch"
-    if (package / "lib/libexecutorch.so").exists():
-        return package
-    wheels = folder / "wheels"
-    platforms = [option for p in PLATFORMS for option in ("--platform", p)]
-    run([
-        sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "download", "--no-deps",
-        "--only-binary", ":all:", "--python-version", f"3.{sys.version_info.minor}", *platforms,
-        "-d", wheels, f"executorch=={release}",
-    ])  # fmt: skip
-    wheel = next(wheels.glob(f"executorch-{release}*aarch64.whl"))
-    wanted = ("executorch/lib/", "executorch/include/", "executorch/share/")
-    with zipfile.ZipFile(wheel) as packed:
-        names = [name for name in packed.namelist() if name.startswith(wanted)]
-        packed.extractall(package.parent, names)
-    wheel.unlink()
-    return package
-
-
-def executorch_here() -> Path:
-    """The package of this Python."""
-    spec = find_spec("executorch")
-    folders = (spec.submodule_search_locations if spec is not None else None) or ()
-    return next(Path(p) for p in folders if (Path(p) / "lib/libexecutorch.so").exists())
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """For which machine to build, and how its programs start here."""
-
-    name: str
-    executorch: Path
-    options: tuple[str, ...] = ()
-
-    def build(self, source: Path, name: str, target: str, *options: str) -> Path:
-        """Configures and builds a target; the file that it makes."""
-        tools = Path(sys.executable).parent
-        cmake = tools / "cmake" if (tools / "cmake").exists() else shutil.which("cmake")
-        ninja = tools / "ninja" if (tools / "ninja").exists() else shutil.which("ninja")
-        folder = FOLDER / "phone" / self.name / name
-        launcher = shutil.which("ccache") or ""
-        run([
-            str(cmake), "-S", source, "-B", folder, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}",
-            "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_SKIP_RPATH=ON",
-            f"-DPython_EXECUTABLE={sys.executable}",
-            f"-Dexecutorch_DIR={self.executorch}/share/cmake",
-            f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}", *self.options, *options,
-        ])  # fmt: skip
-        run([str(cmake), "--build", folder, "--target", target])
-        return next(folder.glob(f"*{target}*" if target == "run_pte" else f"lib{target}.so"))
-
-    def delegate(self, name: str, *options: str) -> Path:
-        """A delegate of its own build folder."""
-        return self.build(SOURCES / "executorch", name, "weft_executorch", *options)
-
-    def whole(self) -> Path:
-        """A delegate with all kernels, over the core that is built in this checkout; for ARM that
-        of `tests.arm`."""
-        if self.name == "here":
-            cores = sorted(SOURCES.glob("build/cp3*/native/libweft_core.a"))
-        else:
-            make_root(FOLDER)
-            cores = [build(FOLDER, SOURCES).with_name("libweft_core.a")]
-        return self.delegate("whole", *(f"-DWEFT_CORE={core}" for core in cores[:1]))
-
-    def output(self, cpu: str, delegate: Path, model: Model, *arguments: str | Path) -> str:
-        """What `run_pte` prints for a model here, or on an emulated processor."""
-        linked = f"-DWEFT_EXECUTORCH={delegate}"
-        program = self.build(SOURCES / "examples/run_pte", "run_pte", "run_pte", linked)
-        libraries = f"LD_LIBRARY_PATH={delegate.parent}:{self.executorch / 'lib'}"
-        emulated = ["qemu-aarch64", "-cpu", cpu, "-L", "/usr/aarch64-linux-gnu", "-E", libraries]
-        start = emulated if cpu else ["env", libraries]
-        return run([*start, program, *model.arguments, *arguments]).stdout
-
-
-def here() -> Machine:
-    """This machine."""
-    return Machine("here", executorch_here())
-
-
-def arm() -> Machine:
-    """ARM with 64 bits, Linux."""
-    return Machine("arm", executorch_for_arm(FOLDER), (f"-DCMAKE_TOOLCHAIN_FILE={TOOLCHAIN}",))
+KINDS = {
+    "": (),
+    "static": ("-DWEFT_EXECUTORCH_TYPE=STATIC", "-DWEFT_EVENT_TRACER=ON"),  # as the wheel's runtime
+    "android": ("-DANDROID=ON",),  # all that this compiler can do of it
+}
+PAGE = 16384
+"""Bytes of the pages that Android 15 asks for."""
 
 
 # ---- models --------------------------------------------------------------------------------------
@@ -274,12 +156,13 @@ def keep_list_of(models: Sequence[Model], name: str) -> Path:
     return path
 
 
-def small(machine: Machine, model: Model, target: str) -> Path:
+def small(machine: Machine, model: Model, target: str, kind: str = "") -> Path:
     """A delegate of one kernel target with the kernels of one model."""
     return machine.delegate(
-        f"{model.name}-{target}",
+        f"{model.name}-{target}" + (f"-{kind}" if kind else ""),
         f"-DWEFT_KEEP={keep_list_of([model], model.name)}",
         *one_target(target),
+        *KINDS[kind],
     )
 
 
@@ -299,6 +182,9 @@ def examine(made: Sequence[Model], cpus: Sequence[str]) -> bool:
             for model in made:
                 good &= right(machine, cpu, model, small(machine, model, target), f"its {target}")
     good &= refused(made)
+    static = small(arm(), made[0], "dotprod", "static")
+    good &= right(arm(), "cortex-a76", made[0], static, "its dotprod in the program")
+    good &= has_large_pages(small(arm(), made[0], "dotprod", "android"))
     for machine, processors in machines:
         whole = machine.whole()
         for cpu in processors:
@@ -310,7 +196,7 @@ def examine(made: Sequence[Model], cpus: Sequence[str]) -> bool:
 def right(machine: Machine, cpu: str, model: Model, delegate: Path, about: str) -> bool:
     """Runs a model and prints a line; whether its numbers are right."""
     output = model.path.with_suffix(f".{machine.name}")
-    said = machine.output(cpu, delegate, model, "--output", output)
+    said = machine.output(cpu, delegate, *model.arguments, "--output", output)
     wrong = difference(model, result_of(said, output))
     what = f"{cpu or machine.name}, {model.name}, {about}"
     print(f"FAIL {what}: {wrong}" if wrong else f"ok   {what}", flush=True)
@@ -336,12 +222,22 @@ def refuses(machine: Machine, cpu: str, delegate: Path, model: Model, words: Seq
     """Whether a delegate says these words instead of running a model; prints a line."""
     about = f"{cpu or machine.name}, {model.name} is refused by {delegate.parent.name}"
     try:
-        said = machine.output(cpu, delegate, model)
+        said = machine.output(cpu, delegate, *model.arguments)
     except RuntimeError as error:
         said = str(error)
     told = all(word in said for word in words)
     print(f"ok   {about}" if told else f"FAIL {about}:\n{said}", flush=True)
     return told
+
+
+def has_large_pages(library: Path) -> bool:
+    """Whether the parts of a library begin at pages of 16 KB; prints a line."""
+    said = run(["aarch64-linux-gnu-readelf", "-lW", library]).stdout
+    found = {int(line.split()[-1], 16) for line in said.splitlines() if line.startswith("  LOAD")}
+    good = bool(found) and all(bytes % PAGE == 0 for bytes in found)
+    about = f"{library.parent.name} begins at pages of {sorted(found)} bytes"
+    print(f"{'ok  ' if good else 'FAIL'} {about}", flush=True)
+    return good
 
 
 def default_target(cpu: str) -> str:
