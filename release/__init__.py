@@ -11,6 +11,7 @@ build.py       the native module, by CMake
 pack.py        a wheel of Python files and a native module
 check.py       what a wheel contains and imports: tags, size, symbols
 tryout.py      a wheel, installed and run
+roots.py       the same in a folder with nothing but Debian's Python, also of another processor
 notes.py       versions, tags and release notes
 
 docs/releasing.md describes a release and says what was run where.

@@ -23,25 +23,33 @@ CUBINS = SOURCES / "src/weft/backends/cuda/cubins"
 def wheels(
     platforms: Sequence[Platform], out: Path, kernels: str | None = None, tried: bool = True
 ) -> None:
-    """Builds and checks the wheels of some platforms, a line of facts for each."""
+    """Builds and checks the wheels of some platforms, a line of facts for each. Goes on where one
+    fails; raises ReleaseError at the end."""
     folder = SOURCES / "build/wheels"
     for path in (folder, out):
         path.mkdir(parents=True, exist_ok=True)
     if not CUBINS.is_dir():
         print("wheels without kernels for NVIDIA's GPUs; `python -m release.cubins` compiles them")
     plain = python_files(SOURCES, folder)
+    failed = []
     for platform in platforms:
-        built = build(platform, folder, kernels)
-        for python in PYTHONS:
-            start = time.monotonic()
-            module = built.module(python)
-            name = f"weft/_native{platform.module_suffix(python)}"
-            wheel = pack(plain, {name: module.read_bytes()}, tags(platform, python), out)
-            took = time.monotonic() - start
-            facts = "; ".join(check(wheel, platform))
-            print(f"{wheel.name}: built in {took:.0f} s; {facts}", flush=True)
-            for seen in try_out(wheel, platform, folder) if tried else ():
-                print(f"  {seen}", flush=True)
+        try:
+            built = build(platform, folder, kernels)
+            for python in PYTHONS:
+                start = time.monotonic()
+                module = built.module(python)
+                name = f"weft/_native{platform.module_suffix(python)}"
+                wheel = pack(plain, {name: module.read_bytes()}, tags(platform, python), out)
+                took = time.monotonic() - start
+                facts = "; ".join(check(wheel, platform))
+                print(f"{wheel.name}: built in {took:.0f} s; {facts}", flush=True)
+                for seen in try_out(wheel, platform, folder) if tried else ():
+                    print(f"  {seen}", flush=True)
+        except ReleaseError as e:
+            print(f"{platform.name}: {e}", file=sys.stderr, flush=True)
+            failed.append(platform.name)
+    if failed:
+        raise ReleaseError(f"{', '.join(failed)}: not all wheels are good, as said above")
 
 
 def main() -> int:
@@ -51,7 +59,7 @@ def main() -> int:
     names = ", ".join(p.name for p in PLATFORMS)
     one.add_argument("platforms", nargs="*", metavar="PLATFORM", help=f"default: all of {names}")
     one.add_argument("--out", type=Path, default=SOURCES / "dist")
-    one.add_argument("--kernels", help="WEFT_TARGETS, for a quick look; default: all there are")
+    one.add_argument("--kernels", help="WEFT_TARGETS, or none, for a quick look; default: all")
     one.add_argument("--no-try", action="store_true", help="build and check, run nothing")
     one = commands.add_parser("notes", help="print the section of a version of CHANGELOG.md")
     one.add_argument("version", nargs="?")

@@ -12,7 +12,7 @@ from release.errors import ReleaseError, run
 from release.foreign import header_folder, import_library
 from release.platforms import Platform
 from release.pythons import headers
-from release.toolchain import compilers
+from release.toolchain import compilers, zig_identity
 
 __all__ = ["SOURCES", "Built", "build"]
 
@@ -29,8 +29,9 @@ class Built:
         self.kernels = kernels
         self.env = {
             "ZIG_LOCAL_CACHE_DIR": str(folder.parent / "zig-cache"),
-            "ZIG_GLOBAL_CACHE_DIR": str(folder.parent / "zig-cache"),
             "CCACHE_COMPILERTYPE": "clang",
+            "CCACHE_COMPILERCHECK": f"string:{zig_identity(platform)}",
+            "CCACHE_NOHASHDIR": "1",
             "CCACHE_BASEDIR": str(SOURCES),
         }
         self.toolchain = compilers(platform, folder / "zig", self.env)
@@ -63,7 +64,8 @@ class Built:
         cmake, ninja = _tool("cmake"), _tool("ninja")
         nanobind = run([sys.executable, "-m", "nanobind", "--cmake_dir"]).strip()
         launcher = shutil.which("ccache") or ""
-        kernels = [f"-DWEFT_TARGETS={self.kernels}"] if self.kernels else ["-UWEFT_TARGETS"]
+        targets = [f"-DWEFT_TARGETS={self.kernels}"] if self.kernels else ["-UWEFT_TARGETS"]
+        kernels = [*targets, f"-DWEFT_BASELINE={'OFF' if self.kernels == 'none' else 'ON'}"]
         run([
             cmake, "-S", source, "-B", folder, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}",
             "-DCMAKE_BUILD_TYPE=Release", *kernels, f"-DCMAKE_TOOLCHAIN_FILE={self.toolchain}",

@@ -3,6 +3,7 @@ its C++ library statically, so that a module needs the C library of its platform
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from release.errors import ReleaseError, run
 from release.platforms import Platform
 
-__all__ = ["compilers", "zig"]
+__all__ = ["compilers", "zig", "zig_identity"]
 
 # Options that CMake and nanobind write for the platforms' own compilers, and zig has not or says
 # otherwise: bundles are libraries for Python too, and all that is undefined in one is Python's.
@@ -37,6 +38,7 @@ set(CMAKE_AR {folder}/zig-ar CACHE FILEPATH "")
 set(CMAKE_RANLIB {folder}/zig-ranlib CACHE FILEPATH "")
 set(CMAKE_RC_COMPILER {folder}/zig-rc CACHE FILEPATH "")
 set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
+set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)  # what links needs a C++ library, made first
 set(CMAKE_CXX_STANDARD_LIBRARIES_INIT "{runtime}")
 """
 
@@ -51,6 +53,18 @@ def zig() -> Path:
     return Path(spec.origin).parent / "zig"
 
 
+def zig_options(platform: Platform) -> str:
+    """What zig is given with every file of a platform."""
+    options = f"-target {platform.zig} -fno-sanitize=undefined -fomit-frame-pointer -g0"
+    return options + (" -dynamic" if platform.tag.startswith("musllinux") else "")
+
+
+def zig_identity(platform: Platform) -> str:
+    """The compiler as ccache knows it: what it is, not which file, so that every checkout finds
+    what another one compiled."""
+    return f"zig {importlib.metadata.version('ziglang')} {zig_options(platform)}"
+
+
 def _write(path: Path, text: str, mode: int = 0o644) -> None:
     """Writes a file where it differs: a newer compiler would make every object anew."""
     if not path.exists() or path.read_text() != text:
@@ -61,9 +75,7 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
 def compilers(platform: Platform, folder: Path, env: Mapping[str, str]) -> Path:
     """Writes scripts for a platform to `folder`; the toolchain file that names them."""
     folder.mkdir(parents=True, exist_ok=True)
-    options = f"-target {platform.zig} -fno-sanitize=undefined -fomit-frame-pointer -g0"
-    if platform.tag.startswith("musllinux"):
-        options += " -dynamic"
+    options = zig_options(platform)
     for name, tool in (("zig-cc", "cc"), ("zig-c++", "c++")):
         text = _COMPILER.replace("{zig}", str(zig())).replace("{tool}", tool)
         _write(folder / name, text.replace("{options}", options), 0o755)

@@ -11,21 +11,24 @@ from release.build import SOURCES
 from release.errors import run
 from release.platforms import Platform
 from release.pythons import interpreters
+from release.roots import debian_python, missing, try_in_root
 
-__all__ = ["UNTESTED", "try_out"]
-
-UNTESTED = "untested: nothing here runs it"
+__all__ = ["try_out"]
 
 
 def try_out(wheel: Path, platform: Platform, folder: Path) -> list[str]:
-    """What was seen of a wheel in each Python here that it fits, or that there is none."""
-    native = platform.tag.startswith("manylinux") and platform.processor == machine.machine()
-    if not native:
-        return [UNTESTED]
-    _, _, python, abi, _ = wheel.stem.split("-")
-    lowest = (3, int(python.removeprefix("cp3")))
-    fit = [v for v in interpreters() if v == lowest or (abi == "abi3" and v > lowest)]
-    return [_in_venv(wheel, interpreters()[v], folder) for v in fit] or [UNTESTED]
+    """What was seen of a wheel in each Python here that it fits and in a bare root of Debian's, or
+    what is missing for that."""
+    seen = []
+    if platform.tag.startswith("manylinux") and platform.processor == machine.machine():
+        _, _, python, abi, _ = wheel.stem.split("-")
+        lowest = (3, int(python.removeprefix("cp3")))
+        fit = [v for v in interpreters() if v == lowest or (abi == "abi3" and v > lowest)]
+        seen += [_in_venv(wheel, interpreters()[v], folder) for v in fit]
+    lacking = missing(platform)
+    if not lacking and debian_python(wheel.name):
+        seen.append(try_in_root(wheel, platform, folder))
+    return seen or [f"untested: this machine lacks {lacking or 'a Python of its version'}"]
 
 
 def _in_venv(wheel: Path, python: Path, folder: Path) -> str:

@@ -16,14 +16,18 @@ from pathlib import Path
 import pytest
 import yaml
 
+from release import __main__ as commands
+from release.build import Built
 from release.check import MOST_BYTES, check, fits
 from release.errors import ReleaseError
 from release.foreign import symbols
 from release.macho import read_macho
 from release.notes import check_tag, notes, versions
 from release.pack import pack, tags
-from release.platforms import PLATFORMS, named
+from release.platforms import PLATFORMS, Platform, named
 from release.pythons import headers
+from release.roots import debian_python, missing
+from release.toolchain import zig_identity
 
 ROOT = Path(__file__).resolve().parent.parent
 CHANGES = """# Changelog
@@ -145,6 +149,47 @@ def test_a_library_for_macos_says_its_processor_and_loads_the_system_alone(tmp_p
         else:
             with pytest.raises(ReleaseError, match=said):
                 check(wheel, named("macos-arm64"))
+
+
+def test_a_platform_that_fails_is_named_and_the_others_are_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built = []
+
+    def build(platform: Platform, *_: object) -> Built:
+        built.append(platform.name)
+        raise ReleaseError(f"no compiler for {platform.zig}")
+
+    monkeypatch.setattr(commands, "build", build)
+    monkeypatch.setattr(commands, "SOURCES", tmp_path)
+    monkeypatch.setattr(commands, "python_files", lambda *_: tmp_path / "plain.whl")
+    chosen = [named("musllinux-x86_64"), named("windows-ARM64")]
+    with pytest.raises(ReleaseError, match="musllinux-x86_64, windows-ARM64: not all"):
+        commands.wheels(chosen, tmp_path / "out")
+    assert built == [p.name for p in chosen]
+    said = capsys.readouterr().err.splitlines()
+    assert said[1] == "windows-ARM64: no compiler for aarch64-windows-gnu"
+
+
+def test_what_a_bare_root_can_run_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert debian_python("weft-1.0-cp311-cp311-manylinux_2_28_x86_64.whl")
+    assert not debian_python("weft-1.0-cp312-abi3-manylinux_2_28_x86_64.whl")
+    assert missing(named("windows-AMD64")) == "a Python of its system"
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    lacking = missing(named("manylinux-aarch64"))
+    assert lacking == "apt-get, dpkg-deb, qemu-aarch64"
+
+
+def test_the_compiler_is_known_by_version_and_platform_wherever_it_lies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that ccache finds in one checkout what was compiled in another."""
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name}'s 0.17.1")
+    known = [zig_identity(platform) for platform in PLATFORMS]
+    assert len(set(known)) == len(PLATFORMS)
+    assert "ziglang's 0.17.1 -target aarch64-linux-musl" in known[3] and "-dynamic" in known[3]
+    assert "/" not in "".join(known)
 
 
 def test_import_libraries_name_what_nanobind_uses() -> None:

@@ -28,8 +28,8 @@ def run(command: Sequence[str], **more: str) -> None:
         raise SystemExit(f"{' '.join(command)} failed ({done.returncode}):\n{said}")
 
 
-def make_root(folder: Path) -> Path:
-    """Debian's Python for ARM below `folder`/root; made once."""
+def make_root(folder: Path, architecture: str = "arm64") -> Path:
+    """Debian's Python for an architecture below `folder`/root; made once."""
     root, apt = folder / "root", folder / "apt"
     if (root / "usr/bin/python3.11").exists():
         return root
@@ -37,7 +37,7 @@ def make_root(folder: Path) -> Path:
         (apt / part).mkdir(parents=True, exist_ok=True)
     (apt / "status").touch()
     (apt / "apt.conf").write_text(
-        'APT::Architecture "arm64"; APT::Architectures { "arm64"; };\n'
+        f'APT::Architecture "{architecture}"; APT::Architectures {{ "{architecture}"; }};\n'
         f'Dir::State "{apt}/state"; Dir::State::status "{apt}/status"; Dir::Cache "{apt}/cache";\n'
     )
     env = {"APT_CONFIG": str(apt / "apt.conf")}

@@ -36,6 +36,7 @@ class PlacedHere {
   PlacedHere(const PlacedHere&) = delete;
   PlacedHere& operator=(const PlacedHere&) = delete;
 
+#if defined(__linux__)
  private:
   // The state before: the set of processors, the scheduling policy and the nice value.
   unsigned long cpus_[128] = {};
@@ -43,6 +44,7 @@ class PlacedHere {
   int nice_ = 0;
   bool bound_ = false;   // the processors are to be restored
   bool raised_ = false;  // the priority is to be restored
+#endif
 };
 
 }  // namespace weft
