@@ -7,8 +7,9 @@ from typing import Any
 
 from weft.backends.cuda.calls import CudaError
 from weft.errors import DeviceError
+from weft.flags import said_to_others
 
-__all__ = ["called", "driver", "nvrtc"]
+__all__ = ["called", "driver", "hidden", "nvrtc"]
 
 _STICKY = frozenset(
     f"CUDA_ERROR_{name}"
@@ -49,8 +50,15 @@ def driver() -> Any:
             "no NVIDIA driver is installed (libcuda is not found); install the one of your GPU"
         ) from error
     if answer != 0:
-        raise DeviceError(f"the NVIDIA driver does not start ({answer.name}); is there a GPU?")
+        raise DeviceError(
+            f"the NVIDIA driver does not start ({answer.name}); is there a GPU?{hidden()}"
+        )
     return found
+
+
+def hidden() -> str:
+    """What the user has told the driver about which GPUs there are, for messages."""
+    return said_to_others("CUDA_VISIBLE_DEVICES")
 
 
 def nvrtc() -> Any:
