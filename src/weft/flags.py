@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.records import dataclass
 
-__all__ = ["FLAGS", "Flags", "describe_flags"]
+__all__ = ["FLAGS", "Flags", "describe_flags", "said_to_others"]
 
 
 def _flag(default: bool | int | str, meaning: str) -> Any:
@@ -80,6 +80,12 @@ def _user_cache() -> str:
     else:
         folder = os.environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
     return os.path.join(folder, "weft")
+
+
+def said_to_others(name: str) -> str:
+    """A variable that other programs obey, as `; NAME=value`, for messages; empty where unset."""
+    value = os.environ.get(name)
+    return "" if value is None else f"; {name}={value}"
 
 
 def describe_flags() -> list[tuple[str, str, str]]:

@@ -27,7 +27,11 @@ class Options:
     target: str | None = None
     filter: str = "*"
     planes: bool = False
-    """opencl: only op cases with weights that are repacked into planes."""
+    """opencl, cuda: only op cases with weights that are repacked into planes."""
+    sample: bool = False
+    """Only some op cases, so that every op and every type of a leaf has one."""
+    places: int | None = None
+    """Models: a number that decides which weights the backend has; None: all it can have."""
 
     def wants(self, name: str) -> bool:
         """Whether the filter takes the case, so that a runner can leave it out early."""

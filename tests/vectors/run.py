@@ -1,7 +1,8 @@
 """Runs a folder of golden vectors and prints what passed.
 
-    python tests/vectors/run.py KIND FOLDER [--backend cpu|reference|opencl] [--target NAME]
-                                [--filter GLOB] [--planes] [--json] [--verbose]
+    python tests/vectors/run.py KIND FOLDER [--backend cpu|reference|opencl|cuda:shim]
+                                [--target NAME] [--filter GLOB] [--planes] [--sample]
+                                [--places SEED] [--json] [--verbose]
 
 KIND is ops, sched, models or vocab; FOLDER has that kind's FORMAT.md. Prints a table of failures
 and skips and, last, `N passed, M failed, K skipped`; exits 1 on a failure. A skip names its reason.
@@ -35,17 +36,19 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=sorted(KINDS))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--backend", default="cpu", help="cpu (default), reference or opencl")
+    parser.add_argument("--backend", default="cpu", help="cpu (default), or another device")
     parser.add_argument("--target", default=None, help="kernel target of the cpu backend")
     parser.add_argument("--filter", default="*", help="glob over case names")
-    parser.add_argument("--planes", action="store_true", help="opencl: ops on repacked weights")
+    parser.add_argument("--planes", action="store_true", help="ops on weights in planes")
+    parser.add_argument("--sample", action="store_true", help="ops: one case of each op and type")
+    parser.add_argument("--places", type=int, help="models: weights at random, by this number")
     parser.add_argument("--json", action="store_true", help="print results as JSON lines")
     parser.add_argument("--verbose", action="store_true", help="print what passed, too")
     args = parser.parse_args(argv)
     if not args.folder.is_dir():
         print(f"no folder {args.folder}", file=sys.stderr)
         return 2
-    options = Options(args.backend, args.target, args.filter, args.planes)
+    options = Options(args.backend, args.target, args.filter, args.planes, args.sample, args.places)
     counts: Counter[str] = Counter()
     skips: Counter[str] = Counter()
     for result in run(args.kind, args.folder, options):

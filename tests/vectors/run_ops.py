@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,25 @@ def run(folder: Path, options: Options) -> Iterator[Result]:
     """Every op case and block-format case of the folder; with `planes`, those that have weights in
     planes."""
     backend = _backend(options)
-    for case in iter_cases(folder, options.filter):
+    cases = iter_cases(folder, options.filter)
+    for case in _sample(cases) if options.sample else cases:
         result = _run_op(case, backend, repack=options.planes)
         if result is not None:
             yield result
     if options.planes:
         return
     yield from _run_quants(folder, options)
+
+
+def _sample(cases: Iterator[Case]) -> Iterator[Case]:
+    """The same cases each time: one of each op, and one of each type that a leaf has."""
+    seen: set[str] = set()
+    mixed = sorted(cases, key=lambda case: zlib.crc32(case.id.encode()))
+    for case in mixed:
+        new = {case["op"], *(leaf["type"] for leaf in case["leaves"])} - seen
+        if new:
+            seen |= new
+            yield case
 
 
 def _backend(options: Options) -> Backend:

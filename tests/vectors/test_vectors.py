@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -12,11 +13,15 @@ from tests.conftest import ROOT
 from tests.vectors.result import Options
 from tests.vectors.run import run
 from weft import _native
+from weft.backends.cuda.shim import compiler
 
 SAMPLE = ROOT / "tests" / "data" / "vectors"
 TARGETS = [name for name, score in _native.targets() if score]
 WAYS = [Options("reference"), *(Options("cpu", target) for target in TARGETS)]
 WAY_NAMES = ["reference", *TARGETS]
+WHOLE = os.environ.get("WEFT_TEST_CUDA") == "all"
+"""WEFT_TEST_CUDA=all runs every case on CUDA's kernels, which takes an hour to compile."""
+shim = pytest.mark.skipif(compiler() is None, reason="needs g++, which compiles the kernels")
 
 
 def _check(kind: str, folder: Path, options: Options) -> Counter[str]:
@@ -73,6 +78,32 @@ def test_ops_on_opencl(vectors: Path) -> None:
 @pytest.mark.parametrize("folder", ["stories260K", "archs", "quant"])
 def test_models_on_opencl(vectors: Path, folder: str) -> None:
     _check("models", vectors / "models" / folder, _opencl())
+
+
+@shim
+@pytest.mark.parametrize("planes", [False, True])
+def test_ops_on_cuda(request: pytest.FixtureRequest, planes: bool) -> None:
+    """CUDA's kernels on this processor; a case of each op and type, unless all are wanted."""
+    folder = request.getfixturevalue("vectors") / "ops" if WHOLE else SAMPLE / "ops"
+    options = Options("cuda:shim", planes=planes, sample=not WHOLE)
+    assert _check("ops", folder, options)["passed"] > (7 if planes else 120)
+
+
+@shim
+def test_sample_models_on_cuda() -> None:
+    _check("models", SAMPLE / "models" / "archs", Options("cuda:shim", filter="*/main", places=0))
+
+
+SOME_MODELS = ("archs/gemma2/main", "archs/qwen2moe/main", "quant/llama_wide-Q4_K_M/*",
+               "quant/gptoss-MXFP4_MOE/native")  # fmt: skip
+
+
+@shim
+@pytest.mark.parametrize("name", ("archs/*", "quant/*") if WHOLE else SOME_MODELS)
+def test_models_on_cuda(vectors: Path, name: str) -> None:
+    """Weights are on the device or the cpu at random, always in the same way."""
+    folder = vectors / "models" / name.partition("/")[0]
+    _check("models", folder, Options("cuda:shim", filter=name, places=1))
 
 
 def test_sched(vectors: Path) -> None:

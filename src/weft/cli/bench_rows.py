@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from weft.backends.base import UsesThreads
 from weft.backends.cpu.record import processor_name
+from weft.backends.kernels import KernelBackend
 from weft.cli.bench_tests import BenchTest
 from weft.frontends.gguf.mixes import MIXES
 from weft.llm import Context, Model
@@ -43,7 +44,7 @@ DEFAULTS: dict[str, Any] = {
 """Default values of options; a table omits a column in which every row has the default."""
 
 _FLASH = {"auto": -1, "off": 0, "0": 0, "false": 0}
-_BACKENDS = {"opencl": "OpenCL", "blas": "BLAS"}
+_BACKENDS = {"cuda": "CUDA", "opencl": "OpenCL", "blas": "BLAS"}
 _SIZES = {"S": "Small", "M": "Medium", "L": "Large"}
 
 
@@ -151,12 +152,9 @@ def _machine(context: Context) -> Row:
 
 def _gpus(context: Context) -> str:
     """The names of devices with memory of their own, from their drivers."""
-    from weft.backends import known_backends
-
-    used = {b.name for b in context.program.devices if b.name.startswith("opencl")}
-    if not used:
-        return ""
-    return ", ".join(d.description for d in known_backends() if d.name in used)
+    used = {b.name for b in context.program.devices}
+    chosen: list[Any] = [b for b in context.plan.backends if isinstance(b, KernelBackend)]
+    return ", ".join(b.device.description for b in chosen if b.name in used)
 
 
 def _model(path: Path, model: Model) -> Row:

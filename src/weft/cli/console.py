@@ -101,12 +101,15 @@ def wide(to_error: bool = False) -> Console:
     return _Console(file=stream, highlight=False, width=10_000)
 
 
-_OTHER_GPU = re.compile(r"(?:cuda|vulkan|metal|mtl|rocm|hip|sycl|musa|cann)[:\d]*$", re.I)
-"""Names that other engines give to GPUs."""
+_CUDA = re.compile(r"cuda:?(\d*)$", re.I)
+"""A CUDA device as other engines write it: `CUDA0`."""
+_OTHER_GPU = re.compile(r"(?:vulkan|metal|mtl|rocm|hip|sycl|musa|cann)[:\d]*$", re.I)
+"""Names that other engines give to GPUs that weft does not use."""
 
 
 def device_list(text: str | None) -> list[str]:
-    """The devices named in `text`: `opencl,cpu` gives ["opencl", "cpu"], and `none` gives ["cpu"].
+    """The devices named in `text`: `opencl,cpu` gives ["opencl", "cpu"], `CUDA0` gives ["cuda:0"],
+    and `none` gives ["cpu"].
 
     None means the value of WEFT_DEVICES, by default `cpu`. Raises ScheduleError if no device is
     named, or a GPU by another engine's name."""
@@ -119,10 +122,18 @@ def device_list(text: str | None) -> list[str]:
     gpu = next((name for name in names if _OTHER_GPU.match(name)), None)
     if gpu is not None:
         raise ScheduleError(
-            f"there is no device {gpu}: weft computes on processors, and on GPUs through OpenCL; "
-            "`weft devices` lists those there are"
+            f"there is no device {gpu}: weft computes on processors, and on GPUs through CUDA and "
+            "OpenCL; `weft devices` lists those there are"
         )
-    return names
+    return [_own_name(name) for name in names]
+
+
+def _own_name(name: str) -> str:
+    """A device's name as weft writes it."""
+    cuda = _CUDA.match(name)
+    if cuda is None:
+        return name
+    return f"cuda:{cuda[1]}" if cuda[1] else "cuda"
 
 
 class TextOut:

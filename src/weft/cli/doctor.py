@@ -1,4 +1,5 @@
-"""`weft doctor` checks whether the kernels of this machine's targets compute correctly."""
+"""`weft doctor` checks whether the kernels of this machine's targets, or of a device, compute
+correctly."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from rich.status import Status
 from rich.table import Table
 
 from weft.backends.cpu.record import choose
-from weft.cli.console import errors, wide
+from weft.cli.console import device_list, errors, wide
 from weft.errors import DeviceError
-from weft.execute.doctor import Failure, Report, check_targets
+from weft.execute.doctor import Failure, Report, check_devices, check_targets
 from weft.flags import FLAGS
 from weft.native import _native
 
@@ -40,12 +41,28 @@ def doctor(
     threads: Annotated[
         int | None, typer.Option("--threads", "-t", help="CPU threads; default: cores, at most 4.")
     ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            "--devices",
+            "--device",
+            "-dev",
+            metavar="NAMES",
+            help="Check these devices instead of the cpu's targets, e.g. cuda:0, against NumPy.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check every kernel against the baseline and NumPy. A target that fails is not used again."""
     reports = []
     with _may_be_ended(), _progress(not as_json) as show:
-        for report in check_targets(_targets(target, every), threads, progress=show):
+        if devices is None:
+            checks = check_targets(_targets(target, every), threads, progress=show)
+        elif every or target is not None or threads is not None:
+            raise DeviceError("--target, --all and --threads are the cpu's; leave out --devices")
+        else:
+            checks = check_devices(device_list(devices), progress=show)
+        for report in checks:
             reports.append(report)
             if not as_json:
                 _print(report)
@@ -53,7 +70,7 @@ def doctor(
     if as_json:
         rows = [asdict(r) | {"ok": r.ok} for r in reports]
         print(json.dumps({"targets": rows, "used": used, "why": why}, indent=1))
-    else:
+    elif devices is None:
         wide().print(f"in use: {used or 'none'} ({why})", markup=False)
     if not all(r.ok for r in reports):
         raise typer.Exit(1)
@@ -121,7 +138,8 @@ def _progress(wanted: bool) -> AbstractContextManager[Any]:
 
 def _print(report: Report) -> None:
     out = wide()
-    alone = report.target == "baseline" or "baseline" not in dict(_native.targets())
+    others = dict(_native.targets()).keys() - {"baseline"}
+    alone = report.target not in others or "baseline" not in dict(_native.targets())
     held_to = "NumPy" if alone else "NumPy and the baseline"
     word = "[green]ok[/green]" if report.ok else "[red]FAILED[/red]"
     out.print(

@@ -80,7 +80,7 @@ class Unused:
 
 _MAPPED = "weights are mapped from the file, or repacked"
 _WHOLE = "a weight is on one device as a whole"
-_IN_ORDER = "--devices names devices in order of priority"
+_IN_ORDER = "--devices names devices in order of priority, e.g. cuda:1,cpu"
 _PARTS = "-ngl, --fit and --place say what is where"
 _ASKS = "a device may ask for ops of others' weights"
 _STAYS = "weights in host memory stay mapped"
@@ -151,7 +151,7 @@ def note_unused(options: Sequence[Unused], given: Sequence[Sequence[str] | bool 
 
 
 _IN_HOST_MEMORY = ("cpu", "blas")
-_NEED_CPU = ("blas", "opencl")
+_NEED_CPU = ("blas", "cuda", "opencl")
 _STANDALONE = ("cpu", "reference", "null")
 """Devices that need no other device behind them."""
 

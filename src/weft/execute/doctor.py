@@ -1,4 +1,5 @@
-"""Checks the kernels of a target against the baseline's and against NumPy, case by case."""
+"""Checks the kernels of a target, or of a device, against the baseline's and against NumPy, case by
+case."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from weft.execute.trial import Array, disagreement, run_case
 from weft.native import _native
 from weft.records import dataclass
 
-__all__ = ["Failure", "Report", "check_targets"]
+__all__ = ["Failure", "Report", "check_devices", "check_targets"]
 
 _BETWEEN_TARGETS = 5e-5
 """The largest NMSE between two targets, unless a case allows less: the error of rounding to 16
@@ -46,6 +47,7 @@ class Report:
     """The results of checking one target."""
 
     target: str
+    """The kernel target, or the device."""
     cases: int = 0
     ops: int = 0
     against_reference: int = 0
@@ -97,13 +99,31 @@ def check_targets(
         yield report
 
 
+def check_devices(
+    names: Sequence[str],
+    *,
+    run: Runner = run_case,
+    cases: Sequence[Case] | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Report]:
+    """Checks one device after the other as `check_targets` does, against the reference backend
+    alone, and records nothing. Raises DeviceError for a device that cannot be used."""
+    expected = _Expected(run, baseline=False)
+    for name in names:
+        backend = make_backend(name)
+        backend.kind = "CPU"  # so that it may be the only device, and cases run nowhere else
+        show = None if progress is None else partial(progress, name)
+        yield _check(backend, name, expected, cases or all_cases(), show)
+
+
 class _Expected:
     """Right results, computed once for all targets."""
 
-    def __init__(self, run: Runner) -> None:
+    def __init__(self, run: Runner, baseline: bool = True) -> None:
         self.run = run
         self.backends = {"reference": make_backend("reference")}
-        if "baseline" in dict(_native.targets()):  # not in a build for one processor only
+        # not in a build for one processor only
+        if baseline and "baseline" in dict(_native.targets()):
             self.backends["baseline"] = make_backend(
                 "cpu", target="baseline", n_threads=1, even_if_failing=True
             )

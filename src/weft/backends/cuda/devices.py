@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from weft.backends.base import DeviceKind
-from weft.backends.cuda.library import called, driver, nvrtc
+from weft.backends.cuda.library import called, driver, hidden, nvrtc
 from weft.backends.cuda.packed import fitting
 from weft.backends.cuda.shim import compiler
 from weft.backends.kernels import Limits
@@ -109,7 +109,7 @@ def find_devices() -> tuple[Found, ...]:
             )
         )
     if not devices:
-        raise DeviceError("the NVIDIA driver of this machine has no GPU")
+        raise DeviceError(f"the NVIDIA driver of this machine has no GPU{hidden()}")
     return tuple(devices)
 
 
@@ -132,7 +132,7 @@ def pick(suffix: str | None) -> Found:
     chosen = {str(d.number): d for d in devices}.get(suffix)
     if chosen is None:
         names = ", ".join(f"cuda:{d.number} ({d.name})" for d in devices)
-        raise DeviceError(f"there is no device cuda:{suffix}; this machine has {names}")
+        raise DeviceError(f"there is no device cuda:{suffix}; this machine has {names}{hidden()}")
     if chosen.unusable:
         raise DeviceError(f"cuda:{suffix} ({chosen.name}) cannot be used: {chosen.unusable}")
     return chosen

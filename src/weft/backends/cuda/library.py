@@ -7,8 +7,9 @@ from typing import Any
 
 from weft.backends.cuda.calls import CudaError
 from weft.errors import DeviceError
+from weft.flags import said_to_others
 
-__all__ = ["called", "driver", "nvrtc"]
+__all__ = ["called", "driver", "hidden", "nvrtc"]
 
 _OLDEST = 13_000
 """The version of CUDA that the driver must know, as it says it."""
@@ -51,7 +52,9 @@ def driver() -> Any:
             "no NVIDIA driver is installed (libcuda is not found); install the one of your GPU"
         ) from error
     if answer != 0:
-        raise DeviceError(f"the NVIDIA driver does not start ({answer.name}); is there a GPU?")
+        raise DeviceError(
+            f"the NVIDIA driver does not start ({answer.name}); is there a GPU?{hidden()}"
+        )
     version = called(found.cuDriverGetVersion())
     if version < _OLDEST:
         raise DeviceError(
@@ -59,6 +62,11 @@ def driver() -> Any:
             f"{_OLDEST // 1000}.0; install a driver of version 580 or later"
         )
     return found
+
+
+def hidden() -> str:
+    """What the user has told the driver about which GPUs there are, for messages."""
+    return said_to_others("CUDA_VISIBLE_DEVICES")
 
 
 def nvrtc() -> Any:

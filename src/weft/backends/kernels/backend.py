@@ -32,6 +32,8 @@ _MIN_BATCH = 32
 class KernelBackend(BackendBase):
     """A device with buffers and a queue of its own, for which kernels are compiled."""
 
+    device: Any
+    """The device as it was found; its `description` is a line about it."""
     rewrites = tuple(REWRITES)
     generalizes = GENERALIZED
 

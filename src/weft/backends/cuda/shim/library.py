@@ -175,8 +175,10 @@ class ShimKernels:
         self.entry(kernel)(grid, block, shared, params.address, known)
 
 
-def compile_shim(source: str, defines: Sequence[str] = (), checks: bool = True) -> ShimKernels:
-    """The kernels of a text. With `checks`, every access of memory is checked.
+@cache
+def compile_shim(source: str, defines: tuple[str, ...] = (), checks: bool = True) -> ShimKernels:
+    """The kernels of a text, one object for all who ask. With `checks`, every access of memory is
+    checked.
 
     Raises DeviceError with the compiler's words when it refuses the text."""
     options = [f"-D{define}" for define in defines]
