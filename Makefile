@@ -186,15 +186,24 @@ sanitize: $(VENV)/tools $(VENV)/flatbuffers
 	$(BIN)/ctest --test-dir build/asan --output-on-failure
 	$(call sanitize_delegate,asan,address$(comma)undefined)
 
-# Programs exported here, run by ExecuTorch for ARM on emulated processors (docs/phone.md), whose wheel
-# pip brings. PHONE_OPTIONS: e.g. --cpu max, or --sizes for the table of that page.
-test-arm test-phone: $(VENV)/installed $(VENV)/flatbuffers
-	@command -v aarch64-linux-gnu-g++ > /dev/null && command -v qemu-aarch64 > /dev/null || \
-	  { test "$$(id -u)" = 0 && $(APT_GET) update > /dev/null && \
-	    $(APT_GET) install -y g++-aarch64-linux-gnu qemu-user > /dev/null; } || \
-	  { echo "make test-arm test-phone needs Debian's g++-aarch64-linux-gnu and qemu-user; install them as root"; \
-	    exit 1; }
+# ---- ARM, on emulated processors ----
+# The kernels (docs/arm.md; ARM_OPTIONS: e.g. --cpu cortex-a72 --quick), then the phone path.
+test-arm: $(VENV)/installed $(VENV)/emulator
+	$(BIN)/python -m tests.arm $(ARM_OPTIONS)
+	$(MAKE) test-phone
+
+# Programs exported here, run by ExecuTorch for ARM (docs/phone.md), whose wheel pip brings.
+# PHONE_OPTIONS: e.g. --cpu max, or --sizes for the table of that page.
+test-phone: $(VENV)/installed $(VENV)/flatbuffers $(VENV)/emulator
 	$(BIN)/python -m tests.arm.phone $(PHONE_OPTIONS)
+
+$(VENV)/emulator: $(VENV)/build-tools
+	@command -v aarch64-linux-gnu-g++ > /dev/null && command -v qemu-aarch64 > /dev/null || \
+	  { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && $(APT_GET) update > /dev/null && \
+	    $(APT_GET) install -y g++-aarch64-linux-gnu qemu-user > /dev/null; } || \
+	  { echo "there is no ARM compiler or emulator here; as root: apt-get install" \
+	         "g++-aarch64-linux-gnu qemu-user"; exit 1; }
+	touch $@
 
 # Damaged files, texts and requests for FUZZ_S seconds in all, over libraries with
 # AddressSanitizer and UndefinedBehaviorSanitizer where native code is reached. FUZZ: the drivers

@@ -1,5 +1,6 @@
 // Runs each kernel of kernels.h once with ggml's processor backend, on one thread. Weights are
 // where llama.cpp would have them: in its repacked buffer, for types and shapes that it repacks.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -34,16 +35,14 @@ struct Graph {
   void place(ggml_tensor* t) { place(t, ggml_backend_get_default_buffer_type(backend)); }
 };
 
-std::vector<float> numbers(int64_t n, uint32_t seed) {
-  std::vector<float> values(static_cast<size_t>(n));
-  for (float& v : values) v = number(seed);
-  return values;
-}
-
 void fill(ggml_tensor* t, uint32_t seed) {
-  const std::vector<float> values = numbers(ggml_nelements(t), seed);
+  const int64_t rows = std::min(ggml_nrows(t), kOwnRows);
+  std::vector<float> values(static_cast<size_t>(rows * t->ne[0]));
+  for (float& v : values) v = number(seed);
   std::vector<char> bytes(ggml_nbytes(t));
-  ggml_quantize_chunk(t->type, values.data(), bytes.data(), 0, ggml_nrows(t), t->ne[0], nullptr);
+  ggml_quantize_chunk(t->type, values.data(), bytes.data(), 0, rows, t->ne[0], nullptr);
+  const auto own = static_cast<size_t>(rows) * t->nb[1];
+  for (size_t at = own; at < bytes.size(); ++at) bytes[at] = bytes[at - own];
   ggml_backend_tensor_set(t, bytes.data(), 0, bytes.size());
 }
 
@@ -74,11 +73,12 @@ ggml_backend_buffer_type_t buffer_type_for(Graph& graph, ggml_type type) {
   return ggml_backend_get_default_buffer_type(graph.backend);
 }
 
-void compute(Graph& graph, ggml_tensor* result, const char* name, int64_t columns, int64_t macs) {
+void compute(Graph& graph, ggml_tensor* result, const char* name, int64_t columns, int64_t macs,
+             const char* form) {
   ggml_cgraph* nodes = ggml_new_graph_custom(graph.context, 8, false);
   ggml_build_forward_expand(nodes, result);
   ggml_backend_graph_compute(graph.backend, nodes);  // the second time it has all of its memory
-  announce(name, columns, macs);
+  announce(name, columns, macs, form);
   begin_count();
   ggml_backend_graph_compute(graph.backend, nodes);
   end_count();
@@ -89,13 +89,15 @@ void product(const Product& of) {
   const ggml_type type = find_type(of.type);
   ggml_tensor* w = ggml_new_tensor_2d(graph.context, type, kDepth, kRows);
   ggml_tensor* x = ggml_new_tensor_2d(graph.context, GGML_TYPE_F32, kDepth, of.columns);
-  graph.place(w, buffer_type_for(graph, type));
+  const ggml_backend_buffer_type_t where = buffer_type_for(graph, type);
+  graph.place(w, where);
   graph.place(x);
   fill(w, 1);
   fill(x, 2);
   ggml_tensor* y = ggml_mul_mat(graph.context, w, x);
   graph.place(y);
-  compute(graph, y, of.type, of.columns, kRows * kDepth * of.columns);
+  compute(graph, y, of.type, of.columns, kRows * kDepth * of.columns,
+          ggml_backend_buft_is_host(where) ? "rows" : "repacked");
 }
 
 void attention(int64_t queries) {
@@ -110,7 +112,7 @@ void attention(int64_t queries) {
   fill(v, 3);
   ggml_tensor* y = ggml_flash_attn_ext(c, q, k, v, nullptr, 0.125f, 0.0f, 0.0f);
   graph.place(y);
-  compute(graph, y, "attention", queries, 2 * kHead * kHeads * kCells * queries);
+  compute(graph, y, "attention", queries, 2 * kHead * kHeads * kCells * queries, "rows");
 }
 
 }  // namespace

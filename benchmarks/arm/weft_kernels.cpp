@@ -32,12 +32,12 @@ struct Value {
     t.data = bytes.data() + (64 - reinterpret_cast<uintptr_t>(bytes.data()) % 64) % 64;
   }
 
-  int64_t elements() const { return t.ne[0] * t.ne[1] * t.ne[2]; }
-
   void fill(const KernelTable& table, uint32_t seed) {
-    std::vector<float> values(static_cast<size_t>(elements()));
+    const int64_t rows = std::min(t.ne[1] * t.ne[2], kOwnRows);
+    std::vector<float> values(static_cast<size_t>(rows * t.ne[0]));
     for (float& v : values) v = number(seed);
-    table.type(t.type).from_float(values.data(), t.data, elements());
+    table.type(t.type).from_float(values.data(), t.data, rows * t.ne[0]);
+    for (int64_t at = rows * t.nb[1]; at < t.nb[3]; ++at) t.data[at] = t.data[at - rows * t.nb[1]];
   }
 };
 
@@ -112,7 +112,7 @@ void product(const KernelTable& table, const Product& of) {
   Ready ready(table[Op::kMulMat], call);
   const auto* floats = reinterpret_cast<const float*>(x.t.data);
   const auto convert = table.type(ops.vec_type).from_float;
-  announce(of.type, of.columns, kRows * kDepth * of.columns);
+  announce(of.type, of.columns, kRows * kDepth * of.columns, repacked ? "panels" : "rows");
   begin_count();
   if (converts) convert(floats, taken.t.data, kDepth * of.columns);
   ready.run();
@@ -135,7 +135,7 @@ void attention(const KernelTable& table, int64_t queries) {
   call.params = params;
   call.n_params = static_cast<int>(FlashAttnSlot::kSlots);
   Ready ready(table[Op::kFlashAttnExt], call);
-  announce("attention", queries, 2 * kHead * kHeads * kCells * queries);
+  announce("attention", queries, 2 * kHead * kHeads * kCells * queries, "rows");
   begin_count();
   ready.run();
   end_count();

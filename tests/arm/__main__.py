@@ -50,7 +50,8 @@ class Emulated:
         root = FOLDER / "root"
         command = ["qemu-aarch64", "-cpu", self.cpu, "-L", str(root)]
         command += [str(root / "usr/bin/python3.11"), *arguments]
-        more = {"PYTHONPATH": self._path, "PYTHONDONTWRITEBYTECODE": "1", "WEFT_THREADS": "2"}
+        more = {"PYTHONPATH": self._path, "PYTHONDONTWRITEBYTECODE": "1"}
+        more["XDG_CACHE_HOME"] = str(FOLDER / "cache" / self.cpu)  # what the doctor has found
         return subprocess.run(
             command, cwd=SOURCES, env=os.environ | more | env, capture_output=True, text=True
         )
@@ -86,14 +87,14 @@ def exams(found: Sequence[str], quick: bool) -> list[tuple[str, list[str], dict[
     parts.append(("a text", [*demo, "--temp", "0"], {}))
     if quick:
         return parts
-    tests = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/native_kernels"]
-    parts.append(("kernel tests", tests, {}))
     for target in found[1:]:
         parts.append((f"doctor, {target}", ["-m", "weft", "doctor", "--target", target], {}))
     if (SHARED / "models").is_dir():
         for name in FEW_MODELS:
             arguments = ["tests/vectors/run.py", "models", str(vectors("models"))]
             parts.append((f"golden models, {name}", [*arguments, "--filter", f"*{name}*"], {}))
+    tests = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/native_kernels"]
+    parts.append(("kernel tests", tests, {}))  # the longest
     return parts
 
 

@@ -4,8 +4,10 @@
 
 The delegate and `examples/run_pte` are compiled for ARM with Debian's g++-aarch64-linux-gnu and
 linked to the runtime of ExecuTorch's own wheel for ARM, which pip brings. For each model, a
-delegate with the kernels of that model alone (`weft keep`) and one with all of them run it under
-qemu; the numbers are held to PyTorch's or weft's own. `--sizes` prints how large the libraries are.
+delegate with the kernels of that model alone (`weft keep`), of the best target that the processor
+has, and one with all of them run it under qemu; the numbers are held to PyTorch's or weft's own.
+Delegates without what a model or a processor needs must say so. `--sizes` prints how large the
+libraries are.
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.arm.root import build, make_root
+
 SOURCES = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(SOURCES / "executorch/src")]
 FOLDER = SOURCES / "build/arm"
 STORIES = SOURCES.parent / "shared/vectors/models/stories260K"
-PROCESSORS = ("cortex-a72", "max")
+PROCESSORS = {"cortex-a72": "neon", "cortex-a76": "dotprod"}
+"""The kernel target of the small delegates that an emulated processor runs."""
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux2014_aarch64")
 TOOLCHAIN = SOURCES / "native/cmake/aarch64-linux.cmake"
 TOLERANCE, ROUNDED = 1e-4, 3e-2
@@ -124,10 +129,23 @@ class Machine:
         return self.build(SOURCES / "executorch", name, "weft_executorch", *options)
 
     def whole(self) -> Path:
-        """A delegate with all kernels; here over the core that is built in this checkout."""
-        installed = sorted(SOURCES.glob("build/cp3*/native/libweft_core.a"))
-        core = [f"-DWEFT_CORE={installed[0]}"] if installed and self.name == "here" else []
-        return self.delegate("whole", *core)
+        """A delegate with all kernels, over the core that is built in this checkout; for ARM that
+        of `tests.arm`."""
+        if self.name == "here":
+            cores = sorted(SOURCES.glob("build/cp3*/native/libweft_core.a"))
+        else:
+            make_root(FOLDER)
+            cores = [build(FOLDER, SOURCES).with_name("libweft_core.a")]
+        return self.delegate("whole", *(f"-DWEFT_CORE={core}" for core in cores[:1]))
+
+    def output(self, cpu: str, delegate: Path, model: Model, *arguments: str | Path) -> str:
+        """What `run_pte` prints for a model here, or on an emulated processor."""
+        linked = f"-DWEFT_EXECUTORCH={delegate}"
+        program = self.build(SOURCES / "examples/run_pte", "run_pte", "run_pte", linked)
+        libraries = f"LD_LIBRARY_PATH={delegate.parent}:{self.executorch / 'lib'}"
+        emulated = ["qemu-aarch64", "-cpu", cpu, "-L", "/usr/aarch64-linux-gnu", "-E", libraries]
+        start = emulated if cpu else ["env", libraries]
+        return run([*start, program, *model.arguments, *arguments]).stdout
 
 
 def here() -> Machine:
@@ -138,21 +156,6 @@ def here() -> Machine:
 def arm() -> Machine:
     """ARM with 64 bits, Linux."""
     return Machine("arm", executorch_for_arm(FOLDER), (f"-DCMAKE_TOOLCHAIN_FILE={TOOLCHAIN}",))
-
-
-def run_here(program: Path, machine: Machine, delegate: Path, *arguments: str | Path) -> str:
-    """The output of `run_pte` on this machine."""
-    libraries = f"{delegate.parent}:{machine.executorch / 'lib'}"
-    return run([program, *arguments], env=os.environ | {"LD_LIBRARY_PATH": libraries}).stdout
-
-
-def run_emulated(
-    cpu: str, program: Path, machine: Machine, delegate: Path, *arguments: str | Path
-) -> str:
-    """The output of `run_pte` under qemu."""
-    libraries = f"{delegate.parent}:{machine.executorch / 'lib'}"
-    command = ["qemu-aarch64", "-cpu", cpu, "-L", "/usr/aarch64-linux-gnu"]
-    return run([*command, "-E", f"LD_LIBRARY_PATH={libraries}", program, *arguments]).stdout
 
 
 # ---- models --------------------------------------------------------------------------------------
@@ -282,89 +285,92 @@ def small(machine: Machine, model: Model, target: str) -> Path:
 
 def one_target(target: str) -> tuple[str, ...]:
     """The options of a build for one kernel target."""
-    return (
-        f"-DWEFT_TARGETS={target}",
-        f"-DWEFT_BASELINE={'ON' if target == 'baseline' else 'OFF'}",
-    )
+    return f"-DWEFT_TARGETS={target}", "-DWEFT_BASELINE=OFF"
 
 
 def examine(made: Sequence[Model], cpus: Sequence[str]) -> bool:
-    """Runs every model by a whole delegate and by one with its kernels alone, on this machine and
-    on emulated ones, and prints a line for each; whether all results were right."""
+    """Runs every model by a delegate with its kernels alone and by a whole one, on emulated
+    processors and on this machine, and prints a line for each; whether all results were right."""
+    machines = ((arm(), cpus), (here(), ("",)))
     good = True
-    for machine in (arm(), here()):
-        target = default_target(machine)
-        cases = [(model, small(machine, model, target), "its kernels") for model in made]
+    for machine, processors in machines:
+        for cpu in processors:
+            target = default_target(cpu)
+            for model in made:
+                good &= right(machine, cpu, model, small(machine, model, target), f"its {target}")
+    good &= refused(made)
+    for machine, processors in machines:
         whole = machine.whole()
-        program = machine.build(
-            SOURCES / "examples/run_pte", "run_pte", "run_pte", f"-DWEFT_EXECUTORCH={whole}"
-        )
-        cases += [(model, whole, "all kernels") for model in made]
-        for model, delegate, about in cases:
-            output = model.path.with_suffix(f".{machine.name}")
-            arguments = [*model.arguments, "--output", output]
-            for cpu in ("",) if machine.name == "here" else cpus:
-                if cpu:
-                    said = run_emulated(cpu, program, machine, delegate, *arguments)
-                else:
-                    said = run_here(program, machine, delegate, *arguments)
-                wrong = difference(model, result_of(said, output))
-                what = f"{cpu or machine.name}, {model.name}, {about}"
-                print(f"FAIL {what}: {wrong}" if wrong else f"ok   {what}", flush=True)
-                good = good and not wrong
-    return refused(made) and good
+        for cpu in processors:
+            for model in made:
+                good &= right(machine, cpu, model, whole, "all kernels")
+    return good
+
+
+def right(machine: Machine, cpu: str, model: Model, delegate: Path, about: str) -> bool:
+    """Runs a model and prints a line; whether its numbers are right."""
+    output = model.path.with_suffix(f".{machine.name}")
+    said = machine.output(cpu, delegate, model, "--output", output)
+    wrong = difference(model, result_of(said, output))
+    what = f"{cpu or machine.name}, {model.name}, {about}"
+    print(f"FAIL {what}: {wrong}" if wrong else f"ok   {what}", flush=True)
+    return not wrong
 
 
 def refused(made: Sequence[Model]) -> bool:
-    """Whether a delegate with the kernels of the first model says what the last one lacks."""
-    machine, model = here(), made[-1]
-    delegate = small(machine, made[0], default_target(machine))
-    program = FOLDER / "phone/here/run_pte/run_pte"
+    """Whether delegates with the kernels of the first model say what they lack: those of the last
+    model, and those of an older processor."""
+    first, last = made[0], made[-1]
+    of_build = ("no kernel for CONV_2D_LAST", "WEFT_KEEP")
+    of_cpu = ("this processor can run none of the kernel targets",)
+    cases = (
+        (here(), "", "avx2", last, of_build),
+        (arm(), "cortex-a76", "dotprod", last, of_build),
+        (arm(), "cortex-a72", "dotprod", first, of_cpu),
+    )
+    return all([refuses(machine, cpu, small(machine, first, target), model, words)
+                for machine, cpu, target, model, words in cases])  # fmt: skip
+
+
+def refuses(machine: Machine, cpu: str, delegate: Path, model: Model, words: Sequence[str]) -> bool:
+    """Whether a delegate says these words instead of running a model; prints a line."""
+    about = f"{cpu or machine.name}, {model.name} is refused by {delegate.parent.name}"
     try:
-        run_here(program, machine, delegate, *model.arguments)
+        said = machine.output(cpu, delegate, model)
     except RuntimeError as error:
-        told = "no kernel for CONV_2D_LAST" in str(error) and "WEFT_KEEP" in str(error)
-        about = f"{model.name} by the kernels of {made[0].name} is refused"
-        print(f"ok   {about}" if told else f"FAIL {about}:\n{error}", flush=True)
-        return told
-    print(f"FAIL {model.name} ran by the kernels of {made[0].name}")
-    return False
+        said = str(error)
+    told = all(word in said for word in words)
+    print(f"ok   {about}" if told else f"FAIL {about}:\n{said}", flush=True)
+    return told
 
 
-def default_target(machine: Machine) -> str:
-    """The kernel target of a small delegate."""
-    return "avx2" if machine.name == "here" else "baseline"
+def default_target(cpu: str) -> str:
+    """The kernel target of a small delegate for a processor; every one of ARM has NEON."""
+    return PROCESSORS.get(cpu, "neon") if cpu else "avx2"
 
 
 # ---- sizes ---------------------------------------------------------------------------------------
 
 
-def stripped_size(machine: Machine, library: Path) -> int:
-    """Bytes of a library without symbols that no loader needs."""
+def size_of(machine: Machine, library: Path) -> str:
+    """KB of a library without symbols that no loader needs, and of the code and data in it."""
+    prefix = "" if machine.name == "here" else "aarch64-linux-gnu-"
     copy = library.with_suffix(".stripped")
-    strip = "strip" if machine.name == "here" else "aarch64-linux-gnu-strip"
-    run([strip, "-o", copy, library])
-    return copy.stat().st_size
+    run([f"{prefix}strip", "-o", copy, library])
+    code, data = run([f"{prefix}size", copy]).stdout.splitlines()[1].split()[:2]
+    return f"{copy.stat().st_size / 1000:,.0f} ({(int(code) + int(data)) / 1000:,.0f})"
 
 
 def sizes(made: Sequence[Model]) -> list[str]:
     """The rows of a table in Markdown: what is built, and how many KB it has on each machine."""
-    machines = (here(), arm())
-    rows = ["| delegate | x86_64 | aarch64 |", "|---|---|---|"]
-
-    def row(about: str, built: Sequence[Path]) -> None:
-        kilobytes = [
-            f"{stripped_size(m, library) / 1000:,.0f} KB"
-            for m, library in zip(machines, built, strict=True)
-        ]
-        rows.append(f"| {about} | {' | '.join(kilobytes)} |")
-
-    row("all kernels, all targets", [m.whole() for m in machines])
-    row("all kernels, one target", [m.delegate("one", *one_target(default_target(m)))
-                                    for m in machines])  # fmt: skip
+    columns = [(here(), "avx2"), *((arm(), target) for target in PROCESSORS.values())]
+    heads = [f"{'x86_64' if m.name == 'here' else 'aarch64'}, {target}" for m, target in columns]
+    rows = [f"| kernels of | {' | '.join(heads)} |", "|---|" + "---|" * len(columns)]
     for model in made:
-        row(f"the kernels of {model.name}", [small(m, model, default_target(m)) for m in machines])
-    return rows
+        built = [size_of(m, small(m, model, target)) for m, target in columns]
+        rows.append(f"| {model.name} | {' | '.join(built)} |")
+    whole = [size_of(m, m.whole()) for m in (here(), arm())]
+    return [*rows, f"every op, every target: {whole[0]} on x86_64, {whole[1]} on aarch64"]
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ Debian's packages are unpacked into `root`, wheels into `site`; qemu's user emul
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -74,11 +75,7 @@ def build(folder: Path, sources: Path) -> Path:
     nanobind = subprocess.check_output(
         [sys.executable, "-m", "nanobind", "--cmake_dir"], text=True
     ).strip()
-    launcher = (
-        "ccache"
-        if any((Path(p) / "ccache").exists() for p in os.environ["PATH"].split(":"))
-        else ""
-    )
+    launcher = shutil.which("ccache") or ""
     run([
         str(tools / "cmake"), "-S", str(sources), "-B", str(made), "-G", "Ninja",
         f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}", "-DCMAKE_BUILD_TYPE=None",
@@ -88,7 +85,7 @@ def build(folder: Path, sources: Path) -> Path:
         f"-DPython_EXECUTABLE={sys.executable}", f"-Dnanobind_DIR={nanobind}",
         f"-DPython_INCLUDE_DIR={headers}/python3.11",
     ])  # fmt: skip
-    run([str(tools / "cmake"), "--build", str(made), "-j6", "--target", "_native"])
+    run([str(tools / "cmake"), "--build", str(made), "--target", "_native"])
     return next((made / "native").glob("_native*.so"))
 
 

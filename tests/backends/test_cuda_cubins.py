@@ -68,7 +68,7 @@ KERNELS: dict[str, tuple[str, tuple[str, ...], str, int, tuple[str, ...]]] = {
                    ("HMMA", "LDSM")),
     "wide heads with a cap": ("flash.cu", (*FLASH, "DK=256", "DV=256", "WARPS=4", "CAP"), "flash",
                               255, ("HMMA", "LDSM")),
-    "norm in floats": ("norm.cl", ("ALL_F32",), "weft_norm_scale", 64, ()),
+    "norm of floats": ("norm.cl", ("ALL_F32",), "weft_norm_scale", 64, ()),
 }  # fmt: skip
 """File, defines, kernel, the most registers, and instructions that it must have."""
 

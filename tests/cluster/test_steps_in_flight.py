@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +13,18 @@ import numpy as np
 import pytest
 
 import weft
-from tests.worker_processes import WorkerProcess, workers
+from tests.worker_processes import WorkerProcess
 from weft.errors import ContextError
-from weft.flags import FLAGS
 from weft.llm import Batch, Context, Model, SamplingParams, Tokenizer
 from weft.llm.engine import Delta, Done, Engine, Event, Request, Ticket
+
+pytestmark = pytest.mark.usefixtures("soon")
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples/weft-demo.gguf"
 STREAMS = 16
 SIZES: dict[str, Any] = {"n_ubatch": 32, "n_seq_max": STREAMS, "n_outputs": 32, "n_threads": 1}
 WORDS = "What is 17 + 25? Count from 3 to 9. Spell the word house. List the days: Monday".split()
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WorkerProcess]]:
-    """Two supervised workers."""
-    with workers(2, tmp_path_factory.mktemp("workers")) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True, scope="module")
-def soon() -> Iterator[None]:
-    """A machine counts as lost after a second."""
-    before = FLAGS.machine_timeout
-    object.__setattr__(FLAGS, "machine_timeout", 1)
-    yield
-    object.__setattr__(FLAGS, "machine_timeout", before)
 
 
 class Text:

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,8 @@ import weft
 from tests.worker_processes import Proxy, WorkerProcess, workers
 from weft.backends.remote import group
 from weft.errors import DeviceError
-from weft.flags import FLAGS
+
+pytestmark = pytest.mark.usefixtures("soon")
 
 MODEL = "examples/weft-demo.gguf"
 PROMPT = "What is 17 + 25?"
@@ -29,22 +30,6 @@ def expected() -> str:
     """The text on one machine."""
     with weft.LLM(MODEL) as llm:
         return llm.generate(PROMPT, max_tokens=N, temperature=0)
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WorkerProcess]]:
-    """Two supervised workers."""
-    with workers(2, tmp_path_factory.mktemp("workers")) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True, scope="module")
-def soon() -> Iterator[None]:
-    """A machine counts as lost after a second."""
-    before = FLAGS.machine_timeout
-    object.__setattr__(FLAGS, "machine_timeout", 1)
-    yield
-    object.__setattr__(FLAGS, "machine_timeout", before)
 
 
 def text_with(llm: weft.LLM, after: int, fault: Callable[[], object]) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "YES",
     "Backend",
     "BackendBase",
+    "CopiesBeside",
     "DeviceKind",
     "Event",
     "Executable",
@@ -107,6 +108,16 @@ class OrdersWork(Protocol):
     def orders(self, event: Event) -> bool:
         """Whether work submitted now starts after `event` of another queue by itself, so that
         nobody has to wait before submitting it."""
+
+
+@runtime_checkable
+class CopiesBeside(Protocol):
+    """(optional) a queue of a device that copies while it computes."""
+
+    @property
+    def copies(self) -> Queue | None:
+        """A queue of the same device for copies alone, which only events order with this one; None
+        where the device has none."""
 
 
 class Executable(Protocol):

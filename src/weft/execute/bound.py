@@ -125,6 +125,10 @@ class BoundProgram:
         ids = () if copy.experts is None else copy.experts.tensors
         return [spec.src, spec.dst, *ids]
 
+    def chooses(self, split: int, index: int) -> bool:
+        """Whether ids that are computed say which part a copy takes."""
+        return self._copies[split][index].experts is not None
+
     # ---- naming ----------------------------------------------------------------------------------
 
     def where(self, split: int, begin: int = 0, end: int | None = None) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from weft.backends.base import Backend, Event, OrdersWork, Queue
+from weft.backends.base import Backend, CopiesBeside, Event, OrdersWork, Queue
 from weft.backends.memory import BufferType
 from weft.errors import DeviceError
 from weft.execute.hazards import Access, Order
@@ -16,25 +16,36 @@ __all__ = ["DeviceQueues"]
 
 class DeviceQueues:
     """Takes work for each backend. Conflicting work runs in the order of submission; after a
-    failure nothing runs until `restart`."""
+    failure nothing runs until `restart`.
+
+    A device that copies while it computes has a second queue for work that only copies."""
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self.fault = Fault()
         self._backends = backends
-        self._order = Order(len(backends))
+        self._order = Order(2 * len(backends))  # the second half: queues of copies
         self._own: list[Queue | None] | None = None
         self._threads: list[Queue] | None = None
 
     def submit(
-        self, device: int, access: Access, work: Callable[[], None], *, inline: bool
+        self,
+        device: int,
+        access: Access,
+        work: Callable[[], None],
+        *,
+        inline: bool,
+        copies: bool = False,
     ) -> Event:
-        """Submits work to a backend. `inline`: a backend that blocks does it at once, on this
-        thread."""
-        queue = self._queue(device, inline)
-        for event in self._order.before(device, access):
+        """Submits work to a backend; `copies`: it only copies, and may do so beside kernels.
+        `inline`: a backend that blocks does it at once, on this thread."""
+        queue, number = self._queue(device, inline), device
+        beside = self._beside(device) if copies else None
+        if beside is not None:
+            queue, number = beside, len(self._backends) + device
+        for event in self._order.before(number, access):
             queue.wait_for(event)
         event = queue.submit(self.fault.guarded(work))
-        self._order.add(device, access, event)
+        self._order.add(number, access, event)
         return event
 
     def on_host(self, access: Access, work: Callable[[], None]) -> None:
@@ -47,9 +58,22 @@ class DeviceQueues:
         """Whether a backend has a queue of its own, which the calling thread puts work into."""
         return self._own_queues()[device] is not None
 
-    def blocks(self, device: int, access: Access) -> bool:
+    def copier(self, buffer_types: Collection[BufferType] | None) -> int:
+        """The device that makes copies from and to memory of these types beside its kernels; -1:
+        this thread makes them."""
+        devices = {self._owner(t) for t in buffer_types or ()} - {-1}
+        if len(devices) == 1:
+            (device,) = devices
+            if self._beside(device) is not None:
+                return device
+        return -1
+
+    def blocks(self, device: int, access: Access, copies: bool = False) -> bool:
         """Whether work submitted now would wait for other devices; device -1 is this thread."""
         queue = None if device < 0 else self._own_queues()[device]
+        beside = self._beside(device) if copies else None
+        if beside is not None:
+            queue, device = beside, len(self._backends) + device
         orders = queue.orders if isinstance(queue, OrdersWork) else _never
         return any(
             not orders(event) and not event.is_done()
@@ -66,11 +90,21 @@ class DeviceQueues:
 
         Then only the calling thread may copy from and to it, because a copy on another thread might
         wait for work that itself waits for that thread."""
-        return any(
-            own is not None
-            and (backend.buffer_type is buffer_type or backend.name == buffer_type.device)
-            for backend, own in zip(self._backends, self._own_queues(), strict=True)
-        )
+        return self._owner(buffer_type) >= 0
+
+    def _owner(self, buffer_type: BufferType) -> int:
+        """The device through whose queue memory of this type is reached; -1: none."""
+        for i, own in enumerate(self._own_queues()):
+            backend = self._backends[i]
+            mine = backend.buffer_type is buffer_type or backend.name == buffer_type.device
+            if own is not None and mine:
+                return i
+        return -1
+
+    def _beside(self, device: int) -> Queue | None:
+        """The queue of copies of a device, where it has one."""
+        queue = None if device < 0 else self._own_queues()[device]
+        return queue.copies if isinstance(queue, CopiesBeside) else None
 
     def ready(self) -> None:
         """Raises DeviceError after a failure, until `restart`."""

@@ -49,6 +49,8 @@ class _Item:
     device: int
     access: Access
     work: Callable[[], None]
+    copies: bool = False
+    """It only copies."""
 
 
 @dataclass(slots=True)
@@ -199,11 +201,16 @@ class Pipeline:
         items = []
         for number in range(len(splits.device) if n_splits is None else n_splits):
             device = splits.device[number]
-            for copies, by in ((splits.host_copies[number], -1), (splits.copies[number], device)):
+            first = self._devices.copier(splits.host_copies[number].buffer_types)
+            for copies, by in (
+                (splits.host_copies[number], first),
+                (splits.copies[number], device),
+            ):
                 if copies.which:
                     here = by < 0 or self._devices.enqueues(by)
                     work = self._copies(session, number, values, copies.which, here)
-                    items.append(_Item(by, copies.access, work))
+                    beside = copies.buffer_types is not None
+                    items.append(_Item(by, copies.access, work, beside))
 
             def compute(number: int = number) -> None:
                 if self._recorder is None:
@@ -224,7 +231,7 @@ class Pipeline:
         def read() -> None:
             run.put_later(output, session.output_later(output, run.values))
 
-        return [_Item(device, access, read)]
+        return [_Item(device, access, read, True)]
 
     def _copies(
         self, session: Session, split: int, values: Mapping[str, int], which: list[int], here: bool
@@ -260,7 +267,7 @@ class Pipeline:
             if flight.left:
                 item = flight.left[0]
                 free = not any(self._conflict(other, item) for other in before)
-                if free and not self._devices.blocks(item.device, item.access):
+                if free and not self._blocks(item):
                     self._submit(flight, item)
                     return True
             before += flight.left
@@ -279,8 +286,13 @@ class Pipeline:
                 self._ended.set()
 
         inline = item.device in self._light
-        event = self._devices.submit(item.device, item.access, work, inline=inline)
+        event = self._devices.submit(
+            item.device, item.access, work, inline=inline, copies=item.copies
+        )
         flight.run.add(event)
+
+    def _blocks(self, item: _Item) -> bool:
+        return self._devices.blocks(item.device, item.access, item.copies)
 
     def _conflict(self, earlier: _Item, later: _Item) -> bool:
         key = (id(earlier.access), id(later.access))

@@ -22,6 +22,8 @@ class Copies:
     which: list[int]
     """Their numbers in `SplitSpec.copies`."""
     access: Access
+    buffer_types: tuple[BufferType, ...] | None
+    """The kinds of memory that they touch; None: what they copy is found as they run."""
 
 
 class SplitAccess:
@@ -72,7 +74,11 @@ class SplitAccess:
             if (tensor.is_input or self._is_far(split, i)) == by_host
         ]
         copies = [self.program.splits[split].copies[i] for i in which]
-        return Copies(which, self._access((c.src for c in copies), (c.dst for c in copies)))
+        tensors = [t for copy in copies for t in (copy.src, copy.dst)]
+        types = [self.program.buffers[self.program.tensors[t].buffer].buffer_type for t in tensors]
+        chosen = any(self.bound.chooses(split, i) for i in which)
+        access = self._access((c.src for c in copies), (c.dst for c in copies))
+        return Copies(which, access, None if chosen else tuple(dict.fromkeys(types)))
 
     def _split_access(self, split: int) -> Access:
         steps = self.program.splits[split].steps

@@ -8,12 +8,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from weft.backends.memory import ReadsLater
 from weft.execute.bound import Moved, named_fault
 from weft.execute.devices import DeviceQueues
 from weft.execute.hazards import tensor_access
 from weft.execute.lowered import LoweredGraph
 from weft.execute.run import Run
-from weft.execute.values import read_array
+from weft.execute.split_access import Copies
+from weft.execute.values import read_array, read_array_later
 from weft.graph.size import evaluate
 from weft.graph.tensor import Tensor
 
@@ -65,7 +67,12 @@ class Submission:
                     raise named_fault(f"input {name} to {where} memory", error) from error
 
             # an earlier run may still read it
-            self._devices.on_host(tensor_access(program, memories, [], [index]), write)
+            access = tensor_access(program, memories, [], [index])
+            by = self._devices.copier((program.buffers[spec.buffer].buffer_type,))
+            if by < 0:
+                self._devices.on_host(access, write)
+            else:
+                self._devices.submit(by, access, write, inline=True, copies=True)
 
     def run_split(self, lowered: LoweredGraph, number: int, run: Run, inline: bool) -> None:
         """Copies what split `number` needs to its device, and runs it there."""
@@ -83,11 +90,21 @@ class Submission:
 
         if at_once.which:
             # The user may overwrite the inputs as soon as this returns.
-            self._devices.on_host(at_once.access, lambda: copy(at_once.which))
+            by = self._devices.copier(at_once.buffer_types)
+            if by < 0:
+                self._devices.on_host(at_once.access, lambda: copy(at_once.which))
+            else:
+                self._copy_beside(by, at_once, lambda: copy(at_once.which), inline)
         if later.which:
             # apart from the split, so that the copied bytes can be overwritten while the split runs
-            self._devices.submit(device, later.access, lambda: copy(later.which), inline=inline)
+            self._copy_beside(device, later, lambda: copy(later.which), inline)
         run.add(self._devices.submit(device, lowered.access[number], work, inline=inline))
+
+    def _copy_beside(
+        self, device: int, copies: Copies, work: Callable[[], None], inline: bool
+    ) -> None:
+        beside = copies.buffer_types is not None
+        self._devices.submit(device, copies.access, work, inline=inline, copies=beside)
 
     def gather(self, lowered: LoweredGraph, run: Run, inline: bool) -> None:
         """Reads the outputs, each in the queue of the device that computes it."""
@@ -96,10 +113,15 @@ class Submission:
             spec = program.tensors[index]
 
             def read(name: str = name, spec: Any = spec) -> None:
-                run.put(name, read_array(spec, memories[spec.buffer], run.values))
+                memory = memories[spec.buffer]
+                types = (program.buffers[spec.buffer].buffer_type,)
+                if isinstance(memory, ReadsLater) and self._devices.copier(types) >= 0:
+                    run.put_later(name, read_array_later(spec, memory, run.values))
+                else:
+                    run.put(name, read_array(spec, memory, run.values))
 
             device, access = lowered.output_access[name]
-            run.add(self._devices.submit(device, access, read, inline=inline))
+            run.add(self._devices.submit(device, access, read, inline=inline, copies=True))
 
     def _run_watched(self, lowered: LoweredGraph, number: int, run: Run) -> None:
         """Runs a split in pieces, each up to a node that the evaluation callback wants to see."""

@@ -36,7 +36,7 @@ def describe() -> list[BackendInfo]:
 
 def make(suffix: str | None = None, **options: Any) -> CudaBackend:
     """`cuda` is the first GPU that works, `cuda:N` that of a number, `cuda:shim` this processor,
-    for tests. Options are those of `CudaBackend`."""
+    for tests, and so are `cuda:shim0`, `cuda:shim1`, ... Options are those of `CudaBackend`."""
     require_options("cuda", options, _OPTIONS)
     device = pick(suffix)
     return CudaBackend(device, "cuda" if suffix is None else f"cuda:{suffix}", **options)

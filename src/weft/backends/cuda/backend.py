@@ -24,7 +24,7 @@ _ALIGNMENT = 256
 
 
 class CudaBackend(KernelBackend):
-    """A device with buffers and a stream of its own.
+    """A device with buffers and streams of its own.
 
     `limits` replaces sizes of blocks by name, e.g. `{"tile": 32}`. `copy_weights` gives weights
     memory of their own even where the device reads the host's. `planes` (the default) repacks
@@ -54,10 +54,9 @@ class CudaBackend(KernelBackend):
         except CudaError as error:
             raise DeviceError(f"{name}: {device.name} cannot be opened: {error}") from error
         driver = CudaDriver(calls, name)
+        number = device.number if device.number >= 0 else -1 - device.number
         shares = device.integrated and device.pageable and not copy_weights
-        memory = DeviceBufferType(
-            driver, f"CUDA{max(0, device.number)}", capacity, None, _ALIGNMENT, shares
-        )
+        memory = DeviceBufferType(driver, f"CUDA{number}", capacity, None, _ALIGNMENT, shares)
         super().__init__(
             driver,
             device.kind,

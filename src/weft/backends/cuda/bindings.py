@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import weakref
 from collections.abc import Sequence
 from ctypes import c_uint8
 from typing import Any
@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.cuda.builds import Builds
-from weft.backends.cuda.calls import Launching
+from weft.backends.cuda.calls import COPIES, KERNELS, CudaError, Launching
 from weft.backends.cuda.library import called, driver
 
 __all__ = ["DriverCalls"]
 
-_current = threading.local()
-"""The context that this thread's calls go to, as far as weft has set it."""
+_PORTABLE = 1
+"""Pinned memory is pinned for every device (CU_MEMHOSTALLOC_PORTABLE)."""
 
 
 class DriverCalls:
-    """The primary context of a GPU, which all of a process shares, and a stream of its own."""
+    """The primary context of a GPU, which all of a process shares, and two streams of its own."""
 
     def __init__(self, number: int) -> None:
         cu = self._cu = driver()
@@ -38,14 +38,22 @@ class DriverCalls:
         )
         self.architecture = 10 * major + minor
         self.builds = Builds(self.architecture)
-        self._stream = called(cu.cuStreamCreate(cu.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        flag = cu.CUstream_flags.CU_STREAM_NON_BLOCKING
+        self._streams = [called(cu.cuStreamCreate(flag)) for _ in (KERNELS, COPIES)]
         self._modules: dict[tuple[str, tuple[str, ...]], Any] = {}
+        self._events: dict[bool, list[Any]] = {False: [], True: []}
+        """Events that nobody uses, with times or without."""
+        self._peers: dict[int, bool] = {}
+        weakref.finalize(
+            self, _close, cu, self._handle, self._context, self._streams, self._modules,
+            self._events,
+        ).atexit = False  # fmt: skip
 
     def _enter(self) -> Any:
-        """Makes this thread's calls go to the device."""
-        if getattr(_current, "context", None) is not self._context:
-            called(self._cu.cuCtxSetCurrent(self._context))
-            _current.context = self._context
+        """Makes this thread's calls go to the device, whatever other libraries did before."""
+        (error,) = self._cu.cuCtxSetCurrent(self._context)
+        if error != 0:
+            called((error,))
         return self._cu
 
     # ---- memory ----------------------------------------------------------------------------------
@@ -65,27 +73,56 @@ class DriverCalls:
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         """Page-locked memory of the host."""
-        address = int(called(self._enter().cuMemHostAlloc(nbytes, 0)))
+        address = int(called(self._enter().cuMemHostAlloc(nbytes, _PORTABLE)))
         return np.ctypeslib.as_array((c_uint8 * nbytes).from_address(address))
 
-    def send(self, address: int, data: NDArray[np.uint8]) -> None:
+    def send(self, address: int, data: NDArray[np.uint8], lane: int = KERNELS) -> None:
         """Enqueues a copy from pinned memory."""
-        cu = self._enter()
-        called(cu.cuMemcpyHtoDAsync(address, data.ctypes.data, data.nbytes, self._stream))
+        stream = self._streams[lane]
+        called(self._enter().cuMemcpyHtoDAsync(address, data.ctypes.data, data.nbytes, stream))
 
-    def fetch(self, address: int, out: NDArray[np.uint8]) -> None:
-        """Copies to the host once all work is done."""
-        cu = self._enter()
-        called(cu.cuMemcpyDtoHAsync(out.ctypes.data, address, out.nbytes, self._stream))
-        called(cu.cuStreamSynchronize(self._stream))
+    def fetch(self, address: int, out: NDArray[np.uint8], lane: int = KERNELS) -> None:
+        """Enqueues a copy to pinned memory."""
+        stream = self._streams[lane]
+        called(self._enter().cuMemcpyDtoHAsync(out.ctypes.data, address, out.nbytes, stream))
 
-    def copy(self, to: int, source: int, nbytes: int) -> None:
+    def copy(self, to: int, source: int, nbytes: int, lane: int = KERNELS) -> None:
         """Enqueues a copy within the device."""
-        called(self._enter().cuMemcpyDtoDAsync(to, source, nbytes, self._stream))
+        called(self._enter().cuMemcpyDtoDAsync(to, source, nbytes, self._streams[lane]))
+
+    def reaches(self, other: object) -> bool:
+        """Whether the other is a GPU of this process, too."""
+        return isinstance(other, DriverCalls)
+
+    def copy_from(
+        self, other: DriverCalls, to: int, source: int, nbytes: int, lane: int = KERNELS
+    ) -> None:
+        """Enqueues a copy from another GPU: directly where the two can, else the driver takes it by
+        way of its own pinned memory."""
+        cu = self._enter()
+        self._meet(other)
+        called(
+            cu.cuMemcpyPeerAsync(
+                to, self._context, source, other._context, nbytes, self._streams[lane]
+            )
+        )
+
+    def _meet(self, other: DriverCalls) -> None:
+        """Opens the direct way from another GPU, where there is one."""
+        number = int(other._handle)
+        if number in self._peers or number == int(self._handle):
+            return
+        can = bool(called(self._cu.cuDeviceCanAccessPeer(self._handle, other._handle)))
+        if can:
+            try:
+                called(self._cu.cuCtxEnablePeerAccess(other._context, 0))
+            except CudaError as error:
+                can = str(error) == "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED"
+        self._peers[number] = can
 
     def clear(self, address: int, n_words: int) -> None:
         """Enqueues zeros."""
-        called(self._enter().cuMemsetD32Async(address, 0, n_words, self._stream))
+        called(self._enter().cuMemsetD32Async(address, 0, n_words, self._streams[KERNELS]))
 
     # ---- kernels ---------------------------------------------------------------------------------
 
@@ -109,24 +146,33 @@ class DriverCalls:
         function, grid, block, shared, params, _, _ = launching
         called(
             self._enter().cuLaunchKernel(
-                function, *grid, *block, shared, self._stream, params.address, 0
+                function, *grid, *block, shared, self._streams[KERNELS], params.address, 0
             )
         )
 
     def graph(self, launches: Sequence[Launching]) -> DriverGraph:
         """The launches as a graph, each behind the one before."""
-        return DriverGraph(self._enter(), self, self._stream, launches)
+        return DriverGraph(self._enter(), self, self._streams[KERNELS], launches)
 
     # ---- events ----------------------------------------------------------------------------------
 
-    def event(self, timed: bool) -> Any:
-        """An event behind all work enqueued so far."""
+    def event(self, timed: bool, lane: int = KERNELS) -> Any:
+        """An event behind all work of a lane so far."""
         cu = self._enter()
-        flags = cu.CUevent_flags
-        plain = flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING
-        event = _Event(cu, called(cu.cuEventCreate(plain)))
-        called(cu.cuEventRecord(event.handle, self._stream))
+        free = self._events[timed]
+        try:
+            handle = free.pop()
+        except IndexError:
+            flags = cu.CUevent_flags
+            plain = flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING
+            handle = called(cu.cuEventCreate(plain))
+        event = _Event(free, handle)
+        called(cu.cuEventRecord(handle, self._streams[lane]))
         return event
+
+    def order(self, event: Any, lane: int = KERNELS) -> None:
+        """Lets later work of a lane start only after an event of any GPU."""
+        called(self._enter().cuStreamWaitEvent(self._streams[lane], event.handle, 0))
 
     def is_done(self, event: Any) -> bool:
         """Whether an event is reached."""
@@ -142,7 +188,9 @@ class DriverCalls:
 
     def synchronize(self) -> None:
         """Blocks until all work is done."""
-        called(self._enter().cuStreamSynchronize(self._stream))
+        cu = self._enter()
+        for stream in self._streams:
+            called(cu.cuStreamSynchronize(stream))
 
     def seconds(self, first: Any, second: Any) -> float:
         """The time between two timed events."""
@@ -150,16 +198,36 @@ class DriverCalls:
 
 
 class _Event:
-    """An event of the driver's, given back with this object."""
+    """An event of the driver's, which another may have once nobody has this object any more."""
 
-    __slots__ = ("_cu", "handle")
+    __slots__ = ("_free", "handle")
 
-    def __init__(self, cu: Any, handle: Any) -> None:
-        self._cu = cu
+    def __init__(self, free: list[Any], handle: Any) -> None:
+        self._free = free
         self.handle = handle
 
     def __del__(self) -> None:
-        self._cu.cuEventDestroy(self.handle)
+        self._free.append(self.handle)
+
+
+def _close(
+    cu: Any,
+    device: Any,
+    context: Any,
+    streams: list[Any],
+    modules: dict[Any, Any],
+    events: dict[bool, list[Any]],
+) -> None:
+    """Gives back what a device took, as far as it still can."""
+    if cu.cuCtxSetCurrent(context)[0] != 0:
+        return
+    for stream in streams:
+        cu.cuStreamDestroy(stream)
+    for event in (*events[False], *events[True]):
+        cu.cuEventDestroy(event)
+    for module in modules.values():
+        cu.cuModuleUnload(module)
+    cu.cuDevicePrimaryCtxRelease(device)
 
 
 class DriverGraph:

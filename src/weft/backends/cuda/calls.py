@@ -1,7 +1,8 @@
 """What a CUDA device is asked, call by call: NVIDIA's driver on a GPU, the shim on a processor.
 
-All work goes into one stream of the device. Addresses are numbers; kernels and events are whatever
-the implementation makes of them.
+A device has two lanes, each of which does its work in order: kernels are in the first, copies in
+either. Only events order work of different lanes or devices. Addresses are numbers; kernels and
+events are whatever the implementation makes of them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Calls", "CudaError", "Launching", "Packed"]
+__all__ = ["COPIES", "KERNELS", "Calls", "CudaError", "Launching", "Packed"]
+
+KERNELS, COPIES = 0, 1
+"""The lanes of a device."""
 
 Bytes = NDArray[np.uint8]
 
@@ -90,16 +94,23 @@ class Calls(Protocol):
         """The bytes of the device that nobody uses."""
 
     def pinned(self, nbytes: int) -> Bytes:
-        """Host memory that copies read by themselves; it lives as long as the device."""
+        """Host memory that copies of all devices read and write by themselves; it lives as long as
+        the device."""
 
-    def send(self, address: int, data: Bytes) -> None:
+    def send(self, address: int, data: Bytes, lane: int = KERNELS) -> None:
         """Enqueues a copy from pinned memory, which must not change until it is done."""
 
-    def fetch(self, address: int, out: Bytes) -> None:
-        """Copies to the host once all work is done."""
+    def fetch(self, address: int, out: Bytes, lane: int = KERNELS) -> None:
+        """Enqueues a copy to pinned memory, which must not be read until it is done."""
 
-    def copy(self, to: int, source: int, nbytes: int) -> None:
+    def copy(self, to: int, source: int, nbytes: int, lane: int = KERNELS) -> None:
         """Enqueues a copy within the device."""
+
+    def reaches(self, other: Calls) -> bool:
+        """Whether `copy_from` and `order` know another device."""
+
+    def copy_from(self, other: Any, to: int, source: int, nbytes: int, lane: int = KERNELS) -> None:
+        """Enqueues a copy from memory of another device."""
 
     def clear(self, address: int, n_words: int) -> None:
         """Enqueues zeros for words of 4 bytes."""
@@ -116,8 +127,11 @@ class Calls(Protocol):
     def graph(self, launches: Sequence[Launching]) -> Graph:
         """The launches as a graph."""
 
-    def event(self, timed: bool) -> Any:
-        """An event behind all work enqueued so far."""
+    def event(self, timed: bool, lane: int = KERNELS) -> Any:
+        """An event behind all work of a lane so far."""
+
+    def order(self, event: Any, lane: int = KERNELS) -> None:
+        """Lets later work of a lane start only after an event of any lane or device."""
 
     def is_done(self, event: Any) -> bool:
         """Whether an event is reached."""

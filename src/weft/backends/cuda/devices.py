@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from functools import cache
 
 from weft.backends.base import DeviceKind
@@ -25,7 +27,7 @@ class Found:
     """A device, before anything is created on it."""
 
     number: int
-    """The N of `cuda:N`; -1: the processor, through the shim."""
+    """The N of `cuda:N`; -1, -2, ...: the processor, through the shim."""
     name: str
     architecture: int
     """Ten times the compute capability."""
@@ -38,6 +40,8 @@ class Found:
     """The device works in the host's memory."""
     pageable: bool
     """It reads any memory of the process at the host's address."""
+    bandwidth: int = 0
+    """Bytes per second of its memory, by clock and width; 0: the driver does not say."""
 
     @property
     def kind(self) -> DeviceKind:
@@ -80,11 +84,12 @@ def find_devices() -> tuple[Found, ...]:
     names = (
         "COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR", "MULTIPROCESSOR_COUNT",
         "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", "INTEGRATED", "PAGEABLE_MEMORY_ACCESS",
+        "MEMORY_CLOCK_RATE", "GLOBAL_MEMORY_BUS_WIDTH",
     )  # fmt: skip
     devices = []
     for number in range(called(cu.cuDeviceGetCount())):
         handle = called(cu.cuDeviceGet(number))
-        major, minor, units, shared, integrated, pageable = (
+        major, minor, units, shared, integrated, pageable, khz, bits = (
             called(cu.cuDeviceGetAttribute(getattr(which, f"CU_DEVICE_ATTRIBUTE_{n}"), handle))
             for n in names
         )
@@ -100,6 +105,7 @@ def find_devices() -> tuple[Found, ...]:
                 shared,
                 bool(integrated),
                 bool(pageable),
+                2 * 1000 * khz * bits // 8,  # two transfers a clock
             )
         )
     if not devices:
@@ -108,13 +114,14 @@ def find_devices() -> tuple[Found, ...]:
 
 
 def pick(suffix: str | None) -> Found:
-    """The device of `cuda:N`, or the first that works; `cuda:shim` is this processor.
+    """The device of `cuda:N`, or the first that works; `cuda:shim`, `cuda:shim0`, `cuda:shim1`, ...
+    are this processor as devices that differ.
 
     Raises DeviceError with the devices of this machine."""
-    if suffix == "shim":
+    if re.fullmatch(r"shim\d*", suffix or ""):
         if compiler() is None:
             raise DeviceError("cuda:shim needs g++, which compiles kernels for this processor")
-        return SHIM
+        return replace(SHIM, number=-1 - int(suffix[4:] or 0)) if suffix else SHIM
     devices = find_devices()
     if suffix is None:
         for device in devices:

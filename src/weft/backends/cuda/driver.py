@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Lock
+from threading import local
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.cuda.assembly import PREFIX
-from weft.backends.cuda.calls import Calls, CudaError, Graph, Launching, Packed
+from weft.backends.cuda.calls import (
+    COPIES,
+    KERNELS,
+    Calls,
+    CudaError,
+    Graph,
+    Launching,
+    Packed,
+)
 from weft.backends.cuda.record import Record
+from weft.backends.cuda.staging import LATER, Staging
 from weft.backends.kernels import KernelDriver
 from weft.backends.kernels.launch import Local
 from weft.errors import DeviceError, OutOfMemoryError
 
 __all__ = ["Buffer", "CudaDriver", "CudaKernel"]
 
-_SLOT = 512 << 10
-_SLOTS = 16
-"""Copies to the device go through pinned memory, in pieces of half a MiB."""
 _SHARED = 48 << 10
 """The bytes of dynamic shared memory that a kernel has without being allowed more."""
 
@@ -69,7 +74,11 @@ class CudaKernel:
 
 
 class CudaDriver(KernelDriver):
-    """A device, its stream and the staging memory.
+    """A device, its lanes and the staging memory.
+
+    Work of a queue (`in_queue`) goes into that queue's lane, and whoever drives the queues orders
+    the lanes. All other work goes into the lane of kernels, behind everything before it and before
+    everything behind it.
 
     A kernel that breaks the context loses the device: every later request is a DeviceError that
     says so, while the process and other devices go on."""
@@ -81,9 +90,15 @@ class CudaDriver(KernelDriver):
         self.calls = calls
         self.lost = ""
         """Why the device is lost; empty while it works."""
-        self._lock = Lock()
-        self._staging: list[NDArray[np.uint8]] = []
-        self._busy: deque[tuple[int, Any]] = deque()
+        self._staging = Staging(calls)
+        self._queue = local()
+        """`lane`: that of the queue whose work this thread enqueues; missing outside of queues."""
+        self._copied: tuple[int, Any] = (0, None)
+        """The number of the last work in the lane of copies, and the event behind it."""
+        self._awaited = 0
+        """The last of it for which the lane of kernels waits."""
+        self._apart = False
+        """There is work in the lane of kernels that came from no queue."""
         self._tables: dict[bytes, Buffer] = {}
         self._scratch: dict[int, Buffer] = {}
         self._recording = 0
@@ -110,6 +125,46 @@ class CudaDriver(KernelDriver):
         if error.sticky and not self.lost:
             self.lost = str(error)
 
+    # ---- lanes -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def in_queue(self, lane: int) -> Iterator[None]:
+        """Enqueues this thread's work into a lane, in no order with the other."""
+        self._queue.lane = lane
+        try:
+            yield
+        finally:
+            del self._queue.lane
+
+    def _lane(self) -> int:
+        """The lane of the next work."""
+        lane: int | None = getattr(self._queue, "lane", None)
+        if lane is None:
+            self._join()
+            self._apart = True
+            return KERNELS
+        if lane == COPIES and self._apart:
+            self._apart = False
+            self.calls.order(self.calls.event(False, KERNELS), COPIES)
+        return lane
+
+    def _join(self) -> None:
+        """Lets later kernels start behind all copies so far."""
+        number, event = self._copied
+        if number != self._awaited:
+            self.calls.order(event, KERNELS)
+            self._awaited = number
+
+    def order(self, event: Any, lane: int) -> None:
+        """Lets later work of a lane start only after an event, of this or another device that
+        `reaches` says."""
+        with self.guarded(f"{self.name}: waiting for an event"):
+            self.calls.order(event, lane)
+
+    def reaches(self, other: KernelDriver) -> bool:
+        """Whether events and copies of another device need no host."""
+        return isinstance(other, CudaDriver) and self.calls.reaches(other.calls)
+
     # ---- memory ----------------------------------------------------------------------------------
 
     def create(self, nbytes: int) -> Buffer:
@@ -119,6 +174,7 @@ class CudaDriver(KernelDriver):
             address = self.calls.allocate(4 * words)
             buffer = Buffer(address, 4 * words)
             weakref.finalize(buffer, _free, weakref.ref(self), self.calls, address).atexit = False
+            self._apart = True
             self.calls.clear(address, words)
         return buffer
 
@@ -144,54 +200,114 @@ class CudaDriver(KernelDriver):
 
     def write(self, buffer: Buffer, offset: int, data: NDArray[np.uint8]) -> None:
         """Enqueues a copy from the host; `data` may change once this returns."""
-        with self._lock, self.guarded(f"{self.name}: copy of {data.nbytes} bytes to the device"):
-            for start in range(0, data.nbytes, _SLOT):
-                piece = data[start : start + _SLOT]
-                slot, event = self._free_slot(), None
-                place = self._staging[slot][: piece.nbytes]
-                place[:] = piece
-                try:
-                    begin = self._timed()
-                    self.calls.send(buffer.address + offset + start, place)
-                    event = self.calls.event(timed=False)
-                    self._copied("to", piece.nbytes, begin)
-                finally:
-                    self._busy.append((slot, event))
+        with self.guarded(f"{self.name}: copy of {data.nbytes} bytes to the device"):
+            lane = self._lane()
+            begin = self._timed(lane)
+            self._staging.send(buffer.address + offset, data, lane)
+            self._copied_bytes("to", data.nbytes, begin, lane)
 
-    def _free_slot(self) -> int:
-        """A piece of staging memory that no copy reads any more."""
-        if len(self._staging) < _SLOTS:
-            self._staging.append(self.calls.pinned(_SLOT))
-            return len(self._staging) - 1
-        slot, event = self._busy.popleft()
-        try:
-            if event is not None:
-                self.calls.wait(event)
-        except BaseException:
-            self._busy.append((slot, None))  # that copy is over; the next may have the piece
-            raise
-        return slot
+    def read(self, buffer: Buffer, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """Bytes of a buffer, once all work before is done and found without fault."""
+        out = np.empty(nbytes, np.uint8)
+        found = self._fetch(buffer, offset, out, self._staging.fetch)
+        self._require(found)
+        return out
+
+    def read_later(
+        self, buffer: Buffer, offset: int, nbytes: int
+    ) -> Callable[[], NDArray[np.uint8]]:
+        """`read` behind the work so far: the function that it returns waits for the bytes."""
+        if not 0 < nbytes <= LATER:
+            at_once = self.read(buffer, offset, nbytes)
+            return lambda: at_once
+        out = np.empty(nbytes, np.uint8)
+        coming: list[Callable[[], None]] = []
+
+        def begin(wanted: Sequence[tuple[int, NDArray[np.uint8]]], lane: int) -> None:
+            coming.append(self._staging.fetch_later(wanted, lane))
+
+        found = self._fetch(buffer, offset, out, begin)
+
+        def arrived() -> NDArray[np.uint8]:
+            with self.guarded(f"{self.name}: copy of {nbytes} bytes from the device"):
+                coming[0]()
+            self._require(found)
+            return out
+
+        return arrived
 
     def read_bytes(self, buffer: Buffer, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """Bytes of a buffer, once all work enqueued so far is done."""
         out = np.empty(nbytes, np.uint8)
-        if nbytes:
-            with self.guarded(f"{self.name}: copy of {nbytes} bytes from the device"):
-                begin = self._timed()
-                self.calls.fetch(buffer.address + offset, out)
-                if buffer is not self._fault:
-                    self._copied("from", nbytes, begin)
+        with self.guarded(f"{self.name}: copy of {nbytes} bytes from the device"):
+            self._staging.fetch([(buffer.address + offset, out)], self._lane())
         return out
+
+    def _fetch(
+        self,
+        buffer: Buffer,
+        offset: int,
+        out: NDArray[np.uint8],
+        fetch: Callable[[Sequence[tuple[int, NDArray[np.uint8]]], int], None],
+    ) -> NDArray[np.uint8] | None:
+        """Fetches into `out`, and with it the fault of a kernel, which is returned."""
+        wanted = [(buffer.address + offset, out)]
+        fault: Buffer | None = self._fault
+        found = None if fault is None else np.empty(fault.nbytes, np.uint8)
+        if fault is not None and found is not None:
+            wanted.append((fault.address, found))
+        with self.guarded(f"{self.name}: copy of {out.nbytes} bytes from the device"):
+            lane = self._lane()
+            begin = self._timed(lane)
+            fetch(wanted, lane)
+            self._copied_bytes("from", out.nbytes, begin, lane)
+        return found
+
+    def _require(self, found: NDArray[np.uint8] | None) -> None:
+        """Raises DeviceError where a kernel has left a fault."""
+        if found is not None and found[:4].any():
+            self.check()
 
     def copy(self, to: Buffer, to_offset: int, source: Buffer, offset: int, nbytes: int) -> None:
         """Enqueues a copy within the device."""
         with self.guarded(f"{self.name}: copy of {nbytes} bytes within the device"):
-            begin = self._timed()
-            self.calls.copy(to.address + to_offset, source.address + offset, nbytes)
-            self._copied("within", nbytes, begin)
+            lane = self._lane()
+            begin = self._timed(lane)
+            self.calls.copy(to.address + to_offset, source.address + offset, nbytes, lane)
+            self._copied_bytes("within", nbytes, begin, lane)
+
+    def copy_across(
+        self,
+        to: Buffer,
+        to_offset: int,
+        other: KernelDriver,
+        source: Buffer,
+        offset: int,
+        nbytes: int,
+    ) -> bool:
+        """Enqueues a copy from another device of this kind, between the work of both."""
+        if not isinstance(other, CudaDriver) or not self.reaches(other):
+            return False
+        if source.keep is not None or to.keep is not None:
+            return False  # memory of the host
+        outside = not hasattr(self._queue, "lane")
+        with self.guarded(f"{self.name}: copy of {nbytes} bytes from {other.name}"):
+            lane = self._lane()
+            if outside:
+                with other.guarded(f"{other.name}: an event"):
+                    self.calls.order(other.calls.event(False, other._lane()), lane)
+            begin = self._timed(lane)
+            there, here = source.address + offset, to.address + to_offset
+            self.calls.copy_from(other.calls, here, there, nbytes, lane)
+            self._copied_bytes("to", nbytes, begin, lane)
+            if outside:
+                other.order(self.calls.event(False, lane), KERNELS)
+        return True
 
     def clear(self, buffer: Buffer, nbytes: int) -> None:
         """Enqueues zeros for the first bytes of a buffer."""
+        self._join()
+        self._apart = True
         self.calls.clear(buffer.address, nbytes // 4)
 
     # ---- kernels ---------------------------------------------------------------------------------
@@ -227,8 +343,9 @@ class CudaDriver(KernelDriver):
         """Enqueues a kernel; returns its begin and end while recording."""
         if self.lost:
             raise CudaError(self._gone())
-        begin = self._timed()
+        begin = self._timed(KERNELS)
         try:
+            self._lane()
             self.calls.launch(*prepared)
         except CudaError as error:
             self._note(error)
@@ -236,6 +353,7 @@ class CudaDriver(KernelDriver):
         return None if begin is None else (begin, self.calls.event(timed=True))
 
     has_graphs = True
+    has_copies = True
 
     def graph(self, launches: Sequence[tuple[Any, ...]]) -> Graph:
         """The launches as one graph."""
@@ -247,6 +365,7 @@ class CudaDriver(KernelDriver):
         if self.lost:
             raise CudaError(self._gone())
         try:
+            self._lane()
             graph.run()
         except CudaError as error:
             self._note(error)
@@ -260,7 +379,11 @@ class CudaDriver(KernelDriver):
     def marker(self) -> Any:
         """An event that is reached when all work enqueued so far is done."""
         with self.guarded(f"{self.name}: no event could be created"):
-            return self.calls.event(timed=False)
+            lane = self._lane()
+            event = self.calls.event(False, lane)
+            if lane == COPIES:
+                self._copied = (self._copied[0] + 1, event)
+            return event
 
     def is_done(self, event: Any) -> bool:
         """Whether an event is reached, or a lost device has given it up."""
@@ -287,13 +410,13 @@ class CudaDriver(KernelDriver):
             self.wait()
             self.record = Record(self, self.calls) if on else None
 
-    def _timed(self) -> Any:
+    def _timed(self, lane: int) -> Any:
         """An event with a time, while recording."""
-        return None if self.record is None else self.calls.event(timed=True)
+        return None if self.record is None else self.calls.event(True, lane)
 
-    def _copied(self, kind: str, nbytes: int, begin: Any) -> None:
+    def _copied_bytes(self, kind: str, nbytes: int, begin: Any, lane: int) -> None:
         if begin is not None:
-            self.record.copy(kind, nbytes, (begin, self.calls.event(timed=True)))
+            self.record.copy(kind, nbytes, (begin, self.calls.event(True, lane)))
 
 
 def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:

@@ -10,6 +10,8 @@ from weft.errors import DeviceError
 
 __all__ = ["called", "driver", "nvrtc"]
 
+_OLDEST = 13_000
+"""The version of CUDA that the driver must know, as it says it."""
 _STICKY = frozenset(
     f"CUDA_ERROR_{name}"
     for name in (
@@ -50,6 +52,12 @@ def driver() -> Any:
         ) from error
     if answer != 0:
         raise DeviceError(f"the NVIDIA driver does not start ({answer.name}); is there a GPU?")
+    version = called(found.cuDriverGetVersion())
+    if version < _OLDEST:
+        raise DeviceError(
+            f"the NVIDIA driver knows CUDA {version // 1000}.{version % 1000 // 10} and weft needs "
+            f"{_OLDEST // 1000}.0; install a driver of version 580 or later"
+        )
     return found
 
 

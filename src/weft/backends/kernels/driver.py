@@ -1,13 +1,14 @@
 """What a device with kernels offers: buffers, copies, kernels, events, and its failures.
 
 A device has one queue, in order: a command starts when all before it are done. So work enqueued
-from any thread sees the results of work enqueued before, and only the host ever waits.
+from any thread sees the results of work enqueued before, and only the host ever waits. A device may
+have a second queue for copies (`has_copies`), which only events order with the first.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -92,6 +93,12 @@ class KernelDriver:
         """Enqueues a copy within the device."""
         raise NotImplementedError
 
+    def copy_across(
+        self, to: Any, to_offset: int, other: KernelDriver, source: Any, offset: int, nbytes: int
+    ) -> bool:
+        """Enqueues a copy from another device's buffer; False (the default): by way of the host."""
+        return False
+
     def clear(self, buffer: Any, nbytes: int) -> None:
         """Enqueues zeros for the first bytes of a buffer, a multiple of 4."""
         raise NotImplementedError
@@ -139,6 +146,27 @@ class KernelDriver:
     def record_times(self, on: bool) -> None:
         """Records events from now on; ends with as many calls with False."""
         raise NotImplementedError
+
+    # ---- a second queue --------------------------------------------------------------------------
+
+    has_copies = False
+    """There is a queue for copies, number 1."""
+
+    def in_queue(self, lane: int) -> AbstractContextManager[None]:
+        """This thread's work goes into a queue by number, in no order with the other."""
+        raise NotImplementedError
+
+    def read_later(self, buffer: Any, offset: int, nbytes: int) -> Callable[[], NDArray[np.uint8]]:
+        """`read` behind the work so far: the function that it returns waits for the bytes."""
+        raise NotImplementedError
+
+    def order(self, event: Any, lane: int) -> None:
+        """Lets later work of a queue start only after an event, without the host."""
+        raise NotImplementedError
+
+    def reaches(self, other: KernelDriver) -> bool:
+        """Whether `order` knows events of another device."""
+        return False
 
     # ---- graphs ----------------------------------------------------------------------------------
 

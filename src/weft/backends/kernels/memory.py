@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
@@ -46,14 +47,28 @@ class DeviceMemory:
         return None
 
     def copy_from(self, offset: int, source: Memory, source_offset: int, nbytes: int) -> bool:
-        """Copies within the device; False for memory of another device, or in a layout of its
-        own."""
-        if type(source) is not DeviceMemory or source._driver is not self._driver:
+        """Copies within the device, or from another that it reaches; False for other memory, and
+        for a layout of its own."""
+        if type(source) not in (DeviceMemory, LaterMemory) or not isinstance(source, DeviceMemory):
             return False
         require_inside(offset, nbytes, self.nbytes)
         require_inside(source_offset, nbytes, source.nbytes)
-        self._driver.copy(self.buffer, offset, source.buffer, source_offset, nbytes)
+        there = source.buffer, source_offset, nbytes
+        if source._driver is not self._driver:
+            return self._driver.copy_across(self.buffer, offset, source._driver, *there)
+        self._driver.copy(self.buffer, offset, *there)
         return True
+
+
+class LaterMemory(DeviceMemory):
+    """A buffer of a device that copies while it computes."""
+
+    __slots__ = ()
+
+    def read_later(self, offset: int, nbytes: int) -> Callable[[], NDArray[np.uint8]]:
+        """Puts a read behind the work so far; the function that it returns waits for the bytes."""
+        require_inside(offset, nbytes, self.nbytes)
+        return self._driver.read_later(self.buffer, offset, nbytes)
 
 
 class DeviceBufferType:
@@ -103,7 +118,8 @@ class DeviceBufferType:
                 )
             self.in_use += nbytes
         try:
-            memory = DeviceMemory(self._driver, self._driver.create(nbytes), nbytes)
+            kind = LaterMemory if self._driver.has_copies else DeviceMemory
+            memory = kind(self._driver, self._driver.create(nbytes), nbytes)
         except BaseException:
             self._give_back(nbytes)
             raise

@@ -12,13 +12,14 @@ __all__ = ["KernelEvent", "KernelQueue"]
 
 
 class KernelEvent:
-    """A point in the queue."""
+    """A point in a queue."""
 
-    __slots__ = ("_done", "_driver", "_event")
+    __slots__ = ("_done", "_driver", "_event", "_lane")
 
-    def __init__(self, driver: KernelDriver, event: Any) -> None:
+    def __init__(self, driver: KernelDriver, event: Any, lane: int) -> None:
         self._driver = driver
         self._event = event
+        self._lane = lane
         self._done = False
 
     def is_done(self) -> bool:
@@ -34,22 +35,42 @@ class KernelEvent:
 
 
 class KernelQueue:
-    """The one queue of a device: the calling thread enqueues work, which is done in order."""
+    """A queue of a device: the calling thread enqueues work, which is done in order."""
 
-    def __init__(self, driver: KernelDriver) -> None:
+    def __init__(self, driver: KernelDriver, lane: int = 0) -> None:
         self._driver = driver
+        self._lane = lane
+        self.copies = KernelQueue(driver, 1) if driver.has_copies and lane == 0 else None
+        """The queue of copies, where the device has one."""
 
     def submit(self, work: Callable[[], None]) -> Event:
         """Enqueues the work at once."""
-        work()
-        return KernelEvent(self._driver, self._driver.marker())
+        driver, lane = self._driver, self._lane
+        if not driver.has_copies:
+            work()
+            return KernelEvent(driver, driver.marker(), lane)
+        with driver.in_queue(lane):
+            work()
+            return KernelEvent(driver, driver.marker(), lane)
 
     def wait_for(self, event: Event) -> None:
-        """Waits for events of other devices in the calling thread, while enqueued work continues.
+        """Waits for events of devices that it does not reach in the calling thread, while enqueued
+        work continues; the others are left to the devices.
 
-        Events of this device need no wait, because its queue is in order."""
-        if not isinstance(event, KernelEvent) or event._driver is not self._driver:
+        Events of this queue need no wait, because it is in order."""
+        if not self.orders(event):
             event.wait()
+        elif isinstance(event, KernelEvent) and not event._done and not self._owns(event):
+            self._driver.order(event._event, self._lane)
+
+    def orders(self, event: Event) -> bool:
+        """Whether `wait_for` does not block."""
+        return isinstance(event, KernelEvent) and (
+            event._driver is self._driver or self._driver.reaches(event._driver)
+        )
+
+    def _owns(self, event: KernelEvent) -> bool:
+        return event._driver is self._driver and event._lane == self._lane
 
     def synchronize(self) -> None:
         """Blocks until all work is done; raises DeviceError if the device failed."""

@@ -227,7 +227,7 @@ class Graphs:
                 raise AbortedError("decode was stopped by abort()")
             return self.pipelined.start(ubatch, places, self._sizes)
         except BaseException:
-            self.pipelined.reset()
+            self._reset()
             raise
 
     def result(self, oldest: UnderWay) -> NDArray[np.float32] | None:
@@ -237,10 +237,16 @@ class Graphs:
         try:
             rows = self.pipelined.result(oldest)
         except BaseException:
-            self.pipelined.reset()
+            self._reset()
             raise
         self.counters.graphs_reused += 1
         return rows
+
+    def _reset(self) -> None:
+        """Stops and drops all ubatches that were started, on other machines, too."""
+        assert self.pipelined is not None
+        self.pipelined.reset()
+        self.drop()
 
     def _is_large(self, ubatch: Ubatch) -> bool:
         smaller = self.regimes[-2].max_tokens if len(self.regimes) > 1 else 0

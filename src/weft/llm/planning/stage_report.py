@@ -138,10 +138,11 @@ def stage_report(
     many = sequences or plan.options.n_seq_max
     many = max(many, n_stages) if many == 1 else many
     loads = [_load("one ubatch", "pp", 1, prompt, 1), _load("one text", "tg", 1, token, 1)]
-    if n_stages > 1:
-        loads.insert(1, _load("ubatch after ubatch", "pp", n_stages, prompt, n_stages))
+    flights = _in_flight(plan, layers)
+    if flights > 1:
+        loads.insert(1, _load("ubatch after ubatch", "pp", flights, prompt, flights))
     if many > 1 and timed:
-        loads.append(_many(plan, profile, many, n_stages))
+        loads.append(_many(plan, profile, many, min(flights, many)))
     links = []
     for pair in dict.fromkeys([*token.links, *prompt.links]):
         copies, nbytes, seconds = token.links.get(pair, (0, 0, 0.0))
@@ -221,18 +222,21 @@ def _load(what: str, kind: str, sequences: int, one: Pass, in_flight: int) -> Lo
     )
 
 
-def _many(plan: ContextPlan, profile: Profile, sequences: int, n_stages: int) -> Load:
-    """Tokens of several texts, in the number of groups with which they come fastest."""
-    best: Load | None = None
-    for groups in range(1, min(sequences, 2 * n_stages) + 1):
-        rows = -(-sequences // groups)
-        one = one_pass(plan, profile, min(rows, plan.options.n_ubatch))
-        load = _load(f"{sequences} texts", "tg", sequences, one, groups)
-        load.tokens_per_second *= sequences / (rows * groups)
-        if best is None or load.tokens_per_second > best.tokens_per_second * 1.001:
-            best = load
-    assert best is not None
-    return best
+def _in_flight(plan: ContextPlan, layers: dict[str, list[int]]) -> int:
+    """Passes under way at the same time, as the engine has them: those that the caller asks for, or
+    one for each machine that has layers."""
+    if plan.options.n_copies > 1 or plan.cache.window is not None:
+        return plan.n_copies
+    return max(len({machine_of(device) for device, held in layers.items() if held}), 1)
+
+
+def _many(plan: ContextPlan, profile: Profile, sequences: int, groups: int) -> Load:
+    """Tokens of several texts in so many groups."""
+    rows = -(-sequences // groups)
+    one = one_pass(plan, profile, min(rows, plan.options.n_ubatch))
+    load = _load(f"{sequences} texts", "tg", sequences, one, groups)
+    load.tokens_per_second *= sequences / (rows * groups)
+    return load
 
 
 def _layers(plan: ContextPlan) -> dict[str, list[int]]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.cuda.assembly import source_of
-from weft.backends.cuda.calls import CudaError, Launching
+from weft.backends.cuda.calls import KERNELS, CudaError, Launching
 from weft.backends.cuda.shim.library import ShimKernels, compile_shim
 from weft.errors import DeviceError
 
@@ -61,17 +61,27 @@ class ShimCalls:
                 return block[address - start : address - start + nbytes]
         raise CudaError("CUDA_ERROR_INVALID_VALUE")
 
-    def send(self, address: int, data: NDArray[np.uint8]) -> None:
+    def send(self, address: int, data: NDArray[np.uint8], lane: int = KERNELS) -> None:
         """Copies to the device."""
         self._at(address, data.nbytes)[:] = data
 
-    def fetch(self, address: int, out: NDArray[np.uint8]) -> None:
+    def fetch(self, address: int, out: NDArray[np.uint8], lane: int = KERNELS) -> None:
         """Copies to the host."""
         out[:] = self._at(address, out.nbytes)
 
-    def copy(self, to: int, source: int, nbytes: int) -> None:
+    def copy(self, to: int, source: int, nbytes: int, lane: int = KERNELS) -> None:
         """Copies within the device."""
         self._at(to, nbytes)[:] = self._at(source, nbytes).copy()
+
+    def reaches(self, other: object) -> bool:
+        """Whether the other is such a device, too."""
+        return isinstance(other, ShimCalls)
+
+    def copy_from(
+        self, other: ShimCalls, to: int, source: int, nbytes: int, lane: int = KERNELS
+    ) -> None:
+        """Copies from another device of this kind."""
+        self._at(to, nbytes)[:] = other._at(source, nbytes)
 
     def clear(self, address: int, n_words: int) -> None:
         """Writes zeros."""
@@ -104,9 +114,12 @@ class ShimCalls:
         """The launches as a list."""
         return ShimGraph(self, list(launches))
 
-    def event(self, timed: bool) -> float:
+    def event(self, timed: bool, lane: int = KERNELS) -> float:
         """The time, as all work is done."""
         return perf_counter()
+
+    def order(self, event: Any, lane: int = KERNELS) -> None:
+        """Does nothing, as all events are reached."""
 
     def is_done(self, event: Any) -> bool:
         """Always true."""

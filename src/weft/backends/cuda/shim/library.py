@@ -24,13 +24,14 @@ from weft.backends.kernels.cache import cache_folder, keep, kept
 from weft.backends.kernels.launch import Local
 from weft.errors import DeviceError
 
-__all__ = ["Range", "ShimKernels", "compile_shim", "compiler"]
+__all__ = ["Range", "ShimKernels", "compile_shim", "compiler", "runtime_path"]
 
 Range = tuple[int, int, bool]
 """Memory that a launch may access: its address, its bytes, and whether it may be written."""
 Entry = Callable[[Sequence[int], Sequence[int], int, int, Iterable[Range]], None]
 
 _KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
+_HEADERS = ("runtime.h", "shim.h", "fibres.h")
 _RUNTIME = ("-O2",)
 _KERNELS = ("-O1", "-fno-strict-aliasing", "-w", "-fvisibility=hidden")
 _CHECKED = ("-fsanitize=thread", "-nostdlib", "-lm", "-lc", "-lgcc")
@@ -62,7 +63,7 @@ def _run(text: str, options: Sequence[str]) -> bytes:
 
 def _library(text: str, options: Sequence[str], mode: int = 0) -> ctypes.CDLL:
     """The library of a C++ text, from the cache where it was compiled before."""
-    header = "".join((_folder() / name).read_text() for name in ("runtime.h", "shim.h"))
+    header = "".join((_folder() / name).read_text() for name in _HEADERS)
     key = sha256("\0".join((*options, header, text)).encode()).hexdigest()
     path = cache_folder("cuda-shim") / f"{key}.so"
     if kept(path):
@@ -75,9 +76,19 @@ def _library(text: str, options: Sequence[str], mode: int = 0) -> ctypes.CDLL:
 
 
 @cache
+def _runtime_library() -> ctypes.CDLL:
+    return _library((_folder() / "runtime.cpp").read_text(), _RUNTIME, os.RTLD_GLOBAL)
+
+
+def runtime_path() -> str:
+    """The file of the runtime's library."""
+    return str(_runtime_library()._name)
+
+
+@cache
 def _runtime() -> Any:
     """The function of the runtime that launches kernels."""
-    library = _library((_folder() / "runtime.cpp").read_text(), _RUNTIME, os.RTLD_GLOBAL)
+    library = _runtime_library()
     launch = library.weft_shim_launch
     launch.restype = ctypes.c_char_p
     pointer = ctypes.c_void_p
@@ -108,6 +119,11 @@ class ShimKernels:
         ends = (ctypes.c_void_p * 2)()
         library.weft_shim_shared(ends)
         self._ends = tuple(end or 0 for end in ends)
+
+    @property
+    def path(self) -> str:
+        """The file of the library."""
+        return str(self._library._name)
 
     def entry(self, kernel: str) -> Entry:
         """A kernel as a function of its grid, its block, its dynamic shared memory, the address of

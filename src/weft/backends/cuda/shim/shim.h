@@ -423,8 +423,19 @@ SHIM_UNCHECKED static void shim_call(void (*kernel)(A...), void** args) {
   shim_call(kernel, args, typename shim_count<sizeof...(A)>::type{});
 }
 
+template <class... A>
+SHIM_UNCHECKED static const unsigned* shim_sizes(void (*)(A...)) {
+  static const unsigned sizes[] = {sizeof(A)..., 0};
+  return sizes;
+}
+
+/* The kernel as a function of pointers to its parameters, and their sizes, which end with a 0. */
 #define SHIM_ENTRY(name)                                                                        \
   extern "C" SHIM_UNCHECKED __attribute__((visibility("default"))) void weft_shim_entry_##name( \
       void** args) {                                                                            \
     shim_call(name, args);                                                                      \
+  }                                                                                             \
+  extern "C" SHIM_UNCHECKED __attribute__((visibility("default"))) const unsigned*              \
+  weft_shim_sizes_##name() {                                                                    \
+    return shim_sizes(name);                                                                    \
   }
