@@ -3,11 +3,12 @@ are asked, with sizes that stand for all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from weft.backends.cuda.devices import SHIM, limits_for
 from weft.backends.cuda.ops import OWN
-from weft.backends.cuda.ops.products import CODES, mul_mat_add
+from weft.backends.cuda.ops.bytes import CODES
+from weft.backends.cuda.ops.products import mul_mat_add
 from weft.backends.kernels.launch import Call, Launch, View
 from weft.backends.kernels.ops.matmul import used
 from weft.dtype import find_dtype
@@ -44,13 +45,12 @@ def _products() -> Iterator[Program]:
     weights += [_view(dtype, 512, 512) for dtype in ("f32", "f16", "bf16")]
     for w in weights:
         for n in _COLUMNS:
-            d = _view("f32", 512, n)
-            call = Call("MUL_MAT", d, (w, d), None, _LIMITS)
-            yield from _of(OWN["MUL_MAT"](call))
-            yield from _of(mul_mat_add(call, Call("ADD", d, (d, d), None, _LIMITS)))
+            x = _view("f32", 512, n)
+            yield from _of("MUL_MAT", x, w, x)
+            product = Call("MUL_MAT", x, (w, x), None, _LIMITS)
+            yield from _made(mul_mat_add(product, Call("ADD", x, (x, x), None, _LIMITS)))
             experts = (_view("f32", 512, 1, n), _view("i32", 1, n))
-            call = Call("MUL_MAT_ID", experts[0], (w, *experts), None, _LIMITS)
-            yield from _of(OWN["MUL_MAT_ID"](call))
+            yield from _of("MUL_MAT_ID", _view("f32", 512, 1, n), w, *experts)
 
 
 def _attention() -> Iterator[Program]:
@@ -61,8 +61,7 @@ def _attention() -> Iterator[Program]:
                 for cap in (0.0, 50.0) if head in _CAPPED and cache == "f16" else (0.0,):
                     params = FlashAttnParams(1.0, 0.0, cap)
                     q, d = _view("f32", head, n, 1), _view("f32", head, 1, n)
-                    call = Call("FLASH_ATTN_EXT", d, (q, kv, kv), params, _LIMITS)
-                    yield from _of(OWN["FLASH_ATTN_EXT"](call))
+                    yield from _of("FLASH_ATTN_EXT", d, q, kv, kv, params=params)
 
 
 def _shared() -> Iterator[Program]:
@@ -71,7 +70,8 @@ def _shared() -> Iterator[Program]:
         yield "copy.cl", used(W=_view(code, 512))
         yield "copy.cl", used(W=_view(code, 512, layout="planes"))
     yield "copy.cl", ("PUT=q8_0", "PUT_q8_0")
-    yield from (("norm.cu", ("X=f32",)), ("glu.cu", ()))
+    yield "norm.cu", ("X=f32",)
+    yield "glu.cu", ()
     yield from ((file, ()) for file in _FILES)
     yield from ((file, ("ALL_F32",)) for file in _OF_F32)
 
@@ -84,5 +84,10 @@ def _view(dtype: str, *ne: int, layout: Layout = "rows") -> View:
     return View(kind, sizes, tuple(nb), 0, None, layout=layout)
 
 
-def _of(launches: Sequence[Launch] | None) -> Iterator[Program]:
-    yield from ((launch.file, launch.defines) for launch in launches or ())
+def _of(op: str, d: View, *src: View, params: object = None) -> Iterator[Program]:
+    yield from _made(OWN[op](Call(op, d, src, params, _LIMITS)))
+
+
+def _made(launches: list[Launch] | None) -> Iterator[Program]:
+    for launch in launches or ():
+        yield launch.file, launch.defines

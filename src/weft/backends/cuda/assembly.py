@@ -49,8 +49,8 @@ def source_of(file: str, defines: tuple[str, ...]) -> str:
     the start of the grid as first parameter, and `PREFIX` before their names. With DECODED among
     `defines`, a `.cu` file has the functions that decode blocks."""
     if file.endswith(".cl"):
-        shared = assembly.tables(defines) + assembly.source_of(file)
-        kernels = _KERNEL.sub(rf"__kernel void {PREFIX}\1(start_t start_, ", shared)
+        text = assembly.tables(defines) + assembly.source_of(file)
+        kernels = _KERNEL.sub(rf"__kernel void {PREFIX}\1(start_t start_, ", text)
         return f"{_joined('opencl.h')}\n{kernels}"
     headers = _HEADERS.get(file, ())
     shared = _DECODERS if "DECODED" in defines else _SHARED.get(file)
