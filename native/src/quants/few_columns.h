@@ -15,14 +15,6 @@
 
 namespace weft::WEFT_TARGET {
 
-// Word j of the codes of chunk `c`; what else codes() would compute is not used.
-template <typename F>
-static inline vi lane_code(const char* block, int c, int j, int v) {
-  vi w[8];
-  Lanes<F>::codes(block, c, v, w);
-  return kSigned<F> ? w[j] ^ splat_bytes(128) : w[j];
-}
-
 // acc + the products of a word of codes and four activations.
 template <typename F>
 static inline vi add_codes(vi acc, vi codes, vi four) {

@@ -347,7 +347,7 @@ template <typename F>
 inline constexpr bool kHasSteps = requires { &F::step8; };
 
 // Whether blocks of such a format are added up as whole numbers: see quant_kernels.h.
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(WEFT_NEON) || defined(__AVX2__) && !defined(__AVX512F__)
 template <typename F>
 inline constexpr bool kWholeSums = kHasSteps<F>;
 #else

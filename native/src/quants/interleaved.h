@@ -7,6 +7,7 @@
 
 #include "quants/few_columns.h"
 #include "quants/lanes_k.h"
+#include "quants/neon_columns.h"
 #include "quants/one_column.h"
 #include "quants/panels.h"
 
@@ -22,13 +23,19 @@ static inline const char* lane_block(const char* panel, int64_t block) {
 // The codes of chunk `c` of the rows of vector `v`, in the form that panels have.
 template <typename F>
 static inline void lane_codes(const char* block, int c, int v, vi (&w)[8]) {
+#if defined(WEFT_NEON)
+  if constexpr (kSigned<F> && requires { &Lanes<F>::nibbles; }) {
+    for (int j = 0; j < 8; ++j) w[j] = look_up_levels(Lanes<F>::nibbles(block, c, j, v));
+    return;
+  }
+#endif
   Lanes<F>::codes(block, c, v, w);
   if constexpr (kSigned<F>) {
     for (vi& words : w) words ^= splat_bytes(128);
   }
 }
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(WEFT_NEON) || defined(__AVX2__) && !defined(__AVX512F__)
 // The scales of vector `v` of block `b` of a panel, as whole numbers.
 template <typename F>
 static inline void unpack_steps(const char* block, int64_t b, int v, const Panel& out) {
@@ -40,10 +47,17 @@ static inline void unpack_steps(const char* block, int64_t b, int v, const Panel
   }
   if constexpr (F::kHasMin) {
     store(out.low_d + b * kPanelRows + v * kLanes, scales.low_d);
+#if defined(WEFT_NEON)
+    for (int i = 0; i < F::kGroups / 4; ++i) {
+      const int64_t word = b * F::kGroups / 4 + i;
+      store_as(out.min + word * kPanelRows + v * kLanes, scales.lows.bytes[i]);
+    }
+#else
     for (int g = 0; g < F::kGroups; g += 2) {
       const int64_t pair = (b * F::kGroups + g) / 2;
       store_as(out.min + pair * kPanelRows + v * kLanes, scales.lows.two(g));
     }
+#endif
   }
 }
 #endif
@@ -279,6 +293,12 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
 #if defined(__AVX512VNNI__)
   if constexpr (kOneColumn<F, kColumns>) {
     return multiply_column<F>(panel, x, n_chunks, scale, out[0]);
+  }
+#endif
+#if defined(WEFT_NEON)
+  if constexpr (kWholeSums<F>) return multiply_steps<F>(panel, x, n_chunks, scale, out);
+  if constexpr (kColumns == 1 && kIsOneChunk<F>) {
+    return multiply_one_chunk<F>(panel, x, n_chunks, scale, out[0]);
   }
 #endif
 #if defined(__AVX2__) && !defined(__AVX512F__)

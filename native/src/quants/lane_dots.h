@@ -207,6 +207,24 @@ static inline vi dot_pairs(vi a, vi b) {
 
 #endif
 
+// From row to row of a word of a panel, in bytes; from word to word; and where a row begins. NEON
+// has the words of eight rows behind each other, which it loads four vectors at a time.
+#if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
+inline constexpr int kRowBytes = 8;
+#else
+inline constexpr int kRowBytes = 4;
+#endif
+#if defined(WEFT_NEON)
+inline constexpr int kWordStep = 4 * 8;
+static inline int panel_place(int row) { return row / 8 * 8 * kWordStep + row % 8 * kRowBytes; }
+static inline int32x4x4_t load_four(const uint8_t* q) {
+  return vld1q_s32_x4(reinterpret_cast<const int32_t*>(q));
+}
+#else
+inline constexpr int kWordStep = 4 * kPanelRows;
+static inline int panel_place(int row) { return row * kRowBytes; }
+#endif
+
 #if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
 
 // Prompts multiply matrices of bytes: two rows by two columns, eight codes deep. A panel has words
@@ -221,16 +239,18 @@ template <int kVectors, int kColumns, int kWords>
 static inline void add_matrices(const uint8_t* q, const char* x, vi (&s)[kVectors][kColumns]) {
   constexpr int kPairs = kColumnPairs<kColumns>;
   const auto bytes = [](vi v) { return vreinterpretq_s8_s32(v); };
+  static_assert(kVectors == 2);
   vi m[kVectors][2][kPairs] = {};
 #pragma GCC unroll 4
   for (int j = 0; j < kWords / 2; ++j) {
+    const int32x4x4_t rows = load_four(q + 2 * j * kWordStep);
     vi two[kPairs];
     for (int p = 0; p < kPairs; ++p) two[p] = load_as<vi>(x + (j * kPairs + p) * 16);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {
-        const vi w = load_as<vi>(q + j * 8 * kPanelRows + (2 * v + half) * 16);
+        const vi w = rows.val[2 * v + half];
 #pragma GCC unroll 4
         for (int p = 0; p < kPairs; ++p) {
           m[v][half][p] = vmmlaq_s32(m[v][half][p], bytes(w), bytes(two[p]));
@@ -252,8 +272,6 @@ inline constexpr bool kMatrices = false;
 
 #endif
 
-inline constexpr int kRowBytes = kMatrices ? 8 : 4;  // from row to row of a word of a panel
-
 // What the sums of a group start with.
 template <typename F, int kColumns>
 static inline vi start_sum(const ActivationTile<kColumns>& x, int group, int column) {
@@ -274,18 +292,22 @@ static inline void add_words(const uint8_t* q, const char* x, vi (&s)[kVectors][
 #if defined(WEFT_NEON)
   // Products take any lane of their second factor: a vector of activations is loaded for four
   // words.
-  static_assert(kWords % 4 == 0);
+  static_assert(kWords % 4 == 0 && kVectors == 2);
 #pragma GCC unroll 4
   for (int j = 0; j < kWords; j += 4) {
     vi sixteen[kColumns];
     for (int c = 0; c < kColumns; ++c) sixteen[c] = load_as<vi>(x + kStride * c + 4 * j);
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 4; i += 2) {
+      __asm__ volatile("" ::: "memory");  // loaded earlier, they would be copied
+      const int32x4x4_t w = load_four(q + (j + i) * kWordStep);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        const vi w = load_as<vi>(q + ((j + i) * kPanelRows + v * kLanes) * 4);
+      for (int part = 0; part < 4; ++part) {
+        vi(&sums)[kColumns] = s[part % 2];
 #pragma GCC unroll 16
-        for (int c = 0; c < kColumns; ++c) s[v][c] = dot_lane(s[v][c], w, sixteen[c], i);
+        for (int c = 0; c < kColumns; ++c) {
+          sums[c] = dot_lane(sums[c], w.val[part], sixteen[c], i + part / 2);
+        }
       }
     }
   }

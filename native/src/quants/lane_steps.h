@@ -32,6 +32,19 @@ static inline vi byte_pair(vi v, int first, int second) {
 
 #endif
 
+// Byte i of each lane.
+static inline vi byte_number(vi v, int i) {
+#if defined(WEFT_NEON)
+  if (i == 3) return reinterpret_cast<vi>(reinterpret_cast<vu>(v) >> 24);
+  if (i > 0) {
+    // an index beyond the vector gives 0
+    const vu order = vu{0, 4, 8, 12} + (0xffffff00u + static_cast<uint32_t>(i));
+    return vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(v), vreinterpretq_u8_u32(order)));
+  }
+#endif
+  return v >> 8 * i & 255;
+}
+
 template <int kCount, int kBias = 0, bool kSignedBytes = false, StepOrder kOrder = StepOrder::kRuns>
 struct Steps {
   vi bytes[kCount / 4];
@@ -47,7 +60,7 @@ struct Steps {
   vi number(int g) const {
     const vi v = bytes[word(g)];
     if constexpr (kSignedBytes) return v << (24 - 8 * byte(g)) >> 24;
-    return (v >> 8 * byte(g) & 255) - kBias;
+    return byte_number(v, byte(g)) - kBias;
   }
 #if defined(__AVX2__) && !defined(__AVX512F__)
   vi pair(int g) const {
@@ -68,7 +81,15 @@ struct Steps {
 #endif
 };
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(WEFT_NEON)
+
+// The step of group g as the sums of F's codes are multiplied with it.
+template <typename F, typename Scales>
+static inline vi step_of(const Scales& scales, int g) {
+  return scales.steps.number(g);
+}
+
+#elif defined(__AVX2__) && !defined(__AVX512F__)
 
 // The step of group g as the sums of F's codes are multiplied with it, and that product.
 template <typename F, typename Scales>

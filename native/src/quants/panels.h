@@ -16,8 +16,8 @@ namespace weft::WEFT_TARGET {
 static inline void put_pairs(const vi (&words)[8], uint8_t* q) {
 #pragma GCC unroll 4
   for (int j = 0; j < 8; j += 2) {
-    store_as(q + j * 4 * kPanelRows, vzip1q_s32(words[j], words[j + 1]));
-    store_as(q + j * 4 * kPanelRows + 16, vzip2q_s32(words[j], words[j + 1]));
+    store_as(q + j * kWordStep, vzip1q_s32(words[j], words[j + 1]));
+    store_as(q + j * kWordStep + 16, vzip2q_s32(words[j], words[j + 1]));
   }
 }
 static inline void put_pairs(const i32x8 (&words)[8], uint8_t* q) {
@@ -34,20 +34,19 @@ static inline void put_pairs(const i32x8 (&words)[8], uint8_t* q) {
 // are wide.
 template <typename F, typename V>
 static inline void put_words(const V (&words)[8], uint8_t* q, int row) {
-  q += row * kRowBytes;
+  q += panel_place(row);
 #if defined(WEFT_NEON)
   if constexpr (kMatrices) return put_pairs(words, q);
 #endif
-  constexpr int kWord = 4 * kPanelRows;           // bytes
   constexpr int kGroup = 8 / kGroupsPerChunk<F>;  // words
 #pragma GCC unroll 8
   for (int j = 0; j < 8; ++j) {
     if constexpr (kPanelWords<F> == 8) {
-      store_as(q + j * kWord, words[j]);
+      store_as(q + j * kWordStep, words[j]);
     } else {
       const int even = j + j / kGroup * kGroup;
-      store_as(q + even * kWord, even_codes(words[j]));
-      store_as(q + (even + kGroup) * kWord, odd_codes(words[j]));
+      store_as(q + even * kWordStep, even_codes(words[j]));
+      store_as(q + (even + kGroup) * kWordStep, odd_codes(words[j]));
     }
   }
 }
@@ -72,10 +71,17 @@ static inline void pack_steps(const typename F::Block& block, int64_t b, int r, 
     }
     if constexpr (F::kHasMin) {
       const i32x8 lows = F::low8(block, half);
+#if defined(WEFT_NEON)
+      for (int g = 0; g < 8; g += 4) {
+        const int32_t four = lows[g + 3] << 24 | lows[g + 2] << 16 | lows[g + 1] << 8 | lows[g];
+        std::memcpy(out.min + (b * F::kGroups + 8 * half + g) / 4 * kPanelRows + r, &four, 4);
+      }
+#else
       for (int g = 0; g < 8; g += 2) {
         const int32_t two = lows[g + 1] << 16 | lows[g];
         std::memcpy(out.min + (b * F::kGroups + 8 * half + g) / 2 * kPanelRows + r, &two, 4);
       }
+#endif
     }
   }
 }
@@ -199,6 +205,35 @@ struct TileCodes<F, kColumns> {
 
 #endif
 
+#if defined(WEFT_NEON)
+
+// The sums of one chunk times whole scales, added to `whole`.
+template <typename F, int kVectors, int kColumns>
+static inline void add_chunk_steps(const uint8_t* q, const float* steps, const char* codes,
+                                   const ActivationTile<kColumns>& x,
+                                   vi (&whole)[kVectors][kColumns]) {
+  using Codes = TileCodes<F, kColumns>;
+  constexpr int kPer = kGroupsPerChunk<F>;
+  constexpr int kWords = 8 / kPer;  // of a group
+#pragma GCC unroll 2
+  for (int g = 0; g < kPer; ++g) {
+    vi s[kVectors][kColumns];
+    for (int c = 0; c < kColumns; ++c) {
+      for (int v = 0; v < kVectors; ++v) s[v][c] = start_sum<F>(x, g, c);
+    }
+    sum_words<F, kVectors, kColumns, Codes::kStride, kWords>(
+        q + g * kWords * kWordStep, codes + g * kWords * Codes::kWordBytes, s);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const vi step = load_as<vi>(steps + g * kPanelRows + v * kLanes);
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) whole[v][c] += s[v][c] * step;
+    }
+  }
+}
+
+#endif
+
 #if defined(__AVX2__) && !defined(__AVX512F__)
 
 // The sums of one chunk times whole scales, added to `whole`.
@@ -229,6 +264,26 @@ static inline void add_chunk_steps(const uint8_t* q, const float* steps, const c
   }
 }
 
+#endif
+
+#if defined(WEFT_NEON)
+// The minima of a block of kRows rows, from `lows` on, times the sums of the groups of column `c`.
+template <typename F, int kRows, int kColumns>
+static inline vi times_lows(const void* lows, const ActivationTile<kColumns>* x, int c) {
+  constexpr int kWords = F::kGroups / 4;
+  vi low = {}, high = {};
+#pragma GCC unroll 4
+  for (int i = 0; i < kWords; ++i) {
+    const vi four = load_as<vi>(static_cast<const char*>(lows) + i * kRows * 4);
+    low = dot_words(low, four, vi{} + x[i].correction[0][c]);
+    high = dot_words(high, four, vi{} + x[kWords + i].correction[0][c]);
+  }
+  return low + (high << 7);
+}
+#endif
+
+#if defined(WEFT_NEON) || defined(__AVX2__) && !defined(__AVX512F__)
+
 // Adds a block's sums, times their factors, to those so far.
 template <typename F, int kVectors, int kColumns>
 static inline void put_steps(const vi (&whole)[kVectors][kColumns], const Panel& panel, int64_t b,
@@ -242,6 +297,13 @@ static inline void put_steps(const vi (&whole)[kVectors][kColumns], const Panel&
       const vf d = splat(x->d[c]);
       vf sum = fma(__builtin_convertvector(whole[v][c], vf), load(panel.d + at + v * kLanes) * d,
                    add ? load(to) : vf{});
+#if defined(WEFT_NEON)
+      if constexpr (F::kHasMin) {
+        const float* lows = panel.min + (at - first) * F::kGroups / 4 + first + v * kLanes;
+        const vi low = times_lows<F, kPanelRows>(lows, x, c);
+        sum = fma(__builtin_convertvector(low, vf), load(panel.low_d + at + v * kLanes) * d, sum);
+      }
+#else
       if constexpr (F::kHasMin) {
         const float* two = panel.min + (at - first) * F::kGroups / 2 + first + v * kLanes;
         vi low = {};
@@ -250,6 +312,7 @@ static inline void put_steps(const vi (&whole)[kVectors][kColumns], const Panel&
         }
         sum = fma(__builtin_convertvector(low, vf), load(panel.low_d + at + v * kLanes) * d, sum);
       }
+#endif
       store(to, sum);
     }
   }
@@ -271,8 +334,7 @@ static inline void add_chunk(const uint8_t* q, const float* scale, const float* 
       for (int v = 0; v < kVectors; ++v) s[v][c] = start_sum<F>(x, g, c);
     }
     sum_words<F, kVectors, kColumns, TileCodes<F, kColumns>::kStride, kWords>(
-        q + g * kWords * 4 * kPanelRows, codes + g * kWords * TileCodes<F, kColumns>::kWordBytes,
-        s);
+        q + g * kWords * kWordStep, codes + g * kWords * TileCodes<F, kColumns>::kWordBytes, s);
 #pragma GCC unroll 16
     for (int c = 0; c < kColumns; ++c) {
 #pragma GCC unroll 2
@@ -367,7 +429,7 @@ static inline void multiply_vectors(const Panel& panel, const ActivationTile<kCo
   constexpr int64_t kBytes = kPanelWords<F> * 4 * kPanelRows;  // of a chunk
   constexpr int64_t kParts = kPanelRows / kLanes / kVectors;
   const int64_t part = first / kLanes / kVectors;  // of the panel
-  const uint8_t* q = panel.q + first * kRowBytes;
+  const uint8_t* q = panel.q + panel_place(first);
   const float* scale = panel.scale + first;
   const float* min = panel.min + first;
   if constexpr (!kBlockActivations<F>) {

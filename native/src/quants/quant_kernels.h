@@ -19,8 +19,8 @@
 //
 //   sum += block * d
 //
-// With vectors of 8 floats the K-quants and iq4_xs, whose scales and minima are whole numbers times
-// one factor for the block, are added up as whole numbers over such a block:
+// On NEON and with vectors of 8 floats the K-quants and iq4_xs, whose scales and minima are whole
+// numbers times one factor for the block, are added up as whole numbers over such a block:
 //
 //   sum += block * (factor * d)     and, with minima, sum += minima * (their factor * d)
 //
@@ -71,8 +71,9 @@ struct ActivationTile {
   // lane_dots.h) where sums of codes fit them. With minima it is `sum`: sum(q) * d, or just sum(q)
   // where d belongs to a block of 256. Where blocks are added up as whole numbers, correction[0]
   // has sum(q) of two groups as 16-bit numbers: those of this chunk or, with one group per chunk,
-  // of this chunk and the next, in every other chunk. For a format with one scale per block, the
-  // first tile of a block has the correction of the whole block.
+  // of this chunk and the next, in every other chunk. On NEON it has bytes of sum(q) of four groups
+  // instead: chunk after chunk their low seven bits, then what is above these. For a format with
+  // one scale per block, the first tile of a block has the correction of the whole block.
   union {
     int32_t correction[2][kColumns];
     float sum[2][kColumns];
@@ -99,7 +100,8 @@ struct Panel {
   float* scale;  // [chunk][groups per chunk][kPanelRows]
   float* min;    // the same shape; only for formats with minima
   // Where blocks are added up as whole numbers, `scale` has whole scales instead, as lane_steps.h
-  // gives them, `min` two minima of 16 bits for each two groups, and these are their factors:
+  // gives them, `min` two minima of 16 bits for each two groups (on NEON four bytes for each four),
+  // and these are their factors:
   float* d = nullptr;      // [block][kPanelRows]
   float* low_d = nullptr;  // the same
   // Memory that is asked for while the panel is multiplied: what will be unpacked next. Asked for

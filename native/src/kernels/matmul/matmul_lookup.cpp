@@ -345,11 +345,11 @@ inline void unpack_chunk(const Unit& unit, int half, int v, uint8_t* q) {
   if constexpr (kMatrices) {
     vi words[8];
     std::memcpy(words, w, sizeof words);
-    return put_pairs(words, q + v * kLanes * kRowBytes);
+    return put_pairs(words, q + panel_place(v * kLanes));
   }
 #endif
   for (int j = 0; j < 8; ++j) {
-    std::memcpy(q + (j * kPanelRows + v * kLanes) * 4, &w[j], sizeof w[j]);
+    std::memcpy(q + j * kWordStep + panel_place(v * kLanes), &w[j], sizeof w[j]);
   }
 }
 
