@@ -18,6 +18,28 @@
 #include "quants/formats.h"
 #include "quants/quant_kernels.h"
 
+namespace weft::WEFT_TARGET {
+
+// From row to row of a word of a panel, in bytes; from word to word; and where a row begins. NEON
+// has the words of eight rows behind each other, which it loads four vectors at a time.
+#if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
+inline constexpr int kRowBytes = 8;
+#else
+inline constexpr int kRowBytes = 4;
+#endif
+#if defined(WEFT_NEON)
+inline constexpr int kWordStep = 4 * 8;
+static inline int panel_place(int row) { return row / 8 * 8 * kWordStep + row % 8 * kRowBytes; }
+static inline int32x4x4_t load_four(const uint8_t* q) {
+  return vld1q_s32_x4(reinterpret_cast<const int32_t*>(q));
+}
+#else
+inline constexpr int kWordStep = 4 * kPanelRows;
+static inline int panel_place(int row) { return row * kRowBytes; }
+#endif
+
+}  // namespace weft::WEFT_TARGET
+
 #if defined(WEFT_PANELS)
 
 namespace weft::WEFT_TARGET {
@@ -205,24 +227,6 @@ static inline vi dot_pairs(vi a, vi b) {
       _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
 }
 
-#endif
-
-// From row to row of a word of a panel, in bytes; from word to word; and where a row begins. NEON
-// has the words of eight rows behind each other, which it loads four vectors at a time.
-#if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
-inline constexpr int kRowBytes = 8;
-#else
-inline constexpr int kRowBytes = 4;
-#endif
-#if defined(WEFT_NEON)
-inline constexpr int kWordStep = 4 * 8;
-static inline int panel_place(int row) { return row / 8 * 8 * kWordStep + row % 8 * kRowBytes; }
-static inline int32x4x4_t load_four(const uint8_t* q) {
-  return vld1q_s32_x4(reinterpret_cast<const int32_t*>(q));
-}
-#else
-inline constexpr int kWordStep = 4 * kPanelRows;
-static inline int panel_place(int row) { return row * kRowBytes; }
 #endif
 
 #if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
