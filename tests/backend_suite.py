@@ -326,8 +326,8 @@ class _Chain(_Model):
         lambda x: g.mul(x, x), lambda x: g.l2_norm(x, 1e-5),
         lambda x: g.norm(g.scale(x, 100.0), 1e-5), g.soft_max,
     )  # fmt: skip
-    """The last one makes numbers that are right to a few last bits: a norm at the end would show the
-    rounding of all before it, enlarged by what it takes away."""
+    """The last one makes numbers that are right to a few last bits: a norm at the end would show
+    the rounding of all before it, enlarged by what it takes away."""
 
     def __init__(self) -> None:
         x = weft.input("x", (weft.Sym("rows", 1, 8), N))
