@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
@@ -12,8 +15,10 @@ from tests.llm.tiny import metadata, weights, write_model
 from weft.backends.base import Support
 from weft.backends.cpu.backend import CpuBackend
 from weft.graph.tensor import Tensor
-from weft.llm import Batch, Context, Model
+from weft.llm import LLM, Batch, Context, Model
+from weft.llm.sampling import TokenLogprobs
 
+DEMO = Path(__file__).parents[2] / "examples/weft-demo.gguf"
 N_SEQ = 5
 LONGEST = 330
 # a failure is long however it is shrunk
@@ -121,3 +126,20 @@ def test_alone_and_in_a_crowd(
         np.testing.assert_array_equal(got, expected)
         for _, i, s in batch.tolist():
             going[s][1] = max(going[s][1], i + 1)
+
+
+def test_texts_that_have_ended_give_way_to_the_order_of_cells() -> None:
+    """There would be cells enough, but not in order: what they add up to is another last bit."""
+
+    def text(llm: LLM) -> list[TokenLogprobs]:
+        llm.generate([5, 6, 7], max_tokens=180, temperature=0, ignore_eos=True, logprobs=1)
+        return llm.stats.logprobs
+
+    options: Any = {"n_ctx": 256, "n_seq_max": 4, "drafting": None}
+    with LLM(DEMO, **options) as llm:
+        alone = text(llm)
+    with LLM(DEMO, **options) as llm:
+        for token in (20, 40, 60):
+            llm.generate([token, token + 1], max_tokens=19, temperature=0, ignore_eos=True)
+        assert llm.context.cache.n_used + 3 + 179 < llm.context.n_ctx
+        assert text(llm) == alone

@@ -8,12 +8,15 @@ whatever cells it is. Free pages are used first, because attention skips pages t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.llm.cache.cells import FREE, Cells
+from weft.records import dataclass
 
 __all__ = [
     "PAGE",
@@ -21,6 +24,7 @@ __all__ = [
     "TIDY",
     "cells_from",
     "has_room_behind",
+    "has_room_in_order",
     "moved",
     "next_cell",
     "place",
@@ -71,13 +75,39 @@ def _behind(
 
     If there is no room, the sequence moves to where there is. If it cannot move, the cells are any
     free ones, and the sequence loses the order of its cells."""
+    room = _in_order(table, free, seq, tail, n)
+    if room is None:
+        places = cells_from(free, tail + 1, n, (STRIP, 1))
+        return np.flatnonzero(free)[:n] if places is None else places
+    if len(room.source):
+        free[room.source] = True
+        free[room.target] = False
+        table.relocate(room.source, room.target)
+    return room.behind
+
+
+@dataclass(slots=True, eq=False)
+class _Room:
+    """Where the next tokens of a sequence keep the order of its cells."""
+
+    behind: NDArray[np.int64]
+    """Their cells."""
+    source: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Cells of the sequence that move there."""
+    target: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Where they move to."""
+
+
+def _in_order(table: Cells, free: NDArray[np.bool_], seq: int, tail: int, n: int) -> _Room | None:
+    """Room behind the last cell of a sequence, `tail`, or where it can move to; None: there is
+    none."""
     cell = tail + 1
     if n == 1 and cell % PAGE and cell < table.size and free[cell]:
-        return np.array([cell], np.int64)
+        return _Room(np.array([cell], np.int64))
     for sizes in TIDY:
         places = cells_from(free, cell, n, sizes)
         if places is not None:
-            return places
+            return _Room(places)
     own = np.flatnonzero(table.members[seq])
     shared = np.flatnonzero(table.members[:, own].sum(axis=0) > 1)
     floor = int(own[shared[-1]]) if len(shared) else -1
@@ -87,13 +117,24 @@ def _behind(
         for sizes in TIDY:
             move = moved(free, own, floor, n, sizes)
             if move is not None:
-                target, behind = move
-                free[own] = True
-                free[target] = False
-                table.relocate(own, target)
-                return behind
-    places = cells_from(free, cell, n, (STRIP, 1))
-    return np.flatnonzero(free)[:n] if places is None else places
+                return _Room(move[1], own, move[0])
+    return None
+
+
+def has_room_in_order(table: Cells, wanted: Sequence[tuple[int, int]]) -> bool:
+    """True if the next tokens of sequences keep the order of their cells, moved or not. `wanted`
+    has each sequence, once, and the number of its tokens."""
+    if all(n == 1 and next_cell(table, seq) >= 0 for seq, n in wanted):
+        return True
+    free = table.pos == FREE
+    for seq, n in wanted:
+        room = _in_order(table, free, seq, table.tail(seq), n)
+        if room is None:
+            return False
+        free[room.source] = True
+        free[room.target] = False
+        free[room.behind] = False
+    return True
 
 
 def next_cell(table: Cells, seq: int) -> int:

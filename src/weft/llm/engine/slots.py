@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from weft.errors import ContextError
 from weft.llm.cache.kept import LEAST, Checkpoint, cut, share
 from weft.llm.cache.kv_cache import KVCache
+from weft.llm.cache.pages import has_room_in_order
 from weft.llm.compute.context import Context
 from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Ticket
@@ -265,14 +266,30 @@ class Slots:
         if self._n_free < n:
             self._n_free = cache.size - cache.n_used
         while self._n_free < n:
-            idle = [s for s in self.all if s.text is None and cache.pos_max(s.seq) >= 0]
-            if not idle:
+            if not self._clear_one():
                 raise ContextError(
                     f"{n} cells are needed and {self._n_free} are free; make n_ctx larger"
                 )
-            self.clear(min(idle, key=lambda s: s.last_used))
-            self._n_free = cache.size - cache.n_used
         self._n_free -= n
+
+    def make_room_for(self, parts: Sequence[tuple[Slot, int]]) -> None:
+        """Makes room for the next tokens of slots, the draft of each among them. Idle slots also
+        give way where a text would lose the order of its cells, so that its numbers, to the last
+        bit, do not depend on texts that have ended."""
+        wanted = [(slot.seq, n + len(slot.draft)) for slot, n in parts]
+        self.make_room(sum(n for _, n in wanted))
+        while not has_room_in_order(self.cache, wanted) and self._clear_one():
+            pass
+
+    def _clear_one(self) -> bool:
+        """Frees the cells of the slot that is idle for the longest time; False: none has any."""
+        idle = [s for s in self.all if s.text is None and self.cache.pos_max(s.seq) >= 0]
+        if not idle:
+            return False
+        before = self.cache.n_used
+        self.clear(min(idle, key=lambda s: s.last_used))
+        self._n_free += before - self.cache.n_used
+        return True
 
     def room_beside(self, n: int) -> int:
         """Number of cells that are free beside the next `n`, without those of idle slots."""

@@ -202,7 +202,7 @@ class Writer:
 
     def _begin(self, batch: Batch, start: float) -> None:
         try:
-            self._slots.make_room(len(batch.tokens))
+            self._slots.make_room_for(batch.parts)
             step = self.context.submit(
                 ContextBatch(batch.tokens, batch.positions, batch.seqs, batch.outputs)
             )
@@ -289,7 +289,7 @@ class Writer:
             self.stats.reused_tokens += text.n_reused
 
     def _decode(self, batch: Batch) -> NDArray[np.float32]:
-        self._slots.make_room(len(batch.tokens))
+        self._slots.make_room_for(batch.parts)
         rows = self.context.decode(
             batch.tokens, batch.positions, seqs=batch.seqs, outputs=batch.outputs
         )
