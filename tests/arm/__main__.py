@@ -131,21 +131,22 @@ def notices_emptied_kernel(cpu: str, module: Path) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cpu", nargs="+", default=list(PROCESSORS), help="of qemu's names")
+    parser.add_argument("--cpu", nargs="+", action="extend", help="of qemu's names")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--python", nargs=argparse.REMAINDER, help="run this instead")
     options = parser.parse_args()
+    cpus = options.cpu or list(PROCESSORS)
     make_root(FOLDER)
     make_site(FOLDER)
     module = build(FOLDER, SOURCES)
     package = install(FOLDER, SOURCES, module, "package")
     if options.python:
-        done = Emulated(options.cpu[-1], package).run(*options.python)
+        done = Emulated(cpus[-1], package).run(*options.python)
         print(done.stdout + done.stderr, end="")
         return done.returncode
-    results = [examine(Emulated(cpu, package), options.quick) for cpu in options.cpu]
+    results = [examine(Emulated(cpu, package), options.quick) for cpu in cpus]
     if not options.quick:
-        results += [notices_emptied_kernel(cpu, module) for cpu in options.cpu[-1:]]
+        results += [notices_emptied_kernel(cpu, module) for cpu in cpus[-1:]]
     return 0 if all(results) else 1
 
 

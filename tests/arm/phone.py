@@ -271,7 +271,7 @@ def sizes(made: Sequence[Model]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cpu", nargs="+", default=list(PROCESSORS), help="of qemu's names")
+    parser.add_argument("--cpu", nargs="+", action="extend", help="of qemu's names")
     parser.add_argument("--sizes", action="store_true", help="print sizes instead")
     options = parser.parse_args()
     if (lacks := missing()) is not None:
@@ -281,7 +281,7 @@ def main() -> int:
         if options.sizes:
             print("\n".join(sizes(made)))
             return 0
-        return 0 if examine(made, options.cpu) else 1
+        return 0 if examine(made, options.cpu or list(PROCESSORS)) else 1
     except RuntimeError as error:
         raise SystemExit(str(error)) from None
 
