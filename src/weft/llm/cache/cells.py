@@ -63,7 +63,7 @@ class Cells:
         """mixed[s]: whether sequence s was assembled from parts of others."""
         self.freed = False
         """True if cells were freed since this was last set to False."""
-        self.read_step = 1
+        self.cells_step = 1
         """What `n_read` is a multiple of."""
         self._clock = 0
         self._tails = [_UNKNOWN] * n_seq_max  # the last cell of each sequence; -1: it has none
@@ -82,8 +82,8 @@ class Cells:
 
     @property
     def n_read(self) -> int:
-        """The cells that a graph reads: `n_seen`, rounded up to a multiple of `read_step`."""
-        return min(self.size, -(-self._top // self.read_step) * self.read_step)
+        """The cells that a graph reads: `n_seen`, rounded up to a multiple of `cells_step`."""
+        return min(self.size, -(-self._top // self.cells_step) * self.cells_step)
 
     @property
     def clock(self) -> int:

@@ -45,7 +45,7 @@ class Graphs:
         self.cache = plan.cache
         for cells in (plan.cache, plan.cache.window):
             if cells is not None:
-                cells.read_step = max(b.cells_step for b in plan.backends)
+                cells.cells_step = max(b.cells_step for b in plan.backends)
         self.counters = Counters(plan.graphs_built, reserves=plan.graphs_built)
         self.reuse = FLAGS.graph_reuse
         """True if compiled graphs are reused; False: each run compiles its graph again."""
