@@ -14,7 +14,8 @@ from release.platforms import Platform
 __all__ = ["compilers", "zig", "zig_identity"]
 
 # Options that CMake and nanobind write for the platforms' own compilers, and zig has not or says
-# otherwise: bundles are libraries for Python too, and all that is undefined in one is Python's.
+# otherwise: bundles are libraries for Python too, and all that is undefined in one is Python's;
+# architectures are processors with features.
 _COMPILER = """#!/bin/sh
 n=$#
 while [ $n -gt 0 ]; do
@@ -22,6 +23,7 @@ while [ $n -gt 0 ]; do
   case $word in
     -bundle) set -- "$@" -shared;;
     -Wl,@*darwin-ld-cpython.sym) set -- "$@" -Wl,-undefined,dynamic_lookup;;
+    -march=armv8.2-a*) set -- "$@" "-mcpu=generic+v8_2a${word#-march=armv8.2-a}";;
     -Wl,-dead_strip) set -- "$@" -Wl,-dead_strip;;
     *) set -- "$@" "$word";;
   esac
