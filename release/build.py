@@ -45,7 +45,11 @@ class Built:
         """Builds the module for a Python; the file."""
         options = self._python_options(python)
         self._cmake(SOURCES, self.folder, options, "_native")
-        return self.folder / f"native/_native{self.platform.module_suffix(python)}"
+        module = self.folder / f"native/_native{self.platform.module_suffix(python)}"
+        if self.platform.tag.startswith("musllinux"):  # distributions name it by the processor
+            libc = f"libc.musl-{self.platform.processor}.so.1"
+            run([_tool("patchelf"), "--replace-needed", "libc.so", libc, module])
+        return module
 
     def _python_options(self, python: tuple[int, int]) -> list[str]:
         folder = header_folder(self.platform, headers(python), self.folder / "headers")
@@ -81,7 +85,7 @@ def _tool(name: str) -> Path:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if not found:
-        raise ReleaseError(f"{name} is missing; pip install --group build")
+        raise ReleaseError(f"{name} is missing; pip install --group build --group wheels")
     return Path(found)
 
 
