@@ -99,8 +99,26 @@ inline constexpr int kWordRun = 64;  // words whose sums may be added up
 template <typename F>
 inline constexpr bool kWideZero = false;  // whether what is due to kZero is added in the end
 
-#if defined(__AVX512VNNI__) || defined(WEFT_NEON)
+#if defined(__AVX512VNNI__)
 static inline vi keep(vi v) { return v; }
+#elif defined(WEFT_NEON)
+// The compiler would copy sums from register to register.
+static inline vi keep(vi v) {
+  __asm__("" : "+w"(v));
+  return v;
+}
+// Zeros in a register of their own.
+static inline vi zeros() {
+  vi v;
+  __asm__ volatile("movi %0.4s, #0" : "=w"(v));
+  return v;
+}
+// What is read there is read here: the compiler would read it earlier, or copy it.
+template <typename T>
+static inline T* anew(T* p) {
+  __asm__ volatile("" : "+r"(p));
+  return p;
+}
 #else
 // The compiler would reorder the sums of a tile until most of them are in memory.
 static inline vi keep(vi v) {
@@ -238,18 +256,25 @@ inline constexpr bool kMatrices = true;
 template <int kColumns>
 inline constexpr int kColumnPairs = (kColumns + 1) / 2;
 
+// Sums of kVectors vectors of rows, as products of matrices have them: of each two rows and two
+// columns the four sums side by side.
+template <int kVectors, int kColumns>
+using Matrices = vi[kVectors][2][kColumnPairs<kColumns>];
+
 // kWords words at `q` and activations `x`, added to the sums: see add_words.
 template <int kVectors, int kColumns, int kWords>
-static inline void add_matrices(const uint8_t* q, const char* x, vi (&s)[kVectors][kColumns]) {
+static inline void add_matrices(const uint8_t* q, const char* x,
+                                Matrices<kVectors, kColumns>& sums) {
   constexpr int kPairs = kColumnPairs<kColumns>;
   const auto bytes = [](vi v) { return vreinterpretq_s8_s32(v); };
   static_assert(kVectors == 2);
-  vi m[kVectors][2][kPairs] = {};
 #pragma GCC unroll 4
   for (int j = 0; j < kWords / 2; ++j) {
-    const int32x4x4_t rows = load_four(q + 2 * j * kWordStep);
     vi two[kPairs];
     for (int p = 0; p < kPairs; ++p) two[p] = load_as<vi>(x + (j * kPairs + p) * 16);
+    if constexpr (kPairs == 2) __asm__("" : "+w"(two[0]), "+w"(two[1]));  // one load
+    const int32x4x4_t rows = load_four(q);
+    q = anew(q + 2 * kWordStep);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
 #pragma GCC unroll 2
@@ -257,15 +282,21 @@ static inline void add_matrices(const uint8_t* q, const char* x, vi (&s)[kVector
         const vi w = rows.val[2 * v + half];
 #pragma GCC unroll 4
         for (int p = 0; p < kPairs; ++p) {
-          m[v][half][p] = vmmlaq_s32(m[v][half][p], bytes(w), bytes(two[p]));
+          sums[v][half][p] = vmmlaq_s32(sums[v][half][p], bytes(w), bytes(two[p]));
         }
       }
     }
   }
+}
+
+// The same sums, each column in a vector of its own.
+template <int kVectors, int kColumns>
+static inline void split_matrices(const Matrices<kVectors, kColumns>& sums,
+                                  vi (&s)[kVectors][kColumns]) {
   for (int v = 0; v < kVectors; ++v) {
     for (int c = 0; c < kColumns; ++c) {
-      const vi a = m[v][0][c / 2], b = m[v][1][c / 2];
-      s[v][c] += c % 2 == 0 ? vi(vuzp1q_s32(a, b)) : vi(vuzp2q_s32(a, b));
+      const vi a = sums[v][0][c / 2], b = sums[v][1][c / 2];
+      s[v][c] = c % 2 == 0 ? vi(vuzp1q_s32(a, b)) : vi(vuzp2q_s32(a, b));
     }
   }
 }
@@ -297,21 +328,23 @@ static inline void add_words(const uint8_t* q, const char* x, vi (&s)[kVectors][
   // Products take any lane of their second factor: a vector of activations is loaded for four
   // words.
   static_assert(kWords % 4 == 0 && kVectors == 2);
+  vi codes[kColumns][kWords / 4];
 #pragma GCC unroll 4
-  for (int j = 0; j < kWords; j += 4) {
-    vi sixteen[kColumns];
-    for (int c = 0; c < kColumns; ++c) sixteen[c] = load_as<vi>(x + kStride * c + 4 * j);
+  for (int c = 0; c < kColumns; ++c) {
+#pragma GCC unroll 2
+    for (int i = 0; i < kWords / 4; ++i) codes[c][i] = load_as<vi>(x + kStride * c + 16 * i);
+    if constexpr (kWords == 8) __asm__("" : "+w"(codes[c][0]), "+w"(codes[c][1]));  // one load
+  }
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i += 2) {
-      __asm__ volatile("" ::: "memory");  // loaded earlier, they would be copied
-      const int32x4x4_t w = load_four(q + (j + i) * kWordStep);
+  for (int j = 0; j < kWords; j += 2) {
+    const int32x4x4_t w = load_four(q);
+    q = anew(q + 2 * kWordStep);
 #pragma GCC unroll 4
-      for (int part = 0; part < 4; ++part) {
-        vi(&sums)[kColumns] = s[part % 2];
-#pragma GCC unroll 16
-        for (int c = 0; c < kColumns; ++c) {
-          sums[c] = dot_lane(sums[c], w.val[part], sixteen[c], i + part / 2);
-        }
+    for (int part = 0; part < 4; ++part) {
+      vi(&sums)[kColumns] = s[part % 2];
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) {
+        sums[c] = dot_lane(sums[c], w.val[part], codes[c][j / 4], j % 4 + part / 2);
       }
     }
   }
@@ -355,9 +388,6 @@ static inline void widen_words(const uint8_t* q, const char* x, vi (&s)[kVectors
 // The same, widened as often as it must be: 32-bit sums of kWords words.
 template <typename F, int kVectors, int kColumns, int kStride, int kWords>
 static inline void sum_words(const uint8_t* q, const char* x, vi (&s)[kVectors][kColumns]) {
-#if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
-  return add_matrices<kVectors, kColumns, kWords>(q, x, s);
-#endif
   constexpr int kRun = kWords < kWordRun<F> ? kWords : kWordRun<F>;
   static_assert(kWords % kRun == 0);
   if constexpr (kRun == 1) {

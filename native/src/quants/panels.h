@@ -140,10 +140,11 @@ void pack_panel(const char* w, int64_t stride, int64_t rows, int64_t first_chunk
 template <typename F, int kColumns>
 struct TileCodes {
   static constexpr int kStride = 32, kWordBytes = 4;
-  const ActivationTile<kColumns>* tiles;
 
-  TileCodes(const ActivationTile<kColumns>* x, int64_t) : tiles(x) {}
-  const char* chunk(int64_t i) const { return reinterpret_cast<const char*>(tiles[i].q); }
+  TileCodes(const ActivationTile<kColumns>*, int64_t) {}
+  const char* chunk(const ActivationTile<kColumns>* x, int64_t i) const {
+    return reinterpret_cast<const char*>(x[i].q);
+  }
 };
 
 #if defined(__AVX2__) && !defined(WEFT_VNNI)
@@ -171,7 +172,9 @@ struct TileCodes<F, kColumns> {
       }
     }
   }
-  const char* chunk(int64_t i) const { return reinterpret_cast<const char*>(spread[i]); }
+  const char* chunk(const ActivationTile<kColumns>*, int64_t i) const {
+    return reinterpret_cast<const char*>(spread[i]);
+  }
 };
 
 #endif
@@ -200,8 +203,70 @@ struct TileCodes<F, kColumns> {
       }
     }
   }
-  const char* chunk(int64_t i) const { return reinterpret_cast<const char*>(words[i]); }
+  const char* chunk(const ActivationTile<kColumns>*, int64_t i) const {
+    return reinterpret_cast<const char*>(words[i]);
+  }
 };
+
+#endif
+
+// What the sums of a group start with, of kVectors vectors of rows.
+template <typename F, int kVectors, int kColumns>
+static inline void start_sums(const ActivationTile<kColumns>& x, int group,
+                              vi (&s)[kVectors][kColumns]) {
+#if defined(WEFT_NEON)
+  // Each is made where it stays: the compiler would make one and copy it.
+  if constexpr (kColumns == kLanes) {
+    constexpr bool kZeros = F::kZero == 0 || kSigned<F>;
+    vi all = kZeros ? vi{} : load_as<vi>(x.correction[group]);
+    for (int v = 0; v < kVectors; ++v) {
+      all = keep(all);
+      for (int c = 0; c < kColumns; ++c) s[v][c] = kZeros ? zeros() : keep(vi{} + all[c]);
+    }
+    return;
+  }
+#endif
+  for (int c = 0; c < kColumns; ++c) {
+    for (int v = 0; v < kVectors; ++v) s[v][c] = start_sum<F>(x, group, c);
+  }
+}
+
+#if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
+
+template <typename F, int kVectors, int kColumns>
+static inline void start_matrices(const ActivationTile<kColumns>& x, int group,
+                                  Matrices<kVectors, kColumns>& sums) {
+  constexpr bool kZeros = F::kZero == 0 || kSigned<F>;
+  int32_t of[2 * kColumnPairs<kColumns>] = {};
+  if (!kZeros) std::memcpy(of, x.correction[group], sizeof x.correction[group]);
+#pragma GCC unroll 2
+  for (int p = 0; p < kColumnPairs<kColumns>; ++p) {
+    vi both = reinterpret_cast<vi>(vdupq_n_s64(load_as<int64_t>(of + 2 * p)));
+    for (auto& vector : sums) {
+      for (auto& half : vector) half[p] = kZeros ? zeros() : both;
+    }
+  }
+}
+
+// The sums of group `g` of a chunk: kWords words at `q` and activations at `codes`.
+template <typename F, int kVectors, int kColumns, int kWords>
+static inline void sum_group(const uint8_t* q, const char* codes, const ActivationTile<kColumns>& x,
+                             int g, vi (&s)[kVectors][kColumns]) {
+  Matrices<kVectors, kColumns> sums;
+  start_matrices<F, kVectors>(x, g, sums);
+  add_matrices<kVectors, kColumns, kWords>(q, codes, sums);
+  split_matrices<kVectors>(sums, s);
+}
+
+#else
+
+// The sums of group `g` of a chunk: kWords words at `q` and activations at `codes`.
+template <typename F, int kVectors, int kColumns, int kWords>
+static inline void sum_group(const uint8_t* q, const char* codes, const ActivationTile<kColumns>& x,
+                             int g, vi (&s)[kVectors][kColumns]) {
+  start_sums<F>(x, g, s);
+  sum_words<F, kVectors, kColumns, TileCodes<F, kColumns>::kStride, kWords>(q, codes, s);
+}
 
 #endif
 
@@ -218,11 +283,8 @@ static inline void add_chunk_steps(const uint8_t* q, const float* steps, const c
 #pragma GCC unroll 2
   for (int g = 0; g < kPer; ++g) {
     vi s[kVectors][kColumns];
-    for (int c = 0; c < kColumns; ++c) {
-      for (int v = 0; v < kVectors; ++v) s[v][c] = start_sum<F>(x, g, c);
-    }
-    sum_words<F, kVectors, kColumns, Codes::kStride, kWords>(
-        q + g * kWords * kWordStep, codes + g * kWords * Codes::kWordBytes, s);
+    sum_group<F, kVectors, kColumns, kWords>(q + g * kWords * kWordStep,
+                                             codes + g * kWords * Codes::kWordBytes, x, g, s);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const vi step = load_as<vi>(steps + g * kPanelRows + v * kLanes);
@@ -320,6 +382,19 @@ static inline void put_steps(const vi (&whole)[kVectors][kColumns], const Panel&
 
 #endif
 
+// The scales of a tile's columns.
+template <int kColumns>
+static inline void tile_scales(const ActivationTile<kColumns>& x, vf (&d)[kColumns]) {
+#if defined(WEFT_NEON)
+  if constexpr (kColumns == kLanes) {
+    const vf all = reinterpret_cast<vf>(keep(load_as<vi>(x.d)));
+    for (int c = 0; c < kColumns; ++c) d[c] = splat(all[c]);
+    return;
+  }
+#endif
+  for (int c = 0; c < kColumns; ++c) d[c] = splat(x.d[c]);
+}
+
 // The sums of one chunk as floats, added to `acc`.
 template <typename F, int kVectors, int kColumns>
 static inline void add_chunk(const uint8_t* q, const float* scale, const float* min,
@@ -330,17 +405,23 @@ static inline void add_chunk(const uint8_t* q, const float* scale, const float* 
 #pragma GCC unroll 2
   for (int g = 0; g < kPer; ++g) {
     vi s[kVectors][kColumns];
-    for (int c = 0; c < kColumns; ++c) {
-      for (int v = 0; v < kVectors; ++v) s[v][c] = start_sum<F>(x, g, c);
-    }
-    sum_words<F, kVectors, kColumns, TileCodes<F, kColumns>::kStride, kWords>(
-        q + g * kWords * kWordStep, codes + g * kWords * TileCodes<F, kColumns>::kWordBytes, s);
+    sum_group<F, kVectors, kColumns, kWords>(
+        q + g * kWords * kWordStep, codes + g * kWords * TileCodes<F, kColumns>::kWordBytes, x, g,
+        s);
+    vf d[kColumns] = {};
+    if constexpr (!kBlockActivations<F>) tile_scales(x, d);
+    vf factors[kVectors];
+    for (int v = 0; v < kVectors; ++v) factors[v] = load(scale + g * kPanelRows + v * kLanes);
+#if defined(WEFT_NEON)
+    static_assert(kVectors == 2);
+    __asm__("" : "+w"(factors[0]), "+w"(factors[1]));  // one load
+#endif
 #pragma GCC unroll 16
     for (int c = 0; c < kColumns; ++c) {
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
-        vf w = load(scale + g * kPanelRows + v * kLanes);
-        if constexpr (!kBlockActivations<F>) w = w * splat(x.d[c]);
+        vf w = factors[v];
+        if constexpr (!kBlockActivations<F>) w = w * d[c];
         const vi sum = end_sum<F>(s[v][c], x, g, c);
         acc[v][c] = fma(__builtin_convertvector(sum, vf), w, acc[v][c]);
         if constexpr (F::kHasMin) {
@@ -358,17 +439,21 @@ static inline void sum_block(const uint8_t* q, const ActivationTile<kColumns>* x
                              const TileCodes<F, kColumns>& codes, int64_t first,
                              vf (&acc)[kVectors][kColumns]) {
   vi s[kVectors][kColumns];
-  for (int c = 0; c < kColumns; ++c) {
-    for (int v = 0; v < kVectors; ++v) s[v][c] = start_sum<F>(*x, 0, c);
-  }
-  for (int chunk = 0; chunk < 8; ++chunk) {
 #if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
-    add_matrices<kVectors, kColumns, 8>(q + chunk * 32 * kPanelRows, codes.chunk(first + chunk), s);
-#else
-    add_words<F, kVectors, kColumns, 32, 8>(q + chunk * 32 * kPanelRows, codes.chunk(first + chunk),
-                                            s);
-#endif
+  Matrices<kVectors, kColumns> sums;
+  start_matrices<F, kVectors>(*x, 0, sums);
+  for (int chunk = 0; chunk < 8; ++chunk) {
+    add_matrices<kVectors, kColumns, 8>(q + chunk * 32 * kPanelRows,
+                                        codes.chunk(x - first, first + chunk), sums);
   }
+  split_matrices<kVectors>(sums, s);
+#else
+  start_sums<F>(*x, 0, s);
+  for (int chunk = 0; chunk < 8; ++chunk) {
+    add_words<F, kVectors, kColumns, 32, 8>(q + chunk * 32 * kPanelRows,
+                                            codes.chunk(x - first, first + chunk), s);
+  }
+#endif
   for (int c = 0; c < kColumns; ++c) {
     for (int v = 0; v < kVectors; ++v) {
       acc[v][c] = __builtin_convertvector(widen_sums<F>(s[v][c]), vf);
@@ -388,12 +473,12 @@ static inline void load_sums(vf (&acc)[kVectors][kColumns], int first, float* co
 template <int kVectors, int kColumns>
 static inline void put_sums(const vf (&acc)[kVectors][kColumns], int first, float factor,
                             float* const* out) {
+  float* to[kColumns];  // all before the first store, which might change them
+  for (int c = 0; c < kColumns; ++c) to[c] = out[c] + first;
 #pragma GCC unroll 16
   for (int c = 0; c < kColumns; ++c) {
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) {
-      store(out[c] + first + v * kLanes, acc[v][c] * splat(factor));
-    }
+    for (int v = 0; v < kVectors; ++v) store(to[c] + v * kLanes, acc[v][c] * splat(factor));
   }
 }
 
@@ -438,7 +523,7 @@ static inline void multiply_vectors(const Panel& panel, const ActivationTile<kCo
     for (int64_t i = 0; i < n_chunks; ++i) {
       if (panel.ahead_bytes != 0) fetch_ahead(panel, part * n_chunks + i, kParts * n_chunks);
       add_chunk<F>(q + i * kBytes, scale + i * kPer * kPanelRows, min + i * kPer * kPanelRows,
-                   codes.chunk(i), x[i], acc);
+                   codes.chunk(x, i), x[i], acc);
     }
     put_sums(acc, first, factor, out);
   } else {
@@ -447,7 +532,7 @@ static inline void multiply_vectors(const Panel& panel, const ActivationTile<kCo
         vi whole[kVectors][kColumns] = {};
         for (int64_t i = b; i < b + 8; ++i) {
           if (panel.ahead_bytes != 0) fetch_ahead(panel, part * n_chunks + i, kParts * n_chunks);
-          add_chunk_steps<F>(q + i * kBytes, scale + i * kPer * kPanelRows, codes.chunk(i), x[i],
+          add_chunk_steps<F>(q + i * kBytes, scale + i * kPer * kPanelRows, codes.chunk(x, i), x[i],
                              whole);
         }
         put_steps<F>(whole, panel, b / 8, x + b, first, add || b > 0, out);
@@ -463,7 +548,7 @@ static inline void multiply_vectors(const Panel& panel, const ActivationTile<kCo
         for (int64_t i = b; i < b + 8; ++i) {
           if (panel.ahead_bytes != 0) fetch_ahead(panel, part * n_chunks + i, kParts * n_chunks);
           add_chunk<F>(q + i * kBytes, scale + i * kPer * kPanelRows, min + i * kPer * kPanelRows,
-                       codes.chunk(i), x[i], acc);
+                       codes.chunk(x, i), x[i], acc);
         }
       }
       put_block<F>(acc, scale + b * kPanelRows, x[b].d, first, add || b > 0, out);
