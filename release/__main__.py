@@ -14,7 +14,7 @@ from release.errors import ReleaseError
 from release.notes import check_tag, notes, versions
 from release.pack import pack, python_files, tags
 from release.platforms import PLATFORMS, Platform, named
-from release.tryout import try_out
+from release.tryout import try_native, try_out
 
 PYTHONS = ((3, 11), (3, 12))
 CUBINS = SOURCES / "src/weft/backends/cuda/cubins"
@@ -45,6 +45,8 @@ def wheels(
                 print(f"{wheel.name}: built in {took:.0f} s; {facts}", flush=True)
                 for seen in try_out(wheel, platform, folder) if tried else ():
                     print(f"  {seen}", flush=True)
+            for seen in try_native(built) if tried and kernels != "none" else ():
+                print(f"  {seen}", flush=True)
         except ReleaseError as e:
             print(f"{platform.name}: {e}", file=sys.stderr, flush=True)
             failed.append(platform.name)

@@ -17,6 +17,7 @@ from release.toolchain import compilers, zig_identity
 __all__ = ["SOURCES", "Built", "build"]
 
 SOURCES = Path(__file__).resolve().parent.parent
+NATIVE_TESTS = ("pool", "executor", "kernels", "shared")
 JOBS = os.environ.get("JOBS", "2")
 
 
@@ -51,9 +52,18 @@ class Built:
             run([_tool("patchelf"), "--replace-needed", "libc.so", libc, module])
         return module
 
+    def tests(self) -> list[Path]:
+        """Builds the native tests (tests/native): the programs."""
+        names = [f"weft_{name}_test" for name in NATIVE_TESTS]
+        options = ["-DWEFT_TESTS=ON", "-DWEFT_PYTHON=OFF"]
+        self._cmake(SOURCES, self.folder, options, *names)
+        suffix = ".exe" if self.platform.system == "Windows" else ""
+        return [self.folder / f"native/tests/{name}{suffix}" for name in names]
+
     def _python_options(self, python: tuple[int, int]) -> list[str]:
         folder = header_folder(self.platform, headers(python), self.folder / "headers")
         options = [
+            "-DWEFT_PYTHON=ON",
             f"-DWEFT_PYTHON_HEADERS={folder}",
             f"-DWEFT_PYTHON_VERSION={python[0]}.{python[1]}",
             f"-DNB_SUFFIX={self.platform.module_suffix((3, 11))}",
@@ -64,12 +74,12 @@ class Built:
             options.append(f"-DWEFT_PYTHON_LIBRARY={library}")
         return options
 
-    def _cmake(self, source: Path, folder: Path, options: list[str], target: str) -> None:
+    def _cmake(self, source: Path, folder: Path, options: list[str], *targets: str) -> None:
         cmake, ninja = _tool("cmake"), _tool("ninja")
         nanobind = run([sys.executable, "-m", "nanobind", "--cmake_dir"]).strip()
         launcher = shutil.which("ccache") or ""
-        targets = [f"-DWEFT_TARGETS={self.kernels}"] if self.kernels else ["-UWEFT_TARGETS"]
-        kernels = [*targets, f"-DWEFT_BASELINE={'OFF' if self.kernels == 'none' else 'ON'}"]
+        chosen = [f"-DWEFT_TARGETS={self.kernels}"] if self.kernels else ["-UWEFT_TARGETS"]
+        kernels = [*chosen, f"-DWEFT_BASELINE={'OFF' if self.kernels == 'none' else 'ON'}"]
         run([
             cmake, "-S", source, "-B", folder, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}",
             "-DCMAKE_BUILD_TYPE=Release", *kernels, f"-DCMAKE_TOOLCHAIN_FILE={self.toolchain}",
@@ -77,7 +87,7 @@ class Built:
             f"-DCMAKE_MODULE_PATH={SOURCES / 'release/cmake'}",
             f"-DPython_EXECUTABLE={sys.executable}", "-DNB_HAS_MTLS_GNU2=OFF", *options,
         ], self.env)  # fmt: skip
-        run(["nice", cmake, "--build", folder, "--target", target, "-j", JOBS], self.env)
+        run(["nice", cmake, "--build", folder, "--target", *targets, "-j", JOBS], self.env)
 
 
 def _tool(name: str) -> Path:

@@ -41,7 +41,9 @@ set(CMAKE_RANLIB {folder}/zig-ranlib CACHE FILEPATH "")
 set(CMAKE_RC_COMPILER {folder}/zig-rc CACHE FILEPATH "")
 set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
 set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)  # what links needs a C++ library, made first
-set(CMAKE_CXX_STANDARD_LIBRARIES_INIT "{runtime}")
+foreach(kind EXE SHARED MODULE)  # CMake has standard libraries of its own for Windows
+  set(CMAKE_${kind}_LINKER_FLAGS_INIT "{runtime}")
+endforeach()
 """
 
 

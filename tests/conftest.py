@@ -18,6 +18,12 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Golden vectors come first: were the longest tests the last ones, one worker would run them
+    while the others wait."""
+    items.sort(key=lambda item: item.path.name != "test_vectors.py")
+
+
 @pytest.fixture(scope="session")
 def vectors() -> Path:
     """Folder of the full golden vectors; skips the test where it is absent."""

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "check.h"
@@ -55,7 +56,7 @@ class Guarded {
  public:
   explicit Guarded(size_t bytes)
       : size_((bytes + 63) / 64 * 64),
-        data_(static_cast<char*>(std::aligned_alloc(64, size_ + 64)), std::free) {
+        data_(static_cast<char*>(::operator new(size_ + 64, std::align_val_t{64}))) {
     std::fill(data_.get() + size_, data_.get() + size_ + 64, char{77});
   }
   char* data() const { return data_.get(); }
@@ -65,7 +66,10 @@ class Guarded {
 
  private:
   size_t size_;
-  std::unique_ptr<char, void (*)(void*)> data_;
+  struct Free {
+    void operator()(char* p) const { ::operator delete(p, std::align_val_t{64}); }
+  };
+  std::unique_ptr<char, Free> data_;
 };
 
 // Runs a kernel as threads would: in chunks, each with its own scratch memory.

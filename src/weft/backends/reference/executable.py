@@ -13,7 +13,7 @@ from weft.backends.reference.kernel import Call, Kernel, find_kernel, needs_kern
 from weft.backends.reference.memory import ReferenceMemory
 from weft.backends.reference.view import ArrayView
 from weft.errors import DeviceError
-from weft.graph.size import Size, evaluate, symbols
+from weft.graph.size import evaluate, symbols
 from weft.graph.tensor import Ne
 from weft.program import Program, StepSpec, TensorSpec
 
@@ -37,25 +37,24 @@ class ReferenceExecutable:
             elif needs_kernel(step.op):
                 raise DeviceError(f"reference has no kernel for {step.op}; give it another device")
         used = {i for step, _ in self._steps for i in (step.dst, *step.src) if i >= 0}
-        self._symbols = sorted(
-            {s.name for i in used for size in _sizes(self._tensors[i]) for s in symbols(size)}
-        )
-        self._fixed = {
-            i: self._view(i, {})
-            for i in used
-            if not any(symbols(size) for size in _sizes(self._tensors[i]))
-        }
+        self._names = {i: _symbol_names(self._tensors[i]) for i in used}
+        self._symbols = sorted({name for names in self._names.values() for name in names})
+        self._views: dict[int, tuple[tuple[int, ...], ArrayView]] = {}
+        """Of each tensor the view that was made last, after the values of its symbols."""
+        for i in used:
+            if not self._names[i]:
+                self._view_for(i, {})
         self._bound: dict[tuple[int, ...], list[tuple[Kernel, Call, StepSpec]]] = {}
 
     def run(self, values: Mapping[str, int]) -> None:
         """Runs every step in order; raises DeviceError naming the step that failed."""
-        for kernel, call, step in self._bind(values):
-            try:
-                with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):
+            for kernel, call, step in self._bind(values):
+                try:
                     kernel(call)
-            except Exception as error:
-                why = str(error) or type(error).__name__
-                raise DeviceError(f"reference: {self._describe(step, call)}: {why}") from error
+                except Exception as error:
+                    why = str(error) or type(error).__name__
+                    raise DeviceError(f"reference: {self._describe(step, call)}: {why}") from error
 
     def _bind(self, values: Mapping[str, int]) -> list[tuple[Kernel, Call, StepSpec]]:
         missing = [name for name in self._symbols if name not in values]
@@ -64,30 +63,32 @@ class ReferenceExecutable:
         key = tuple(values[name] for name in self._symbols)
         bound = self._bound.get(key)
         if bound is None:
-            views = dict(self._fixed)
-
-            def view(i: int) -> ArrayView:
-                if i not in views:
-                    views[i] = self._view(i, values)
-                return views[i]
-
+            views = {i: self._view_for(i, values) for i in self._names}
             bound = [
                 (
                     kernel,
                     Call(
-                        view(step.dst),
-                        tuple(view(i) if i >= 0 else None for i in step.src),
+                        views[step.dst],
+                        tuple(views[i] if i >= 0 else None for i in step.src),
                         step.params,
                     ),
                     step,
                 )
                 for step, kernel in self._steps
-                if 0 not in view(step.dst).ne
+                if 0 not in views[step.dst].ne
             ]
             if len(self._bound) == _MAX_BOUND:
                 del self._bound[next(iter(self._bound))]
             self._bound[key] = bound
         return bound
+
+    def _view_for(self, i: int, values: Mapping[str, int]) -> ArrayView:
+        """The last view of a tensor where its symbols have the same values, else a new one."""
+        key = tuple([values[name] for name in self._names[i]])
+        last = self._views.get(i)
+        if last is None or last[0] != key:
+            last = self._views[i] = key, self._view(i, values)
+        return last[1]
 
     def _view(self, i: int, values: Mapping[str, int]) -> ArrayView:
         spec = self._tensors[i]
@@ -115,8 +116,10 @@ class ReferenceExecutable:
         return f"{step.op}({sources}) -> {name} {call.dst.dtype.name}{list(call.dst.ne)}"
 
 
-def _sizes(spec: TensorSpec) -> tuple[Size, ...]:
-    return (*spec.ne, *spec.nb, spec.offset)
+def _symbol_names(spec: TensorSpec) -> tuple[str, ...]:
+    """Names of the symbols in a tensor's sizes."""
+    sizes = (*spec.ne, *spec.nb, spec.offset)
+    return tuple(sorted({symbol.name for size in sizes for symbol in symbols(size)}))
 
 
 def _numbers(sizes: Ne, values: Mapping[str, int]) -> tuple[int, int, int, int]:
