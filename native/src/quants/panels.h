@@ -141,10 +141,19 @@ template <typename F, int kColumns>
 struct TileCodes {
   static constexpr int kStride = 32, kWordBytes = 4;
 
+#if defined(WEFT_NEON)
   TileCodes(const ActivationTile<kColumns>*, int64_t) {}
   const char* chunk(const ActivationTile<kColumns>* x, int64_t i) const {
     return reinterpret_cast<const char*>(x[i].q);
   }
+#else
+  const ActivationTile<kColumns>* tiles;
+
+  TileCodes(const ActivationTile<kColumns>* x, int64_t) : tiles(x) {}
+  const char* chunk(const ActivationTile<kColumns>*, int64_t i) const {
+    return reinterpret_cast<const char*>(tiles[i].q);
+  }
+#endif
 };
 
 #if defined(__AVX2__) && !defined(WEFT_VNNI)
@@ -382,18 +391,20 @@ static inline void put_steps(const vi (&whole)[kVectors][kColumns], const Panel&
 
 #endif
 
+#if defined(WEFT_NEON)
+
 // The scales of a tile's columns.
 template <int kColumns>
 static inline void tile_scales(const ActivationTile<kColumns>& x, vf (&d)[kColumns]) {
-#if defined(WEFT_NEON)
   if constexpr (kColumns == kLanes) {
     const vf all = reinterpret_cast<vf>(keep(load_as<vi>(x.d)));
     for (int c = 0; c < kColumns; ++c) d[c] = splat(all[c]);
     return;
   }
-#endif
   for (int c = 0; c < kColumns; ++c) d[c] = splat(x.d[c]);
 }
+
+#endif
 
 // The sums of one chunk as floats, added to `acc`.
 template <typename F, int kVectors, int kColumns>
@@ -408,11 +419,11 @@ static inline void add_chunk(const uint8_t* q, const float* scale, const float* 
     sum_group<F, kVectors, kColumns, kWords>(
         q + g * kWords * kWordStep, codes + g * kWords * TileCodes<F, kColumns>::kWordBytes, x, g,
         s);
+#if defined(WEFT_NEON)
     vf d[kColumns] = {};
     if constexpr (!kBlockActivations<F>) tile_scales(x, d);
     vf factors[kVectors];
     for (int v = 0; v < kVectors; ++v) factors[v] = load(scale + g * kPanelRows + v * kLanes);
-#if defined(WEFT_NEON)
     static_assert(kVectors == 2);
     __asm__("" : "+w"(factors[0]), "+w"(factors[1]));  // one load
 #endif
@@ -420,8 +431,13 @@ static inline void add_chunk(const uint8_t* q, const float* scale, const float* 
     for (int c = 0; c < kColumns; ++c) {
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
+#if defined(WEFT_NEON)
         vf w = factors[v];
         if constexpr (!kBlockActivations<F>) w = w * d[c];
+#else
+        vf w = load(scale + g * kPanelRows + v * kLanes);
+        if constexpr (!kBlockActivations<F>) w = w * splat(x.d[c]);
+#endif
         const vi sum = end_sum<F>(s[v][c], x, g, c);
         acc[v][c] = fma(__builtin_convertvector(sum, vf), w, acc[v][c]);
         if constexpr (F::kHasMin) {
@@ -473,6 +489,7 @@ static inline void load_sums(vf (&acc)[kVectors][kColumns], int first, float* co
 template <int kVectors, int kColumns>
 static inline void put_sums(const vf (&acc)[kVectors][kColumns], int first, float factor,
                             float* const* out) {
+#if defined(WEFT_NEON)
   float* to[kColumns];  // all before the first store, which might change them
   for (int c = 0; c < kColumns; ++c) to[c] = out[c] + first;
 #pragma GCC unroll 16
@@ -480,6 +497,15 @@ static inline void put_sums(const vf (&acc)[kVectors][kColumns], int first, floa
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) store(to[c] + v * kLanes, acc[v][c] * splat(factor));
   }
+#else
+#pragma GCC unroll 16
+  for (int c = 0; c < kColumns; ++c) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      store(out[c] + first + v * kLanes, acc[v][c] * splat(factor));
+    }
+  }
+#endif
 }
 
 // Adds the sums of a block, times the activations' scale (and that of the weights, if it is one).
