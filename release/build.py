@@ -35,7 +35,7 @@ class Built:
             "CCACHE_NOHASHDIR": "1",
             "CCACHE_BASEDIR": str(SOURCES),
         }
-        self.toolchain = compilers(platform, folder / "zig", self.env)
+        self.toolchain = compilers(platform, folder / "zig")
 
     @property
     def core(self) -> Path:

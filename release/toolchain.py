@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Mapping
 from pathlib import Path
 
-from release.errors import ReleaseError, run
+from release.errors import ReleaseError
 from release.platforms import Platform
 
 __all__ = ["compilers", "zig", "zig_identity"]
@@ -41,9 +40,6 @@ set(CMAKE_RANLIB {folder}/zig-ranlib CACHE FILEPATH "")
 set(CMAKE_RC_COMPILER {folder}/zig-rc CACHE FILEPATH "")
 set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
 set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)  # what links needs a C++ library, made first
-foreach(kind EXE SHARED MODULE)  # CMake has standard libraries of its own for Windows
-  set(CMAKE_${kind}_LINKER_FLAGS_INIT "{runtime}")
-endforeach()
 """
 
 
@@ -76,7 +72,7 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
     path.chmod(mode)
 
 
-def compilers(platform: Platform, folder: Path, env: Mapping[str, str]) -> Path:
+def compilers(platform: Platform, folder: Path) -> Path:
     """Writes scripts for a platform to `folder`; the toolchain file that names them."""
     folder.mkdir(parents=True, exist_ok=True)
     options = zig_options(platform)
@@ -87,17 +83,5 @@ def compilers(platform: Platform, folder: Path, env: Mapping[str, str]) -> Path:
         _write(folder / f"zig-{tool}", _TOOL.format(zig=zig(), tool=tool), 0o755)
     file = folder / "toolchain.cmake"
     text = _TOOLCHAIN.replace("{folder}", str(folder)).replace("{system}", platform.system)
-    runtime = _runtime(platform, folder, env)
-    _write(file, text.replace("{processor}", platform.processor).replace("{runtime}", runtime))
+    _write(file, text.replace("{processor}", platform.processor))
     return file
-
-
-def _runtime(platform: Platform, folder: Path, env: Mapping[str, str]) -> str:
-    """What the linker is given on top: on x86-64 the processor's features, which zig's runtime
-    library leaves at zero."""
-    if platform.processor not in ("x86_64", "AMD64"):
-        return ""
-    source, made = Path(__file__).parent / "cmake/cpu_model.cpp", folder / "cpu_model.o"
-    if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
-        run([folder / "zig-c++", "-O2", "-fPIC", "-c", source, "-o", made], env)
-    return str(made)

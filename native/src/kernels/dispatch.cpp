@@ -1,6 +1,8 @@
 #include "kernels/dispatch.h"
 
-#include "kernels/supports.h"
+#include <utility>
+
+#include "core/processor.h"
 
 namespace weft {
 
@@ -51,27 +53,28 @@ namespace {
 
 std::vector<Target> make_targets() {
   std::vector<Target> all;
+  [[maybe_unused]] const Processor& can = processor();
 #if defined(WEFT_HAVE_BASELINE)
   all.push_back({"baseline", &baseline::table, 1, &baseline::peak_loops});
 #endif
 #if defined(WEFT_HAVE_AVX2)
-  all.push_back({"avx2", &avx2::table, supports_avx2() ? 10 : 0, &avx2::peak_loops});
+  all.push_back({"avx2", &avx2::table, can.runs_avx2() ? 10 : 0, &avx2::peak_loops});
 #endif
 #if defined(WEFT_HAVE_AVX_VNNI)
   all.push_back(
-      {"avx_vnni", &avx_vnni::table, supports_avx_vnni() ? 15 : 0, &avx_vnni::peak_loops});
+      {"avx_vnni", &avx_vnni::table, can.runs_avx_vnni() ? 15 : 0, &avx_vnni::peak_loops});
 #endif
 #if defined(WEFT_HAVE_AVX512)
-  all.push_back({"avx512", &avx512::table, supports_avx512() ? 20 : 0, &avx512::peak_loops});
+  all.push_back({"avx512", &avx512::table, can.runs_avx512() ? 20 : 0, &avx512::peak_loops});
 #endif
 #if defined(WEFT_HAVE_NEON)
   all.push_back({"neon", &neon::table, 10, &neon::peak_loops});
 #endif
 #if defined(WEFT_HAVE_DOTPROD)
-  all.push_back({"dotprod", &dotprod::table, supports_dotprod() ? 15 : 0, &dotprod::peak_loops});
+  all.push_back({"dotprod", &dotprod::table, can.runs_dotprod() ? 15 : 0, &dotprod::peak_loops});
 #endif
 #if defined(WEFT_HAVE_I8MM)
-  all.push_back({"i8mm", &i8mm::table, supports_i8mm() ? 20 : 0, &i8mm::peak_loops});
+  all.push_back({"i8mm", &i8mm::table, can.runs_i8mm() ? 20 : 0, &i8mm::peak_loops});
 #endif
   return all;
 }
@@ -99,33 +102,34 @@ const Target* find_target(const std::string& name) {
 }
 
 std::vector<std::string> cpu_features() {
-  std::vector<std::string> features;
-#if defined(__x86_64__)
-#define WEFT_FEATURE(name) \
-  if (__builtin_cpu_supports(name)) features.emplace_back(name)
-  WEFT_FEATURE("sse4.2");
-  WEFT_FEATURE("avx");
-  WEFT_FEATURE("avx2");
-  WEFT_FEATURE("fma");
-  WEFT_FEATURE("f16c");
-  if (supports_avx_vnni()) features.emplace_back("avxvnni");
-  WEFT_FEATURE("avx512f");
-  WEFT_FEATURE("avx512bw");
-  WEFT_FEATURE("avx512vl");
-  WEFT_FEATURE("avx512dq");
-  WEFT_FEATURE("avx512vnni");
-  WEFT_FEATURE("avx512bf16");
-#undef WEFT_FEATURE
-#elif defined(__aarch64__)
-  const ArmFeatures& has = arm_features();
-  features.emplace_back("neon");
-  if (has.fp16) features.emplace_back("fp16");
-  if (has.dotprod) features.emplace_back("dotprod");
-  if (has.i8mm) features.emplace_back("i8mm");
-  if (has.bf16) features.emplace_back("bf16");
-  if (has.sve) features.emplace_back("sve");
-  if (has.sve2) features.emplace_back("sve2");
+  const Processor& has = processor();
+  const std::pair<const char*, bool> named[] = {
+#if defined(__aarch64__)
+      {"neon", true},
 #endif
+      {"sse4.2", has.sse42},
+      {"avx", has.avx},
+      {"avx2", has.avx2},
+      {"fma", has.fma},
+      {"f16c", has.f16c},
+      {"avxvnni", has.avx_vnni},
+      {"avx512f", has.avx512f},
+      {"avx512bw", has.avx512bw},
+      {"avx512vl", has.avx512vl},
+      {"avx512dq", has.avx512dq},
+      {"avx512vnni", has.avx512vnni},
+      {"avx512bf16", has.avx512bf16},
+      {"fp16", has.fp16},
+      {"dotprod", has.dotprod},
+      {"i8mm", has.i8mm},
+      {"bf16", has.bf16},
+      {"sve", has.sve},
+      {"sve2", has.sve2},
+  };
+  std::vector<std::string> features;
+  for (const auto& [name, there] : named) {
+    if (there) features.emplace_back(name);
+  }
   return features;
 }
 

@@ -2,6 +2,7 @@
 // instruction, few enough to stay in registers.
 #include "kernels/peaks.h"
 
+#include "core/processor.h"
 #include "kernels/simd/bytes.h"
 #include "kernels/simd/vec.h"
 
@@ -200,7 +201,7 @@ const PeakLoops& peak_loops() {
 #endif
     loops.f32 = f32;
 #if defined(WEFT_PEAK_BF16)
-    if (__builtin_cpu_supports("avx512bf16")) loops.bf16 = bf16;
+    if (processor().avx512bf16) loops.bf16 = bf16;
 #endif
     loops.read = read;
     return loops;

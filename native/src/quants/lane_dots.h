@@ -251,8 +251,6 @@ static inline vi dot_pairs(vi a, vi b) {
 
 // Prompts multiply matrices of bytes: two rows by two columns, eight codes deep. A panel has words
 // in pairs, a pair of each row side by side, and a tile of columns has those of two columns so.
-inline constexpr bool kMatrices = true;
-
 template <int kColumns>
 inline constexpr int kColumnPairs = (kColumns + 1) / 2;
 
@@ -300,10 +298,6 @@ static inline void split_matrices(const Matrices<kVectors, kColumns>& sums,
     }
   }
 }
-
-#else
-
-inline constexpr bool kMatrices = false;
 
 #endif
 

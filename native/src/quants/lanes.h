@@ -9,6 +9,7 @@
 //           the codes of chunk `c` shifted to the left by place(c) bits, where that takes less
 #pragma once
 
+#include "core/processor.h"
 #include "quants/formats.h"
 #include "quants/quant_kernels.h"
 
@@ -141,7 +142,7 @@ static inline bool takes_bursts() {
 #if !defined(__x86_64__)
   return true;
 #else
-  static const bool takes = !__builtin_cpu_is("amd") || __builtin_cpu_supports("avxvnni");
+  static const bool takes = !processor().is_amd || processor().avx_vnni;
   return takes;
 #endif
 }

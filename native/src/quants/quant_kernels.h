@@ -61,7 +61,15 @@ static inline int tile_variant(int64_t n) {
 
 inline constexpr int kMostFewColumns = 4;  // see QuantKernels::few_columns
 
-// 32 elements of kColumns activation rows.
+// Whether panels are multiplied as matrices, of two rows and two columns.
+#if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
+inline constexpr bool kMatrices = true;
+#else
+inline constexpr bool kMatrices = false;
+#endif
+
+// 32 elements of kColumns activation rows. Where panels are multiplied as matrices, their tiles of
+// two columns and more have eight codes of each column in turns.
 template <int kColumns>
 struct ActivationTile {
   int8_t q[kColumns][32];

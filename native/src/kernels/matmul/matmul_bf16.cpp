@@ -2,6 +2,8 @@
 // file alone is compiled for them and a look at the processor decides. The i8mm target has them.
 #include "kernels/matmul/matmul_bf16.h"
 
+#include "core/processor.h"
+
 namespace weft::WEFT_TARGET {
 
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && defined(WEFT_NEON)
@@ -57,8 +59,7 @@ const Bf16Kernels* bf16_kernels() {
 #if defined(WEFT_NEON)
   return &kernels;
 #else
-  static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
-  return has ? &kernels : nullptr;
+  return processor().avx512bf16 ? &kernels : nullptr;
 #endif
 }
 

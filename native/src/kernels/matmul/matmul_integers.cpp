@@ -76,7 +76,7 @@ void multiply_few(const QuantKernels& kernels, const Weights& w, int64_t begin, 
                   const Columns& columns, char* scratch) {
   const FewScratch s(scratch, columns.n, w.k);
   const int64_t chunks = w.k / 32;
-  pack_columns(kernels, columns, 0, columns.n, 0, chunks, chunks, s.tiles);
+  pack_columns(kernels, columns, 0, columns.n, 0, chunks, chunks, Use::kStored, s.tiles);
   int64_t r = begin;
   for (; r + kPanelRows <= end; r += kPanelRows) {
     for (int64_t c = 0; c < columns.n; c += kTileColumns) {
@@ -184,7 +184,8 @@ void multiply_many(const QuantKernels& kernels, const Weights& w, int64_t begin,
       if (columns.packed != nullptr) {
         tiles = {columns.packed + left * chunks * kTileBytes, chunks};
       } else {
-        pack_columns(kernels, columns, left, right, packed, packed_end - packed, s.deep, s.tiles);
+        pack_columns(kernels, columns, left, right, packed, packed_end - packed, s.deep,
+                     Use::kUnpacked, s.tiles);
       }
       for (int64_t r = begin; r < end; r += kPanelRows) {
         const int64_t rows = min64(kPanelRows, end - r);
@@ -235,7 +236,8 @@ char* packed_column(char* packed, int64_t first, int64_t k) {
 
 void pack_all(const Weights& w, const Columns& columns, char* packed) {
   const int64_t chunks = w.k / 32;
-  pack_columns(quant_kernels(w.type), columns, 0, columns.n, 0, chunks, chunks, packed);
+  pack_columns(quant_kernels(w.type), columns, 0, columns.n, 0, chunks, chunks, Use::kUnpacked,
+               packed);
 }
 
 void multiply_integers(const Weights& w, int64_t begin, int64_t end, const Columns& columns,

@@ -120,17 +120,45 @@ static inline int32_t bytes_of_sums(const QuantKernels& kernels, const BlockQ8_K
 }
 #endif
 
+// What multiplies a run: panels as they are stored, or unpacked ones.
+enum class Use { kStored, kUnpacked };
+
+// Where the codes of a column are in a tile: eight codes at `first`, the next eight `step` further.
+struct Place {
+  int64_t first, step;
+
+  Place(int64_t width, int64_t lane, Use use) : first(lane * 32), step(8) {
+    if (!kMatrices || use == Use::kStored || width % 2 != 0) return;
+    first = lane * 8;
+    step = width * 8;
+  }
+
+  void put(s8x32 q, char* tile) const {
+    if constexpr (kMatrices) {
+      typedef int64_t eights __attribute__((vector_size(32)));
+      const auto codes = reinterpret_cast<eights>(q);
+      for (int i = 0; i < 4; ++i) {
+        const int64_t eight = codes[i];
+        std::memcpy(tile + first + i * step, &eight, 8);
+      }
+    } else {
+      std::memcpy(tile + first, &q, sizeof q);
+    }
+  }
+};
+
 // Column `lane` of a run of `width`: see ActivationTile.
 template <typename Activation>
 static void pack_column(const QuantKernels& kernels, const char* x, int64_t first, int64_t n_chunks,
-                        int64_t width, int64_t lane, char* run) {
+                        int64_t width, int64_t lane, Use use, char* run) {
+  const Place place(width, lane, use);
   const auto* row = reinterpret_cast<const Activation*>(x);
   for (int64_t i = 0; i < n_chunks; ++i, run += width * kTileBytes) {
     const s8x32 q = activation_codes(row, first + i);
     const float d = activation_scale(row, first + i);
     Sums sums = activation_sums(kernels, row, first + i);
     if (kernels.groups == 1) sums.half[0].add(sums.half[1]);
-    std::memcpy(run + lane * 32, &q, sizeof q);
+    place.put(q, run);
     std::memcpy(run + width * 32 + lane * 4, &d, 4);
 #if defined(WEFT_NEON)
     if constexpr (sizeof(Activation) == sizeof(BlockQ8_K)) {
@@ -162,7 +190,7 @@ static void pack_column(const QuantKernels& kernels, const char* x, int64_t firs
 // Columns left..right, chunks first..first+n_chunks. A run has room for `deep` chunks.
 static inline void pack_columns(const QuantKernels& kernels, const Columns& columns, int64_t left,
                                 int64_t right, int64_t first, int64_t n_chunks, int64_t deep,
-                                char* tiles) {
+                                Use use, char* tiles) {
   for (int64_t start = left; start < right; start += kTileColumns) {
     const int64_t n = min64(kTileColumns, right - start);
     const int64_t width = run_columns(n);
@@ -171,11 +199,11 @@ static inline void pack_columns(const QuantKernels& kernels, const Columns& colu
     for (int64_t c = 0; c < n; ++c) {
       const char* x = columns.x[start + c];
       if (kernels.activation == DType::kQ8_0) {
-        pack_column<BlockQ8_0>(kernels, x, first, n_chunks, width, c, run);
+        pack_column<BlockQ8_0>(kernels, x, first, n_chunks, width, c, use, run);
       } else if (kernels.activation == DType::kQ8_1) {
-        pack_column<BlockQ8_1>(kernels, x, first, n_chunks, width, c, run);
+        pack_column<BlockQ8_1>(kernels, x, first, n_chunks, width, c, use, run);
       } else {
-        pack_column<BlockQ8_K>(kernels, x, first, n_chunks, width, c, run);
+        pack_column<BlockQ8_K>(kernels, x, first, n_chunks, width, c, use, run);
       }
     }
   }
