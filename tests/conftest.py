@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,34 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _starts_ray(path: Path) -> bool:
+    """Whether a file of tests starts Ray clusters."""
+    return path.name.startswith("test_") and "tests.ray_nodes" in path.read_text()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Golden vectors come first: were the longest tests the last ones, one worker would run them
-    while the others wait."""
-    items.sort(key=lambda item: item.path.name != "test_vectors.py")
+    """The longest come first, golden vectors and what starts Ray clusters: were they the last ones,
+    one worker would run them while the others wait."""
+    paths = {item.path for item in items}
+    first = [path for path in paths if path.name == "test_vectors.py"]
+    order = {path: 0 for path in first} | {path: 1 for path in paths if _starts_ray(path)}
+    items.sort(key=lambda item: order.get(item.path, 2))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A worker takes a file at a time; one of them takes all that start Ray clusters, whose many
+    processes would keep each other waiting."""
+    from xdist.scheduler import LoadFileScheduling
+
+    with_ray = {path.name for path in ROOT.glob("tests/*/test_*.py") if _starts_ray(path)}
+
+    class ByFile(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "Ray" if Path(file).name in with_ray else file
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -113,7 +113,12 @@ def examine(python: Emulated, quick: bool, only: Sequence[str]) -> bool:
     passed."""
     found, good = targets(python), True
     print(f"{python.cpu}: targets {', '.join(found)}", flush=True)
-    for name, arguments, output in exams(found, quick):
+    parts = exams(found, quick)
+    for wish in only:
+        if not any(name.startswith(wish) for name, *_ in parts):
+            names = ", ".join(name for name, *_ in parts)
+            raise SystemExit(f"--parts {wish!r} is the beginning of no part: {names}")
+    for name, arguments, output in parts:
         if not name.startswith(tuple(only)):
             continue
         start = time.monotonic()

@@ -16,7 +16,7 @@ def main(address: str, model: str, kept: str, out: str, n: str) -> None:
         [{"id": i, "prompt": f"What is {i} + 1?" if i != 3 else ""} for i in range(int(n))]
     )
     answered = weft.ray.map_batches(
-        rows, model, replicas=(1, 2), parallel=4, batch_size=16, kept=kept, max_tokens=48,
+        rows, model, replicas=(1, 2), parallel=4, batch_size=16, kept=kept, max_tokens=16,
         temperature=0, ignore_eos=True,
     )  # fmt: skip
     with open(out, "w") as file:

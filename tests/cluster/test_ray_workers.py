@@ -94,7 +94,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def test_kills_of_workers_change_no_text(nodes: Nodes, expected: str) -> None:
-    process = program(nodes, again=3)
+    process = program(nodes, again=3, WEFT_MACHINE_TIMEOUT="60")
     try:
         for kill in (False, True, True):
             assert read(process) == "writing"

@@ -66,7 +66,7 @@ class Server:
         self._url.put("")
 
     def __enter__(self) -> Server:
-        self.url = self._url.get(timeout=120)
+        self.url = self._url.get(timeout=300)
         assert self.url, self.lines
         self.client = OpenAI(
             base_url=f"{self.url}/v1", api_key=self.key or "none", max_retries=0, timeout=60

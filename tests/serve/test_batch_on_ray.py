@@ -43,7 +43,7 @@ def wait_for_rows(process: subprocess.Popen[str], out: Path, least: int) -> None
 def test_no_row_is_lost_or_written_twice(nodes: Nodes, tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(
-        line(f"r{i}", "/v1/completions", prompt=f"What is {i} + 1?", max_tokens=24,
+        line(f"r{i}", "/v1/completions", prompt=f"What is {i} + 1?", max_tokens=8,
              temperature=0, ignore_eos=True)
         for i in range(N)))  # fmt: skip
     first = begun(nodes, source, out)
