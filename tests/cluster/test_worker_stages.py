@@ -17,6 +17,7 @@ from tests.cluster.worker_processes import WorkerProcess
 from tests.conftest import VECTORS
 from weft.backends import make_backend
 from weft.backends.remote import Machine, RemoteBackend, machine_at
+from weft.links.addresses import parse_address
 from weft.llm import Context, Model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -175,6 +176,23 @@ def test_weights_are_sent_once(workers: list[WorkerProcess], tmp_path: Path) -> 
 
 
 # ---- when a worker dies --------------------------------------------------------------------------
+
+
+def test_a_dead_worker_is_not_blamed_on_another(
+    tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    living = machine_at(parse_address(workers[0].address, "machines"))
+    with WorkerProcess(tmp_path / "cache") as doomed:
+        dead = machine_at(parse_address(doomed.address, "machines"))
+        dead.post(["nothing"])
+        dead.leave()  # until this thread turns elsewhere
+        doomed.kill()
+        until = time.monotonic() + 60
+        while not dead.is_lost and time.monotonic() < until:
+            time.sleep(0.01)
+        living.call(["nothing"])
+        with pytest.raises(weft.DeviceError, match=doomed.address):
+            dead.call(["nothing"])
 
 
 def test_a_dead_worker_is_named(tmp_path: Path, workers: list[WorkerProcess]) -> None:

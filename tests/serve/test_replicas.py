@@ -64,7 +64,7 @@ def by_replica(server: Server, name: str, labels: str = "") -> dict[str, float]:
     return {m[1]: values[m[0]] for m in found if m}
 
 
-def wait_for(condition: Any, seconds: float = 60) -> None:
+def wait_for(condition: Any, seconds: float = 240) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until

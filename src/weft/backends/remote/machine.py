@@ -213,10 +213,11 @@ class Machine:
 
     def turn(self) -> None:
         """Sends what this thread left gathered for another worker, as it now waits for this one, or
-        has given it a run."""
+        has given it a run. Where that one is lost, whoever uses it next is told, not the caller."""
         left: Machine | None = getattr(_LEFT, "machine", None)
         if left is not None and left is not self:
-            left._go()
+            with suppress(DeviceError):
+                left._go()
 
     def _go(self) -> None:
         _LEFT.machine = None
