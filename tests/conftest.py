@@ -19,18 +19,19 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _starts_ray(path: Path) -> bool:
-    """Whether a file of tests starts Ray clusters."""
-    return path.name.startswith("test_") and "tests.ray_nodes" in path.read_text()
+def _ray_files() -> set[str]:
+    """The names of the files of tests that start Ray clusters."""
+    files = ROOT.glob("tests/*/test_*.py")
+    return {path.name for path in files if "tests.ray_nodes" in path.read_text()}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest come first, golden vectors and what starts Ray clusters: were they the last ones,
     one worker would run them while the others wait."""
-    paths = {item.path for item in items}
-    first = [path for path in paths if path.name == "test_vectors.py"]
-    order = {path: 0 for path in first} | {path: 1 for path in paths if _starts_ray(path)}
-    items.sort(key=lambda item: order.get(item.path, 2))
+    with_ray = _ray_files()
+    items.sort(
+        key=lambda item: (item.path.name != "test_vectors.py", item.path.name not in with_ray)
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -39,7 +40,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     processes would keep each other waiting."""
     from xdist.scheduler import LoadFileScheduling
 
-    with_ray = {path.name for path in ROOT.glob("tests/*/test_*.py") if _starts_ray(path)}
+    with_ray = _ray_files()
 
     class ByFile(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:

@@ -7,11 +7,11 @@
 
 namespace weft::WEFT_TARGET {
 
-// Where the codes of the columns of a tile are: chunk by chunk, kStride bytes apart; a word of all
-// takes kWordBytes.
+// Where the codes of the columns of a tile are: chunk by chunk, kStride bytes apart or, for
+// matrices, in pairs as they are wanted (quant_kernels.h); a word of all takes kWordBytes.
 template <typename F, int kColumns>
 struct TileCodes {
-  static constexpr int kStride = 32, kWordBytes = 4;
+  static constexpr int kStride = 32, kWordBytes = kMatrices ? 4 * kColumns : 4;
 
 #if defined(WEFT_NEON)
   TileCodes(const ActivationTile<kColumns>*, int64_t) {}
@@ -61,18 +61,6 @@ struct TileCodes<F, kColumns> {
 #endif
 
 #if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
-
-// Tiles have pairs of columns as they are wanted (quant_kernels.h).
-template <typename F, int kColumns>
-  requires(kColumns % 2 == 0)
-struct TileCodes<F, kColumns> {
-  static constexpr int kStride = 0, kWordBytes = 8 * kColumnPairs<kColumns>;
-
-  TileCodes(const ActivationTile<kColumns>*, int64_t) {}
-  const char* chunk(const ActivationTile<kColumns>* x, int64_t i) const {
-    return reinterpret_cast<const char*>(x[i].q);
-  }
-};
 
 // A column alone is one of a pair.
 template <typename F>
