@@ -33,13 +33,16 @@ class Server:
         sent_key: str | None = None,
         environ: dict[str, str] | None = None,
         several: bool = False,
+        files: int | None = None,
     ) -> None:
         """`key` is the server's only key, `sent_key` one of several that requests are sent with.
-        With `several`, `model` is a folder of models."""
+        With `several`, `model` is a folder of models; `files`: how many it may open."""
         self.key = sent_key or key
         more = environ or {}
         what = ("--models", model) if several else (model,)
         command = [sys.executable, "-m", "weft", "serve", *what, "--port", 0, *options]
+        if files is not None:  # by a shell: this process may have more open already
+            command = ["sh", "-c", f'ulimit -S -n {files} && exec "$0" "$@"', *command]
         environ = {k: v for k, v in os.environ.items() if k != "WEFT_API_KEY"} | more
         if key is not None:
             environ["WEFT_API_KEY"] = key

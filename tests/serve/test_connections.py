@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import resource
 import signal
@@ -10,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
@@ -22,7 +23,7 @@ from uvicorn.server import ServerState
 from tests.cli.in_process import weft
 from tests.serve.server import DEMO, SAMPLE, Server
 from tests.serve.test_limits import eventually
-from weft.serve.connections import Door, connection_class, most_connections
+from weft.serve.connections import SPARE_FILES, Door, connection_class, most_connections
 from weft.serve.hosts import host_name
 
 BODY = {"prompt": "a", "max_tokens": 2, "ignore_eos": True}
@@ -53,22 +54,9 @@ def served(server: Server) -> None:
     assert status == 200, answer
 
 
-@contextmanager
-def few_files(n: int) -> Iterator[None]:
-    """Processes that are started meanwhile may open `n` files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (n, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def test_half_a_request_stops_nobody() -> None:
     """There are few file descriptors, and three times as many connections that never ask."""
-    with few_files(64):
-        server = Server(DEMO, "-t", 1)
-    with server, ExitStack() as stack:
+    with Server(DEMO, "-t", 1, files=64) as server, ExitStack() as stack:
         for _ in range(200):
             stack.enter_context(dial(server, b"POST /v1/comp"))
         for _ in range(5):
@@ -163,10 +151,13 @@ def test_no_room_beside_answers() -> None:
     asyncio.run(answers())
 
 
-def test_connections_are_what_files_allow() -> None:
+def test_connections_are_what_files_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert most_connections(3) == 3
-    with few_files(40):
-        assert 1 <= most_connections(100) < 40
+    n_open = len(os.listdir("/dev/fd"))
+    for spare, connections in ((40, 40), (4, 4), (0, 1), (-9, 1)):
+        limit = n_open + SPARE_FILES + spare
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
+        assert most_connections(100) == connections
 
 
 @pytest.mark.parametrize(
