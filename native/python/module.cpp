@@ -8,6 +8,7 @@ void bind_experts(nb::module_& m);
 void bind_kernels(nb::module_& m);
 void bind_layouts(nb::module_& m);
 void bind_mask(nb::module_& m);
+void bind_packer(nb::module_& m);
 void bind_peaks(nb::module_& m);
 void bind_runtime(nb::module_& m);
 
@@ -23,6 +24,7 @@ NB_MODULE(_native, m) {
   bind_kernels(m);
   bind_layouts(m);
   bind_mask(m);
+  bind_packer(m);
   bind_peaks(m);
   bind_runtime(m);
 }

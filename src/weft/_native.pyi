@@ -284,6 +284,25 @@ class MaskWriter:
     ) -> None:
         """Writes a row of `n_kv` cells for each token, one after another."""
 
+class Packer:
+    """
+    Puts items with a lifetime and a size into memory, each at the lowest offset that no item living at the same time covers.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], neighbours: Sequence[Sequence[int]], limit: int
+    ) -> None:
+        """
+        `neighbours`: for each item those that live at the same time; `limit`: bytes of a chunk, unless one item needs more.
+        """
+
+    def pack(
+        self, order: Sequence[int], kept: int, offsets: Sequence[int], chunk_of: Sequence[int]
+    ) -> tuple[list[int], list[int], list[int], list[int]]:
+        """
+        (offsets, chunk_of, chunks, limits): the items in this order, of which the first `kept` stay where they are.
+        """
+
 def measure_peaks(
     target: str, n_threads: int, seconds: float, buffer: int
 ) -> tuple[float, float, float, float, int]:

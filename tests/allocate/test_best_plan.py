@@ -125,7 +125,7 @@ def test_random_plans(drawn: tuple[object, ...]) -> None:
 def test_packings_never_overlap(rows: list[tuple[int, int, int]], limit: int | None) -> None:
     items = [Item(0, start, start + length, size) for start, length, size in rows]
     sparse, dense = Problem(items, limit), Problem(items, limit)
-    dense.neighbours = None
+    dense.neighbours = dense.packer = None
     counts = [pack(p, p.order(name)) for p in (sparse, dense) for name in ORDERS]
     counts.append(improve(sparse, 0, 20_000)[0])
     for packing in counts:

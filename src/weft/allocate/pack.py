@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from weft.allocate.lifetime import Item
+from weft.native import _native
 from weft.records import dataclass
 
 __all__ = ["ORDERS", "Packing", "Problem", "pack"]
@@ -26,12 +27,14 @@ _PAIRS_PER_ITEM = 50
 @dataclass(slots=True)
 class Packing:
     """The chunk and the offset of each item; the size of each chunk and the limit to which it may
-    grow."""
+    grow; the items that end above a bound, and by how many bytes, summed."""
 
     offsets: list[int]
     chunk_of: list[int]
     chunks: list[int]
     limits: list[int]
+    above: list[int]
+    excess: int
 
     @property
     def size(self) -> int:
@@ -42,17 +45,21 @@ class Packing:
 class Problem:
     """The items of one arena, and for each the items that live at the same time."""
 
-    __slots__ = ("ends", "limit", "n_pairs", "neighbours", "sizes", "starts")
+    __slots__ = ("ends", "limit", "n_pairs", "neighbours", "packer", "sizes", "starts")
 
     def __init__(self, items: Sequence[Item], limit: int | None) -> None:
-        """`limit` is the size of the largest chunk in bytes. `neighbours` is None if there are very
-        many."""
+        """`limit` is the size of the largest chunk in bytes. `neighbours` and `packer` are None if
+        there are very many."""
         self.starts = [item.start for item in items]
         self.ends = [item.end for item in items]
         self.sizes = [item.size for item in items]
         self.limit = limit
         self.n_pairs = 0
         self.neighbours: list[list[int]] | None = self._pairs()
+        self.packer: _native.Packer | None = None
+        if self.neighbours is not None:
+            bytes = _NO_LIMIT if limit is None else limit
+            self.packer = _native.Packer(self.sizes, self.neighbours, bytes)
 
     def _pairs(self) -> list[list[int]] | None:
         ends = self.ends
@@ -88,87 +95,20 @@ ORDERS: dict[str, Callable[[int, int, int], tuple[int, ...]]] = {
 
 
 def pack(
-    problem: Problem, order: Sequence[int], start: Packing | None = None, first: int = 0
+    problem: Problem,
+    order: Sequence[int],
+    bound: int = _NO_LIMIT,
+    start: Packing | None = None,
+    first: int = 0,
 ) -> Packing:
     """Puts the items one after the other at the lowest free offset.
 
     With `start`, the items `order[:first]` keep their places in it. Where the size of a chunk is
     limited, an item goes to the chunk that grows least."""
-    if problem.neighbours is None:
+    if problem.packer is None:
         return _pack_dense(problem, order)
-    n = len(order)
-    if start is None:
-        plan = Packing([-1] * n, [0] * n, [], [])
-    else:
-        plan = Packing(list(start.offsets), list(start.chunk_of), [], [])
-        for i in order[first:]:
-            plan.offsets[i] = -1
-    if problem.limit is None:
-        _pack_one_chunk(problem.sizes, problem.neighbours, order[first:], plan)
-    else:
-        _pack_chunks(problem, problem.neighbours, order, first, plan)
-    return plan
-
-
-def _pack_one_chunk(
-    sizes: list[int], neighbours: list[list[int]], order: Sequence[int], plan: Packing
-) -> None:
-    offsets = plan.offsets
-    for i in order:
-        size = sizes[i]
-        free = 0
-        occupied = [(offsets[j], sizes[j]) for j in neighbours[i] if offsets[j] >= 0]
-        occupied.sort()
-        for low, length in occupied:
-            if low - free >= size:
-                break
-            if low + length > free:
-                free = low + length
-        offsets[i] = free
-    tops = map(int.__add__, offsets, sizes)
-    plan.chunks[:] = [max(tops)] if offsets else []
-
-
-def _pack_chunks(
-    problem: Problem, neighbours: list[list[int]], order: Sequence[int], first: int, plan: Packing
-) -> None:
-    offsets, chunk_of, sizes = plan.offsets, plan.chunk_of, problem.sizes
-    limit = problem.limit or 0
-    chunks, limits = plan.chunks, plan.limits
-    for i in order[:first]:
-        _open_chunks(chunk_of[i] + 1, chunks, limits, limit)
-        top = offsets[i] + sizes[i]
-        chunks[chunk_of[i]] = max(chunks[chunk_of[i]], top)
-        limits[chunk_of[i]] = max(limits[chunk_of[i]], top)
-    for i in order[first:]:
-        size = sizes[i]
-        occupied: list[list[tuple[int, int]]] = [[] for _ in chunks]
-        for j in neighbours[i]:
-            if offsets[j] >= 0:
-                occupied[chunk_of[j]].append((offsets[j], offsets[j] + sizes[j]))
-        best, least = -1, 0
-        for c, ranges in enumerate(occupied):
-            free = 0
-            for low, high in sorted(ranges):
-                if low - free >= size:
-                    break
-                free = max(free, high)
-            growth = max(0, free + size - chunks[c])
-            if free + size <= limits[c] and (best < 0 or growth < least):
-                best, least, offsets[i] = c, growth, free
-                if growth == 0:
-                    break
-        if best < 0:
-            best, offsets[i] = len(chunks), 0
-            _open_chunks(best + 1, chunks, limits, max(limit, size))
-        chunk_of[i] = best
-        chunks[best] = max(chunks[best], offsets[i] + size)
-
-
-def _open_chunks(n: int, chunks: list[int], limits: list[int], limit: int) -> None:
-    while len(chunks) < n:
-        chunks.append(0)
-        limits.append(limit)
+    offsets, chunk_of = (start.offsets, start.chunk_of) if start is not None else ([], [])
+    return Packing(*problem.packer.pack(order, first, bound, offsets, chunk_of))
 
 
 def _pack_dense(problem: Problem, order: Sequence[int]) -> Packing:
@@ -177,7 +117,7 @@ def _pack_dense(problem: Problem, order: Sequence[int]) -> Packing:
     It keeps arrays sorted by offset instead of lists of neighbours. An item goes to the first chunk
     that has room."""
     n = len(order)
-    plan = Packing([0] * n, [0] * n, [], [])
+    plan = Packing([0] * n, [0] * n, [], [], [], 0)
     # rows: start, end, offset, end of memory, chunk
     placed = np.empty((5, n), np.int64)
     for k, i in enumerate(order):

@@ -38,7 +38,7 @@ def improve(problem: Problem, bound: int, budget: int) -> tuple[Packing, str]:
     starts: list[tuple[int, str, list[int], Packing]] = []
     for name in ORDERS:
         order = problem.order(name)
-        packing = pack(problem, order)
+        packing = pack(problem, order, bound)
         if packing.size <= bound:
             return packing, name
         starts.append((packing.size, name, order, packing))
@@ -82,7 +82,7 @@ class _Walk:
         while budget > 0 and best.size > self.goal:
             candidate, first = self._step(order, packing)
             budget -= (n - first + 1) * steps_per_item
-            packed = pack(self.problem, candidate, packing, first)
+            packed = pack(self.problem, candidate, self.bound, packing, first)
             new_cost = self._cost(packed)
             if new_cost <= cost * (1 + self.slack * self.random.random()):
                 order, packing, cost = candidate, packed, new_cost
@@ -92,18 +92,14 @@ class _Walk:
 
     def _cost(self, packing: Packing) -> int:
         """Bytes above the bound, summed over items; the sum falls even while the peak stays."""
-        if self.problem.limit is not None:
-            return packing.size
-        tops = map(int.__add__, packing.offsets, self.problem.sizes)
-        return sum([top - self.bound for top in tops if top > self.bound])
+        return packing.excess if self.problem.limit is None else packing.size
 
     def _step(self, order: list[int], packing: Packing) -> tuple[list[int], int]:
         """A changed order, and the first position that changed."""
         offsets, rnd = packing.offsets, self.random
-        tops = list(map(int.__add__, offsets, self.problem.sizes))
-        if self.problem.limit is None:
-            high = [i for i, top in enumerate(tops) if top > self.bound]
-        else:
+        high = packing.above
+        if self.problem.limit is not None:
+            tops = list(map(int.__add__, offsets, self.problem.sizes))
             high = [i for i, c in enumerate(packing.chunk_of) if tops[i] == packing.chunks[c]]
         item = rnd.choice(high)
         here = order.index(item)
