@@ -297,10 +297,15 @@ class Packer:
         """
 
     def pack(
-        self, order: Sequence[int], kept: int, offsets: Sequence[int], chunk_of: Sequence[int]
-    ) -> tuple[list[int], list[int], list[int], list[int]]:
+        self,
+        order: Sequence[int],
+        kept: int,
+        bound: int,
+        offsets: Sequence[int],
+        chunk_of: Sequence[int],
+    ) -> tuple[list[int], list[int], list[int], list[int], list[int], int]:
         """
-        (offsets, chunk_of, chunks, limits): the items in this order, of which the first `kept` stay where they are.
+        (offsets, chunk_of, chunks, limits, above, excess): the items in this order, of which the first `kept` stay where they are; those that end above `bound`, and by how many bytes, summed.
         """
 
 def measure_peaks(

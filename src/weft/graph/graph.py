@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from weft.errors import GraphError
 from weft.graph.format import format_shortly
 from weft.graph.op import NONE
-from weft.graph.size import Sym, symbols
+from weft.graph.size import Expr, Sym, symbols
 from weft.graph.tensor import Tensor
 
 __all__ = ["Graph"]
@@ -96,7 +96,7 @@ class Graph:
         by_name: dict[str, Sym] = {}
         for t in self.tensors:
             for size in (*t.ne, *t.nb, t.view_offs):
-                for sym in symbols(size):
+                for sym in symbols(size) if isinstance(size, Expr) else ():
                     if by_name.setdefault(sym.name, sym) != sym:
                         raise GraphError(
                             f"symbol {sym.name} is declared twice with different bounds "

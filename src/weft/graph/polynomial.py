@@ -63,7 +63,10 @@ class Polynomial:
     """The terms, without coefficients of 0."""
 
     def __init__(self, terms: Terms) -> None:
-        self.terms = {mono: c for mono, c in terms.items() if c}
+        """`terms` is kept where none is 0; nobody may change it."""
+        if 0 in terms.values():
+            terms = {mono: c for mono, c in terms.items() if c}
+        self.terms = terms
         self._hash: int | None = None
         self.range: Range | None = None
         """The bounds of its values, once `bounds` has computed them."""

@@ -80,6 +80,10 @@ class Expr(Polynomial):
         return expr if constant is None else constant
 
     def __add__(self, other: Size) -> Size:
+        if isinstance(other, int):  # nearly always
+            terms = dict(self.terms)
+            terms[()] = terms.get((), 0) + other
+            return Expr.reduce(Expr(terms))
         return Expr.reduce(Expr(self.plus(Expr.of(other))))
 
     __radd__ = __add__
@@ -94,6 +98,8 @@ class Expr(Polynomial):
         return (-self) + other
 
     def __mul__(self, other: Size) -> Size:
+        if isinstance(other, int):
+            return Expr.reduce(Expr({mono: c * other for mono, c in self.terms.items()}))
         return Expr.reduce(Expr(self.times(Expr.of(other))))
 
     __rmul__ = __mul__
@@ -226,7 +232,7 @@ def is_at_most(a: Size, b: Size) -> bool:
     """Whether `a <= b` provably holds for every value of the symbols."""
     if isinstance(a, int) and isinstance(b, int):
         return a <= b
-    return lower(b - a) >= 0
+    return lower(b if a == 0 else b - a) >= 0
 
 
 def _apply(kind: str, a: int, b: int) -> int:

@@ -126,8 +126,9 @@ class Tensor:
     def nbytes(self) -> Size:
         """The bytes from the first to the last element, strides included (ggml_nbytes), and the
         tail of types that have one."""
-        if any(isinstance(n, int) and n <= 0 for n in self.ne):
-            return 0
+        for n in self.ne:
+            if isinstance(n, int) and n <= 0:
+                return 0
         if self.dtype.block == 1:
             total: Size = self.dtype.bytes
             steps = zip(self.ne, self.nb, strict=True)
