@@ -7,8 +7,7 @@ import socket
 import stat
 import struct
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.waiting import eventually
 from tests.worker_processes import Proxy
 from weft.errors import ArgumentError, LinkError, MissingFileError
 from weft.links import Limits, Link, Listener, connect
@@ -48,15 +48,6 @@ def listening(**more: Any) -> Iterator[tuple[Listener, list[str]]]:
     why: list[str] = []
     with Listener(**{"key": KEY, "on_refused": why.append, **more}) as listener:
         yield listener, why
-
-
-def wait_for(what: Callable[[], Any]) -> Any:
-    """What a function returns, once it is true."""
-    until = time.monotonic() + 10
-    while not (found := what()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    return found
 
 
 # ---- frames --------------------------------------------------------------------------------------
@@ -192,8 +183,8 @@ def test_a_wait_has_heartbeats_and_round_trips() -> None:
         for link in (near, far):
             threading.Thread(target=_receive_quietly, args=(link,), daemon=True).start()
         near.ping()
-        assert 0 < wait_for(lambda: near.rtt) < 5
-        assert wait_for(lambda: far.rtt)
+        assert 0 < eventually(lambda: near.rtt) < 5
+        assert eventually(lambda: far.rtt)
         assert abs(near.clock_offset_ns or 0) < 1e9  # one process, one clock
 
 
@@ -255,7 +246,7 @@ def test_other_keys_are_refused() -> None:
     with listening() as (listener, why):
         with pytest.raises(LinkError, match=f"{listener.address} does not know this key"):
             connect(listener.address, key=make_key())
-        wait_for(lambda: why)
+        eventually(lambda: why)
         with connect(listener.address, key=KEY), listener.accept(5):
             pass
 
@@ -265,7 +256,7 @@ def test_a_client_that_cannot_prove_the_key_is_refused() -> None:
         stranger = socket.create_connection(listener.address)
         _half, hello = handshake_module._hello()
         stranger.sendall(hello + bytes(32))
-        assert "does not know the key" in wait_for(lambda: why)[0]
+        assert "does not know the key" in eventually(lambda: why)[0]
         stranger.settimeout(5)
         rest = stranger.recv(1000)
         assert len(rest) <= 76 + 32  # its hello and proof, nothing else
@@ -282,7 +273,7 @@ def test_a_proof_cannot_be_sent_back() -> None:
         while len(answer) < 76 + 32:
             answer += liar.recv(200)
         liar.sendall(answer[76:])
-        assert "does not know the key" in wait_for(lambda: why)[0]
+        assert "does not know the key" in eventually(lambda: why)[0]
         liar.close()
 
 
@@ -290,7 +281,7 @@ def test_what_is_no_weft_is_told_nothing() -> None:
     with listening() as (listener, why):
         browser = socket.create_connection(listener.address)
         browser.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(100))
-        assert "is no weft" in wait_for(lambda: why)[0]
+        assert "is no weft" in eventually(lambda: why)[0]
         browser.settimeout(5)
         try:
             assert browser.recv(10) == b""
@@ -306,7 +297,7 @@ def test_slow_handshakes_end_and_hold_up_nobody() -> None:
             sock.sendall(b"w")
         with connect(listener.address, key=KEY), listener.accept(5):
             pass
-        wait_for(lambda: len(why) >= len(slow))
+        eventually(lambda: len(why) >= len(slow))
         for sock in slow:
             sock.close()
         assert any("within 1 s" in text for text in why)
@@ -326,7 +317,7 @@ def test_other_versions_are_refused_with_both_values() -> None:
         said = f"{listener.address} has ops 1234, this side has ops 5678"
         with pytest.raises(LinkError, match=said):
             connect(listener.address, key=KEY, facts={"ops": "5678"})
-        assert "has ops 5678, this side has ops 1234" in wait_for(lambda: why)[0]
+        assert "has ops 5678, this side has ops 1234" in eventually(lambda: why)[0]
         with connect(listener.address, key=KEY, facts={"ops": "1234"}) as link:
             assert link.facts == {"ops": "1234", "weft": __version__}
 
@@ -336,7 +327,8 @@ def test_other_protocols_are_refused_with_both_values(monkeypatch: pytest.Monkey
         sock = socket.create_connection(listener.address)
         hello = handshake_module._hello()[1]
         sock.sendall(hello[:8] + struct.pack("<H", 99) + hello[10:])
-        assert "version 99 of weft's link protocol, this side version 1" in wait_for(lambda: why)[0]
+        said = eventually(lambda: why)[0]
+        assert "version 99 of weft's link protocol, this side version 1" in said
         sock.close()
 
 
@@ -449,7 +441,7 @@ def test_speed_is_measured_and_slowness_named_once() -> None:
     with pair() as (near, far):
         for link in (near, far):
             threading.Thread(target=_receive_quietly, args=(link,), daemon=True).start()
-        found = wait_for(lambda: measure(near))
+        found = eventually(lambda: measure(near))
         assert 0 < found.rtt < 3
         assert found.rate > 1e5
     watch = SpeedWatch("10.0.0.2", Speed(0.0003, 118e6))

@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.terminal import Terminal
 from tests.llm.hub_server import COMMIT, Hub
+from tests.waiting import eventually
 
 pytest.importorskip("huggingface_hub")
 
@@ -130,10 +131,7 @@ def test_a_process_that_was_killed_leaves_nothing_wrong(hub: Hub, tmp_path: Path
     )  # fmt: skip
     assert hub.stalled.wait(60)
     blobs = tmp_path / "hub" / "models--some--m-GGUF" / "blobs"
-    for _ in range(200):
-        if sum(f.stat().st_size for f in blobs.glob("*")) >= FIRST:
-            break
-        time.sleep(0.05)
+    eventually(lambda: sum(f.stat().st_size for f in blobs.glob("*")) >= FIRST)
     first.kill()
     first.wait()
     hub.go_on.set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from anthropic import Anthropic
 
 from tests.serve.server import DEMO, ROOT, Server
 from tests.serve.talkers import SCHEMA, events, said, talker
+from tests.waiting import eventually
 from weft.serve.anthropic.schema import MessagesBody
 from weft.serve.anthropic.translate import begun_of, chat_of
 from weft.serve.anthropic.written import MessageWriter, paced
@@ -268,11 +268,7 @@ def test_a_client_that_leaves(server: Server) -> None:
         model="x", messages=ASK, max_tokens=40, stream=True, extra_body=body
     ) as stream:  # fmt: skip
         next(iter(stream))
-    for _ in range(200):
-        if server.metrics()["running"] == 0:
-            break
-        time.sleep(0.05)
-    assert server.metrics()["running"] == 0
+    eventually(lambda: server.metrics()["running"] == 0)
 
 
 def blocks(pieces: list[str], **options: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:

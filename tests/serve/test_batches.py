@@ -15,6 +15,7 @@ from openai.types import Batch
 
 from tests.serve.server import DEMO, SAMPLE, Server
 from tests.serve.test_keys import add, used
+from tests.waiting import eventually
 
 ENDPOINT = "/v1/completions"
 
@@ -36,12 +37,18 @@ def start(client: OpenAI, data: bytes, **more: Any) -> Batch:
 
 
 def until(client: OpenAI, batch: Batch, *states: str) -> Batch:
-    for _ in range(600):
-        batch = client.batches.retrieve(batch.id)
-        if batch.status in states:
-            return batch
-        time.sleep(0.05)
-    raise AssertionError(f"the batch is {batch.status}")
+    """The batch, once it is in one of these states."""
+
+    def found() -> Batch | None:
+        now = client.batches.retrieve(batch.id)
+        return now if now.status in states else None
+
+    return eventually(found)
+
+
+def n_completed(client: OpenAI, batch: Batch) -> int:
+    counts = client.batches.retrieve(batch.id).request_counts
+    return counts.completed if counts is not None else 0
 
 
 def rows_of(client: OpenAI, file_id: str | None) -> list[dict[str, Any]]:
@@ -168,12 +175,8 @@ def test_cancelling_keeps_what_is_done(server: Server) -> None:
     client = server.client
     batch = start(client, requests(500, max_tokens=64, ignore_eos=True))
     behind = start(client, requests(1))
-    for _ in range(600):
-        batch = client.batches.retrieve(batch.id)
-        if batch.request_counts is not None and batch.request_counts.completed >= 5:
-            break
-        time.sleep(0.02)
-    assert batch.status == "in_progress"
+    eventually(lambda: n_completed(client, batch) >= 5)
+    assert client.batches.retrieve(batch.id).status == "in_progress"
     with pytest.raises(Exception, match=f"is being read by {batch.id}"):
         client.files.delete(batch.input_file_id)
     # a request goes first

@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 
 from tests.cli.in_process import weft
 from tests.serve.server import DEMO, SAMPLE, Server
-from tests.serve.test_limits import eventually
+from tests.waiting import eventually
 from weft.serve.connections import SPARE_FILES, Door, connection_class, most_connections
 from weft.serve.hosts import host_name
 

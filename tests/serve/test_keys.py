@@ -15,6 +15,7 @@ from openai import OpenAI, RateLimitError
 
 from tests.cli.in_process import weft
 from tests.serve.server import DEMO, Server
+from tests.waiting import eventually
 
 ASK: dict[str, Any] = {"prompt": "What is 2 + 3?", "max_tokens": 5, "temperature": 0,
                        "ignore_eos": True}  # fmt: skip
@@ -87,11 +88,7 @@ def test_a_client_that_leaves_is_counted(server: Server, file: Path) -> None:
         ) as stream,
     ):
         next(iter(stream))
-    for _ in range(200):
-        rows = used(file, "leaver")
-        if rows:
-            break
-        time.sleep(0.05)
+    rows = eventually(lambda: used(file, "leaver"))
     assert 1 <= rows[0]["generated"] < 1500 and rows[0]["requests"] == 1
 
 
@@ -126,30 +123,18 @@ def test_requests_at_a_time(server: Server, file: Path) -> None:
             status, headers, body = ask(server, key)
             assert (status, body["error"]["code"]) == (429, "max_parallel")
             assert headers["retry-after"] == "1"
-        for _ in range(200):
-            if ask(server, key)[0] == 200:
-                return
-            time.sleep(0.05)
-    raise AssertionError("the place was not given back")
+        eventually(lambda: ask(server, key)[0] == 200)
 
 
 def test_keys_come_and_go_while_it_runs(server: Server, file: Path) -> None:
     key = add(file, "guest")
-    assert ask(server, key)[0] == 200 or wait_for(server, key, 200)
+    eventually(lambda: ask(server, key)[0] == 200)
     assert weft("keys", "revoke", "guest", "--keys", file).returncode == 0
-    assert wait_for(server, key, 401)
+    eventually(lambda: ask(server, key)[0] == 401)
     assert "revoked" in ask(server, key)[2]["error"]["message"]
     assert ask(server, key + "x")[0] == 401
     assert ask(server, "plain-key")[0] == 200
     assert ask(server, "# for old clients")[0] == 401
-
-
-def wait_for(server: Server, key: str, status: int) -> bool:
-    for _ in range(100):
-        if ask(server, key)[0] == status:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_a_key_in_the_header_of_anthropic(server: Server, file: Path) -> None:
@@ -161,13 +146,10 @@ def test_a_key_in_the_header_of_anthropic(server: Server, file: Path) -> None:
 
 def test_the_log_names_keys_and_not_their_secrets(server: Server, file: Path) -> None:
     key = add(file, "logged")
-    assert wait_for(server, key, 200)
-    for _ in range(100):
-        log = "".join(server.lines)
-        if ", key logged, " in log:
-            break
-        time.sleep(0.05)
-    assert ", key logged, " in log and key not in log and key[8:20] not in log
+    eventually(lambda: ask(server, key)[0] == 200)
+    eventually(lambda: ", key logged, " in "".join(server.lines))
+    log = "".join(server.lines)
+    assert key not in log and key[8:20] not in log
 
 
 def test_nothing_of_finished_answers_is_lost(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import contextlib
 import json
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,6 +14,7 @@ from openai import AuthenticationError, OpenAI, RateLimitError
 
 from tests.cli.in_process import weft
 from tests.serve.server import SAMPLE, Server
+from tests.waiting import eventually
 
 LONG = {"prompt": "a b c", "max_tokens": 400, "temperature": 0, "ignore_eos": True}
 
@@ -26,15 +26,6 @@ def server() -> Iterator[Server]:
         "--alias", "small", "-c", 1024, key="a secret",
     ) as running:  # fmt: skip
         yield running
-
-
-def eventually(what: Callable[[], bool]) -> None:
-    """Waits until `what` holds."""
-    for _ in range(200):
-        if what():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not come true in ten seconds")
 
 
 def short(server: Server) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from tests.cli.in_process import weft
 from tests.ray_nodes import Nodes, ray_nodes
 from tests.serve.server import DEMO, Server
+from tests.waiting import eventually
 
 pytest.importorskip("ray")
 
@@ -62,13 +62,6 @@ def by_replica(server: Server, name: str, labels: str = "") -> dict[str, float]:
     values = server.metrics()
     found = (re.fullmatch(rf'{name}{{replica="(\w+)"{labels}}}', key) for key in values)
     return {m[1]: values[m[0]] for m in found if m}
-
-
-def wait_for(condition: Any, seconds: float = 240) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 class Stream:
@@ -128,7 +121,7 @@ def test_streams_and_their_usage(server: Server, alone: Server) -> None:
         return "".join(texts)
 
     assert streamed(server) == streamed(alone)
-    wait_for(lambda: any("generated 40 tokens" in line for line in server.lines))
+    eventually(lambda: any("generated 40 tokens" in line for line in server.lines))
 
 
 def test_second_turns_go_to_the_replica_with_the_first(server: Server) -> None:
@@ -160,7 +153,7 @@ def test_keys_limits_and_usage(server: Server) -> None:
 
 
 def test_metrics_of_all_replicas(server: Server) -> None:
-    wait_for(lambda: server.metrics()["replicas"] == 2)
+    eventually(lambda: server.metrics()["replicas"] == 2)
     assert len(by_replica(server, "requests_total")) == 2
     _, _, text = server.call("GET", "/metrics")
     assert text.count("# TYPE weft_requests_total counter") == 1
@@ -183,8 +176,8 @@ def test_a_response_goes_on_with_one_that_another_replica_wrote(server: Server) 
 
 def test_a_client_that_leaves_ends_its_text(server: Server) -> None:
     Stream(server, "Count").close()
-    wait_for(lambda: server.metrics()["replica_requests"] == 0)
-    wait_for(lambda: sum(by_replica(server, "running").values()) == 0)
+    eventually(lambda: server.metrics()["replica_requests"] == 0)
+    eventually(lambda: sum(by_replica(server, "running").values()) == 0)
     cancelled = by_replica(server, "requests_ended_total", ',reason="cancelled"')
     assert sum(cancelled.values()) == 16
 
@@ -205,8 +198,8 @@ def test_a_rolling_update_loses_no_request(server: Server, nodes: Nodes) -> None
         thread.start()
     try:
         server.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: any("replicas: all are new" in line for line in server.lines))
-        wait_for(lambda: len(nodes.processes(REPLICA)) == 2)
+        eventually(lambda: any("replicas: all are new" in line for line in server.lines))
+        eventually(lambda: len(nodes.processes(REPLICA)) == 2)
     finally:
         ended.set()
         for thread in threads:
@@ -218,15 +211,15 @@ def test_a_rolling_update_loses_no_request(server: Server, nodes: Nodes) -> None
 def test_a_replica_that_dies_fails_its_streams_alone(server: Server, nodes: Nodes) -> None:
     """Both replicas write a stream; one is killed. Its stream ends with a sentence, the other one
     with its texts."""
-    wait_for(lambda: server.metrics()["replicas"] == 2)
+    eventually(lambda: server.metrics()["replicas"] == 2)
     streams = [Stream(server, "Count"), Stream(server, "What is 2 + 3?")]
     killed = nodes.kill(REPLICA)
     endings = sorted(stream.rest()[-300:] for stream in streams)
     assert endings[0].endswith("data: [DONE]\n\n") != endings[1].endswith("data: [DONE]\n\n")
     assert sum("the replica that wrote this answer died; ask again" in e for e in endings) == 1
-    wait_for(lambda: killed not in nodes.processes(REPLICA))
-    wait_for(lambda: len(nodes.processes(REPLICA)) == 2)
-    wait_for(lambda: server.metrics()["replicas"] == 2)
+    eventually(lambda: killed not in nodes.processes(REPLICA))
+    eventually(lambda: len(nodes.processes(REPLICA)) == 2)
+    eventually(lambda: server.metrics()["replicas"] == 2)
 
 
 def test_a_request_whose_replica_dies_before_it_answers_goes_to_another(
@@ -241,7 +234,7 @@ def test_a_request_whose_replica_dies_before_it_answers_goes_to_another(
     ]
     for thread in threads:
         thread.start()
-    wait_for(lambda: len(answers) >= 1)
+    eventually(lambda: len(answers) >= 1)
     os.kill(stopped, signal.SIGKILL)
     for thread in threads:
         thread.join(60)

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from openai import OpenAI
 from tests.cli.in_process import weft
 from tests.serve.server import DEMO, ROOT, Server
 from tests.serve.talkers import SCHEMA, events, said, talker
+from tests.waiting import eventually
 from weft.frontends.models import open_model
 from weft.llm import Tokenizer
 from weft.serve.errors import ApiError
@@ -129,11 +129,7 @@ def test_a_response_that_is_cancelled(server: Server) -> None:
 def test_a_client_that_leaves(server: Server) -> None:
     with ask(server, stream=True, max_output_tokens=190, extra_body={"ignore_eos": True}) as stream:
         next(iter(stream))
-    for _ in range(200):
-        if server.metrics()["running"] == 0:
-            break
-        time.sleep(0.05)
-    assert server.metrics()["running"] == 0
+    eventually(lambda: server.metrics()["running"] == 0)
 
 
 def test_formats_and_logprobs(server: Server) -> None:

@@ -7,11 +7,11 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
+
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60.0
@@ -33,13 +33,6 @@ def children(parent: int) -> list[int]:
     return [pid for pid in pids if (found := status(pid)) and found[1] == parent]
 
 
-def wait_for(what: Callable[[], object]) -> bool:
-    ends = monotonic() + SECONDS
-    while not what() and monotonic() < ends:
-        sleep(0.02)
-    return bool(what())
-
-
 def test_sigterm_ends_the_servers() -> None:
     """One that is stopped while another starts, and the one that starts."""
     peer = f"slow={shlex.quote(sys.executable)} -c 'import time; time.sleep({SECONDS})'"
@@ -47,7 +40,7 @@ def test_sigterm_ends_the_servers() -> None:
     benchmark = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     servers: list[int] = []
     try:
-        assert wait_for(lambda: len(children(benchmark.pid)) == 2)
+        assert eventually(lambda: len(children(benchmark.pid)) == 2)
         servers = children(benchmark.pid)
         assert "T" in [found[0] for pid in servers if (found := status(pid))]
         benchmark.send_signal(signal.SIGTERM)

@@ -7,8 +7,7 @@ import signal
 import socket
 import ssl
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.client import HTTPSConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,6 +16,7 @@ import pytest
 
 from tests.cli.in_process import weft
 from tests.serve.server import DEMO, Server
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
 
@@ -58,14 +58,6 @@ def ask(server: Server, folder: Path, key: str = "old-key") -> tuple[int, str]:
         return connection.getresponse().status, names["commonName"]
     finally:
         connection.close()
-
-
-def eventually(what: Callable[[], bool]) -> None:
-    for _ in range(200):
-        if what():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not come true in ten seconds")
 
 
 def test_requests_are_encrypted(server: Server, folder: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tests.cli.in_process import weft
 from tests.serve.server import DEMO, Server
+from tests.waiting import eventually
 
 ASK: dict[str, Any] = {"prompt": "What is 2 + 3?", "max_tokens": 5, "ignore_eos": True,
                        "temperature": 0}  # fmt: skip
@@ -75,13 +75,13 @@ def server(collector: Collector, log: Path) -> Iterator[Server]:
 
 def lines(log: Path, request_id: str) -> dict[str, Any]:
     """The line of a request, which comes after its answer."""
-    for _ in range(200):
-        for line in log.read_text().splitlines() if log.exists() else ():
-            found: dict[str, Any] = json.loads(line)
-            if found.get("request_id") == request_id:
-                return found
-        time.sleep(0.02)
-    raise AssertionError(f"no line has {request_id}")
+
+    def found() -> dict[str, Any] | None:
+        text = log.read_text() if log.exists() else ""
+        rows: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
+        return next((row for row in rows if row.get("request_id") == request_id), None)
+
+    return eventually(found)
 
 
 def test_requests_have_ids(server: Server) -> None:
@@ -129,12 +129,11 @@ def test_spans(server: Server, collector: Collector) -> None:
                 for a in span.attributes}  # fmt: skip
 
     def by_id(request_id: str) -> Any:
-        for _ in range(200):
-            for span in collector.spans:
-                if attributes(span).get("weft.request.id") == request_id:
-                    return span
-            time.sleep(0.05)
-        raise AssertionError(f"no span of {request_id}")
+        def found() -> Any:
+            ids = [attributes(span).get("weft.request.id") for span in collector.spans]
+            return collector.spans[ids.index(request_id)] if request_id in ids else None
+
+        return eventually(found)
 
     request = by_id("traced")
     about = attributes(request)
