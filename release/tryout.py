@@ -1,5 +1,4 @@
-"""Wheels, installed into empty environments and run: README's first snippet and `weft doctor`; and
-what is not Python in those for Windows, under wine."""
+"""Wheels, installed into empty environments and run: README's first snippet and `weft doctor`."""
 
 from __future__ import annotations
 
@@ -8,13 +7,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from release.build import SOURCES, Built
-from release.errors import ReleaseError, run
+from release.build import SOURCES
+from release.errors import run
 from release.platforms import Platform
 from release.pythons import interpreters
 from release.roots import debian_python, missing, try_in_root
 
-__all__ = ["try_native", "try_out"]
+__all__ = ["try_out"]
 
 
 def try_out(wheel: Path, platform: Platform, folder: Path) -> list[str]:
@@ -30,32 +29,6 @@ def try_out(wheel: Path, platform: Platform, folder: Path) -> list[str]:
     if not lacking and debian_python(wheel.name):
         seen.append(try_in_root(wheel, platform, folder))
     return seen or [f"untested: this machine lacks {lacking or 'a Python of its version'}"]
-
-
-def try_native(built: Built) -> list[str]:
-    """What was seen of the native tests of Windows on x86-64 under wine."""
-    if built.platform.name != "windows-AMD64":
-        return []
-    wine = shutil.which("wine")
-    if not wine:
-        return ["native tests not run: this machine lacks wine"]
-    prefix = Path(tempfile.mkdtemp(dir=built.folder))
-    try:
-        env = {"WINEPREFIX": str(prefix), "WINEDEBUG": "-all"}
-        said = [run([wine, program], env) for program in built.tests()]
-    finally:
-        shutil.rmtree(prefix, ignore_errors=True)  # wine's server may still write there
-    found = [
-        line for line in said[-1].split() if line in ("baseline", "avx2", "avx_vnni", "avx512")
-    ]
-    if built.kernels is None and found == ["baseline"] and _has_avx2():
-        raise ReleaseError("under wine only the baseline ran, and this processor has AVX2")
-    return [f"native tests passed under wine, on the targets {', '.join(found)}"]
-
-
-def _has_avx2() -> bool:
-    """Whether Linux says so of this processor."""
-    return " avx2 " in Path("/proc/cpuinfo").read_text()
 
 
 def _in_venv(wheel: Path, python: Path, folder: Path) -> str:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from release.check import MOST_BYTES, check, fits
 from release.errors import ReleaseError
 from release.foreign import symbols
 from release.macho import read_macho
+from release.native import try_native
 from release.notes import check_tag, notes, versions
 from release.pack import pack, tags
 from release.platforms import PLATFORMS, Platform, named
@@ -179,6 +181,41 @@ def test_what_a_bare_root_can_run_is_known(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("shutil.which", lambda name: None)
     lacking = missing(named("manylinux-aarch64"))
     assert lacking == "apt-get, dpkg-deb, qemu-aarch64"
+
+
+def test_native_tests_stand_for_platforms_that_no_python_here_is_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def seen(name: str) -> list[str]:
+        built = Built(named(name), tmp_path / name, None)
+        monkeypatch.setattr(built, "tests", lambda: [Path("pool"), Path("shared")])
+        return try_native(built)
+
+    ran: list[list[str]] = []
+    said = "baseline"
+
+    def run(command: Sequence[str | Path], env: Mapping[str, str] = {}) -> str:
+        ran.append([str(word) for word in command])
+        return said
+
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.17.1")
+    monkeypatch.setattr("release.build.compilers", lambda *_: tmp_path)
+    monkeypatch.setattr("release.native.run", run)
+    monkeypatch.setattr("tests.arm.root.make_root", lambda *_: tmp_path)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    assert seen("manylinux-x86_64") == seen("macos-arm64") == seen("windows-ARM64") == [] == ran
+    with pytest.raises(ReleaseError, match="musllinux-aarch64: only the baseline ran"):
+        seen("musllinux-aarch64")
+    said = "baseline\nneon\n"
+    found = "native tests passed on musl under qemu, on the targets baseline, neon"
+    assert seen("musllinux-aarch64") == [found]
+    loader = str(tmp_path / "lib/aarch64-linux-musl/libc.so")
+    assert ran[-1] == ["qemu-aarch64", loader, "shared"]
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    lacking = "native tests not run: this machine lacks apt-get, dpkg-deb, qemu-aarch64"
+    assert seen("musllinux-aarch64") == [lacking]
+    assert seen("windows-AMD64") == ["native tests not run: this machine lacks wine"]
 
 
 def test_the_compiler_is_known_by_version_and_platform_wherever_it_lies(

@@ -1,19 +1,21 @@
 """The phone path, on an emulated processor: programs exported here are run by ExecuTorch for ARM.
 
-    python -m tests.arm.phone [--cpu NAME ...] [--sizes]
+    python -m tests.arm.phone [--cpu NAME ...] [--sizes] [--wheel FILE]
 
 The delegate and `examples/run_pte` are compiled for ARM with Debian's g++-aarch64-linux-gnu and
 linked to the runtime of ExecuTorch's own wheel for ARM, which pip brings. For each model, a
 delegate with the kernels of that model alone (`weft keep`), of the best target that the processor
 has, and one with all of them run it under qemu; the numbers are held to PyTorch's or weft's own.
 Delegates without what a model or a processor needs must say so. `--sizes` prints how large the
-libraries are.
+libraries are. `--wheel` runs the models by the delegate in a wheel instead, of those for Linux
+that `make wheels` made.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -193,6 +195,18 @@ def examine(made: Sequence[Model], cpus: Sequence[str]) -> bool:
     return good
 
 
+def examine_wheel(made: Sequence[Model], wheel: Path, cpus: Sequence[str]) -> bool:
+    """Runs every model by the delegate in a wheel, on emulated processors where it is for ARM, and
+    prints a line for each; whether all results were right."""
+    machine = arm() if wheel.stem.endswith("aarch64") else here()
+    with zipfile.ZipFile(wheel) as packed:
+        name = "weft_executorch/libweft_executorch.so"
+        delegate = Path(packed.extract(name, FOLDER / "phone" / wheel.stem))
+    processors = cpus if machine.name == "arm" else ("",)
+    return all([right(machine, cpu, model, delegate, "the wheel")
+                for cpu in processors for model in made])  # fmt: skip
+
+
 def right(machine: Machine, cpu: str, model: Model, delegate: Path, about: str) -> bool:
     """Runs a model and prints a line; whether its numbers are right."""
     output = model.path.with_suffix(f".{machine.name}")
@@ -273,6 +287,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cpu", nargs="+", action="extend", help="of qemu's names")
     parser.add_argument("--sizes", action="store_true", help="print sizes instead")
+    parser.add_argument("--wheel", type=Path, help="run the delegate in this wheel instead")
     options = parser.parse_args()
     if (lacks := missing()) is not None:
         raise SystemExit(f"the phone path is not tried: {lacks}")
@@ -281,7 +296,10 @@ def main() -> int:
         if options.sizes:
             print("\n".join(sizes(made)))
             return 0
-        return 0 if examine(made, options.cpu or list(PROCESSORS)) else 1
+        cpus = options.cpu or list(PROCESSORS)
+        if options.wheel:
+            return 0 if examine_wheel(made, options.wheel, cpus) else 1
+        return 0 if examine(made, cpus) else 1
     except RuntimeError as error:
         raise SystemExit(str(error)) from None
 

@@ -28,10 +28,13 @@ def run(command: Sequence[str], **more: str) -> None:
         raise SystemExit(f"{' '.join(command)} failed ({done.returncode}):\n{said}")
 
 
-def make_root(folder: Path, architecture: str = "arm64") -> Path:
-    """Debian's Python for an architecture below `folder`/root; made once."""
-    root, apt = folder / "root", folder / "apt"
-    if (root / "usr/bin/python3.11").exists():
+def make_root(
+    folder: Path, architecture: str = "arm64", packages: Sequence[str] = PACKAGES
+) -> Path:
+    """Debian's packages and what they need, Python unless told, for an architecture below
+    `folder`/root; made once."""
+    root, apt, made = folder / "root", folder / "apt", folder / "made"
+    if made.exists() and made.read_text() == " ".join(packages):
         return root
     for part in ("state/lists/partial", "cache/archives/partial"):
         (apt / part).mkdir(parents=True, exist_ok=True)
@@ -43,9 +46,10 @@ def make_root(folder: Path, architecture: str = "arm64") -> Path:
     env = {"APT_CONFIG": str(apt / "apt.conf")}
     run(["apt-get", "update"], **env)
     options = ["-y", "--no-install-recommends", "--download-only"]
-    run(["apt-get", "install", *options, *PACKAGES], **env)
+    run(["apt-get", "install", *options, *packages], **env)
     for package in sorted((apt / "cache/archives").glob("*.deb")):
         run(["dpkg-deb", "-x", str(package), str(root)])
+    made.write_text(" ".join(packages))
     return root
 
 
