@@ -36,15 +36,18 @@ class Built:
             "CCACHE_BASEDIR": str(SOURCES),
         }
         self.toolchain = compilers(platform, folder / "zig")
+        self._patchelf: Path | None = None  # asked for before anything is compiled
+        if platform.tag.startswith("musllinux"):  # distributions name libc by the processor
+            self._patchelf = _tool("patchelf")
 
     def module(self, python: tuple[int, int]) -> Path:
         """Builds the module for a Python; the file."""
         options = self._python_options(python)
         self._cmake(SOURCES, self.folder, options, "_native")
         module = self.folder / f"native/_native{self.platform.module_suffix(python)}"
-        if self.platform.tag.startswith("musllinux"):  # distributions name it by the processor
+        if self._patchelf:
             libc = f"libc.musl-{self.platform.processor}.so.1"
-            run([_tool("patchelf"), "--replace-needed", "libc.so", libc, module])
+            run([self._patchelf, "--replace-needed", "libc.so", libc, module])
         return module
 
     def tests(self) -> list[Path]:

@@ -200,6 +200,7 @@ def test_native_tests_stand_for_platforms_that_no_python_here_is_for(
 
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.17.1")
     monkeypatch.setattr("release.build.compilers", lambda *_: tmp_path)
+    monkeypatch.setattr("release.build._tool", Path)
     monkeypatch.setattr("release.native.run", run)
     monkeypatch.setattr("tests.arm.root.make_root", lambda *_: tmp_path)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
