@@ -7,6 +7,8 @@ stage relies on.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from weft.errors import GraphError
@@ -14,8 +16,8 @@ from weft.graph.graph import Graph
 from weft.graph.host import HOST
 from weft.graph.node import describe
 from weft.graph.op import NONE, OPS
-from weft.graph.size import Expr, Size, is_at_most, upper
-from weft.graph.tensor import Tensor
+from weft.graph.size import Expr, Size, is_at_most
+from weft.graph.tensor import Ne, Tensor
 
 __all__ = ["check_graph", "check_tensor"]
 
@@ -105,46 +107,60 @@ def _check_tensor(t: Tensor, earlier: set[Tensor], graph: Graph) -> None:
         for value in values:
             if type(value) is not int and not isinstance(value, Expr):
                 raise _illegal(t, f"has {what} {value!r}, which is not an integer or expression")
-            if value < 0 if isinstance(value, int) else not is_at_most(0, value):
-                raise _illegal(t, f"has {what} {value!r}, which may be negative")
-    if t.ne[0] % t.dtype.block != 0:
-        raise _illegal(t, f"has rows of {t.ne[0]} elements, not whole blocks of {t.dtype.block}")
-    if t.dtype.is_quantized and t.nb[0] != t.dtype.bytes:
-        raise _illegal(t, f"has blocks {t.nb[0]} bytes apart")
-    for d, stride in enumerate(t.nb):
-        if stride % t.dtype.bytes != 0 and t.ne[d] != 1:
-            raise _illegal(t, f"has stride {stride}, not whole elements of {t.dtype.bytes} bytes")
-    nbytes = t.nbytes
-    if upper(nbytes) > MAX_BYTES:
-        raise _illegal(t, f"spans {upper(nbytes)} bytes at its symbols' maxima")
+    wrong = _wrong_numbers(t.dtype.block, t.dtype.bytes, t.ne, t.nb, t.view_offs)
+    if wrong is not None:
+        raise _illegal(t, wrong)
+    if t.max_bytes > MAX_BYTES:
+        raise _illegal(t, f"spans {t.max_bytes} bytes at its symbols' maxima")
     if t.view_src is None:
-        _check_own_memory(t, nbytes)
+        _check_own_memory(t)
     else:
-        _check_view(t, t.view_src, nbytes, earlier, graph)
+        _check_view(t, t.view_src, earlier, graph)
 
 
-def _check_own_memory(t: Tensor, nbytes: Size) -> None:
-    dense: Size = t.dtype.bytes * (t.ne[0] // t.dtype.block) * t.ne[1] * t.ne[2] * t.ne[3]
-    if 0 not in t.ne and nbytes != dense + t.dtype.tail:
+@lru_cache(maxsize=1 << 12)  # layers have the same sizes
+def _wrong_numbers(block: int, bytes: int, ne: Ne, nb: Ne, view_offs: Size) -> str | None:
+    for what, values in (("size", ne), ("stride", nb), ("offset", (view_offs,))):
+        for value in values:
+            if not is_at_most(0, value):
+                return f"has {what} {value!r}, which may be negative"
+    if ne[0] % block != 0:
+        return f"has rows of {ne[0]} elements, not whole blocks of {block}"
+    if block > 1 and nb[0] != bytes:
+        return f"has blocks {nb[0]} bytes apart"
+    for d, stride in enumerate(nb):
+        if stride % bytes != 0 and ne[d] != 1:
+            return f"has stride {stride}, not whole elements of {bytes} bytes"
+    return None
+
+
+@lru_cache(maxsize=1 << 12)
+def _dense_bytes(block: int, bytes: int, ne: Ne) -> Size:
+    return bytes * (ne[0] // block) * ne[1] * ne[2] * ne[3]
+
+
+def _check_own_memory(t: Tensor) -> None:
+    dense = _dense_bytes(t.dtype.block, t.dtype.bytes, t.ne)
+    if 0 not in t.ne and t.nbytes != dense + t.dtype.tail:
         raise _illegal(t, f"has strides {list(t.nb)} with gaps, yet owns its memory")
     if t.view_offs != 0:
         raise _illegal(t, f"has offset {t.view_offs!r} but is no view")
     if t.buffer is not None and isinstance(t.buffer.data, np.ndarray):
         have = t.buffer.data.nbytes - t.buffer.offset
-        if t.buffer.offset < 0 or have < upper(nbytes):
-            raise _illegal(t, f"needs {upper(nbytes)} bytes, its memory has {have}")
+        if t.buffer.offset < 0 or have < t.max_bytes:
+            raise _illegal(t, f"needs {t.max_bytes} bytes, its memory has {have}")
 
 
-def _check_view(t: Tensor, base: Tensor, nbytes: Size, earlier: set[Tensor], graph: Graph) -> None:
+def _check_view(t: Tensor, base: Tensor, earlier: set[Tensor], graph: Graph) -> None:
     if base is t or base.view_src is not None:
         raise _illegal(t, f"views {describe(base)}, which is itself a view")
     if base not in earlier and (base in graph or base.buffer is None):
         raise _illegal(t, f"views {describe(base)}, which comes later or never")
     if t.dtype is not base.dtype:
         raise _illegal(t, f"views {describe(base)} as another type")
-    if 0 not in t.ne and not is_at_most(t.view_offs + nbytes, base.nbytes):
+    if 0 not in t.ne and not is_at_most(t.view_offs + t.nbytes, base.nbytes):
         raise _illegal(
             t,
-            f"ends at byte {t.view_offs + nbytes!r} of its base {describe(base)}, which has "
+            f"ends at byte {t.view_offs + t.nbytes!r} of its base {describe(base)}, which has "
             f"{base.nbytes!r}",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, Protocol
 
 from weft.dtype import DType
@@ -48,6 +49,22 @@ class Operators(Protocol):
 
     def transpose(self, a: Tensor) -> Tensor:
         """`a.T`."""
+
+
+@lru_cache(maxsize=1 << 12)  # layers have the same sizes
+def _nbytes(block: int, bytes: int, tail: int, ne: Ne, nb: Ne) -> Size:
+    if any(isinstance(n, int) and n <= 0 for n in ne):
+        return 0
+    if block == 1:
+        total: Size = bytes
+        steps = zip(ne, nb, strict=True)
+    else:
+        total = ne[0] * nb[0] // block + tail
+        steps = zip(ne[1:], nb[1:], strict=True)
+    for n, b in steps:
+        if n != 1:
+            total = total + (n - 1) * b
+    return total
 
 
 class Tensor:
@@ -126,19 +143,8 @@ class Tensor:
     def nbytes(self) -> Size:
         """The bytes from the first to the last element, strides included (ggml_nbytes), and the
         tail of types that have one."""
-        for n in self.ne:
-            if isinstance(n, int) and n <= 0:
-                return 0
-        if self.dtype.block == 1:
-            total: Size = self.dtype.bytes
-            steps = zip(self.ne, self.nb, strict=True)
-        else:
-            total = self.ne[0] * self.nb[0] // self.dtype.block + self.dtype.tail
-            steps = zip(self.ne[1:], self.nb[1:], strict=True)
-        for n, b in steps:
-            if n != 1:
-                total = total + (n - 1) * b
-        return total
+        dtype = self.dtype
+        return _nbytes(dtype.block, dtype.bytes, dtype.tail, self.ne, self.nb)
 
     @property
     def max_bytes(self) -> int:
