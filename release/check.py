@@ -61,9 +61,7 @@ def fits(found: str, wanted: str) -> bool:
 def _auditwheel(wheel: Path, platform: Platform, libraries: Path | None) -> str:
     beside = ["--ldpaths", libraries] if libraries else []
     shown = " ".join(run([sys.executable, "-m", "auditwheel", "show", *beside, wheel]).split())
-    # by what such a library needs, too; that it is not in the wheel leaves no tag else
-    said = "constrains the platform tag to" if libraries else "with the following platform tag:"
-    found = re.search(said + r' "(\w+)"', shown)
+    found = re.search(r'consistent with the following platform tag: "(\w+)"', shown)
     if found is None or not fits(found[1], platform.tag):
         raise ReleaseError(f"auditwheel finds {wheel.name} not to be {platform.tag}: {shown}")
     return f"auditwheel: {found[1]}"
