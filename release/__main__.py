@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from release.build import SOURCES, Built, build
+from release.build import SOURCES, build
 from release.check import check
 from release.errors import ReleaseError
 from release.native import try_native
@@ -47,8 +46,6 @@ def wheels(
                 print(f"{wheel.name}: built in {took:.0f} s; {facts}", flush=True)
                 for seen in try_out(wheel, platform, folder) if tried else ():
                     print(f"  {seen}", flush=True)
-            if platform.tag.startswith("manylinux"):
-                print(_delegate(built, folder, out), flush=True)
             for seen in try_native(built) if tried and kernels != "none" else ():
                 print(f"  {seen}", flush=True)
         except ReleaseError as e:
@@ -56,23 +53,6 @@ def wheels(
             failed.append(platform.name)
     if failed:
         raise ReleaseError(f"{', '.join(failed)}: not all wheels are good, as said above")
-
-
-def _delegate(built: Built, folder: Path, out: Path) -> str:
-    """Builds and checks the wheel of weft-executorch for a platform of Linux; a line of facts, or
-    what is missing."""
-    if shutil.which("flatc") is None:
-        return "weft-executorch: not built: this machine lacks flatc and FlatBuffers' headers"
-    start = time.monotonic()
-    name = "weft_executorch/libweft_executorch.so"
-    library, runtime = built.delegate()
-    tag = f"py3-none-{built.platform.tag}"
-    plain = python_files(SOURCES / "executorch", folder)
-    wheel = pack(plain, {name: library.read_bytes()}, tag, out)
-    took = time.monotonic() - start
-    facts = "; ".join(check(wheel, built.platform, runtime))
-    how = f"`python -m tests.arm.phone --wheel {wheel}` runs programs by it"
-    return f"{wheel.name}: built in {took:.0f} s; {facts}\n  untested; {how}"
 
 
 def main() -> int:

@@ -58,23 +58,6 @@ class Built:
         suffix = ".exe" if self.platform.system == "Windows" else ""
         return [self.folder / f"native/tests/{name}{suffix}" for name in names]
 
-    def delegate(self) -> tuple[Path, Path]:
-        """Builds ExecuTorch's delegate over the core of this build (Linux): the library, and the
-        folder of ExecuTorch's own that it loads."""
-        from tests.arm.machines import executorch_for
-
-        self._cmake(SOURCES, self.folder, ["-DWEFT_PYTHON=OFF"], "weft_core")
-        executorch = executorch_for(self.platform.processor, self.folder.parent)
-        options = [
-            f"-DWEFT_CORE={self.folder / 'native/libweft_core.a'}",
-            f"-Dexecutorch_DIR={executorch / 'share/cmake'}",
-            "-DCMAKE_INSTALL_RPATH_USE_LINK_PATH=OFF", "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
-            "-DWEFT_PYTHON_VERSION=3.11",
-        ]  # fmt: skip
-        folder = self.folder / "delegate"
-        self._cmake(SOURCES / "executorch", folder, options, "weft_executorch")
-        return folder / "libweft_executorch.so", executorch / "lib"
-
     def _python_options(self, python: tuple[int, int]) -> list[str]:
         folder = header_folder(self.platform, headers(python), self.folder / "headers")
         options = [

@@ -7,10 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tests.arm.root import build, make_root
 
 SOURCES = Path(__file__).resolve().parents[2]
 FOLDER = SOURCES / "build/arm"
-PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux2014")
+PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux2014_aarch64")
 TOOLCHAIN = SOURCES / "native/cmake/aarch64-linux.cmake"
 
 
@@ -46,25 +46,23 @@ def run(command: Sequence[str | Path], **more: Any) -> subprocess.CompletedProce
     return done
 
 
-def executorch_for(processor: str, folder: Path) -> Path:
-    """ExecuTorch's wheel for a processor of the release that the delegate is for, unpacked once;
-    its package."""
-    project = tomllib.loads((SOURCES / "executorch/pyproject.toml").read_text("utf-8"))
-    wanted = next(w for w in project["build-system"]["requires"] if w.startswith("executorch=="))
-    package = folder / wanted.replace("==", "-") / processor / "executorch"
+def executorch_for_arm(folder: Path) -> Path:
+    """ExecuTorch's wheel for ARM of the release that is installed here, unpacked once."""
+    release = version("executorch").partition("+")[0]
+    package = folder / f"executorch-{release}" / "executorch"
     if (package / "lib/libexecutorch.so").exists():
         return package
     wheels = folder / "wheels"
-    platforms = [option for p in PLATFORMS for option in ("--platform", f"{p}_{processor}")]
+    platforms = [option for p in PLATFORMS for option in ("--platform", p)]
     run([
         sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "download", "--no-deps",
         "--only-binary", ":all:", "--python-version", f"3.{sys.version_info.minor}", *platforms,
-        "-d", wheels, wanted,
+        "-d", wheels, f"executorch=={release}",
     ])  # fmt: skip
-    wheel = next(wheels.glob(f"executorch-*{processor}.whl"))
-    parts = ("executorch/lib/", "executorch/include/", "executorch/share/")
+    wheel = next(wheels.glob(f"executorch-{release}*aarch64.whl"))
+    wanted = ("executorch/lib/", "executorch/include/", "executorch/share/")
     with zipfile.ZipFile(wheel) as packed:
-        names = [name for name in packed.namelist() if name.startswith(parts)]
+        names = [name for name in packed.namelist() if name.startswith(wanted)]
         packed.extractall(package.parent, names)
     wheel.unlink()
     return package
@@ -139,6 +137,4 @@ def here() -> Machine:
 
 def arm() -> Machine:
     """ARM with 64 bits, Linux."""
-    return Machine(
-        "arm", executorch_for("aarch64", FOLDER), (f"-DCMAKE_TOOLCHAIN_FILE={TOOLCHAIN}",)
-    )
+    return Machine("arm", executorch_for_arm(FOLDER), (f"-DCMAKE_TOOLCHAIN_FILE={TOOLCHAIN}",))

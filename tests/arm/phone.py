@@ -7,8 +7,7 @@ linked to the runtime of ExecuTorch's own wheel for ARM, which pip brings. For e
 delegate with the kernels of that model alone (`weft keep`), of the best target that the processor
 has, and one with all of them run it under qemu; the numbers are held to PyTorch's or weft's own.
 Delegates without what a model or a processor needs must say so. `--sizes` prints how large the
-libraries are. `--wheel` runs the models by the delegate in a wheel instead, of those for Linux
-that `make wheels` made.
+libraries are. `--wheel` runs the models by the delegate in a wheel of weft-executorch instead.
 """
 
 from __future__ import annotations
