@@ -1,6 +1,6 @@
 """How many examples a test with random input tries.
 
-The profile is chosen by `pytest --profile NAME`. `ci`, the default, takes the same examples in every
+The profile is chosen by `pytest --profile NAME`. `ci`, the default, takes the same examples in each
 run; `nightly` takes five times as many, which differ from run to run. A test that needs more or
 fewer than others says `@settings(max_examples=examples(2.0))`.
 """
