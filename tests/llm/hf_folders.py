@@ -393,3 +393,20 @@ def save_tokenizer(kind: str, folder: Path) -> None:
             settings["bos_token"] = ENDS[0]
     made.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def with_modules(folder: Path, *dense: int, act: str = "torch.nn.modules.linear.Identity") -> None:
+    """Files of sentence-transformers: the mean, and dense layers of these widths behind it."""
+    from safetensors.torch import save_file
+
+    modules = [{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    for number, (n_in, n_out) in enumerate(zip((32, *dense), dense, strict=False), 2):
+        inner = folder / f"{number}_Dense"
+        inner.mkdir()
+        config = {"in_features": n_in, "out_features": n_out, "activation_function": act}
+        (inner / "config.json").write_text(json.dumps(config))
+        save_file({"linear.weight": torch.randn(n_out, n_in) / 6}, inner / "model.safetensors")
+        modules.append({"path": inner.name, "type": "sentence_transformers.models.Dense"})
+    (folder / "modules.json").write_text(json.dumps(modules))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.llm.test_llama_relatives import keys_of
+from tests.llm.made_models import keys_of
 from tests.llm.tiny import tokens, write_model
 from weft.llm import Context
 from weft.llm.model import Model

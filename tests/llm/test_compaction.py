@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.llm.test_llama_relatives import MODELS, configure, context, keys_of, made_up
+from tests.llm.llama_models import RELATIVES
+from tests.llm.made_models import configure, context, keys_of, made_up
 from tests.llm.tiny import metadata, write_model
 from weft.errors import DeviceError
 from weft.llm.cache.cells import Cells
@@ -126,7 +127,7 @@ def test_states_are_saved_and_loaded_after_it(model: Model) -> None:
 
 
 def test_cells_of_windows_move_too(tmp_path: Path) -> None:
-    arch, changes = MODELS["gemma2"]
+    arch, changes = RELATIVES["gemma2"]
     meta = keys_of(arch, changes)
     path = write_model(tmp_path / "m.gguf", meta, made_up(configure(tmp_path, meta)))
 

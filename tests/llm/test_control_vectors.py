@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.llm.adapter_files import pairs, write_adapter
-from tests.llm.test_llama_relatives import MODELS as RELATIVES
-from tests.llm.test_llama_relatives import TOKENS, configure, keys_of, made_up
-from tests.llm.test_other_architectures import MODELS as OTHERS
+from tests.llm.llama_models import RELATIVES
+from tests.llm.made_models import TOKENS, configure, keys_of, made_up
+from tests.llm.other_models import OTHERS
 from tests.llm.tiny import metadata, weights, write_model
 from tests.llm.vector_files import Directions, directions, write_vector
 from weft.errors import ArgumentError, ContextError, FormatError, MissingFileError

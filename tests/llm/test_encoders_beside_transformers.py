@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.llm.made_models import keys_of
 from tests.llm.test_beside_transformers import (
     BEHIND,
     DISTIL,
@@ -19,7 +20,6 @@ from tests.llm.test_beside_transformers import (
     randomised,
     same,
 )
-from tests.llm.test_llama_relatives import keys_of
 from tests.llm.tiny import write_model
 from weft.llm import Context
 from weft.llm.compute.embed import embed_texts

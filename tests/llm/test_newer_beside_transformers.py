@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.llm.made_models import keys_of
 from tests.llm.test_beside_transformers import (
     BEHIND,
     GLM,
@@ -19,7 +20,6 @@ from tests.llm.test_beside_transformers import (
     same,
 )
 from tests.llm.test_beside_transformers import weft_rows as rows_of
-from tests.llm.test_llama_relatives import keys_of
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.llm.test_engine import finish, request, side_by_side
-from tests.llm.test_llama_relatives import TOKENS, context
-from tests.llm.test_recurrent import alone, path  # noqa: F401
+from tests.llm.engine_requests import finish, request, side_by_side
+from tests.llm.made_models import TOKENS, context
+from tests.llm.recurrent_texts import alone, path  # noqa: F401
 from weft.frontends.gguf import open_gguf
 from weft.llm import Tokenizer
 from weft.llm.compute.batch import Ubatch

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.llm.test_llama_relatives import MODELS, configure, context, keys_of, made_up
+from tests.llm.llama_models import RELATIVES
+from tests.llm.made_models import configure, context, keys_of, made_up
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
 from weft.llm.cache.kv_cache import cache_bytes
@@ -27,7 +28,7 @@ TEXT = [int(t) for t in np.random.default_rng(3).integers(3, 100, 44)]
 def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     results = {}
     for name in ("gemma2", "gemma3 flags"):
-        arch, changes = MODELS[name]
+        arch, changes = RELATIVES[name]
         folder, meta = tmp_path_factory.mktemp("model"), keys_of(arch, changes)
         results[name] = write_model(folder / "m.gguf", meta, made_up(configure(folder, meta)))
     return results
