@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.llm.engine_requests import GREEDY, finish, request, side_by_side
@@ -224,7 +224,6 @@ def test_writers_come_before_prompts() -> None:
     assert len(pack([slots[0]], 16, 8).tokens) == 16
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 50), max_size=8), st.integers(0, 200))
 def test_shares_are_fair(wants: list[int], total: int) -> None:
     given_ = share(wants, total)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.llm.llama_models import RELATIVES
@@ -62,7 +62,6 @@ def test_memory(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3 flags"])
-@settings(max_examples=12, deadline=None)
 @given(
     n_ubatch=st.integers(1, 9),
     cuts=st.sets(st.integers(1, len(TEXT) - 1), max_size=5),
@@ -207,7 +206,6 @@ OPS = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(ops=st.lists(OPS, max_size=14), n_ubatch=st.integers(1, 5))
 def test_as_with_full_cells(path: Path, ops: list[Any], n_ubatch: int) -> None:
     """The same operations with either kind of cache: the same logits, or an error that says what is
