@@ -14,7 +14,8 @@ import pytest
 
 from tests.cli.in_process import weft
 from tests.ray_nodes import Nodes, ray_nodes
-from tests.serve.server import DEMO, Server
+from tests.serve import in_process
+from tests.serve.server import DEMO, Reached, Server
 from tests.waiting import eventually
 
 pytest.importorskip("ray")
@@ -42,8 +43,8 @@ def server(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 
 @pytest.fixture(scope="module")
-def alone() -> Iterator[Server]:
-    with Server(DEMO, "-t", 1, "-np", 4) as server:
+def alone() -> Iterator[in_process.Server]:
+    with in_process.Server(DEMO, "-t", 1, "-np", 4) as server:
         yield server
 
 
@@ -88,7 +89,7 @@ class Stream:
         self._answer.close()
 
 
-def test_answers_are_those_of_one_machine(server: Server, alone: Server) -> None:
+def test_answers_are_those_of_one_machine(server: Server, alone: in_process.Server) -> None:
     for path, body in (
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "What is 2 + 3?"}]}),
         ("/v1/completions", {"prompt": "What is 2 + 3?", "n": 2}),
@@ -110,8 +111,8 @@ def test_answers_are_those_of_one_machine(server: Server, alone: Server) -> None
         assert mine[2] == theirs[2]
 
 
-def test_streams_and_their_usage(server: Server, alone: Server) -> None:
-    def streamed(server: Server) -> str:
+def test_streams_and_their_usage(server: Server, alone: in_process.Server) -> None:
+    def streamed(server: Reached) -> str:
         parts = server.client.chat.completions.create(
             model="m", messages=[{"role": "user", "content": "Count"}], stream=True,
             temperature=0, max_tokens=40, extra_body={"ignore_eos": True},
