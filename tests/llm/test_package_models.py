@@ -256,7 +256,9 @@ def test_a_command_takes_the_name(index: Path) -> None:
     done = weft("inspect", "pypi:tiny-model")
     assert done.returncode == 0 and "demo.gguf" in done.stdout
     failed = weft("run", "pypi:no-such-package", "-p", "a")
-    assert failed.returncode == 1 and failed.stderr.startswith("error: pypi:no-such-package: there is no")
+    assert failed.returncode == 1 and failed.stderr.startswith(
+        "error: pypi:no-such-package: there is no"
+    )
 
 
 def test_models_of_a_server(index: Path, tmp_path: Path) -> None:
