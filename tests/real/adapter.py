@@ -1,6 +1,6 @@
 """A small random LoRA adapter of SmolLM2-135M, the same one for weft and for those beside it.
 
-    python -m tests.real.adapter OUT.gguf
+python -m tests.real.adapter OUT.gguf
 """
 
 from __future__ import annotations
