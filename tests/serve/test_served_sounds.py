@@ -18,7 +18,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("PIL.Image")
 
 from tests.llm import sound_models
-from tests.llm.test_audio import sound, wav
+from tests.llm.sounds import sound, wav
 
 
 @pytest.fixture(scope="module")
