@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tests.llm.made_models import configure, context, keys_of, made_up
 from tests.llm.other_models import OTHERS
 from tests.llm.tiny import write_model
+from weft.llm.compute.context import Context
 
-__all__ = ["alone", "path"]
+__all__ = ["NAMES", "alone", "write_lasting"]
 NAMES = [
     "mamba",
     "mamba2",
@@ -26,15 +27,23 @@ NAMES = [
 ]
 
 
-@pytest.fixture(params=NAMES)
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    arch, changes = OTHERS[request.param]
+def write_lasting(folder: Path, name: str) -> Path:
+    """Writes the model `name`; returns its path."""
+    arch, changes = OTHERS[name]
     meta = keys_of(arch, changes)
-    tensors = made_up(configure(tmp_path, meta))
+    tensors = made_up(configure(folder, meta))
     # states that last: A near 0, so that what comes first still matters in the end
     tensors |= {n: -np.abs(0.05 * a) for n, a in tensors.items() if n.endswith("ssm_a")}
-    return write_model(tmp_path / "m.gguf", meta, tensors)
+    return write_model(folder / "m.gguf", meta, tensors)
+
+
+@lru_cache(maxsize=1)
+def _context_alone(path: Path) -> Context:
+    return context(path)
 
 
 def alone(path: Path, tokens: list[int]) -> np.ndarray:
-    return context(path).decode(tokens)
+    """Logits of a text that a context reads alone."""
+    c = _context_alone(path)
+    c.clear()
+    return c.decode(tokens)
