@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.llm.prefix_texts import make_lasting
-from tests.serve.server import Server
+from tests.serve.in_process import Server
 from weft.llm import LLM
 
 SIZES = ("--parallel", 1, "-c", 256, "-t", 1)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from openai import BadRequestError
 
 from tests.llm.encoder_models import make_encoder
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 from weft.llm import LLM
 from weft.serve import ServeOptions, Service
 from weft.serve.errors import ApiError

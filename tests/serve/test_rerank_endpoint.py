@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.llm.encoder_models import DOCUMENTS, make_reranker
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 from weft.llm import LLM
 
 

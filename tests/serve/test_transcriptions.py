@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from openai import BadRequestError
 
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
