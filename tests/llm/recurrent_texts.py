@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.llm.made_models import configure, context, keys_of, made_up
 from tests.llm.other_models import OTHERS
@@ -13,18 +14,10 @@ from tests.llm.tiny import write_model
 from weft.llm.compute.context import Context
 
 __all__ = ["NAMES", "alone", "write_lasting"]
-NAMES = [
-    "mamba",
-    "mamba2",
-    "lfm2",
-    "qwen35",
-    "qwen3next",
-    "granitehybrid",
-    "falcon-h1",
-    "kimi",
-    "rwkv6",
-    "rwkv7",
-]
+USUAL = ("mamba", "lfm2", "qwen35", "kimi", "rwkv7")
+RARE = ("mamba2", "qwen3next", "granitehybrid", "falcon-h1", "rwkv6")
+NAMES = [*USUAL, *(pytest.param(name, marks=pytest.mark.part("models")) for name in RARE)]
+"""A model of each kind of state, and others of these kinds in the part models."""
 
 
 def write_lasting(folder: Path, name: str) -> Path:
