@@ -118,12 +118,18 @@ def test_every_length_field_may_lie(scratch: Path, tiny: bytes) -> None:
                 assert message is not None, (field, lie)
 
 
-EVERY = [pytest.param(607), pytest.param(61, marks=pytest.mark.part("faults"))]
-"""One in so many items of an array is tried."""
+FAULTS = pytest.mark.part("faults")
+STORIES = "stories260K-Q4_0.gguf"
 
 
-@pytest.mark.parametrize("every", EVERY)
-@pytest.mark.parametrize("name", ["bert.gguf", "stories260K-Q4_0.gguf"])
+@pytest.mark.parametrize(
+    ("name", "every"),  # one in so many items of an array is tried
+    [
+        ("bert.gguf", 607),
+        pytest.param("bert.gguf", 61, marks=FAULTS),
+        pytest.param(STORIES, 61, marks=FAULTS),
+    ],
+)
 def test_length_fields_of_a_model_may_lie(scratch: Path, name: str, every: int) -> None:
     data = golden_bytes(name)
     places = fields(data)
@@ -142,7 +148,7 @@ def patch(fd: int, field: Field, data: bytes) -> None:
     os.pwrite(fd, data[field.offset : field.offset + field.size], field.offset)
 
 
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.part("faults"))])
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=FAULTS)])
 def test_cut_anywhere(scratch: Path, tiny: bytes, every: int) -> None:
     rewrite(scratch, tiny)
     with open_gguf(scratch) as file:
