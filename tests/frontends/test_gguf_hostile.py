@@ -123,17 +123,17 @@ STORIES = "stories260K-Q4_0.gguf"
 
 
 @pytest.mark.parametrize(
-    ("name", "every"),  # one in so many items of an array is tried
+    ("name", "every"),  # one in so many length fields is tried
     [
-        ("bert.gguf", 607),
-        pytest.param("bert.gguf", 61, marks=FAULTS),
-        pytest.param(STORIES, 61, marks=FAULTS),
+        ("bert.gguf", 6),
+        pytest.param("bert.gguf", 1, marks=FAULTS),
+        pytest.param(STORIES, 1, marks=FAULTS),
     ],
 )
 def test_length_fields_of_a_model_may_lie(scratch: Path, name: str, every: int) -> None:
     data = golden_bytes(name)
     places = fields(data)
-    keep = [f for i, f in enumerate(places) if "[" not in f.what or i % every == 0]
+    keep = [f for i, f in enumerate(places) if "[" not in f.what or i % 61 == 0][::every]
     rewrite(scratch, data)
     with open(scratch, "r+b", buffering=0) as file:
         for field in keep:
