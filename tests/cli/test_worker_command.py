@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.in_process import weft
 from tests.worker_processes import workers
 from weft.links import Listener
 from weft.links.keys import read_key
@@ -19,13 +20,13 @@ MODEL = "examples/weft-demo.gguf"
 RUN = ["run", MODEL, "-p", "What is 17 + 25?", "-n", "24", "--temp", "0", "--no-tuned"]
 
 
-def weft(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """A finished `weft`."""
+def weft_with_key(key: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """A finished `weft` with this key in its environment."""
     return subprocess.run(
         [sys.executable, "-m", "weft", *words],
         capture_output=True,
         text=True,
-        env=os.environ | environ,
+        env=os.environ | {"WEFT_MACHINE_KEY": key},
         timeout=60,
         check=False,
     )
@@ -38,7 +39,7 @@ def test_two_workers_with_a_key(tmp_path: Path) -> None:
     alone = weft(*RUN)
     with workers(2, tmp_path, "--machine-key-file", str(key)) as both:
         at = ",".join(worker.address for worker in both)
-        text = weft(*RUN, "--machines", at, WEFT_MACHINE_KEY=read_key(key).hex())
+        text = weft_with_key(read_key(key).hex(), *RUN, "--machines", at)
         assert text.stdout == alone.stdout, text.stderr
         for worker in both:
             assert f"placement: {worker.address}/cpu: 1 split" in text.stderr
@@ -70,7 +71,7 @@ def test_another_op_table_is_refused_with_both_values() -> None:
     ],
 )
 def test_mistakes(words: tuple[str, ...], text: str) -> None:
-    done = weft(*words, WEFT_MACHINE_KEY="")
+    done = weft(*words)
     assert done.returncode in (1, 2)
     assert text in done.stderr
     assert "Traceback" not in done.stderr
