@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.in_process import weft as in_process
+from tests.cli.in_process import weft
 from tests.waiting import eventually
 from tests.worker_processes import lends, workers
 from weft.backends.remote import Machine, RemoteBackend
@@ -22,13 +22,13 @@ MODEL = "examples/weft-demo.gguf"
 RUN = ["run", MODEL, "-p", "What is 17 + 25?", "-n", "24", "--temp", "0", "--no-tuned"]
 
 
-def weft(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """A finished `weft`."""
+def process_of_weft(key: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """A finished `weft` with this key in its environment."""
     return subprocess.run(
         [sys.executable, "-m", "weft", *words],
         capture_output=True,
         text=True,
-        env=os.environ | environ,
+        env=os.environ | {"WEFT_MACHINE_KEY": key},
         timeout=60,
         check=False,
     )
@@ -41,7 +41,7 @@ def test_two_workers_with_a_key(tmp_path: Path) -> None:
     alone = weft(*RUN)
     with workers(2, tmp_path, "--machine-key-file", str(key)) as both:
         at = ",".join(worker.address for worker in both)
-        text = weft(*RUN, "--machines", at, WEFT_MACHINE_KEY=read_key(key).hex())
+        text = process_of_weft(read_key(key).hex(), *RUN, "--machines", at)
         assert text.stdout == alone.stdout, text.stderr
         for worker in both:
             assert f"placement: {worker.address}/cpu: 1 split" in text.stderr
@@ -54,7 +54,7 @@ def test_two_workers_with_a_key(tmp_path: Path) -> None:
 
 def test_another_op_table_is_refused_with_both_values() -> None:
     with Listener(facts={"ops": "0123456789abcdef"}) as listener:
-        done = in_process(*RUN, "--machines", str(listener.address))
+        done = weft(*RUN, "--machines", str(listener.address))
     assert done.returncode == 1
     assert f"{listener.address} has ops 0123456789abcdef, this side has ops" in done.stderr
 
@@ -72,14 +72,14 @@ def test_another_op_table_is_refused_with_both_values() -> None:
     ],
 )
 def test_mistakes(words: tuple[str, ...], text: str) -> None:
-    done = in_process(*words)
+    done = weft(*words)
     assert done.returncode in (1, 2)
     assert text in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_device_that_there_is_not_ends_the_supervisor() -> None:
-    done = weft("worker", "--listen", "127.0.0.1:0", "--devices", "nope")
+    done = process_of_weft("", "worker", "--listen", "127.0.0.1:0", "--devices", "nope")
     assert done.returncode == 1
     assert "unknown backend 'nope'" in done.stderr
     assert "Traceback" not in done.stderr and "Fatal" not in done.stderr

@@ -12,7 +12,7 @@ import pytest
 from openai import BadRequestError
 
 from tests.llm.answers.templates import CALLS
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.writer import write_gguf
 

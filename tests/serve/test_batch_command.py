@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.cli.in_process import weft
 from tests.cli.terminal import Terminal
-from tests.serve.server import DEMO
+from tests.serve.in_process import DEMO
 
 CHAT = [{"role": "user", "content": "What is 2 + 3?"}]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.ray_nodes import Nodes
-from tests.serve.server import DEMO
+from tests.serve.in_process import DEMO
 from tests.serve.test_batch_command import line, rows_of
 
 pytest.importorskip("ray")

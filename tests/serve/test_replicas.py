@@ -14,7 +14,8 @@ import pytest
 
 from tests.cli.in_process import weft
 from tests.ray_nodes import Nodes
-from tests.serve.server import DEMO, Server
+from tests.serve import in_process
+from tests.serve.server import DEMO, Reached, Server
 from tests.waiting import eventually
 
 pytest.importorskip("ray")
@@ -37,8 +38,8 @@ def server(ray_cluster: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def alone() -> Iterator[Server]:
-    with Server(DEMO, "-t", 1, "-np", 4) as server:
+def alone() -> Iterator[in_process.Server]:
+    with in_process.Server(DEMO, "-t", 1, "-np", 4) as server:
         yield server
 
 
@@ -83,7 +84,7 @@ class Stream:
         self._answer.close()
 
 
-def test_answers_are_those_of_one_machine(server: Server, alone: Server) -> None:
+def test_answers_are_those_of_one_machine(server: Server, alone: in_process.Server) -> None:
     for path, body in (
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "What is 2 + 3?"}]}),
         ("/v1/completions", {"prompt": "What is 2 + 3?", "n": 2}),
@@ -105,8 +106,8 @@ def test_answers_are_those_of_one_machine(server: Server, alone: Server) -> None
         assert mine[2] == theirs[2]
 
 
-def test_streams_and_their_usage(server: Server, alone: Server) -> None:
-    def streamed(server: Server) -> str:
+def test_streams_and_their_usage(server: Server, alone: in_process.Server) -> None:
+    def streamed(server: Reached) -> str:
         parts = server.client.chat.completions.create(
             model="m", messages=[{"role": "user", "content": "Count"}], stream=True,
             temperature=0, max_tokens=40, extra_body={"ignore_eos": True},
