@@ -11,6 +11,13 @@ __all__ = [
     "CONSTRAINT_CPU_SECONDS",
     "CONSTRAINT_MEMORY",
     "CONSTRAINT_SECONDS",
+    "DECODED_AT_ONCE",
+    "DECODED_OF_REQUEST",
+    "DECODINGS_WAITING",
+    "DECODING_SECONDS",
+    "JPEG_PIXELS",
+    "PIXELS",
+    "SAMPLES",
 ]
 
 CONSTRAINT_BYTES = 1 << 20
@@ -23,3 +30,19 @@ CONSTRAINT_MEMORY = 1 << 30
 """Most bytes of the address space of the process that compiles constraints."""
 CONSTRAINTS_AT_ONCE = 2
 """Most processes that compile constraints; further ones wait."""
+
+PIXELS = 1 << 25
+"""Most pixels of an image that are decoded: several times what any tower sees of one."""
+JPEG_PIXELS = 1 << 27
+"""Most pixels of a JPEG; one of more than `PIXELS` is decoded at a half, a quarter or an eighth."""
+SAMPLES = 1 << 26
+"""Most samples of a channel of a sound, at its own rate and at that of the tower: 23 minutes at 48
+kHz, 69 at 16 kHz."""
+DECODED_AT_ONCE = 1 << 26
+"""Most pixels and samples that are decoded at a time; what comes next waits."""
+DECODED_OF_REQUEST = 1 << 27
+"""Most pixels and samples of all images and sounds of a request."""
+DECODINGS_WAITING = 8
+"""Most requests that wait until theirs are decoded."""
+DECODING_SECONDS = 10.0
+"""Seconds that they wait."""

@@ -13,12 +13,18 @@ from typer.testing import CliRunner
 from tests.delegate.conftest import lower_module
 from weft.cli.app import app
 from weft.errors import FormatError
-from weft_executorch.keep import keep_list
 
 pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "weft-demo.gguf"
+
+
+def keep_list(models: list[Path], **options: int) -> str:
+    """What `weft keep` writes for models."""
+    from weft_executorch import keep
+
+    return keep.keep_list(models, **options)
 
 
 @pytest.fixture(scope="module")
