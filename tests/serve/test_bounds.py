@@ -73,11 +73,6 @@ DEEP: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "Ollama's format": ("/api/chat", {"model": "m", "messages": MESSAGES, "format": nested(1000)}),
     "llama.cpp's": ("/completion", {"prompt": "a", "grammar": GRAMMAR}),
-    "a tool": (
-        "/v1/chat/completions",
-        {"messages": MESSAGES, "tool_choice": "required", "tools": [
-            {"type": "function", "function": {"name": "f", "parameters": nested(1000)}}]},
-    ),
 }  # fmt: skip
 
 
