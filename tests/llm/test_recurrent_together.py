@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.llm.test_engine import finish, request, side_by_side
-from tests.llm.test_llama_relatives import TOKENS, context
-from tests.llm.test_recurrent import alone, path  # noqa: F401
+from tests.llm.engine_requests import finish, request, side_by_side
+from tests.llm.made_models import TOKENS, context
+from tests.llm.recurrent_texts import alone, path  # noqa: F401
+from tests.profiles import examples
 from weft.frontends.gguf import open_gguf
 from weft.llm import Tokenizer
 from weft.llm.compute.batch import Ubatch
@@ -200,7 +201,7 @@ def test_memory_is_that_of_one_ubatch(path: Path) -> None:  # noqa: F811
     assert large < 1.2 * small + 16 * 2 * 4 * (r.conv_size + r.state_size)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(4.0))
 @given(
     lengths=st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(any),
     n_ubatch=st.integers(1, 24),

@@ -210,7 +210,7 @@ def test_a_dense_layer_behind_the_encoder(tmp_path: Path) -> None:
     """As sentence-transformers has it."""
     from safetensors.torch import load_file
 
-    from tests.llm.test_hf_encoders import with_modules
+    from tests.llm.hf_folders import with_modules
 
     model = make(tmp_path, "first", "EncoderModel")
     with_modules(tmp_path, 24)
