@@ -6,6 +6,8 @@ docs/security.md lists them. A request that exceeds one is refused with a messag
 from __future__ import annotations
 
 __all__ = [
+    "CHUNKS",
+    "CHUNK_BYTES",
     "CONSTRAINTS_AT_ONCE",
     "CONSTRAINT_BYTES",
     "CONSTRAINT_CPU_SECONDS",
@@ -20,6 +22,10 @@ __all__ = [
     "SAMPLES",
 ]
 
+CHUNKS = 8192
+"""Most chunks of a chunked body, whatever their size."""
+CHUNK_BYTES = 128
+"""A body may have one more chunk for every so many bytes that it has."""
 CONSTRAINT_BYTES = 1 << 20
 """Most bytes of a grammar, a JSON schema or a regular expression."""
 CONSTRAINT_CPU_SECONDS = 2
