@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ MENDED = {
 @pytest.mark.parametrize("name", MENDED)
 def test_lower_bounds(name: str) -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    rows = [*PROJECT["project"]["dependencies"], *sum(extras.values(), [])]
+    rows = [*PROJECT["project"]["dependencies"], *chain.from_iterable(extras.values())]
     found = [one for one in map(Requirement, rows) if one.name.lower() == name]
     assert found
     for one in found:
