@@ -59,8 +59,10 @@ class ResumableFile:
         try:
             for path in (self._partial, self._journal):
                 _remove_what_is_of_others(path)
-            mode = "r+b" if self._partial.exists() else "x+b"
-            self._file = open(self._partial, mode, opener=_opened)
+            if self._partial.exists():
+                self._file = open(self._partial, "r+b", opener=_opened)
+            else:
+                self._file = open(self._partial, "x+b", opener=_opened)
             if not try_lock(self._file):
                 self._file.close()
                 raise FormatError(
