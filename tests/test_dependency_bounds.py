@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,8 @@ MENDED = {
 @pytest.mark.parametrize("name", MENDED)
 def test_lower_bounds(name: str) -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    rows = [*PROJECT["project"]["dependencies"], *chain.from_iterable(extras.values())]
+    optional = (row for rows in extras.values() for row in rows)
+    rows = [*PROJECT["project"]["dependencies"], *optional]
     found = [one for one in map(Requirement, rows) if one.name.lower() == name]
     assert found
     for one in found:
