@@ -25,7 +25,8 @@ MENDED = {
 @pytest.mark.parametrize("name", MENDED)
 def test_lower_bounds(name: str) -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    rows = [*PROJECT["project"]["dependencies"], *sum(extras.values(), [])]
+    optional = (row for rows in extras.values() for row in rows)
+    rows = [*PROJECT["project"]["dependencies"], *optional]
     found = [one for one in map(Requirement, rows) if one.name.lower() == name]
     assert found
     for one in found:
