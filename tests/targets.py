@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from functools import cache
 
+import pytest
+
 from weft import _native
 
-__all__ = ["BEST", "DERIVED", "TARGETS", "WHOLE", "own_ops"]
+__all__ = ["BEST", "BUT_PRODUCTS", "DERIVED", "TARGETS", "WHOLE", "own_ops"]
 
 TARGETS = [name for name, score in _native.targets() if score]
 """The targets of this build that this machine can run."""
@@ -29,3 +31,8 @@ def own_ops(target: str) -> frozenset[str]:
 _EVERY = frozenset[str]().union(*map(own_ops, TARGETS))
 WHOLE = [target for target in TARGETS if own_ops(target) == _EVERY]
 DERIVED = [target for target in TARGETS if target not in WHOLE]
+BUT_PRODUCTS = [
+    pytest.param(target, marks=pytest.mark.part("targets") if target in DERIVED else ())
+    for target in TARGETS
+]
+"""Every target as a parameter of tests in which no kernel of products runs."""

@@ -2,7 +2,8 @@
 they leave to others.
 
 NVRTC compiles where it is installed, else nvcc; neither needs a GPU. WEFT_TEST_CUBINS=all compiles
-for every architecture; else one stands for the others."""
+for every architecture; else one stands for the others. `make test` compiles a kernel of each file,
+the part `devices` all of them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.in_process import weft
+from tests.cli.in_process import Done, weft
+from weft.backends.cases import all_cases
+from weft.backends.cpu.record import best_target
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests" / "data" / "vectors" / "models" / "archs" / "llama3.gguf"
@@ -183,9 +185,20 @@ def test_devices_say_which_target_and_why(tmp_path: Path) -> None:
     )
 
 
-def test_doctor_remembers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.part("targets"))])
+def test_doctor_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: bool) -> None:
+    """The target is checked with every case or, in this process, with some of them."""
     env = {"WEFT_CACHE": str(tmp_path)}
-    process = process_of("doctor", "--target", "baseline", "-t", "1", env=env)
+    command = ("doctor", "--target", "baseline", "-t", "1")
+    if every:
+        process: Done | subprocess.CompletedProcess[str] = process_of(*command, env=env)
+    else:
+        some = all_cases()[::40]
+        with monkeypatch.context() as patch:
+            patch.setattr("weft.execute.doctor.all_cases", lambda: some)
+            patch.setattr("weft.backends.cpu.record.record_file", lambda: tmp_path / "targets.json")
+            process = weft(*command)
+        best_target.cache_clear()  # it is of the record in `tmp_path`
     assert process.returncode == 0 and process.stdout.startswith("baseline: ok, "), process.stderr
     file = tmp_path / "targets.json"
     record = json.loads(file.read_text())

@@ -311,6 +311,35 @@ def test_eval_callback_sees_what_it_asks_for(how: str) -> None:
     assert not calls
 
 
+def test_eval_callback_sees_nodes_that_would_be_fused() -> None:
+    """A norm with its row and its bias is one node, but not where a callback may ask for it."""
+    row = weft.constant(RNG.standard_normal(16).astype(np.float32))
+    normed = g.rms_norm(weft.input("x", (4, 16)), 1e-5).named("normed")
+    scaled = g.mul(normed, row).named("scaled")
+    graph = weft.Graph(g.add(scaled, row).as_output("y"))
+    scheduler = Scheduler(["cpu"])
+    seen: list[str] = []
+
+    def callback(node: weft.Tensor, ask: bool) -> bool:
+        if not ask:
+            seen.append(node.name)
+        return True
+
+    x = _x()
+    scheduler.compute(graph, {"x": x})
+    fused = scheduler.get("y")
+    assert len(scheduler.schedule.splits[0].nodes) == 1
+    scheduler.set_eval_callback(callback)
+    scheduler.reset()
+    scheduler.compute(graph, {"x": x})
+    assert seen == ["normed", "scaled", "y"]
+    np.testing.assert_allclose(scheduler.get("y"), fused, rtol=1e-5, atol=1e-6)
+    scheduler.set_eval_callback(None)
+    scheduler.reset()
+    scheduler.compute(graph, {"x": x})
+    assert len(scheduler.schedule.splits[0].nodes) == 1
+
+
 def test_eval_callback_can_cancel() -> None:
     graph = _chain()
     scheduler = Scheduler([cpu()])

@@ -19,6 +19,7 @@ from weft.llm.engine.request import Request, Ticket
 from weft.llm.engine.writer import Writer
 
 __all__ = ["PROMPTS", "SAMPLING", "Eager", "drafting", "made", "request", "written"]
+
 PROMPTS = ([1, 259, 260, 261, 259, 260, 261, 259], [1, 263, 264, 259, 270, 263, 264], [1, 265])
 SAMPLING = (
     SamplingParams(temperature=0),
@@ -43,12 +44,14 @@ class Eager(Gain):
 
 
 def made(folder: Path, name: str) -> Path:
+    """Writes the tiny model `name`; returns its path."""
     arch, changes = (OTHERS | RELATIVES)[name]
     meta = keys_of(arch, changes)
     return write_model(folder / "m.gguf", meta, made_up(configure(folder, meta)))
 
 
 def drafting(*drafters: Drafter, n_vocab: int = 274, gain: Gain | None = None) -> Drafting:
+    """Drafts of the drafters, whenever they can be made."""
     return Drafting(drafters, n_vocab, gain=Eager() if gain is None else gain)
 
 
@@ -79,4 +82,5 @@ def written(
 
 def request(prompt: Sequence[int], sampling: SamplingParams = SAMPLING[0], n: int | None = 40,
             **options: Any) -> Request:  # fmt: skip
+    """A request whose two best log-probabilities of each token are kept."""
     return Request(tuple(prompt), max_tokens=n, sampling=sampling, logprobs=2, **options)

@@ -10,20 +10,22 @@ from tests.llm.made_models import Tensors, configure, keys_of, made_up
 from tests.llm.tiny import write_model
 
 __all__ = ["DOCUMENTS", "ENCODER", "SEPARATED", "make_encoder", "make_reranker"]
+
 ENCODER = {"attention.causal": False, "attention.head_count_kv": 4, "pooling_type": 1}
-
-
-def make_encoder(tmp_path: Path, arch: str = "bert", **changes: object) -> tuple[Path, Tensors]:
-    meta = keys_of(arch, ENCODER | changes) | {"tokenizer.ggml.token_type_count": 2}
-    tensors = made_up(configure(tmp_path, meta))
-    return write_model(tmp_path / f"{arch}.gguf", meta, tensors), tensors
-
-
 DOCUMENTS = ["the abc", "b", "the b the abc", "abc a a a", "teh"]
+"""Documents that rerankers sort."""
 SEPARATED = {
     "tokenizer.ggml.add_eos_token": True, "tokenizer.ggml.add_sep_token": True,
     "tokenizer.ggml.seperator_token_id": 3,
 }  # fmt: skip
+"""Metadata that puts a token between a query and a document."""
+
+
+def make_encoder(tmp_path: Path, arch: str = "bert", **changes: object) -> tuple[Path, Tensors]:
+    """Writes an encoder; returns its path and weights."""
+    meta = keys_of(arch, ENCODER | changes) | {"tokenizer.ggml.token_type_count": 2}
+    tensors = made_up(configure(tmp_path, meta))
+    return write_model(tmp_path / f"{arch}.gguf", meta, tensors), tensors
 
 
 def make_reranker(path: Path, arch: str = "bert", **keys: object) -> Path:

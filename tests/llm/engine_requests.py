@@ -9,10 +9,12 @@ from weft.llm import SamplingParams
 from weft.llm.engine import Delta, Done, Engine, Event, Request
 
 __all__ = ["GREEDY", "finish", "request", "side_by_side"]
+
 GREEDY = SamplingParams(temperature=0)
 
 
 def request(prompt: list[int], n: int | None = 6, **options: object) -> Request:
+    """A request of `n` greedy tokens."""
     return Request(
         tuple(prompt),
         **{"max_tokens": n, "sampling": GREEDY, "ignore_eos": True} | options,  # type: ignore[arg-type]
@@ -20,6 +22,7 @@ def request(prompt: list[int], n: int | None = 6, **options: object) -> Request:
 
 
 def finish(events: Iterator[Event]) -> tuple[str, Done]:
+    """The text of a request and its end."""
     text = ""
     for event in events:
         if isinstance(event, Done):
@@ -29,6 +32,7 @@ def finish(events: Iterator[Event]) -> tuple[str, Done]:
 
 
 def side_by_side(engine: Engine, requests: list[Request]) -> list[tuple[str, Done]]:
+    """Texts and ends of requests that an engine runs at the same time."""
     texts, ends = [""] * len(requests), [Done("error", 0, 0, 0)] * len(requests)
     left = threading.Semaphore(0)
 

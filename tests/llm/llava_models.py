@@ -18,6 +18,7 @@ Made = tuple[Any, Path, Path]
 
 
 def text_file(folder: Path, model: Any) -> Path:
+    """Writes the text model; returns its path."""
     keys = keys_of("llama", {
         "context_length": 128, "block_count": 3, "embedding_length": 32,
         "rope.freq_base": 10000.0, "rope.dimension_count": 8,
@@ -41,6 +42,7 @@ def paired(array: Any, d: int) -> Any:
 
 
 def make_pixtral(folder: Path, merge: int) -> Made:
+    """A Pixtral that joins squares of `merge` patches: the model, and its two files."""
     vision = {
         "model_type": "pixtral", "hidden_size": 16, "intermediate_size": 24,
         "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 48, "patch_size": 8,
@@ -74,6 +76,7 @@ def make_pixtral(folder: Path, merge: int) -> Made:
 
 
 def make_llava(folder: Path, *, swapped: bool, layers: list[int]) -> Made:
+    """A LLaVA that reads these layers of its tower: the model, and its two files."""
     vision = transformers.CLIPVisionConfig(
         hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=2,
         image_size=32, patch_size=8, projection_dim=20,

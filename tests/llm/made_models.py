@@ -83,6 +83,7 @@ def made_up(config: ModelConfig, wanted: Callable[[Row], bool] = plain) -> Tenso
 
 
 def context(path: Path, **options: Any) -> Context:
+    """A context of 48 tokens whose numbers are all float32."""
     return Context(
         Model.open(path), 48, type_k="f32", type_v="f32", devices=["reference"], **options
     )

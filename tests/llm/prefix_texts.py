@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.llm.made_models import configure, keys_of, made_up
 from tests.llm.other_models import OTHERS
-from tests.llm.tiny import write_model
+from tests.llm.recurrent_texts import write_lasting
 
 __all__ = ["END", "TEMPLATE", "kept_in", "make_lasting", "words"]
+
 END = 2
 """The token that ends a message."""
 TEMPLATE = (
@@ -21,18 +21,16 @@ TEMPLATE = (
 
 
 def words(seed: int, n: int) -> list[int]:
+    """Random tokens, none of which is `END`."""
     return np.random.default_rng(seed).integers(3, 270, n).tolist()
 
 
 def make_lasting(name: str, folder: Path) -> Path:
-    arch, changes = OTHERS[name]
-    more = {f"{arch}.context_length": 512, "tokenizer.chat_template": TEMPLATE}
-    meta = keys_of(arch, changes) | more
-    tensors = made_up(configure(folder, meta))
-    # states that last: A near 0, so that what comes first still matters in the end
-    tensors |= {n: -np.abs(0.05 * a) for n, a in tensors.items() if n.endswith("ssm_a")}
-    return write_model(folder / f"{name}.gguf", meta, tensors)
+    """Writes the model `name` with a chat template and 512 positions; returns its path."""
+    more = {f"{OTHERS[name][0]}.context_length": 512, "tokenizer.chat_template": TEMPLATE}
+    return write_lasting(folder, name, more)
 
 
 def kept_in(folder: Path) -> list[Path]:
+    """Files of texts in a cache folder."""
     return sorted(folder.glob("*.weftprefix"))

@@ -16,6 +16,7 @@ __all__ = [
     "BEHIND", "GLM", "IDS", "LAYER", "N_VOCAB", "SHAPE", "Tensors", "adjacent",
     "randomised", "renamed", "same", "weft_rows",
 ]  # fmt: skip
+
 N_VOCAB = len(tokens()[0])
 IDS = [5, 90, 17, 201, 8, 90, 44, 3, 120, 66, 9, 250, 33, 71, 2, 19]
 Tensors = dict[str, NDArray[np.float32]]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.llm.hf_folders import with_modules
 from weft.errors import FormatError
 from weft.frontends.hf.convert import convert_folder
 from weft.llm import LLM, Context, Tokenizer
@@ -148,7 +147,7 @@ def test_dense_layers_behind_the_mean(tmp_path: Path) -> None:
     model = folders.made_model(kind, "Model", options)
     model.save_pretrained(tmp_path)
     folders.save_tokenizer(tokenizer, tmp_path)
-    with_modules(tmp_path, 48, 24)
+    folders.with_modules(tmp_path, 48, 24)
     rows = computed(model, IDS)
     for name in ("2_Dense", "3_Dense"):
         rows = rows @ load_file(tmp_path / name / "model.safetensors")["linear.weight"].T
@@ -164,7 +163,7 @@ def test_dense_layers_behind_the_mean(tmp_path: Path) -> None:
 def test_dense_layers_with_an_activation_are_refused(tmp_path: Path) -> None:
     kind, options, _ = ENCODERS["gemma-embedding"]
     folders.made_model(kind, "Model", options).save_pretrained(tmp_path)
-    with_modules(tmp_path, 24, act="torch.nn.modules.activation.Tanh")
+    folders.with_modules(tmp_path, 24, act="torch.nn.modules.activation.Tanh")
     with pytest.raises(FormatError, match="without bias and activation"):
         Model.open(tmp_path)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.llm.made_models import TOKENS, Tensors, configure, context, keys_of, made_up
 from tests.llm.other_models import OTHERS
-from tests.llm.recurrent_texts import alone
+from tests.llm.recurrent_texts import NAMES, alone, write_lasting
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
 from weft.llm.compute.context import Context
@@ -18,6 +18,11 @@ from weft.llm.compute.graphs import Graphs
 from weft.llm.model import Model
 
 HALF = len(TOKENS) // 2
+
+
+@pytest.fixture(params=NAMES)
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return write_lasting(tmp_path, request.param)
 
 
 def test_earlier_tokens_matter(path: Path) -> None:

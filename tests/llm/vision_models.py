@@ -217,10 +217,12 @@ BEFORE, BEHIND = [5, 90, 17, 201, 8], [33, 71, 2, 19]
 
 
 def picture(seed: int = 0, height: int = 32, width: int = 32) -> NDArray[np.uint8]:
+    """A random image."""
     return np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8)
 
 
 def pixel_values(pixels: NDArray[np.uint8]) -> Any:
+    """An image as transformers takes it."""
     import torch
 
     scaled = (pixels.astype(np.float32) / 255 - MEAN) / STD
@@ -228,6 +230,7 @@ def pixel_values(pixels: NDArray[np.uint8]) -> Any:
 
 
 def close(got: NDArray[np.float32], want: Any) -> None:
+    """Fails unless both are the same but for rounding."""
     want = want.detach().numpy()
     assert want.std() > 0.1
     np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max(), rtol=0)

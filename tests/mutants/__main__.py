@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 
@@ -54,6 +55,9 @@ def main() -> int:
             print(f"{row.area}/{row.name}  {row.file}\n    {row.breaks}\n    {' '.join(row.tests)}")
         print(f"{len(rows)} mistakes")
         return 0
+    # also where a shell started this in the background, which ignores Ctrl-C
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     began = time.monotonic()
     try:
         report = run(rows, asked.jobs, _say)

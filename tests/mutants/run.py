@@ -85,11 +85,10 @@ def run(rows: Sequence[Mutant], jobs: int, say: Callable[[Outcome], None]) -> Re
         for thread in threads:
             while thread.is_alive():
                 thread.join(0.2)
-    except BaseException:
+    finally:
         processes.stop()
         for thread in threads:
             thread.join()
-        raise
     if failed:
         raise failed[0]
     return report
@@ -167,7 +166,7 @@ def _try(tree: Tree, row: Mutant, usual: float) -> Outcome:
         tree.revert(row)
     seconds = time.monotonic() - began
     if code is None:
-        return Outcome(row, True, "a test that does not end", seconds)
+        return _try_again(tree, row, usual, seconds)
     if code == 0:
         return Outcome(row, False, "", seconds)
     if code == 1:
@@ -177,6 +176,19 @@ def _try(tree: Tree, row: Mutant, usual: float) -> Outcome:
     if code < 0:
         return Outcome(row, True, f"the end of the process by signal {-code}", seconds)
     return Outcome(row, False, f"pytest ended with {code}: {said[-300:]}", seconds, tried=False)
+
+
+def _try_again(tree: Tree, row: Mutant, usual: float, seconds: float) -> Outcome:
+    """The outcome of a row whose tests did not end in time: they hang, unless the machine has
+    become busy, so that they take as long without the mistake."""
+    if row.build:
+        tree.build(row.build)
+    began = time.monotonic()
+    tree.test(row.tests, None)
+    now = time.monotonic() - began
+    if now < 2 * usual + LEAST_SECONDS / 2:
+        return Outcome(row, True, "a test that does not end", seconds)
+    return _try(tree, row, now)
 
 
 def _failed(said: str) -> str:

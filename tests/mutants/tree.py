@@ -7,14 +7,20 @@ from the tree is copied again, so no mistake of an earlier run stays.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import json
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 import venv
 from pathlib import Path
+from typing import Any
 
 from tests.mutants.row import Mutant
 
@@ -23,6 +29,9 @@ __all__ = ["BuildError", "Processes", "Tree"]
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "mutants"
 _LOG_LINES = 15
+_IMPORTS = ("numpy", "pytest", "_pytest.pytester_assertions", "ml_dtypes", "jinja2")
+"""What many tests import besides weft. Plugins of pytest are not among it: it changes them as they
+are imported."""
 
 
 class BuildError(Exception):
@@ -33,7 +42,7 @@ class Processes:
     """The processes of a run. Each leads a group of its own, so that its children end with it."""
 
     def __init__(self) -> None:
-        self._running: set[subprocess.Popen[str]] = set()
+        self._running: set[subprocess.Popen[Any]] = set()
         self._lock = threading.Lock()
         self._stopped = False
 
@@ -65,6 +74,23 @@ class Processes:
             raise KeyboardInterrupt
         return code, said
 
+    def start(self, command: list[str], cwd: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Starts a process that is asked and answers by lines."""
+        with self._lock:
+            if self._stopped:
+                raise KeyboardInterrupt
+            process = subprocess.Popen(
+                command, cwd=cwd, env=env, start_new_session=True, bufsize=0,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            self._running.add(process)
+        return process
+
+    @property
+    def stopped(self) -> bool:
+        """Whether all was ended."""
+        return self._stopped
+
     def stop(self) -> None:
         """Ends all processes; none can start any more."""
         with self._lock:
@@ -73,12 +99,14 @@ class Processes:
                 _end(process)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[Any]) -> None:
     """Ends a process with all that it has started, also what was left when it ended by itself."""
-    try:
-        os.killpg(process.pid, 9)
-    except (ProcessLookupError, PermissionError):
-        pass
+    _end_group(process.pid)
+
+
+def _end_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 class Tree:
@@ -90,6 +118,8 @@ class Tree:
         self._processes = processes
         self._delegated = False
         self._core: Path | None = None
+        self._warm: subprocess.Popen[bytes] | None = None
+        self._answers = b""
         self.path.mkdir(parents=True, exist_ok=True)
         _copy_files(self.path)
         _link_shared(self.path.parent)
@@ -121,8 +151,42 @@ class Tree:
         """Runs tests up to the first that fails; returns as `Processes.run` does."""
         shutil.rmtree(self.path.parent / "cache", ignore_errors=True)
         options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-rfE"]
-        command = [str(self._python), "-m", "pytest", *options, *tests]
-        return self._processes.run(command, self.path, self.environment, seconds)
+        output = self.path.parent / "said"
+        if self._warm is None:
+            command = [str(self._python), "-m", "tests.mutants.warm", *_IMPORTS]
+            self._warm = self._processes.start(command, self.path, self.environment)
+        assert self._warm.stdin is not None
+        asked = {"arguments": [*options, *tests], "output": str(output)}
+        self._warm.stdin.write(json.dumps(asked).encode() + b"\n")
+        child = self._answer(None)
+        if child is None:
+            raise KeyboardInterrupt
+        try:
+            code = self._answer(seconds)
+            if code is None and not self._processes.stopped:
+                _end_group(child)
+                self._answer(None)
+        finally:
+            _end_group(child)
+        if self._processes.stopped:
+            raise KeyboardInterrupt
+        return code, output.read_text(errors="replace")
+
+    def _answer(self, seconds: float | None) -> int | None:
+        """The number in the next line; None where none came in so many seconds, or at the end."""
+        assert self._warm is not None and self._warm.stdout is not None
+        until = None if seconds is None else time.monotonic() + seconds
+        while not self._processes.stopped and b"\n" not in self._answers:
+            left = 0.5 if until is None else min(0.5, until - time.monotonic())
+            if left <= 0:
+                return None
+            if select.select([self._warm.stdout], [], [], left)[0]:
+                more = self._warm.stdout.read(64)
+                if not more:
+                    return None
+                self._answers += more
+        line, _, self._answers = self._answers.partition(b"\n")
+        return int(line) if line else None
 
     def build(self, what: str) -> None:
         """Builds the native module or the delegate of the copy. Raises BuildError."""

@@ -23,7 +23,7 @@ import pytest
 
 from tests.lasting import Lasting
 from tests.pages.chat import Chat, long_demo
-from tests.serve.server import Server
+from tests.serve.in_process import Server
 
 sync_api = pytest.importorskip("playwright.sync_api")
 Browser, Page = sync_api.Browser, sync_api.Page

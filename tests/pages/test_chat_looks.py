@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.pages.chat import HOSTILE, MARKDOWN, Chat, conversation
-from tests.serve.server import Server
+from tests.serve.in_process import Server
 
 pytestmark = pytest.mark.xdist_group("browser")
 

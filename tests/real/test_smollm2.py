@@ -3,7 +3,6 @@ transformers: ids, logits, perplexities, and what people do with a model."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -76,8 +75,8 @@ def test_logits_are_those_of_both(floats: LLM, llama: Any, torch_said: Any) -> N
     logits = floats.context.decode(llama["text_ids"][: ROWS[-1] + 1], outputs="all")
     for said in (llama["f32"], torch_said):
         for at, row in zip(ROWS, said["rows"], strict=True):
-            np.testing.assert_allclose(logits[at][row["top"]], row["top_logits"], atol=2e-3, rtol=0)
-            np.testing.assert_allclose(logits[at][::STEP], row["some"], atol=2e-3, rtol=0)
+            np.testing.assert_allclose(logits[at][row["top"]], row["top_logits"], atol=2e-4, rtol=0)
+            np.testing.assert_allclose(logits[at][::STEP], row["some"], atol=2e-4, rtol=0)
 
 
 def test_probabilities_and_divergence(
@@ -87,9 +86,10 @@ def test_probabilities_and_divergence(
     assert ids == llama["text_ids"]
     want = scored(floats, ids)
     nll = -want[np.arange(len(want)), next_ids(ids)]
-    np.testing.assert_allclose(nll, torch_said["nll"], atol=2e-3, rtol=0)
-    np.testing.assert_allclose(nll, llama["f32"]["nll"], atol=5e-3, rtol=0)
-    assert math.exp(nll.mean()) == pytest.approx(torch_said["perplexity"], abs=2e-3)
+    np.testing.assert_allclose(nll, torch_said["nll"], atol=2e-4, rtol=0)
+    np.testing.assert_allclose(nll, llama["f32"]["nll"], atol=2e-4, rtol=0)
+    perplexity = round(math.exp(nll.mean()), 4)
+    assert perplexity == torch_said["perplexity"] == llama["perplexity"]["F32, f32"]["value"]
     with opened(smollm) as llm:
         got = scored(llm, ids)
     kl = (np.exp(want) * (want - got)).sum(-1)
@@ -99,23 +99,16 @@ def test_probabilities_and_divergence(
     assert (want.argmax(-1) == got.argmax(-1)).mean() >= said["same_top"] - 0.02
 
 
-@pytest.mark.parametrize(
-    ("cache", "figure", "rel"),
-    [
-        ("f16", "Q4_1, f16", 0.005),
-        ("q8_0", "Q4_1, q8_0, not rotated", 0.005),
-        ("q4_0", "Q4_1, q4_0, not rotated", 0.02),
-    ],
-)
-def test_perplexity_with_caches(
-    smollm: Path, llama: Any, cache: str, figure: str, rel: float
-) -> None:
+@pytest.mark.parametrize(("cache", "rel"), [("f16", 0.005), ("q8_0", 0.005), ("q4_0", 0.02)])
+def test_perplexity_with_caches(smollm: Path, llama: Any, cache: str, rel: float) -> None:
     with opened(smollm, type_k=cache, type_v=cache) as llm:
         got = llm.perplexity(TEXT, n_ctx=N_CTX)
     assert got.n_scored == 3 * (N_CTX // 2 - 1)
-    said = llama["perplexity"][figure]
-    assert got.value == pytest.approx(said["value"], rel=rel)
-    assert got.error == pytest.approx(said["error"], rel=5 * rel)
+    said = llama["perplexity"]
+    best = said[f"Q4_1, {cache}"]
+    plain = said.get(f"Q4_1, {cache}, not rotated", best)  # llama.cpp rotates what it quantizes
+    assert best["value"] * (1 - rel) < got.value < plain["value"] * (1 + rel)
+    assert best["error"] * (1 - 2 * rel) < got.error < plain["error"] * (1 + 2 * rel)
 
 
 # ---- conversations -------------------------------------------------------------------------------
@@ -158,22 +151,15 @@ def test_six_turns_with_kept_prefixes(q4_1: LLM, smollm: Path) -> None:
 
 
 def test_a_full_context_is_shifted(f32: Path, llama: Any) -> None:
-    said = llama["shift"]
-    n = 64
+    said, n = llama["shift"], 64
+    assert min(said["margins"][:n]) > 0.05  # no draw is by a hair
     with exact(f32, 64, context_shift=True, n_keep=8) as llm:
-        text = llm.generate(
+        assert llm.context.n_ctx == 64
+        llm.generate(
             llama["text_ids"][:40], max_tokens=n, temperature=0, ignore_eos=True, logprobs=1
         )
-        ids = [row.token for row in llm.stats.logprobs]
+        assert [row.id for row in llm.stats.logprobs] == said["ids"][:n]
         assert llm.stats.finish_reason == "length"
-    clear = itertools.takewhile(lambda margin: margin > 0.01, said["margins"][:n])
-    same = len(list(clear))
-    assert same > 48 and ids[:same] == said["ids"][:same]
-    assert same < n or text == llm_text(said, n)
-
-
-def llm_text(said: Any, n: int) -> str:
-    return str(said["text"]) if len(said["ids"]) == n else ""
 
 
 SCHEMA = {
@@ -219,25 +205,36 @@ def test_eight_texts_at_once_are_each_alone(q4_1: LLM, temperature: float) -> No
 # ---- adapters, files, commands -------------------------------------------------------------------
 
 
-def test_an_adapter(f32: Path, tmp_path: Path, llama: Any) -> None:
-    path = write_random_adapter(tmp_path / "adapter.gguf")
-    ids = llama["text_ids"][: ROWS[-1] + 1]
-    with exact(f32, adapters=[path]) as llm:
-        logits = llm.context.decode(ids, outputs="all")
+def check_adapted(llm: LLM, llama: Any) -> None:
+    """Holds a model with the adapter to what llama.cpp computes with it."""
+    logits = llm.context.decode(llama["text_ids"][: ROWS[-1] + 1], outputs="all")
     moved = 0.0
     for at, row, plain in zip(ROWS, llama["adapter"]["rows"], llama["f32"]["rows"], strict=True):
-        np.testing.assert_allclose(logits[at][row["top"]], row["top_logits"], atol=2e-3, rtol=0)
-        np.testing.assert_allclose(logits[at][::STEP], row["some"], atol=2e-3, rtol=0)
+        np.testing.assert_allclose(logits[at][row["top"]], row["top_logits"], atol=2e-4, rtol=0)
+        np.testing.assert_allclose(logits[at][::STEP], row["some"], atol=2e-4, rtol=0)
         moved += np.abs(np.array(row["some"]) - plain["some"]).max()
     assert moved > 0.1  # the adapter does something
 
 
+def test_an_adapter(f32: Path, tmp_path: Path, llama: Any) -> None:
+    path = write_random_adapter(tmp_path / "adapter.gguf")
+    with exact(f32, adapters=[path]) as llm:
+        check_adapted(llm, llama)
+
+
+@pytest.mark.part("models")
+def test_an_adapter_in_the_weights(f32: Path, tmp_path: Path, llama: Any) -> None:
+    path, merged = write_random_adapter(tmp_path / "adapter.gguf"), tmp_path / "merged.gguf"
+    done = weft("convert", f32, merged, "--merge", path)
+    assert done.returncode == 0, done.stderr
+    with exact(merged) as llm:
+        check_adapted(llm, llama)
+    merged.unlink()
+
+
 @pytest.mark.parametrize(
     "kind",
-    [
-        "Q4_0", "Q8_0", "Q4_K_M",
-        *(pytest.param(k, marks=pytest.mark.part("models")) for k in ("Q5_0", "Q6_K", "IQ4_NL")),
-    ],
+    ["Q4_0", "Q5_0", "Q8_0", "Q4_K_M", "Q6_K", "IQ4_NL"],
 )  # fmt: skip
 def test_quantized_files(f32: Path, tmp_path: Path, llama: Any, kind: str) -> None:
     path = tmp_path / f"{kind}.gguf"

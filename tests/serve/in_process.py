@@ -1,5 +1,6 @@
-"""A server in a thread of this process: `weft serve` itself, on a socket, without the seconds that
-a new process takes to start. Signals, limits of a process and its end need one (`server.py`)."""
+"""A server in a thread of this process: the command `weft serve` itself, on a socket, without the
+seconds that a new process takes to start. Tests of signals, of limits of a process and of its end
+need a process (`server.py`)."""
 
 from __future__ import annotations
 
@@ -12,10 +13,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 from tests.serve.server import DEMO, ROOT, SAMPLE, Reached, words_of
+from weft.cli import mistakes, serve
+from weft.cli.app import app
+from weft.cli.mistakes import exit_code
+from weft.serve import run
+from weft.serve.log import _LOGS
 
 __all__ = ["DEMO", "ROOT", "SAMPLE", "Server"]
 
@@ -63,23 +69,20 @@ class Server(Reached):
         return cls(folder, *options, several=True)
 
     def _run(self) -> None:
-        from weft.cli.app import app
-        from weft.cli.mistakes import exit_code
-
         try:
             self._code = exit_code(lambda: app(self._words, "weft", standalone_mode=False))
         finally:
             self.take_line("")
 
     def __enter__(self) -> Server:
-        self._logs = ExitStack()
-        self._logs.enter_context(_logs_as_before())
+        _logs.expect()
         try:
             with self._started():
                 self._thread.start()
                 self.reach()
+            _logs.add(self)
         except BaseException:
-            self._logs.close()
+            _logs.remove(self)
             raise
         return self
 
@@ -87,9 +90,6 @@ class Server(Reached):
     def _started(self) -> Iterator[None]:
         """What belongs to a process, for the time in which the server starts; nothing else runs in
         this one meanwhile."""
-        from weft.cli import mistakes, serve
-        from weft.serve import run
-
         started = self
 
         class Known(run._Server):
@@ -134,19 +134,51 @@ class Server(Reached):
         try:
             assert self.wait() == 0
         finally:
-            self._logs.close()
+            _logs.remove(self)
         self.check_lines()
 
 
-@contextmanager
-def _logs_as_before() -> Iterator[None]:
-    """The logs, which servers set, are those of before again at the end."""
-    from weft.serve.log import _LOGS
+class _Logs:
+    """The logs of this process, which every server that starts takes for itself: the servers that
+    run share them, and what was there before the first comes back after the last."""
 
-    logs = [logging.getLogger(name) for name in _LOGS]
-    before = [(list(log.handlers), log.propagate, log.level) for log in logs]
-    yield
-    for log, (handlers, propagate, level) in zip(logs, before, strict=True):
-        log.handlers[:] = handlers
-        log.propagate = propagate
-        log.setLevel(level)
+    def __init__(self) -> None:
+        self._states: dict[Server | None, dict[logging.Logger, _State]] = {}
+
+    def expect(self) -> None:
+        """Notes what was there before a server."""
+        if not self._states:
+            self._states[None] = self._now()
+
+    def add(self, server: Server) -> None:
+        """Notes what a server has set that has started."""
+        self._states[server] = self._now()
+        self._apply()
+
+    def remove(self, server: Server) -> None:
+        """Leaves out a server that has ended, or did not start."""
+        self._states.pop(server, None)
+        self._apply()
+        if len(self._states) == 1:
+            self._states.clear()
+
+    def _now(self) -> dict[logging.Logger, _State]:
+        logs = [logging.getLogger(name) for name in _LOGS]
+        return {log: _State(log.handlers[:], log.propagate, log.level) for log in logs}
+
+    def _apply(self) -> None:
+        before, *running = self._states.values()
+        for log, state in (running or [before])[-1].items():
+            several = [handler for one in running for handler in one[log].handlers]
+            log.handlers[:] = several if running else state.handlers
+            log.propagate = state.propagate
+            log.setLevel(state.level)
+
+
+class _State(NamedTuple):
+    handlers: list[logging.Handler]
+    propagate: bool
+    level: int
+
+
+_logs = _Logs()

@@ -178,6 +178,7 @@ def test_a_client_that_leaves_ends_its_text(server: Server) -> None:
     assert sum(cancelled.values()) == 16
 
 
+@pytest.mark.part("cluster")
 def test_a_rolling_update_loses_no_request(server: Server, ray_cluster: Nodes) -> None:
     """SIGHUP replaces all replicas, while requests come without a pause."""
     before = set(ray_cluster.processes(REPLICA))
@@ -218,6 +219,7 @@ def test_a_replica_that_dies_fails_its_streams_alone(server: Server, ray_cluster
     eventually(lambda: server.metrics()["replicas"] == 2)
 
 
+@pytest.mark.part("cluster")
 def test_a_request_whose_replica_dies_before_it_answers_goes_to_another(
     server: Server, ray_cluster: Nodes
 ) -> None:

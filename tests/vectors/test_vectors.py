@@ -130,9 +130,13 @@ def _opencl() -> Options:
     return Options("opencl")
 
 
-def test_sample_on_opencl() -> None:
-    _check("ops", SAMPLE / "ops", _opencl())
+def test_sample_models_on_opencl() -> None:
     _check("models", SAMPLE / "models" / "archs", _opencl())
+
+
+@on_devices
+def test_sample_ops_on_opencl() -> None:
+    _check("ops", SAMPLE / "ops", _opencl())
 
 
 def test_planes_on_opencl() -> None:
@@ -150,16 +154,6 @@ def test_ops_on_opencl(vectors: Path) -> None:
     assert counts["passed"] > 2 * counts["skipped"]
 
 
-SOME_MODELS = ("archs/gemma2/main", "archs/qwen2moe/main", "quant/llama_wide-Q4_K_M/*",
-               "quant/gptoss-MXFP4_MOE/native")  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SOME_MODELS[:3])
-def test_some_models_on_opencl(vectors: Path, name: str) -> None:
-    _opencl()
-    _check("models", vectors / "models" / name.partition("/")[0], Options("opencl", filter=name))
-
-
 @on_devices
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_models_on_opencl(vectors: Path, folder: str) -> None:
@@ -167,6 +161,9 @@ def test_models_on_opencl(vectors: Path, folder: str) -> None:
 
 
 # ---- CUDA's kernels on this processor ------------------------------------------------------------
+
+SOME_MODELS = ("archs/gemma2/main", "archs/qwen2moe/main", "quant/llama_wide-Q4_K_M/*",
+               "quant/gptoss-MXFP4_MOE/native")  # fmt: skip
 
 EVERYTHING = os.environ.get("WEFT_TEST_CUDA") == "all"
 """WEFT_TEST_CUDA=all runs every case on CUDA's kernels, which takes an hour to compile."""

@@ -55,9 +55,10 @@ async def start(service: Service, make: Callable[[], Asked]) -> Texts:
     """Makes requests and submits them, in another thread, because templates, tokens and grammars
     take time. Raises the errors of `make` and of `Engine.submit`."""
     loop = asyncio.get_running_loop()
-    asked = await run_in_threadpool(make)
+    # the engine comes first: a model without one says why, whatever the request is
+    engine, asked = await run_in_threadpool(lambda: (service.engine, make()))
     if not any(request.sampling.constrained for request in asked.requests):
-        return await run_in_threadpool(lambda: Texts(service.engine, asked, loop))
+        return await run_in_threadpool(lambda: Texts(engine, asked, loop))
     # the threads of all other requests must not wait for constraints
     try:
         async with asyncio.timeout(CONSTRAINT_SECONDS):
@@ -65,7 +66,7 @@ async def start(service: Service, make: Callable[[], Asked]) -> Texts:
     except TimeoutError:
         raise BusyError("too many constraints are being compiled; try again in a moment") from None
     try:
-        return await run_in_threadpool(lambda: Texts(service.engine, asked, loop))
+        return await run_in_threadpool(lambda: Texts(engine, asked, loop))
     finally:
         service.compiling.release()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,18 +13,18 @@ from weft.errors import ContextError
 from weft.frontends.gguf import open_gguf
 from weft.llm import Sampler, SamplingParams, Tokenizer
 
-__all__ = ["answer", "follow", "tokenizer"]
+__all__ = ["answer", "follow", "with_controls"]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def with_controls(folder: Path) -> Tokenizer:
+    """A small vocabulary with the control tokens of calls."""
     names, scores, types = tokens()
     meta = metadata(**{
         "tokenizer.ggml.tokens": [*names, "[TOOL_CALLS]", "[ARGS]"],
         "tokenizer.ggml.scores": np.append(scores, [0, 0]).astype(np.float32),
         "tokenizer.ggml.token_type": np.append(types, [3, 3]).astype(np.int32),
     })  # fmt: skip
-    path = write_model(tmp_path_factory.mktemp("m") / "m.gguf", meta)
+    path = write_model(folder / "m.gguf", meta)
     return Tokenizer.from_gguf(open_gguf(path))
 
 

@@ -9,6 +9,7 @@ from weft.llm.answers import AnswerFormat, Call, Content, Event, Reasoning
 from weft.llm.chat.template import ChatTemplate
 
 __all__ = ["FAMILIES", "TOOLS", "format_of", "joined"]
+
 TOOLS = [
     {
         "type": "function",
@@ -24,6 +25,7 @@ FAMILIES = sorted(TEMPLATES)
 
 @cache
 def format_of(family: str) -> AnswerFormat:
+    """The format of answers of a family's template."""
     return AnswerFormat.of(ChatTemplate(TEMPLATES[family]))
 
 
