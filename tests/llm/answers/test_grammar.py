@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.llm.answers.grammars import answer
+from tests.llm.answers.grammars import answer, follow
 from tests.llm.answers.parsed import FAMILIES, TOOLS, format_of, joined
 from tests.llm.answers.templates import OPENING
 from weft.errors import ChatError, ContextError
