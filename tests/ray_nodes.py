@@ -75,7 +75,7 @@ class Nodes:
             time.sleep(0.1)
         return left
 
-    def end_actors(self, seconds: float = 10) -> None:
+    def end_actors(self, seconds: float = 5) -> None:
         """Waits until no actor and no task runs, and ends what a test that failed has left."""
         until = time.monotonic() + seconds
         while (left := self._busy()) and time.monotonic() < until:
