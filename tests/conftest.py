@@ -13,6 +13,8 @@ import pytest
 from tests.profiles import use_profile
 from tests.units import Durations, in_order
 
+pytest_plugins = ["tests.lasting", "tests.ray_nodes"]
+
 ROOT = Path(__file__).resolve().parent.parent
 VECTORS = ROOT.parent / "shared" / "vectors"
 """The full golden vectors; a public clone does not have them."""

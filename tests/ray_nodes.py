@@ -1,4 +1,7 @@
-"""A Ray cluster of several nodes on this machine, for the tests of one file."""
+"""Ray clusters of several nodes on this machine: the one that tests share, and others.
+
+Tests that share it name `xdist_group("ray")`. A test that loses nodes makes a cluster of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.lasting import Lasting
+
 STORE = 100 << 20
+OTHERS = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""Titles of processes of a node that run no actor and no task."""
 
 
 class Nodes:
@@ -66,6 +75,20 @@ class Nodes:
             time.sleep(0.1)
         return left
 
+    def end_actors(self, seconds: float = 5) -> None:
+        """Waits until no actor and no task runs, and ends what a test that failed has left."""
+        until = time.monotonic() + seconds
+        while (left := self._busy()) and time.monotonic() < until:
+            time.sleep(0.1)
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _busy(self) -> set[int]:
+        """The processes that run an actor or a task."""
+        others = (pid for title in OTHERS for pid in self.processes(title))
+        return set(self.processes("ray::")).difference(others)
+
 
 @contextmanager
 def ray_nodes(*cpus: int) -> Iterator[Nodes]:
@@ -82,6 +105,25 @@ def ray_nodes(*cpus: int) -> Iterator[Nodes]:
         yield Nodes(cluster)
     finally:
         cluster.shutdown()
+
+
+@contextmanager
+def _three() -> Iterator[Nodes]:
+    with ray_nodes(1, 1, 1) as nodes:
+        yield nodes
+
+
+_SHARED = Lasting("ray", _three)
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[Nodes]:
+    """The shared cluster: a head and two nodes, with a CPU each. Behind a file, nothing of its
+    tests runs there any more."""
+    pytest.importorskip("ray")
+    nodes = _SHARED.get()
+    yield nodes
+    nodes.end_actors()
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:

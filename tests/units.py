@@ -96,6 +96,6 @@ class Durations:
         kept = {
             unit: seconds
             for unit, seconds in sorted(known.items())
-            if seconds >= LEAST and (unit in self.seconds or "::" not in unit)
+            if seconds >= LEAST and (".py" not in unit or (ROOT / unit.split("::")[0]).exists())
         }
         DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")

@@ -15,6 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from weft.backends.remote.memory import RemoteBufferType
+from weft.errors import OutOfMemoryError
+
 
 class WorkerProcess:
     """`weft worker`, supervised or not."""
@@ -97,6 +100,16 @@ def workers(n: int, folder: Path, *options: str, **more: Any) -> Iterator[list[W
     finally:
         for worker in made:
             worker.end()
+
+
+def lends(memory: RemoteBufferType, nbytes: int) -> bool:
+    """Whether a worker has so many bytes free; it has them back when this returns."""
+    try:
+        memory.allocate(nbytes)
+        memory.machine.synchronize()
+    except OutOfMemoryError:
+        return False
+    return True
 
 
 class Proxy:

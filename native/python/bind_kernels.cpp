@@ -155,6 +155,22 @@ std::vector<std::tuple<std::string, int>> target_scores() {
   return rows;
 }
 
+// The numbers of the ops whose kernels no target before `name` has, of those that run here.
+std::vector<int> own_ops(const std::string& name) {
+  const weft::KernelTable& mine = target_named(name).table();
+  std::vector<int> own;
+  for (int i = 1; i < static_cast<int>(weft::Op::kCount); ++i) {
+    const auto op = static_cast<weft::Op>(i);
+    bool is_own = mine[op].run != nullptr;
+    for (const weft::Target& t : weft::targets()) {
+      if (t.name == name) break;
+      if (t.score > 0) is_own = is_own && t.table()[op].run != mine[op].run;
+    }
+    if (is_own) own.push_back(i);
+  }
+  return own;
+}
+
 }  // namespace
 
 void bind_kernels(nb::module_& m) {
@@ -162,6 +178,9 @@ void bind_kernels(nb::module_& m) {
         "The names of the processor features that kernels use and this machine has.");
   m.def("targets", &target_scores,
         "The kernel targets of this build with their scores; 0 when this machine cannot run one.");
+  m.def("own_ops", &own_ops, nb::arg("target"),
+        "The numbers of the ops whose kernels the target does not share with one before it: those "
+        "of products in a target over another one, otherwise all.");
   m.def(
       "best_target",
       [] {

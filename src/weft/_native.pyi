@@ -99,6 +99,11 @@ def targets() -> list[tuple[str, int]]:
     The kernel targets of this build with their scores; 0 when this machine cannot run one.
     """
 
+def own_ops(target: str) -> list[int]:
+    """
+    The numbers of the ops whose kernels the target does not share with one before it: those of products in a target over another one, otherwise all.
+    """
+
 def best_target() -> str:
     """
     The kernel target with the highest score; empty when this machine can run none.

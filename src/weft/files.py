@@ -18,7 +18,15 @@ from typing import Any, BinaryIO
 
 from weft.errors import FormatError
 
-__all__ = ["read_json", "read_text", "replacing", "require_writable", "write_bytes", "write_text"]
+__all__ = [
+    "private",
+    "read_json",
+    "read_text",
+    "replacing",
+    "require_writable",
+    "write_bytes",
+    "write_text",
+]
 
 MOST_BYTES = 64 << 20
 """The longest text that is read."""
@@ -64,12 +72,18 @@ def read_json(path: str | os.PathLike[str], what: str) -> Any:
         raise FormatError(f"{what} {path}: not JSON ({error})") from None
 
 
+def private(path: str, flags: int) -> int:
+    """An opener (see `open`) of files for their owner alone. It follows no symbolic link."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+
+
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def replacing(path: str | os.PathLike[str], *, for_owner: bool = False) -> Iterator[BinaryIO]:
     """Opens a binary file that replaces the one at `path` if the block ends without an error.
 
     A symbolic link stays and its target is replaced. An existing file keeps its mode and, where the
-    system allows it, its owner. Partial files that killed writers left beside it are removed.
+    system allows it, its owner; with `for_owner` the file is for its owner alone. Partial files
+    that killed writers left beside it are removed.
 
     Raises FormatError if `path` is not a regular file or cannot be written."""
     target = Path(os.path.realpath(path))
@@ -79,6 +93,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         partial, fd = _begin(target, before)
         try:
             with os.fdopen(fd, "wb") as file:
+                if for_owner and os.name == "posix":
+                    os.fchmod(fd, 0o600)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

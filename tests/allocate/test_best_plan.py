@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from tests.schedule.planning_graphs import cpu, gpu, node, random_plans, value, view, weight
 from weft.allocate import Allocation, GraphAllocator, allocate, validate
 from weft.allocate.lifetime import Item
@@ -92,7 +93,7 @@ def test_chunks_are_not_larger_than_allowed(max_size: int | None) -> None:
         assert all(chunk <= max(max_size, largest) for chunk in allocation.arenas[0].chunks)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(3))
 @given(random_plans())
 def test_random_plans(drawn: tuple[object, ...]) -> None:
     """Whatever is asked, the answer is a valid plan or an error that says what is wrong."""
@@ -117,7 +118,7 @@ def test_random_plans(drawn: tuple[object, ...]) -> None:
     assert allocation.total <= like.total
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(2))
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(0, 64)), max_size=40),
     st.sampled_from([None, 1, 40, 200]),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from weft.allocate.lifetime import Item
 from weft.allocate.pack import ORDERS, Packing, Problem, pack
 from weft.native import _native
@@ -49,7 +50,7 @@ def slow_pack(problem: Problem, order: list[int], start: Packing | None, first: 
     return Packing(offsets, chunk_of, chunks, limits, [], 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(3))
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(0, 64)), max_size=40),
     st.sampled_from([None, 1, 40, 200]),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from tests.schedule.planning_graphs import cpu, gpu, node, random_plans, value, view
 from weft.allocate import Allocation, Arena, Placement, allocate, validate
 from weft.errors import AllocationError, WeftError
@@ -128,7 +129,7 @@ def test_a_copy_and_its_source_are_apart() -> None:
         validate(scheduled, half)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(2))
 @given(random_plans(), st.data())
 def test_injected_overlaps_are_found(drawn: tuple[object, ...], data: st.DataObject) -> None:
     """Two values put on each other although both are live: an output and anything after it."""

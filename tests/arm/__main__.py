@@ -103,7 +103,8 @@ def exams(found: Sequence[str], quick: bool) -> list[tuple[str, list[str], str |
         for name in FEW_MODELS:
             arguments = ["tests/vectors/run.py", "models", str(vectors("models"))]
             parts.append((f"golden models, {name}", [*arguments, "--filter", f"*{name}*"], None))
-    tests = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/native_kernels"]
+    tests = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--part", "all"]
+    tests.append("tests/native_kernels")
     parts.append(("kernel tests", tests, None))  # the longest
     return parts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import ClassVar
 
 import pytest
 
@@ -60,11 +61,31 @@ class TestBlas(BackendSuite):
 
 
 class TestOpenCL(BackendSuite):
+    """Of ops that read formats, a format of each kind; golden cases try one case of each. PoCL
+    takes seconds to compile attention."""
+
+    FORMATS: ClassVar = ("f32", "f16", "q8_0", "q4_K", "iq3_s", "")
+
+    @classmethod
+    def wants(cls, case: Case) -> bool:
+        some = ("f16", "") if case.op == "FLASH_ATTN_EXT" else cls.FORMATS
+        return case.format in some
+
     @classmethod
     def make(cls) -> Backend:
         return opencl()
 
 
+@pytest.mark.part("devices")
+class TestOpenCLFormats(TestOpenCL):
+    """The other formats."""
+
+    @classmethod
+    def wants(cls, case: Case) -> bool:
+        return not super().wants(case)
+
+
+@pytest.mark.part("devices")
 class TestOpenCLWithTiles(BackendSuite):
     """Group sizes as on a GPU: products in tiles, several items a row. Only the ops that look at
     them, of a few formats: PoCL takes seconds to compile a tiled product."""

@@ -2,7 +2,8 @@
 they leave to others.
 
 NVRTC compiles where it is installed, else nvcc; neither needs a GPU. WEFT_TEST_CUBINS=all compiles
-for every architecture; else one stands for the others."""
+for every architecture; else one stands for the others. `make test` compiles a kernel of each file,
+the part `devices` all of them."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import pytest
 
 from release.cubins import ARCHITECTURES, compiler
 from tests.backends.cubin_file import blocks, read_kernel
+from tests.shares import share
 from weft.backends.cuda import assembly as own
 from weft.backends.cuda.assembly import PREFIX, source_of
 from weft.backends.cuda.builds import options_of, text_of
@@ -72,6 +74,9 @@ KERNELS: dict[str, tuple[str, tuple[str, ...], str, int, tuple[str, ...]]] = {
 }  # fmt: skip
 """File, defines, kernel, the most registers, and instructions that it must have."""
 
+OF_EACH_FILE = {file: which for which, (file, *_) in reversed(KERNELS.items())}.values()
+"""The first kernel of each file."""
+
 BLOCKS: dict[str, tuple[int, tuple[int, ...]]] = {
     "bytes": (128, (8, 16, 12, 12, 16, 16)),
     "vector": (128, (5, 5, 5, 5, 5, 5)),
@@ -116,7 +121,7 @@ def machine_code(file: str, defines: tuple[str, ...], architecture: int) -> byte
 
 @needs_compiler
 @pytest.mark.parametrize("architecture", ARCHITECTURES if ALL else (80,))
-@pytest.mark.parametrize("which", KERNELS)
+@pytest.mark.parametrize("which", share("devices", KERNELS, OF_EACH_FILE))
 def test_hot_kernels(which: str, architecture: int) -> None:
     file, defines, name, most, instructions = KERNELS[which]
     kernel = read_kernel(machine_code(file, defines, architecture), name)
@@ -175,7 +180,7 @@ FILES = sorted(p.name for p in (Path(shared.__file__).parent / "sources").glob("
 
 
 @needs_compiler
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", share("devices", FILES, FILES[::5]))
 def test_what_all_devices_share(file: str) -> None:
     """Without a warning and without spills; each file for another architecture."""
     some = ARCHITECTURES if ALL else ARCHITECTURES[FILES.index(file) % len(ARCHITECTURES) :][:1]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.backends.cuda_kernels import LIMITS, call, nmse, put, run, view, weights_in_planes
+from tests.shares import share
 from weft import quants
 from weft.backends.cases.case import random_blocks
 from weft.backends.cuda.ops import OWN
@@ -19,6 +20,11 @@ from weft.dtype import find_dtype
 
 LIMIT = 5e-4
 """The exam's: activations are bytes."""
+
+PLANES = [*((t, n) for t in CODES for n in (1, 3, 37)), ("q4_0", 70), ("q6_K", 70), ("q5_1", 50)]
+DECODED_TYPES = [t for t in DECODED if t not in (*FLOATS, *CODES)]
+EXPERTS = [(t, *at) for t in ("mxfp4", "q6_K", "f16", "bf16", "f32")
+           for at in ((1, 4), (67, 2), (12, 70))]  # fmt: skip
 
 
 def _zeros(*ne: int) -> View:
@@ -34,7 +40,7 @@ def _product(w: View, x: View, *more: View | None) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("dtype", "columns"),
-    [*((t, n) for t in CODES for n in (1, 3, 37)), ("q4_0", 70), ("q6_K", 70), ("q5_1", 50)],
+    share("devices", PLANES, [row for row in PLANES if row[0] in ("q4_0", "q3_K", "q6_K")]),
 )
 def test_planes(dtype: str, columns: int) -> None:
     rng = np.random.default_rng(0)
@@ -135,7 +141,7 @@ def test_numbers_that_are_not_finite(columns: int) -> None:
         np.testing.assert_array_equal(got[1:], want[1:])
 
 
-@pytest.mark.parametrize("dtype", [t for t in DECODED if t not in (*FLOATS, *CODES)])
+@pytest.mark.parametrize("dtype", share("devices", DECODED_TYPES, ("iq3_s", "tq2_0")))
 def test_blocks_without_planes(dtype: str) -> None:
     """Tensor cores read them decoded; few columns are left to other kernels."""
     rng = np.random.default_rng(11)
@@ -176,8 +182,10 @@ def _by_experts(w: View, values: np.ndarray, x: np.ndarray, chosen: np.ndarray) 
     return nmse(d.buffer, np.einsum("tsk,tsmk->tsm", columns, values[chosen]))
 
 
-@pytest.mark.parametrize(("tokens", "n"), [(1, 4), (67, 2), (12, 70)])
-@pytest.mark.parametrize("dtype", ["mxfp4", "q6_K", "f16", "bf16", "f32"])
+@pytest.mark.parametrize(
+    ("dtype", "tokens", "n"),
+    share("devices", EXPERTS, [row for row in EXPERTS if row[0] in ("q6_K", "f16", "f32")]),
+)
 def test_experts(dtype: str, tokens: int, n: int) -> None:
     """Some of many experts have no columns, some of few have several tiles."""
     rng = np.random.default_rng(7)

@@ -49,6 +49,7 @@ def test_random_placements() -> None:
     assert crossed
 
 
+@pytest.mark.part("devices")
 @with_fake()
 def test_ubatches_over_two_gpus(fake: Fake) -> None:
     """Several ubatches of a prompt under way, in whatever order the streams run."""

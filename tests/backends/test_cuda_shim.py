@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(compiler() is None, reason="needs g++, which com
 class TestCuda(BackendSuite):
     """Kernels are compiled one by one, so formats other than these are left to other tests."""
 
-    FORMATS: ClassVar = ("f32", "f16", "bf16", "q4_K", "q8_0", "i32", "mask", "")
+    FORMATS: ClassVar = ("f32", "f16", "q4_K", "i32", "mask", "")
 
     @classmethod
     def wants(cls, case: Case) -> bool:
@@ -26,3 +26,10 @@ class TestCuda(BackendSuite):
     @classmethod
     def make(cls) -> Backend:
         return make_backend("cuda:shim")
+
+
+@pytest.mark.part("devices")
+class TestCudaFormats(TestCuda):
+    """More formats."""
+
+    FORMATS: ClassVar = ("bf16", "q8_0")

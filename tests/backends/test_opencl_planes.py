@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import weft
 from tests.backends.opencl_device import opencl
+from tests.shares import share
 from weft import graph as g
 from weft import quants
 from weft.backends import make_backend
@@ -28,6 +29,7 @@ from weft.program import Program
 
 RANDOM = np.random.default_rng(0)
 N, ROWS = 512, 40
+EACH_FORMAT = share("devices", FORMATS, ("q4_0", "q8_0", "q3_K", "q6_K"))
 
 
 def alone(**options: Any) -> OpenCLBackend:
@@ -72,7 +74,7 @@ def loaded(
     return data, memory
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", EACH_FORMAT)
 def test_there_and_back(name: str, device: OpenCLBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of any bits, in several pieces; whole and in parts."""
     size = find_dtype(name).bytes
@@ -171,7 +173,7 @@ def columns(*shape: int) -> NDArray[np.float32]:
     return RANDOM.standard_normal((*shape, N)).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", EACH_FORMAT)
 def test_every_format(name: str, device: OpenCLBackend) -> None:
     """Two matrices, each for three planes of columns."""
     data, x = blocks(name, 2, ROWS, N), columns(6, 2)

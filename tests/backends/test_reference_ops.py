@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference_run import Lowered, compute
 
@@ -65,7 +65,6 @@ def test_matmul_of_ternary_weights_with_one_scale() -> None:
     assert np.array_equal(lowered.view(rows).read()[0, 0], w[[3, 1]])
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     n3=st.integers(1, 2),
     n2=st.integers(1, 3),
@@ -85,7 +84,6 @@ def test_matmul_shares_batches_in_blocks(
     np.testing.assert_allclose(got, b @ full.swapaxes(-1, -2), rtol=1e-5, atol=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     mode=st.sampled_from([RopeMode.NORMAL, RopeMode.NEOX]),
     half=st.integers(1, 8),
@@ -145,7 +143,6 @@ def test_a_row_that_sees_nothing_attends_to_nothing() -> None:
     assert got[0, 0].any() and not got[0, 1].any()
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     size=st.integers(3, 9),
     taps=st.integers(1, 3),

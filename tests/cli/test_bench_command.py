@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from tests.cli.in_process import Done, weft
-from tests.llm import test_llama_relatives, test_other_architectures
-from tests.llm.test_llama_relatives import configure, keys_of, made_up
+from tests.llm.llama_models import RELATIVES
+from tests.llm.made_models import configure, keys_of, made_up
+from tests.llm.other_models import OTHERS
 from tests.llm.tiny import write_model
 from weft.cli.bench_options import device_sets
 from weft.cli.bench_rows import OWN_FIELDS
@@ -178,10 +179,10 @@ def test_prompts_are_handed_over_in_batches(path: Path, decoded: list[tuple[int,
 @pytest.mark.parametrize(
     ("models", "name", "swa_full"),
     [
-        (test_other_architectures.MODELS, "mamba", True),
-        (test_other_architectures.MODELS, "lfm2", True),
-        (test_llama_relatives.MODELS, "gemma2", False),
-        (test_llama_relatives.MODELS, "gemma2", True),
+        (OTHERS, "mamba", True),
+        (OTHERS, "lfm2", True),
+        (RELATIVES, "gemma2", False),
+        (RELATIVES, "gemma2", True),
     ],
 )
 def test_tests_leave_nothing_behind(

@@ -1,4 +1,5 @@
-"""The commands as a user types them: exit codes, what goes to stdout, messages for mistakes."""
+"""The commands as a user types them: exit codes, what goes to stdout, messages for mistakes. Those
+that are not about a process of their own run in this one."""
 
 from __future__ import annotations
 
@@ -12,16 +13,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.in_process import Done, weft
+from weft.backends.cases import all_cases
+from weft.backends.cpu.record import best_target
+
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests" / "data" / "vectors" / "models" / "archs" / "llama3.gguf"
 
 
-def weft(*args: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def process_of(
+    *args: str | Path, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The same as a process, as the kernels are chosen once in each."""
     command = [sys.executable, "-m", "weft", *map(str, args)]
-    around = None if env is None else os.environ | env
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env=around, stdin=subprocess.DEVNULL
-    )
+        command, capture_output=True, text=True, timeout=120, env=os.environ | (env or {}),
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
 
 
 def ok(*args: str | Path) -> str:
@@ -39,7 +47,9 @@ def refused(*args: str | Path, code: int = 1) -> str:
 
 
 def test_run_prints_text_to_stdout_and_the_plan_to_stderr() -> None:
-    process = weft("run", MODEL, "-p", "hello", "-n", "8", "--temp", "0", "-t", "2", "-c", "64")
+    process = process_of(
+        "run", MODEL, "-p", "hello", "-n", "8", "--temp", "0", "-t", "2", "-c", "64"
+    )
     assert process.returncode == 0, process.stderr
     for part in ("placement: cpu", "memory: weights", "tokens/s"):
         assert part in process.stderr
@@ -169,28 +179,41 @@ def test_devices_peaks() -> None:
 
 def test_devices_say_which_target_and_why(tmp_path: Path) -> None:
     env = {"WEFT_CACHE": str(tmp_path)}
-    assert "not checked, see weft doctor" in weft("devices", env=env).stdout
-    assert "WEFT_TARGET says so" in weft("devices", env=env | {"WEFT_TARGET": "baseline"}).stdout
+    assert "not checked, see weft doctor" in process_of("devices", env=env).stdout
+    assert (
+        "WEFT_TARGET says so" in process_of("devices", env=env | {"WEFT_TARGET": "baseline"}).stdout
+    )
 
 
-def test_doctor_remembers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.part("targets"))])
+def test_doctor_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: bool) -> None:
+    """The target is checked with every case or, in this process, with some of them."""
     env = {"WEFT_CACHE": str(tmp_path)}
-    process = weft("doctor", "--target", "baseline", "-t", "1", env=env)
+    command = ("doctor", "--target", "baseline", "-t", "1")
+    if every:
+        process: Done | subprocess.CompletedProcess[str] = process_of(*command, env=env)
+    else:
+        some = all_cases()[::40]
+        with monkeypatch.context() as patch:
+            patch.setattr("weft.execute.doctor.all_cases", lambda: some)
+            patch.setattr("weft.backends.cpu.record.record_file", lambda: tmp_path / "targets.json")
+            process = weft(*command)
+        best_target.cache_clear()  # it is of the record in `tmp_path`
     assert process.returncode == 0 and process.stdout.startswith("baseline: ok, "), process.stderr
     file = tmp_path / "targets.json"
     record = json.loads(file.read_text())
     (machine,) = record.values()
     assert machine["baseline"]["failed"] == []
-    for target in json.loads(weft("devices", "--json", env=env).stdout)["cpu"]["targets"]:
+    for target in json.loads(process_of("devices", "--json", env=env).stdout)["cpu"]["targets"]:
         machine[target] = {"failed": ["ADD f32 f32"], "checked": 1, "date": "2020-01-01"}
     file.write_text(json.dumps(record))
-    failed = weft("run", MODEL, "-p", "x", env=env)
+    failed = process_of("run", MODEL, "-p", "x", env=env)
     assert failed.returncode == 1 and "every kernel target failed its check" in failed.stderr
     machine["baseline"]["failed"] = []
     file.write_text(json.dumps(record))
-    warned = weft("devices", env=env)
+    warned = process_of("devices", env=env)
     assert warned.returncode == 0 and "in use: baseline (" in warned.stdout
-    wrong = weft("doctor", "--target", "none", env=env)
+    wrong = process_of("doctor", "--target", "none", env=env)
     assert wrong.returncode == 1 and "cannot run kernel target 'none'" in wrong.stderr
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.in_process import weft
-from tests.llm.test_prefixes import make
+from tests.llm.prefix_texts import make_lasting
 from weft.llm.cache.prefix_options import PrefixOptions
 
 TEXT = "the abc teh b the the abc the abc teh b the the abc"
@@ -17,7 +17,7 @@ SIZES = ("-t", "1", "-c", "256", "--temp", "0", "--ignore-eos", "-n", "6")
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make("qwen35", tmp_path_factory.mktemp("model"))
+    return make_lasting("qwen35", tmp_path_factory.mktemp("model"))
 
 
 @pytest.mark.filterwarnings("default::RuntimeWarning")

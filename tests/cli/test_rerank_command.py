@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.in_process import weft
-from tests.llm.test_rerank import DOCUMENTS, make_reranker
+from tests.llm.encoder_models import DOCUMENTS, make_reranker
 from tests.llm.tiny import write_model
 from weft.llm import LLM
 

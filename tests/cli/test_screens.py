@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.in_process import Done, weft
 from tests.cli.terminal import Terminal
-from tests.llm.test_embeddings import make
+from tests.llm.encoder_models import make_encoder
 from tests.llm.tiny import write_model
 from weft.cli import console
 from weft.cli.console import StatusLine
@@ -154,7 +154,7 @@ def test_a_helper_that_is_slower_is_left_out(tmp_path: Path, path: Path) -> None
 
 
 def test_a_model_without_text_names_the_command(tmp_path: Path) -> None:
-    refused = weft("run", make(tmp_path)[0], "the")
+    refused = weft("run", make_encoder(tmp_path)[0], "the")
     assert refused.returncode == 1 and "use `weft embed`" in refused.stderr
 
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from tests.cli.in_process import weft
-from tests.llm.test_embeddings import make
+from tests.llm.encoder_models import make_encoder
 from tests.llm.tiny import metadata, write_model
 from weft.cli import console as console_module
 from weft.cli.console import PromptProgress
@@ -112,7 +112,7 @@ def test_embed(path: Path, tmp_path: Path) -> None:
 
 
 def test_embed_with_a_model_made_for_it(tmp_path: Path) -> None:
-    path = make(tmp_path)[0]
+    path = make_encoder(tmp_path)[0]
     assert "cosines" in ok("embed", path, "the", "abc")
     assert "the context holds 64" in refused("embed", path, "the abc " * 90)
     assert "there is no text" in refused("embed", path)

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from tests.lasting import Lasting
 from tests.worker_processes import WorkerProcess, workers
 from weft.flags import FLAGS
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WorkerProcess]]:
-    """Two supervised workers."""
-    with workers(2, tmp_path_factory.mktemp("workers")) as made:
+@contextmanager
+def _two() -> Iterator[list[WorkerProcess]]:
+    with tempfile.TemporaryDirectory() as folder, workers(2, Path(folder)) as made:
         yield made
+
+
+_TWO = Lasting("workers", _two)
+
+
+@pytest.fixture(scope="module")
+def two() -> list[WorkerProcess]:
+    """Two supervised workers, which files of the group "workers" share."""
+    return _TWO.get()
 
 
 @pytest.fixture(scope="module")
 def soon() -> Iterator[None]:
-    """A machine counts as lost after a second."""
+    """A machine counts as lost after three seconds: a busy one may be silent for one."""
     before = FLAGS.machine_timeout
-    object.__setattr__(FLAGS, "machine_timeout", 1)
+    object.__setattr__(FLAGS, "machine_timeout", 3)
     yield
     object.__setattr__(FLAGS, "machine_timeout", before)

@@ -36,7 +36,7 @@ def main(address: str, model: str, cache: str) -> None:
     known = describe_files(model, Path(cache))
     lacking = ModelFiles(f"/nowhere/{model.rpartition('/')[2]}", False, known.files)
     task = ray.remote(ask).options(num_cpus=0.5, scheduling_strategy="SPREAD")
-    print(json.dumps(ray.get([task.remote(actor.name, lacking) for _ in range(4)])))
+    print(json.dumps(ray.get([task.remote(actor.name, lacking) for _ in range(6)])))
     actor.close()
 
 

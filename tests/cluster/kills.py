@@ -154,8 +154,14 @@ def _until(condition: Callable[[], bool], seconds: float = 120) -> None:
         time.sleep(0.1)
 
 
-_KINDS = {"workers": kill_workers, "replicas": kill_replicas, "batch": kill_batch}
+KINDS = {"workers": kill_workers, "replicas": kill_replicas, "batch": kill_batch}
+"""What runs over a cluster while so many actors of a kind are killed; returns figures by name."""
 _BAD = ("other", "missing", "left", "failed")
+
+
+def bad(figures: dict[str, Any]) -> dict[str, Any]:
+    """The figures that count what must not happen, where it did."""
+    return {name: n for name, n in figures.items() if n and any(word in name for word in _BAD)}
 
 
 def main() -> None:
@@ -163,18 +169,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("kinds", nargs="*", choices=[*_KINDS, []], default=list(_KINDS))
+    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], default=list(KINDS))
     parser.add_argument("--kills", type=int, default=50)
     given = parser.parse_args()
-    bad = False
+    failed = False
     with ray_nodes(1, 1, 1) as nodes:
         for kind in given.kinds:
             began = time.monotonic()
-            figures = _KINDS[kind](nodes, given.kills, random.Random(1))
+            figures = KINDS[kind](nodes, given.kills, random.Random(1))
             figures["seconds"] = round(time.monotonic() - began)
             print(f"{kind}: {figures}", flush=True)
-            bad |= any(n for name, n in figures.items() if any(word in name for word in _BAD))
-    sys.exit(bad)
+            failed |= bool(bad(figures))
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

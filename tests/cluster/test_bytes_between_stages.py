@@ -3,19 +3,19 @@ plan's bytes with the stated overhead of frames, no more."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from weft.backends import make_backend
-from weft.cluster.worker import serve_devices, worker_facts
+from tests.cluster.worker_threads import WorkerThread
+from tests.waiting import eventually
 from weft.execute.values import tensor_bytes
 from weft.graph.size import evaluate
-from weft.links import Link, Listener
+from weft.links import Link
+from weft.links.stream import Incoming
 from weft.llm import Context, Model
 from weft.program import Program
 
@@ -26,20 +26,10 @@ PREFIX, TAG, PIECE = 12, 16, 256 << 10
 @pytest.fixture
 def context(tmp_path: Path) -> Iterator[Context]:
     """The demo over two workers that are threads of this process."""
-    listeners = []
-    for i in range(2):
-        listener = Listener("127.0.0.1", 0, facts=worker_facts())
-        listeners.append(listener)
-        devices = [make_backend("cpu", n_threads=1)]
-        threading.Thread(
-            target=serve_devices,
-            args=(listener, devices, [DEMO.parent], tmp_path / str(i)),
-            daemon=True,
-        ).start()
-    machines = [f"127.0.0.1:{listener.address.port}" for listener in listeners]
-    yield Context(Model.open(DEMO), 128, n_ubatch=16, machines=machines, n_threads=1)
-    for listener in listeners:
-        listener.close()
+    workers = [WorkerThread(tmp_path / f"{i}", [DEMO.parent]) for i in (0, 1)]
+    with workers[0], workers[1]:
+        machines = [worker.address for worker in workers]
+        yield Context(Model.open(DEMO), 128, n_ubatch=16, machines=machines, n_threads=1)
 
 
 def crossing(program: Program, values: dict[str, int]) -> list[tuple[str, str, str, int]]:
@@ -97,10 +87,40 @@ def test_the_wire_has_the_bytes_of_the_plan(
     assert frames and set(frames) == {0}
 
 
-def test_an_idle_pair_uses_no_processor(context: Context) -> None:
-    """Both sides of the links of a loaded model, at rest: well under a core's tenth."""
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often links of this process do some things, from now on."""
+    found: Counter[str] = Counter()
+
+    def count(owner: type, method: str, name: Callable[..., str]) -> None:
+        real = getattr(owner, method)
+
+        def counted(self: object, *given: Any) -> Any:
+            found[name(*given)] += 1
+            return real(self, *given)
+
+        monkeypatch.setattr(owner, method, counted)
+
+    count(Link, "_frame", lambda kind, *_: f"frames of kind {kind}")
+    count(Link, "_idle", lambda: "ticks")
+    count(Link, "receive_into", lambda *_: "calls")
+    count(Incoming, "_more", lambda until: "reads")
+    return found
+
+
+def test_an_idle_pair_only_asks_whether_the_other_is_there(
+    counts: Counter[str], context: Context
+) -> None:
+    """At rest, both sides of the links of a loaded model send heartbeats, and wake up a few times
+    for each: no thread asks again and again whether there is something to do."""
     context.decode([5])
-    time.sleep(0.5)
-    before, began = time.process_time(), time.monotonic()
-    time.sleep(4.0)
-    assert time.process_time() - before < 0.1 * (time.monotonic() - began)
+    assert context.machines is not None
+    links = [machine.link for machine in context.machines.machines]
+    eventually(lambda: all(link.pings for link in links))
+    counts.clear()
+    before = [link.pings for link in links]
+    eventually(lambda: all(link.pings >= n + 2 for link, n in zip(links, before, strict=True)))
+    heartbeats = counts["frames of kind 1"]
+    assert not any(counts[f"frames of kind {kind}"] for kind in (0, 3))
+    for name in ("ticks", "reads", "calls"):
+        assert counts[name] <= 10 * heartbeats, counts

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.cluster.worker_threads import WorkerThread, group_of
 from weft.backends import make_backend
-from weft.backends.remote.group import MachineGroup, _names, machine_group
+from weft.backends.remote.group import MachineGroup, _names
 from weft.cluster.calibrate import measure_group
-from weft.cluster.worker import serve_devices, worker_facts
 from weft.errors import WeftError
-from weft.links import Listener
 from weft.links.addresses import Address
 from weft.llm.model import Model
 from weft.llm.planning.prepare import prepare
@@ -27,19 +26,9 @@ DEMO = Path(__file__).resolve().parents[2] / "examples" / "weft-demo.gguf"
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineGroup]:
     folder = tmp_path_factory.mktemp("workers")
-    listeners = [Listener("127.0.0.1", 0, facts=worker_facts()) for _ in range(2)]
-    for i, listener in enumerate(listeners):
-        threading.Thread(
-            target=serve_devices,
-            args=(listener, ["cpu"], [DEMO.parent], folder / str(i)),
-            kwargs={"memory": 64 << 20},
-            daemon=True,
-        ).start()
-    found = machine_group(",".join(str(listener.address) for listener in listeners))
-    yield found
-    found.close()
-    for listener in listeners:
-        listener.close()
+    lent: dict[str, Any] = {"memory": 64 << 20, "devices": ["cpu"]}
+    with group_of([WorkerThread(folder / f"{i}", [DEMO.parent], **lent) for i in (0, 1)]) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

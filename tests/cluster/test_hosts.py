@@ -18,6 +18,8 @@ from tests.host_network import Host, Network, Wire
 from tests.worker_processes import WorkerProcess
 from weft.links.keys import write_key
 
+pytestmark = pytest.mark.part("cluster")
+
 MODEL = "examples/weft-demo.gguf"
 PROMPT = "What is 17 + 25?"
 N = 40

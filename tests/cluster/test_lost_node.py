@@ -24,6 +24,7 @@ from tests.cluster.test_ray_workers import (
 from tests.ray_nodes import Nodes, ray_nodes
 
 pytest.importorskip("ray")
+pytestmark = [pytest.mark.part("cluster"), pytest.mark.xdist_group("ray")]
 
 
 @pytest.fixture(scope="module")

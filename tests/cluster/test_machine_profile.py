@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from weft.backends.remote.group import MachineGroup, machine_group
+from tests.cluster.worker_threads import WorkerThread, group_of
+from weft.backends.remote.group import MachineGroup
 from weft.cluster.run_times import RunTimes
-from weft.cluster.worker import serve_devices, worker_facts
 from weft.execute import Profile
-from weft.links import Listener
 from weft.llm.compute.context import Context
 from weft.llm.model import Model
 
@@ -22,17 +20,9 @@ DEMO = Path(__file__).resolve().parents[2] / "examples" / "weft-demo.gguf"
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineGroup]:
     folder = tmp_path_factory.mktemp("workers")
-    listeners = [Listener("127.0.0.1", 0, facts=worker_facts()) for _ in range(2)]
-    for i, listener in enumerate(listeners):
-        threading.Thread(
-            target=serve_devices, args=(listener, ["cpu"], [DEMO.parent], folder / str(i)),
-            daemon=True,
-        ).start()  # fmt: skip
-    found = machine_group(",".join(str(listener.address) for listener in listeners))
-    yield found
-    found.close()
-    for listener in listeners:
-        listener.close()
+    made = [WorkerThread(folder / f"{i}", [DEMO.parent], devices=["cpu"]) for i in (0, 1)]
+    with group_of(made) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -7,26 +7,20 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.ray_nodes import Nodes, ray_nodes
+from tests.ray_nodes import Nodes
 from tests.serve.server import DEMO, ROOT
 from weft import LLM
 
 pytest.importorskip("ray")
+pytestmark = [pytest.mark.part("cluster"), pytest.mark.xdist_group("ray")]
 
 ACTOR = "ray::MapWorker"
 N = 400
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    with ray_nodes(1, 1) as nodes:
-        yield nodes
 
 
 def begun(nodes: Nodes, kept: Path, out: Path) -> subprocess.Popen[str]:
@@ -56,22 +50,22 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(row) for row in path.read_text().splitlines()]
 
 
-def test_rows_come_once_whatever_is_killed(nodes: Nodes, tmp_path: Path) -> None:
+def test_rows_come_once_whatever_is_killed(ray_cluster: Nodes, tmp_path: Path) -> None:
     kept, out = tmp_path / "kept", tmp_path / "out.jsonl"
-    first = begun(nodes, kept, out)
+    first = begun(ray_cluster, kept, out)
     wait_for_kept(first, kept, 60)
     first.kill()
     first.communicate()
-    assert nodes.wait_for_end(ACTOR) == []
+    assert ray_cluster.wait_for_end(ACTOR) == []
     mark = "taken from the folder"
     n_marked = 0
     for path in kept.glob("*.rows"):  # answers that show that they were not computed again
         whole = [row[:17] for row in path.read_text().splitlines(keepends=True) if row[-1] == "\n"]
         n_marked += len(whole)
         path.write_text("".join(f'{key}["{mark}"]\n' for key in whole))
-    second = begun(nodes, kept, out)
+    second = begun(ray_cluster, kept, out)
     wait_for_kept(second, kept, n_marked + 60)
-    nodes.kill(ACTOR)
+    ray_cluster.kill(ACTOR)
     _, errors = second.communicate(timeout=120)
     assert second.returncode == 0, errors
     rows = rows_of(out)
@@ -86,14 +80,17 @@ def test_rows_come_once_whatever_is_killed(nodes: Nodes, tmp_path: Path) -> None
     assert computed["answer"] == alone
 
 
-def test_each_node_fetches_a_file_once(nodes: Nodes, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.cluster.fetching", nodes.address, DEMO, tmp_path]
+def test_each_node_fetches_a_file_once(ray_cluster: Nodes, tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "tests.cluster.fetching"),
+        *(ray_cluster.address, DEMO, tmp_path),
+    ]
     out = subprocess.run(
         [str(part) for part in command], cwd=ROOT, capture_output=True, text=True, timeout=100
     )
     assert out.returncode == 0, out.stderr
     found = json.loads(out.stdout)
-    assert len({node for node, _, _ in found}) == 2 and len(found) == 4
+    assert len({node for node, _, _ in found}) == 3 and len(found) == 6
     for node in {node for node, _, _ in found}:
         assert sum(n_read for where, _, n_read in found if where == node) == 1
     assert all(Path(path).read_bytes() == DEMO.read_bytes() for _, path, _ in found)

@@ -7,15 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import weft
-from tests.ray_nodes import Nodes, ray_nodes
+from tests.ray_nodes import Nodes
 
 pytest.importorskip("ray")
+pytestmark = pytest.mark.xdist_group("ray")
+
 MODEL = "examples/weft-demo.gguf"
 PROMPT = "What is 17 + 25?"
 N = 48
@@ -52,13 +53,6 @@ def expected() -> str:
         return llm.generate(PROMPT, max_tokens=N, temperature=0)
 
 
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    """A head and two nodes, with a CPU each."""
-    with ray_nodes(1, 1, 1) as made:
-        yield made
-
-
 def program(nodes: Nodes, again: int = 1, **environ: str) -> subprocess.Popen[str]:
     """A process that writes texts on the cluster, and waits for a line in the middle of each."""
     process = subprocess.Popen(
@@ -93,13 +87,13 @@ def end(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def test_kills_of_workers_change_no_text(nodes: Nodes, expected: str) -> None:
-    process = program(nodes, again=3, WEFT_MACHINE_TIMEOUT="60")
+def test_kills_of_workers_change_no_text(ray_cluster: Nodes, expected: str) -> None:
+    process = program(ray_cluster, again=3, WEFT_MACHINE_TIMEOUT="60")
     try:
         for kill in (False, True, True):
             assert read(process) == "writing"
             if kill:
-                nodes.kill(ACTOR)
+                ray_cluster.kill(ACTOR)
             go_on(process)
         result: dict[str, Any] = json.loads(read(process))
         assert process.wait(30) == 0
@@ -108,30 +102,31 @@ def test_kills_of_workers_change_no_text(nodes: Nodes, expected: str) -> None:
     assert result["texts"] == [expected] * 3
     assert len(result["devices"]) == 3, "two nodes beside that of the program, and its own cpu"
     assert sum("is back" in text for text in result["said"]) == 2
-    assert nodes.wait_for_end(ACTOR) == []
+    assert ray_cluster.wait_for_end(ACTOR) == []
 
 
+@pytest.mark.part("cluster")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_workers_end_with_their_program(nodes: Nodes, number: int) -> None:
-    process = program(nodes)
+def test_workers_end_with_their_program(ray_cluster: Nodes, number: int) -> None:
+    process = program(ray_cluster)
     try:
         assert read(process) == "writing"
-        assert len(nodes.processes(ACTOR)) == 2
+        assert len(ray_cluster.processes(ACTOR)) == 2
         os.kill(process.pid, number)
         process.wait(30)
     finally:
         end(process)
-    assert nodes.wait_for_end(ACTOR) == []
+    assert ray_cluster.wait_for_end(ACTOR) == []
 
 
-def test_run_with_ray_is_run_without(nodes: Nodes, expected: str) -> None:
+def test_run_with_ray_is_run_without(ray_cluster: Nodes, expected: str) -> None:
     command = [sys.executable, "-m", "weft", "run", MODEL, "-p", PROMPT, "-n", str(N), "--temp",
                "0", "--no-tuned"]  # fmt: skip
     alone = subprocess.run(command, capture_output=True, check=True)
-    more = subprocess.run([*command, "--ray", nodes.address], capture_output=True, check=True)
+    more = subprocess.run([*command, "--ray", ray_cluster.address], capture_output=True, check=True)
     assert more.stdout == alone.stdout
     assert more.stderr.count(b"/cpu: 1 split") == 2
     wrong = subprocess.run([*command, "--ray", "127.0.0.1:1"], capture_output=True, check=False)
     assert wrong.returncode == 1
     assert b"no Ray cluster answers" in wrong.stderr
-    assert nodes.wait_for_end(ACTOR) == []
+    assert ray_cluster.wait_for_end(ACTOR) == []

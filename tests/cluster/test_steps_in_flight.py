@@ -18,7 +18,7 @@ from weft.errors import ContextError
 from weft.llm import Batch, Context, Model, SamplingParams, Tokenizer
 from weft.llm.engine import Delta, Done, Engine, Event, Request, Ticket
 
-pytestmark = pytest.mark.usefixtures("soon")
+pytestmark = [pytest.mark.usefixtures("soon"), pytest.mark.xdist_group("workers")]
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples/weft-demo.gguf"
@@ -153,7 +153,7 @@ def test_cancelled_texts_leave_the_others_alone(
         engine.close()
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.part("faults"))])
 def test_a_killed_worker_costs_no_token(
     two: list[WorkerProcess], expected: list[Any], victim: int
 ) -> None:
@@ -258,6 +258,7 @@ def test_a_stopped_context_is_as_before(two: list[WorkerProcess]) -> None:
         np.testing.assert_array_equal(step.collect(), here.decode(step_of(seqs, 1)))
 
 
+@pytest.mark.part("faults")
 def test_steps_are_computed_again_after_a_fault(two: list[WorkerProcess]) -> None:
     here, there = context([]), context(two)
     for ctx in (here, there):

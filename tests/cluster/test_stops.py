@@ -14,14 +14,12 @@ import numpy as np
 import pytest
 
 import weft
+from tests.cluster.worker_threads import WorkerThread, group_of
 from weft import graph as g
-from weft.backends.cpu import CpuBackend
 from weft.backends.remote import Machine, RemoteBackend
-from weft.backends.remote.group import MachineGroup, machine_group
+from weft.backends.remote.group import MachineGroup
 from weft.cluster import run_times
-from weft.cluster.worker import serve_devices, worker_facts
 from weft.errors import AbortedError
-from weft.links import Listener
 from weft.llm import Context, Model
 
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "weft-demo.gguf"
@@ -32,18 +30,8 @@ STEPS = 400
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineGroup]:
     """Two workers in this process, with a thread each."""
     folder = tmp_path_factory.mktemp("workers")
-    listeners = [Listener("127.0.0.1", 0, facts=worker_facts()) for _ in range(2)]
-    for i, listener in enumerate(listeners):
-        devices = [CpuBackend(n_threads=1)]
-        threading.Thread(
-            target=serve_devices, args=(listener, devices, [DEMO.parent], folder / str(i)),
-            daemon=True,
-        ).start()  # fmt: skip
-    found = machine_group(",".join(str(listener.address) for listener in listeners))
-    yield found
-    found.close()
-    for listener in listeners:
-        listener.close()
+    with group_of([WorkerThread(folder / f"{i}", [DEMO.parent]) for i in (0, 1)]) as found:
+        yield found
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +13,10 @@ import pytest
 
 import weft
 from tests.cluster.worker_processes import WorkerProcess
+from tests.cluster.worker_threads import WorkerThread
 from tests.conftest import VECTORS
+from tests.waiting import eventually
+from tests.worker_processes import lends
 from weft.backends import make_backend
 from weft.backends.remote import Machine, RemoteBackend, machine_at
 from weft.links.addresses import parse_address
@@ -28,19 +30,22 @@ LLAMA3 = ROOT / "tests/data/vectors/models/archs/llama3.gguf"
 SIZES: dict[str, Any] = {"n_ctx": 128, "n_ubatch": 16, "n_seq_max": 3, "n_threads": 1}
 
 
+Worker = WorkerThread | WorkerProcess
+
+
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WorkerProcess]]:
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Worker]]:
     """Three: the first has the files of the examples, the others get what they need."""
     caches = [tmp_path_factory.mktemp(f"cache{i}") for i in range(3)]
     with (
-        WorkerProcess(caches[0], [ROOT / "examples"]) as a,
-        WorkerProcess(caches[1]) as b,
-        WorkerProcess(caches[2]) as c,
+        WorkerThread(caches[0], [ROOT / "examples"]) as a,
+        WorkerThread(caches[1]) as b,
+        WorkerThread(caches[2]) as c,
     ):
         yield [a, b, c]
 
 
-def stages(model: Model, workers: Sequence[WorkerProcess]) -> dict[str, Any]:
+def stages(model: Model, workers: Sequence[Worker]) -> dict[str, Any]:
     """Devices and places for consecutive layers of a model on workers."""
     n, k = model.config.n_layer, min(len(workers), model.config.n_layer)
     devices = [make_backend(w.cpu) for w in workers[:k]]
@@ -50,7 +55,7 @@ def stages(model: Model, workers: Sequence[WorkerProcess]) -> dict[str, Any]:
     return {"devices": [*devices, "cpu"], "place": place}
 
 
-def on_both(path: Path, workers: Sequence[WorkerProcess], **more: Any) -> tuple[Context, Context]:
+def on_both(path: Path, workers: Sequence[Worker], **more: Any) -> tuple[Context, Context]:
     """A context on this machine, and one over the workers."""
     model = Model.open(path)
     sizes = SIZES | more
@@ -72,7 +77,7 @@ def same(a: Any, b: Any) -> None:
     np.testing.assert_array_equal(np.asarray(a).view(np.uint32), np.asarray(b).view(np.uint32))
 
 
-def test_a_text(workers: list[WorkerProcess]) -> None:
+def test_a_text(workers: list[Worker]) -> None:
     """The very same text; most of it is the workers' doing."""
     model = Model.open(DEMO)
     wanted = {"max_tokens": 30, "temperature": 0}
@@ -84,7 +89,7 @@ def test_a_text(workers: list[WorkerProcess]) -> None:
     assert used == ["cpu", *(w.cpu for w in workers[:2])]
 
 
-def test_a_token_is_one_wait(workers: list[WorkerProcess]) -> None:
+def test_a_token_is_one_wait(workers: list[Worker]) -> None:
     """A frame to each worker, one answer; hidden states go from worker to worker."""
     here, there = on_both(DEMO, workers[:2])
     for context in (here, there):
@@ -101,7 +106,7 @@ def test_a_token_is_one_wait(workers: list[WorkerProcess]) -> None:
 
 @pytest.mark.parametrize("path", [DEMO, SHAPES, LLAMA3], ids=lambda p: p.stem)
 @pytest.mark.parametrize("n_copies", [1, 3])
-def test_prompts_and_sequences(workers: list[WorkerProcess], path: Path, n_copies: int) -> None:
+def test_prompts_and_sequences(workers: list[Worker], path: Path, n_copies: int) -> None:
     """A prompt in ubatches, also several at once; then several sequences; then states."""
     here, there = on_both(path, workers, n_copies=n_copies)
     prompt = tokens(60)
@@ -114,7 +119,7 @@ def test_prompts_and_sequences(workers: list[WorkerProcess], path: Path, n_copie
     same(here.decode([9]), there.decode([9]))
 
 
-def test_shift_and_shared_beginnings(workers: list[WorkerProcess]) -> None:
+def test_shift_and_shared_beginnings(workers: list[Worker]) -> None:
     here, there = on_both(DEMO, workers[:2])
     for context in (here, there):
         context.decode(tokens(40))
@@ -126,7 +131,7 @@ def test_shift_and_shared_beginnings(workers: list[WorkerProcess]) -> None:
     same(here.decode([8, 9], **two), there.decode([8, 9], **two))
 
 
-def test_a_context_beside_another(workers: list[WorkerProcess]) -> None:
+def test_a_context_beside_another(workers: list[Worker]) -> None:
     """Two contexts of one model at the same workers do not disturb each other."""
     here, one = on_both(DEMO, workers[:2])
     two = Context(one.model, **SIZES, **stages(one.model, workers[:2]))
@@ -142,7 +147,7 @@ _ARCHS = ["mixtral", "mamba", "mamba2", "gemma3", "lfm2", "qwen3moe", "deepseek2
 
 
 @pytest.mark.parametrize("name", _ARCHS)
-def test_architectures(workers: list[WorkerProcess], name: str) -> None:
+def test_architectures(workers: list[Worker], name: str) -> None:
     """Mixtures, recurrent models, hybrids, windows, tied outputs: the same bits over stages."""
     path = ARCHS / f"{name}.gguf"
     if not path.exists():
@@ -153,11 +158,11 @@ def test_architectures(workers: list[WorkerProcess], name: str) -> None:
     same(here.decode([7]), there.decode([7]))
 
 
-def test_weights_are_sent_once(workers: list[WorkerProcess], tmp_path: Path) -> None:
+def test_weights_are_sent_once(workers: list[Worker], tmp_path: Path) -> None:
     """A worker without the file gets the tensors of its stage, and keeps them; one with it gets
     none."""
     model = Model.open(DEMO)
-    with WorkerProcess(tmp_path / "cache") as fresh:
+    with WorkerThread(tmp_path / "cache") as fresh:
         pair = [workers[0], fresh]
         sent = machine_at(("127.0.0.1", workers[0].port)).link.bytes_sent
         context = Context(model, **SIZES, **stages(model, pair))
@@ -178,24 +183,20 @@ def test_weights_are_sent_once(workers: list[WorkerProcess], tmp_path: Path) -> 
 # ---- when a worker dies --------------------------------------------------------------------------
 
 
-def test_a_dead_worker_is_not_blamed_on_another(
-    tmp_path: Path, workers: list[WorkerProcess]
-) -> None:
+def test_a_dead_worker_is_not_blamed_on_another(tmp_path: Path, workers: list[Worker]) -> None:
     living = machine_at(parse_address(workers[0].address, "machines"))
     with WorkerProcess(tmp_path / "cache") as doomed:
         dead = machine_at(parse_address(doomed.address, "machines"))
         dead.post(["nothing"])
         dead.leave()  # until this thread turns elsewhere
         doomed.kill()
-        until = time.monotonic() + 60
-        while not dead.is_lost and time.monotonic() < until:
-            time.sleep(0.01)
+        eventually(lambda: dead.is_lost)
         living.call(["nothing"])
         with pytest.raises(weft.DeviceError, match=doomed.address):
             dead.call(["nothing"])
 
 
-def test_a_dead_worker_is_named(tmp_path: Path, workers: list[WorkerProcess]) -> None:
+def test_a_dead_worker_is_named(tmp_path: Path, workers: list[Worker]) -> None:
     model = Model.open(DEMO)
     with WorkerProcess(tmp_path / "cache") as doomed:
         context = Context(model, **SIZES, **stages(model, [workers[0], doomed]))
@@ -209,7 +210,7 @@ def test_a_dead_worker_is_named(tmp_path: Path, workers: list[WorkerProcess]) ->
     same(here.decode(tokens(9)), there.decode(tokens(9)))
 
 
-def test_a_text_goes_on_without_a_dead_worker(tmp_path: Path, workers: list[WorkerProcess]) -> None:
+def test_a_text_goes_on_without_a_dead_worker(tmp_path: Path, workers: list[Worker]) -> None:
     """With a fallback, the very same tokens."""
     model = Model.open(DEMO)
     with WorkerProcess(tmp_path / "cache") as doomed:
@@ -231,7 +232,7 @@ def test_a_text_goes_on_without_a_dead_worker(tmp_path: Path, workers: list[Work
 
 def test_what_nobody_uses_is_freed(tmp_path: Path) -> None:
     """A worker has all its memory back soon after a context is gone, with or without its link."""
-    with WorkerProcess(tmp_path / "cache", [ROOT / "examples"], memory=64 << 20) as worker:
+    with WorkerThread(tmp_path / "cache", [ROOT / "examples"], memory=64 << 20) as worker:
         other = RemoteBackend(Machine(("127.0.0.1", worker.port))).memory_type
         kept = [make_backend(worker.cpu)]
         for _ in range(2):
@@ -239,13 +240,5 @@ def test_what_nobody_uses_is_freed(tmp_path: Path) -> None:
             context.decode(tokens(9))
             del context
             gc.collect()
-            for _ in range(100):
-                try:
-                    other.allocate((64 << 20) - 4096)
-                    other.machine.synchronize()  # which gives it back
-                    break
-                except weft.OutOfMemoryError:
-                    time.sleep(0.1)
-            else:
-                pytest.fail("the worker still holds memory of a context that is gone")
+            eventually(lambda: lends(other, (64 << 20) - 4096))
             kept.clear()  # and with it the link of the next round

@@ -5,22 +5,35 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from torch.export import export
 
-with warnings.catch_warnings():  # theirs, not ours
-    warnings.simplefilter("ignore")
-    import torch
+from tests.frontends.fx.operators import operators_once
 
-    import weft_executorch
-
-    weft_executorch.load()
-    from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
-    from executorch.runtime import Method, Program, Runtime
-    from torch.export import export
+if TYPE_CHECKING:
+    from executorch.exir import EdgeProgramManager
+    from executorch.runtime import Method, Program
 
     from weft_executorch import Options, WeftPartitioner
+
+__all__ = ["Lowered", "executorch", "lower", "lower_module", "operators_once", "same"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def executorch() -> None:
+    """Imports ExecuTorch, which takes seconds, and loads the delegate into its runtime.
+
+    Tests import nothing of it before they run, so that collecting them stays quick."""
+    with warnings.catch_warnings():  # theirs, not ours
+        warnings.simplefilter("ignore")
+        import executorch.exir
+        import executorch.runtime  # noqa: F401
+
+        import weft_executorch
+    weft_executorch.load()
 
 
 @dataclass
@@ -33,6 +46,8 @@ class Lowered:
 
     def program(self) -> Program:
         """The file, loaded by the official runtime; it reads the bytes where they are."""
+        from executorch.runtime import Runtime
+
         program = Runtime.get().load_program(self.pte)
         program.bytes = self.pte  # the runtime does not keep them
         return program
@@ -61,6 +76,10 @@ def lower_module(
     module: Any, inputs: Any, options: Options | None = None, dynamic_shapes: Any = None, **how: Any
 ) -> Lowered:
     """Exports a module, or a dict of them (with a dict of inputs), and lowers it to weft."""
+    from executorch.exir import to_edge_transform_and_lower
+
+    from weft_executorch import WeftPartitioner
+
     modules = module if isinstance(module, dict) else {"forward": module}
     by_method = inputs if isinstance(module, dict) else {"forward": inputs}
     shapes = dynamic_shapes if isinstance(module, dict) else {"forward": dynamic_shapes}

@@ -14,7 +14,7 @@ from torch.export import Dim
 
 from tests.data.delegate.make import MODELS
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "data" / "delegate"
@@ -47,7 +47,12 @@ def models():
     }
 
 
+faults = pytest.mark.part("faults")
+
+
+@faults
 def test_mutated_files_are_errors_or_run(lower, tmp_path):
+    """The driver tests.fuzz.blobs does the same with stored files, a little of it in make test."""
     paths = []
     for name, (module, inputs, options, shapes) in models().items():
         lowered = lower(module, inputs, options, dynamic_shapes=shapes)
@@ -70,6 +75,7 @@ def test_mutated_files_are_errors_or_run(lower, tmp_path):
         assert sum(counts.values()) == 80 and counts["refused"] > 10
 
 
+@faults
 def test_mutated_containers_do_not_crash_the_delegate(tmp_path):
     """ExecuTorch's own reader may crash; the delegate gets what it lets through."""
     for name in ("types", "state"):
@@ -94,6 +100,7 @@ def test_a_blob_that_is_none_is_refused(lower):
         lowered.method()
 
 
+@faults
 def test_a_thousand_loads_do_not_grow_memory(lower, tmp_path):
     """It runs in its own process, because the memory of a test run comes and goes by itself."""
     from weft_executorch import Options

@@ -6,7 +6,7 @@ from torch import nn
 from torch.export import Dim
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
 
 class Cnn(nn.Module):

@@ -12,27 +12,33 @@ from torch import nn
 from torch.export import Dim
 from typer.testing import CliRunner
 
+from tests.delegate.conftest import lower_module
 from weft.cli.app import app
 from weft.errors import FormatError
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
 
-@pytest.fixture
-def path(lower, tmp_path):
+@pytest.fixture(scope="module")
+def pte():
     from weft_executorch import Options
 
+    torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.LeakyReLU(), nn.Linear(96, 32)).eval()
-    rows = Dim("rows", min=1, max=9)
-    lowered = lower(
+    lowered = lower_module(
         module,
         (torch.randn(3, 64),),
         Options(weights="q8_0"),
-        dynamic_shapes=({0: rows},),
+        dynamic_shapes=({0: Dim("rows", min=1, max=9)},),
         not_ops=("aten.leaky_relu.default",),
     )
+    return lowered.pte
+
+
+@pytest.fixture
+def path(pte, tmp_path):
     path = tmp_path / "model.pte"
-    path.write_bytes(lowered.pte)
+    path.write_bytes(pte)
     return path
 
 
@@ -107,6 +113,7 @@ def test_explaining_takes_no_exporter_and_says_nothing_else(path):
     assert process.returncode == 0 and process.stderr == "" and "method forward" in process.stdout
 
 
+@pytest.mark.part("programs")
 def test_exporting_prints_its_own_words_only(tmp_path):
     demo = Path(__file__).parents[2] / "examples" / "weft-demo.gguf"
     command = [sys.executable, "-m", "weft", "export", str(demo), str(tmp_path / "demo.pte")]

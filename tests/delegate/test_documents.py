@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
 ROOT = Path(__file__).parents[2]
 LANGUAGE = re.compile(r"^( *)```python\n(.*?)^\1```", re.S | re.M)

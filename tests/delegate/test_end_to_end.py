@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
 
 class LinearLeakyReLU(nn.Module):

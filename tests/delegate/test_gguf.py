@@ -10,7 +10,7 @@ import weft
 from weft.cli.app import app
 from weft.errors import UnsupportedOpError
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
 DEMO = Path(__file__).parents[2] / "examples" / "weft-demo.gguf"
 

@@ -12,14 +12,21 @@ from tests.delegate.zoo import ZOO
 from tests.frontends.fx.image_networks import NETWORKS, images, sizes_in
 from weft.cli.app import app
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
+
+
+programs = pytest.mark.part("programs")
 
 
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
         ("resnet", {"CONT": 1, "CONV_2D_LAST": 9, "POOL_ND": 1, "REDUCE": 1, "MUL_MAT": 1}),
-        ("mobilenet", {"CONT": 1, "CONV_2D_LAST": 10, "REDUCE": 1, "MUL_MAT": 1}),
+        pytest.param(
+            "mobilenet",
+            {"CONT": 1, "CONV_2D_LAST": 10, "REDUCE": 1, "MUL_MAT": 1},
+            marks=programs,
+        ),
     ],
 )
 def test_steps_of_a_network(lower, tmp_path, name, steps):
@@ -43,7 +50,12 @@ def test_steps_of_a_network(lower, tmp_path, name, steps):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+FIRST = ("strides", "ceil_max_behind")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FIRST else pytest.param(name, marks=programs) for name in NETWORKS]
+)
 def test_any_height_and_width(lower, name):
     torch.manual_seed(0)
     module = NETWORKS[name]().eval()

@@ -10,21 +10,28 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
+from tests.delegate.conftest import lower_module
 from weft.cli.app import app
 from weft.errors import FormatError
-from weft_executorch.keep import keep_list
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "weft-demo.gguf"
 
 
-@pytest.fixture
-def perceptron(lower, tmp_path: Path) -> Path:
+def keep_list(models: list[Path], **options: int) -> str:
+    """What `weft keep` writes for models."""
+    from weft_executorch import keep
+
+    return keep.keep_list(models, **options)
+
+
+@pytest.fixture(scope="module")
+def perceptron(tmp_path_factory: pytest.TempPathFactory) -> Path:
     module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8), nn.Softmax(-1)).eval()
-    path = tmp_path / "mlp.pte"
-    path.write_bytes(lower(module, (torch.randn(3, 16),)).pte)
+    path = tmp_path_factory.mktemp("kept") / "mlp.pte"
+    path.write_bytes(lower_module(module, (torch.randn(3, 16),)).pte)
     return path
 
 
@@ -67,7 +74,7 @@ def test_lists_of_several_models_are_joined(perceptron: Path, tmp_path: Path) ->
     assert both - {""} == (alone | demo) - {""} and alone - demo and demo - alone
 
 
-def test_files_that_need_nothing_of_weft_are_named(lower, tmp_path: Path) -> None:
+def test_files_that_need_nothing_of_weft_are_named(tmp_path: Path) -> None:
     path = tmp_path / "none.pte"
     path.write_bytes(b"nonsense")
     with pytest.raises(FormatError, match=r"none\.pte"):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 library = pytest.importorskip("weft_executorch.library")
+pytestmark = pytest.mark.xdist_group("executorch")
 
 from weft.graph.op import OPS  # noqa: E402
 from weft.graph.op_table import op_table  # noqa: E402

@@ -9,9 +9,9 @@ from torch.export import Dim, export
 
 from weft.errors import WeftError
 from weft.schedule.profile import load_profile
-from weft_executorch import Options, WeftPartitioner
+from weft_executorch import Options
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
 
 class Tables(nn.Module):
@@ -31,6 +31,8 @@ class Tables(nn.Module):
 
 def test_the_exported_program_is_whole_after_lowering():
     from executorch.exir import to_edge_transform_and_lower
+
+    from weft_executorch import WeftPartitioner
 
     torch.manual_seed(0)
     module, x = Tables().eval(), torch.randn(2, 4)

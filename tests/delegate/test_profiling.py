@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
 
 def test_the_inspector_shows_each_step_with_its_node(lower, tmp_path):

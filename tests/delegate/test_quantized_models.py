@@ -5,11 +5,11 @@ with exact activations results agree to 1e-3 of the largest. Eager rounds activa
 each token and weft for each 32 numbers, so with rounded ones they agree to 3e-2 of the largest."""
 
 import warnings
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch import nn
 
 import weft
@@ -17,15 +17,29 @@ from tests.delegate.zoo import tiny_llama
 from weft.dtype import DTYPES
 from weft.errors import WeftError
 from weft.quants import decode, encode
-from weft_executorch import Options, WeftQuantizer, exportable
+from weft_executorch import Options
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
-with warnings.catch_warnings():  # theirs, not ours
-    warnings.simplefilter("ignore")
-    ao = pytest.importorskip("torchao.quantization")
+
+@cache
+def ao():
+    """The quantization of torchao, imported by the first test that needs it."""
+    with warnings.catch_warnings():  # theirs, not ours
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("torchao.quantization")
+
+
+@pytest.fixture(autouse=True)
+def needs_torchao():
+    ao()
+
+
+def groups():
     from torchao.quantization.granularity import PerGroup
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    return torch.int4, PerGroup(32)
+
 
 F32_BYTES = 4 * (128 * 256 + 256 * 64)
 OVERHEAD = 12 * 1024
@@ -61,6 +75,8 @@ def check(lower, module, inputs, n_bytes, *, rounded):
 
 
 def pt2e(module, inputs, quantizer):
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
     with torch.no_grad():
         exported = torch.export.export(module, inputs, strict=False).module()
         prepared = prepare_pt2e(exported, quantizer)
@@ -75,6 +91,8 @@ Q8_BYTES, Q4_BYTES = F32_BYTES * 34 // 128, F32_BYTES * 18 // 128
 @pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize(("bits", "n_bytes"), [(8, Q8_BYTES), (4, Q4_BYTES)])
 def test_pt2e(lower, bits, n_bytes, dynamic):
+    from weft_executorch import WeftQuantizer
+
     module = pt2e(mlp(), (x(),), WeftQuantizer(bits, dynamic=dynamic))
     kinds = {str(n.target) for n in module.graph.nodes}
     assert ("torchao.choose_qparams_affine" in kinds) == dynamic
@@ -82,6 +100,8 @@ def test_pt2e(lower, bits, n_bytes, dynamic):
 
 
 def test_the_quantizer_takes_what_fits():
+    from weft_executorch import WeftQuantizer
+
     module = nn.Sequential(nn.Linear(128, 40), nn.Linear(40, 64), nn.Linear(64, 64)).eval()
     skipped = lambda node: tuple(node.args[1].meta["val"].shape) == (64, 64)  # noqa: E731
     converted = pt2e(module, (x(),), WeftQuantizer(skip=skipped))
@@ -91,24 +111,27 @@ def test_the_quantizer_takes_what_fits():
 
 @pytest.mark.parametrize("arguments", [{"bits": 3}, {"group": 48}, {"group": -32}])
 def test_the_quantizer_refuses(arguments):
+    from weft_executorch import WeftQuantizer
+
     with pytest.raises(WeftError, match=r"bits|multiple of 32"):
         WeftQuantizer(**arguments)
 
 
-INT4, GROUP = torch.int4, PerGroup(32)
 CONFIGS = {
-    "8da4w": (lambda: ao.Int8DynamicActivationIntxWeightConfig(INT4, GROUP), Q4_BYTES, True),
-    "int4 weights": (lambda: ao.IntxWeightOnlyConfig(INT4, GROUP), Q4_BYTES, False),
-    "8da8w": (lambda: ao.Int8DynamicActivationInt8WeightConfig(), Q8_BYTES, True),
-    "int8 weights": (lambda: ao.Int8WeightOnlyConfig(), Q8_BYTES, False),
+    "8da4w": (lambda: ao().Int8DynamicActivationIntxWeightConfig(*groups()), Q4_BYTES, True),
+    "int4 weights": (lambda: ao().IntxWeightOnlyConfig(*groups()), Q4_BYTES, False),
+    "8da8w": (lambda: ao().Int8DynamicActivationInt8WeightConfig(), Q8_BYTES, True),
+    "int8 weights": (lambda: ao().Int8WeightOnlyConfig(), Q8_BYTES, False),
 }
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_torchao(lower, name):
+    from weft_executorch import exportable
+
     config, n_bytes, rounded = CONFIGS[name]
     module = mlp()
-    ao.quantize_(module, config())
+    ao().quantize_(module, config())
     with torch.no_grad():
         before = module(x())
     if name == "8da8w":
@@ -118,18 +141,21 @@ def test_torchao(lower, name):
 
 
 def test_int8_weights_are_exportable_as_one_op(lower):
+    from weft_executorch import exportable
+
     module = mlp()
-    ao.quantize_(module, ao.Int8WeightOnlyConfig())
+    ao().quantize_(module, ao().Int8WeightOnlyConfig())
     with torch.no_grad():
         want = module(x())
         near(exportable(module)(x()), want, 1e-6)
     check(lower, module, x(), Q8_BYTES, rounded=False)
 
 
+@pytest.mark.part("programs")
 def test_a_llama_with_8da4w(lower):
     pytest.importorskip("transformers")
     module = Logits(tiny_llama(num_hidden_layers=1)).eval()
-    ao.quantize_(module, CONFIGS["8da4w"][0]())
+    ao().quantize_(module, CONFIGS["8da4w"][0]())
     tokens = torch.tensor([[5, 17, 80, 3, 44, 9, 61]])
     lowered = lower(module, (tokens,))
     assert lowered.left() == [], lowered.partitioner.report()
@@ -153,6 +179,8 @@ class Logits(nn.Module):
 
 @pytest.mark.parametrize("weights", ["f32", "f16", "q8_0", "q4_0", "q4_k", "tq2_0"])
 def test_formats_by_compile_spec(lower, weights):
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
+
     torch.manual_seed(5)
     module = nn.Sequential(nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 64)).eval()
     inputs = torch.randn(3, 256)
@@ -185,6 +213,8 @@ def test_methods_of_other_sizes_share_blocks(lower):
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_pt2e_quantized_cnn_is_one_delegate(lower, same, transposed):
+    from weft_executorch import WeftQuantizer
+
     torch.manual_seed(6)
     last = nn.ConvTranspose2d(8, 4, 2, 2) if transposed else nn.Conv2d(8, 4, 3, groups=2)
     cnn = nn.Sequential(
@@ -209,8 +239,8 @@ def test_a_quantized_embedding_stays_in_blocks(lower, bits):
     torch.manual_seed(7)
     module = nn.Sequential(nn.Embedding(300, 64), nn.Linear(64, 32)).eval()
     kind = torch.int4 if bits == 4 else torch.int8
-    config = ao.IntxWeightOnlyConfig(kind, GROUP)
-    ao.quantize_(module, config, lambda m, _: isinstance(m, nn.Embedding))
+    config = ao().IntxWeightOnlyConfig(kind, groups()[1])
+    ao().quantize_(module, config, lambda m, _: isinstance(m, nn.Embedding))
     tokens = torch.tensor([[0, 299, 17], [3, 3, 150]])
     lowered = lower(module, (tokens,), Options(activations="f32"))
     assert lowered.left() == [], lowered.partitioner.report()
@@ -222,7 +252,7 @@ def test_a_quantized_embedding_stays_in_blocks(lower, bits):
 def test_int8_rows_that_are_no_blocks_are_converted_once(lower):
     torch.manual_seed(8)
     module = nn.Sequential(nn.Linear(40, 24), nn.ReLU(), nn.Linear(24, 8)).eval()
-    ao.quantize_(module, ao.Int8WeightOnlyConfig())
+    ao().quantize_(module, ao().Int8WeightOnlyConfig())
     inputs = torch.randn(3, 40)
     converted = weft.from_torch(module, (inputs,))
     ops = [t.op.name for t in converted.graph.nodes]
@@ -235,6 +265,6 @@ def test_int8_rows_that_are_no_blocks_are_converted_once(lower):
 
 def test_int_mm_is_refused_with_what_helps(lower):
     module = mlp()
-    ao.quantize_(module, ao.Int8DynamicActivationInt8WeightConfig())
+    ao().quantize_(module, ao().Int8DynamicActivationInt8WeightConfig())
     with pytest.raises(WeftError, match=r"exportable\(model\)"):
         lower(module, (x(),))

@@ -9,7 +9,7 @@ from torch import nn
 import weft
 from weft.errors import WeftError
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
 
 class Calls(nn.Module):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("executorch")
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

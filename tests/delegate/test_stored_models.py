@@ -6,22 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from executorch.exir._serialize._program import deserialize_pte_binary
-from executorch.runtime import Runtime
 
-import weft_executorch
 from tests.data.delegate.make import MODELS
 from weft import _native
 from weft_executorch import program_generated as fb
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
 DATA = Path(__file__).parents[1] / "data" / "delegate"
 ROWS, PANELS, LOOKUP = range(3)
 
 
 def load(name, method="forward", data=None):
-    weft_executorch.load()
+    from executorch.runtime import Runtime
+
     data = (DATA / f"{name}.pte").read_bytes() if data is None else bytes(data)
     program = Runtime.get().load_program(data)
     loaded = program.load_method(method)
@@ -50,6 +48,8 @@ class Layouts:
     """A file with one block-quantized weight, and its places for layouts and bytes."""
 
     def __init__(self, name):
+        from executorch.exir._serialize._program import deserialize_pte_binary
+
         self.data = bytearray((DATA / f"{name}.pte").read_bytes())
         file = deserialize_pte_binary(bytes(self.data))
         blob = bytes(file.program.backend_delegate_data[0].data)

@@ -4,15 +4,13 @@ import warnings
 
 import pytest
 import torch
-from executorch.exir import to_edge_transform_and_lower
-from executorch.runtime import Runtime
 
 import weft
 from tests.delegate.zoo import ZOO, Generator, tiny_qwen3
-from weft_executorch import Options, WeftPartitioner
+from weft_executorch import Options
 
 pytest.importorskip("transformers")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
 
 def listed(result):
@@ -26,8 +24,18 @@ def close(got, want):
         torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-4 * float(w.abs().max()))
 
 
-@pytest.mark.parametrize("name", ZOO)
+programs = pytest.mark.part("programs")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "llama" else pytest.param(name, marks=programs) for name in ZOO]
+)
 def test_a_whole_model(name, tmp_path):
+    from executorch.exir import to_edge_transform_and_lower
+    from executorch.runtime import Runtime
+
+    from weft_executorch import WeftPartitioner
+
     torch.manual_seed(0)
     module, inputs = ZOO[name]()
     with torch.no_grad(), warnings.catch_warnings():
@@ -59,7 +67,10 @@ def eager(model, prompt, n):
     return tokens[len(prompt) :]
 
 
+@programs
 def test_qwen3_prefill_and_decode_in_one_file(lower, tmp_path):
+    from executorch.runtime import Runtime
+
     model = tiny_qwen3(use_cache=True)
     prompt, n = [5, 17, 80, 3, 44, 9], 12
     with torch.no_grad():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.in_process import weft
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 
 FOLDER = Path(__file__).parents[2] / "examples" / "serve"
 BOARD: dict[str, Any] = json.loads((FOLDER / "grafana.json").read_text())

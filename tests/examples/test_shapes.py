@@ -67,7 +67,7 @@ def test_the_command_of_the_readme(name: str) -> None:
 def test_the_server_sees() -> None:
     """With the text in front of the image, and a second picture in a later turn."""
     pytest.importorskip("openai")
-    from tests.serve.server import Server
+    from tests.serve.in_process import Server
 
     messages: list[Any] = []
     with Server(check.MODEL, "--mmproj", check.TOWER) as server:

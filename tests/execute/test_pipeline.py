@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 import weft
 from tests.execute.stub_devices import Device, Faulty, cpu
+from tests.waiting import eventually
 from weft import graph as g
 from weft.compiler import lower_plan, plan_graph
 from weft.execute import ArenaPool, Pipeline, Profile, Session
@@ -85,10 +85,20 @@ def test_results_are_those_of_single_runs(where: list[int], copies: int) -> None
 
 
 def test_devices_work_at_the_same_time() -> None:
-    """A later run's first half is handed out before the last half of one before it."""
+    """A later run's first half is handed out before the last half of one before it: the two wait
+    for each other."""
     for where in ([1, 1, 0, 0], [1, 0, 0, 1]):
-        gpu, host = Device("gpu", seconds=0.02), cpu()
-        host.seconds = 0.02
+        gpu, host = Device("gpu"), cpu()
+
+        def first_on_the_gpu(gpu: Device = gpu, host: Device = host) -> None:
+            if gpu.begun == 1:
+                eventually(lambda: host.begun == 2)
+
+        def second_on_the_host(gpu: Device = gpu, host: Device = host) -> None:
+            if host.begun == 2:
+                eventually(lambda: gpu.begun)
+
+        gpu.during, host.during = first_on_the_gpu, second_on_the_host
         profile = Profile()
         driver = pipeline([gpu, host], where, 2)
         with driver.profile(profile):
@@ -119,16 +129,27 @@ def test_a_failure_ends_all_runs_and_the_next_ones_work() -> None:
 
 
 def test_abort_from_another_thread() -> None:
-    host = cpu()
-    host.seconds = 0.05
-    driver = pipeline([Device("gpu", seconds=0.05), host], [1, 1, 0, 0], 2)
-    timer = threading.Timer(0.1, driver.abort)
-    timer.start()
-    before = time.perf_counter()
+    gpu, third, aborted = Device("gpu"), threading.Event(), threading.Event()
+    driver = pipeline([gpu, cpu()], [1, 1, 0, 0], 2)
+
+    def in_the_third_run() -> None:
+        if gpu.begun == 3:
+            third.set()
+            assert aborted.wait(120)
+
+    def abort() -> None:
+        assert third.wait(120)
+        driver.abort()
+        aborted.set()
+
+    gpu.during = in_the_third_run
+    thread = threading.Thread(target=abort)
+    thread.start()
     with pytest.raises(weft.AbortedError):
-        run_all(driver, some(1000))
-    assert time.perf_counter() - before < 60  # of 100 s
-    timer.join()
+        run_all(driver, some(50))
+    thread.join()
+    assert gpu.begun < 10  # of 100: what was handed out may still run
+    gpu.during = None
     driver.reset()
     xs = some(2)
     for x, y in zip(xs, run_all(driver, xs), strict=True):

@@ -16,6 +16,7 @@ from weft.execute import Scheduler
 from weft.graph.tensor import Buffer
 
 N = 16
+LONG = pytest.mark.part("faults")
 
 
 class _Builder:
@@ -133,7 +134,10 @@ def _devices(rng: np.random.Generator) -> list[Any]:
 
 
 @pytest.mark.parametrize("memory", ["best", "ggml"])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(16), *(pytest.param(i, marks=pytest.mark.part("faults")) for i in range(16, 64))],
+)
 def test_random_graphs(seed: int, memory: Any) -> None:
     built = _Builder(seed)
     with Scheduler([cpu("only")]) as one:

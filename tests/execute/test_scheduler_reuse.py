@@ -100,7 +100,7 @@ def test_the_same_graph_built_anew_costs_nothing(memory: Any) -> None:
 
 
 @MEMORY
-def test_reserve_plans_every_copy(memory: Any) -> None:
+def test_reserve_plans_a_copy_for_every_run_of_one_graph(memory: Any) -> None:
     scheduler = Scheduler([Device("gpu"), cpu()], n_copies=4, memory=memory)
     graph = _chain()
     scheduler.reserve(graph)

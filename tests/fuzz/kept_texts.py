@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.llm.test_prefixes import END, kept_in, make, words
+from tests.llm.prefix_texts import END, kept_in, make_lasting, words
 from weft.errors import WeftError
 from weft.llm import LLM
 
@@ -28,7 +28,7 @@ NUMBERS = [-1, 0, 1, 2, 31, 33, 34, 1 << 31, 1 << 62, 1 << 70, 0.5, None, True, 
 def _ready() -> tuple[LLM, Path, bytes]:
     """A model with a folder, the file that it writes there, and its contents."""
     folder = Path(tempfile.mkdtemp())
-    path = make("qwen35", folder)
+    path = make_lasting("qwen35", folder)
     with LLM(path, n_ctx=64, n_threads=1, cache_dir=folder) as llm:
         llm.generate(PROMPT, max_tokens=1, ignore_eos=True)
     (file,) = kept_in(folder)

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import GraphError
@@ -128,7 +128,6 @@ def every_value(size: Size) -> list[int]:
     ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(trees())
 def test_bounds_hold_over_the_whole_domain(tree: Tree | int | Sym) -> None:
     size = run(tree, lambda s: s.size)

@@ -46,3 +46,15 @@ def matrices_of(path: Path) -> dict[str, tuple[int, ...]]:
             for name, info in file.tensors.items()
             if name.startswith("blk.") and info.n_dims == 2
         }
+
+
+EMBEDDINGS = "token_embd.weight"
+
+
+def adapter_of(seed: int, rank: int, shapes: dict[str, tuple[int, ...]]) -> Tensors:
+    """Random matrices; those of embeddings as llama.cpp has them."""
+    made = pairs(seed, rank, shapes)
+    if EMBEDDINGS in shapes:  # A [n_vocab, rank], B [n_embd, rank]
+        a, b = made[f"{EMBEDDINGS}.lora_a"], made[f"{EMBEDDINGS}.lora_b"]
+        made |= {f"{EMBEDDINGS}.lora_a": b, f"{EMBEDDINGS}.lora_b": np.ascontiguousarray(a.T)}
+    return made

@@ -6,15 +6,25 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.llm.chars_map import chars_map
+from weft.llm import Context
+from weft.llm.model import Model
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
-__all__ = ["HEADLESS", "MODELS", "SEEING", "made_model", "make_folder", "save_tokenizer"]
+__all__ = [
+    "HEADLESS", "IDS", "MODELS", "SEEING", "context", "logits", "made_model", "make_folder",
+    "save_tokenizer", "with_modules",
+]  # fmt: skip
+
+IDS = [5, 90, 17, 201, 8, 90, 44, 3, 120, 66, 9, 250, 33, 71, 2, 19]
+"""The text that models read."""
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 400, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -393,3 +403,31 @@ def save_tokenizer(kind: str, folder: Path) -> None:
             settings["bos_token"] = ENDS[0]
     made.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def with_modules(folder: Path, *dense: int, act: str = "torch.nn.modules.linear.Identity") -> None:
+    """Files of sentence-transformers: the mean, and dense layers of these widths behind it."""
+    from safetensors.torch import save_file
+
+    modules = [{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    for number, (n_in, n_out) in enumerate(zip((32, *dense), dense, strict=False), 2):
+        inner = folder / f"{number}_Dense"
+        inner.mkdir()
+        config = {"in_features": n_in, "out_features": n_out, "activation_function": act}
+        (inner / "config.json").write_text(json.dumps(config))
+        save_file({"linear.weight": torch.randn(n_out, n_in) / 6}, inner / "model.safetensors")
+        modules.append({"path": inner.name, "type": "sentence_transformers.models.Dense"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def context(path: Path, n_ctx: int = 64, **options: Any) -> Context:
+    """A context of a folder or file whose numbers are all float32."""
+    exact: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "devices": ["cpu"], "n_threads": 1}
+    return Context(Model.open(path), n_ctx, **exact | options)
+
+
+def logits(path: Path, n_ubatch: int = 64, device: str = "cpu") -> NDArray[np.float32]:
+    """Logits of `IDS`, or embeddings of a model without them."""
+    return context(path, n_ubatch=n_ubatch, devices=[device]).decode(IDS, outputs="all")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.llm.test_llama_relatives import EXPERTS, WINDOW
+from tests.llm.made_models import EXPERTS, WINDOW
 
 __all__ = ["NEWER"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.llm.test_llama_relatives import MODELS as RELATIVES
-from tests.llm.test_llama_relatives import keys_of, made_up, plain
-from tests.llm.test_other_architectures import MODELS as OTHERS
+from tests.llm.llama_models import RELATIVES
+from tests.llm.made_models import keys_of, made_up, plain
+from tests.llm.other_models import OTHERS
 from tests.llm.tiny import write_model
 from weft.frontends.gguf import open_gguf
 from weft.llm.config_keys import Keys, read_config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.llm.test_llama_relatives import EXPERTS
+from tests.llm.made_models import EXPERTS
 
 __all__ = ["RECURRENT"]
 

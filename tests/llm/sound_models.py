@@ -8,10 +8,10 @@ from typing import Any
 import gguf
 import numpy as np
 
-from tests.llm.test_llama_relatives import keys_of
-from tests.llm.test_vision_llava import paired
+from tests.llm.llava_models import paired
+from tests.llm.made_models import keys_of
 from tests.llm.tiny import tokens, write_model
-from tests.llm.vision_models import LAYER, TEXT, Tensors, randomised, text_tensors
+from tests.llm.vision_models import F32, LAYER, TEXT, Tensors, randomised, text_tensors
 
 N_VOCAB = len(tokens()[0])
 SOUND = N_VOCAB - 1
@@ -20,6 +20,7 @@ BEGIN, END = N_VOCAB - 2, N_VOCAB - 3
 N_MEL, POSITIONS = 16, 20
 PART = POSITIONS * 320
 """Samples of a part of a sound."""
+LONG: dict[str, Any] = F32 | {"n_ctx": 128, "n_outputs": 128}
 TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
 
 

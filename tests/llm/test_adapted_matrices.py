@@ -9,25 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.llm.adapter_files import Tensors, pairs, write_adapter
-from tests.llm.test_llama_relatives import TOKENS, configure, keys_of, made_up
-from tests.llm.test_other_architectures import MODELS
+from tests.llm.adapter_files import EMBEDDINGS, Tensors, adapter_of, write_adapter
+from tests.llm.made_models import TOKENS, configure, keys_of, made_up
+from tests.llm.other_models import OTHERS
 from tests.llm.tiny import metadata, weights, write_model
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model
 
-EMBEDDINGS = "token_embd.weight"
 PROMPT = [1, 262, 263, 264, 265, 266, 261]
 F32 = {"type_k": "f32", "type_v": "f32", "activations": "f32"}
-
-
-def adapter_of(seed: int, rank: int, shapes: dict[str, tuple[int, ...]]) -> Tensors:
-    """Random matrices; those of embeddings as llama.cpp has them."""
-    made = pairs(seed, rank, shapes)
-    if EMBEDDINGS in shapes:  # A [n_vocab, rank], B [n_embd, rank]
-        a, b = made[f"{EMBEDDINGS}.lora_a"], made[f"{EMBEDDINGS}.lora_b"]
-        made |= {f"{EMBEDDINGS}.lora_a": b, f"{EMBEDDINGS}.lora_b": np.ascontiguousarray(a.T)}
-    return made
 
 
 def merged(tensors: Tensors, pair: Tensors, scale: float) -> Tensors:
@@ -114,7 +104,7 @@ ARCHS = ["mamba", "mamba2", "lfm2", "qwen35", "qwen3next", "granitehybrid", "fal
 
 @pytest.mark.parametrize("name", ARCHS)
 def test_recurrent_models(tmp_path: Path, name: str) -> None:
-    arch, changes = MODELS[name]
+    arch, changes = OTHERS[name]
     meta = keys_of(arch, changes)
     tensors = made_up(configure(tmp_path, meta))
     shapes = {n: t.shape for n, t in tensors.items() if LINEAR.fullmatch(n)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import importlib.util
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,11 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("PIL.Image")
 
 from tests.llm import sound_models as models  # noqa: E402
-from tests.llm.test_vision import BEFORE, BEHIND, F32, close, picture  # noqa: E402
+from tests.llm.sound_models import LONG  # noqa: E402
+from tests.llm.sounds import sound, wav  # noqa: E402
+from tests.llm.vision_models import BEFORE, BEHIND, close, picture  # noqa: E402
 
 Made = tuple[Any, Path, Path]
-LONG: dict[str, Any] = F32 | {"n_ctx": 128, "n_outputs": 128}
-
-
-def sound(seed: int = 0, n: int = 5000) -> NDArray[np.float32]:
-    """Noise that becomes louder, and a tone."""
-    at = np.arange(n) / 16000
-    noise = np.random.default_rng(seed).standard_normal(n) * at
-    return (0.5 * np.sin(2 * np.pi * 300 * at) + noise).astype(np.float32)
 
 
 def extractor(n_mel: int = models.N_MEL) -> Any:
@@ -113,23 +106,6 @@ def test_a_long_sound_comes_in_parts(tmp_path: Path) -> None:
     assert np.median(np.abs(rows[:10] - rows[10:20])) > 0.05 * np.abs(rows).max()
     with pytest.raises(ContextError, match="too few to be heard"):
         llm.hearing.ids(samples[:320])
-
-
-def wav(samples: NDArray[Any], rate: int = 16000, bits: int = 16, kind: int = 1) -> bytes:
-    """The bytes of a WAV file of samples [n, channels]."""
-    values = samples[:, None] if samples.ndim == 1 else samples
-    if kind == 3:
-        body = values.astype(f"<f{bits // 8}").tobytes()
-    elif bits == 8:
-        body = (values * 127 + 128).round().astype(np.uint8).tobytes()
-    else:
-        whole = (values * (2 ** (bits - 1) - 1)).round().astype("<i4")
-        body = whole.reshape(-1, 1).view(np.uint8)[:, : bits // 8].tobytes()
-    width = values.shape[1] * bits // 8
-    form = struct.pack("<HHIIHH", kind, values.shape[1], rate, rate * width, width, bits)
-    chunks = b"fmt " + struct.pack("<I", 16) + form + b"LIST" + struct.pack("<I", 3) + b"abc\0"
-    chunks += b"data" + struct.pack("<I", len(body)) + body
-    return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
 
 
 @pytest.mark.parametrize(("bits", "kind"), [(8, 1), (16, 1), (24, 1), (32, 1), (32, 3), (64, 3)])

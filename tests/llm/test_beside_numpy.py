@@ -11,16 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.llm.made_models import EXPERTS, TOKENS, configure, context, keys_of, made_up
+from tests.llm.other_models import PLAIN_MLA
 from tests.llm.plain_llama import Array, rms, softmax
-from tests.llm.test_llama_relatives import (
-    EXPERTS,
-    TOKENS,
-    configure,
-    context,
-    keys_of,
-    made_up,
-)
-from tests.llm.test_other_architectures import PLAIN_MLA
 from tests.llm.tiny import write_model
 from weft.llm.weights import Row
 

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.llm.test_llama_relatives import MODELS, configure, context, keys_of, made_up
+from tests.llm.llama_models import RELATIVES
+from tests.llm.made_models import configure, context, keys_of, made_up
 from tests.llm.tiny import metadata, write_model
+from tests.profiles import examples
 from weft.errors import DeviceError
 from weft.llm.cache.cells import Cells
 from weft.llm.cache.compaction import moves, pays
@@ -126,7 +128,7 @@ def test_states_are_saved_and_loaded_after_it(model: Model) -> None:
 
 
 def test_cells_of_windows_move_too(tmp_path: Path) -> None:
-    arch, changes = MODELS["gemma2"]
+    arch, changes = RELATIVES["gemma2"]
     meta = keys_of(arch, changes)
     path = write_model(tmp_path / "m.gguf", meta, made_up(configure(tmp_path, meta)))
 
@@ -164,7 +166,7 @@ def test_a_failing_device_empties_the_cache(model: Model, monkeypatch: pytest.Mo
     assert context.cache.n_used == 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(4.0))
 @given(
     used=st.lists(st.booleans(), min_size=1, max_size=400),
     unit=st.sampled_from([STRIP, PAGE]),

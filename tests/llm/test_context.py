@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.llm.tiny import metadata, write_model
@@ -41,7 +40,6 @@ def whole(model: Model) -> np.ndarray:
     return make(model).decode(TOKENS, outputs="all")
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     n_ubatch=st.integers(1, 20),
     n_outputs=st.integers(1, 20),
@@ -120,7 +118,6 @@ def test_a_wrong_single_token(model: Model, wrong: dict[str, object], match: str
         context.decode([5])
 
 
-@settings(max_examples=15, deadline=None)
 @given(order=st.permutations(range(len(TOKENS))), n_ubatch=st.integers(1, 20))
 def test_order_in_a_batch_does_not_show(
     model: Model, whole: np.ndarray, order: list[int], n_ubatch: int
@@ -130,7 +127,6 @@ def test_order_in_a_batch_does_not_show(
     np.testing.assert_allclose(got, whole[order], atol=ATOL)
 
 
-@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_sequences_do_not_see_each_other(
     model: Model, whole: np.ndarray, data: st.DataObject
@@ -200,21 +196,21 @@ def test_ctrl_c_and_abort_wait_until_keys_are_rotated(
 ) -> None:
     context = make(model)
     context.decode(TOKENS[:8])
-    ends = []
+    ends = 0
 
-    class Slow(graphs_module.Session):
+    class Interrupted(graphs_module.Session):
         def execute(self, values: Mapping[str, int]) -> None:
+            nonlocal ends
             signal.raise_signal(signal.SIGINT)
             context.abort()
-            time.sleep(0.05)
             super().execute(values)
-            ends.append(time.monotonic())
+            ends += 1
 
-    monkeypatch.setattr(graphs_module, "Session", Slow)
+    monkeypatch.setattr(graphs_module, "Session", Interrupted)
     context.cache.seq_add(0, 0, -1, 3)
     with pytest.raises(KeyboardInterrupt):
         context.decode(TOKENS[8:9])
-    assert len(ends) == 1 and not context.cache.has_shift
+    assert ends == 1 and not context.cache.has_shift
     assert (context.cache.pos_min(0), context.cache.pos_max(0)) == (3, 10)
     monkeypatch.undo()
     got = context.decode(TOKENS[8:], outputs="all")

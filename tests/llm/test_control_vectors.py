@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.llm.adapter_files import pairs, write_adapter
-from tests.llm.test_llama_relatives import MODELS as RELATIVES
-from tests.llm.test_llama_relatives import TOKENS, configure, keys_of, made_up
-from tests.llm.test_other_architectures import MODELS as OTHERS
+from tests.llm.llama_models import RELATIVES
+from tests.llm.made_models import TOKENS, configure, keys_of, made_up
+from tests.llm.other_models import OTHERS
 from tests.llm.tiny import metadata, weights, write_model
 from tests.llm.vector_files import Directions, directions, write_vector
 from weft.errors import ArgumentError, ContextError, FormatError, MissingFileError
@@ -120,21 +120,20 @@ def test_every_architecture_adds_them_behind_its_layers(tmp_path: Path, name: st
     vector = write_vector(tmp_path / "v.gguf", given)
     model = Model(open_gguf(path), control_vectors=vector)
 
-    def seen(chosen: dict[str, float]) -> NDArray[np.float32]:
-        kept: list[NDArray[np.float32]] = []
+    kept: list[NDArray[np.float32]] = []
 
-        def watch(tensor: WatchedTensor, ask: bool) -> bool:
-            if tensor.name == f"l_out-{il}" and not ask:
-                kept.append(tensor.read())
-            return tensor.name == f"l_out-{il}" if ask else True
+    def watch(tensor: WatchedTensor, ask: bool) -> bool:
+        if tensor.name == f"l_out-{il}" and not ask:
+            kept.append(tensor.read())
+        return tensor.name == f"l_out-{il}" if ask else True
 
-        context = Context(model, 48, devices=["reference"], **F32)  # type: ignore[arg-type]
+    context = Context(model, 48, devices=["reference"], **F32)  # type: ignore[arg-type]
+    context.set_eval_callback(watch)
+    for chosen in ({}, {"v": 2.0}):
+        context.clear()
         context.use_control_vectors(chosen)
-        context.set_eval_callback(watch)
         context.decode(TOKENS, outputs="all")
-        return kept[0]
-
-    plain, steered = seen({}), seen({"v": 2.0})
+    plain, steered = kept
     np.testing.assert_array_equal(steered, plain + np.float32(2.0) * given[il])  # of all streams
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.llm.tiny import metadata, write_model
+from tests.profiles import examples
 from weft.errors import WeftError
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, Tokenizer
@@ -24,7 +25,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]:
     return folder / "damaged.gguf", [path.read_bytes() for path in paths]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(3.0))
 @given(
     which=st.integers(0, 1),
     hits=st.lists(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.llm.test_drafting import PROMPTS, SAMPLING, Eager, drafting, made, request, written
+from tests.llm.drafted_texts import PROMPTS, SAMPLING, Eager, drafting, made, request, written
 from tests.llm.tiny import metadata, tokens, weights, write_model
 from weft.errors import ContextError, OutOfMemoryError
 from weft.llm import LLM, Context, DraftOptions, Model, SamplingParams

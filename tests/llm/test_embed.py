@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.llm.test_embeddings import make
-from tests.llm.test_other_architectures import make as made
+from tests.llm.encoder_models import make_encoder
+from tests.llm.other_models import make_other as made
 from tests.llm.tiny import metadata, write_model
 from weft.errors import ContextError
 from weft.llm import LLM, Context, Model
@@ -39,7 +39,7 @@ def models(tmp_path: Path) -> dict[str, Model]:
     for name in ("mamba2", "lfm2", "cohere2", "bloom", "gpt2"):
         meta, tensors = made(tmp_path, name)
         by_name[name] = Model.open(write_model(tmp_path / f"{name}.gguf", meta, tensors))
-    by_name["bert"] = Model.open(make(tmp_path)[0])
+    by_name["bert"] = Model.open(make_encoder(tmp_path)[0])
     return by_name
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.llm.test_llama_relatives import TOKENS, Tensors, configure, context, keys_of, made_up
+from tests.llm.encoder_models import ENCODER, make_encoder
+from tests.llm.made_models import TOKENS, context, keys_of
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
 from weft.llm.compute.embed import Pair, embed_texts
@@ -19,18 +20,11 @@ ENCODERS: dict[str, dict[str, object]] = {
     "nomic-bert": {}, "nomic-bert-moe": {
         "expert_count": 4, "expert_used_count": 2, "moe_every_n_layers": 2},
 }  # fmt: skip
-ENCODER = {"attention.causal": False, "attention.head_count_kv": 4, "pooling_type": 1}
-
-
-def make(tmp_path: Path, arch: str = "bert", **changes: object) -> tuple[Path, Tensors]:
-    meta = keys_of(arch, ENCODER | changes) | {"tokenizer.ggml.token_type_count": 2}
-    tensors = made_up(configure(tmp_path, meta))
-    return write_model(tmp_path / f"{arch}.gguf", meta, tensors), tensors
 
 
 @pytest.mark.parametrize("arch", ENCODERS)
 def test_every_token_sees_all_others(tmp_path: Path, arch: str) -> None:
-    path, _ = make(tmp_path, arch, **ENCODERS[arch])
+    path, _ = make_encoder(tmp_path, arch, **ENCODERS[arch])
     c = context(path)
     before = c.embed(TOKENS, "none")
     assert before.shape == (len(TOKENS), 16)
@@ -43,7 +37,7 @@ def test_every_token_sees_all_others(tmp_path: Path, arch: str) -> None:
 
 
 def test_pooling(tmp_path: Path) -> None:
-    c = context(make(tmp_path)[0])
+    c = context(make_encoder(tmp_path)[0])
     rows = c.embed(TOKENS, "none")
     np.testing.assert_allclose(c.embed(TOKENS, "mean"), rows.mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(c.embed(TOKENS), c.embed(TOKENS, "mean"), atol=0)
@@ -59,7 +53,7 @@ def test_pooling(tmp_path: Path) -> None:
 
 
 def test_sequences_of_a_batch_do_not_mix(tmp_path: Path) -> None:
-    c = context(make(tmp_path)[0], n_seq_max=2)
+    c = context(make_encoder(tmp_path)[0], n_seq_max=2)
     n = 7
     rows = c.decode(
         TOKENS[: 2 * n],
@@ -72,7 +66,7 @@ def test_sequences_of_a_batch_do_not_mix(tmp_path: Path) -> None:
 
 
 def test_a_text_must_fit_into_one_ubatch(tmp_path: Path) -> None:
-    c = context(make(tmp_path)[0], n_ubatch=8)
+    c = context(make_encoder(tmp_path)[0], n_ubatch=8)
     with pytest.raises(ContextError, match="n_ubatch is 8"):
         c.embed(TOKENS)
     assert c.cache.n_used == 0
@@ -97,7 +91,7 @@ def test_embeddings_of_a_decoder_are_what_its_logits_are_made_of(tmp_path: Path)
 
 
 def test_token_types_are_those_of_the_first_sentence(tmp_path: Path) -> None:
-    path, tensors = make(tmp_path)
+    path, tensors = make_encoder(tmp_path)
     meta = keys_of("bert", ENCODER) | {"tokenizer.ggml.token_type_count": 2}
     before = context(path).embed(TOKENS)
     for row, matters in ((0, True), (1, False)):
@@ -108,7 +102,7 @@ def test_token_types_are_those_of_the_first_sentence(tmp_path: Path) -> None:
 
 
 def test_token_types_of_a_second_sentence(tmp_path: Path) -> None:
-    path, tensors = make(tmp_path)
+    path, tensors = make_encoder(tmp_path)
     c = context(path)
     types = [0] * 4 + [1] * (len(TOKENS) - 4)
     one, two = c.embed(TOKENS), c.embed(TOKENS, types=types)
@@ -131,4 +125,4 @@ def test_token_types_of_a_second_sentence(tmp_path: Path) -> None:
 
 def test_unknown_pooling_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"bert\.pooling_type is 5"):
-        make(tmp_path, pooling_type=5)
+        make_encoder(tmp_path, pooling_type=5)

@@ -1,4 +1,5 @@
-"""Encoders and classifiers against transformers: random weights, renamed as converters do."""
+"""Encoders that transformers does not have, against others that compute the same: random weights,
+renamed as converters do."""
 
 from __future__ import annotations
 
@@ -8,21 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.llm.test_beside_transformers import (
-    BEHIND,
-    DISTIL,
-    IDS,
-    LAYER,
-    SHAPE,
-    Tensors,
-    adjacent,
-    randomised,
-    same,
-)
-from tests.llm.test_llama_relatives import keys_of
+from tests.llm.made_models import keys_of
+from tests.llm.renamed_models import IDS, LAYER, SHAPE, Tensors, adjacent, randomised, same
 from tests.llm.tiny import write_model
 from weft.llm import Context
-from weft.llm.compute.embed import embed_texts
 from weft.llm.model import Model
 
 torch = pytest.importorskip("torch")
@@ -37,10 +27,6 @@ BERT = {
 NOMIC = LAYER | {
     "post_attention_layernorm": "attn_output_norm", "post_mlp_layernorm": "layer_output_norm",
     "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-}  # fmt: skip
-MODERN = {
-    "attn_norm": "attn_norm", "attn.Wqkv": "attn_qkv", "attn.Wo": "attn_output",
-    "mlp_norm": "ffn_norm", "mlp.Wi": "ffn_up", "mlp.Wo": "ffn_down",
 }  # fmt: skip
 OUTER = {
     "embeddings.word_embeddings": "token_embd", "embeddings.LayerNorm": "token_embd_norm",
@@ -99,131 +85,6 @@ def require_same(c: Context, model: Any) -> None:
     rows = plain.decode(IDS, [*range(n)] * 2, seqs=[[0]] * n + [[1]] * n, outputs="all")
     same(rows[:n], hidden(model, IDS[:n]))
     same(rows[n:], hidden(model, IDS[n:]))
-
-
-# the class of transformers, its options beside SHAPE, keys of the file, names of tensors
-LIKE_LLAMA: dict[str, tuple[str, dict[str, Any], dict[str, object], dict[str, str]]] = {
-    "eurobert": ("EuroBertModel", {"num_key_value_heads": 2}, {"attention.head_count_kv": 2}, {}),
-    "gemma-embedding": (
-        "Gemma3TextModel",
-        {"sliding_window": 6, "num_hidden_layers": 7, "use_bidirectional_attention": True,
-         "head_dim": 8, "query_pre_attn_scalar": 8, "layer_types": None, "rope_parameters": {
-            "full_attention": {"rope_type": "default", "rope_theta": 1000.0},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}},
-        {"attention.sliding_window": 6, "block_count": 7, "attention.key_length": 8,
-         "attention.value_length": 8, "rope.freq_base_swa": 100.0, "attention.head_count_kv": 2},
-        BEHIND | {"pre_feedforward_layernorm": "ffn_norm"},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("arch", LIKE_LLAMA)
-def test_decoders_blocks(tmp_path: Path, arch: str) -> None:
-    kind, options, keys, names = LIKE_LLAMA[arch]
-    config = getattr(transformers, kind.removesuffix("Model") + "Config")(**SHAPE | options)
-    model = randomised(getattr(transformers, kind)(config))
-    tensors = tensors_of(model, LAYER | names)
-    if kind.startswith("Gemma"):  # norms multiply by 1 + weight
-        tensors = {n: a + ("norm" in n) for n, a in tensors.items()}
-    meta = keys_of(arch, ENCODER | {"rope.freq_base": 1000.0} | keys)
-    require_same(context(tmp_path / "m.gguf", meta, tensors), model)
-
-
-@pytest.mark.parametrize("act", ["gelu", "silu", "gelu_pytorch_tanh"])
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_modernbert(tmp_path: Path, act: str, pooling: str) -> None:
-    """Windows of 6 on both sides, and its classifier, behind either pooling."""
-    own = {"local_attention": 6, "global_attn_every_n_layers": 3, "hidden_activation": act,
-           "norm_eps": 1e-5, "classifier_pooling": pooling, "num_labels": 3, "rope_parameters": {
-            "full_attention": {"rope_type": "default", "rope_theta": 1000.0},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}}  # fmt: skip
-    config = transformers.ModernBertConfig(**SIZES | own)
-    model = randomised(transformers.ModernBertForSequenceClassification(config))
-    meta = keys_of("modern-bert", ENCODER | {
-        "attention.sliding_window": 6, "attention.sliding_window_pattern": 3,
-        "rope.freq_base": 1000.0, "rope.freq_base_swa": 100.0, "hidden_activation": act,
-        "classifier.pooling_type": 1 if pooling == "mean" else 2, "pooling_type": 4,
-    })  # fmt: skip
-    c = context(tmp_path / "m.gguf", meta, tensors_of(model, MODERN))
-    require_same(c, model.model)
-    same(c.embed(IDS)[None], hidden(model)[None])
-
-
-def test_nomic_bert(tmp_path: Path) -> None:
-    config = transformers.NomicBertConfig(**SIZES, head_dim=4)
-    model = randomised(transformers.NomicBertModel(config, add_pooling_layer=False))
-    meta = keys_of("nomic-bert", ENCODER) | WORDS
-    require_same(context(tmp_path / "m.gguf", meta, tensors_of(model, NOMIC)), model)
-
-
-def test_jina_bert_v3(tmp_path: Path) -> None:
-    config = transformers.JinaEmbeddingsV3Config(**SIZES, type_vocab_size=1)
-    model = randomised(transformers.JinaEmbeddingsV3Model(config, add_pooling_layer=False))
-    meta = keys_of("jina-bert-v3", ENCODER) | {"tokenizer.ggml.token_type_count": 1}
-    require_same(context(tmp_path / "m.gguf", meta, tensors_of(model, NOMIC)), model)
-
-
-def test_dense_layers_behind_the_mean(tmp_path: Path) -> None:
-    """EmbeddingGemma's. They are there for texts in a batch and for single tokens, too."""
-    random = np.random.default_rng(4)
-    arch = LIKE_LLAMA["gemma-embedding"]
-    config = transformers.Gemma3TextConfig(**SHAPE | arch[1])
-    model = randomised(transformers.Gemma3TextModel(config))
-    tensors = tensors_of(model, LAYER | arch[3])
-    tensors = {n: a + ("norm" in n) for n, a in tensors.items()}
-    tensors["dense_2.weight"] = random.standard_normal((40, 16)).astype(np.float32)
-    tensors["dense_3.weight"] = random.standard_normal((12, 40)).astype(np.float32)
-    meta = keys_of("gemma-embedding", ENCODER | {"rope.freq_base": 1000.0} | arch[2] | {
-        "pooling_type": 1, "dense_2_feat_in": 16, "dense_2_feat_out": 40, "dense_3_feat_in": 40,
-        "dense_3_feat_out": 12,
-    })  # fmt: skip
-    c = context(tmp_path / "m.gguf", meta, tensors, n_seq_max=2)
-    both = torch.tensor(tensors["dense_3.weight"] @ tensors["dense_2.weight"])
-    want = hidden(model).mean(dim=1) @ both.T
-    same(c.embed(IDS)[None], want[None])
-    same(c.embed(IDS, "none"), hidden(model) @ both.T)
-    for row in embed_texts(c, [IDS, IDS]):
-        same(row[None], want[None])
-
-
-@pytest.mark.parametrize("kind", ["Bert", "DistilBert", "Roberta"])
-def test_classifiers(tmp_path: Path, kind: str) -> None:
-    """The scores of three labels, from the first token. RoBERTa's positions begin behind the
-    padding token's id."""
-    distil = {"dim": 16, "hidden_dim": 24, "n_layers": 4, "n_heads": 4, "activation": "gelu_new"}
-    own = distil if kind == "DistilBert" else {"hidden_act": "gelu_new", "type_vocab_size": 2}
-    config = getattr(transformers, f"{kind}Config")(**SIZES | own | {
-        "num_labels": 3, "pad_token_id": 1, "max_position_embeddings": 66,
-    })  # fmt: skip
-    model = randomised(getattr(transformers, f"{kind}ForSequenceClassification")(config))
-    names = DISTIL if kind == "DistilBert" else BERT
-    tensors = tensors_of(model, names, "layer.")
-    first = 2 if kind == "Roberta" else 0
-    tensors["position_embd.weight"] = tensors["position_embd.weight"][first : first + 64]
-    meta = keys_of("bert", ENCODER | {"pooling_type": 4}) | WORDS
-    c = context(tmp_path / "m.gguf", meta, tensors)
-    assert c.model.config.n_scores == 3 and not c.model.writes
-    same(c.embed(IDS)[None], hidden(model)[None])
-
-
-YES_NO = [90, 12]
-
-
-def test_yes_and_no(tmp_path: Path) -> None:
-    """Qwen3's rerankers: the probability of one token beside another."""
-    config = transformers.Qwen3Config(**SHAPE, head_dim=8)
-    model = randomised(transformers.Qwen3ForCausalLM(config))
-    names = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
-    tensors = tensors_of(model, LAYER | names)
-    tensors["cls.output.weight"] = tensors.pop("output.weight")[YES_NO]
-    meta = keys_of("qwen3", {
-        "block_count": 4, "pooling_type": 4, "classifier.output_labels": ["yes", "no"],
-        "attention.key_length": 8, "attention.value_length": 8, "rope.freq_base": 1000.0,
-    })  # fmt: skip
-    c = context(tmp_path / "m.gguf", meta, tensors)
-    want = hidden(model)[:, -1, YES_NO].softmax(dim=-1)
-    same(c.embed(IDS)[None], want[None])
-    assert c.model.config.labels == ("yes", "no")
 
 
 @pytest.mark.parametrize("arch", ["llama-embed", "neo-bert"])

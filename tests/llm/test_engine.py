@@ -9,18 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.llm.engine_requests import GREEDY, finish, request, side_by_side
 from weft.errors import BusyError, ContextError
 from weft.frontends.gguf import open_gguf
-from weft.llm import Context, Model, SamplingParams, Tokenizer
-from weft.llm.engine import Delta, Done, Engine, Event, Request
+from weft.llm import Context, Model, Tokenizer
+from weft.llm.engine import Done, Engine, Event
 from weft.llm.engine.batching import pack, share
 from weft.llm.engine.slots import MOST_COMPARED, Slot
 
 MODEL = Path(__file__).resolve().parents[1] / "data/vectors/models/archs/llama3.gguf"
-GREEDY = SamplingParams(temperature=0)
 
 
 def make(n_seq: int, n_ctx: int, **options: int) -> Engine:
@@ -36,40 +36,6 @@ def engine() -> Iterator[Engine]:
     running = make(4, 128, max_queue=8)
     yield running
     running.close()
-
-
-def request(prompt: list[int], n: int | None = 6, **options: object) -> Request:
-    return Request(
-        tuple(prompt),
-        **{"max_tokens": n, "sampling": GREEDY, "ignore_eos": True} | options,  # type: ignore[arg-type]
-    )
-
-
-def finish(events: Iterator[Event]) -> tuple[str, Done]:
-    text = ""
-    for event in events:
-        if isinstance(event, Done):
-            return text, event
-        text += event.text
-    raise AssertionError
-
-
-def side_by_side(engine: Engine, requests: list[Request]) -> list[tuple[str, Done]]:
-    texts, ends = [""] * len(requests), [Done("error", 0, 0, 0)] * len(requests)
-    left = threading.Semaphore(0)
-
-    def take(i: int, event: Event) -> None:
-        if isinstance(event, Delta):
-            texts[i] += event.text
-        else:
-            ends[i] = event
-            left.release()
-
-    for i, one in enumerate(requests):
-        engine.submit(one, lambda event, i=i: take(i, event))  # type: ignore[misc]
-    for _ in requests:
-        assert left.acquire(timeout=60)
-    return list(zip(texts, ends, strict=True))
 
 
 def test_a_text_is_what_the_logits_say(engine: Engine) -> None:
@@ -258,7 +224,6 @@ def test_writers_come_before_prompts() -> None:
     assert len(pack([slots[0]], 16, 8).tokens) == 16
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 50), max_size=8), st.integers(0, 200))
 def test_shares_are_fair(wants: list[int], total: int) -> None:
     given_ = share(wants, total)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import weft.llm.compute.context
-from tests.llm.test_llama_relatives import MODELS as WINDOWS
-from tests.llm.test_llama_relatives import configure, keys_of, made_up
-from tests.llm.test_other_architectures import MODELS
+from tests.llm.llama_models import RELATIVES as WINDOWS
+from tests.llm.made_models import configure, keys_of, made_up
+from tests.llm.other_models import OTHERS
 from tests.llm.tiny import write_model
 from weft.llm.compute.context import Context
 from weft.llm.model import Model
@@ -64,7 +64,7 @@ def same(a: list[Any], b: list[Any]) -> bool:
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
     if request.param == "llama":
         return Model.open(write_model(tmp_path / "m.gguf"))
-    arch, changes = (MODELS | WINDOWS)[request.param]
+    arch, changes = (OTHERS | WINDOWS)[request.param]
     data = keys_of(arch, changes)
     if arch == "gemma2":
         data["gemma2.attention.sliding_window"] = 3

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import weft
+from tests.llm.llama_models import RELATIVES as ONES
 from tests.llm.lost_device import Lost
-from tests.llm.test_llama_relatives import MODELS as ONES
-from tests.llm.test_llama_relatives import configure, keys_of, made_up
-from tests.llm.test_other_architectures import MODELS as OTHERS
+from tests.llm.made_models import configure, keys_of, made_up
+from tests.llm.other_models import OTHERS
 from tests.llm.tiny import write_model
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, SamplingParams, Tokenizer

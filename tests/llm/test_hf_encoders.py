@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from weft.errors import FormatError
 from weft.frontends.hf.convert import convert_folder
 from weft.llm import LLM, Context, Tokenizer
+from weft.llm.compute.embed import embed_texts
 from weft.llm.model import Model
 
 folders = pytest.importorskip("tests.llm.hf_folders")
@@ -46,8 +47,11 @@ CLASSIFIERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "distilbert": ("DistilBert", {
         "vocab_size": 400, "dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4,
         "max_position_embeddings": 64, "activation": "gelu_new"}, "words"),
-    "modern-bert": ("ModernBert", WINDOWED | {"num_labels": 1, "classifier_pooling": "mean"},
-                    "classes"),
+    **{f"modern-bert {pooling} {act}": ("ModernBert", WINDOWED | {
+        "num_labels": 3 if pooling == "cls" else 1, "classifier_pooling": pooling,
+        "num_hidden_layers": 4, "hidden_activation": act}, "classes")
+        for pooling, act in (("mean", "gelu"), ("mean", "silu"), ("cls", "gelu_pytorch_tanh"),
+                             ("cls", "silu"), ("cls", "gelu"), ("mean", "gelu_pytorch_tanh"))},
     "roberta": ("Roberta", PADDED | {"num_labels": 1}, "classes"),
     "xlm-roberta": ("XLMRoberta", PADDED | {"num_labels": 1}, "unigrams"),
 }  # fmt: skip
@@ -59,16 +63,15 @@ def both(folder: Path) -> list[Path]:
     return [folder, folder / "m.gguf"]
 
 
-def context(path: Path) -> Context:
-    options: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "devices": ["reference"]}
-    return Context(Model.open(path), 64, embeddings=True, **options)
-
-
 def computed(model: Any, ids: list[int], types: list[int] | None = None) -> Any:
     more = {} if types is None else {"token_type_ids": torch.tensor([types])}
     with torch.no_grad():
         out = model(torch.tensor([ids]), **more)
     return (out.logits if "logits" in out else out.last_hidden_state)[0]
+
+
+def context(path: Path, **options: Any) -> Context:
+    return folders.context(path, embeddings=True, **options)
 
 
 def near(got: NDArray[np.float32], want: Any) -> None:
@@ -82,9 +85,14 @@ def test_embeddings_of_transformers(tmp_path: Path, name: str) -> None:
     model = folders.made_model(kind, "Model", options)
     model.save_pretrained(tmp_path)
     folders.save_tokenizer(tokenizer, tmp_path)
-    want = computed(model, IDS)
-    for path in both(tmp_path):
-        near(context(path).embed(IDS, "none"), want)
+    folder, file = both(tmp_path)
+    near(context(folder).embed(IDS, "none"), computed(model, IDS))
+    # two texts in a batch, with the other kind of attention
+    n = len(IDS) // 2
+    plain = context(file, flash=False, n_seq_max=2)
+    rows = plain.decode(IDS, [*range(n)] * 2, seqs=[[0]] * n + [[1]] * n, outputs="all")
+    near(rows[:n], computed(model, IDS[:n]))
+    near(rows[n:], computed(model, IDS[n:]))
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -132,23 +140,6 @@ def test_qwen3_rerankers(tmp_path: Path) -> None:
         near(c.embed(IDS), want)
 
 
-def with_modules(folder: Path, *dense: int, act: str = "torch.nn.modules.linear.Identity") -> None:
-    """Files of sentence-transformers: the mean, and dense layers of these widths behind it."""
-    from safetensors.torch import save_file
-
-    modules = [{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    for number, (n_in, n_out) in enumerate(zip((32, *dense), dense, strict=False), 2):
-        inner = folder / f"{number}_Dense"
-        inner.mkdir()
-        config = {"in_features": n_in, "out_features": n_out, "activation_function": act}
-        (inner / "config.json").write_text(json.dumps(config))
-        save_file({"linear.weight": torch.randn(n_out, n_in) / 6}, inner / "model.safetensors")
-        modules.append({"path": inner.name, "type": "sentence_transformers.models.Dense"})
-    (folder / "modules.json").write_text(json.dumps(modules))
-
-
 def test_dense_layers_behind_the_mean(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
@@ -156,20 +147,23 @@ def test_dense_layers_behind_the_mean(tmp_path: Path) -> None:
     model = folders.made_model(kind, "Model", options)
     model.save_pretrained(tmp_path)
     folders.save_tokenizer(tokenizer, tmp_path)
-    with_modules(tmp_path, 48, 24)
-    want = computed(model, IDS).mean(dim=0)
+    folders.with_modules(tmp_path, 48, 24)
+    rows = computed(model, IDS)
     for name in ("2_Dense", "3_Dense"):
-        want = load_file(tmp_path / name / "model.safetensors")["linear.weight"] @ want
+        rows = rows @ load_file(tmp_path / name / "model.safetensors")["linear.weight"].T
     for path in both(tmp_path):
-        c = context(path)
+        c = context(path, n_seq_max=2)
         assert c.pooling == "mean" and c.model.config.n_embd_out == 24
-        near(c.embed(IDS), want)
+        near(c.embed(IDS), rows.mean(dim=0))
+        near(c.embed(IDS, "none"), rows)
+        for row in embed_texts(c, [IDS, IDS]):
+            near(row, rows.mean(dim=0))
 
 
 def test_dense_layers_with_an_activation_are_refused(tmp_path: Path) -> None:
     kind, options, _ = ENCODERS["gemma-embedding"]
     folders.made_model(kind, "Model", options).save_pretrained(tmp_path)
-    with_modules(tmp_path, 24, act="torch.nn.modules.activation.Tanh")
+    folders.with_modules(tmp_path, 24, act="torch.nn.modules.activation.Tanh")
     with pytest.raises(FormatError, match="without bias and activation"):
         Model.open(tmp_path)
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from weft.frontends.hf.convert import convert_folder
 from weft.frontends.models import open_model
@@ -17,14 +15,9 @@ from weft.llm.model import Model
 folders = pytest.importorskip("tests.llm.hf_folders")
 torch = pytest.importorskip("torch")
 
-IDS = [5, 90, 17, 201, 8, 90, 44, 3, 120, 66, 9, 250, 33, 71, 2, 19]
+IDS = folders.IDS
 # these have the erf form of GELU, where files stand for the tanh form
 ROUGH = {"bert", "distilbert", "roberta", "gptneox", "mpt", "falcon", "falcon2"}
-
-
-def rows(path: Path, n_ubatch: int = 64) -> NDArray[np.float32]:
-    options: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "devices": ["reference"]}
-    return Context(Model.open(path), 64, n_ubatch=n_ubatch, **options).decode(IDS, outputs="all")
 
 
 @pytest.mark.parametrize("name", folders.MODELS)
@@ -36,11 +29,11 @@ def test_logits_of_transformers(tmp_path: Path, name: str) -> None:
     want = (out.last_hidden_state if name in folders.HEADLESS else out.logits)[0].numpy()
     assert want.std() > 0.05
     atol = (2e-3 if name in ROUGH else 5e-5) * np.abs(want).max()
-    straight = rows(tmp_path)
+    straight = folders.logits(tmp_path)
     np.testing.assert_allclose(straight, want, atol=atol, rtol=0)
-    np.testing.assert_allclose(rows(tmp_path / "m.gguf"), straight, atol=5e-5, rtol=1e-4)
+    np.testing.assert_allclose(folders.logits(tmp_path / "m.gguf"), straight, atol=5e-5, rtol=1e-4)
     if name not in folders.HEADLESS:  # in chunks, over cells
-        np.testing.assert_allclose(rows(tmp_path, 7), straight, atol=5e-5, rtol=1e-4)
+        np.testing.assert_allclose(folders.logits(tmp_path, 7), straight, atol=5e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -54,7 +47,9 @@ def test_half_precision_in_shards(tmp_path: Path, dtype: str) -> None:
     assert {t.dtype.name for t in mapped} == {kind}
     assert all(t.n_dims == 1 for t in file.tensors.values() if t.offset < 0)
     convert_folder(tmp_path, tmp_path / "m.gguf")
-    np.testing.assert_allclose(rows(tmp_path), rows(tmp_path / "m.gguf"), atol=2e-2, rtol=0)
+    np.testing.assert_allclose(
+        folders.logits(tmp_path), folders.logits(tmp_path / "m.gguf"), atol=2e-2, rtol=0
+    )
 
 
 TEXTS = ["Hello world, this is a test.", "def f(x):\n    return x + 1\n", "1234567 89 äöü 你好",

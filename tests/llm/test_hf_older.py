@@ -12,14 +12,13 @@ import pytest
 
 from weft.frontends.hf.convert import convert_folder
 from weft.frontends.models import open_model
-from weft.llm import Context
 from weft.llm.model import Model
 
 folders = pytest.importorskip("tests.llm.hf_folders")
 torch = pytest.importorskip("torch")
 save_file = pytest.importorskip("safetensors.torch").save_file
 
-IDS = [5, 90, 17, 201, 8, 90, 44, 3, 120, 66, 9, 250, 33, 71, 2, 19]
+IDS = folders.IDS
 HEADS, KV, DIM = 4, 2, 8
 
 
@@ -231,10 +230,9 @@ def test_logits_of_the_same_model(tmp_path: Path, name: str) -> None:
         want = model(torch.tensor([IDS])).logits[0].numpy()
     assert want.std() > 0.05
     for path in (tmp_path, tmp_path / "m.gguf"):
-        opened = Model.open(path)
-        assert opened.file.architecture == name
-        devices: Any = {"type_k": "f32", "type_v": "f32", "devices": ["reference"]}
-        got = Context(opened, 64, **devices).decode(IDS, outputs="all")
+        context = folders.context(path)
+        assert context.model.file.architecture == name
+        got = context.decode(IDS, outputs="all")
         np.testing.assert_allclose(got[:, :350], want[:, :350], atol=5e-5 * np.abs(want).max())
 
 

@@ -13,14 +13,13 @@ import pytest
 from weft.errors import FormatError
 from weft.frontends.hf.convert import convert_folder
 from weft.frontends.models import open_model
-from weft.llm import Context
 from weft.llm.model import Model
 from weft.llm.models import find_architecture
 
 folders = pytest.importorskip("tests.llm.hf_folders")
 torch = pytest.importorskip("torch")
 
-IDS = [5, 90, 17, 201, 8, 90, 44, 3, 120, 66, 9, 250, 33, 71, 2, 19]
+IDS = folders.IDS
 SHAPE, MOE, TIED, YARN = folders.SHAPE, folders.MOE, folders.TIED, folders.YARN
 LATENT, SHARED, PLAIN = folders.LATENT, folders.SHARED, folders.PLAIN
 WINDOWS = {"sliding_window": 5, "num_hidden_layers": 3,
@@ -29,6 +28,13 @@ GEMMA = SHAPE | TIED | {"head_dim": 8, "query_pre_attn_scalar": 8}
 DENSE_LATENT = {key: value for key, value in LATENT.items()
                 if key.startswith(("kv_", "qk_", "v_", "num_key"))}  # fmt: skip
 LONG = folders.LONG | {"factor": 2.0, "original_max_position_embeddings": 8}
+
+
+def varied(name: str, **changes: Any) -> tuple[str, dict[str, Any], str]:
+    """The model `name` of all folders with other settings."""
+    kind, options, tokenizer = folders.MODELS[name]
+    return kind, options | changes, tokenizer
+
 
 # the class of transformers, its options, and the tokenizer
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -79,6 +85,21 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "sliding_window": 5, "rope_parameters": {
             kind: rope | {"partial_rotary_factor": 0.5}
             for kind, rope in folders.BOTH_ROPES.items()}}, "gpt2"),
+    "all layers see everything, exaone4": ("Exaone4", SHAPE | {
+        "sliding_window": None, "layer_types": ["full_attention"] * 2}, "gpt2"),
+    "biases behind activations, arcee": ("Arcee", SHAPE | {
+        "hidden_act": "relu2", "mlp_bias": True}, "llama3"),
+    "another stream, gemma3n": varied("gemma3n", altup_num_inputs=3, altup_active_idx=1),
+    "all positions, deepseek32": varied("deepseek32", index_topk=64),
+    "all positions, glm dsa": varied("glm dsa", index_topk=64),
+    # scores that are near each other, which SparseMixer asks
+    "many experts, phimoe": varied("phimoe", num_local_experts=16),
+    "two low cycles, hrm_text": varied("hrm_text", L_cycles=2),
+    **{f"magnitude {stated} of yarn": varied("qwen2", rope_parameters=YARN | {
+        "factor": 8.0, "attention_factor": stated}) for stated in (1.0, 1.2079, 1.7)},
+    "glm4 moe lite": ("Glm4MoeLite", SHAPE | LATENT | {
+        "q_lora_rank": 24, "n_group": 1, "routed_scaling_factor": 1.8,
+        "mlp_layer_types": ["dense", "sparse"]}, "llama3"),
 }  # fmt: skip
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -111,9 +132,8 @@ def test_logits_of_transformers(tmp_path: Path, name: str) -> None:
     with torch.no_grad():
         want = model(torch.tensor([IDS])).logits[0].numpy()
     assert want.std() > 0.05
-    options: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "devices": ["reference"]}
     for path in (tmp_path, tmp_path / "m.gguf"):
-        got = Context(Model.open(path), 32, n_ubatch=7, **options).decode(IDS, outputs="all")
+        got = folders.logits(path, n_ubatch=7)
         np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max(), rtol=0)
 
 

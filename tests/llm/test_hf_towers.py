@@ -22,9 +22,9 @@ pytest.importorskip("PIL.Image")
 pytest.importorskip("gguf")
 
 from tests.llm import vision_models as models  # noqa: E402
+from tests.llm.llava_models import make_llava, make_pixtral  # noqa: E402
 from tests.llm.peft_folders import make_peft  # noqa: E402
-from tests.llm.test_vision import picture  # noqa: E402
-from tests.llm.test_vision_llava import make_llava, make_pixtral  # noqa: E402
+from tests.llm.vision_models import picture  # noqa: E402
 
 Made = tuple[Any, Path, Path]
 MAKERS: dict[str, Callable[[Path], Made]] = {

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,16 +96,14 @@ def test_names_of_nothing(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_without_a_network(hub: Hub, tmp_path: Path) -> None:
-    """Cached models can be used, and nothing waits for long."""
+    """Cached models can be used; `names` bounds how long that may wait."""
     (there,) = names(hub, tmp_path, f"hf:{REPO}:q8_0")
     hub.seen.clear()
     asked = (f"hf:{REPO}:Q8_0", f"hf:{REPO}", f"hf:{REPO}/m-Q8_0.gguf", f"hf:{REPO}:Q3_K",
              "hf:other/m:Q4_0")  # fmt: skip
     offline = names(hub, tmp_path, *asked, HF_HUB_OFFLINE="1")
     assert not hub.seen
-    start = time.monotonic()
     nobody = names(hub, tmp_path, *asked, HF_ENDPOINT="http://127.0.0.1:9")
-    assert time.monotonic() - start < 60
     for got in (offline, nobody):
         assert got[:3] == [there] * 3
         assert "so of what is cached): no file of it is Q3_K; there are m-Q8_0.gguf" in got[3]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.llm.tiny import metadata, write_model
+from tests.profiles import examples
 from weft import _native
 from weft.errors import ContextError, OutOfMemoryError
 from weft.frontends.gguf import open_gguf
@@ -104,7 +105,7 @@ OPS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(4.0))
 @given(ops=st.lists(OPS, max_size=25), window=st.integers(0, 6), at=st.integers(0, 20))
 def test_against_a_plain_model(config: ModelConfig, ops: list[tuple], window: int, at: int) -> None:
     """Cells as a dict of (position, members), and the attention rule written out."""

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.llm.test_embeddings import make
-from tests.llm.test_llama_relatives import configure, keys_of, made_up
-from tests.llm.test_other_architectures import MODELS
+from tests.llm.encoder_models import make_encoder
+from tests.llm.made_models import configure, keys_of, made_up
+from tests.llm.other_models import OTHERS
 from tests.llm.tiny import metadata, write_model
 from weft.errors import ChatError, ContextError
 from weft.llm import LLM
@@ -134,7 +134,7 @@ def test_another_template_and_what_it_refuses(path: Path, llm: LLM) -> None:
 @pytest.mark.parametrize("arch", ["mamba", "lfm2"])
 def test_a_recurrent_model_reuses_only_what_goes_on(tmp_path: Path, arch: str) -> None:
     """A state cannot go back to an earlier token, only on, where it has no checkpoints."""
-    _, changes = MODELS[arch]
+    _, changes = OTHERS[arch]
     meta = keys_of(arch, changes)
     path = write_model(tmp_path / "m.gguf", meta, made_up(configure(tmp_path, meta)))
     llm = LLM(path, ctx_checkpoints=0)
@@ -261,7 +261,7 @@ def test_embeddings(llm: LLM) -> None:
 
 def test_a_model_of_embeddings(tmp_path: Path) -> None:
     # its tokens are those of the tiny SentencePiece vocabulary
-    llm = LLM(make(tmp_path)[0])
+    llm = LLM(make_encoder(tmp_path)[0])
     assert llm.embed("the abc").shape == (16,)
     with pytest.raises(ContextError, match="embeddings, no text"):
         llm.generate("a")

@@ -11,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.frontends.peft_files import write_peft
-from tests.llm.adapter_files import write_adapter
-from tests.llm.test_adapted_matrices import EMBEDDINGS, adapter_of
+from tests.llm.adapter_files import EMBEDDINGS, adapter_of, write_adapter
 from tests.llm.tiny import metadata, weights, write_model
 from weft import quants
 from weft.dtype import find_dtype

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.llm.drafted_texts import PROMPTS, SAMPLING, drafting, request, written
 from tests.llm.next_models import with_next_layer
 from tests.llm.plain_llama import Array, angles, rms, rotate, softmax, swiglu
-from tests.llm.test_drafting import PROMPTS, SAMPLING, drafting, request, written
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
 from weft.frontends.gguf import open_gguf

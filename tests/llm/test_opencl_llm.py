@@ -74,8 +74,14 @@ def check_moved(ctx: Context) -> None:
     assert session.moved.nbytes - before[0] == nbytes
 
 
+def counts(most: int, *usual: int) -> list[Any]:
+    """Numbers of layers below `most`; those that are not `usual` are tested at length only."""
+    devices = pytest.mark.part("devices")
+    return [n if n in usual else pytest.param(n, marks=devices) for n in range(most)]
+
+
 @pytest.mark.parametrize("flash", [True, False])
-@pytest.mark.parametrize("n", range(6))
+@pytest.mark.parametrize("n", counts(6, 0, 3, 5))
 def test_every_layer_count(wide: Model, device: OpenCLBackend, n: int, flash: bool) -> None:
     want = context(wide, flash=flash)
     ctx = context(wide, flash=flash, devices=[device, "cpu"], n_gpu_layers=n)
@@ -90,7 +96,7 @@ def test_every_layer_count(wide: Model, device: OpenCLBackend, n: int, flash: bo
     check_moved(ctx)
 
 
-@pytest.mark.parametrize("n", range(7))
+@pytest.mark.parametrize("n", counts(7, 0, 4, 6))
 def test_every_layer_count_of_stories(vectors: Path, device: OpenCLBackend, n: int) -> None:
     for kind in ("F32", "F16", "Q8_0", "Q4_0"):
         path = vectors / "models" / "stories260K" / f"stories260K-{kind}.gguf"

@@ -9,8 +9,8 @@ import pytest
 
 import weft
 from tests.backends.opencl_device import opencl
-from tests.llm.test_llama_relatives import TOKENS, configure, keys_of, made_up
-from tests.llm.test_other_architectures import MODELS
+from tests.llm.made_models import TOKENS, configure, keys_of, made_up
+from tests.llm.other_models import OTHERS
 from tests.llm.tiny import write_model
 from weft.llm import Context, Model
 from weft.program import Program
@@ -32,7 +32,7 @@ def ops_on(program: Program, device: str) -> set[str]:
 @pytest.mark.parametrize("name", STATES)
 def test_states_live_on_the_device(name: str, tmp_path: Path) -> None:
     """A prompt, then token after token: the same logits as on the cpu, and no state op there."""
-    arch, changes = MODELS[name]
+    arch, changes = OTHERS[name]
     meta = keys_of(arch, changes)
     path = write_model(tmp_path / "m.gguf", meta, made_up(configure(tmp_path, meta)))
     model = Model.open(path)

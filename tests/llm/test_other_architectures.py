@@ -8,13 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.llm.newer_models import NEWER
-from tests.llm.recurrent_models import RECURRENT
-from tests.llm.test_llama_relatives import (
-    EXPERTS,
+from tests.llm.made_models import (
     TOKENS,
     WINDOW,
-    YARN,
     Tensors,
     configure,
     context,
@@ -22,191 +18,21 @@ from tests.llm.test_llama_relatives import (
     made_up,
     plain,
 )
+from tests.llm.other_models import DEEPSEEK_YARN, GROUPS, MLA, OTHERS, PLAIN_MLA, make_other
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.model import Model
 from weft.llm.weights import Row
 
-MLA = {
-    "attention.kv_lora_rank": 6,
-    "attention.q_lora_rank": 5,
-    "attention.head_count_kv": 1,
-    "attention.key_length": 10,
-    "attention.value_length": 6,
-    "attention.key_length_mla": 7,
-    "attention.value_length_mla": 3,
-    "rope.dimension_count": 4,
-    "expert_shared_count": 2,
-    "leading_dense_block_count": 1,
-}
-PLAIN_MLA = MLA | {
-    "attention.q_lora_rank": 0,
-    "attention.head_count_kv": 4,
-    "attention.key_length": 7,
-    "attention.value_length": 3,
-    "attention.key_length_mla": 0,
-    "attention.value_length_mla": 0,
-}
-DEEPSEEK_YARN = {
-    "rope.scaling.type": "yarn",
-    "rope.scaling.factor": 4.0,
-    "rope.scaling.original_context_length": 16,
-}
-GROUPS = {
-    "expert_count": 8,
-    "expert_used_count": 3,
-    "expert_feed_forward_length": 10,
-    "expert_group_count": 4,
-    "expert_group_used_count": 2,
-    "expert_gating_func": 2,
-    "expert_weights_norm": True,
-    "expert_weights_scale": 1.5,
-}
-
-SPARSE = MLA | EXPERTS | {
-    "attention.indexer.head_count": 32, "attention.indexer.key_length": 6,
-    "attention.indexer.top_k": 5,
-}  # fmt: skip
-
-# name: architecture, and what its metadata has besides that of a tiny llama
-MODELS: dict[str, tuple[str, dict[str, object]]] = {
-    "gpt2": ("gpt2", {}),
-    "gptneox": ("gptneox", {"rope.dimension_count": 2}),
-    "gptneox serial": ("gptneox", {"use_parallel_residual": False}),
-    "falcon": ("falcon", {}),
-    "falcon yarn": ("falcon", YARN),
-    "bloom": ("bloom", {}),
-    "bloom heads": ("bloom", {"attention.head_count": 1, "attention.head_count_kv": 1}),
-    "mpt": ("mpt", {"attention.clamp_kqv": 0.8, "attention.max_alibi_bias": 6.0}),
-    "command-r": ("command-r", {"logit_scale": 0.5}),
-    "cohere2": ("cohere2", WINDOW | {"block_count": 4, "logit_scale": 2.0}),
-    "cohere2 pattern": ("cohere2", WINDOW | {"attention.sliding_window_pattern": 2}),
-    "chatglm": ("chatglm", {"rope.dimension_count": 2}),
-    "cohere2moe": (
-        "cohere2moe",
-        EXPERTS
-        | WINDOW
-        | {"block_count": 4, "expert_shared_count": 2, "leading_dense_block_count": 1},
-    ),
-    "dbrx": ("dbrx", EXPERTS | {"attention.clamp_kqv": 0.8}),
-    "starcoder": ("starcoder", {"attention.head_count_kv": 1}),
-    "glm4": ("glm4", {"rope.dimension_count": 2}),
-    "nemotron": ("nemotron", YARN | {"rope.dimension_count": 4}),
-    "deepseek2": ("deepseek2", MLA | EXPERTS),
-    "deepseek2 yarn": ("deepseek2", MLA | DEEPSEEK_YARN),
-    "deepseek2 yarn log": (
-        "deepseek2",
-        MLA | EXPERTS | DEEPSEEK_YARN | {"rope.scaling.yarn_log_multiplier": 0.07},
-    ),
-    "deepseek2 groups": ("deepseek2", MLA | GROUPS),
-    "deepseek2 expanded": ("deepseek2", PLAIN_MLA | EXPERTS),
-    "deepseek2 expanded yarn": ("deepseek2", PLAIN_MLA | DEEPSEEK_YARN),
-}
-MODELS |= {
-    "bailingmoe2": ("bailingmoe2", GROUPS | {"expert_shared_count": 1, "rope.dimension_count": 2}),
-    "deci": (
-        "deci",
-        {
-            "block_count": 4,
-            "attention.key_length": 4,
-            "attention.value_length": 4,
-            "attention.head_count": np.array([4, 0, 4, 4], np.int32),
-            "attention.head_count_kv": np.array([2, 0, 0, 4], np.int32),
-            "feed_forward_length": np.array([24, 16, 24, 0], np.int32),
-        },
-    ),
-    # one layer: gains behind the rotation make scores differ by position, so later layers move
-    "maincoder": ("maincoder", {"block_count": 1}),
-    "mimo2": (
-        "mimo2",
-        EXPERTS
-        | WINDOW
-        | {
-            "block_count": 3,
-            "attention.head_count_kv": np.array([1, 2, 4], np.int32),
-            "attention.key_length": 6,
-            "attention.value_length": 4,
-            "attention.value_scale": 0.7,
-            "attention.sliding_window_pattern": np.array([False, True, True]),
-            "rope.dimension_count": 4,
-            "rope.freq_base_swa": 50.0,
-        },
-    ),
-    # all of its tokens are of the first span, because later ones do not just move
-    "mistral4": (
-        "mistral4",
-        MLA | EXPERTS | {"attention.temperature_scale": 0.5, "attention.temperature_length": 64},
-    ),
-    "openelm": (
-        "openelm",
-        {
-            "attention.head_count": np.array([2, 4], np.int32),
-            "attention.head_count_kv": np.array([1, 2], np.int32),
-            "attention.key_length": 4,
-            "attention.value_length": 4,
-            "feed_forward_length": np.array([8, 24], np.int32),
-        },
-    ),
-    "pangu-embedded": ("pangu-embedded", {}),
-    "deepseek32": ("deepseek32", SPARSE),
-    "glm-dsa": ("glm-dsa", SPARSE),
-    "hrm_text": (
-        "hrm_text",
-        {"block_count": 4, "hrm.layers_per_stack": 1, "hrm.h_cycles": 2, "hrm.l_cycles": 1},
-    ),
-    "minicpm3": (
-        "minicpm3",
-        {
-            "attention.q_lora_rank": 5,
-            "attention.kv_lora_rank": 6,
-            "rope.dimension_count": 4,
-            "attention.head_count_kv": 4,
-            "attention.key_length": 7,
-            "attention.value_length": 3,
-        },
-    ),
-    "kimi": (
-        "kimi-linear",
-        MLA
-        | EXPERTS
-        | {
-            "block_count": 3,
-            "attention.head_count_kv": np.array([0, 1, 0], np.int32),
-            "ssm.conv_kernel": 3,
-            "kda.head_dim": 5,
-            "expert_gating_func": 2,
-        },
-    ),
-    "kimi expanded": (
-        "kimi-linear",
-        PLAIN_MLA
-        | {
-            "block_count": 3,
-            "attention.head_count_kv": np.array([4, 0, 4], np.int32),
-            "ssm.conv_kernel": 3,
-            "kda.head_dim": 6,
-        },
-    ),
-}
-MODELS |= {"plm": ("plm", PLAIN_MLA)} | NEWER
-MODELS |= RECURRENT
 LEARNED = ("gpt2", "starcoder")
 """Those that know where they are: moved keys are of the old positions."""
 
 
-def make(tmp_path: Path, name: str, *, without: str = "") -> tuple[dict[str, object], Tensors]:
-    """Metadata and weights of a model of the table."""
-    arch, changes = MODELS[name]
-    meta = keys_of(arch, changes)
-    tensors = made_up(configure(tmp_path, meta))
-    return meta, {n: a for n, a in tensors.items() if not without or without not in n}
-
-
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=OTHERS)
 def tiny(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     """Name and file of each model."""
-    meta, tensors = make(tmp_path, request.param)
+    meta, tensors = make_other(tmp_path, request.param)
     return request.param, write_model(tmp_path / "m.gguf", meta, tensors)
 
 
@@ -250,7 +76,7 @@ def logits(tmp_path: Path, meta: dict[str, object], tensors: Tensors) -> np.ndar
 
 @pytest.mark.parametrize("name", ["gpt2", "falcon", "bloom", "mpt", "command-r", "nemotron"])
 def test_tied_output(tmp_path: Path, name: str) -> None:
-    meta, tensors = make(tmp_path, name)
+    meta, tensors = make_other(tmp_path, name)
     tied = {n: a for n, a in tensors.items() if n != "output.weight"}
     same = tied | {"output.weight": tensors["token_embd.weight"]}
     np.testing.assert_allclose(
@@ -259,7 +85,7 @@ def test_tied_output(tmp_path: Path, name: str) -> None:
 
 
 def test_gpt2_ends_where_its_positions_end(tmp_path: Path) -> None:
-    meta, tensors = make(tmp_path, "gpt2")
+    meta, tensors = make_other(tmp_path, "gpt2")
     c = context(write_model(tmp_path / "m.gguf", meta, tensors))
     assert c.decode([5], [63]).shape == (1, c.model.config.n_vocab)
     with pytest.raises(ContextError, match=r"position 64, but the model has learned 0\.\.63"):
@@ -268,7 +94,7 @@ def test_gpt2_ends_where_its_positions_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "part"), [("falcon", "attn_norm_2"), ("mpt", "attn_q_norm")])
 def test_optional_norms_matter(tmp_path: Path, name: str, part: str) -> None:
-    meta, tensors = make(tmp_path, name)
+    meta, tensors = make_other(tmp_path, name)
     without = {n: a for n, a in tensors.items() if part not in n}
     assert len(without) < len(tensors)
     off = np.abs(logits(tmp_path, meta, tensors) - logits(tmp_path, meta, without))
@@ -276,7 +102,7 @@ def test_optional_norms_matter(tmp_path: Path, name: str, part: str) -> None:
 
 
 def test_falcons_second_norm_is_that_of_attention(tmp_path: Path) -> None:
-    meta, tensors = make(tmp_path, "falcon", without="attn_norm_2")
+    meta, tensors = make_other(tmp_path, "falcon", without="attn_norm_2")
     second = {
         n.replace("attn_norm", "attn_norm_2"): a for n, a in tensors.items() if "attn_norm." in n
     }
@@ -286,8 +112,8 @@ def test_falcons_second_norm_is_that_of_attention(tmp_path: Path) -> None:
 
 
 def test_mpt_clamps_and_scales(tmp_path: Path) -> None:
-    arch, changes = MODELS["mpt"]
-    meta, tensors = make(tmp_path, "mpt")
+    arch, changes = OTHERS["mpt"]
+    meta, tensors = make_other(tmp_path, "mpt")
     free = keys_of(arch, changes | {"attention.clamp_kqv": 0.0})
     assert np.abs(logits(tmp_path, meta, tensors) - logits(tmp_path, free, tensors)).max() > 1e-3
     scale = "blk.1.ffn.act.scales"
@@ -387,7 +213,7 @@ def test_sizes_that_do_not_fit_are_refused(
 
 def test_fused_projections_agree_with_separate_ones(tmp_path: Path) -> None:
     for name in ("gpt2", "mpt", "glm4", "nemotron"):
-        meta, tensors = make(tmp_path, name)
+        meta, tensors = make_other(tmp_path, name)
         fused: Tensors = {}
         for n, array in tensors.items():
             if ".attn_q." in n:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.profiles import examples
 from weft.llm.cache.cells import Cells
 from weft.llm.cache.pages import STRIP, cells_from, moved, place
 
@@ -61,7 +62,7 @@ def test_a_sequence_without_room_behind_it_moves() -> None:
     assert own.tolist() == [*range(65)] and (cells.tokens[own[:64]] == tokens).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(2.0))
 @given(seed=st.integers(0, 1 << 30), size=st.integers(1, 300))
 def test_order_is_kept_where_it_can_be(seed: int, size: int) -> None:
     rng = np.random.default_rng(seed)
@@ -80,7 +81,6 @@ def test_order_is_kept_where_it_can_be(seed: int, size: int) -> None:
         assert free[to].all() and free[after].all() and (after[0] - to[-1]) % STRIP == 1
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 30), size=st.integers(1, 200))
 def test_no_cell_is_lost(seed: int, size: int) -> None:
     rng = np.random.default_rng(seed)

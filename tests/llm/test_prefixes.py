@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from tests.llm.adapter_files import matrices_of, pairs, write_adapter
-from tests.llm.test_engine import finish, request, side_by_side
-from tests.llm.test_llama_relatives import configure, keys_of, made_up
-from tests.llm.test_other_architectures import MODELS
+from tests.llm.engine_requests import finish, request, side_by_side
+from tests.llm.prefix_texts import END, kept_in, make_lasting, words
 from tests.llm.tiny import metadata, write_model
 from weft.errors import ContextError
 from weft.frontends.gguf import open_gguf
@@ -27,20 +26,9 @@ from weft.llm.engine import Engine
 from weft.llm.engine.prefixes import Prefixes
 
 RECURRENT = ["mamba", "rwkv7", "qwen35", "granitehybrid", "lfm2", "kimi"]
-END = 2
-"""The token that ends a message."""
-TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}{{ m.role }}:"
-    "{{ m.content.split('/think')[-1] }}{{ eos_token }}{% endfor %}"
-    "{% if add_generation_prompt %}assistant:{% endif %}"
-)
 OPTIONS: dict[str, Any] = {
     "max_tokens": 6, "temperature": 0, "ignore_eos": True, "logprobs": 1,
 }  # fmt: skip
-
-
-def words(seed: int, n: int) -> list[int]:
-    return np.random.default_rng(seed).integers(3, 270, n).tolist()
 
 
 def turn(seed: int, n: int = 20) -> list[int]:
@@ -50,17 +38,7 @@ def turn(seed: int, n: int = 20) -> list[int]:
 
 @pytest.fixture(scope="module", params=RECURRENT)
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(request.param, tmp_path_factory.mktemp("model"))
-
-
-def make(name: str, folder: Path) -> Path:
-    arch, changes = MODELS[name]
-    more = {f"{arch}.context_length": 512, "tokenizer.chat_template": TEMPLATE}
-    meta = keys_of(arch, changes) | more
-    tensors = made_up(configure(folder, meta))
-    # states that last: A near 0, so that what comes first still matters in the end
-    tensors |= {n: -np.abs(0.05 * a) for n, a in tensors.items() if n.endswith("ssm_a")}
-    return write_model(folder / f"{name}.gguf", meta, tensors)
+    return make_lasting(request.param, tmp_path_factory.mktemp("model"))
 
 
 def opened(path: Path, **options: Any) -> LLM:
@@ -176,16 +154,12 @@ def test_after_a_restart(path: Path, fresh: LLM, tmp_path: Path) -> None:
     assert len(kept_in(tmp_path)) == 2  # longer ones in place of those
 
 
-def kept_in(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.weftprefix"))
-
-
 # **** one model is enough ****
 
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make("qwen35", tmp_path_factory.mktemp("one"))
+    return make_lasting("qwen35", tmp_path_factory.mktemp("one"))
 
 
 @pytest.fixture(scope="module")
@@ -395,7 +369,7 @@ def test_texts_go_on_with_the_same_adapters(tmp_path: Path) -> None:
 
 def test_small_windows_have_checkpoints(tmp_path: Path) -> None:
     """Results are right, but not to the last bit: attention adds up in the order of cells."""
-    path = make("cohere2", tmp_path)
+    path = make_lasting("cohere2", tmp_path)
 
     def rows(prompt: list[int], before: list[list[int]]) -> tuple[np.ndarray, int]:
         options: dict[str, Any] = {"swa_full": False, "n_ubatch": 16, "type_k": "f32"}

@@ -8,41 +8,21 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.llm.test_llama_relatives import TOKENS, Tensors, configure, context, keys_of, made_up
-from tests.llm.test_other_architectures import MODELS
+from tests.llm.made_models import TOKENS, Tensors, configure, context, keys_of, made_up
+from tests.llm.other_models import OTHERS
+from tests.llm.recurrent_texts import NAMES, alone, write_lasting
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
 from weft.llm.compute.context import Context
 from weft.llm.compute.graphs import Graphs
 from weft.llm.model import Model
 
-NAMES = [
-    "mamba",
-    "mamba2",
-    "lfm2",
-    "qwen35",
-    "qwen3next",
-    "granitehybrid",
-    "falcon-h1",
-    "kimi",
-    "rwkv6",
-    "rwkv7",
-]
 HALF = len(TOKENS) // 2
 
 
 @pytest.fixture(params=NAMES)
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    arch, changes = MODELS[request.param]
-    meta = keys_of(arch, changes)
-    tensors = made_up(configure(tmp_path, meta))
-    # states that last: A near 0, so that what comes first still matters in the end
-    tensors |= {n: -np.abs(0.05 * a) for n, a in tensors.items() if n.endswith("ssm_a")}
-    return write_model(tmp_path / "m.gguf", meta, tensors)
-
-
-def alone(path: Path, tokens: list[int]) -> np.ndarray:
-    return context(path).decode(tokens)
+    return write_lasting(tmp_path, request.param)
 
 
 def test_earlier_tokens_matter(path: Path) -> None:
@@ -156,7 +136,7 @@ def test_saved_states(path: Path) -> None:
 def test_sizes_that_do_not_fit_are_refused(
     tmp_path: Path, changes: dict[str, object], match: str
 ) -> None:
-    arch, base = MODELS["mamba2 groups"]
+    arch, base = OTHERS["mamba2 groups"]
     with pytest.raises(FormatError, match=match):
         configure(tmp_path, keys_of(arch, base | changes))
 
@@ -197,7 +177,7 @@ def test_a_token_is_the_same_among_how_many(path: Path) -> None:
 
 def test_older_files_have_the_inputs_of_delta_nets_in_one_matrix(tmp_path: Path) -> None:
     """For each key head, its query, its key, and the values and gates that share it."""
-    arch, changes = MODELS["qwen3next"]
+    arch, changes = OTHERS["qwen3next"]
     meta = keys_of(arch, changes)
     c = configure(tmp_path, meta)
     tensors = {n: a for n, a in made_up(c).items() if not n.endswith("attn_gate.bias")}

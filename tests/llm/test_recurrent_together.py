@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.llm.test_engine import finish, request, side_by_side
-from tests.llm.test_llama_relatives import TOKENS, context
-from tests.llm.test_recurrent import alone, path  # noqa: F401
+from tests.llm.engine_requests import finish, request, side_by_side
+from tests.llm.made_models import TOKENS, context
+from tests.llm.recurrent_texts import NAMES, alone, write_lasting
+from tests.profiles import examples
 from weft.frontends.gguf import open_gguf
 from weft.llm import Tokenizer
 from weft.llm.compute.batch import Ubatch
@@ -26,6 +27,11 @@ from weft.llm.model import Model
 from weft.llm.planning.prepare import prepare
 
 PROMPTS = [TOKENS[:7], TOKENS[3:4], TOKENS[5:17], TOKENS[2:9], TOKENS[9:14]]
+
+
+@pytest.fixture(params=NAMES)
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return write_lasting(tmp_path, request.param)
 
 
 def several(texts: list[list[int]], starts: list[int]) -> dict[str, object]:
@@ -52,7 +58,7 @@ def counted() -> Iterator[list[int]]:
         yield numbers
 
 
-def test_a_token_of_each_is_one_run(path: Path) -> None:  # noqa: F811
+def test_a_token_of_each_is_one_run(path: Path) -> None:
     c = context(path, n_seq_max=5, n_ubatch=40)
     c.warm_up()
     built = c.counters.graphs_built
@@ -71,7 +77,7 @@ def test_a_token_of_each_is_one_run(path: Path) -> None:  # noqa: F811
     assert c.counters.reallocs == 0
 
 
-def test_prompts_go_together(path: Path) -> None:  # noqa: F811
+def test_prompts_go_together(path: Path) -> None:
     c = context(path, n_seq_max=3, n_ubatch=24)
     texts = [TOKENS[:8], TOKENS[2:10], TOKENS[4:9]]
     with counted() as runs:
@@ -81,7 +87,7 @@ def test_prompts_go_together(path: Path) -> None:  # noqa: F811
         np.testing.assert_allclose(row, alone(path, text)[0], atol=1e-5)
 
 
-def test_forks_step_together(path: Path) -> None:  # noqa: F811
+def test_forks_step_together(path: Path) -> None:
     """Three that share a state, and the one that stays behind."""
     c = context(path, n_seq_max=4)
     c.decode(TOKENS[:9])
@@ -103,7 +109,7 @@ def test_forks_step_together(path: Path) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("fails", [1, 2, 3])
-def test_a_failure_takes_all_of_them_back(path: Path, fails: int) -> None:  # noqa: F811
+def test_a_failure_takes_all_of_them_back(path: Path, fails: int) -> None:
     c = context(path, n_seq_max=3, n_ubatch=6)
     firsts = [TOKENS[:4], TOKENS[4:8], TOKENS[1:5]]
     c.decode(**several(firsts, [0] * 3))  # type: ignore[arg-type]
@@ -126,7 +132,7 @@ def test_a_failure_takes_all_of_them_back(path: Path, fails: int) -> None:  # no
         np.testing.assert_allclose(row, alone(path, first + end)[0], atol=1e-5)
 
 
-def test_states_of_several_come_back(path: Path) -> None:  # noqa: F811
+def test_states_of_several_come_back(path: Path) -> None:
     c = context(path, n_seq_max=3)
     firsts = [TOKENS[:4], TOKENS[4:8], TOKENS[1:5]]
     c.decode(**several(firsts, [0] * 3))  # type: ignore[arg-type]
@@ -139,7 +145,7 @@ def test_states_of_several_come_back(path: Path) -> None:  # noqa: F811
         np.testing.assert_allclose(row, alone(path, first + end)[0], atol=1e-5)
 
 
-def test_on_the_native_kernels(path: Path) -> None:  # noqa: F811
+def test_on_the_native_kernels(path: Path) -> None:
     model = Model.open(path)
     c, one = (Context(model, 48, n_seq_max=n, n_ubatch=20, devices=["cpu"]) for n in (5, 1))
     rows = c.decode(**several(PROMPTS, [0] * 5))  # type: ignore[arg-type]
@@ -148,7 +154,7 @@ def test_on_the_native_kernels(path: Path) -> None:  # noqa: F811
         np.testing.assert_allclose(row, one.decode(text)[0], atol=2e-2)
 
 
-def test_an_engine_writes_them_together(path: Path) -> None:  # noqa: F811
+def test_an_engine_writes_them_together(path: Path) -> None:
     file = open_gguf(path)
     model, tokenizer = Model(file), Tokenizer.from_gguf(file)
     c = Context(model, 128, n_seq_max=5, n_ubatch=20, n_outputs=5, devices=["reference"])
@@ -165,7 +171,7 @@ def test_an_engine_writes_them_together(path: Path) -> None:  # noqa: F811
     assert len(runs) < 5 * 8
 
 
-def test_why_not_reused(path: Path) -> None:  # noqa: F811
+def test_why_not_reused(path: Path) -> None:
     c = context(path, n_seq_max=2)
     c.decode([5])
     assert c.why_not_reused() is None
@@ -177,7 +183,7 @@ def test_why_not_reused(path: Path) -> None:  # noqa: F811
     assert "of one sequence again" in str(c.why_not_reused())
 
 
-def test_a_saved_plan_has_both(path: Path) -> None:  # noqa: F811
+def test_a_saved_plan_has_both(path: Path) -> None:
     options = {"n_seq_max": 4, "n_ubatch": 16, "devices": ["reference"]}
     saved = prepare(Model.open(path), n_ctx=48, **options).to_json()  # type: ignore[arg-type]
     c = Context(Model.open(path), plan=saved, devices=["reference"])
@@ -187,7 +193,7 @@ def test_a_saved_plan_has_both(path: Path) -> None:  # noqa: F811
     assert saved["together"]["splits"]
 
 
-def test_memory_is_that_of_one_ubatch(path: Path) -> None:  # noqa: F811
+def test_memory_is_that_of_one_ubatch(path: Path) -> None:
     model = Model.open(path)
     one, many = (
         prepare(model, n_ctx=64, n_ubatch=64, n_outputs=1, n_seq_max=n, devices=["reference"])
@@ -200,7 +206,7 @@ def test_memory_is_that_of_one_ubatch(path: Path) -> None:  # noqa: F811
     assert large < 1.2 * small + 16 * 2 * 4 * (r.conv_size + r.state_size)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(4.0))
 @given(
     lengths=st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(any),
     n_ubatch=st.integers(1, 24),

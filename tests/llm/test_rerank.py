@@ -8,32 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.llm.test_embeddings import ENCODER
-from tests.llm.test_llama_relatives import configure, keys_of, made_up
+from tests.llm.encoder_models import DOCUMENTS, SEPARATED, make_reranker
 from tests.llm.tiny import metadata, weights, write_model
 from weft.errors import ContextError
 from weft.llm import LLM, Tokenizer
 from weft.llm.compute.rerank import pair_ids
 from weft.llm.model import Model
-
-DOCUMENTS = ["the abc", "b", "the b the abc", "abc a a a", "teh"]
-SEPARATED = {
-    "tokenizer.ggml.add_eos_token": True, "tokenizer.ggml.add_sep_token": True,
-    "tokenizer.ggml.seperator_token_id": 3,
-}  # fmt: skip
-
-
-def make_reranker(path: Path, arch: str = "bert", **keys: object) -> Path:
-    """A BERT that sees both sides and scores by its first token, or a Qwen3 that says yes or no."""
-    random = np.random.default_rng(5)
-    changes = ENCODER if arch == "bert" else {"attention.key_length": 8, "rope.freq_base": 1e3}
-    meta = keys_of(arch, changes | {"pooling_type": 4}) | SEPARATED | keys
-    meta["tokenizer.ggml.token_type_count"] = 2
-    tensors = made_up(configure(path.parent, meta))
-    tensors.pop("output.weight", None)
-    n_scores = 1 if arch == "bert" else 2
-    tensors["cls.output.weight"] = random.standard_normal((n_scores, 16)).astype(np.float32)
-    return write_model(path, meta, tensors)
 
 
 def test_pairs_are_written_as_the_vocabulary_says(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.llm.test_llama_relatives import TOKENS, Tensors, configure, context, keys_of, made_up
-from tests.llm.test_other_architectures import MODELS
+from tests.llm.made_models import TOKENS, Tensors, configure, context, keys_of, made_up
+from tests.llm.other_models import OTHERS
 from tests.llm.tiny import write_model
 
 Array = NDArray[np.float64]
@@ -145,7 +145,7 @@ class Plain:
 
 @pytest.mark.parametrize("name", ["rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"])
 def test_the_papers_equations(tmp_path: Path, name: str) -> None:
-    arch, changes = MODELS[name]
+    arch, changes = OTHERS[name]
     meta = keys_of(arch, changes)
     tensors = made_up(configure(tmp_path, meta))
     got = context(write_model(tmp_path / "m.gguf", meta, tensors)).decode(TOKENS, outputs="all")
@@ -157,7 +157,7 @@ def test_the_papers_equations(tmp_path: Path, name: str) -> None:
 def test_results_are_halved(tmp_path: Path) -> None:
     """Norms do not see a factor: after halving, the same as before with what later layers add
     halved."""
-    arch, changes = MODELS["rwkv6 halved"]
+    arch, changes = OTHERS["rwkv6 halved"]
     meta = keys_of(arch, changes | {"rescale_every_n_layers": 2})
     tensors = made_up(configure(tmp_path, meta))
     added = ("blk.2.time_mix_output", "blk.2.channel_mix_value")

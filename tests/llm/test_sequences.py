@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.llm.tiny import write_model
@@ -140,7 +140,6 @@ class Plain:
         self.texts = [(0, []) for _ in range(N_SEQ)]
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     ops=st.lists(st.tuples(st.integers(0, 1), OPS), max_size=12),
     n_ubatch=st.integers(1, 7),

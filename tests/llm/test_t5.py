@@ -210,10 +210,8 @@ def test_a_dense_layer_behind_the_encoder(tmp_path: Path) -> None:
     """As sentence-transformers has it."""
     from safetensors.torch import load_file
 
-    from tests.llm.test_hf_encoders import with_modules
-
     model = make(tmp_path, "first", "EncoderModel")
-    with_modules(tmp_path, 24)
+    folders.with_modules(tmp_path, 24)
     convert_folder(tmp_path, tmp_path / "m.gguf", "f32")
     matrix = load_file(tmp_path / "2_Dense" / "model.safetensors")["linear.weight"]
     ids = random_ids(9, 1)

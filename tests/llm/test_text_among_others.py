@@ -64,7 +64,7 @@ def texts(model: Model) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     return results
 
 
-@settings(max_examples=15, deadline=None, phases=PHASES)
+@settings(phases=PHASES)
 @given(
     seed=st.integers(0, 1 << 30),
     n_ubatch=st.sampled_from([7, 64, 512]),

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.llm.tiny import metadata, tokens, write_model
+from tests.profiles import examples
 from tests.vectors import models, vocab
 from tests.vectors.result import Options
 from weft.errors import TokenizerError
@@ -122,7 +123,7 @@ def test_vocabularies_that_the_library_refuses(tmp_path: Path, change: str) -> N
     assert [broken[i] for i in ids] == ["▁the", "▁", "abc", "▁", "<0xC3>", "<0xA9>"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(3.0))
 @given(text=st.text(st.sampled_from("abcthe ▁é<s>🙂\n") | st.characters(codec="utf-8")))
 def test_our_merge_equals_the_library(tokenizer: Tokenizer, text: str) -> None:
     ours = SpmModel(tokenizer.vocab)
@@ -130,7 +131,7 @@ def test_our_merge_equals_the_library(tokenizer: Tokenizer, text: str) -> None:
     assert ours.encode(text) == tokenizer._model.encode(text)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(3.0))
 @given(text=st.text(st.sampled_from("abcthe é🙂\n<") | st.characters(codec="utf-8")))
 def test_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
     if "▁" in text:  # it means a space to SentencePiece

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.llm.vocabularies import BYTES, byte_level, make, spell
+from tests.profiles import examples
 from tests.vectors import vocab
 from tests.vectors.result import Options
 from weft.errors import TokenizerError
@@ -175,7 +176,7 @@ def test_poor_vocabularies(tmp_path: Path) -> None:
     assert tokenizer.decode([257]) == "\ufffd"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(4.0))
 @given(text=st.text(st.sampled_from("helo wrd<tl>|n \n\t1é🙂") | st.characters(codec="utf-8")))
 def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
     for parse_special in (False, True):
@@ -187,7 +188,7 @@ def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
         assert stream.flush() == ""
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(4.0))
 @given(
     symbols=st.lists(st.sampled_from([b"a", b"b", b"c"]), max_size=24),
     pairs=st.lists(

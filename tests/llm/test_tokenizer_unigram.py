@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.llm.chars_map import chars_map
 from tests.llm.vocabularies import make
+from tests.profiles import examples
 from weft.errors import TokenizerError
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.tokenizers.unigram import CharsMap
@@ -109,7 +110,7 @@ def segmentations(text: str) -> Iterator[list[int]]:
             yield from ([id_, *rest] for rest in segmentations(text[end:]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(2.0))
 @given(text=st.text("ab #x", max_size=9), apart=st.booleans())
 def test_equals_trying_everything(tokenizer: Tokenizer, text: str, apart: bool) -> None:
     model = tokenizer._model
@@ -127,7 +128,7 @@ def test_equals_trying_everything(tokenizer: Tokenizer, text: str, apart: bool) 
     assert model.encode(text) == ids
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(4.0))
 @given(
     text=st.text(st.sampled_from("aeＡﬀ\u0301\t\x01\u200bａb") | st.characters(codec="utf-8")),
     kept=st.sampled_from([(), ("a", "ae"), ("ﬀ",)]),

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.llm.vocabularies import make
+from tests.profiles import examples
 from tests.vectors import vocab
 from tests.vectors.result import Options
 from weft.errors import TokenizerError
@@ -84,7 +85,7 @@ def test_a_vocabulary_needs_its_special_tokens(tmp_path: Path, missing: str) -> 
         make(tmp_path, "bert", TOKENS, SPECIAL, **(KEYS | {missing: None}))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(3.0))
 @given(text=st.text(st.sampled_from("helo unafb,$中½É \n") | st.characters(codec="utf-8")))
 def test_any_text_is_encoded(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from weft.errors import FormatError
-from weft.frontends.gguf import GGUFFile, open_gguf
+from weft.frontends.gguf import open_gguf
 from weft.frontends.hf.convert import convert_folder
 from weft.frontends.hf.towers import open_tower_folder
 from weft.llm import LLM
-from weft.quants import decode
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -21,22 +20,9 @@ pytest.importorskip("PIL.Image")
 pytest.importorskip("gguf")
 
 from tests.llm import sound_models
-from tests.llm.test_audio import LONG, sound
-
-
-def same(got: GGUFFile, want: GGUFFile, *, exact: bool = True) -> None:
-    """Both files have the same keys of towers and the same tensors."""
-    assert got.architecture == "clip"
-    assert got.get_str("general.type") == "mmproj"
-    for key in want.metadata:
-        if key.startswith("clip."):
-            assert str(got.metadata[key]) == str(want.metadata[key]), key
-    assert set(got.tensors) == set(want.tensors)
-    for name, info in want.tensors.items():
-        mine = got.tensors[name]
-        assert mine.ne == info.ne, name
-        values = [decode(np.asarray(t.data), t.dtype).reshape(-1) for t in (mine, info)]
-        np.testing.assert_allclose(values[0], values[1], rtol=0 if exact else 1e-3, atol=1e-4)
+from tests.llm.sound_models import LONG
+from tests.llm.sounds import sound
+from tests.llm.tower_files import require_same_towers
 
 
 @pytest.mark.parametrize("kind", ["voxtral", "qwen2a"])
@@ -45,10 +31,10 @@ def test_a_folder_is_its_file(tmp_path: Path, kind: str) -> None:
     text, tower = sound_models.write(model, kind, tmp_path)
     folder = tmp_path / "folder"
     model.save_pretrained(folder)
-    same(open_tower_folder(folder), open_gguf(tower))
+    require_same_towers(open_tower_folder(folder), open_gguf(tower))
     convert_folder(folder, tmp_path / "f32.gguf", "f32", mmproj=True)
     made = open_gguf(tmp_path / "f32.gguf")
-    same(made, open_gguf(tower), exact=False)
+    require_same_towers(made, open_gguf(tower), exact=False)
     kernels = [t.dtype.name for name, t in made.tensors.items() if ".conv1d." in name]
     assert sorted(kernels) == ["f16", "f16", "f32", "f32"]
     rows = [LLM(text, mmproj=path, **LONG).hearing.rows(sound()) for path in (folder, tower)]

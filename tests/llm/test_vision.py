@@ -21,13 +21,7 @@ pytest.importorskip("transformers")
 Image = pytest.importorskip("PIL.Image")
 
 from tests.llm import vision_models  # noqa: E402
-
-F32: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "drafting": None, "n_ctx": 64}
-BEFORE, BEHIND = [5, 90, 17, 201, 8], [33, 71, 2, 19]
-
-
-def picture(seed: int = 0, height: int = 32, width: int = 32) -> NDArray[np.uint8]:
-    return np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8)
+from tests.llm.vision_models import BEFORE, BEHIND, F32, close, picture, pixel_values  # noqa: E402
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
@@ -48,17 +42,6 @@ def llm(made: tuple[Any, Path, Path]) -> LLM:
 
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
-
-
-def pixel_values(pixels: NDArray[np.uint8]) -> Any:
-    scaled = (pixels.astype(np.float32) / 255 - vision_models.MEAN) / vision_models.STD
-    return torch.tensor(scaled.astype(np.float32)).permute(2, 0, 1)[None]
-
-
-def close(got: NDArray[np.float32], want: Any) -> None:
-    want = want.detach().numpy()
-    assert want.std() > 0.1
-    np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max(), rtol=0)
 
 
 def test_gemma3_beside_transformers(made: tuple[Any, Path, Path], llm: LLM) -> None:

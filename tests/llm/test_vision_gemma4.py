@@ -21,8 +21,8 @@ pytest.importorskip("PIL.Image")
 pytest.importorskip("gguf")
 
 from tests.llm import hf_folders, vision_models  # noqa: E402
-from tests.llm.test_tower_folders import same  # noqa: E402
-from tests.llm.test_vision import BEFORE, BEHIND, F32, close, picture  # noqa: E402
+from tests.llm.tower_files import require_same_towers  # noqa: E402
+from tests.llm.vision_models import BEFORE, BEHIND, F32, close, picture  # noqa: E402
 
 IMAGE = 379
 TOWER: dict[str, Any] = {
@@ -109,6 +109,6 @@ def test_the_size_is_that_of_transformers(tmp_path: Path) -> None:
 def test_a_folder_is_its_file(tmp_path: Path) -> None:
     make("gemma4", tmp_path, use_clipped_linears=True, standardize=True)
     convert_folder(tmp_path, tmp_path / "m.gguf", "f32", mmproj=True)
-    same(open_tower_folder(tmp_path), open_gguf(tmp_path / "m.gguf"))
+    require_same_towers(open_tower_folder(tmp_path), open_gguf(tmp_path / "m.gguf"))
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["vision_config"]["pooling_kernel_size"] == 2

@@ -16,7 +16,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("PIL.Image")
 
 from tests.llm import hf_folders, vision_models  # noqa: E402
-from tests.llm.test_vision import BEFORE, BEHIND, F32, close, picture, pixel_values  # noqa: E402
+from tests.llm.vision_models import BEFORE, BEHIND, F32, close, picture, pixel_values  # noqa: E402
 
 IMAGE = 399
 TOWER: dict[str, Any] = {

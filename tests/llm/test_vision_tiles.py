@@ -24,8 +24,8 @@ Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("gguf")
 
 from tests.llm import hf_folders, vision_models  # noqa: E402
-from tests.llm.test_tower_folders import same  # noqa: E402
-from tests.llm.test_vision import BEFORE, BEHIND, F32, close, picture  # noqa: E402
+from tests.llm.tower_files import require_same_towers  # noqa: E402
+from tests.llm.vision_models import BEFORE, BEHIND, F32, close, picture  # noqa: E402
 
 IMAGE = 399
 TOWER: dict[str, Any] = {
@@ -154,7 +154,7 @@ def test_lfm2_beside_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             want = model(inputs_embeds=embeds).logits[0]
         close(llm.context.decode(numbers, outputs="all"), want)
     convert_folder(tmp_path, tmp_path / "m.gguf", "f32", mmproj=True)
-    same(open_tower_folder(tmp_path), open_gguf(tmp_path / "m.gguf"))
+    require_same_towers(open_tower_folder(tmp_path), open_gguf(tmp_path / "m.gguf"))
 
 
 def test_the_text_around_tiles(tmp_path: Path) -> None:
@@ -173,5 +173,5 @@ def test_the_text_around_tiles(tmp_path: Path) -> None:
 def test_a_folder_is_its_file(tmp_path: Path, kind: str) -> None:
     make(kind, tmp_path)
     convert_folder(tmp_path, tmp_path / "m.gguf", "f32", mmproj=True)
-    same(open_tower_folder(tmp_path), open_gguf(tmp_path / "m.gguf"))
+    require_same_towers(open_tower_folder(tmp_path), open_gguf(tmp_path / "m.gguf"))
     Tower(tmp_path / "m.gguf")

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.llm.test_llama_relatives import MODELS, configure, context, keys_of, made_up
+from tests.llm.llama_models import RELATIVES
+from tests.llm.made_models import configure, context, keys_of, made_up
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
 from weft.llm.cache.kv_cache import cache_bytes
@@ -27,7 +28,7 @@ TEXT = [int(t) for t in np.random.default_rng(3).integers(3, 100, 44)]
 def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     results = {}
     for name in ("gemma2", "gemma3 flags"):
-        arch, changes = MODELS[name]
+        arch, changes = RELATIVES[name]
         folder, meta = tmp_path_factory.mktemp("model"), keys_of(arch, changes)
         results[name] = write_model(folder / "m.gguf", meta, made_up(configure(folder, meta)))
     return results
@@ -61,7 +62,6 @@ def test_memory(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3 flags"])
-@settings(max_examples=12, deadline=None)
 @given(
     n_ubatch=st.integers(1, 9),
     cuts=st.sets(st.integers(1, len(TEXT) - 1), max_size=5),
@@ -206,7 +206,6 @@ OPS = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(ops=st.lists(OPS, max_size=14), n_ubatch=st.integers(1, 5))
 def test_as_with_full_cells(path: Path, ops: list[Any], n_ubatch: int) -> None:
     """The same operations with either kind of cache: the same logits, or an error that says what is

@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.llm.test_llama_relatives import keys_of
+from tests.llm.made_models import keys_of
 from tests.llm.tiny import tokens, write_model
 
 N_VOCAB = len(tokens()[0])
@@ -210,3 +210,27 @@ def qwen(folder: Path, kind: str) -> tuple[Any, Path, Path]:
         | ({"clip.vision.is_deepstack_layers": np.array([1, 1, 0, 0], np.bool_)} if third else {}),
     )  # fmt: skip
     return model, path, tower
+
+
+F32: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "drafting": None, "n_ctx": 64}
+BEFORE, BEHIND = [5, 90, 17, 201, 8], [33, 71, 2, 19]
+
+
+def picture(seed: int = 0, height: int = 32, width: int = 32) -> NDArray[np.uint8]:
+    """A random image."""
+    return np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8)
+
+
+def pixel_values(pixels: NDArray[np.uint8]) -> Any:
+    """An image as transformers takes it."""
+    import torch
+
+    scaled = (pixels.astype(np.float32) / 255 - MEAN) / STD
+    return torch.tensor(scaled.astype(np.float32)).permute(2, 0, 1)[None]
+
+
+def close(got: NDArray[np.float32], want: Any) -> None:
+    """Fails unless both are the same but for rounding."""
+    want = want.detach().numpy()
+    assert want.std() > 0.1
+    np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max(), rtol=0)

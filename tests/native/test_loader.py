@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from weft import _native
 from weft.dtype import DTYPES
 from weft.graph.op import OPS
@@ -119,7 +120,7 @@ numbers = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(10))
 @given(st.data())
 def test_random_damage_never_crashes(data: st.DataObject) -> None:
     tables = _tables()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from harness import Operand, result, run_op
+from harness import Operand, Refused, result, run_op
 from numpy.typing import NDArray
 
 from weft import quants
@@ -33,13 +33,22 @@ def cases() -> list[Case]:
     return matching
 
 
-def op_cases(*ops: str, group: str | None = None) -> list[Any]:
-    """The cases of these ggml ops as pytest parameters."""
-    return [
-        pytest.param(case, id=case["id"])
-        for case in cases()
-        if case["group"] != "quant" and case["ggml_op"] in ops and group in (None, case["group"])
-    ]
+def op_cases(*ops: str) -> list[Case]:
+    """The cases of these ggml ops."""
+    return [case for case in cases() if case["group"] != "quant" and case["ggml_op"] in ops]
+
+
+def all_pass(cases: Iterable[Case], check: Callable[[Case], None]) -> None:
+    """Checks every case, and fails with those that do not pass; there must be one."""
+    wrong, count = [], 0
+    for case in cases:
+        count += 1
+        try:
+            check(case)
+        except (AssertionError, Refused) as error:
+            wrong.append(f"{case['id']}: {error}")
+    assert not wrong, f"{len(wrong)} of {count} cases:\n" + "\n".join(wrong[:20])
+    assert count, "there is no such case"
 
 
 @cache

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 from golden import VECTORS, nmse
-from harness import TARGETS, Operand, result, run_op
+from harness import Operand, result, run_op
 from numpy.typing import NDArray
 from vectors.ops import build_case, iter_cases, measure
 
+from tests.targets import TARGETS
 from weft import Session, compile, quants
 from weft.backends import make_backend
 from weft.graph import Graph, Tensor, input

@@ -33,8 +33,6 @@ GUARD = 256
 
 MAX_SRC = 10
 OP_NUMBERS = {row.split()[0]: number for number, row in enumerate(_native.op_table())}
-TARGETS = [name for name, score in _native.targets() if score > 0]
-"""The targets of this build that this machine can run."""
 
 
 class Refused(Exception):

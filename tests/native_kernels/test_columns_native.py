@@ -7,10 +7,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from golden import nmse
-from harness import TARGETS, Operand, Refused, contiguous_nb, result, run_op, tensor
+from harness import Operand, Refused, contiguous_nb, result, run_op, tensor
 from numpy.typing import NDArray
 from test_matmul_native import QUANTIZED, WEIGHT_TYPES, companion, has_bf16_products, weights
 
+from tests.targets import TARGETS
 from weft import _native, quants
 from weft.dtype import DTYPES
 from weft.graph.ops import SoftMaxParams

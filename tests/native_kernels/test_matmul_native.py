@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from golden import Case, array, judge, nmse, op_cases, operands
-from harness import TARGETS, Operand, contiguous_nb, refusal, result, run_op, tensor
+from golden import Case, all_pass, array, judge, needs_vectors, nmse, op_cases, operands
+from harness import Operand, contiguous_nb, refusal, result, run_op, tensor
 
+from tests.targets import TARGETS
 from weft import _native, quants
 from weft.dtype import DTYPES, dtype_from_id
 
@@ -66,47 +67,63 @@ def test_companion_types() -> None:
 # ---- the recorded cases
 
 
+def types(case: Case) -> list[str]:
+    """The types of a case's sources."""
+    return [i["type"] for i in sorted(case["inputs"], key=lambda i: i["src_index"])]
+
+
+@needs_vectors
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("case", op_cases("MUL_MAT", "MUL_MAT_ID", "OUT_PROD"))
-def test_recorded_case(case: Case, target: str) -> None:
+@pytest.mark.parametrize("op", ["MUL_MAT", "MUL_MAT_ID", "OUT_PROD"])
+def test_recorded_cases(op: str, target: str) -> None:
     """Float activations: better than the reference, whose activations are rounded."""
-    exact = array(case["file"], case["ref_f64_key"])
-    for n_threads in (1, 2):
-        dst, sources = operands(case)
-        got = run_op(case["ggml_op"], dst, sources, (), target, n_threads)
-        judge(case, got)
-        assert nmse(got, exact) <= EXACT
+
+    def check(case: Case) -> None:
+        exact = array(case["file"], case["ref_f64_key"])
+        for n_threads in (1, 2):
+            dst, sources = operands(case)
+            got = run_op(op, dst, sources, (), target, n_threads)
+            judge(case, got)
+            assert nmse(got, exact) <= EXACT, f"float64, {n_threads} threads"
+
+    all_pass(op_cases(op), check)
 
 
+@needs_vectors
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("case", op_cases("MUL_MAT", "MUL_MAT_ID"))
-def test_recorded_case_with_quantized_activations(case: Case, target: str) -> None:
+@pytest.mark.parametrize("op", ["MUL_MAT", "MUL_MAT_ID"])
+def test_recorded_cases_with_quantized_activations(op: str, target: str) -> None:
     """The results are as good as those of the reference, which quantizes the same way and adds in
     another order."""
-    dst, sources = operands(case)
-    if sources[0].dtype not in QUANTIZED:
-        return
-    sources[1] = quantized(sources[1], companion(sources[0].dtype))
-    got = run_op(case["ggml_op"], dst, sources, (), target, 2)
-    judge(case, got)
-    error = nmse(got, array(case["file"], case["ref_f64_key"]))
-    # q8_1 holds the sum of a block as f16, of which the panels make no use
-    slack = 1.1 if sources[1].dtype == "q8_1" else 1.02
-    assert error <= slack * case["nmse_vs_f64"] + 1e-9
+
+    def check(case: Case) -> None:
+        dst, sources = operands(case)
+        sources[1] = quantized(sources[1], companion(sources[0].dtype))
+        got = run_op(op, dst, sources, (), target, 2)
+        judge(case, got)
+        error = nmse(got, array(case["file"], case["ref_f64_key"]))
+        # q8_1 holds the sum of a block as f16, of which the panels make no use
+        slack = 1.1 if sources[1].dtype == "q8_1" else 1.02
+        assert error <= slack * case["nmse_vs_f64"] + 1e-9, "float64"
+
+    all_pass((case for case in op_cases(op) if types(case)[0] in QUANTIZED), check)
 
 
+@needs_vectors
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("case", op_cases("MUL_MAT", "MUL_MAT_ID"))
-def test_recorded_case_with_bf16_activations(case: Case, target: str) -> None:
+@pytest.mark.parametrize("op", ["MUL_MAT", "MUL_MAT_ID"])
+def test_recorded_cases_with_bf16_activations(op: str, target: str) -> None:
     """The reference rounds the activations of bf16 weights too; the results are as good."""
-    dst, sources = operands(case)
-    if (sources[0].dtype, sources[1].dtype) != ("bf16", "f32"):
-        return
-    sources[1] = rounded_to_bf16(sources[1].read())
-    got = run_op(case["ggml_op"], dst, sources, (), target, 2)
-    judge(case, got)
-    error = nmse(got, array(case["file"], case["ref_f64_key"]))
-    assert error <= 1.02 * case["nmse_vs_f64"] + 1e-9
+
+    def check(case: Case) -> None:
+        dst, sources = operands(case)
+        sources[1] = rounded_to_bf16(sources[1].read())
+        got = run_op(op, dst, sources, (), target, 2)
+        judge(case, got)
+        error = nmse(got, array(case["file"], case["ref_f64_key"]))
+        assert error <= 1.02 * case["nmse_vs_f64"] + 1e-9, "float64"
+
+    all_pass((case for case in op_cases(op) if types(case)[:2] == ["bf16", "f32"]), check)
 
 
 # ---- shapes beyond the record

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 from golden import array, cases, needs_vectors
-from harness import TARGETS
 
+from tests.targets import TARGETS
 from weft import _native, quants
 from weft.dtype import DTYPES
 

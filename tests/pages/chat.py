@@ -53,11 +53,11 @@ class Chat:
 
     def until(self, expression: str) -> None:
         """Waits until JavaScript is true. Playwright's own way needs `eval` in the page."""
-        for _ in range(400):
+        for _ in range(2400):
             if self.page.evaluate(f"!!({expression})"):
                 return
             self.page.wait_for_timeout(25)
-        raise AssertionError(f"not so within 10 seconds: {expression}")
+        raise AssertionError(f"not so within a minute: {expression}")
 
     def settings(self, **values: str) -> None:
         """Puts values into fields of the settings."""

@@ -3,20 +3,27 @@
 `open_page(URL)` gives a page in a browser context of its own. A test fails at its end if the page
 wrote an error to the console, threw one, or asked another host for something. Pictures of pages
 stay in `build/pages`. Without Chromium these tests are skipped.
+
+All files share one Chromium and one server of the demo model, so each names
+`xdist_group("browser")`. `make test` loads each page, walks through its main functions, and tries
+what strangers may do; every width and theme, and large reports, are the part "pages".
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from tests.lasting import Lasting
 from tests.pages.chat import Chat, long_demo
-from tests.serve.server import Server
+from tests.serve.in_process import Server
 
 sync_api = pytest.importorskip("playwright.sync_api")
 Browser, Page = sync_api.Browser, sync_api.Page
@@ -64,10 +71,8 @@ class Watch:
             self.problems.append(problem)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium, without a window. It ends with its module, because its driver keeps an event loop
-    that tests of other modules would find running."""
+@contextmanager
+def _chromium() -> Iterator[Browser]:
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip("there is no Chromium (Debian: chromium)")
@@ -78,6 +83,24 @@ def browser() -> Iterator[Browser]:
         )
         yield started
         started.close()
+
+
+@contextmanager
+def _server() -> Iterator[Server]:
+    with tempfile.TemporaryDirectory() as folder:
+        model = long_demo(Path(folder))
+        with Server(model, "-c", 16384, "--parallel", 2, "--threads", 1) as started:
+            yield started
+
+
+_CHROMIUM = Lasting("browser", _chromium)
+_SERVER = Lasting("browser", _server)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Browser:
+    """Chromium, without a window."""
+    return _CHROMIUM.get()
 
 
 @pytest.fixture
@@ -105,7 +128,7 @@ def open_page(browser: Browser, watch: Watch) -> Iterator[Callable[..., Page]]:
         context.route(lambda asked: beyond(asked, watch.hosts), lambda route: route.abort())
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         watch.follow(page)
         if url is not None:
             page.goto(url.resolve().as_uri() if isinstance(url, Path) else url)
@@ -150,11 +173,9 @@ def barriers() -> Callable[[Page], list[str]]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server() -> Server:
     """The demo model, with room for long answers."""
-    model = long_demo(tmp_path_factory.mktemp("long"))
-    with Server(model, "-c", 16384, "--parallel", 2, "--threads", 1) as started:
-        yield started
+    return _SERVER.get()
 
 
 @pytest.fixture

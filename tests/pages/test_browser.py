@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("browser")
+
 
 @pytest.mark.parametrize(
     ("page", "problem"),

@@ -9,11 +9,20 @@ from typing import Any
 import pytest
 
 from tests.pages.chat import HOSTILE, MARKDOWN, Chat, conversation
-from tests.serve.server import Server
+from tests.serve.in_process import Server
+
+pytestmark = pytest.mark.xdist_group("browser")
 
 
 @pytest.mark.parametrize(
-    ("width", "dark"), [(360, False), (360, True), (1280, True), (2560, False), (4000, True)]
+    ("width", "dark"),
+    [
+        (360, True),
+        *(
+            pytest.param(*look, marks=pytest.mark.part("pages"))
+            for look in ((360, False), (1280, True), (2560, False), (4000, True))
+        ),
+    ],
 )
 def test_no_barriers_at_any_width(
     server: Server, open_page: Callable[..., Any], picture: Callable[..., Path],

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from tests.pages.chat import Chat
-from tests.serve.server import ROOT, Server
+from tests.serve.in_process import ROOT, Server
+
+pytestmark = pytest.mark.xdist_group("browser")
 
 Open = Callable[..., Any]
 
@@ -80,6 +82,7 @@ def test_an_answer_is_stopped(chat: Chat, server: Server) -> None:
     assert cancelled(server) == before + 1
 
 
+@pytest.mark.part("pages")
 def test_nothing_typed_is_lost(chat: Chat) -> None:
     """An edit that is open stays open when an answer ends; a reload keeps the field's text."""
     page = chat.page
@@ -101,6 +104,7 @@ def test_nothing_typed_is_lost(chat: Chat) -> None:
     assert page.input_value("#input") == "half a message"
 
 
+@pytest.mark.part("pages")
 def test_a_deleted_conversation_does_not_come_back(chat: Chat) -> None:
     page = chat.page
     go_on_past_the_end(chat)
@@ -133,6 +137,7 @@ def test_a_call_of_a_tool_gets_its_result(chat: Chat, picture: Callable[..., Pat
     assert page.locator(".call textarea").count() == 0
 
 
+@pytest.mark.part("pages")
 def test_an_answer_has_the_form_of_a_schema(chat: Chat) -> None:
     schema = {"type": "object", "properties": {"sum": {"type": "integer", "maximum": 99}},
               "required": ["sum"], "additionalProperties": False}  # fmt: skip
@@ -170,6 +175,7 @@ def test_probabilities_of_tokens(chat: Chat) -> None:
     assert page.locator(".tokens [aria-live]").inner_text().startswith("Also likely: ")
 
 
+@pytest.mark.part("pages")
 def test_two_settings_side_by_side(chat: Chat, picture: Callable[..., Path]) -> None:
     page = chat.page
     page.set_viewport_size({"width": 1280, "height": 800})
@@ -216,6 +222,7 @@ def test_export_and_import(chat: Chat, tmp_path: Path) -> None:
     assert chat.kept()["settings"]["A"] == {"max_tokens": "8", "temperature": "0"}
 
 
+@pytest.mark.part("pages")
 def test_reasoning_is_folded(chat: Chat) -> None:
     """With the stream of a model that thinks, since the demo model does not."""
     page = chat.page
@@ -240,6 +247,7 @@ def test_reasoning_is_folded(chat: Chat) -> None:
     assert "17 and 25, carry" in thought.inner_text()
 
 
+@pytest.mark.part("pages")
 def test_texts_are_inserted_and_others_refused(chat: Chat) -> None:
     chat.give("notes.txt", b"line one\nline two", "text/plain")
     chat.page.wait_for_selector(".chip")
@@ -256,6 +264,7 @@ def test_texts_are_inserted_and_others_refused(chat: Chat) -> None:
     assert content == "notes.txt:\n```\nline one\nline two\n```\n\nWhat is this?"
 
 
+@pytest.mark.part("pages")
 def test_a_model_that_sees(open_page: Callable[..., Any], picture: Callable[..., Path]) -> None:
     pytest.importorskip("PIL")
     shapes = ROOT / "examples" / "shapes"

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.pages.chat import HOSTILE, MARKDOWN, Chat, conversation
-from tests.serve.server import Server
+from tests.serve.in_process import Server
+
+pytestmark = pytest.mark.xdist_group("browser")
 
 
 def test_hostile_answers_do_nothing(chat: Chat, server: Server) -> None:

@@ -14,6 +14,8 @@ from weft.llm.fitting.plan_file import fit_data
 from weft.llm.fitting.written import write_text
 from weft.report import page_html
 
+pytestmark = pytest.mark.xdist_group("browser")
+
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "weft-demo.gguf"
 
 
@@ -65,8 +67,16 @@ def test_every_tensor_has_its_type_and_why(
         assert row["name"] in text and row["type"] in text and row["why"] in text
 
 
-@pytest.mark.parametrize("width", [360, 1280])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        (360, False),
+        *(
+            pytest.param(*look, marks=pytest.mark.part("pages"))
+            for look in ((360, True), (1280, False), (1280, True))
+        ),
+    ],
+)
 def test_nothing_bars_the_way(
     open_page: Any, path: Path, barriers: Any, width: int, dark: bool
 ) -> None:

@@ -11,6 +11,8 @@ import pytest
 from benchmarks.make_model import Shape, make_model
 from tests.pages.report_page import compare, report, show
 
+pytestmark = [pytest.mark.part("pages"), pytest.mark.xdist_group("browser")]
+
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "weft-demo.gguf"
 
 Open = Callable[..., Any]

@@ -21,6 +21,8 @@ from weft.report import page_html
 from weft.report.formulas import Formulas, NotCarried, upper_at
 from weft.report.structure import structure
 
+pytestmark = pytest.mark.xdist_group("browser")
+
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "weft-demo.gguf"
 
 
@@ -47,8 +49,17 @@ def test_random_numbers_are_those_of_python(page: Any) -> None:
     assert drawn == expected
 
 
-@pytest.mark.parametrize("limit", [None, 3000])
-@pytest.mark.parametrize(("seed", "n", "longest"), [(1, 60, 12), (2, 150, 30), (3, 900, 900)])
+@pytest.mark.parametrize(
+    ("seed", "n", "longest", "limit"),
+    [
+        (1, 60, 12, None),
+        (1, 60, 12, 3000),
+        (2, 150, 30, None),
+        (2, 150, 30, 3000),
+        (3, 900, 900, None),
+        pytest.param(3, 900, 900, 3000, marks=pytest.mark.part("pages")),
+    ],
+)
 def test_packings_are_equal(page: Any, seed: int, n: int, longest: int, limit: int | None) -> None:
     """With few items that live together, and with so many that there are no lists of them."""
     rnd = random.Random(seed)

@@ -13,6 +13,8 @@ from weft.llm.model import Model
 from weft.llm.planning.prepare import prepare
 from weft.report import page_html, plan_data, report_html
 
+pytestmark = pytest.mark.xdist_group("browser")
+
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "weft-demo.gguf"
 
 
@@ -128,8 +130,16 @@ def test_names_of_strangers_are_text(open_page: Open, data: dict[str, Any], tmp_
     assert page.title() == bad
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [360, 1280, 4000])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        (360, True),
+        *(
+            pytest.param(*look, marks=pytest.mark.part("pages"))
+            for look in ((360, False), (1280, False), (1280, True), (4000, False), (4000, True))
+        ),
+    ],
+)
 def test_it_fits_every_screen_and_has_no_barriers(
     open_page: Open,
     barriers: Callable[[Any], list[str]],

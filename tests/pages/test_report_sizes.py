@@ -6,30 +6,41 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.pages.report_page import compare, report, show
 from weft.llm.model import Model
 from weft.llm.planning.prepare import prepare
 from weft.report import plan_data
 
+pytestmark = pytest.mark.xdist_group("browser")
+
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples" / "weft-demo.gguf"
-
 
 Open = Callable[..., Any]
 
 
-def test_demo_model(open_page: Open, tmp_path: Path) -> None:
-    compare(show(open_page(), report(DEMO, tmp_path)), DEMO)
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of the demo model."""
+    return report(DEMO, tmp_path_factory.mktemp("demo"))
 
 
-def test_two_devices(open_page: Open, tmp_path: Path) -> None:
+@pytest.mark.parametrize("n", [3, pytest.param(10, marks=pytest.mark.part("pages"))])
+def test_demo_model(open_page: Open, demo: Path, n: int) -> None:
+    compare(show(open_page(), demo), DEMO, n=n)
+
+
+@pytest.mark.parametrize("n", [2, pytest.param(10, marks=pytest.mark.part("pages"))])
+def test_two_devices(open_page: Open, tmp_path: Path, n: int) -> None:
     devices = ("--devices", "reference,cpu", "-ngl", "2")
-    compare(show(open_page(), report(DEMO, tmp_path, *devices)), DEMO, *devices)
+    compare(show(open_page(), report(DEMO, tmp_path, *devices)), DEMO, *devices, n=n)
 
 
-def test_tensors_have_the_bytes_of_a_plan_with_these_sizes(open_page: Open, tmp_path: Path) -> None:
+def test_tensors_have_the_bytes_of_a_plan_with_these_sizes(open_page: Open, demo: Path) -> None:
     """The table's bytes, cached keys and values of other types included."""
-    page = show(open_page(), report(DEMO, tmp_path))
+    page = show(open_page(), demo)
     at = {"ctx": 128, "ub": 64, "seqs": 4, "k": "q8_0", "v": "f32"}
     page.evaluate("at => report.move(at)", at)
     got = page.evaluate(
@@ -49,8 +60,8 @@ def test_tensors_have_the_bytes_of_a_plan_with_these_sizes(open_page: Open, tmp_
     assert got == expected
 
 
-def test_sizes_that_no_plan_covers_cannot_be_chosen(open_page: Open, tmp_path: Path) -> None:
-    page = show(open_page(), report(DEMO, tmp_path))
+def test_sizes_that_no_plan_covers_cannot_be_chosen(open_page: Open, demo: Path) -> None:
+    page = show(open_page(), demo)
     before = page.evaluate("() => report.state.get('layout').rows")
     page.evaluate("() => report.move({k: 'q5_1'})")
     assert page.evaluate("() => report.state.get('layout').rows") == before

@@ -20,6 +20,8 @@ from weft.report import page_html, plan_data, timeline_data
 from weft.schedule import load_profile
 from weft.schedule.machine import paper_devices
 
+pytestmark = pytest.mark.xdist_group("browser")
+
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "weft-demo.gguf"
 READY = "#report[data-ready]"
 
@@ -188,7 +190,7 @@ def test_the_graph_by_keyboard(open_page: Any, two_devices: tuple[Path, dict[str
     assert heads.nth(1).get_attribute("aria-expanded") == "false"
 
 
-@pytest.mark.parametrize("by", ["cause", "op"])
+@pytest.mark.parametrize("by", ["cause", pytest.param("op", marks=pytest.mark.part("pages"))])
 def test_colours(open_page: Any, two_devices: tuple[Path, dict[str, Any]], by: str) -> None:
     page = show(open_page, two_devices[0], "graph")
     legend = page.locator("#panel-graph .legend")
@@ -245,6 +247,7 @@ def test_the_timeline_says_what(open_page: Any, profiled: tuple[Path, Trace], pi
     assert page.locator(".details h2").inner_text()
 
 
+@pytest.mark.part("pages")
 def test_mouse_zooms_and_moves(open_page: Any, profiled: tuple[Path, Trace]) -> None:
     page = show(open_page, profiled[0], "timeline")
     canvas = page.locator("canvas.timeline")
@@ -331,7 +334,9 @@ def test_a_notebook(open_page: Any, folder: Path) -> None:
     assert page.evaluate("document.querySelector('iframe').contentDocument") is None
 
 
-@pytest.mark.parametrize(("width", "dark"), [(360, False), (1280, True)])
+@pytest.mark.parametrize(
+    ("width", "dark"), [(360, False), pytest.param(1280, True, marks=pytest.mark.part("pages"))]
+)
 def test_no_barriers(
     open_page: Any, barriers: Any, two_devices: tuple[Path, Any], profiled: tuple[Path, Any],
     differences: Path, width: int, dark: bool,

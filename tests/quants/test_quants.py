@@ -14,7 +14,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -322,7 +322,6 @@ def test_every_writable_type_has_a_bound() -> None:
 
 
 @pytest.mark.parametrize("name", ERROR_BOUNDS)
-@settings(max_examples=25, deadline=None)
 @given(x=rows, scale=st.sampled_from([1.0, 300.0]))
 def test_round_trip_error(name: str, x: np.ndarray, scale: float) -> None:
     x = x * np.float32(scale)
@@ -332,7 +331,6 @@ def test_round_trip_error(name: str, x: np.ndarray, scale: float) -> None:
 
 
 @pytest.mark.parametrize("name", STABLE)
-@settings(max_examples=25, deadline=None)
 @given(x=rows, scale=st.sampled_from([1.0, 300.0]))
 def test_second_encoding_is_the_first(name: str, x: np.ndarray, scale: float) -> None:
     x = x * np.float32(scale)

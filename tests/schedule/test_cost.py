@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from tests.profiles import examples
 from tests.schedule.planning_graphs import (
     SHAPE,
     Stub,
@@ -254,7 +255,7 @@ def test_memory_decides_what_a_device_may_do() -> None:
         Problem(CostOptions(profile([g])).model(Graph(write), [Stub("gpu", "CPU")]))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(2), suppress_health_check=list(HealthCheck))
 @given(random_plans())
 def test_random_graphs_never_lose_and_can_be_run(plan: Any) -> None:
     """Whatever `ggml` can place, `cost` places no slower, and the plan is valid."""

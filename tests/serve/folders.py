@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tests.serve.server import DEMO, ROOT, SAMPLE, Server
+from tests.serve.server import DEMO, ROOT, SAMPLE, Reached
 
 SHAPES = ROOT / "examples" / "shapes"
 OPTIONS = ("-t", 1, "-np", 2, "-c", 512)
@@ -37,7 +37,7 @@ def models_in(folder: Path) -> Path:
     return folder
 
 
-def complete(server: Server, model: str | None, prompt: str, **body: Any) -> Any:
+def complete(server: Reached, model: str | None, prompt: str, **body: Any) -> Any:
     named = {} if model is None else {"model": model}
     form = {"prompt": prompt, "temperature": 0, "max_tokens": 12} | named | body
     return server.call("POST", "/v1/completions", form)

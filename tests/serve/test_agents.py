@@ -12,11 +12,10 @@ import pytest
 from openai import BadRequestError
 
 from tests.llm.answers.templates import CALLS
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.writer import write_gguf
 
-TURNS = 20
 TEMPLATE = (
     "{{% if tools %}}{{{{ tools | tojson }}}}{{% endif %}}"
     "{{% for m in messages %}}<{{{{ m.role }}}}>"
@@ -108,12 +107,13 @@ def _whole(server: Server, **options: Any) -> tuple[dict[str, Any], str, list[An
     return choice.message.model_dump(exclude_none=True), choice.finish_reason, []
 
 
+@pytest.mark.parametrize("turns", [6, pytest.param(20, marks=pytest.mark.part("faults"))])
 @pytest.mark.parametrize("ask", [_streamed, _whole])
-def test_twenty_turns_of_tools(server: Server, ask: Any) -> None:
+def test_turns_of_tools(server: Server, ask: Any, turns: int) -> None:
     """Every turn is a call of one of three tools that can be run; its result goes back."""
     messages: list[Any] = [{"role": "user", "content": "What is 17 + 25?"}]
     called: set[str] = set()
-    for turn in range(TURNS):
+    for turn in range(turns):
         named = TOOLS[turn % 3]["function"]["name"] if turn % 2 else None
         choice = {"type": "function", "function": {"name": named}} if named else "required"
         message, reason, _ = ask(

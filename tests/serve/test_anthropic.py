@@ -11,7 +11,7 @@ import anthropic
 import pytest
 from anthropic import Anthropic
 
-from tests.serve.server import DEMO, ROOT, Server
+from tests.serve.in_process import DEMO, ROOT, Server
 from tests.serve.talkers import SCHEMA, events, said, talker
 from tests.waiting import eventually
 from weft.serve.anthropic.schema import MessagesBody

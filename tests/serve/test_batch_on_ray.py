@@ -1,4 +1,4 @@
-"""`weft batch --ray` on two nodes: a thousand rows with an actor and the command killed."""
+"""`weft batch --ray` on three nodes: a thousand rows with an actor and the command killed."""
 
 from __future__ import annotations
 
@@ -6,26 +6,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.ray_nodes import Nodes, ray_nodes
-from tests.serve.server import DEMO
+from tests.ray_nodes import Nodes
+from tests.serve.in_process import DEMO
 from tests.serve.test_batch_command import line, rows_of
 
 pytest.importorskip("ray")
+pytestmark = pytest.mark.xdist_group("ray")
 
 ACTOR = "ray::BatchActor"
 N = 1000
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    with ray_nodes(1, 1) as nodes:
-        yield nodes
 
 
 def begun(nodes: Nodes, source: Path, out: Path, *options: Any) -> subprocess.Popen[str]:
@@ -40,47 +34,50 @@ def wait_for_rows(process: subprocess.Popen[str], out: Path, least: int) -> None
         time.sleep(0.005)
 
 
-def test_no_row_is_lost_or_written_twice(nodes: Nodes, tmp_path: Path) -> None:
+def test_no_row_is_lost_or_written_twice(ray_cluster: Nodes, tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(
         line(f"r{i}", "/v1/completions", prompt=f"What is {i} + 1?", max_tokens=8,
              temperature=0, ignore_eos=True)
         for i in range(N)))  # fmt: skip
-    first = begun(nodes, source, out)
+    first = begun(ray_cluster, source, out)
     wait_for_rows(first, out, 50)
-    nodes.kill(ACTOR)
+    ray_cluster.kill(ACTOR)
     wait_for_rows(first, out, 150)
     first.kill()
     first.communicate()
     kept = [row for row in out.read_text().splitlines(keepends=True) if row.endswith("\n")]
     assert 150 <= len(kept) < N
-    assert nodes.wait_for_end(ACTOR) == []  # nothing runs on for a command that is gone
-    second = begun(nodes, source, out)
+    assert ray_cluster.wait_for_end(ACTOR) == []  # nothing runs on for a command that is gone
+    # with one actor, the one that is killed has loaded the model and has rows under way
+    second = begun(ray_cluster, source, out, "--replicas", "1")
     wait_for_rows(second, out, len(kept) + 50)
-    nodes.kill(ACTOR)
+    ray_cluster.kill(ACTOR)
     _, errors = second.communicate(timeout=120)
     assert second.returncode == 0, errors
-    assert "2 machines with 2 CPUs" in errors and "1 actors died and were started again" in errors
+    assert "3 machines with 3 CPUs" in errors
+    assert "1 actors died and were started again" in errors
     assert out.read_text().splitlines(keepends=True)[: len(kept)] == kept
     assert sorted(row["custom_id"] for row in rows_of(out)) == sorted(f"r{i}" for i in range(N))
     assert all(row["response"]["status_code"] == 200 for row in rows_of(out))
-    assert nodes.wait_for_end(ACTOR) == []
+    assert ray_cluster.wait_for_end(ACTOR) == []
 
 
+@pytest.mark.part("cluster")
 def test_rows_are_those_of_one_machine_in_order_and_ctrl_c_ends_all(
-    nodes: Nodes, tmp_path: Path
+    ray_cluster: Nodes, tmp_path: Path
 ) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(
         line(f"r{i}", "/v1/completions", prompt=f"What is {i} + 1?", max_tokens=32, temperature=0,
              ignore_eos=True)
         for i in range(3000)))  # fmt: skip
-    process = begun(nodes, source, out, "--ordered", "--replicas", "2")
+    process = begun(ray_cluster, source, out, "--ordered", "--replicas", "2")
     wait_for_rows(process, out, 40)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and "goes on from there" in errors, errors
-    assert nodes.wait_for_end(ACTOR) == []
+    assert ray_cluster.wait_for_end(ACTOR) == []
     rows = rows_of(out)
     assert [row["custom_id"] for row in rows] == [f"r{i}" for i in range(len(rows))]
     here = tmp_path / "here.jsonl"
@@ -93,10 +90,11 @@ def test_rows_are_those_of_one_machine_in_order_and_ctrl_c_ends_all(
         assert texts[row["custom_id"]] == row["response"]["body"]["choices"][0]["text"]
 
 
-def test_what_cannot_be_loaded_is_told(nodes: Nodes, tmp_path: Path) -> None:
+@pytest.mark.part("cluster")
+def test_what_cannot_be_loaded_is_told(ray_cluster: Nodes, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text(line("a", "/v1/completions", prompt="a"))
-    process = begun(nodes, source, tmp_path / "out", "--devices", "nothing")
+    process = begun(ray_cluster, source, tmp_path / "out", "--devices", "nothing")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1 and "Traceback" not in errors, errors
     assert "the model cannot be loaded on a machine: " in errors and "'nothing'" in errors

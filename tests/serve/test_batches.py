@@ -13,7 +13,8 @@ import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 from openai.types import Batch
 
-from tests.serve.server import DEMO, SAMPLE, Server
+from tests.serve import server as process
+from tests.serve.in_process import DEMO, SAMPLE, Server
 from tests.serve.test_keys import add, used
 from tests.waiting import eventually
 
@@ -204,7 +205,7 @@ def test_batches_survive_kills_and_belong_to_keys(tmp_path: Path) -> None:
     ann, bob = add(keys, "ann"), add(keys, "bob")
     options = ("--files-dir", folder, "--keys", keys, "-np", 4, "--batch-parallel", 2)
     n = 120
-    server = Server(DEMO, *options, sent_key=ann)
+    server = process.Server(DEMO, *options, sent_key=ann)
     with server:
         batch = start(server.client, requests(n, max_tokens=24, ignore_eos=True))
         journal = folder / f"{batch.id}.rows"

@@ -10,7 +10,7 @@ import pytest
 from openai import BadRequestError
 from pydantic import ValidationError
 
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 from weft.llm import LLM, SamplingParams
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody

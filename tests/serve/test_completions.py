@@ -11,7 +11,7 @@ import pytest
 from openai import BadRequestError
 
 from tests.llm.tiny import metadata, tokens, write_model
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 from weft.llm import Context, Model, Tokenizer
 
 QUESTION = "What is 17 + 25?"

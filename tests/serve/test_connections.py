@@ -21,7 +21,9 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from tests.cli.in_process import weft
-from tests.serve.server import DEMO, SAMPLE, Server
+from tests.serve import server as process
+from tests.serve.in_process import DEMO, SAMPLE, Server
+from tests.serve.server import Reached
 from tests.waiting import eventually
 from weft.serve.connections import SPARE_FILES, Door, connection_class, most_connections
 from weft.serve.hosts import host_name
@@ -29,7 +31,7 @@ from weft.serve.hosts import host_name
 BODY = {"prompt": "a", "max_tokens": 2, "ignore_eos": True}
 
 
-def dial(server: Server, data: bytes = b"") -> socket.socket:
+def dial(server: Reached, data: bytes = b"") -> socket.socket:
     """A connection that has sent `data`."""
     address = urlsplit(server.url)
     connection = socket.create_connection((address.hostname, address.port), 30)
@@ -49,14 +51,14 @@ def closed(connection: socket.socket, seconds: float = 30) -> bytes:
     return said
 
 
-def served(server: Server) -> None:
+def served(server: Reached) -> None:
     status, _, answer = server.call("POST", "/v1/completions", BODY)
     assert status == 200, answer
 
 
 def test_half_a_request_stops_nobody() -> None:
     """There are few file descriptors, and three times as many connections that never ask."""
-    with Server(DEMO, "-t", 1, files=64) as server, ExitStack() as stack:
+    with process.Server(DEMO, "-t", 1, files=64) as server, ExitStack() as stack:
         for _ in range(200):
             stack.enter_context(dial(server, b"POST /v1/comp"))
         for _ in range(5):
@@ -223,14 +225,17 @@ def test_a_quiet_log(options: list[str], request_line: bool, placement: bool) ->
 
 
 def test_a_cors_origin_that_is_none() -> None:
-    process = weft("serve", str(DEMO), "--cors-origin", "example.com/page")
-    assert process.returncode == 1 and "is no origin; write scheme, name and port" in process.stderr
+    ended = weft("serve", str(DEMO), "--cors-origin", "example.com/page")
+    assert ended.returncode == 1 and "is no origin; write scheme, name and port" in ended.stderr
 
 
-@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "second",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.part("faults"))],
+)
 def test_a_second_signal_ends_it_at_once(second: signal.Signals) -> None:
     """It comes in the middle of long texts, with the longest period of grace."""
-    with Server(SAMPLE, "-np", 8, "-c", 8192, "--grace", 3600) as server:
+    with process.Server(SAMPLE, "-np", 8, "-c", 8192, "--grace", 3600) as server:
         body = {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "n": 16}
         asked = [
             threading.Thread(target=ask_until_cut, args=[server, body], daemon=True)
@@ -248,7 +253,7 @@ def test_a_second_signal_ends_it_at_once(second: signal.Signals) -> None:
             thread.join(10)
 
 
-def ask_until_cut(server: Server, body: object) -> None:
+def ask_until_cut(server: Reached, body: object) -> None:
     with suppress(ConnectionError, HTTPException):
         server.call("POST", "/v1/completions", body)
 

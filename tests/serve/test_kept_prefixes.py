@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.llm.test_prefixes import make
-from tests.serve.server import Server
+from tests.llm.prefix_texts import make_lasting
+from tests.serve.in_process import Server
 from weft.llm import LLM
 
 SIZES = ("--parallel", 1, "-c", 256, "-t", 1)
@@ -25,7 +25,7 @@ def ask(server: Server, messages: list[Any]) -> tuple[str | None, int]:
 
 
 def test_conversations_take_turns_and_outlive_the_server(tmp_path: Path) -> None:
-    path = make("qwen35", tmp_path)
+    path = make_lasting("qwen35", tmp_path)
     talks: list[list[Any]] = [
         [{"role": "user", "content": text * 6}] for text in ("the abc ", "teh b ")
     ]

@@ -14,7 +14,9 @@ import pytest
 from openai import OpenAI, RateLimitError
 
 from tests.cli.in_process import weft
-from tests.serve.server import DEMO, Server
+from tests.serve import server as process
+from tests.serve.in_process import DEMO, Server
+from tests.serve.server import Reached
 from tests.waiting import eventually
 
 ASK: dict[str, Any] = {"prompt": "What is 2 + 3?", "max_tokens": 5, "temperature": 0,
@@ -49,7 +51,7 @@ def server(file: Path) -> Iterator[Server]:
         yield running
 
 
-def ask(server: Server, key: str, **more: Any) -> tuple[int, dict[str, str], Any]:
+def ask(server: Reached, key: str, **more: Any) -> tuple[int, dict[str, str], Any]:
     return server.call("POST", "/v1/completions", ASK | more, Authorization=f"Bearer {key}")
 
 
@@ -159,7 +161,7 @@ def test_nothing_of_finished_answers_is_lost(tmp_path: Path) -> None:
     n_done = n_tokens = 0
     lock, killed = threading.Lock(), threading.Event()
 
-    def ask_until_killed(server: Server) -> None:
+    def ask_until_killed(server: Reached) -> None:
         nonlocal n_done, n_tokens
         while not killed.is_set():
             try:
@@ -170,7 +172,7 @@ def test_nothing_of_finished_answers_is_lost(tmp_path: Path) -> None:
             with lock:
                 n_done, n_tokens = n_done + 1, n_tokens + body["usage"]["completion_tokens"]
 
-    server = Server(DEMO, "--keys", file, sent_key=key)
+    server = process.Server(DEMO, "--keys", file, sent_key=key)
     with server:
         threads = [threading.Thread(target=ask_until_killed, args=(server,)) for _ in range(4)]
         for thread in threads:

@@ -13,7 +13,8 @@ import pytest
 from openai import AuthenticationError, OpenAI, RateLimitError
 
 from tests.cli.in_process import weft
-from tests.serve.server import SAMPLE, Server
+from tests.serve import server as process
+from tests.serve.in_process import SAMPLE, Server
 from tests.waiting import eventually
 
 LONG = {"prompt": "a b c", "max_tokens": 400, "temperature": 0, "ignore_eos": True}
@@ -105,9 +106,9 @@ def test_a_body_that_is_not_said_to_be_json(server: Server) -> None:
 
 def test_a_port_in_use_is_said_before_anything_is_loaded(server: Server) -> None:
     port = server.url.rpartition(":")[2]
-    process = weft("serve", __file__, "--port", port)  # which is no model
-    assert process.returncode == 1
-    assert f"127.0.0.1:{port}: Address already in use; choose another --port" in process.stderr
+    ended = weft("serve", __file__, "--port", port)  # which is no model
+    assert ended.returncode == 1
+    assert f"127.0.0.1:{port}: Address already in use; choose another --port" in ended.stderr
 
 
 def test_unknown_paths_and_methods(server: Server) -> None:
@@ -186,7 +187,7 @@ def test_one_text_that_fails_ends_alone(server: Server) -> None:
 
 
 def test_a_stop_lets_texts_finish() -> None:
-    with Server(SAMPLE, "-np", 2, "--grace", 30) as server:
+    with process.Server(SAMPLE, "-np", 2, "--grace", 30) as server:
         stream = server.client.completions.create(
             model="llama3", prompt="a", max_tokens=300, temperature=0, stream=True,
             extra_body={"ignore_eos": True},
@@ -209,8 +210,8 @@ def test_a_stop_does_not_wait_for_ever() -> None:
                 for i in range(1, 17)
             ]
             eventually(lambda: server.metrics()["running"] == 32)
-            server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(30) in (0, -signal.SIGTERM)
+            server.stop()
+            assert server.wait(30) == 0
             # those that were not finished were told so, or hung up on
             ends = [f.exception() is not None or f.result()[0] != 200 for f in asked]
             assert any(ends)

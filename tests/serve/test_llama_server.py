@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.serve.server import DEMO, ROOT, Server
+from tests.serve.in_process import DEMO, ROOT, Server
 from weft.llm import LLM
 
 PROMPT = "Count from 8 to 11?"

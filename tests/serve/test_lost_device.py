@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from tests.llm.lost_device import Lost
-from tests.serve.server import SAMPLE, Server
+from tests.serve.in_process import SAMPLE, Server
 from weft.serve import ServeOptions, Service, create_app
 
 BODY = {"model": "m", "max_tokens": 12, "temperature": 0, "stream": True, "ignore_eos": True}

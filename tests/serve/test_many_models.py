@@ -12,7 +12,7 @@ import ollama
 import pytest
 
 from tests.serve.folders import OPTIONS, SHAPES, complete, models_in
-from tests.serve.server import Server
+from tests.serve.in_process import Server
 from weft.serve.many.asking import read_asking
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.serve import server as process
 from tests.serve.folders import OPTIONS, complete, models_in
-from tests.serve.server import Server
+from tests.serve.in_process import Server
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +24,11 @@ def test_unloading_frees_memory(folder: Path) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("the system does not say how much memory a process takes")
 
-    def resident(server: Server) -> int:
+    def resident(server: process.Server) -> int:
         text = Path(f"/proc/{server.process.pid}/status").read_text()
         return int(text.split("VmRSS:")[1].split()[0]) << 10
 
-    with Server.many(folder, "-t", 1, "-np", 2, "-c", 32768) as server:
+    with process.Server.many(folder, "-t", 1, "-np", 2, "-c", 32768) as server:
         after = []
         for _ in range(5):
             for model in ("one", "two"):
@@ -43,7 +44,7 @@ def test_unloading_frees_memory(folder: Path) -> None:
 def test_a_signal_ends_all_models(folder: Path) -> None:
     """Streams of two models end whole, within the time that they have."""
     body: dict[str, Any] = {"prompt": "a", "max_tokens": 150, "stream": True}
-    with Server.many(folder, *OPTIONS) as server:
+    with process.Server.many(folder, *OPTIONS) as server:
         options = {"extra_body": {"ignore_eos": True}, **body}
         streams = [server.client.completions.create(model=m, **options) for m in ("one", "three")]
         for stream in streams:

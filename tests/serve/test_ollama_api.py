@@ -10,7 +10,7 @@ from typing import Any
 import ollama
 import pytest
 
-from tests.serve.server import DEMO, ROOT, Server
+from tests.serve.in_process import DEMO, ROOT, Server
 from tests.serve.talkers import said, talker
 from weft.frontends.models import open_model
 from weft.llm import LLM, Tokenizer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from openai import BadRequestError, NotFoundError
 
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 
 QUESTION = "What is 17 + 25?"
 CHAT = [{"role": "user", "content": QUESTION}]

@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from openai import BadRequestError
 
-from tests.llm.test_embeddings import make
-from tests.serve.server import DEMO, Server
+from tests.llm.encoder_models import make_encoder
+from tests.serve.in_process import DEMO, Server
 from weft.llm import LLM
 from weft.serve import ServeOptions, Service
 from weft.serve.errors import ApiError
@@ -92,7 +92,7 @@ def test_usage(server: Server) -> None:
 
 def test_a_model_made_for_it(tmp_path: Path) -> None:
     """It writes no text, and every token sees all others of its text, but of no other."""
-    path = make(tmp_path)[0]
+    path = make_encoder(tmp_path)[0]
     with Server(path, "-t", 1) as server:
         texts = ["the", "abc", "the abc", "b"]
         alone = np.concatenate([embed(server, text) for text in texts])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 from weft.serve.open_paths import Tickets, opens
 from weft.serve.page.files import FOLDER, page_files
 from weft.serve.page.plan import policy_of

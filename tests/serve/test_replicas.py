@@ -1,4 +1,4 @@
-"""`weft serve --ray`: replicas of a model on two nodes, behind one address, as a user starts it."""
+"""`weft serve --ray`: two replicas of a model behind one address, as a user starts it."""
 
 from __future__ import annotations
 
@@ -13,37 +13,33 @@ from typing import Any
 import pytest
 
 from tests.cli.in_process import weft
-from tests.ray_nodes import Nodes, ray_nodes
-from tests.serve.server import DEMO, Server
+from tests.ray_nodes import Nodes
+from tests.serve import in_process
+from tests.serve.server import DEMO, Reached, Server
 from tests.waiting import eventually
 
 pytest.importorskip("ray")
+pytestmark = pytest.mark.xdist_group("ray")
 
 REPLICA = "ray::ServeReplica"
 LONG = "Tell me of the numbers one and two, and of three, and what comes after them. " * 2
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    with ray_nodes(1, 1) as nodes:
-        yield nodes
-
-
-@pytest.fixture(scope="module")
-def server(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(ray_cluster: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     keys = tmp_path_factory.mktemp("keys") / "keys.db"
     sent = weft("keys", "add", "all", "--keys", keys).stdout.strip()
     limited = weft("keys", "add", "few", "--keys", keys, "--limit-tpd", "40").stdout.strip()
-    options = ("--ray", nodes.address, "--replicas", 2, "-np", 4, "--grace", 20, "--keys", keys)
-    with Server(DEMO, *options, sent_key=sent) as server:
+    options = ("--replicas", 2, "-np", 4, "--grace", 20, "--keys", keys)
+    with Server(DEMO, "--ray", ray_cluster.address, *options, sent_key=sent) as server:
         server.limited, server.keys = limited, keys
         yield server
-    assert nodes.wait_for_end(REPLICA) == []
+    assert ray_cluster.wait_for_end(REPLICA) == []
 
 
 @pytest.fixture(scope="module")
-def alone() -> Iterator[Server]:
-    with Server(DEMO, "-t", 1, "-np", 4) as server:
+def alone() -> Iterator[in_process.Server]:
+    with in_process.Server(DEMO, "-t", 1, "-np", 4) as server:
         yield server
 
 
@@ -88,7 +84,7 @@ class Stream:
         self._answer.close()
 
 
-def test_answers_are_those_of_one_machine(server: Server, alone: Server) -> None:
+def test_answers_are_those_of_one_machine(server: Server, alone: in_process.Server) -> None:
     for path, body in (
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "What is 2 + 3?"}]}),
         ("/v1/completions", {"prompt": "What is 2 + 3?", "n": 2}),
@@ -110,8 +106,8 @@ def test_answers_are_those_of_one_machine(server: Server, alone: Server) -> None
         assert mine[2] == theirs[2]
 
 
-def test_streams_and_their_usage(server: Server, alone: Server) -> None:
-    def streamed(server: Server) -> str:
+def test_streams_and_their_usage(server: Server, alone: in_process.Server) -> None:
+    def streamed(server: Reached) -> str:
         parts = server.client.chat.completions.create(
             model="m", messages=[{"role": "user", "content": "Count"}], stream=True,
             temperature=0, max_tokens=40, extra_body={"ignore_eos": True},
@@ -182,9 +178,10 @@ def test_a_client_that_leaves_ends_its_text(server: Server) -> None:
     assert sum(cancelled.values()) == 16
 
 
-def test_a_rolling_update_loses_no_request(server: Server, nodes: Nodes) -> None:
+@pytest.mark.part("cluster")
+def test_a_rolling_update_loses_no_request(server: Server, ray_cluster: Nodes) -> None:
     """SIGHUP replaces all replicas, while requests come without a pause."""
-    before = set(nodes.processes(REPLICA))
+    before = set(ray_cluster.processes(REPLICA))
     statuses: list[int] = []
     ended = threading.Event()
 
@@ -199,33 +196,34 @@ def test_a_rolling_update_loses_no_request(server: Server, nodes: Nodes) -> None
     try:
         server.process.send_signal(signal.SIGHUP)
         eventually(lambda: any("replicas: all are new" in line for line in server.lines))
-        eventually(lambda: len(nodes.processes(REPLICA)) == 2)
+        eventually(lambda: len(ray_cluster.processes(REPLICA)) == 2)
     finally:
         ended.set()
         for thread in threads:
             thread.join()
     assert set(statuses) == {200} and len(statuses) > 10
-    assert not before & set(nodes.processes(REPLICA))
+    assert not before & set(ray_cluster.processes(REPLICA))
 
 
-def test_a_replica_that_dies_fails_its_streams_alone(server: Server, nodes: Nodes) -> None:
+def test_a_replica_that_dies_fails_its_streams_alone(server: Server, ray_cluster: Nodes) -> None:
     """Both replicas write a stream; one is killed. Its stream ends with a sentence, the other one
     with its texts."""
     eventually(lambda: server.metrics()["replicas"] == 2)
     streams = [Stream(server, "Count"), Stream(server, "What is 2 + 3?")]
-    killed = nodes.kill(REPLICA)
+    killed = ray_cluster.kill(REPLICA)
     endings = sorted(stream.rest()[-300:] for stream in streams)
     assert endings[0].endswith("data: [DONE]\n\n") != endings[1].endswith("data: [DONE]\n\n")
     assert sum("the replica that wrote this answer died; ask again" in e for e in endings) == 1
-    eventually(lambda: killed not in nodes.processes(REPLICA))
-    eventually(lambda: len(nodes.processes(REPLICA)) == 2)
+    eventually(lambda: killed not in ray_cluster.processes(REPLICA))
+    eventually(lambda: len(ray_cluster.processes(REPLICA)) == 2)
     eventually(lambda: server.metrics()["replicas"] == 2)
 
 
+@pytest.mark.part("cluster")
 def test_a_request_whose_replica_dies_before_it_answers_goes_to_another(
-    server: Server, nodes: Nodes
+    server: Server, ray_cluster: Nodes
 ) -> None:
-    stopped = nodes.processes(REPLICA)[0]
+    stopped = ray_cluster.processes(REPLICA)[0]
     os.kill(stopped, signal.SIGSTOP)
     answers: list[Any] = []
     threads = [

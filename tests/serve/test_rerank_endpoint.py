@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.llm.test_rerank import DOCUMENTS, make_reranker
-from tests.serve.server import DEMO, Server
+from tests.llm.encoder_models import DOCUMENTS, make_reranker
+from tests.serve.in_process import DEMO, Server
 from weft.llm import LLM
 
 

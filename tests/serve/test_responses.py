@@ -15,7 +15,7 @@ import pytest
 from openai import OpenAI
 
 from tests.cli.in_process import weft
-from tests.serve.server import DEMO, ROOT, Server
+from tests.serve.in_process import DEMO, ROOT, Server
 from tests.serve.talkers import SCHEMA, events, said, talker
 from tests.waiting import eventually
 from weft.frontends.models import open_model

@@ -16,7 +16,10 @@ from tests.waiting import eventually
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60.0
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+pytestmark = [
+    pytest.mark.part("faults"),
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc"),
+]
 
 
 def status(pid: int) -> tuple[str, int] | None:

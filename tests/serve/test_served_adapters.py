@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.llm.adapter_files import matrices_of, pairs, write_adapter
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 from weft.llm import LLM
 
 QUESTION = "Count from 8 to 11?"

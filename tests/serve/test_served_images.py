@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from openai import BadRequestError
 
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")

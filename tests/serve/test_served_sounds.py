@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +10,15 @@ from typing import Any
 import pytest
 from openai import BadRequestError
 
-from tests.serve.server import DEMO, Server
+from tests.cli.in_process import weft
+from tests.serve.in_process import DEMO, Server
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("PIL.Image")
 
 from tests.llm import sound_models
-from tests.llm.test_audio import sound, wav
+from tests.llm.sounds import sound, wav
 
 
 @pytest.fixture(scope="module")
@@ -80,23 +79,18 @@ def test_a_model_without_a_tower() -> None:
         ask(deaf, part(0))
 
 
-def weft(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "weft", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
 def test_the_command_line(files: tuple[Path, Path], tmp_path: Path) -> None:
     text, tower = files
     path = tmp_path / "a.wav"
     path.write_bytes(wav(sound()))
-    run = ["run", text, "--mmproj", tower, "-p", "abc", "-n", 8, "--temp", 0]
+    run = ["run", text, "--mmproj", tower, "-p", "abc", "-n", "8", "--temp", "0"]
     heard, deaf = weft(*run, "--audio", path), weft(*run)
     assert heard.returncode == 0, heard.stderr
     assert heard.stdout.strip() and heard.stdout != deaf.stdout
     assert "tower: mmproj.gguf on cpu" in heard.stderr
     bad = weft(*run, "--audio", text)
     assert bad.returncode and "none of WAV, MP3, FLAC and Ogg" in bad.stderr
-    chat = ["chat", text, "--mmproj", tower, "-n", 8, "--temp", 0]
+    chat = ["chat", text, "--mmproj", tower, "-n", "8", "--temp", "0"]
     talk = weft(*chat, "--audio", path, "-p", "abc", "-st")
     assert talk.returncode == 0, talk.stderr
     assert talk.stdout.strip()

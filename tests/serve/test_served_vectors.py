@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.llm.vector_files import directions, write_vector
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 from weft.llm import LLM, Model
 
 QUESTION = "Count from 8 to 11?"

@@ -12,7 +12,7 @@ import pytest
 from openai import BadRequestError
 
 from tests.llm.tiny import metadata, tokens, write_model
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 from weft.errors import ChatError
 from weft.llm import LLM
 from weft.llm.chat.template import ChatTemplate

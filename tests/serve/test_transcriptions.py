@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from openai import BadRequestError
 
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("PIL.Image")
 
 from tests.llm import sound_models
-from tests.llm.test_audio import sound, wav
+from tests.llm.sounds import sound, wav
 from weft.serve.transcriptions import TranscriptionBody, _wanted
 
 

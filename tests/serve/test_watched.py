@@ -15,7 +15,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.cli.in_process import weft
-from tests.serve.server import DEMO, Server
+from tests.serve.in_process import DEMO, Server
 from tests.waiting import eventually
 
 ASK: dict[str, Any] = {"prompt": "What is 2 + 3?", "max_tokens": 5, "ignore_eos": True,

@@ -32,6 +32,8 @@ class Options:
     """Only some op cases, so that every op and every type of a leaf has one."""
     places: int | None = None
     """Models: a number that decides which weights the backend has; None: all it can have."""
+    ops: frozenset[str] | None = None
+    """Op cases: only those of these ops, and the block formats; None: all."""
 
     def wants(self, name: str) -> bool:
         """Whether the filter takes the case, so that a runner can leave it out early."""

@@ -33,7 +33,11 @@ def run(folder: Path, options: Options) -> Iterator[Result]:
     """Every op case and block-format case of the folder; with `planes`, those that have weights in
     planes."""
     backend = _backend(options)
-    cases = iter_cases(folder, options.filter)
+    cases = (
+        case
+        for case in iter_cases(folder, options.filter)
+        if options.ops is None or case["ggml_op"] in options.ops
+    )
     for case in _sample(cases) if options.sample else cases:
         result = _run_op(case, backend, repack=options.planes)
         if result is not None:

@@ -15,6 +15,7 @@ import json
 import os
 import re
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,8 +36,11 @@ class Journal:
 
     Memory: 8 bytes for each line of the file of requests."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Opens or creates the file, and cuts off a last row that is not whole.
+    def __init__(
+        self, path: str | os.PathLike[str], *, opener: Callable[[str, int], int] | None = None
+    ) -> None:
+        """Opens or creates the file, by `opener` (see `open`), and cuts off a last row that is not
+        whole.
 
         Raises FormatError if it cannot be opened, another process writes it, or it holds anything
         but rows of a batch; it is left as it was then."""
@@ -48,7 +52,7 @@ class Journal:
         self._digests = array("Q")
         self._unsynced = False
         try:
-            self._file = open(self.path, "a+b", buffering=0)
+            self._file = open(self.path, "a+b", buffering=0, opener=opener)
         except OSError as error:
             raise FormatError(f"cannot write {self.path}: {error.strerror or error}") from None
         try:

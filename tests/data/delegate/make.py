@@ -14,11 +14,7 @@ import torch
 from torch import nn
 from torch.export import Dim, export
 
-with warnings.catch_warnings():  # theirs, not ours
-    warnings.simplefilter("ignore")
-    from executorch.exir import to_edge_transform_and_lower
-
-    from weft_executorch import Options, WeftPartitioner
+from weft_executorch import Options
 
 __all__ = ["MODELS", "lowered"]
 
@@ -84,7 +80,11 @@ def lowered(name: str) -> bytes:
     torch.manual_seed(1)
     module = make().eval()
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # theirs, not ours
+        from executorch.exir import to_edge_transform_and_lower
+
+        from weft_executorch import WeftPartitioner
+
         programs = {
             method: export(module, inputs, dynamic_shapes=shapes, strict=False)
             for method, (inputs, shapes) in methods.items()

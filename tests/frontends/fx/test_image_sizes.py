@@ -1,5 +1,7 @@
 """Networks of convolutions and pools whose height and width are dynamic equal eager PyTorch."""
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -10,8 +12,20 @@ from tests.frontends.fx.image_networks import NETWORKS, images, sizes_in  # noqa
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
 
-@pytest.mark.parametrize("square", [False, True], ids=["any", "square"])
-@pytest.mark.parametrize("name", NETWORKS)
+SQUARE = {False: "any", True: "square"}
+FIRST = [("strides", False), ("ceil_max_behind", False), ("resnet", False), ("ceil_avg", True)]
+"""Every kind of layer, and a size of one symbol and of two; the others are a part."""
+
+
+def network(name: str, square: bool) -> Any:
+    """A network and its kind of sizes as a parameter."""
+    marks = () if (name, square) in FIRST else pytest.mark.part("programs")
+    return pytest.param(name, square, id=f"{name}-{SQUARE[square]}", marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("name", "square"), [network(name, square) for name in NETWORKS for square in SQUARE]
+)
 def test_any_height_and_width(name: str, square: bool) -> None:
     torch.manual_seed(0)
     module = NETWORKS[name]().eval()
@@ -23,7 +37,10 @@ def test_any_height_and_width(name: str, square: bool) -> None:
         torch.testing.assert_close(f(x), want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
 
 
-@pytest.mark.parametrize("name", ["ceil_max", "ceil_avg", "squeezenet"])
+@pytest.mark.parametrize(
+    "name",
+    ["ceil_max", "ceil_avg", pytest.param("squeezenet", marks=pytest.mark.part("programs"))],
+)
 def test_a_pool_that_rounds_up_takes_sizes_that_leave_something_over(name: str) -> None:
     torch.manual_seed(0)
     module = NETWORKS[name]().eval()

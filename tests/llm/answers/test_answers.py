@@ -4,42 +4,17 @@ from __future__ import annotations
 
 import json
 import random
-from functools import cache
 
 import pytest
 
+from tests.llm.answers.parsed import FAMILIES, TOOLS, format_of, joined
 from tests.llm.answers.templates import ARROWS, CHANNELS, HARMONY, OPENING, TEMPLATES
-from weft.llm.answers import AnswerFormat, Call, CallBegun, CallPiece, Content, Event, Reasoning
+from weft.llm.answers import AnswerFormat, Call, CallBegun, CallPiece, Content
 from weft.llm.answers.json_text import as_object
 from weft.llm.chat.template import ChatTemplate
 
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-        },
-    }
-    for name in ("weather", "clock")
-]
 ARGUMENTS = {"city": 'Zürich {"}', "days": 3, "deep": [{"a": None}]}
 CALLS = [("weather", ARGUMENTS), ("clock", {"city": "5"}), ("clock", {})]
-FAMILIES = sorted(TEMPLATES)
-
-
-@cache
-def format_of(family: str) -> AnswerFormat:
-    return AnswerFormat.of(ChatTemplate(TEMPLATES[family]))
-
-
-def joined(events: list[Event]) -> tuple[str, str, list[tuple[str, str]]]:
-    """Content, reasoning and calls."""
-    content = "".join(event.text for event in events if isinstance(event, Content))
-    reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
-    calls = [event for event in events if isinstance(event, Call)]
-    assert [call.index for call in calls] == list(range(len(calls)))
-    return content, reasoning, [(call.name, call.arguments) for call in calls]
 
 
 def parse(

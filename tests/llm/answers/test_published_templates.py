@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.llm.answers.grammars import answer, follow
+from tests.llm.answers.parsed import joined
 from tests.llm.answers.published import FILES, Writer, template_of
-from tests.llm.answers.test_answers import joined
-from tests.llm.answers.test_grammar import answer, follow
-from tests.llm.answers.test_grammar import tokenizer as tokenizer  # a fixture
 from weft.errors import ChatError
 from weft.llm import Tokenizer
 from weft.llm.answers import AnswerFormat

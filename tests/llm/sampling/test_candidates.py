@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.llm.sampling.candidates import SMALL, Candidates, Running
 
 
-@settings(max_examples=40, deadline=None)
 @given(n=st.integers(SMALL + 1, SMALL + 2000), seed=st.integers(0, 99), u=st.floats(0, 0.9999))
 def test_blocks_find_what_the_running_sum_finds(n: int, seed: int, u: float) -> None:
     weights = np.random.default_rng(seed).integers(0, 9, n).astype(np.float32)  # sums are exact

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.llm.sampling import slow
@@ -39,7 +39,6 @@ def left(cut: Callable[..., None], probs: list[float], value: float) -> list[flo
 
 
 @pytest.mark.parametrize("name", CUTS)
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000), n=st.integers(1, 80), data=st.data())
 def test_small_vocabularies(name: str, seed: int, n: int, data: st.DataObject) -> None:
     fast, reference, values = CUTS[name]
@@ -72,7 +71,6 @@ def test_what_is_kept_at_least(name: str, keep: int, n: int) -> None:
 
 
 @pytest.mark.parametrize("name", CUTS)
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), n=st.integers(2, 80), data=st.data())
 def test_after_another_cut(name: str, seed: int, n: int, data: st.DataObject) -> None:
     """Positions are no ids any more, and probabilities are those of what is left."""
@@ -174,7 +172,6 @@ def test_forbidden_tokens_never_come_back() -> None:
 
 @example(p=0.0)
 @given(p=st.floats(0, 0.999))
-@settings(max_examples=20, deadline=None)
 def test_typical_of_equals(p: float) -> None:
     for n in (3, 9000):
         c = Candidates(np.zeros(n, np.float32))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.llm.sampling import slow
+from tests.profiles import examples
 from weft.llm.sampling.candidates import Candidates
 from weft.llm.sampling.dry import Dry
 from weft.llm.sampling.history import History
@@ -93,7 +94,7 @@ def test_a_very_long_repetition_stays_finite() -> None:
     assert np.isfinite(cost) and cost == pytest.approx(4.0 ** int(88.7228391 / np.log(4)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(3.0))
 @given(
     ids=st.lists(st.integers(0, 3), min_size=1, max_size=40),
     multiplier=st.floats(0.1, 3),

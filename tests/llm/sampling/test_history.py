@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.llm.sampling import slow
+from tests.profiles import examples
 from weft.llm.sampling import Sampler, SamplingParams
 from weft.llm.sampling.candidates import Candidates
 from weft.llm.sampling.history import History, Penalties
@@ -15,7 +16,7 @@ from weft.llm.sampling.history import History, Penalties
 ALL = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(2.0))
 @given(
     history=st.lists(st.integers(0, 9), max_size=40),
     last_n=st.sampled_from([-1, 1, 3, 8, 100]),

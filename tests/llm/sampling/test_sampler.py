@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.llm.sampling import slow
+from tests.profiles import examples
 from weft.errors import ContextError
 from weft.llm.sampling import Sampler, SamplingParams
 
@@ -91,7 +92,7 @@ def test_the_smallest_temperature_takes_the_largest() -> None:
     assert ids[0] == 1 and probs.tolist() == [1.0, 0.0, 0.0]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(2.0))
 @given(
     logits=st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=40),
     top_k=st.integers(0, 50),
@@ -178,7 +179,7 @@ def test_draws_of_many_follow_the_distribution() -> None:
     assert chi_square(counts, np.bincount(bins, probs)) < 31.3
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(2.0))
 @given(
     seed=st.integers(0, 10_000),
     order=st.permutations(["top_k", "typ_p", "top_p", "min_p", "xtc", "top_n_sigma"]),

@@ -16,7 +16,7 @@ from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.sentencepiece import Piece, read_normalizer, read_pieces
 from weft.frontends.hf.special import SpecialTokens
-from weft.frontends.hf.vocab import Vocabulary, has
+from weft.frontends.hf.vocab import Vocabulary, has, require_vocabulary
 
 __all__ = ["is_unigram", "unigrams"]
 
@@ -70,7 +70,7 @@ _Read = tuple[list[Piece], bool, bool, bytes]
 def _of_sentencepiece(c: Config, mask: int | None) -> _Read:
     path = c.folder / _MODEL
     found, how = read_pieces(path), read_normalizer(path)
-    pieces = _padding(max(c.get("vocab_size", 0), len(found)))
+    pieces = _padding(c, len(found))
     pieces[: len(found)] = [
         (text, score, kind if kind in _KINDS else _NORMAL) for text, score, kind in found
     ]
@@ -84,7 +84,7 @@ def _of_sentencepiece(c: Config, mask: int | None) -> _Read:
 def _of_own_ids(c: Config, name: str) -> _Read:
     path = c.folder / name
     found, how = read_pieces(path), read_normalizer(path)
-    pieces = _padding(max(c.get("vocab_size", 0), len(found)))
+    pieces = _padding(c, len(found))
     pieces[: len(found)] = [
         (text, score, kind if kind in _KINDS else _NORMAL) for text, score, kind in found
     ]
@@ -101,7 +101,7 @@ def _of_json(c: Config) -> _Read:
     added = {row["content"]: row for row in tokenizer.get("added_tokens") or ()}
     unknown = (added.get(settings.get("unk_token")) or {}).get("id", model.get("unk_id", 3))
     special = {text for text, row in added.items() if row.get("special")}
-    pieces = _padding(max(c.get("vocab_size", 0), len(rows)))
+    pieces = _padding(c, len(rows))
     for i, (text, score) in enumerate(rows):
         kind = _NORMAL
         if i == unknown:
@@ -117,7 +117,10 @@ def _of_json(c: Config) -> _Read:
     return pieces, settings.get("add_prefix_space", True) is True, merges, table
 
 
-def _padding(n: int) -> list[Piece]:
+def _padding(c: Config, n_found: int) -> list[Piece]:
+    """Made-up tokens for all ids."""
+    n = max(c.get("vocab_size", 0), n_found)
+    require_vocabulary(c, n, n_found)
     return [(f"[PAD{i}]", -10000.0, _UNUSED) for i in range(n)]
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "bpe",
     "has",
     "llama",
+    "require_vocabulary",
     "sentencepiece",
     "token_id",
     "word_pieces",
@@ -28,6 +29,8 @@ __all__ = [
 Vocabulary = Iterator[tuple[str, object]]
 """Metadata keys, and their values."""
 
+SPARE_TOKENS = 1 << 16
+"""Most ids without a token, besides one for each token: a model may have some for images."""
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # as SentencePiece has them
 _SPACE = "\u2581"
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -120,8 +123,19 @@ def _as_llama(c: Config, pieces: list[Piece]) -> Vocabulary:
     yield from SpecialTokens(c, n_vocab=len(pieces)).keys()
 
 
+def require_vocabulary(c: Config, n: int, n_found: int) -> None:
+    """Raises FormatError if a vocabulary of `n` ids is out of proportion to the tokens found: the
+    others get a token each that is made up."""
+    if n > 2 * n_found + SPARE_TOKENS:
+        raise FormatError(
+            f"{c.folder}: its vocabulary has {n} ids, but the tokenizer has {n_found} tokens; the "
+            "config.json or the tokenizer is of another model"
+        )
+
+
 def _padded(c: Config, pieces: list[Piece], n_vocab: int) -> list[Piece]:
     n = n_vocab or c.first("vocab_size_per_layer_input", "vocab_size") or len(pieces)
+    require_vocabulary(c, n, len(pieces))
     missing = [(f"[PAD{i}]", -10000.0, UNUSED) for i in range(len(pieces), n)]
     return pieces[:n] + missing
 
@@ -161,6 +175,7 @@ def _listed(c: Config) -> tuple[list[str], list[int]]:
     """The tokens and their kinds, by id; ids without a token are padding."""
     by_id, added = _vocabulary(c)
     n = c.get("vocab_size") or max((*by_id, *added), default=-1) + 1
+    require_vocabulary(c, n, len(by_id) + len(added))
     tokens: list[str] = []
     kinds: list[int] = []
     for i in range(n):

@@ -7,13 +7,16 @@ import importlib
 import io
 import os
 import struct
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.bounds import SAMPLES
 from weft.errors import ArgumentError, ContextError
 from weft.llm.audio.resample import resampled
+from weft.llm.senses.decoding import decoding
 from weft.llm.senses.media import media_bytes
 
 __all__ = ["MOST_SAMPLES", "Samples", "Sound", "open_sound"]
@@ -23,15 +26,26 @@ Sound: TypeAlias = "str | os.PathLike[str] | bytes | NDArray[Any]"
 Samples: TypeAlias = NDArray[np.float32]
 """One channel, f32 [n], from -1 to 1."""
 
-MOST_SAMPLES = 1 << 26
-"""Most samples of a channel of a sound: 23 minutes at 48 kHz, 69 at 16 kHz."""
+MOST_SAMPLES = SAMPLES
+"""Most samples of a channel of a sound, at its own rate and at the one that is wanted."""
 LEAST_RATE, MOST_RATE = 1000, 768_000
 """Samples per second."""
 MOST_CHANNELS = 64
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _BLOCK = 1 << 16
+_MOST_SAID = 1 << 40
+"""More samples than any file has: its program did not know how many there would be."""
 _UNKNOWN = (0, 0xFFFFFFFF)
 """Sizes that programs write which do not know yet how long a sound becomes."""
+
+
+class _Form(NamedTuple):
+    """A sound that is not read yet."""
+
+    rate: int
+    n: int | None
+    """Number of samples of a channel; None: the file does not say."""
+    read: Callable[[], Samples]
 
 
 def open_sound(sound: Any, rate: int, *, files: bool = True) -> Samples:
@@ -47,11 +61,20 @@ def open_sound(sound: Any, rate: int, *, files: bool = True) -> Samples:
         raise ArgumentError(
             f"a sound is {type(data).__name__}; give a path, bytes, a data: URL, or samples [n]"
         )
-    samples, own_rate = _wav(data) if _is_wav(data) else _with_soundfile(data)
-    _require_length(len(samples))
-    if not np.isfinite(samples).all():
-        raise ContextError("a sound has samples that are not finite; it is damaged")
-    return resampled(samples, own_rate, rate)
+    form = _wav(data) if _is_wav(data) else _opened(data)
+
+    def longest(n: int) -> int:
+        _require_length(n)
+        most = max(n, -(-n * rate // form.rate))
+        _require_length(most)
+        return most
+
+    with decoding(MOST_SAMPLES if form.n is None else longest(form.n)):
+        samples = form.read()
+        longest(len(samples))
+        if not np.isfinite(samples).all():
+            raise ContextError("a sound has samples that are not finite; it is damaged")
+        return resampled(samples, form.rate, rate)
 
 
 def _array(samples: NDArray[Any]) -> Samples:
@@ -69,8 +92,8 @@ def _is_wav(data: bytes) -> bool:
     return data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE"
 
 
-def _wav(data: bytes) -> tuple[Samples, int]:
-    """Samples and rate of a WAV file: 8 to 32 bits, or floats of 32 or 64."""
+def _wav(data: bytes) -> _Form:
+    """The form of a WAV file: 8 to 32 bits, or floats of 32 or 64."""
     form: tuple[int, ...] | None = None
     at = 12
     while at + 8 <= len(data):
@@ -91,12 +114,12 @@ def _wav(data: bytes) -> tuple[Samples, int]:
                     f"a WAV file has {left} of {size} bytes of samples; it is cut off"
                 )
             end = at + (left if size in _UNKNOWN else size)
-            return _pcm(data[at:end], form), form[2]
+            return _pcm(memoryview(data)[at:end], form)
         at += size + size % 2
     raise ContextError("a WAV file has no samples; it is damaged")
 
 
-def _pcm(data: bytes, form: tuple[int, ...]) -> Samples:
+def _pcm(data: memoryview, form: tuple[int, ...]) -> _Form:
     kind, channels, rate, _, _, bits = form
     _require_form(channels, rate)
     width = bits // 8
@@ -105,28 +128,39 @@ def _pcm(data: bytes, form: tuple[int, ...]) -> Samples:
             f"a WAV file of encoding {kind} with {bits} bits is not known; known are PCM of 8, 16, "
             "24 and 32 bits, and floats of 32 and 64"
         )
-    whole = len(data) // (width * channels) * (width * channels)
-    _require_length(whole // (width * channels))
-    raw = np.frombuffer(data, np.uint8, whole)
-    values: NDArray[Any]
+    frames = len(data) // (width * channels)
+    whole = frames * width * channels
+
+    def read() -> Samples:
+        out = np.empty(frames, np.float32)
+        raw = np.frombuffer(data, np.uint8, whole)
+        for at in range(0, frames, _BLOCK):
+            end = min(at + _BLOCK, frames)
+            block = _floats(raw[at * width * channels : end * width * channels], kind, width)
+            out[at:end] = block.reshape(-1, channels).mean(axis=1)
+        return out
+
+    return _Form(rate, frames, read)
+
+
+def _floats(raw: NDArray[np.uint8], kind: int, width: int) -> NDArray[Any]:
+    """The samples of bytes."""
     if kind == _FLOAT:
-        values = raw.view(f"<f{width}").astype(np.float32)
-    elif width == 1:
-        values = (raw.astype(np.float32) - 128) / 128
-    elif width == 3:
+        return raw.view(f"<f{width}").astype(np.float32)
+    if width == 1:
+        return (raw.astype(np.float32) - 128) / 128
+    if width == 3:
         wide = np.zeros((len(raw) // 3, 4), np.uint8)
         wide[:, 1:] = raw.reshape(-1, 3)
-        values = wide.reshape(-1).view("<i4") / np.float32(1 << 31)
-    else:
-        values = raw.view(f"<i{width}") / np.float32(1 << (bits - 1))
-    return np.asarray(values.reshape(-1, channels).mean(axis=1), np.float32)
+        return np.asarray(wide.reshape(-1).view("<i4") / np.float32(1 << 31))
+    return np.asarray(raw.view(f"<i{width}") / np.float32(1 << (8 * width - 1)))
 
 
 _WIDTHS = {(_PCM, 1), (_PCM, 2), (_PCM, 3), (_PCM, 4), (_FLOAT, 4), (_FLOAT, 8)}
 
 
-def _with_soundfile(data: bytes) -> tuple[Samples, int]:
-    """Samples and rate of a file that is no WAV, a block at a time."""
+def _opened(data: bytes) -> _Form:
+    """The form of a file that is no WAV."""
     known = (b"ID3", b"fLaC", b"OggS")
     if not data.startswith(known) and not (data[:1] == b"\xff" and data[1:2] >= b"\xe0"):
         raise ContextError("a sound is none of WAV, MP3, FLAC and Ogg, or it is damaged")
@@ -136,20 +170,32 @@ def _with_soundfile(data: bytes) -> tuple[Samples, int]:
         raise ContextError(
             "sounds other than WAV need soundfile; install it with: pip install 'weft[audio]'"
         ) from None
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            rate, n = int(file.samplerate), int(file.frames)
+            _require_form(file.channels, rate)
+    except soundfile.SoundFileError as error:
+        raise _undecodable(error) from None
+    # the number of samples is what the file says; a block at a time shows whether it is true
+    return _Form(rate, n if 0 < n <= _MOST_SAID else None, lambda: _blocks(data, soundfile))
+
+
+def _blocks(data: bytes, soundfile: Any) -> Samples:
     parts: list[Samples] = []
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
-            rate, n = int(file.samplerate), 0
-            _require_form(file.channels, rate)
+            n = 0
             for block in file.blocks(_BLOCK, dtype="float32", always_2d=True):
                 n += len(block)
                 _require_length(n)
                 parts.append(np.asarray(block.mean(axis=1), np.float32))
     except soundfile.SoundFileError as error:
-        raise ContextError(
-            f"a sound cannot be decoded ({str(error)[:80]}); it is damaged"
-        ) from None
-    return np.concatenate([np.empty(0, np.float32), *parts]), rate
+        raise _undecodable(error) from None
+    return np.concatenate([np.empty(0, np.float32), *parts])
+
+
+def _undecodable(error: Exception) -> ContextError:
+    return ContextError(f"a sound cannot be decoded ({str(error)[:80]}); it is damaged")
 
 
 def _require_form(channels: int, rate: int) -> None:

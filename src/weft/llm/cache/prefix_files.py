@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import struct
 import threading
 import warnings
@@ -44,6 +45,7 @@ __all__ = ["Layout", "PrefixFiles", "Stored"]
 MAGIC = b"weft-px\0"
 VERSION = 1
 SUFFIX = ".weftprefix"
+_OWN_NAME = re.compile(r".{1,16}-[0-9a-f]{32}" + re.escape(SUFFIX))
 _LENGTH = struct.Struct("<I")
 _DIGEST = hashlib.sha256().digest_size
 _MOST_HEADER = 1 << 20
@@ -204,7 +206,7 @@ class PrefixFiles:
             if n < m and holds(text.tokens, other.tokens):
                 other.path.unlink(missing_ok=True)
         self._make_room(size, path.name)
-        with replacing(path) as file:
+        with replacing(path, for_owner=True) as file:
             hash_ = hashlib.sha256()
             for part in _parts(head, tokens, text, checkpoints):
                 hash_.update(part)
@@ -238,7 +240,7 @@ class PrefixFiles:
         """The files of texts in the folder, of all models."""
         try:
             with os.scandir(self.folder) as entries:
-                return [e for e in entries if e.name.endswith(SUFFIX) and e.is_file()]
+                return [e for e in entries if _OWN_NAME.fullmatch(e.name) and e.is_file()]
         except OSError:  # the folder was removed; a write says so
             return []
 

@@ -29,7 +29,7 @@ class DraftOptions:
     least: int = 1
     """Shorter drafts are not made."""
     model: str | os.PathLike[str] | None = None
-    """The file, folder or `hf:` name of a smaller model with the same vocabulary, which drafts;
+    """The file, folder or name of a smaller model with the same vocabulary, which drafts;
     None: there is none."""
     layers: bool = False
     """True drafts with the layers of the model that were trained for it (`nextn_predict_layers`,

@@ -1,11 +1,14 @@
 """Constrains text to a grammar, a JSON schema or a regular expression, with llguidance.
 
-llguidance computes which tokens may come next, from the bytes of the vocabulary's tokens.
+llguidance computes which tokens may come next, from the bytes of the vocabulary's tokens. It
+compiles a constraint in another process first (`weft.llm.sampling.trial`).
 """
 
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
@@ -13,25 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
+from weft.llm.sampling.compile_constraint import FUEL
 from weft.llm.sampling.params import SamplingParams
+from weft.llm.sampling.trial import tried
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.tokenizers.vocab import TokenType
 
 if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+    from llguidance import LLMatcher, LLTokenizer
 
 __all__ = ["Constraint", "check_constraint"]
 
-# White space between the parts of JSON: one space, or a line break and an indent. Models that may
-# write any amount of white space sometimes never stop.
-_WHITE_SPACE = r" |\n[ \t]{0,20}"
 _KINDS = ("grammar", "json_schema", "regex")
-_FUEL = 400_000
-"""Most expressions that llguidance may build for a constraint, about a second of work."""
 _SHORT = 600
 """Most characters of a library's message that are passed on."""
 
-_tokenizers: WeakKeyDictionary[Tokenizer, LLTokenizer] = WeakKeyDictionary()
+_COMPILED = 4
+"""Compiled constraints that are kept for a vocabulary: the choices of a request share one."""
+
+_shared: WeakKeyDictionary[Tokenizer, _Shared] = WeakKeyDictionary()
 
 
 class Constraint:
@@ -39,16 +42,15 @@ class Constraint:
 
     def __init__(self, params: SamplingParams, tokenizer: Tokenizer) -> None:
         """Raises ContextError if llguidance is not installed, and for a constraint that is
-        malformed or that no text can satisfy."""
-        guidance = _llguidance()
+        malformed, exceeds a bound of `weft.bounds` or that no text can satisfy; BusyError if too
+        many others are being compiled."""
+        _require_llguidance()
         self._what = _kind(params)
         self._n_vocab = tokenizer.n_vocab
-        self._matcher = guidance.LLMatcher(
-            _shared_tokenizer(tokenizer),
-            _source(params, guidance),
-            log_level=0,
-            limits=guidance.LLParserLimits(initial_lexer_fuel=_FUEL),
-        )
+        shared = _shared.get(tokenizer)
+        if shared is None:
+            shared = _shared[tokenizer] = _Shared(tokenizer)
+        self._matcher = shared.matcher(_source(params, shared.about))
         if self._matcher.is_error():
             raise ContextError(f"{self._what}: {_reason(self._matcher.get_error())}")
         self._has_end = bool(tokenizer.vocab.eog)
@@ -108,46 +110,38 @@ def check_constraint(params: SamplingParams) -> None:
     """Checks a constraint without a vocabulary. Raises ContextError if it is malformed or
     llguidance is not installed."""
     if params.constrained:
-        guidance = _llguidance()
-        wrong = guidance.LLMatcher.validate_grammar(_source(params, guidance))
-        if wrong:
-            raise ContextError(f"{_kind(params)}: {_reason(wrong)}")
+        _require_llguidance()
+        _source(params, None)
 
 
 def _kind(params: SamplingParams) -> str:
     return next(name for name in _KINDS if getattr(params, name) is not None)
 
 
-def _source(params: SamplingParams, guidance: Any) -> str:
-    """The constraint as a grammar for llguidance."""
+def _source(params: SamplingParams, about: dict[str, Any] | None) -> str:
+    """The constraint as a grammar for llguidance, which another process could compile."""
+    kind = _kind(params)
+    text = getattr(params, kind)
     try:
-        if params.regex is not None:
-            source: str = guidance.LLMatcher.grammar_from_regex(params.regex)
-        elif params.grammar is not None:
-            source = guidance.grammar_from("grammar", params.grammar)
-        else:
-            schema = params.json_schema
-            text = schema if isinstance(schema, str) else json.dumps(schema)
-            parsed = json.loads(text)  # its errors name the position
-            if not isinstance(parsed, dict):
-                raise ValueError(f"a schema is an object, not {text:.40}")
-            source = guidance.LLMatcher.grammar_from_json_schema(
-                text, defaults={"whitespace_pattern": _WHITE_SPACE}
-            )
-        return source
-    except (TypeError, ValueError) as e:
-        raise ContextError(f"{_kind(params)}: {_reason(str(e))}") from None
+        text = text if isinstance(text, str) else json.dumps(text)
+    except RecursionError:
+        raise ContextError(f"{kind}: it is nested too deeply") from None
+    except (TypeError, ValueError) as error:
+        raise ContextError(f"{kind}: {_reason(str(error))}") from None
+    try:
+        return tried(kind, text, about)
+    except ContextError as error:
+        raise ContextError(_reason(str(error))) from None
 
 
-def _llguidance() -> Any:
+def _require_llguidance() -> None:
     try:
-        import llguidance
+        import llguidance  # noqa: F401
     except ImportError:
         raise ContextError(
             "grammar, json_schema and regex need llguidance; install it with "
             "pip install 'weft[grammar]'"
         ) from None
-    return llguidance
 
 
 class _Wrapped:
@@ -200,16 +194,43 @@ class _Wrapped:
         return ids
 
 
-def _shared_tokenizer(tokenizer: Tokenizer) -> LLTokenizer:
-    """The trie of a vocabulary, which takes a moment to build and is shared by all texts."""
-    trie = _tokenizers.get(tokenizer)
-    if trie is None:
+class _Shared:
+    """What the constraints of a vocabulary share: its trie, which takes a moment to build, and the
+    latest constraints, compiled."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         wrapped = _Wrapped(tokenizer)
-        trie = LLTokenizer(TokenizerWrapper(wrapped), eos_token=wrapped.ends)
-        _tokenizers[tokenizer] = trie
-    return trie
+        self._trie: LLTokenizer = LLTokenizer(TokenizerWrapper(wrapped), eos_token=wrapped.ends)
+        special = {str(id_): wrapped.tokens[id_] for id_ in wrapped.special_token_ids}
+        self.about: dict[str, Any] = {
+            "n_vocab": len(wrapped.tokens),
+            "end": wrapped.ends,
+            "special": {id_: token.decode("latin-1") for id_, token in special.items()},
+        }
+        """The vocabulary as the process that tries constraints wants it."""
+        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._lock = Lock()
+
+    def matcher(self, source: str) -> LLMatcher:
+        """A matcher at the start of a text."""
+        with self._lock:
+            known = self._compiled.get(source)
+            if known is not None:
+                self._compiled.move_to_end(source)
+                return known.deep_copy()
+        from llguidance import LLMatcher, LLParserLimits
+
+        limits = LLParserLimits(initial_lexer_fuel=FUEL)
+        made = LLMatcher(self._trie, source, log_level=0, limits=limits)
+        if made.is_error():
+            return made
+        with self._lock:
+            self._compiled[source] = made
+            if len(self._compiled) > _COMPILED:
+                self._compiled.popitem(last=False)
+            return made.deep_copy()
 
 
 def _reason(message: str) -> str:

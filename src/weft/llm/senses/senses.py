@@ -11,6 +11,7 @@ from weft.llm.audio.hearing import Hearing
 from weft.llm.audio.tower import SoundTower
 from weft.llm.compute.context import Context
 from weft.llm.config_keys import Keys
+from weft.llm.senses.decoding import one_request
 from weft.llm.senses.messages import Medium, counted
 from weft.llm.senses.tower import AnyTower, open_mmproj
 from weft.llm.tokenizers.tokenizer import Tokenizer
@@ -106,10 +107,17 @@ class Senses:
                 f"{counted(media)} have {least} rows, but the context holds "
                 f"{self._context.n_ctx_seq}; make n_ctx (-c) larger, or give fewer"
             )
-        rows = [
-            sense.ids(medium.value, files=files)
-            for sense, medium in zip(senses, media, strict=True)
-        ]
+        rows: list[list[int]] = []
+        n, most = 0, self._context.n_ctx_seq
+        with one_request():
+            for sense, medium in zip(senses, media, strict=True):
+                rows.append(sense.ids(medium.value, files=files))
+                n += len(rows[-1])
+                if n > most:  # before the others are decoded
+                    raise ContextError(
+                        f"{counted(media)} have more than {most} rows, which is what the context "
+                        "holds; make n_ctx (-c) larger, or give fewer"
+                    )
         ids: list[int] = []
         for i, piece in enumerate(pieces):
             text = (senses[i - 1].after if i else "") + piece

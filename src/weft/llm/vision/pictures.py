@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import ArgumentError, ContextError
+from weft.bounds import JPEG_PIXELS, PIXELS
+from weft.errors import ArgumentError, ContextError, WeftError
+from weft.llm.senses.decoding import decoding
 from weft.llm.senses.media import MOST_BYTES, media_bytes
 
 if TYPE_CHECKING:
@@ -24,10 +26,12 @@ Picture: TypeAlias = "str | os.PathLike[str] | bytes | NDArray[np.uint8] | Image
 Pixels: TypeAlias = NDArray[np.uint8]
 """RGB, u8 [height, width, 3]."""
 
-MOST_PIXELS = 64 << 20
+MOST_PIXELS = PIXELS
 """Most pixels of an image; more are refused before any is decoded."""
 MOST_SIDE = (1 << 16) - 1
 """Most pixels of a side of an image, as JPEG has it."""
+_STRIP = 256
+"""Lines of an image that are converted at a time."""
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 
@@ -47,7 +51,7 @@ def open_picture(picture: Any, *, files: bool = True) -> Pixels:
     if isinstance(picture, bytes):
         return _decoded(lambda: image_module.open(io.BytesIO(picture), formats=_FORMATS), what)
     if isinstance(picture, image_module.Image):
-        return _decoded(lambda: picture, what)
+        return _decoded(lambda: picture, what, picture)
     raise ArgumentError(
         f"an image is {type(picture).__name__}; give a path, bytes, a data: URL, pixels "
         "[height, width, 3] or an image of Pillow"
@@ -83,17 +87,42 @@ def _array(pixels: NDArray[Any]) -> Pixels:
     return np.ascontiguousarray(pixels)
 
 
-def _decoded(opened: Any, what: str) -> Pixels:
+def _rgb(image: Image) -> Pixels:
+    """The pixels of an image, by strips: a conversion of the whole would be a second copy."""
+    width, height = image.size
+    out = np.empty((height, width, 3), np.uint8)
+    for top in range(0, height, _STRIP):
+        bottom = min(top + _STRIP, height)
+        out[top:bottom] = np.asarray(image.crop((0, top, width, bottom)).convert("RGB"))
+    return out
+
+
+def _reduced(image: Image) -> tuple[int, int]:
+    """The size in which an image is decoded: that of a huge JPEG is a part of its own."""
+    width, height = image.size
+    if image.format == "JPEG" and MOST_PIXELS < width * height <= JPEG_PIXELS:
+        scale = 2 if width * height <= 4 * MOST_PIXELS else 4
+        image.draft("RGB", (width // scale, height // scale))
+    return image.size
+
+
+def _decoded(opened: Any, what: str, given: Any = None) -> Pixels:
+    """The pixels of an image that `opened` opens; `given` is the caller's, which is not changed."""
     from PIL import ImageOps
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # sizes are checked here
             image = opened()
-            width, height = image.size
+            width, height = _reduced(image)
             _require_size(width, height, what)
-            return np.array(ImageOps.exif_transpose(image).convert("RGB"))
-    except ContextError:
+            with decoding(width * height):
+                if image is not given:
+                    ImageOps.exif_transpose(image, in_place=True)
+                else:
+                    image = ImageOps.exif_transpose(image)
+                return _rgb(image)
+    except WeftError:
         raise
     except Exception as error:
         if type(error).__name__ == "DecompressionBombError":

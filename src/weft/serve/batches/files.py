@@ -62,7 +62,12 @@ def add_files(app: FastAPI, runner: BatchRunner | None, most_bytes: int) -> None
                     "file", "files_full",
                 )  # fmt: skip
             file_id = f"file-{uuid4().hex}"
-            await run_in_threadpool(partial(store.save, content.file, file_id))
+            store.begin(file_id)
+            try:
+                await run_in_threadpool(partial(store.save, content.file, file_id))
+            except BaseException:
+                store.forget(file_id)
+                raise
             name = (content.filename or "file.jsonl")[:LONGEST_NAME]
         finally:
             await form.close()

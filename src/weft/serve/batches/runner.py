@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from weft.batch import Answer, Counts, Journal, Line, StoppedError, read_lines, run_batch
 from weft.batch.lines import count_lines
 from weft.errors import WeftError
+from weft.files import private
 from weft.keys import LimitError
 from weft.serve.batches.room import Room
 from weft.serve.batches.store import Batch, ClientFile, FileStore
@@ -29,6 +30,9 @@ _PAUSE_SECONDS = 5.0
 """Seconds until a batch is tried again that has to wait: for its model, or for its key's tokens."""
 _MOST_PAUSES = 60
 """Tries after which a batch fails that gets no further."""
+
+_MOST_ATTEMPTS = 5
+"""Ends of the server, without a further row in between, after which a batch fails."""
 
 
 def owner_of(key: str | None) -> str:
@@ -147,11 +151,19 @@ class BatchRunner:
                         "(--files-dir-size); delete some and start another batch"
                     )
 
+            if self.store.attempt(batch.id, journal.n_rows) > _MOST_ATTEMPTS:
+                raise WeftError(
+                    f"the server ended {_MOST_ATTEMPTS} times while it answered the same lines of "
+                    "this batch; send the others in another one"
+                )
             lines = read_lines(file, (batch.endpoint,))
-            await run_batch(
-                lines, journal, self._handler(batch, app, room), parallel=parallel,
-                progress=progress,
-            )  # fmt: skip
+            try:
+                await run_batch(
+                    lines, journal, self._handler(batch, app, room), parallel=parallel,
+                    progress=progress,
+                )  # fmt: skip
+            finally:
+                self.store.attempt_over(batch.id)
         self.store.change(batch.id, status="finalizing", finalizing_at=_now())
 
     def _handler(
@@ -190,6 +202,7 @@ class BatchRunner:
         results, counts = [], (0, 0)
         if self.store.journal(batch.id).exists():
             counts = await asyncio.to_thread(_counts, self.store, batch.id)
+            self.store.begin(*self.store.ids_of(batch.id))
             sizes = await asyncio.to_thread(self.store.save_rows, batch.id)
             results = _results(batch, self.store.ids_of(batch.id), sizes)
         ids = {file.id for file in results}
@@ -219,7 +232,7 @@ def _results(batch: Batch, ids: tuple[str, str], sizes: tuple[int, int]) -> list
 
 async def _opened(path: Path) -> Journal:
     """The journal of a batch, which is read in another thread; closed if this is cancelled."""
-    opening = asyncio.ensure_future(asyncio.to_thread(Journal, path))
+    opening = asyncio.ensure_future(asyncio.to_thread(Journal, path, opener=private))
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
@@ -19,6 +21,8 @@ from weft.batch.journal import is_answered
 from weft.database import open_database, transaction
 from weft.errors import FormatError
 from weft.file_lock import try_lock
+from weft.files import private
+from weft.serve.log import logger
 
 __all__ = ["ENDED", "Batch", "ClientFile", "FileStore"]
 
@@ -37,10 +41,14 @@ CREATE TABLE batches (
         total INTEGER NOT NULL, completed INTEGER NOT NULL, failed INTEGER NOT NULL
     );
 CREATE INDEX batches_by_status ON batches (status, created_at)""",
+    # ids of files whose content is being written, or was when a server ended
+    """CREATE TABLE begun (id TEXT PRIMARY KEY);
+CREATE TABLE attempts (id TEXT PRIMARY KEY, n_rows INTEGER NOT NULL, n INTEGER NOT NULL)""",
 )
 ENDED = ("completed", "failed", "cancelled")
 """The states that a batch does not leave."""
 _PARTIAL = ".part"
+_OWN_NAME = re.compile(r"file-[0-9a-f]{32}(\.part)?")
 _OPEN = "status NOT IN ('completed', 'failed', 'cancelled')"
 
 
@@ -112,7 +120,7 @@ class FileStore:
         self.folder = folder
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = (folder / "lock").open("ab")
+            self._lock = open(folder / "lock", "ab", opener=private)
         except OSError as error:
             raise FormatError(f"--files-dir {folder}: {error.strerror or error}") from None
         try:
@@ -168,10 +176,24 @@ class FileStore:
         )
         return first, second
 
+    def begin(self, *file_ids: str) -> None:
+        """Notes that the content of files will be saved: if the server ends before they are known,
+        the next one removes it."""
+        with transaction(self._db):
+            for file_id in file_ids:
+                self._db.execute("INSERT OR IGNORE INTO begun VALUES (?)", (file_id,))
+
+    def forget(self, file_id: str) -> None:
+        """Removes the content of a file that does not become known."""
+        self.path(file_id).unlink(missing_ok=True)
+        with transaction(self._db):
+            self._db.execute("DELETE FROM begun WHERE id = ?", (file_id,))
+
     def add_file(self, file: ClientFile) -> None:
         """Makes a file known whose content was saved."""
         with transaction(self._db):
             self._insert("files", file)
+            self._db.execute("DELETE FROM begun WHERE id = ?", (file.id,))
 
     def file(self, file_id: str, owner: str) -> ClientFile | None:
         """A file of an owner, by its id."""
@@ -258,15 +280,51 @@ class FileStore:
             for file in results:
                 self._db.execute("DELETE FROM files WHERE id = ?", (file.id,))
                 self._insert("files", file)
+            for file_id in self.ids_of(batch.id):
+                self._db.execute("DELETE FROM begun WHERE id = ?", (file_id,))
             self._change(batch.id, values)
         self.journal(batch.id).unlink(missing_ok=True)
 
+    def attempt(self, batch_id: str, n_rows: int) -> int:
+        """Notes that a batch with `n_rows` rows is begun; returns how often it was begun with as
+        many, without `attempt_over` in between: each time the server ended over it."""
+        with transaction(self._db):
+            row = self._db.execute(
+                "SELECT n FROM attempts WHERE id = ? AND n_rows = ?", (batch_id, n_rows)
+            ).fetchone()
+            n = 1 if row is None else int(row[0]) + 1
+            values = (batch_id, n_rows, n)
+            self._db.execute("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?)", values)
+        return n
+
+    def attempt_over(self, batch_id: str) -> None:
+        """Notes that a batch has stopped, and the server goes on."""
+        with transaction(self._db):
+            self._db.execute("DELETE FROM attempts WHERE id = ?", (batch_id,))
+
     def _sweep(self) -> None:
-        """Removes what a server that was killed left: files that are not known."""
+        """Removes what a server that was killed left: content that it began and did not make known.
+
+        A file that this folder's database does not say a server began is somebody's, or what is
+        left of a database that was lost; it stays."""
         known = {row[0] for row in self._db.execute("SELECT id FROM files")}
-        for path in self.folder.glob("file-*"):
-            if path.name not in known:
-                path.unlink(missing_ok=True)
+        begun = {row[0] for row in self._db.execute("SELECT id FROM begun")}
+        for file_id in begun - known:
+            for path in (self.path(file_id), self._partial(file_id)):
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+        with transaction(self._db):
+            self._db.execute("DELETE FROM begun")
+        unknown = [
+            path.name
+            for path in self.folder.iterdir()
+            if _OWN_NAME.fullmatch(path.name) and path.name not in known
+        ]
+        if unknown:
+            logger.warning(
+                "--files-dir %s has %d files that files.db does not know, such as %s; they stay",
+                self.folder, len(unknown), min(unknown),
+            )  # fmt: skip
 
     def _change(self, batch_id: str, values: dict[str, Any]) -> None:
         names = ", ".join(f"{name} = ?" for name in values)
@@ -292,10 +350,14 @@ class FileStore:
         query = f"SELECT * FROM {table} WHERE {where} ORDER BY rowid {order} LIMIT {int(limit)}"
         return self._db.execute(query, values).fetchall()
 
+    def _partial(self, file_id: str) -> Path:
+        return self.path(f"{file_id}{_PARTIAL}")
+
     def _save(self, write: Any, file_id: str) -> int:
-        partial = self.path(f"{file_id}{_PARTIAL}")
+        partial = self._partial(file_id)
+        partial.unlink(missing_ok=True)  # of a server that was killed over the same rows
         try:
-            with partial.open("xb") as out:
+            with open(partial, "xb", opener=private) as out:
                 write(out)
                 out.flush()
                 os.fsync(out.fileno())

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from weft.errors import FormatError, MissingFileError
+from weft.llm.hub import is_hub_name, local_path
 from weft.records import dataclass
 from weft.serve.many.settings import ModelSettings, SettingsFile
 
@@ -66,8 +67,9 @@ class Catalog:
 
 def find_models(sources: Sequence[str], settings: SettingsFile) -> Catalog:
     """The models of `sources`, each a folder, a file or NAME=FILE, and those that `settings` has a
-    path for. Raises FormatError for a source without a model, for settings of a model that is not
-    there, and for two models of one name; MissingFileError for a path that does not exist."""
+    path for; a file may be a name (`weft.llm.hub`). Raises FormatError for a source without a
+    model, for settings of a model that is not there, and for two models of one name;
+    MissingFileError for a path that does not exist."""
     found: list[tuple[str, Path, Path | None]] = []
     for source in sources:
         found += _of_source(source)
@@ -92,15 +94,17 @@ def find_models(sources: Sequence[str], settings: SettingsFile) -> Catalog:
 
 
 def _of_source(source: str) -> list[tuple[str, Path, Path | None]]:
-    path = Path(source).expanduser()
+    path = local_path(source).expanduser()
     if path.is_dir() and not _is_model_folder(path):
         return list(_of_folder(path))
     name, equals, file = source.partition("=")
+    if is_hub_name(source):
+        return [(_name_of(path), path, None)]
     if path.exists() or not equals:
         if not path.exists():
             raise MissingFileError(f"{source}: no such file or folder")
         return [(_name_of(path), path, None)]
-    named = Path(file).expanduser()
+    named = local_path(file).expanduser()
     if not name or not named.exists():
         raise MissingFileError(f"{source}: there is no file {file}; write NAME=FILE")
     return [(name, named, None)]

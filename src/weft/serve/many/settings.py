@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import FormatError
+from weft.llm.hub import local_path
 from weft.records import dataclass
 
 __all__ = ["ModelSettings", "SettingsFile", "parse_duration", "read_settings"]
@@ -163,7 +164,7 @@ def _names(path: Path, value: Any) -> tuple[str, ...]:
 
 
 def _place(path: Path, value: Any) -> Path:
-    return path.parent / Path(_text(path, value)).expanduser()
+    return path.parent / local_path(_text(path, value)).expanduser()
 
 
 _READERS: Mapping[str, Callable[[Path, Any], Any]] = {

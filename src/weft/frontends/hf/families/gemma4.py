@@ -13,7 +13,13 @@ from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values, stacked
-from weft.frontends.hf.vocab import Vocabulary, base_tokens, has, sentencepiece
+from weft.frontends.hf.vocab import (
+    Vocabulary,
+    base_tokens,
+    has,
+    require_vocabulary,
+    sentencepiece,
+)
 
 __all__ = ["FAMILIES"]
 
@@ -55,6 +61,7 @@ def _change3n(c: Config, name: str, values: Values) -> Named:
         name += ".weight"
     if "embed_tokens" in name and values.shape[0] < c["vocab_size"]:
         rows, n = values.shape[0], c["vocab_size"]  # ids of images and sound have no rows
+        require_vocabulary(c, n, rows)
         values = values.through(
             lambda x: np.pad(x, ((0, n - rows), (0, 0))), (n, *values.shape[1:])
         )

@@ -7,6 +7,9 @@ import { copyText, h, icon } from "./dom.js";
 const { marked, DOMPurify, temml, hljs } = window;
 const LONGEST_CODE = 60_000; // characters that are coloured
 const LONGEST_TEX = 4_000;
+// Markers of quotes and lists at the start of a line. The reader calls itself for each, and the browser's
+// stack ends at some hundreds; what has more of them is shown as it was written.
+const TOO_DEEP = /^[ \t]*(?:>[ \t]*|(?:[-*+]|\d{1,9}[.)])[ \t]+){65}/m;
 
 const TAGS = ["a", "abbr", "b", "blockquote", "br", "caption", "code", "dd", "del", "details", "div", "dl", "dt", "em",
   "h3", "h4", "h5", "h6", "hr", "i", "img", "ins", "kbd", "li", "mark", "ol", "p", "pre", "q", "s", "small", "span",
@@ -152,6 +155,26 @@ function addBar(box) {
   box.prepend(h("div", { class: "bar" }, h("span", {}, box.dataset.lang || "text"), copy));
 }
 
+/** The blocks of a text; one block of plain text if it cannot be read as Markdown. */
+function read(text) {
+  try {
+    if (!TOO_DEEP.test(text)) return reader.lexer(text);
+  } catch {
+    // it nests something else too deeply
+  }
+  return [{ raw: text, plain: true }];
+}
+
+/** Elements for a block, which is a model's: whatever it is, they are drawn. */
+function drawn(token) {
+  try {
+    if (!token.plain) return purified(reader.parser([token]));
+  } catch {
+    // as above
+  }
+  return h("div", { class: "plain-text" }, token.raw);
+}
+
 /** Markdown that grows. Only blocks that changed are drawn again. */
 export class Growing {
   constructor(element) {
@@ -160,13 +183,13 @@ export class Growing {
   }
 
   set(text) {
-    const tokens = reader.lexer(text);
+    const tokens = read(text);
     let same = 0;
     while (same < tokens.length && same < this.raws.length && tokens[same].raw === this.raws[same]) same++;
     while (this.element.children.length > same) this.element.lastElementChild.remove();
     for (const token of tokens.slice(same)) {
       const block = h("div", { class: "block" });
-      block.append(purified(reader.parser([token])));
+      block.append(drawn(token));
       this.element.append(block);
     }
     this.raws = tokens.map((token) => token.raw);

@@ -1,0 +1,193 @@
+"""The program of the process that compiles constraints first, before the process that serves does.
+
+llguidance recurses into what a constraint nests, so that a deep one ends the process, and some
+short ones take hours. Here that ends only this program: it has a small stack, and the limits that
+`weft.llm.sampling.trial` sets. It imports nothing of weft, so that it starts at once.
+
+Arguments: the folder that has llguidance, the bytes of stack, the seconds of a processor for each
+constraint, and the most bytes of address space. On standard input and output are messages of JSON,
+each behind the eight bytes of its length:
+
+    {"kind", "text", "vocabulary": {"n_vocab", "end": [...], "special": {id: text}} or null}
+    {"source": the grammar for llguidance} or {"error": why there is none}
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from math import ceil
+from typing import Any, BinaryIO
+
+FUEL = 400_000
+"""Most expressions that llguidance may build for a constraint, about a second of work."""
+# White space between the parts of JSON: one space, or a line break and an indent. Models that may
+# write any amount of white space sometimes never stop.
+WHITE_SPACE = r" |\n[ \t]{0,20}"
+_STEPS = 16
+"""Tokens that a constraint is followed for."""
+_IDLE_SECONDS = 300
+"""Seconds without a constraint after which this program ends."""
+_VOCABULARIES = 4
+"""Vocabularies that are kept."""
+
+
+class _Bytes:
+    """A vocabulary that has a token for every byte, and the special tokens of the model's."""
+
+    def __init__(self, about: dict[str, Any]) -> None:
+        n_vocab, special = about["n_vocab"], about["special"]
+        self.tokens = [b""] * max(n_vocab, 512)
+        for id_, text in special.items():
+            self.tokens[int(id_)] = text.encode("latin-1")
+        free = (id_ for id_ in range(len(self.tokens)) if str(id_) not in special)
+        self._ids = dict(zip(range(256), free, strict=False))
+        for byte, id_ in self._ids.items():
+            self.tokens[id_] = bytes([byte])
+        self.special_token_ids = sorted(map(int, special))
+        self.eos_token_id = about["end"][0]
+        self.bos_token_id = None
+
+    def __call__(self, data: bytes) -> list[int]:
+        return [self._ids[byte] for byte in data if byte in self._ids]
+
+
+class Compiler:
+    """Compiles constraints, one after another."""
+
+    def __init__(self, guidance: Any) -> None:
+        self._guidance = guidance
+        self._tokenizers: dict[str, Any] = {}
+
+    def answer(self, message: dict[str, Any]) -> dict[str, str]:
+        """The answer to a message."""
+        kind, text = message["kind"], message["text"]
+        try:
+            source = self._source(kind, text)
+            wrong = self._tried(source, message["vocabulary"])
+        except RecursionError:
+            return {"error": "it is nested too deeply"}
+        except (TypeError, ValueError) as error:
+            return {"error": str(error)}
+        return {"error": wrong} if wrong else {"source": source}
+
+    def _source(self, kind: str, text: str) -> str:
+        """The constraint as a grammar for llguidance."""
+        guidance = self._guidance
+        if kind == "regex":
+            source: str = guidance.LLMatcher.grammar_from_regex(text)
+        elif kind == "grammar":
+            source = guidance.grammar_from("grammar", text)
+        else:
+            schema = json.loads(text)  # its errors name the position
+            if not isinstance(schema, dict):
+                raise ValueError(f"a schema is an object, not {text:.40}")
+            source = guidance.LLMatcher.grammar_from_json_schema(
+                text, defaults={"whitespace_pattern": WHITE_SPACE}
+            )
+        return source
+
+    def _tried(self, source: str, vocabulary: dict[str, Any] | None) -> str:
+        """Compiles a grammar and follows it for some tokens; says what is wrong with it."""
+        guidance = self._guidance
+        limits = guidance.LLParserLimits(initial_lexer_fuel=FUEL)
+        if vocabulary is None:
+            wrong: str = guidance.LLMatcher.validate_grammar(source)
+            if wrong:
+                return wrong
+        about = vocabulary or {"n_vocab": 512, "end": [511], "special": {"511": "<end>"}}
+        tokenizer = self._tokenizer(about)
+        matcher = guidance.LLMatcher(tokenizer, source, log_level=0, limits=limits)
+        if matcher.is_error():
+            # without a vocabulary, its tokens may be those that the grammar names
+            return "" if vocabulary is None else str(matcher.get_error())
+        for _ in range(_STEPS):
+            bits = matcher.compute_bitmask()
+            first = next((i for i, byte in enumerate(bits) if byte), None)
+            if first is None or matcher.is_error():
+                break
+            byte = bits[first]
+            matcher.consume_token(8 * first + (byte & -byte).bit_length() - 1)
+            matcher.deep_copy()
+        return ""  # what the true vocabulary makes of its tokens is seen there
+
+    def _tokenizer(self, about: dict[str, Any]) -> Any:
+        key = json.dumps(about)
+        tokenizer = self._tokenizers.pop(key, None)
+        if tokenizer is None:
+            wrapped = self._guidance.TokenizerWrapper(_Bytes(about))
+            tokenizer = self._guidance.LLTokenizer(wrapped, eos_token=about["end"])
+        self._tokenizers[key] = tokenizer
+        if len(self._tokenizers) > _VOCABULARIES:
+            del self._tokenizers[next(iter(self._tokenizers))]
+        return tokenizer
+
+
+def _read(file: BinaryIO) -> Any:
+    """The next message; None at the end."""
+    head = file.read(8)
+    if len(head) < 8:
+        return None
+    return json.loads(file.read(int.from_bytes(head, "little")))
+
+
+def _write(file: BinaryIO, message: dict[str, str]) -> None:
+    data = json.dumps(message).encode()
+    file.write(len(data).to_bytes(8, "little") + data)
+    file.flush()
+
+
+def _bound(cpu_seconds: int, memory: int) -> None:
+    """Sets the limits of the system for the next constraint, where the system has them."""
+    try:
+        import resource
+    except ImportError:
+        return
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    soft = ceil(used.ru_utime + used.ru_stime + cpu_seconds)
+    limits = [(resource.RLIMIT_CPU, soft), (resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0)]
+    for what, limit in limits:
+        try:
+            resource.setrlimit(what, (limit, resource.getrlimit(what)[1]))
+        except (OSError, ValueError):
+            pass
+
+
+def main() -> None:
+    """Answers messages until standard input ends."""
+    folder, stack, cpu_seconds, memory = sys.argv[1], *map(int, sys.argv[2:5])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    sys.path.append(folder)
+    import llguidance
+
+    compiler = Compiler(llguidance)
+    threading.stack_size(stack)
+    while True:
+        if hasattr(signal, "alarm"):
+            signal.alarm(_IDLE_SECONDS)
+        message = _read(sys.stdin.buffer)
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)
+        if message is None:
+            return
+        _bound(cpu_seconds, memory)
+        answers: list[dict[str, str]] = []
+
+        def work(message: Any = message, answers: list[dict[str, str]] = answers) -> None:
+            try:
+                answers.append(compiler.answer(message))
+            except MemoryError:
+                pass
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        if not answers:
+            return  # without an answer: the process that asks says that the constraint was too much
+        _write(sys.stdout.buffer, answers[0])
+
+
+if __name__ == "__main__":
+    main()

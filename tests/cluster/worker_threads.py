@@ -1,0 +1,67 @@
+"""Workers as threads of this process, where it does not matter that a process is another one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from weft.backends import Backend, make_backend
+from weft.backends.remote.group import MachineGroup, machine_group
+from weft.cluster.worker import serve_devices, worker_facts
+from weft.links import Listener
+
+__all__ = ["WorkerThread", "group_of"]
+
+
+class WorkerThread:
+    """A worker; ends with the `with` block."""
+
+    def __init__(
+        self,
+        cache: Path,
+        model_dirs: Sequence[Path] = (),
+        memory: int = 0,
+        devices: Sequence[str | Backend] | None = None,
+    ) -> None:
+        """`memory` are the bytes that it lends; 0: what is free. `devices` is None for a cpu of one
+        thread."""
+        self._listener = Listener("127.0.0.1", 0, facts=worker_facts())
+        self.port = self._listener.address.port
+        self.address = f"127.0.0.1:{self.port}"
+        self.cpu = f"remote:{self.address}/cpu"
+        """The name of its cpu."""
+        lent = [make_backend("cpu", n_threads=1)] if devices is None else devices
+        self._thread = threading.Thread(
+            target=serve_devices,
+            args=(self._listener, lent, model_dirs, cache),
+            kwargs={"memory": memory or None},
+            daemon=True,
+        )
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._listener.close()
+        self._thread.join(20)
+
+
+@contextmanager
+def group_of(workers: Sequence[WorkerThread]) -> Iterator[MachineGroup]:
+    """The machines of workers, and the workers themselves, until the `with` block ends."""
+    with ExitStack() as stack:
+        for worker in workers:
+            stack.enter_context(worker)
+        found = machine_group(",".join(worker.address for worker in workers))
+        stack.callback(found.close)
+        yield found

@@ -1,0 +1,56 @@
+"""Answers that nest more than the stack of a browser holds are shown plainly, and can be kept."""
+
+from __future__ import annotations
+
+from tests.pages.chat import Chat, conversation
+from tests.serve.server import Server
+
+DEEP = {
+    "quotes": "> " * 3000 + "end",
+    "quotes without spaces": ">" * 5000 + " end",
+    "lists": "- " * 3000 + "end",
+    "numbers": "1. " * 3000 + "end",
+    "mixed": "> - 1. " * 1000 + "end",
+    "emphasis": "*a _b " * 3000 + "end",
+    "links": "[" * 5000 + "a" + "](b)" * 5000 + "end",
+    "tags": "<b>" * 5000 + "end",
+    "lines": "\n".join("> " * i + "a" for i in range(1, 400)) + "\nend",
+}
+
+
+def test_deep_answers_are_shown_and_kept(chat: Chat, server: Server) -> None:
+    page = chat.page
+    shown = page.evaluate(
+        """async (texts) => {
+          const { Growing } = await import("/page/js/markdown.js");
+          return texts.map((text) => {
+            const element = document.createElement("div");
+            new Growing(element).set(text);
+            return element.textContent.trim().endsWith("end");
+          });
+        }""",
+        list(DEEP.values()),
+    )
+    assert dict(zip(DEEP, shown, strict=True)) == dict.fromkeys(DEEP, True)
+    chat.give("a.json", conversation("x", DEEP["lists"]), "application/json", to="#sidebar")
+    page.wait_for_selector(".message.assistant")
+    page.reload()
+    page.wait_for_selector(".message.assistant")
+    assert page.locator("#main .message").count() == 2
+    assert page.locator("#sidebar").inner_text().count("Imported") == 1
+
+
+def test_what_is_not_deep_stays_markdown(chat: Chat) -> None:
+    texts = ["-" * 200, "a\n" + "=" * 200, "> " * 20 + "end", "* " * 20 + "end", "*" * 100]
+    tags = chat.page.evaluate(
+        """async (texts) => {
+          const { Growing } = await import("/page/js/markdown.js");
+          return texts.map((text) => {
+            const element = document.createElement("div");
+            new Growing(element).set(text);
+            return element.querySelector(".plain-text") === null;
+          });
+        }""",
+        texts,
+    )
+    assert tags == [True] * len(texts)
