@@ -68,7 +68,7 @@ class Nodes:
         """Adds a node."""
         self._cluster.add_node(num_cpus=cpus, object_store_memory=STORE)
 
-    def wait_for_end(self, title: str, seconds: float = 30) -> list[int]:
+    def wait_for_end(self, title: str, seconds: float = 120) -> list[int]:
         """Waits until there are no such processes; returns those that are left."""
         until = time.monotonic() + seconds
         while (left := self.processes(title)) and time.monotonic() < until:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 
 import pytest
 from rich.table import Table
 
-from weft.cli import console as module
 from weft.cli.console import TextOut, _Console
+from weft.serve.log import _Lines
+from weft.tables import CONTROLS
 
 EVIL = "a\x1b]0;owned\x07b\x1b[2J\x9b31mc\x7f\n\td"
 
@@ -47,4 +49,10 @@ def test_what_models_write(out: io.StringIO, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_line_breaks_and_tabs_stay() -> None:
-    assert "a\tb\nc".translate(module.CONTROLS) == "a\tb\nc"
+    assert "a\tb\nc".translate(CONTROLS) == "a\tb\nc"
+
+
+def test_lines_of_the_log() -> None:
+    record = logging.LogRecord("x", logging.WARNING, "", 1, "said %s", (EVIL,), None)
+    line = _Lines().format(record)
+    assert "\x1b" not in line and "\\x1b[2J" in line

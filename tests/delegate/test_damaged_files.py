@@ -50,9 +50,7 @@ def models():
 faults = pytest.mark.part("faults")
 
 
-@faults
 def test_mutated_files_are_errors_or_run(lower, tmp_path):
-    """The driver tests.fuzz.blobs does the same with stored files, a little of it in make test."""
     paths = []
     for name, (module, inputs, options, shapes) in models().items():
         lowered = lower(module, inputs, options, dynamic_shapes=shapes)

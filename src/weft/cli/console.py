@@ -15,13 +15,12 @@ from rich.segment import Segment
 
 from weft.errors import ScheduleError
 from weft.flags import FLAGS
-from weft.tables import size_text
+from weft.tables import CONTROLS, size_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, TaskID
 
 __all__ = [
-    "CONTROLS",
     "CountProgress",
     "LoadProgress",
     "PromptProgress",
@@ -40,8 +39,6 @@ __all__ = [
 ]
 
 
-CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\t"}
-"""Characters that a terminal takes for orders, and how they are shown."""
 _HIDDEN = dict.fromkeys(CONTROLS)
 
 
