@@ -8,13 +8,15 @@ what reaches its own. The rest is `make test-all PART=targets`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import pytest
 
 from weft import _native
 
-__all__ = ["BEST", "BUT_PRODUCTS", "DERIVED", "TARGETS", "WHOLE", "own_ops"]
+__all__ = ["BEST", "BUT_PRODUCTS", "DERIVED", "TARGETS", "WHOLE", "in_turn", "own_ops"]
 
 TARGETS = [name for name, score in _native.targets() if score]
 """The targets of this build that this machine can run."""
@@ -36,3 +38,19 @@ BUT_PRODUCTS = [
     for target in TARGETS
 ]
 """Every target as a parameter of tests in which no kernel of products runs."""
+
+
+def in_turn(values: Sequence[Any], targets: Sequence[str] = TARGETS) -> list[Any]:
+    """Parameters (value, target): the best target with all values, each other one with every third,
+    not the same as its neighbour's; the rest belongs to the part `targets`."""
+    rest = pytest.mark.part("targets")
+    return [
+        pytest.param(
+            value,
+            target,
+            marks=() if target == BEST or place % 3 == number % 3 else rest,
+            id=f"{getattr(value, 'name', value)}-{target}",
+        )
+        for number, target in enumerate(targets)
+        for place, value in enumerate(values)
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.targets import in_turn
 from weft import _native, quants
 from weft.dtype import DTYPES, DType, dtype_from_id
 from weft.graph.op import OPS
@@ -103,9 +104,8 @@ def _assert_same(got: np.ndarray, want: np.ndarray) -> None:
     assert error < 1e-11
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", [dtype_from_id(t) for t in TYPES], ids=lambda d: d.name)
-def test_as_plain_rows(target: str, dtype: DType) -> None:
+@pytest.mark.parametrize(("dtype", "target"), in_turn([dtype_from_id(t) for t in TYPES], TARGETS))
+def test_as_plain_rows(dtype: DType, target: str) -> None:
     for columns in (1, 2, 3, 4, 5, 6, 7, 12, 13, 25, 44):
         for rows, k in ((32, 256), (96, 768)):
             product = Product(dtype, rows, k, columns)
@@ -158,9 +158,10 @@ def test_avx_vnni_has_the_bits_of_avx2(dtype: DType, interleaved: bool) -> None:
 QUANTIZED = [t for t in TYPES if DTYPES["i2_s"].id != t and dtype_from_id(t).block > 1]
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", [dtype_from_id(t) for t in QUANTIZED], ids=lambda d: d.name)
-def test_rows_behind_the_last_panel(target: str, dtype: DType) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "target"), in_turn([dtype_from_id(t) for t in QUANTIZED], TARGETS)
+)
+def test_rows_behind_the_last_panel(dtype: DType, target: str) -> None:
     """They stay rows: their bits are those of the same weights as rows, whatever the columns."""
     for columns in (1, 3, 5, 13, 44):
         for rows, k in ((33, 256), (95, 768)):

@@ -11,7 +11,7 @@ from harness import Operand, Refused, contiguous_nb, result, run_op, tensor
 from numpy.typing import NDArray
 from test_matmul_native import QUANTIZED, WEIGHT_TYPES, companion, has_bf16_products, weights
 
-from tests.targets import TARGETS
+from tests.targets import TARGETS, in_turn
 from weft import _native, quants
 from weft.dtype import DTYPES
 from weft.graph.ops import SoftMaxParams
@@ -84,8 +84,7 @@ def without_twos(name: str, w: Operand) -> Operand:
     return tensor(quants.encode(values, name), name)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize(("name", "target"), in_turn(QUANTIZED))
 def test_quantized_weights(name: str, target: str) -> None:
     """Whatever the layout, too."""
     w, _ = weights(name, 96, 1280 if name != "i2_s" else 1152)
@@ -105,8 +104,7 @@ def test_quantized_weights(name: str, target: str) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", WEIGHT_TYPES)
+@pytest.mark.parametrize(("name", "target"), in_turn(WEIGHT_TYPES))
 def test_weights_that_are_decoded(name: str, target: str) -> None:
     """Float weights, and others with float activations; rows that fill no panel."""
     w, _ = weights(name, 37, 1280)

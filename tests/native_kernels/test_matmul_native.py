@@ -8,7 +8,7 @@ import pytest
 from golden import Case, all_pass, array, judge, needs_vectors, nmse, op_cases, operands
 from harness import Operand, contiguous_nb, refusal, result, run_op, tensor
 
-from tests.targets import TARGETS
+from tests.targets import TARGETS, in_turn
 from weft import _native, quants
 from weft.dtype import DTYPES, dtype_from_id
 
@@ -156,9 +156,8 @@ ALL_TYPES = ["f32", "f16", "bf16", *(d.name for d in DTYPES.values() if d.is_qua
 WEIGHT_TYPES = [n for n in ALL_TYPES if n not in ("q8_1", "q8_K")]
 
 
-@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("n", [1, 3, 7, 17, 50])
-@pytest.mark.parametrize("name", WEIGHT_TYPES)
+@pytest.mark.parametrize(("name", "target"), in_turn(WEIGHT_TYPES))
 def test_every_type(name: str, n: int, target: str) -> None:
     """Rows and columns that fill no tile, several blocks, and more rows than one panel."""
     m, k = 37, 768

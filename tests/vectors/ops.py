@@ -14,7 +14,7 @@ import fnmatch
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +46,28 @@ Array = NDArray[Any]
 
 
 class Arrays:
-    """The arrays of a folder, by file and key; files are opened on first use."""
+    """The arrays of a folder, by file and key; each is read once, and cannot be written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: dict[str, Any] = {}
+        self._arrays: dict[tuple[str, str], Array] = {}
 
     def load(self, file: str, key: str) -> Array:
         if file not in self._files:
             self._files[file] = np.load(self.folder / file)
-        array: Array = self._files[file][key]
-        return array
+        if (file, key) not in self._arrays:
+            array: Array = self._files[file][key]
+            array.setflags(write=False)
+            self._arrays[file, key] = array
+        return self._arrays[file, key]
+
+
+@cache
+def read_folder(folder: Path) -> tuple[list[Mapping[str, Any]], Arrays]:
+    """The records of a folder and their arrays, the same for every kernel target that is tried."""
+    index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    return index["cases"], Arrays(folder)
 
 
 @dataclass(frozen=True)
@@ -104,11 +115,8 @@ class Case:
 
 def iter_cases(folder: str | Path, pattern: str = "*") -> Iterator[Case]:
     """The op cases of `folder` (not those of the group `quant`) whose id matches the glob."""
-    folder = Path(folder)
-    with open(folder / "index.json", encoding="utf-8") as file:
-        index = json.load(file)
-    arrays = Arrays(folder)
-    for record in index["cases"]:
+    records, arrays = read_folder(Path(folder))
+    for record in records:
         if record.get("group") != "quant" and fnmatch.fnmatchcase(record["id"], pattern):
             yield Case(record, arrays)
 

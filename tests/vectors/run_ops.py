@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.vectors.ops import Arrays, BuiltCase, Case, build_case, iter_cases, measure
+from tests.vectors.ops import BuiltCase, Case, build_case, iter_cases, measure, read_folder
 from tests.vectors.result import Options, Result
 from weft import _native, quants
 from weft.backends import Backend, make_backend
@@ -102,9 +101,8 @@ def _run_program(program: Program, built: BuiltCase) -> tuple[Array, Array | Non
 
 
 def _run_quants(folder: Path, options: Options) -> Iterator[Result]:
-    index = json.loads((folder / "index.json").read_text())
-    arrays = Arrays(folder)
-    for record in index["cases"]:
+    records, arrays = read_folder(folder)
+    for record in records:
         if record["group"] != "quant" or not fnmatch.fnmatchcase(record["id"], options.filter):
             continue
         case = Case(record, arrays)
