@@ -117,11 +117,11 @@ _SHARED = Lasting("ray", _three)
 
 
 @pytest.fixture(scope="module")
-def ray_cluster() -> Iterator[Nodes]:
+def ray_cluster(request: pytest.FixtureRequest) -> Iterator[Nodes]:
     """The shared cluster: a head and two nodes, with a CPU each. Behind a file, nothing of its
     tests runs there any more."""
     pytest.importorskip("ray")
-    nodes = _SHARED.get()
+    nodes = _SHARED.get(request)
     yield nodes
     nodes.end_actors()
 

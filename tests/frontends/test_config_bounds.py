@@ -11,6 +11,7 @@ import pytest
 from weft.errors import FormatError
 from weft.frontends.hf import unigrams, vocab
 from weft.frontends.hf.config import Config
+from weft.frontends.hf.rope import llama3_factors
 
 HUGE = 2**31 - 1
 PIECES = [("a", -1.0, 1), ("b", -2.0, 1)]
@@ -41,3 +42,16 @@ def test_a_padded_vocabulary(tmp_path: Path) -> None:
     c = config(tmp_path, 300)
     assert len(vocab._padded(c, list(PIECES), 0)) == len(vocab._listed(c)[0]) == 300
     assert len(unigrams._of_json(c)[0]) == 300
+
+
+def test_layers(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=f"'num_hidden_layers' is {HUGE}; a model has at most"):
+        Config(tmp_path, {"num_hidden_layers": HUGE})
+
+
+def test_the_width_of_a_head(tmp_path: Path) -> None:
+    rope = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0}
+    values = {"num_hidden_layers": 1, "rope_parameters": rope, "num_attention_heads": 1}
+    with pytest.raises(FormatError, match=f"'head_dim' is {HUGE}; a head has at most"):
+        list(llama3_factors(Config(tmp_path, values | {"hidden_size": HUGE})))
+    assert list(llama3_factors(Config(tmp_path, values | {"hidden_size": 64})))

@@ -205,10 +205,14 @@ FOREIGN = [
 def test_forms_of_other_pages_are_refused(server: Server, headers: dict[str, str]) -> None:
     data, kind = form()
     for path in ("/v1/files", "/v1/audio/transcriptions", "/v1/completions"):
-        for type_ in (kind, "text/plain", ""):
+        for type_ in (kind, ""):
             sent_headers = {"Content-Type": type_, **headers}
             status, _, answer = server.call("POST", path, data, **sent_headers)
             assert status == 403 and answer["error"]["code"] == "origin_not_allowed", answer
+    for type_ in ("text/plain", "application/x-www-form-urlencoded"):  # which nothing reads
+        for path in ("/v1/completions", "/v1/files", "/api/generate"):
+            sent_headers = {"Content-Type": type_, **headers}
+            assert server.call("POST", path, json.dumps(BODY).encode(), **sent_headers)[0] == 400
     assert not [f for f in server.client.files.list() if f.filename == "a"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import stat
@@ -9,8 +10,12 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
+from weft.serve.batches.room import Room
+from weft.serve.batches.runner import BatchRunner
 from weft.serve.batches.store import ClientFile, FileStore
+from weft.serve.http_metrics import HttpMetrics
 
 
 def known(store: FileStore, content: bytes = b"row\n") -> str:
@@ -104,4 +109,29 @@ def test_a_batch_that_ends_the_server_is_given_up(tmp_path: Path) -> None:
     assert store.attempt("batch_1", 8) == 1  # there was a further row
     store.attempt_over("batch_1")
     assert store.attempt("batch_1", 8) == 1  # it was told to stop
+    store.close()
+
+
+def test_damaged_rows_end_their_batch_alone(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    asked = {"endpoint": "/v1/completions", "completion_window": "24h"}
+    batches = [store.add_batch("", asked | {"input_file_id": known(store)}, None) for _ in range(2)]
+    store.journal(batches[0].id).write_text("no row\n" * 3)
+    runner = BatchRunner(store, None, most_bytes=1 << 20)
+
+    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    async def run() -> None:
+        runner.start(answered, Room(1, 1, HttpMetrics(), lambda: 0), 1)
+        while store.next_batch() is not None:
+            await asyncio.sleep(0.01)
+        await runner.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    ends = [store.batch(batch.id, None) for batch in batches]
+    assert [end.status for end in ends if end is not None] == ["failed", "completed"]
+    assert ends[0] is not None and "damaged" in str(ends[0].errors)
+    assert (tmp_path / f"{batches[0].id}.rows.damaged").read_text() == "no row\n" * 3
     store.close()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import re
 import sys
+from collections.abc import Iterable
 from time import perf_counter
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Literal, Self, TextIO, cast
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from weft.errors import ScheduleError
 from weft.flags import FLAGS
-from weft.tables import size_text
+from weft.tables import CONTROLS, size_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, TaskID
@@ -37,8 +39,21 @@ __all__ = [
 ]
 
 
+_HIDDEN = dict.fromkeys(CONTROLS)
+
+
 class _Console(Console):
-    """A console that raises BrokenPipeError if the reader of a pipe has left."""
+    """A console that raises BrokenPipeError if the reader of a pipe has left, and shows control
+    characters of texts, which may be a stranger's, as escapes."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """The parts of something that is printed."""
+        for part in super().render(renderable, options):
+            if part.control is None:
+                part = part._replace(text=part.text.translate(CONTROLS))
+            yield part
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -143,8 +158,8 @@ class TextOut:
         self._in_line = False
 
     def write(self, piece: str) -> None:
-        """Writes a piece and flushes it."""
-        sys.stdout.write(piece)
+        """Writes a piece and flushes it; a terminal gets no control characters."""
+        sys.stdout.write(piece.translate(_HIDDEN) if sys.stdout.isatty() else piece)
         sys.stdout.flush()
         if piece:
             self._in_line = not piece.endswith("\n")

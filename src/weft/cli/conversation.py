@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,6 @@ __all__ = ["Conversation"]
 
 FORMAT = "weft-chat 1"
 
-_CONTROLS = {c: None for c in (*range(32), 127, *range(128, 160)) if chr(c) not in "\n\t"}
 """Control characters, which a model must not send to the terminal."""
 
 
@@ -100,14 +98,13 @@ class Conversation:
             options["sampling"] = replace(sampling, seed=sampling.seed + self._again)
         answer: list[str] = []
         interrupted = False
-        hidden = _CONTROLS if sys.stdout.isatty() else {}
         with PromptProgress() as progress:
             options["progress"] = progress
             pieces = self._llm.chat(messages, stream=True, **options)
             try:
                 for piece in pieces:
                     answer.append(piece)
-                    text_out.write(piece.translate(hidden))
+                    text_out.write(piece)
             except KeyboardInterrupt:
                 interrupted = True
                 pieces.close()  # type: ignore[attr-defined]

@@ -160,7 +160,7 @@ def _from_json(text: str, kinds: str, model: str | None, most: int) -> tuple[str
     """The kinds, the model and the number of tokens of vLLM's JSON."""
     try:
         config = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise usage_error(f"--speculative-config: {error}") from None
     if not isinstance(config, dict):
         raise usage_error('--speculative-config is an object, e.g. \'{"method": "ngram"}\'')

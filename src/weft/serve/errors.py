@@ -4,6 +4,8 @@ paths of other APIs have a format of their own (`SHAPES`)."""
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +17,18 @@ from starlette.exceptions import HTTPException
 from weft.errors import AbortedError, BusyError, DeviceError, ProgramError, WeftError
 
 __all__ = ["SHAPES", "ApiError", "Json", "error_body", "error_response", "install_handlers",
-           "not_json", "of_exception", "shaped_error", "to_json"]  # fmt: skip
+           "not_json", "of_exception", "shaped_error", "to_json", "without_folders"]  # fmt: skip
 
 RETRY_AFTER = 1
 """Seconds after which a refused client should try again."""
+
+
+def without_folders(text: str, *known: str | os.PathLike[str]) -> str:
+    """An error for a client: files have their names, but not the folders of this machine. `known`
+    are folders that may have spaces."""
+    for folder in known:
+        text = text.replace(f"{os.fspath(folder)}{os.sep}", "")
+    return _FOLDERS.sub("", text)
 
 
 class ApiError(Exception):
@@ -43,6 +53,7 @@ class ApiError(Exception):
 Shape = Callable[[ApiError], dict[str, Any]]
 SHAPES: dict[str, Shape] = {}
 """What makes the body of an error at a path or below it, where it is not the OpenAI API's."""
+_FOLDERS = re.compile(r"""(?:(?<=[\s'"(:=])|^)(?:[A-Za-z]:)?[/\\](?:[^/\\\s'":]+[/\\])+""")
 _CONSTRAINTS = ("grammar", "json_schema", "regex")
 """Fields whose errors come from a compiler, with the name of the field in front."""
 _OURS = (DeviceError, ProgramError, AbortedError)

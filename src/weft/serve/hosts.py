@@ -60,7 +60,7 @@ class Hosts:
     def _is_of_another_page(self, headers: dict[bytes, bytes]) -> bool:
         """True for what a page of another site can send without asking."""
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if kind == b"application/json":  # for which its browser asks first
+        if kind and not kind.startswith(b"multipart/"):  # JSON, or what no endpoint reads
             return False
         site = headers.get(b"sec-fetch-site")
         origin = headers.get(b"origin")

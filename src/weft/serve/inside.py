@@ -11,6 +11,9 @@ from uuid import uuid4
 from starlette.types import ASGIApp, Message, Scope
 
 from weft.batch import Answer, Line
+from weft.errors import WeftError
+from weft.serve.errors import ApiError, error_body, of_exception
+from weft.serve.log import logger
 
 __all__ = ["INSIDE", "ask", "line_handler"]
 
@@ -40,9 +43,11 @@ async def ask(app: ASGIApp, path: str, body: Any, state: Mapping[str, Any]) -> A
         "headers": [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())],
         "state": dict(state), INSIDE: True,
     }  # fmt: skip
-    unread: list[Message] = [
-        {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
-    ]
+    try:
+        data = json.dumps(body).encode()
+    except RecursionError:
+        return Answer(400, request_id, error_body(400, "the body is nested too deeply"))
+    unread: list[Message] = [{"type": "http.request", "body": data, "more_body": False}]
     status, parts = 500, bytearray()
 
     async def receive() -> Message:
@@ -60,7 +65,10 @@ async def ask(app: ASGIApp, path: str, body: Any, state: Mapping[str, Any]) -> A
 
     try:
         await app(scope, receive, send)
-    except Exception:
-        if not parts:  # the application has answered with an error first, as a rule
-            raise
+    except Exception as error:  # the application has answered with an error first, as a rule
+        if not isinstance(error, WeftError | ApiError):
+            logger.exception("%s, asked by this server itself (%s), failed", path, request_id)
+        if not parts:
+            api = of_exception(error)
+            return Answer(api.status, request_id, error_body(api.status, str(api)))
     return Answer(status, request_id, json.loads(bytes(parts) or b"null"))

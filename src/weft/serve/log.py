@@ -22,6 +22,7 @@ from starlette.types import Scope
 
 from weft.errors import FormatError
 from weft.serve.record import tokens_of
+from weft.tables import CONTROLS
 
 __all__ = ["FORMATS", "LEVELS", "log_request", "logger", "say_tokens", "start_log"]
 
@@ -72,7 +73,7 @@ class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
         record.levelname = record.levelname.lower()
-        return super().format(record)
+        return super().format(record).translate(CONTROLS)  # templates and files have words in it
 
 
 class _Objects(logging.Formatter):

@@ -86,7 +86,8 @@ def sampling_of(
 
 def require_few(name: str, strings: Any) -> None:
     """Raises ApiError for too many strings, or too many characters in them."""
-    n = len(strings) if isinstance(strings, list | tuple) else 1
+    strings = strings if isinstance(strings, list | tuple) else (strings,)
+    n = len(strings)
     if n > MOST_STRINGS:
         raise ApiError(400, f"{name} has {n} texts; it may have {MOST_STRINGS}", name)
     n = sum(map(len, strings)) if n and all(isinstance(s, str) for s in strings) else 0

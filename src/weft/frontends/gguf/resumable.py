@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -56,15 +57,24 @@ class ResumableFile:
     def __enter__(self) -> ResumableFile:
         require_writable(self._target)
         try:
-            self._file = open(self._partial, "r+b" if self._partial.exists() else "x+b")
+            for path in (self._partial, self._journal):
+                _remove_what_is_of_others(path)
+            if self._partial.exists():
+                self._file = open(self._partial, "r+b", opener=_opened)
+            else:
+                self._file = open(self._partial, "x+b", opener=_opened)
             if not try_lock(self._file):
                 self._file.close()
                 raise FormatError(
                     f"another process is writing {str(self._target)!r}; wait for it, or write to "
                     "another name"
                 )
-            self._sums = self._complete()
-            self._begin()
+            try:
+                self._sums = self._complete()
+                self._begin()
+            except BaseException:
+                self._file.close()
+                raise
         except OSError as error:
             raise self._failed(error) from None
         return self
@@ -117,13 +127,13 @@ class ResumableFile:
             lines = self._journal.read_bytes().split(b"\n")
             if json.loads(lines[0])["stamp"] != self._stamp:
                 return []
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return []
         sums: list[int] = []
         for line in lines[1:]:
             try:
                 expected = int(json.loads(line)["crc32"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 break
             if len(sums) == len(self._layout.rows) or self._sum_of(len(sums)) != expected:
                 break
@@ -150,7 +160,7 @@ class ResumableFile:
             self._file.seek(0)
             self._file.truncate()
             self._file.write(self._layout.head)
-        self._log = open(self._journal, "wb")
+        self._log = open(self._journal, "wb", opener=_opened)
         self._log.write(json.dumps({"stamp": self._stamp}).encode() + b"\n")
         for crc in self._sums:
             self._log.write(json.dumps({"crc32": crc}).encode() + b"\n")
@@ -186,6 +196,21 @@ class ResumableFile:
         return _SystemRefusal(
             f"cannot write {str(self._target)!r}: {error.strerror or error}{done}"
         )
+
+
+def _opened(path: str, flags: int) -> int:
+    """An opener (see `open`) that follows no symbolic link."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def _remove_what_is_of_others(path: Path) -> None:
+    """Removes a name that leads to another file: a link that somebody has put there."""
+    try:
+        about = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+        path.unlink()
 
 
 class _SystemRefusal(FormatError):

@@ -11,6 +11,10 @@ from weft.files import read_json
 
 __all__ = ["Config", "class_of", "read_config_json"]
 
+MOST_LAYERS = 1 << 12
+"""Most layers of a model; there are keys and tensors for each, before a tensor says otherwise."""
+MOST_WIDTH = 1 << 16
+"""Most elements of a head."""
 _TEXT = ("text_config", "llm_config", "lm_config", "language_config")
 _WIDTH = ("hidden_size", "n_embd", "dim", "d_model")
 _HEADS = ("num_attention_heads", "n_heads", "n_head")
@@ -81,6 +85,8 @@ class Config(Mapping[str, Any]):
             if isinstance(width, int) and isinstance(n_head, int) and n_head > 0:
                 self._values["head_dim"] = width // n_head
         self.n_layer: int = self.count(*_LAYERS)
+        if self.n_layer > MOST_LAYERS:
+            raise self.bad(_LAYERS[1], f"is {self.n_layer}; a model has at most {MOST_LAYERS}")
         self.rope: Mapping[str, Any] = self._rope()
         """`rope_parameters`, in today's form."""
 

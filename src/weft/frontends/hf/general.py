@@ -33,10 +33,7 @@ def general_keys(
     sizes = {name: values.shape for name, values in tensors}
     writer: Any = gguf.GGUFWriter(None, "llama")
     counts = _parameters(writer, sizes)
-    about: Any = gguf.Metadata.load(None, folder, name, counts[0])
-    generation = gguf.Metadata.load_generation_config(folder)
-    if about.sampling_penalty_repeat is None:  # newer versions of the package read it
-        about.sampling_penalty_repeat = generation.get("repetition_penalty")
+    about = _about(gguf, folder, name, counts[0])
     if about.name is None:
         about.name = folder.name
     if about.size_label is None and counts[0] > 0:
@@ -46,8 +43,32 @@ def general_keys(
         yield "adapter.type", encode_value("adapter.type", "lora")
     about.set_gguf_meta_model(writer)
     for key, value in writer.kv_data[0].items():
-        if key != "general.architecture":
-            yield key, _raw(gguf, key, value)
+        if key == "general.architecture":
+            continue
+        try:
+            packed = _raw(gguf, key, value)
+        except Exception:  # the package takes what a file says as it is
+            raise FormatError(
+                f"{folder}: {key} would be {value.value!r:.60}, which is of the wrong kind; mend "
+                "the README.md or generation_config.json of the folder"
+            ) from None
+        yield key, packed
+
+
+def _about(gguf: Any, folder: Path, name: str | None, count: int) -> Any:
+    """What the model's card and its settings say. Raises FormatError for files that the package
+    cannot read."""
+    try:
+        about = gguf.Metadata.load(None, folder, name, count)
+        generation = gguf.Metadata.load_generation_config(folder)
+        if about.sampling_penalty_repeat is None:  # newer versions of the package read it
+            about.sampling_penalty_repeat = generation.get("repetition_penalty")
+    except Exception as error:  # whatever the package raises over a stranger's files
+        raise FormatError(
+            f"{folder}: README.md, config.json or generation_config.json cannot be read "
+            f"({type(error).__name__}: {str(error)[:80]})"
+        ) from None
+    return about
 
 
 def _parameters(writer: Any, sizes: dict[str, tuple[int, ...]]) -> tuple[int, int, int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from weft.frontends.hf.config import Config
+from weft.frontends.hf.config import MOST_WIDTH, Config
 from weft.frontends.hf.values import Values
 
 __all__ = ["llama3_factors", "long_factors", "long_magnitude", "original_length", "yarn_magnitude"]
@@ -25,6 +25,8 @@ def llama3_factors(c: Config, n_rotated: int = 0) -> Named:
     if str(rope.get("rope_type", "")).lower() != "llama3":
         return
     base, dim = float(rope.get("rope_theta", 10000.0)), n_rotated or c.head_dim
+    if dim > MOST_WIDTH:
+        raise c.bad("head_dim", f"is {dim}; a head has at most {MOST_WIDTH} elements")
     # single precision, step by step, as the reference's converter computes them
     powers = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
     frequencies = np.float32(1.0) / np.power(base, powers.astype(np.float64)).astype(np.float32)

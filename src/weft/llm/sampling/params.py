@@ -309,6 +309,11 @@ def _check(name: str, kind: type, value: Any, low: float, high: float) -> None:
         what = "a whole number" if kind is Integral else "a number"
         raise ContextError(f"{name} is {value!r}; it must be {what}")
     number: float = value  # type: ignore[assignment]
+    if kind is Real:
+        try:
+            number = float(number)
+        except OverflowError:
+            raise ContextError(f"{name} is too large; it must be of float64") from None
     if not low <= number <= high or abs(number) == _INF:
         if low == -_INF:
             raise ContextError(f"{name} is {number}; it must be finite")

@@ -40,13 +40,17 @@ _SLOW = (
     f"compiling it takes more than {CONSTRAINT_CPU_SECONDS} s of a processor; "
     "make it smaller or plainer"
 )
+_LONG = (
+    f"compiling it and waiting for others take more than {CONSTRAINT_SECONDS:g} s; try again, or "
+    "make it smaller or plainer"
+)
 _LARGE = (
     f"compiling it takes more than {CONSTRAINT_MEMORY >> 20} MiB of memory; "
     "make it smaller or plainer"
 )
 _SIGNALS = {
     "SIGXCPU": _SLOW,
-    "SIGKILL": _SLOW,
+    "SIGKILL": _LONG,
     "SIGABRT": _LARGE,
     "SIGSEGV": _DEEP,
     "SIGBUS": _DEEP,

@@ -74,7 +74,7 @@ def sized(c: TowerConfig, pixels: Pixels) -> Pixels:
         pixels = resized(pixels, width, height, "bicubic")
     side = max(height, width)
     square = np.empty((side, side, 3), np.uint8)
-    square[:] = [int(mean * 255) for mean in c.mean]
+    square[:] = [int(min(max(mean, 0.0), 1.0) * 255) for mean in c.mean]
     y, x = (side - height) // 2, (side - width) // 2
     square[y : y + height, x : x + width] = pixels
     return resized(square, c.image_size, c.image_size, "bicubic")

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from weft.batch import Answer, Counts, Journal, Line, StoppedError, read_lines, run_batch
 from weft.batch.lines import count_lines
-from weft.errors import WeftError
+from weft.errors import FormatError, WeftError
 from weft.files import private
 from weft.keys import LimitError
 from weft.serve.batches.room import Room
@@ -200,7 +200,18 @@ class BatchRunner:
         if batch is None or batch.status not in ("cancelling", "finalizing"):
             return
         results, counts = [], (0, 0)
-        if self.store.journal(batch.id).exists():
+        readable = self.store.journal(batch.id).exists()
+        if readable:
+            try:
+                await asyncio.to_thread(_counts, self.store, batch.id)
+            except FormatError as error:  # somebody's, or the disk's: others must not wait for it
+                logger.error("batch %s ends without its rows, which stay: %s", batch.id, error)
+                await asyncio.to_thread(self.store.set_aside, batch.id)
+                if batch.cancelling_at is None:
+                    self._fail(batch, "the rows of this batch are damaged")
+                    batch = self.store.batch(batch_id, None) or batch
+                readable = False
+        if readable:
             counts = await asyncio.to_thread(_counts, self.store, batch.id)
             self.store.begin(*self.store.ids_of(batch.id))
             sizes = await asyncio.to_thread(self.store.save_rows, batch.id)

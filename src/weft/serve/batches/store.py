@@ -147,6 +147,11 @@ class FileStore:
         """Where the rows of a batch that runs are."""
         return self.folder / f"{batch_id}.rows"
 
+    def set_aside(self, batch_id: str) -> None:
+        """Gives rows that cannot be read another name."""
+        path = self.journal(batch_id)
+        os.replace(path, path.with_name(f"{path.name}.damaged"))
+
     def save(self, content: IO[bytes], file_id: str) -> int:
         """Writes the content of a file, whole or not at all; returns its bytes."""
         return self._save(lambda out: shutil.copyfileobj(content, out, 1 << 20), file_id)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
 from numpy.typing import NDArray
 
 from weft.serve.embeddings import embedding_texts
-from weft.serve.errors import ApiError
+from weft.serve.errors import ApiError, Json, to_json
 from weft.serve.inputs import require_whole
 from weft.serve.llama.schema import EmbeddingRequest
 from weft.serve.log import say_tokens
@@ -33,7 +34,7 @@ def add_tokens(app: FastAPI, service: Service) -> None:
     turn = asyncio.Lock()
 
     @app.post("/tokenize")
-    async def tokenize(body: TokenizeBody, http: Request) -> dict[str, list[Any]]:
+    async def tokenize(body: TokenizeBody, http: Request) -> Response:
         """The tokens of a text."""
         note(http, body, service)
         require_whole(body.content, "content")
@@ -44,9 +45,9 @@ def add_tokens(app: FastAPI, service: Service) -> None:
             )  # fmt: skip
         work = partial(_tokens, service, body)
         if len(body.content) <= SHORT:
-            return {"tokens": await run_in_threadpool(work)}
+            return await run_in_threadpool(work)
         async with turn:  # long texts one by one, so that they slow down others less
-            return {"tokens": await run_in_threadpool(work)}
+            return await run_in_threadpool(work)
 
     @app.post("/detokenize")
     async def detokenize(body: DetokenizeBody, http: Request) -> dict[str, str]:
@@ -80,13 +81,16 @@ def add_tokens(app: FastAPI, service: Service) -> None:
         ]
 
 
-def _tokens(service: Service, body: TokenizeBody) -> list[Any]:
+def _tokens(service: Service, body: TokenizeBody) -> Response:
+    """The whole answer, as a million pieces take seconds to write."""
     ids = service.tokenizer.encode(
         body.content, add_special=body.add_special, parse_special=body.parse_special
     )
     if not body.with_pieces:
-        return ids
-    return [{"id": id_, "piece": _piece(service, id_)} for id_ in ids]
+        return Json({"tokens": ids})
+    pieces = {id_: to_json({"id": id_, "piece": _piece(service, id_)}) for id_ in set(ids)}
+    data = b'{"tokens":[' + b",".join([pieces[id_] for id_ in ids]) + b"]}"
+    return Response(data, media_type="application/json")
 
 
 def _piece(service: Service, id_: int) -> str | list[int]:
@@ -108,6 +112,11 @@ def _normed(row: NDArray[np.float32], kind: int) -> NDArray[np.float32]:
             400, "embd_normalize is -1; embeddings have length 1 here: send 0, 1, 2 or more",
             "embd_normalize", "unsupported",
         )  # fmt: skip
-    size = np.abs(row).max() if kind == 0 else np.power(np.abs(row), kind).sum() ** (1 / kind)
+    if kind >= 1 << 31:
+        raise ApiError(400, "embd_normalize is too large; it is less than 2^31", "embd_normalize")
+    largest = np.abs(row).max()
+    size = largest
+    if kind:  # of the parts of the largest, whose powers do not become nothing
+        size = largest * np.power(np.abs(row / largest), kind).sum() ** (1 / kind)
     scaled = row * (32760 / size) if kind == 0 else row / size
     return np.asarray(scaled, np.float32)

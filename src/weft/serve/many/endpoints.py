@@ -12,7 +12,7 @@ from fastapi.responses import Response
 
 from weft.errors import WeftError
 from weft.serve.cards import ModelCard
-from weft.serve.errors import ApiError
+from weft.serve.errors import ApiError, without_folders
 from weft.serve.many.fleet import Fleet
 from weft.serve.many.gathered import about_fleet, asked, joined
 from weft.serve.many.place import Place
@@ -92,7 +92,8 @@ def _add_models(app: FastAPI, fleet: Fleet) -> None:
         try:
             await fleet.plan(place)
         except (WeftError, ApiError) as error:
-            return _about(place) | {"error": str(error)}
+            said = without_folders(str(error), place.entry.path.parent)
+            return _about(place) | {"error": said}
         return _about(place)
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from weft.errors import AbortedError, OutOfMemoryError, WeftError
-from weft.serve.errors import ApiError
+from weft.serve.errors import ApiError, without_folders
 from weft.serve.log import logger
 from weft.serve.many.catalog import Entry
 from weft.serve.many.freed import give_back_memory
@@ -319,5 +319,7 @@ def _as_api(place: Place, error: Exception) -> ApiError:
         return error
     if isinstance(error, AbortedError):
         return stopping()
-    why = str(error) if isinstance(error, WeftError) else "its log says more"
+    why = "its log says more"
+    if isinstance(error, WeftError):
+        why = without_folders(str(error), place.entry.path.parent)
     return ApiError(500, f"{place.entry.name} cannot be loaded: {why}", "model", "model_failed")

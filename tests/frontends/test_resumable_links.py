@@ -1,0 +1,64 @@
+"""The partial file and the journal beside a file that is written: links there lead nowhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft.frontends.gguf import resumable
+from weft.frontends.gguf.resumable import ResumableFile
+
+
+class Rows:
+    nbytes = 8
+
+    def bytes(self) -> memoryview:
+        return memoryview(np.arange(8, dtype=np.uint8)).cast("B")
+
+
+class Layout:
+    """Stands in for the layout of a file: a head, and one tensor."""
+
+    head = b"head"
+    size = 12
+    rows = (Rows(),)
+    starts = (4,)
+
+
+def write(target: Path) -> None:
+    layout: Any = Layout()
+    with ResumableFile(target, layout, "x") as file:
+        list(file.write())
+        file.finish()
+
+
+@pytest.mark.parametrize("name", [".out.gguf.partial", ".out.gguf.journal"])
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_links_are_not_written_through(tmp_path: Path, name: str, link: Any) -> None:
+    other = tmp_path / "theirs"
+    other.write_text("mine")
+    link(other, tmp_path / name)
+    write(tmp_path / "out.gguf")
+    assert other.read_text() == "mine"
+    assert (tmp_path / "out.gguf").read_bytes() == b"head" + bytes(range(8))
+
+
+def test_links_that_come_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "theirs"
+    other.write_text("mine")
+    os.symlink(other, tmp_path / ".out.gguf.journal")
+    monkeypatch.setattr(resumable, "_remove_what_is_of_others", lambda path: None)
+    with pytest.raises(Exception, match="cannot write"):
+        write(tmp_path / "out.gguf")
+    assert other.read_text() == "mine"
+
+
+def test_a_damaged_journal(tmp_path: Path) -> None:
+    (tmp_path / ".out.gguf.partial").write_bytes(b"x")
+    (tmp_path / ".out.gguf.journal").write_text("[" * 100_000)
+    write(tmp_path / "out.gguf")
+    assert (tmp_path / "out.gguf").read_bytes() == b"head" + bytes(range(8))
