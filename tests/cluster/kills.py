@@ -169,12 +169,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], default=list(KINDS))
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}")
     parser.add_argument("--kills", type=int, default=50)
     given = parser.parse_args()
+    if unknown := set(given.kinds) - set(KINDS):
+        parser.error(f"there is no kind {', '.join(sorted(unknown))}")
     failed = False
     with ray_nodes(1, 1, 1) as nodes:
-        for kind in given.kinds:
+        for kind in given.kinds or KINDS:
             began = time.monotonic()
             figures = KINDS[kind](nodes, given.kills, random.Random(1))
             figures["seconds"] = round(time.monotonic() - began)
