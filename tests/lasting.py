@@ -29,8 +29,11 @@ class Lasting(Generic[T]):
         self._held: tuple[ExitStack, T] | None = None
         _all.append(self)
 
-    def get(self) -> T:
-        """What the context gives; it is entered now unless it was."""
+    def get(self, request: pytest.FixtureRequest) -> T:
+        """What the context gives; it is entered now unless it was. The file that asks for it must
+        be in the unit: for another one it would have ended, or end too early."""
+        file = request.node.nodeid.partition("::")[0]
+        assert unit_of(file) == self.unit, f'{file} needs the mark xdist_group("{self.unit}")'
         if self._held is None:
             with ExitStack() as stack:
                 value = stack.enter_context(self._make())

@@ -68,14 +68,14 @@ class Nodes:
         """Adds a node."""
         self._cluster.add_node(num_cpus=cpus, object_store_memory=STORE)
 
-    def wait_for_end(self, title: str, seconds: float = 30) -> list[int]:
+    def wait_for_end(self, title: str, seconds: float = 120) -> list[int]:
         """Waits until there are no such processes; returns those that are left."""
         until = time.monotonic() + seconds
         while (left := self.processes(title)) and time.monotonic() < until:
             time.sleep(0.1)
         return left
 
-    def end_actors(self, seconds: float = 10) -> None:
+    def end_actors(self, seconds: float = 5) -> None:
         """Waits until no actor and no task runs, and ends what a test that failed has left."""
         until = time.monotonic() + seconds
         while (left := self._busy()) and time.monotonic() < until:
@@ -117,11 +117,11 @@ _SHARED = Lasting("ray", _three)
 
 
 @pytest.fixture(scope="module")
-def ray_cluster() -> Iterator[Nodes]:
+def ray_cluster(request: pytest.FixtureRequest) -> Iterator[Nodes]:
     """The shared cluster: a head and two nodes, with a CPU each. Behind a file, nothing of its
     tests runs there any more."""
     pytest.importorskip("ray")
-    nodes = _SHARED.get()
+    nodes = _SHARED.get(request)
     yield nodes
     nodes.end_actors()
 

@@ -102,6 +102,14 @@ def workers(n: int, folder: Path, *options: str, **more: Any) -> Iterator[list[W
             worker.end()
 
 
+def runs(pid: int) -> bool:
+    """Whether there is such a process that has not ended; its parent may not have taken note."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def lends(memory: RemoteBufferType, nbytes: int) -> bool:
     """Whether a worker has so many bytes free; it has them back when this returns."""
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 PACKAGES = ("python3.11", "libpython3.11-dev", "libstdc++6", "libgomp1")
 WHEELS = ("numpy", "sentencepiece", "typer", "rich", "jinja2", "pytest", "hypothesis", "gguf",
-          "tokenizers")  # fmt: skip
+          "tokenizers", "pytest-xdist")  # fmt: skip
 NAME = "_native.cpython-311-aarch64-linux-gnu.so"
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux2014_aarch64", "any")
 

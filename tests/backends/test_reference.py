@@ -110,10 +110,11 @@ def test_strided_blocks_round_trip() -> None:
     data = quants.encode_runtime(rows, "q8_0").reshape(-1)
     # every second row
     view = ArrayView(DTYPES["q8_0"], (64, 3, 1, 1), (34, 136, 408, 408), data)
-    assert np.array_equal(view.read()[0, 0], quants.decode(data.reshape(6, 68), "q8_0")[::2])
+    before = quants.decode(data.reshape(6, 68), "q8_0")
+    assert np.array_equal(view.read()[0, 0], before[::2])
     view.write(np.zeros((1, 1, 1, 64), np.float32))
     left = quants.decode(data.reshape(6, 68), "q8_0")
-    assert not left[::2].any() and left[1::2].all(1).any()
+    assert not left[::2].any() and np.array_equal(left[1::2], before[1::2])
 
 
 def test_a_view_outside_its_buffer() -> None:

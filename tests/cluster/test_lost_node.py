@@ -4,7 +4,6 @@ nodes that are left, then to this machine, and the text has the same tokens."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +21,7 @@ from tests.cluster.test_ray_workers import (
     read,
 )
 from tests.ray_nodes import Nodes, ray_nodes
+from tests.worker_processes import runs
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.part("cluster"), pytest.mark.xdist_group("ray")]
@@ -46,11 +46,11 @@ def test_layers_of_lost_nodes_move_to_who_is_left(nodes: Nodes) -> None:
                 lost += nodes.lose(ACTOR)
             go_on(process)
         result: dict[str, Any] = json.loads(read(process))
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     finally:
         end(process)
     assert result["texts"] == [expected] * 3
     assert len(result["devices"]) == 3 and result["now"] == ["cpu"]
     assert sum("going on without" in text for text in result["said"]) == 2
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in lost)
+    assert not any(runs(pid) for pid in lost)
     assert nodes.wait_for_end(ACTOR) == []

@@ -96,7 +96,7 @@ def test_kills_of_workers_change_no_text(ray_cluster: Nodes, expected: str) -> N
                 ray_cluster.kill(ACTOR)
             go_on(process)
         result: dict[str, Any] = json.loads(read(process))
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     finally:
         end(process)
     assert result["texts"] == [expected] * 3
@@ -113,7 +113,7 @@ def test_workers_end_with_their_program(ray_cluster: Nodes, number: int) -> None
         assert read(process) == "writing"
         assert len(ray_cluster.processes(ACTOR)) == 2
         os.kill(process.pid, number)
-        process.wait(30)
+        process.wait(120)
     finally:
         end(process)
     assert ray_cluster.wait_for_end(ACTOR) == []

@@ -13,7 +13,7 @@ import pytest
 
 import weft
 from tests.waiting import eventually
-from tests.worker_processes import Proxy, WorkerProcess, workers
+from tests.worker_processes import Proxy, WorkerProcess, runs, workers
 from weft.backends.remote import group
 from weft.errors import DeviceError
 
@@ -115,20 +115,12 @@ def test_kills_again_and_again(two: list[WorkerProcess], expected: str) -> None:
             assert text == expected
 
 
-def _runs(pid: int) -> bool:
-    """Whether there is such a process that has not ended; its parent may not have taken note."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.part("faults")
 def test_no_process_outlives_its_supervisor(tmp_path: Path) -> None:
     with workers(1, tmp_path) as (worker,):
         child = worker.serving()
         worker.process.kill()
-        eventually(lambda: not _runs(child))
+        eventually(lambda: not runs(child))
 
 
 @pytest.mark.part("faults")

@@ -151,6 +151,7 @@ def test_int8_weights_are_exportable_as_one_op(lower):
     check(lower, module, x(), Q8_BYTES, rounded=False)
 
 
+@pytest.mark.part("programs")
 def test_a_llama_with_8da4w(lower):
     pytest.importorskip("transformers")
     module = Logits(tiny_llama(num_hidden_layers=1)).eval()

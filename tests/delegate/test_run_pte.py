@@ -11,11 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-pytestmark = [
-    pytest.mark.xdist_group("executorch"),
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.part("programs"),  # it compiles a program of C++
-]
+pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "run_pte"
 

@@ -16,6 +16,7 @@ from tests.fuzz import (
     samplers,
     states,
     templates,
+    wheels,
 )
 
 DRIVERS = {
@@ -30,6 +31,7 @@ DRIVERS = {
     "samplers": (samplers.run, 300),
     "states": (states.run, 25),
     "templates": (templates.run, 20),
+    "wheels": (wheels.run, 60),
 }
 
 

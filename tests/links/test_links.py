@@ -20,12 +20,14 @@ from tests.worker_processes import Proxy
 from weft.errors import ArgumentError, LinkError, MissingFileError
 from weft.links import Limits, Link, Listener, connect
 from weft.links import handshake as handshake_module
+from weft.links import link as link_module
 from weft.links.addresses import Address, is_loopback, parse_address
 from weft.links.ends import HALF_OPEN
 from weft.links.keys import key_from_text, make_key, read_key, write_key
 from weft.links.link import PIECE
+from weft.links.sealed import derive
 from weft.links.speed import Speed, SpeedWatch, measure
-from weft.links.stream import TimedOut
+from weft.links.stream import Incoming, TimedOut
 from weft.version import __version__
 
 KEY = bytes(range(32))
@@ -89,6 +91,14 @@ def test_arrays_go_into_memory_of_the_receiver() -> None:
         assert room.tobytes() == b"\0\0\0abcd\0\0\0"
 
 
+def test_arrays_that_do_not_fit_the_memory_of_the_receiver() -> None:
+    for room in ([bytearray(3)], [], [bytearray(4), bytearray(4)]):
+        with pair() as (near, far):
+            near.send({}, b"abcd")
+            with pytest.raises(LinkError, match="which are not the expected"):
+                far.receive_into(lambda h, s, room=room: [memoryview(r) for r in room], 5)  # type: ignore[misc]
+
+
 def test_both_directions_and_many_threads() -> None:
     with pair() as (near, far):
 
@@ -146,10 +156,18 @@ def test_bounds_hold_for_both_sides() -> None:
         ):
             with pytest.raises(LinkError, match="at most"):
                 call()
-        near.send({}, bytes(1001))
+        near.send({}, bytes(600), bytes(401))  # together
         with pytest.raises(LinkError, match="1001 bytes of arrays, more than the 1000"):
             far.receive(5)
         assert far.closed
+
+
+def test_control_frames_are_short_and_have_no_arrays() -> None:
+    for text, arrays in ((bytes(1025), []), (bytes(16), [memoryview(b"abc")])):
+        with pair() as (near, far):
+            near._frame(link_module._PONG, text, arrays)
+            with pytest.raises(LinkError, match=f"a control frame of {len(text)} bytes"):
+                far.receive(5)
 
 
 def test_a_frame_beyond_the_receivers_bounds_ends_the_link() -> None:
@@ -214,6 +232,28 @@ def test_silence_adds_up_over_short_waits() -> None:
                 assert "it has said nothing for" in str(error)
                 return
     raise AssertionError("a silent peer counts as there")
+
+
+class _Pauses:
+    """A socket on which a byte comes after every two pauses of a tick."""
+
+    def __init__(self) -> None:
+        self._n = 0
+
+    def settimeout(self, seconds: float) -> None:
+        """Waits take no time here."""
+
+    def recv_into(self, buffer: memoryview) -> int:
+        self._n += 1
+        if self._n % 3:
+            raise TimeoutError
+        buffer[:1] = b"x"
+        return 1
+
+
+def test_pauses_between_signs_of_life_do_not_add_up() -> None:
+    incoming = Incoming(_Pauses(), 16, 1.0, lambda: None)  # type: ignore[arg-type]
+    assert b"".join(bytes(incoming.need(1)) for _ in range(5)) == b"xxxxx"
 
 
 def test_a_peer_that_takes_nothing_is_lost() -> None:
@@ -322,14 +362,30 @@ def test_other_versions_are_refused_with_both_values() -> None:
             assert link.facts == {"ops": "1234", "weft": __version__}
 
 
-def test_other_protocols_are_refused_with_both_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_that_one_side_does_not_state_are_refused_by_both() -> None:
+    for theirs, mine in (("1234", "none"), ("none", "1234")):
+        facts = [{} if ops == "none" else {"ops": ops} for ops in (theirs, mine)]
+        with listening(facts=facts[0]) as (listener, why):
+            with pytest.raises(LinkError, match=f"has ops {theirs}, this side has ops {mine}"):
+                connect(listener.address, key=KEY, facts=facts[1])
+            assert f"has ops {mine}, this side has ops {theirs}" in eventually(lambda: why)[0]
+
+
+@pytest.mark.parametrize("version", [99, 0])
+def test_other_protocols_are_refused_with_both_values(version: int) -> None:
     with listening() as (listener, why):
         sock = socket.create_connection(listener.address)
         hello = handshake_module._hello()[1]
-        sock.sendall(hello[:8] + struct.pack("<H", 99) + hello[10:])
+        sock.sendall(hello[:8] + struct.pack("<H", version) + hello[10:])
         said = eventually(lambda: why)[0]
-        assert "version 99 of weft's link protocol, this side version 1" in said
+        assert f"version {version} of weft's link protocol, this side version 1" in said
         sock.close()
+
+
+def test_keys_of_other_parts_are_other_keys() -> None:
+    keys = [derive(KEY, b"ab", b"c"), derive(KEY, b"a", b"bc"), derive(KEY, b"abc"), derive(KEY)]
+    assert len(set(keys)) == len(keys)
+    assert derive(KEY, b"ab", b"c") == keys[0] != derive(bytes(32), b"ab", b"c")
 
 
 def test_changed_repeated_and_cut_bytes_end_the_link() -> None:
@@ -415,6 +471,14 @@ def test_addresses() -> None:
     assert not is_loopback("")
 
 
+def test_a_host_with_one_address_elsewhere_is_no_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(2, 1, 6, "", (host, 0)) for host in ("127.0.0.1", "10.0.0.2")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert not is_loopback("both")
+    del found[1]
+    assert is_loopback("one")
+
+
 def test_key_files(tmp_path: Path) -> None:
     file = tmp_path / "key"
     key = write_key(file)
@@ -422,9 +486,10 @@ def test_key_files(tmp_path: Path) -> None:
     assert read_key(file) == key
     with pytest.raises(LinkError, match="never overwritten"):
         write_key(file)
-    file.chmod(0o644)
-    with pytest.raises(LinkError, match="chmod 600"):
-        read_key(file)
+    for mode in (0o640, 0o604, 0o620, 0o644):
+        file.chmod(mode)
+        with pytest.raises(LinkError, match="chmod 600"):
+            read_key(file)
     with pytest.raises(MissingFileError, match="--make-key"):
         read_key(tmp_path / "none")
     for text in ("", "12", "zz" * 32, key.hex() + "00"):
@@ -447,6 +512,8 @@ def test_speed_is_measured_and_slowness_named_once() -> None:
     watch = SpeedWatch("10.0.0.2", Speed(0.0003, 118e6))
     assert watch.look(Speed(0.0004, 100e6)) is None
     assert watch.look(Speed(0.052, 3.1e6)) is None  # once may be chance
+    assert watch.look(Speed(0.0004, 100e6)) is None
+    assert watch.look(Speed(0.052, 3.1e6)) is None  # and so may be twice, with a good one between
     text = watch.look(Speed(0.052, 3.1e6))
     assert text is not None
     for part in ("10.0.0.2", "52.00 ms", "3.1 MB/s", "0.30 ms", "118.0 MB/s"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -306,7 +307,8 @@ def make_folder(name: str, folder: Path, dtype: str = "float32", shards: str = "
 
 def made_model(kind: str, suffix: str, options: dict[str, Any]) -> Any:
     """A random model of the class of transformers that the names make."""
-    config = getattr(transformers, f"{kind}Config")(**options)
+    # transformers writes into dicts of options, which several models here share
+    config = getattr(transformers, f"{kind}Config")(**copy.deepcopy(options))
     found = getattr(transformers, kind + suffix, None)
     model = (found or getattr(transformers, kind.removesuffix("Text") + suffix))(config).eval()
     torch.manual_seed(1)

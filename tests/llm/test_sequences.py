@@ -226,6 +226,16 @@ def test_what_other_sequences_saw_is_not_kept(model: Model) -> None:
     assert context.reuse_prefix(1, [6, 7, 8]) == 0
 
 
+def test_a_beginning_that_was_put_in_front_is_not_kept(model: Model) -> None:
+    """What follows was computed without it."""
+    context = make(model, n_seq_max=2)
+    context.decode([5, 6], [0, 1], seqs=[[0], [0]])
+    context.decode([7], [2], seqs=[[1]])
+    context.seq_cp(0, 1)
+    assert context.reuse_prefix(1, [5, 6, 7, 8]) == 0
+    assert context.reuse_prefix(0, [5, 6, 7]) == 2
+
+
 # ---- a full context ------------------------------------------------------------------------------
 
 

@@ -157,6 +157,11 @@ def test_merges_into_nothing(tmp_path: Path) -> None:
     assert tokenizer.encode(" x") == [*b" x"]
 
 
+def test_the_first_of_equal_merges_counts(tmp_path: Path) -> None:
+    tokenizer = make(tmp_path, "gpt2", [*BYTES, "ab", "bc"], merges=["a b", "b c", "a b"])
+    assert tokenizer.encode("abc") == [256, ord("c")]
+
+
 def test_poor_vocabularies(tmp_path: Path) -> None:
     # without the byte 0x17, as Falcon's; a nameless token; a token twice
     tokens = [*BYTES[:0x17], *BYTES[0x18:], "", "a"]

@@ -18,6 +18,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", metavar="NAME", help="only this row")
     parser.add_argument("--list", action="store_true", help="print the table and check it")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="rows tried at a time")
+    parser.add_argument(
+        "--minutes", type=float, default=120.0, help="what has not begun by then is not tried"
+    )
     return parser.parse_args()
 
 
@@ -60,7 +63,7 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)
     began = time.monotonic()
     try:
-        report = run(rows, asked.jobs, _say)
+        report = run(rows, asked.jobs, asked.minutes, _say)
     except BuildError as error:
         print(f"the build without a mistake failed:\n{error}", file=sys.stderr)
         return 2

@@ -44,9 +44,13 @@ class Report:
         return [o for o in self.outcomes if o.tried == tried and o.noticed == noticed]
 
 
-def run(rows: Sequence[Mutant], jobs: int, say: Callable[[Outcome], None]) -> Report:
+def run(
+    rows: Sequence[Mutant], jobs: int, minutes: float, say: Callable[[Outcome], None]
+) -> Report:
     """Tries all rows and tells `say` of each: first those of Python, `jobs` at a time, then those
-    that need a build, file by file. Ctrl-C ends what runs and takes the mistakes back."""
+    that need a build, file by file. What has not begun after so many minutes is not tried. Ctrl-C
+    ends what runs and takes the mistakes back."""
+    until = time.monotonic() + 60 * minutes
     processes = Processes()
     compiled = sorted((r for r in rows if r.build), key=lambda r: (r.build != "native", r.file))
     plain = [r for r in rows if not r.build]
@@ -70,9 +74,9 @@ def run(rows: Sequence[Mutant], jobs: int, say: Callable[[Outcome], None]) -> Re
                     group = waiting.get_nowait()
                 except queue.Empty:
                     break
-                _try_group(tree, group, done)
+                _try_group(tree, group, until, done)
             if number == 0 and compiled:
-                _try_compiled(tree, compiled, done)
+                _try_compiled(tree, compiled, until, done)
         except KeyboardInterrupt:
             pass
         except BaseException as error:
@@ -102,23 +106,34 @@ def _by_tests(rows: Sequence[Mutant]) -> list[list[Mutant]]:
     return list(groups.values())
 
 
-def _try_group(tree: Tree, rows: list[Mutant], done: Callable[[Outcome], None]) -> None:
+_NO_TIME = "no time was left"
+
+
+def _try_group(
+    tree: Tree, rows: list[Mutant], until: float, done: Callable[[Outcome], None]
+) -> None:
     began = time.monotonic()
-    why = _unfit(tree, rows[0].tests)
+    why = _NO_TIME if began > until else _unfit(tree, rows[0].tests)
     usual = time.monotonic() - began
     for row in rows:
+        why = why or (_NO_TIME if time.monotonic() > until else "")
         if why:
             done(Outcome(row, False, why, usual, tried=False))
         else:
             done(_try(tree, row, usual))
 
 
-def _try_compiled(tree: Tree, rows: list[Mutant], done: Callable[[Outcome], None]) -> None:
+def _try_compiled(
+    tree: Tree, rows: list[Mutant], until: float, done: Callable[[Outcome], None]
+) -> None:
     """Tries rows of compiled files: one build without a mistake, then one for each."""
     usual: dict[tuple[str, ...], tuple[str, float]] = {}
     built: set[str] = set()
     changed: str | None = None
     for row in rows:
+        if time.monotonic() > until:
+            done(Outcome(row, False, _NO_TIME, 0.0, tried=False))
+            continue
         if row.build not in built:
             if changed is not None:
                 tree.build(changed)  # without the last mistake

@@ -98,9 +98,9 @@ _SERVER = Lasting("browser", _server)
 
 
 @pytest.fixture(scope="module")
-def browser() -> Browser:
+def browser(request: pytest.FixtureRequest) -> Browser:
     """Chromium, without a window."""
-    return _CHROMIUM.get()
+    return _CHROMIUM.get(request)
 
 
 @pytest.fixture
@@ -173,9 +173,9 @@ def barriers() -> Callable[[Page], list[str]]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Server:
+def server(request: pytest.FixtureRequest) -> Server:
     """The demo model, with room for long answers."""
-    return _SERVER.get()
+    return _SERVER.get(request)
 
 
 @pytest.fixture

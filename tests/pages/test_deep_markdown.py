@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.pages.chat import Chat, conversation
 from tests.serve.server import Server
+
+pytestmark = pytest.mark.xdist_group("browser")
 
 DEEP = {
     "quotes": "> " * 3000 + "end",

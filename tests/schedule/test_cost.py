@@ -32,7 +32,7 @@ from weft.graph.node import leaf
 from weft.graph.size import Sym
 from weft.graph.tensor import Buffer, Tensor
 from weft.schedule import CostOptions, Point, Profile, TimeModel, schedule
-from weft.schedule.cost import choose_homes
+from weft.schedule.cost import choose_homes, place_by_cost
 from weft.schedule.problem import Problem
 from weft.schedule.profile import DeviceProfile, LinkProfile, MemoryProfile
 from weft.schedule.search import improve, walk
@@ -179,6 +179,25 @@ def test_the_search_is_good_on_a_graph_with_branches() -> None:
         walked = walk(problem, 4)
         assert walked is not None
         assert improve(problem, walked).seconds == pytest.approx(best)
+
+
+def test_a_walk_of_few_states_is_improved() -> None:
+    """Where many values are alive, a narrow walk misses a placement that small changes find."""
+    g1, g2, c = gpu("g1"), gpu("g2", reads=[]), cpu()
+    devices = {"A": g1, "B": g2, "C": c}
+    values = [value("x")]
+    sources = [(0, 0), (1, 0), ("A", 1), (2, 2), (1, 1), ("B", 5), (3, 1), (4, 6), ("B", 7),
+               ("C", 9)]  # fmt: skip
+    for first, second in sources:
+        left = values[first] if isinstance(first, int) else weight("w", devices[first])
+        op = "ADD" if isinstance(first, int) else "MUL_MAT"
+        values.append(node(op, f"n{len(values)}", left, values[second], shape=SHAPE))
+    model = CostOptions(profile([g1, g2, c], 6)).model(Graph(*values[-4:]), [g1, g2, c])
+    problem = Problem(model)
+    walked = walk(problem, 8)
+    assert walked is not None and not walked.exact
+    where = place_by_cost(model, {}, (), effort=1)  # the least effort is a walk of 8 states
+    assert problem.evaluate(where[n] for n in problem.nodes) < 0.8 * walked.seconds
 
 
 def test_a_copy_serves_later_nodes() -> None:

@@ -157,8 +157,11 @@ class _Logs:
 
     def remove(self, server: Server) -> None:
         """Leaves out a server that has ended, or did not start."""
-        self._states.pop(server, None)
+        ended = self._states.pop(server, {})
         self._apply()
+        for state in ended.values():
+            for handler in state.handlers:
+                handler.close()
         if len(self._states) == 1:
             self._states.clear()
 

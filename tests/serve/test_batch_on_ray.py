@@ -49,10 +49,11 @@ def test_no_row_is_lost_or_written_twice(ray_cluster: Nodes, tmp_path: Path) -> 
     kept = [row for row in out.read_text().splitlines(keepends=True) if row.endswith("\n")]
     assert 150 <= len(kept) < N
     assert ray_cluster.wait_for_end(ACTOR) == []  # nothing runs on for a command that is gone
-    second = begun(ray_cluster, source, out)
+    # with one actor, the one that is killed has loaded the model and has rows under way
+    second = begun(ray_cluster, source, out, "--replicas", "1")
     wait_for_rows(second, out, len(kept) + 50)
     ray_cluster.kill(ACTOR)
-    _, errors = second.communicate(timeout=120)
+    _, errors = second.communicate(timeout=300)
     assert second.returncode == 0, errors
     assert "3 machines with 3 CPUs" in errors
     assert "1 actors died and were started again" in errors
@@ -62,6 +63,7 @@ def test_no_row_is_lost_or_written_twice(ray_cluster: Nodes, tmp_path: Path) -> 
     assert ray_cluster.wait_for_end(ACTOR) == []
 
 
+@pytest.mark.part("cluster")
 def test_rows_are_those_of_one_machine_in_order_and_ctrl_c_ends_all(
     ray_cluster: Nodes, tmp_path: Path
 ) -> None:
@@ -73,7 +75,7 @@ def test_rows_are_those_of_one_machine_in_order_and_ctrl_c_ends_all(
     process = begun(ray_cluster, source, out, "--ordered", "--replicas", "2")
     wait_for_rows(process, out, 40)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and "goes on from there" in errors, errors
     assert ray_cluster.wait_for_end(ACTOR) == []
     rows = rows_of(out)
@@ -88,10 +90,11 @@ def test_rows_are_those_of_one_machine_in_order_and_ctrl_c_ends_all(
         assert texts[row["custom_id"]] == row["response"]["body"]["choices"][0]["text"]
 
 
+@pytest.mark.part("cluster")
 def test_what_cannot_be_loaded_is_told(ray_cluster: Nodes, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text(line("a", "/v1/completions", prompt="a"))
     process = begun(ray_cluster, source, tmp_path / "out", "--devices", "nothing")
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 1 and "Traceback" not in errors, errors
     assert "the model cannot be loaded on a machine: " in errors and "'nothing'" in errors

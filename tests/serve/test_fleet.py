@@ -148,18 +148,19 @@ def test_a_request_that_leaves_lets_the_other_model_stay() -> None:
 
 def test_waiting_is_bounded_in_time_and_number() -> None:
     log: list[str] = []
-    fleet = fleet_of({"a": 6, "b": 6}, log, wait=0.05, max_waiting=1)
+    fleet = fleet_of({"a": 6, "b": 6}, log, wait=0.5, max_waiting=1)
 
     async def work() -> None:
         end = asyncio.Event()
         first = asyncio.create_task(use(fleet, "a", end))
         await settled(fleet, a="loaded")
         other = asyncio.create_task(use(fleet, "b"))
-        await asyncio.sleep(0.01)
+        while not fleet.places["a"].leaves:
+            await asyncio.sleep(0.001)
         with pytest.raises(ApiError, match="1 requests wait") as full:
             await use(fleet, "b")
         assert full.value.status == 503
-        with pytest.raises(ApiError, match=r"could not be loaded within 0\.05 seconds"):
+        with pytest.raises(ApiError, match=r"could not be loaded within 0\.5 seconds"):
             await other
         end.set()
         await first

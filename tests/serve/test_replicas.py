@@ -153,7 +153,10 @@ def test_metrics_of_all_replicas(server: Server) -> None:
     assert len(by_replica(server, "requests_total")) == 2
     _, _, text = server.call("GET", "/metrics")
     assert text.count("# TYPE weft_requests_total counter") == 1
-    assert 'weft_http_requests_total{path="/tokenize",method="POST",status="200"} 1' in text
+    asked = 'http_requests_total{path="/tokenize",method="POST",status="200"}'
+    before = server.metrics().get(asked, 0)
+    assert server.call("POST", "/tokenize", {"content": "a"})[0] == 200
+    assert server.metrics()[asked] == before + 1
     assert server.call("GET", "/health")[2] == {"status": "ok", "replicas": 2}
 
 
@@ -178,6 +181,7 @@ def test_a_client_that_leaves_ends_its_text(server: Server) -> None:
     assert sum(cancelled.values()) == 16
 
 
+@pytest.mark.part("cluster")
 def test_a_rolling_update_loses_no_request(server: Server, ray_cluster: Nodes) -> None:
     """SIGHUP replaces all replicas, while requests come without a pause."""
     before = set(ray_cluster.processes(REPLICA))
@@ -218,6 +222,7 @@ def test_a_replica_that_dies_fails_its_streams_alone(server: Server, ray_cluster
     eventually(lambda: server.metrics()["replicas"] == 2)
 
 
+@pytest.mark.part("cluster")
 def test_a_request_whose_replica_dies_before_it_answers_goes_to_another(
     server: Server, ray_cluster: Nodes
 ) -> None:

@@ -30,19 +30,28 @@ def certify(folder: Path, name: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tls")
+def with_files(folder: Path) -> Path:
+    """The folder, with a certificate and a file of keys."""
     certify(folder, "first")
     (folder / "keys.txt").write_text("old-key\n")
     return folder
 
 
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[Server]:
+def serving(folder: Path) -> Server:
+    """A server with the files of a folder."""
     options = ("--ssl-keyfile", folder / "key.pem", "--ssl-certfile", folder / "cert.pem",
                "--api-key-file", folder / "keys.txt", "--max-connections", 4)  # fmt: skip
-    with Server(DEMO, *options, sent_key="old-key") as running:
+    return Server(DEMO, *options, sent_key="old-key")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_files(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    with serving(folder) as running:
         assert running.url.startswith("https://")
         yield running
 
@@ -88,20 +97,22 @@ def test_clients_that_say_nothing_keep_nobody_out(server: Server, folder: Path) 
             one.close()
 
 
-def test_sighup_reads_keys_and_certificate_again(server: Server, folder: Path) -> None:
-    certify(folder, "second")
-    (folder / "keys.txt").write_text("new-key\n")
-    server.process.send_signal(signal.SIGHUP)
-    eventually(lambda: any("certificates: read again" in line for line in server.lines))
-    assert ask(server, folder, "new-key") == (200, "second")
-    assert ask(server, folder, "old-key")[0] == 401
+def test_sighup_reads_keys_and_certificate_again(tmp_path: Path) -> None:
+    folder = with_files(tmp_path)
+    with serving(folder) as server:
+        certify(folder, "second")
+        (folder / "keys.txt").write_text("new-key\n")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: any("certificates: read again" in line for line in server.lines))
+        assert ask(server, folder, "new-key") == (200, "second")
+        assert ask(server, folder, "old-key")[0] == 401
 
-    (folder / "key.pem").write_text("nonsense")
-    (folder / "keys.txt").write_text("")
-    server.process.send_signal(signal.SIGHUP)
-    eventually(lambda: any("certificates: as before" in line for line in server.lines))
-    assert any("keys: as before, because" in line for line in server.lines)
-    assert ask(server, folder, "new-key") == (200, "second")
+        (folder / "key.pem").write_text("nonsense")
+        (folder / "keys.txt").write_text("")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: any("certificates: as before" in line for line in server.lines))
+        assert any("keys: as before, because" in line for line in server.lines)
+        assert ask(server, folder, "new-key") == (200, "second")
 
 
 def test_files_that_do_not_fit(tmp_path: Path) -> None:

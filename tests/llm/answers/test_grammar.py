@@ -6,12 +6,13 @@ import json
 
 import pytest
 
-from tests.llm.answers.grammars import answer
+from tests.llm.answers.grammars import answer, follow
 from tests.llm.answers.parsed import FAMILIES, TOOLS, format_of, joined
 from tests.llm.answers.templates import OPENING
 from weft.errors import ChatError, ContextError
 from weft.llm import Sampler, SamplingParams, Tokenizer
 from weft.llm.answers import AnswerFormat
+from weft.llm.answers.constrain import MOST_CALLS
 from weft.llm.chat.template import ChatTemplate
 
 SHORT = [
@@ -37,6 +38,15 @@ def test_every_text_is_calls(tokenizer: Tokenizer, family: str, name: str | None
         for called, arguments in calls:
             assert called in ([name] if name else ["weather", "clock"])
             assert json.loads(arguments)["city"] in ("Rome", "Bern")
+
+
+def test_calls_of_one_answer_have_an_end(tokenizer: Tokenizer) -> None:
+    grammar = format_of("hermes").grammar(tokenizer, SHORT)
+    assert grammar is not None
+    call = '<tool_call>{"name": "clock", "arguments": {"city": "Rome"}}</tool_call>'
+    follow(tokenizer, grammar, "\n".join([call] * MOST_CALLS))
+    with pytest.raises(pytest.fail.Exception, match="tool_call>"):
+        follow(tokenizer, grammar, "\n".join([call] * (MOST_CALLS + 1)))
 
 
 def test_reasoning_that_the_prompt_began_comes_first(tokenizer: Tokenizer) -> None:
