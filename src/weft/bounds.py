@@ -18,8 +18,11 @@ __all__ = [
     "DECODINGS_WAITING",
     "DECODING_SECONDS",
     "JPEG_PIXELS",
+    "MEDIA_BYTES",
     "PIXELS",
     "SAMPLES",
+    "TEMPLATE_UNITS",
+    "TEMPLATE_UNITS_OF_INPUT",
 ]
 
 CHUNKS = 8192
@@ -37,6 +40,8 @@ CONSTRAINT_MEMORY = 1 << 30
 CONSTRAINTS_AT_ONCE = 2
 """Most processes that compile constraints; further ones wait."""
 
+MEDIA_BYTES = 64 << 20
+"""Most bytes of a file of an image or a sound."""
 PIXELS = 1 << 25
 """Most pixels of an image that are decoded: several times what any tower sees of one."""
 JPEG_PIXELS = 1 << 27
@@ -52,3 +57,8 @@ DECODINGS_WAITING = 8
 """Most requests that wait until theirs are decoded."""
 DECODING_SECONDS = 10.0
 """Seconds that they wait."""
+
+TEMPLATE_UNITS = 1 << 26
+"""Units of work that a chat template may take for any conversation: characters, and 16 a step."""
+TEMPLATE_UNITS_OF_INPUT = 64
+"""Units more for each character of the conversation."""

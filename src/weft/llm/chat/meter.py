@@ -13,14 +13,16 @@ from typing import Any
 from jinja2 import Undefined
 from jinja2.exceptions import SecurityError
 
+from weft.bounds import TEMPLATE_UNITS, TEMPLATE_UNITS_OF_INPUT
+
 __all__ = ["METER", "STEP", "Meter", "charge", "counted", "measure", "number", "text"]
 
 STEP = 16
 """Units that one operation takes."""
 
-BASE = 1 << 26
+BASE = TEMPLATE_UNITS
 """Units of every render."""
-PER_INPUT = 64
+PER_INPUT = TEMPLATE_UNITS_OF_INPUT
 """Further units for each unit of the size of the variables."""
 
 _VIEWS: tuple[type, ...] = (type({}.items()), type({}.keys()), type({}.values()))

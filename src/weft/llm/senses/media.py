@@ -9,11 +9,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+from weft.bounds import MEDIA_BYTES
 from weft.errors import ContextError
 
 __all__ = ["MOST_BYTES", "media_bytes"]
 
-MOST_BYTES = 64 << 20
+MOST_BYTES = MEDIA_BYTES
 """Most bytes of a file of an image or a sound."""
 _ADDRESS = re.compile(r"(?:https?|ftp|s3):/", re.IGNORECASE)
 _DATA = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:;[\w.+=-]+)*?;base64,", re.ASCII)
