@@ -35,6 +35,7 @@ def server(ray_cluster: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iter
         server.limited, server.keys = limited, keys
         yield server
     assert ray_cluster.wait_for_end(REPLICA) == []
+    assert ray_cluster.wait_for_end("ray::ServeController") == []
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ class Stream:
     """A stream of 16 texts, of which the first line has been read."""
 
     def __init__(self, server: Server, prompt: str) -> None:
-        form = {"prompt": prompt, "max_tokens": 200, "n": 16, "ignore_eos": True, "stream": True}
+        form = {"prompt": prompt, "max_tokens": 900, "n": 16, "ignore_eos": True, "stream": True}
         self._connection = server.connect()
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {server.key}"}
         self._connection.request("POST", "/v1/completions", json.dumps(form), headers)

@@ -93,7 +93,7 @@ def check_targets(
         backend = make_backend("cpu", target=target, n_threads=threads, even_if_failing=True)
         show = None if progress is None else partial(progress, target)
         with under_check(target) if remember else nullcontext():
-            report = _check(backend, target, expected, cases or all_cases(), show)
+            report = _check(backend, target, expected, all_cases() if cases is None else cases, show)
             if remember:
                 write_verdict(target, report.verdict)
         yield report
@@ -113,7 +113,7 @@ def check_devices(
         backend = make_backend(name)
         backend.kind = "CPU"  # so that it may be the only device, and cases run nowhere else
         show = None if progress is None else partial(progress, name)
-        yield _check(backend, name, expected, cases or all_cases(), show)
+        yield _check(backend, name, expected, all_cases() if cases is None else cases, show)
 
 
 class _Expected:

@@ -316,9 +316,9 @@ def _check(name: str, kind: type, value: Any, low: float, high: float) -> None:
             raise ContextError(f"{name} is too large; it must be of float64") from None
     if not low <= number <= high or abs(number) == _INF:
         if low == -_INF:
-            raise ContextError(f"{name} is {number}; it must be finite")
+            raise ContextError(f"{name} is {value}; it must be finite")
         end = " or more" if high == _INF else f" to {high:g}"
-        raise ContextError(f"{name} is {number}; it must be {low:g}{end}")
+        raise ContextError(f"{name} is {value}; it must be {low:g}{end}")
 
 
 def _check_bias(bias: Mapping[int, float] | None) -> None:

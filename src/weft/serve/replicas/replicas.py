@@ -15,7 +15,6 @@ from uuid import uuid4
 import ray
 from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
-from ray.serve.exceptions import RayServeException
 
 from weft.cluster import notes
 from weft.cluster.prefixes import Block
@@ -260,9 +259,10 @@ def _over_connections(handle: Any) -> Any:
 
 
 def _serve_runs() -> bool:
+    """True if Ray Serve runs on the cluster. `serve.status()` is empty whether it runs or not."""
     try:
-        serve.status()
-    except RayServeException:
+        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+    except ValueError:
         return False
     return True
 
