@@ -19,16 +19,24 @@ from weft.cli.mistakes import show_error
 from weft.cli.model_file import ModelFile
 from weft.cli.options import (
     ContextShift,
+    Escape,
     Images,
     Keep,
     MmProj,
     Sounds,
+    Special,
     WeightType,
     most_tokens,
 )
 from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
 from weft.cli.sampling_options import sampling_flags
-from weft.cli.text_input import read_file, read_line
+from weft.cli.text_input import (
+    read_file,
+    read_line,
+    unescaped,
+    unescaped_texts,
+    with_input,
+)
 from weft.errors import ChatError, ContextError, TokenizerError
 from weft.llm import LLM, SamplingParams
 from weft.llm.drafting.options import DraftOptions
@@ -89,6 +97,8 @@ def chat(
             help="A Jinja file instead of the model's template.",
         ),
     ] = None,
+    escape: Escape = None,
+    special: Special = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print answers only.")] = False,
     conversation: Annotated[
         bool,  # as it is
@@ -98,7 +108,8 @@ def chat(
         ),
     ] = False,
 ) -> None:  # fmt: skip
-    """Talk with a model; /help lists the commands. Lines of a pipe are messages, too."""
+    """Talk with a model; /help lists the commands. Lines of a pipe are messages; behind a first
+    message, a pipe is its rest."""
     most = most_tokens(n_predict)
     if text is not None and prompt is not None:
         raise ContextError("give the message as an argument or with -p, not both")
@@ -121,10 +132,15 @@ def chat(
     options: GenerateOptions = {
         "max_tokens": most,
         "sampling": sampling,
-        "stop": tuple(stop or ()),
+        "stop": tuple(unescaped_texts(stop, escape)),
+        "special": special,
     }
-    talk = Conversation(llm, system, options, single=single_turn)
+    if system is not None and escape is not False:
+        system = unescaped(system)
     first = text if prompt is None else prompt
+    if first is not None:
+        first = with_input(first if escape is False else unescaped(first))
+    talk = Conversation(llm, system, options, single=single_turn)
     try:
         for path in image or ():
             talk.take(f"/image {path}")
