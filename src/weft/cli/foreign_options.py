@@ -10,7 +10,6 @@ _PLACE = "--place 'GLOB=DEVICE' says which weights are on a device"
 _EXPERTS = "--place 'blk.*.ffn_*_exps=cpu' keeps the weights of experts in host memory"
 _DRAFT = "run, chat, serve and explain have a second model that drafts: -md MODEL"
 _ADAPTER = "commands that load a model have --lora: run, chat, serve, bench, explain, ..."
-_POSITIONS = "positions are scaled as the model's file says"
 _SEES = "weft run, chat and serve see images and hear sounds, with --mmproj FILE"
 _HUB = "set it in the environment of huggingface_hub: HF_TOKEN, HF_HUB_OFFLINE=1, HF_HOME"
 _LOG = "messages go to stderr: 2> FILE; weft serve has --log-file"
@@ -37,11 +36,11 @@ _INSTEAD: dict[str, str] = {
     "--lora-modules": "weft serve has it; other commands have --lora NAME=FILE",
     **dict.fromkeys(("--control-vector", "--control-vector-scaled",
                      "--control-vector-layer-range"), _ADAPTER.replace("--lora", "it")),
-    **dict.fromkeys(
-        ("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale",
-         "--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor", "--yarn-beta-slow",
-         "--yarn-beta-fast", "-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"), _POSITIONS),
-    "--override-kv": "metadata is what the file has",
+    **dict.fromkeys(("-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"),
+                    "--rope-scaling yarn --rope-scale N reaches further than the trained length"),
+    **dict.fromkeys(("--rope-scaling", "--rope-scale", "--rope-freq-base", "--override-kv"),
+                    "commands that load a model have it: run, chat, serve, bench, explain, ..."),
+    "--hf-overrides": "--override-kv KEY=TYPE:VALUE and --rope-scaling change what the file says",
     **dict.fromkeys(("--mmproj", "-mm", "--image", "--audio", "--mmproj-url",
                      "--limit-mm-per-prompt"), _SEES),
     **dict.fromkeys(("-hff", "--hf-file"), "write the model as hf:OWNER/NAME/FILE.gguf"),

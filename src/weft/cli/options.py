@@ -47,6 +47,7 @@ __all__ = [
     "PlanFile",
     "PolicyName",
     "PolicyOption",
+    "PoolingName",
     "Repack",
     "Special",
     "SpeedsFile",
@@ -67,6 +68,16 @@ class PolicyName(StrEnum):
 
     ggml = "ggml"
     cost = "cost"
+
+
+class PoolingName(StrEnum):
+    """The ways to pool the embeddings of a text's tokens."""
+
+    none = "none"
+    mean = "mean"
+    cls = "cls"
+    last = "last"
+    rank = "rank"
 
 
 class ExpertPolicyName(StrEnum):

@@ -26,7 +26,7 @@ from weft.cli.many_models import (
     serve_many,
 )
 from weft.cli.model_file import ModelFile
-from weft.cli.options import MmProj, WeightType, parse_count
+from weft.cli.options import MmProj, PoolingName, WeightType, parse_count
 from weft.cli.plan_lines import plan_lines, prefixes_line
 from weft.cli.prefix_flags import prefix_flags, without_kept
 from weft.cli.ray_options import OnRay, ray_flags
@@ -155,6 +155,13 @@ def serve(
             "--embeddings", "--embedding", help="Give embeddings too, over a second context."
         ),
     ] = False,
+    pooling: Annotated[
+        PoolingName | None,
+        typer.Option(
+            "--pooling", help="Pooling of embeddings, which it asks for; default: the model's, the "
+            "mean where it has none.",
+        ),
+    ] = None,
     log_level: Annotated[
         LogLevel, typer.Option(help="What is logged; info has a line for each request.")
     ] = LogLevel.info,
@@ -190,10 +197,13 @@ def serve(
         system=None if system is None else unescaped(system),
         log_level="error" if quiet else "debug" if verbose else log_level.value, **kept, **others,
     )  # fmt: skip
+    pooled = None if pooling is None else pooling.value
     load["adapters"] = with_modules(load["adapters"], lora_modules)
     if several is not None:
         if on_ray is not None:
             raise usage_error("--ray serves one model; give MODEL instead of --models")
+        if pooled is not None:
+            raise usage_error("--pooling is of one model; give MODEL instead of --models")
         calm_collector()
         serve_many(
             api, options, several, load, drafts=drafts, embeddings=embeddings,
@@ -205,6 +215,7 @@ def serve(
         from weft.cli.replicas import serve_replicas
 
         arguments = {
+            "pooling": pooled,
             "type": weight_type, "embeddings": embeddings, "drafting": drafts, "mmproj": mmproj,
             "apply_adapters": not lora_later, **load,
         }  # fmt: skip
@@ -215,7 +226,8 @@ def serve(
         with LoadProgress() as progress:
             service = api.Service(
                 model, options, type=weight_type, embeddings=embeddings, drafting=drafts,
-                mmproj=mmproj, apply_adapters=not lora_later, progress=progress, **load,
+                mmproj=mmproj, apply_adapters=not lora_later, pooling=pooled,
+                progress=progress, **load,
             )  # fmt: skip
         if not quiet:
             for line in service_lines(model, service):
