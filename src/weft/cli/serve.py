@@ -33,7 +33,7 @@ from weft.cli.ray_options import OnRay, ray_flags
 from weft.cli.sampling_options import default_sampling_flags
 from weft.cli.serve_options import others_flags
 from weft.cli.template_options import TemplateOptions, template_flags
-from weft.cli.text_input import unescaped
+from weft.cli.text_input import system_text
 from weft.cli.unused_options import UNUSED_BY_SERVE, ServeNoEffect
 from weft.errors import WeftError
 from weft.llm.drafting.options import DraftOptions
@@ -138,6 +138,10 @@ def serve(
     drafts: DraftOptions | None,
     sampling: dict[str, Any],
     chats: TemplateOptions,
+    system_file: Annotated[
+        Path | None,
+        typer.Option("--system-prompt-file", "-sysf", hidden=True, metavar="FILE"),
+    ] = None,
     system: Annotated[
         str | None,
         typer.Option(
@@ -170,8 +174,8 @@ def serve(
         bool, typer.Option("--verbose", "-v", help="The same as --log-level debug.")
     ] = False,
 ) -> None:  # fmt: skip
-    """Serve a model over the OpenAI API, or several. Chat, completions, embeddings; see
-    docs/serve.md."""
+    """Serve a model, or several: APIs of OpenAI, Anthropic, Ollama and llama.cpp, and a page to
+    chat at /; see docs/serve.md."""
     several = many_options(model_folders, models_memory, models_max, models_config, keep_alive)
     if (model is None) == (several is None):
         raise usage_error(
@@ -194,7 +198,7 @@ def serve(
         prompt_delay=prompt_delay, max_connections=max_connections, body_timeout=timeout,
         cors_origins=tuple(cors_origin or ()), allow_hosts=tuple(allow_host or ()), strict=strict,
         chat_template=chats.source, chat_template_kwargs=chats.variables, sampling=sampling,
-        system=None if system is None else unescaped(system),
+        system=system_text(system, system_file, escape=None),
         log_level="error" if quiet else "debug" if verbose else log_level.value, **kept, **others,
     )  # fmt: skip
     pooled = None if pooling is None else pooling.value
@@ -237,6 +241,8 @@ def serve(
 
         def ready(url: str) -> None:
             text = f"serving {service.model_id} at {url}/v1; Ctrl-C stops it"
+            if service.engine_or_none is not None and not quiet:
+                say(f"page to chat: {url}/")
             say(text)
 
         calm_collector()
