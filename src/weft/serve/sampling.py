@@ -58,7 +58,7 @@ def sampling_of(
     `constraint` is the option that `response_format` or `tool_choice` asks for. `usual` are the
     options that the server has for requests without them. Raises ApiError,
     which names the field as the client wrote it, for a value out of range."""
-    options: dict[str, Any] = _WHOLE_API | (usual or {})
+    options: dict[str, Any] = _WHOLE_API | dict(usual or {})
     if looks_at_prompt(body) and "repeat_last_n" not in (usual or {}):
         del options["repeat_last_n"]
     written: dict[str, str] = {}
