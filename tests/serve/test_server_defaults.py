@@ -75,9 +75,19 @@ def test_wrong_values_end_the_start(path: Path) -> None:
     from tests.cli.in_process import weft
 
     for words, said in (
+        (("--pooling", "none"), "pooling is none, which gives no embedding of a text"),
         (("--top-p", "3"), "--top-p is 3"),
         (("--chat-template", "nope"), "--chat-template nope: no such file"),
         (("--chat-template-kwargs", "[]"), "write an object of JSON"),
     ):
         refused = weft("serve", path, *words)
         assert refused.returncode == 1 and said in refused.stderr
+
+
+def test_pooling_of_the_server(path: Path) -> None:
+    vectors = []
+    for words in (("--embeddings",), ("--pooling", "mean"), ("--pooling", "last")):
+        with Server(path, *words, "-c", "256", "--parallel", "2") as server:
+            answer = post(server, "/v1/embeddings", {"input": "say it"})
+            vectors.append(answer["data"][0]["embedding"])
+    assert vectors[0] == vectors[1] != vectors[2]

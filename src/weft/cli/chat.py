@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -31,11 +32,14 @@ from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
 from weft.cli.sampling_options import sampling_flags
 from weft.cli.template_options import TemplateOptions, template_flags
 from weft.cli.text_input import (
+    read_file,
     read_line,
+    system_text,
     unescaped,
     unescaped_texts,
     with_input,
 )
+from weft.cli.unused_options import REASONING
 from weft.errors import ChatError, ContextError, TokenizerError
 from weft.llm import LLM, SamplingParams
 from weft.llm.drafting.options import DraftOptions
@@ -51,7 +55,7 @@ QUOTES = '"""'
 @sampling_flags
 @draft_flags
 @template_flags
-@loads_model_with(unused=UNUSED_BY_WRITERS)
+@loads_model_with(unused=(*UNUSED_BY_WRITERS, REASONING))
 def chat(
     model: ModelFile,
     load: dict[str, Any],
@@ -65,13 +69,20 @@ def chat(
         ),
     ] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The first message.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Read the first message here.")
+    ] = None,
+    system_file: Annotated[
+        Path | None,
+        typer.Option("--system-prompt-file", "-sysf", hidden=True, metavar="FILE"),
+    ] = None,
     single_turn: Annotated[
         bool, typer.Option("--single-turn", "-st", help="Leave after the first answer.")
     ] = False,
     n_predict: Annotated[
         int,
         typer.Option(
-            "--n-predict", "--predict", "-n",
+            "--n-predict", "--predict", "--max-tokens", "-n",
             help="Most tokens of an answer; -1: no limit; -2: until the context is full.",
         ),
     ] = -1,
@@ -91,9 +102,15 @@ def chat(
     weight_type: WeightType = None,
     drafts: DraftOptions | None,
     chats: TemplateOptions,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
+    ] = False,
     escape: Escape = None,
     special: Special = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print answers only.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say tokens and speed after each answer.")
+    ] = False,
     conversation: Annotated[
         bool,  # as it is
         typer.Option(
@@ -107,6 +124,15 @@ def chat(
     most = most_tokens(n_predict)
     if text is not None and prompt is not None:
         raise ContextError("give the message as an argument or with -p, not both")
+    first = text if prompt is None else prompt
+    if first is not None and file is not None:
+        raise ContextError("give the message as text or with --file, not both")
+    system = system_text(system, system_file, escape)
+    if first is not None:
+        first = with_input(first if escape is False else unescaped(first))
+    if file is not None:
+        first = read_file(file).removesuffix("\n")
+        first = unescaped(first) if escape else first
     check_constraint(sampling)
     with LoadProgress() as progress:
         llm = LLM(
@@ -127,13 +153,11 @@ def chat(
         "sampling": sampling,
         "stop": tuple(unescaped_texts(stop, escape)),
         "special": special,
+        "ignore_eos": ignore_eos,
     }
-    if system is not None and escape is not False:
-        system = unescaped(system)
-    first = text if prompt is None else prompt
-    if first is not None:
-        first = with_input(first if escape is False else unescaped(first))
-    talk = Conversation(llm, system, options, chats.variables, single=single_turn, quiet=quiet)
+    talk = Conversation(
+        llm, system, options, chats.variables, single=single_turn, quiet=quiet, verbose=verbose
+    )
     try:
         for path in image or ():
             talk.take(f"/image {path}")

@@ -77,11 +77,13 @@ class Conversation:
         *,
         single: bool = False,
         quiet: bool = False,
+        verbose: bool = False,
     ) -> None:
         """`system` is the text of a system message, if any; `options` are those of `LLM.generate`
         and `variables` those of the template. With `single`, the conversation ends after one
-        answer; `quiet` leaves out reasoning."""
+        answer; `quiet` leaves out reasoning, `verbose` adds tokens and speed."""
         self._llm = llm
+        self._verbose = verbose
         self._options = options
         self._variables = dict(variables or {})
         self._quiet = quiet
@@ -166,6 +168,8 @@ class Conversation:
         self.messages = [*messages, said.message()]
         self.done = self._single
         said.end()
+        if self._verbose:
+            self._show_stats("")
         if interrupted:
             _note("stopped; /regen answers again")
         elif self._llm.stats.finish_reason == "context":

@@ -47,6 +47,7 @@ __all__ = [
     "PlanFile",
     "PolicyName",
     "PolicyOption",
+    "PoolingName",
     "Repack",
     "Special",
     "SpeedsFile",
@@ -67,6 +68,16 @@ class PolicyName(StrEnum):
 
     ggml = "ggml"
     cost = "cost"
+
+
+class PoolingName(StrEnum):
+    """The ways to pool the embeddings of a text's tokens."""
+
+    none = "none"
+    mean = "mean"
+    cls = "cls"
+    last = "last"
+    rank = "rank"
 
 
 class ExpertPolicyName(StrEnum):
@@ -273,7 +284,7 @@ PlanFile = Annotated[
 Fit = Annotated[
     bool,
     typer.Option(
-        "--fit", rich_help_panel=PLACEMENT,
+        "--fit", "-fit", rich_help_panel=PLACEMENT,
         help="Offload as many layers as fit into the memory of each device.",
     ),
 ]  # fmt: skip
@@ -352,7 +363,7 @@ OldSpeedsFile = Annotated[str | None, typer.Option("--profile", metavar="FILE", 
 Repack = Annotated[
     bool | None,
     typer.Option(
-        "--repack/--no-repack", rich_help_panel=ADVANCED,
+        "--repack/--no-repack", " /-nr", rich_help_panel=ADVANCED,
         help="Convert weights on loading to the layout that is fastest for kernels, or use them as "
         "the file has them. Default: repack.",
     ),

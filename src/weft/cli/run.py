@@ -62,7 +62,7 @@ def run(
     n_predict: Annotated[
         int,
         typer.Option(
-            "--n-predict", "--predict", "-n",
+            "--n-predict", "--predict", "--max-tokens", "-n",
             help="Most tokens to generate; -1: no limit; -2: until the context is full.",
         ),
     ] = 128,
@@ -100,7 +100,7 @@ def run(
             "--dump-tensors",
             metavar="GLOB",
             help="Print name, sizes and statistics of these tensors of the model, each time they "
-            "are computed, to stderr; e.g. 'Qcur-*'.",
+            "are computed, to stderr; e.g. 'kqv_out-*'.",
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the new text only.")] = False,

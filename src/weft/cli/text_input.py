@@ -20,6 +20,7 @@ __all__ = [
     "read_file",
     "read_line",
     "read_text",
+    "system_text",
     "unescaped",
     "unescaped_texts",
     "with_input",
@@ -92,6 +93,15 @@ def unescaped(text: str) -> str:
 def unescaped_texts(texts: Sequence[str] | None, escape: bool | None) -> list[str]:
     """Texts of the command line, unescaped unless `escape` is False."""
     return [text if escape is False else unescaped(text) for text in texts or ()]
+
+
+def system_text(text: str | None, file: Path | None, escape: bool | None) -> str | None:
+    """The system message: `text`, unescaped unless `escape` is False, or the contents of `file`."""
+    if text is not None and file is not None:
+        raise ContextError("give the system message as text or with --system-prompt-file, not both")
+    if file is not None:
+        return read_file(file).removesuffix("\n")
+    return text if text is None or escape is False else unescaped(text)
 
 
 def with_input(prompt: str) -> str:
