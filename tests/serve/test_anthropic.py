@@ -236,7 +236,6 @@ def test_images() -> None:
         ({"mcp_servers": [{}]}, "mcp_servers are not here"),
         ({"messages": [{"role": "user", "content": "a" * 20000}]}, "the context holds"),
         ({"system": [{"type": "image"}]}, "system.0 is no"),
-        ({"stop_sequences": [""]}, "stop has an empty text"),
         ({"seed": "x"}, "seed"),
     ],
 )

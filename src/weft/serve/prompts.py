@@ -224,7 +224,10 @@ class Prompts:
         self._require_texts(body, best_of * max(len(texts_of(body.prompt)), 1))
         for text in texts_of(body.prompt):
             self.require_short(text or "", "prompt")
-        prompts = token_lists(self._tokenizer, body.prompt, "prompt")
+        prompts = token_lists(
+            self._tokenizer, body.prompt, "prompt", add_special=body.add_special_tokens,
+            parse_special=body.parse_special,
+        )  # fmt: skip
         if body.suffix is not None:
             self.require_short(body.suffix, "suffix")
             prompts = self._infilled(body, prompts)
@@ -244,16 +247,19 @@ class Prompts:
         echoes = None
         if body.echo:
             texts = texts_of(body.prompt)
-            each = [self._echo(ids, text) for ids, text in zip(prompts, texts, strict=True)]
+            each = [
+                self._echo(ids, text, body.add_special_tokens)
+                for ids, text in zip(prompts, texts, strict=True)
+            ]
             echoes = [echo for echo in each for _ in range(best_of)]
             if wants:
                 requests = _scoring(requests)
         return Asked(requests, n, best_of, wants, echoes=echoes)
 
-    def _echo(self, ids: list[int], text: str | None) -> Echo:
+    def _echo(self, ids: list[int], text: str | None, begins: bool) -> Echo:
         if text is None:
             return Echo(self._tokenizer.decode(ids), 0)
-        return Echo(text, len(self._tokenizer.vocab.prefix))
+        return Echo(text, len(self._tokenizer.vocab.prefix) if begins else 0)
 
     def _infilled(self, body: CompletionBody, prompts: list[list[int]]) -> list[list[int]]:
         """Adds the suffix to prompts, with the tokens of models for infilling in between: prefix,
@@ -269,7 +275,7 @@ class Prompts:
             )  # fmt: skip
         before, between, after = (special[role] for role in roles)
         suffix = self._tokenizer.encode(body.suffix or "", add_special=False, continues=True)
-        bos = list(self._tokenizer.vocab.prefix)
+        bos = list(self._tokenizer.vocab.prefix) if body.add_special_tokens else []
         return [
             [*bos, before, *(ids[len(bos):] if ids[: len(bos)] == bos else ids), between, *suffix,
              after]
@@ -315,11 +321,16 @@ class Prompts:
                 raise ApiError(400, f"{name} has no tokens; give some text", name)
             if max(ids) > last and name == "prompt":  # those of messages may stand for media
                 raise ApiError(400, f"{name} has the token {max(ids)}; the last is {last}", name)
-        for id_ in map(int, body.logit_bias or ()):
-            if id_ > last:
-                raise ApiError(
-                    400, f"logit_bias has the token {id_}; the last is {last}", "logit_bias"
-                )
+        for field in ("logit_bias", "stop_token_ids"):
+            for id_ in map(int, getattr(body, field) or ()):
+                if id_ > last:
+                    raise ApiError(400, f"{field} has the token {id_}; the last is {last}", field)
+        least = body.min_tokens or 0
+        if any(0 <= most < least for most in (body.max_tokens, body.n_predict) if most is not None):
+            raise ApiError(
+                400, f"min_tokens is {least}, more than the most tokens of the answer; make it "
+                "smaller", "min_tokens",
+            )  # fmt: skip
 
     @staticmethod
     def _too_long(name: str, n: str, room: int) -> ApiError:
@@ -350,7 +361,10 @@ class Prompts:
         self._require_ids(body, prompts)
         looks = looks_at_prompt(body)
         adapters, vectors = self._adapters.of_request(body), self._vectors.of_request(body)
-        form = replace(form, adapters=adapters, control_vectors=vectors)
+        form = replace(
+            form, adapters=adapters, control_vectors=vectors,
+            stop_ids=tuple(body.stop_token_ids or ()), min_tokens=body.min_tokens or 0,
+        )  # fmt: skip
         samplings = [sampling_of(body, choice, constraint) for choice in range(choices)]
         return [
             replace(form, prompt=tuple(ids), sampling=sampling, penalize_prompt=looks)
@@ -362,10 +376,7 @@ class Prompts:
 def _stops(body: Generation) -> tuple[str, ...]:
     stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     require_few("stop", stops)
-    if "" in stops:
-        raise ApiError(400, "stop has an empty text, which would stop everything; leave it out",
-                       "stop")  # fmt: skip
-    return stops
+    return tuple(stop for stop in stops if stop)  # an empty text stops nothing, as in llama.cpp
 
 
 def _require_best(body: CompletionBody, n: int, best_of: int) -> None:
