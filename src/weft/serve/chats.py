@@ -8,7 +8,7 @@ from typing import Any
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody, ResponseFormat
 
-__all__ = ["begun_of", "schema_of", "thinks", "tools_of", "variables_of"]
+__all__ = ["begun_of", "no_reasoning", "schema_of", "thinks", "tools_of", "variables_of"]
 
 _OURS = frozenset(
     (
@@ -21,6 +21,8 @@ _OURS = frozenset(
         "eos_token",
     )
 )
+_THINKS = {"enable_thinking": True, "thinking": True}
+"""What templates call the wish for reasoning."""
 
 
 def variables_of(body: ChatBody) -> dict[str, Any]:
@@ -32,16 +34,24 @@ def variables_of(body: ChatBody) -> dict[str, Any]:
                 400, f"chat_template_kwargs has {name!r:.60}, which is not for requests to set",
                 "chat_template_kwargs",
             )  # fmt: skip
-    if body.reasoning_effort is not None:
-        own.setdefault("reasoning_effort", body.reasoning_effort)
-    if body.reasoning_budget == 0:
-        own = {"enable_thinking": False, "thinking": False} | own
+    effort = body.reasoning_effort
+    if effort:
+        own.setdefault("reasoning_effort", effort)
+    if no_reasoning(body):
+        own = dict.fromkeys(_THINKS, False) | own
+    elif effort and effort != "minimal":
+        own = _THINKS | own
     elif (body.reasoning_budget or -1) > 0:
         raise ApiError(
             400, f"reasoning_budget is {body.reasoning_budget}; it is 0 for no reasoning or -1 for "
             "any; limit the answer with max_tokens", "reasoning_budget",
         )  # fmt: skip
     return own
+
+
+def no_reasoning(body: ChatBody) -> bool:
+    """True if a request wants an answer without reasoning."""
+    return body.reasoning_budget == 0 or body.reasoning_effort == "none"
 
 
 def thinks(variables: Mapping[str, Any]) -> bool:
@@ -82,11 +92,21 @@ def tools_of(body: ChatBody) -> list[dict[str, Any]] | None:
 
 def schema_of(form: ResponseFormat | None) -> dict[str, Any]:
     """The constraint of an answer; empty: any text is allowed."""
-    if form is None or form.type == "text":
+    if form is None or form.type in (None, "text"):
         return {}
-    if form.type == "json_object":
+    if form.type in ("grammar", "regex"):
+        given = form.grammar if form.type == "grammar" else form.regex or form.value
+        if not isinstance(given, str) or not given:
+            raise ApiError(400, f"response_format has no {form.type}", "response_format")
+        return {form.type: given}
+    # llama.cpp, Together and Fireworks have it beside the type, and some call it value
+    own = form.json_schema or {}
+    if "schema" not in own and ("type" in own or "properties" in own or "$ref" in own):
+        own = {"schema": own}
+    schemas = (own.get("schema"), form.schema_, form.value)
+    schema = next((schema for schema in schemas if schema is not None), None)
+    if schema is None and form.type == "json_object":
         return {"json_schema": {"type": "object"}}
-    schema = (form.json_schema or {}).get("schema")
     if not isinstance(schema, dict):
         raise ApiError(400, "response_format.json_schema has no schema", "response_format")
-    return {"json_schema": schema}
+    return {"json_schema": schema or {"type": "object"}}

@@ -15,7 +15,7 @@ from weft.llm.engine import Request
 from weft.llm.senses.messages import Marked, mark_media
 from weft.records import dataclass
 from weft.serve.adapters import ServedAdapters, ServedVectors
-from weft.serve.chats import begun_of, schema_of, thinks, tools_of, variables_of
+from weft.serve.chats import begun_of, no_reasoning, schema_of, thinks, tools_of, variables_of
 from weft.serve.errors import ApiError
 from weft.serve.inputs import require_whole, texts_of, token_lists
 from weft.serve.messages import (
@@ -149,7 +149,7 @@ class Prompts:
         else:
             given["add_generation_prompt"] = body.add_generation_prompt is not False
             text = self._template.render(messages, tools=tools, **given)
-            if body.reasoning_budget == 0 and self._format.is_thinking(text):
+            if no_reasoning(body) and self._format.is_thinking(text):
                 text += self._format.no_thought
         return marked, text
 
@@ -185,7 +185,7 @@ class Prompts:
         """
         if not tools or body.tool_choice in (None, "auto"):
             return {}
-        if body.response_format is not None and body.response_format.type != "text":
+        if body.response_format is not None and body.response_format.narrows:
             raise ApiError(
                 400, "response_format does not go together with a tool_choice that asks for a "
                 "call; leave one out", "tool_choice",
@@ -307,7 +307,7 @@ class Prompts:
             return
         n = self._tokenizer.fewest_tokens(text) or len(text) // LONGEST_TOKEN
         if n > room:
-            raise self._too_long(name, f"at least {n}", room)
+            raise self._too_long(name, n, room, "at least ")
 
     def _require_ids(self, body: Generation, prompts: list[list[int]]) -> None:
         """Raises ApiError for prompts that are empty or too long, and for tokens, in prompts or
@@ -316,7 +316,7 @@ class Prompts:
         last = self._tokenizer.n_vocab - 1
         for ids in prompts:
             if len(ids) > self._room:
-                raise self._too_long(name, str(len(ids)), self._room)
+                raise self._too_long(name, len(ids), self._room)
             if not ids:
                 raise ApiError(400, f"{name} has no tokens; give some text", name)
             if max(ids) > last and name == "prompt":  # those of messages may stand for media
@@ -333,10 +333,13 @@ class Prompts:
             )  # fmt: skip
 
     @staticmethod
-    def _too_long(name: str, n: str, room: int) -> ApiError:
+    def _too_long(name: str, n: int, room: int, about: str = "") -> ApiError:
+        # clients that shorten a conversation look for these words of OpenAI and of llama.cpp
         return ApiError(
-            400, f"{name} has {n} tokens, but the context holds {room}; shorten it, or start the "
-            "server with a larger --ctx-size", name, "context_length_exceeded",
+            400, f"{name} has {about}{n} tokens, but the context holds {room}: this model's "
+            f"maximum context length is {room} tokens, and the request exceeds the available "
+            "context size; shorten it, or start the server with a larger --ctx-size", name,
+            "context_length_exceeded", tokens=(n, room),
         )  # fmt: skip
 
     def _require_texts(self, body: Generation, n: int) -> None:

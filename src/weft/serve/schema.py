@@ -3,7 +3,7 @@ OpenAI API that have no effect here, such as `user` and `store`, are accepted si
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -65,7 +65,7 @@ def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
         raise ValueError('a tool is {"type": "function", "function": {...}}')
     if not isinstance(function.get("name"), str) or not function["name"]:
         raise ValueError("the function of a tool has no name")
-    if not isinstance(function.get("parameters", {}), dict):
+    if not isinstance(function.get("parameters") or {}, dict):
         raise ValueError("the parameters of a function are a JSON schema, an object")
     return tool
 
@@ -184,6 +184,13 @@ class Sampled(Body):
         own = SAMPLING_FIELDS.keys() | IDLE
         return [name for name in super().ignored() if name not in own]
 
+    def _hosted(self, functions: Collection[str | None]) -> list[str]:
+        """The tools that a service would run itself, which are left out here, as
+        `tools.0.web_search`. Those of the client are of one of these types."""
+        tools = getattr(self, "tools", None) or ()
+        kinds = [(number, tool.get("type")) for number, tool in enumerate(tools)]
+        return [f"tools.{i}.{str(kind)[:40]}" for i, kind in kinds if kind not in functions]
+
 
 class Generation(Sampled):
     """The fields that chat and completions share, besides those of `SAMPLING_FIELDS`."""
@@ -253,8 +260,17 @@ class CompletionBody(Generation):
 
 
 class ResponseFormat(Part):
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "grammar", "regex"] | None = None
     json_schema: dict[str, Any] | None = None
+    schema_: Annotated[Any, Field(alias="schema")] = None
+    value: Any = None
+    grammar: str | None = None
+    regex: str | None = None
+
+    @property
+    def narrows(self) -> bool:
+        """True if not every text is an answer."""
+        return self.type not in (None, "text")
 
 
 class ChatBody(Generation):

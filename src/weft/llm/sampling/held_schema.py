@@ -16,7 +16,8 @@ from urllib.parse import quote, unquote
 
 from weft.errors import ContextError
 
-__all__ = ["held_schema", "pointed", "pointer", "under"]
+__all__ = ["has_references", "held_parameters", "held_schema", "pointed", "pointer", "resolved",
+           "under"]  # fmt: skip
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -34,6 +35,8 @@ _FORMATS = frozenset((
 _DRAFT = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/(2019-09|2020-12))/schema#?")
 _UNHELD = re.compile(r"\(\?(?:[=!]|<[=!])|\\[bB1-9]|\\k<")
 """What patterns have that no automaton follows: what stands around, and what was before."""
+_MOST_REFERENCES = 32
+"""Most references that are followed from one to the next."""
 _COUNT = re.compile(r"\{\d+(?:,\d*)?\}")
 
 
@@ -82,10 +85,47 @@ def under(schema: Any, where: str) -> Any:
         name: where + value[1:]
         if name == "$ref" and isinstance(value, str) and value.startswith("#")
         else value
-        if name in ("enum", "const")
+        if name in ("enum", "const") and not isinstance(value, Mapping)
         else under(value, where)
         for name, value in schema.items()
     }
+
+
+def has_references(schema: Any) -> bool:
+    """True if a schema refers to another one."""
+    if isinstance(schema, list):
+        return any(map(has_references, schema))
+    if not isinstance(schema, Mapping):
+        return False
+    return isinstance(schema.get("$ref"), str) or any(map(has_references, schema.values()))
+
+
+def resolved(schema: Any, root: Any) -> Any:
+    """What a schema says, where it is no more than a reference to another one of `root`."""
+    for _ in range(_MOST_REFERENCES):
+        if not isinstance(schema, Mapping) or "type" in schema:
+            break
+        every = schema.get("allOf")
+        if isinstance(schema.get("$ref"), str):
+            schema = pointed(root, schema["$ref"])
+        elif isinstance(every, list) and len(every) == 1:
+            schema = every[0]
+        else:
+            break
+    return schema
+
+
+def held_parameters(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of the arguments of a tool, as `held_schema` makes it; errors name the tool."""
+    try:
+        held = held_schema(schema)
+        whole = resolved(held, held)
+        if whole is not held and isinstance(whole, Mapping):
+            parts = {key: held[key] for key in held if key in ("$defs", "definitions")}
+            held = {**parts, **whole}
+        return held
+    except ContextError as error:
+        raise ContextError(f"the parameters of the tool {name[:64]!r}: {error}") from None
 
 
 class _Schema:
