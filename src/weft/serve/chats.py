@@ -8,7 +8,15 @@ from typing import Any
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody, ResponseFormat
 
-__all__ = ["begun_of", "no_reasoning", "schema_of", "thinks", "tools_of", "variables_of"]
+__all__ = [
+    "begun_of",
+    "choice_of",
+    "no_reasoning",
+    "schema_of",
+    "thinks",
+    "tools_of",
+    "variables_of",
+]
 
 _OURS = frozenset(
     (
@@ -72,6 +80,10 @@ def begun_of(body: ChatBody) -> str:
         )  # fmt: skip
     last = body.messages[-1] if body.messages else {}
     content = last.get("content") if isinstance(last, Mapping) else None
+    if isinstance(content, list):
+        given = [part.get("text") if isinstance(part, Mapping) else None for part in content]
+        texts = [text for text in given if isinstance(text, str)]
+        content = "".join(texts) if len(texts) == len(given) else None
     if last.get("role") != "assistant" or not isinstance(content, str) or not content:
         raise ApiError(
             400, "continue_final_message needs a last message of role assistant whose content is "
@@ -81,13 +93,58 @@ def begun_of(body: ChatBody) -> str:
 
 
 def tools_of(body: ChatBody) -> list[dict[str, Any]] | None:
-    """The tools that the template is to write; None: none."""
-    choice = body.tool_choice
-    if choice == "none" or not body.tools:
+    """The tools that the template is to write; None: none. Raises ApiError for a choice without
+    tools."""
+    choice = choice_of(body)
+    tools = [_whole(tool) for tool in body.tools or () if tool["type"] == "function"]
+    if choice == "none" or not tools:
         if choice not in (None, "none", "auto"):
             raise ApiError(400, "tool_choice needs tools", "tool_choice")
         return None
-    return body.tools
+    if choice is body.tool_choice:
+        return tools
+    names = [_name(tool) for tool in _allowed(body)["tools"]]
+    allowed = [tool for tool in tools if tool["function"]["name"] in names]
+    if not allowed:
+        raise ApiError(400, "tool_choice.allowed_tools names no function of tools", "tool_choice")
+    return allowed
+
+
+def choice_of(body: ChatBody) -> Any:
+    """The tool_choice; for one of type allowed_tools, its mode."""
+    choice = body.tool_choice
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return choice
+    allowed = _allowed(body)
+    if allowed.get("mode") not in ("auto", "required") or not isinstance(
+        allowed.get("tools"), list
+    ):
+        raise ApiError(
+            400, "tool_choice of type allowed_tools has a mode, auto or required, and tools",
+            "tool_choice",
+        )  # fmt: skip
+    return allowed["mode"]
+
+
+def _allowed(body: ChatBody) -> Mapping[str, Any]:
+    choice = body.tool_choice
+    assert isinstance(choice, dict)
+    inner = choice.get("allowed_tools", choice)  # the Responses API has it without
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def _name(tool: Any) -> Any:
+    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    return function.get("name") if isinstance(function, Mapping) else None
+
+
+def _whole(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool whose function has parameters, which templates read."""
+    function = tool["function"]
+    if function.get("parameters", {}) is not None:
+        return tool
+    none = {"type": "object", "properties": {}}
+    return {**tool, "function": {**function, "parameters": none}}
 
 
 def schema_of(form: ResponseFormat | None) -> dict[str, Any]:

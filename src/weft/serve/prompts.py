@@ -15,7 +15,15 @@ from weft.llm.engine import Request
 from weft.llm.senses.messages import Marked, mark_media
 from weft.records import dataclass
 from weft.serve.adapters import ServedAdapters, ServedVectors
-from weft.serve.chats import begun_of, no_reasoning, schema_of, thinks, tools_of, variables_of
+from weft.serve.chats import (
+    begun_of,
+    choice_of,
+    no_reasoning,
+    schema_of,
+    thinks,
+    tools_of,
+    variables_of,
+)
 from weft.serve.errors import ApiError
 from weft.serve.inputs import require_whole, texts_of, token_lists
 from weft.serve.messages import (
@@ -183,14 +191,14 @@ class Prompts:
         """The constraint of an answer that must consist of calls; empty: it need not. `text` is the
         rendered prompt. `reasons`: reasoning may come first, even if the prompt has not begun it.
         """
-        if not tools or body.tool_choice in (None, "auto"):
+        if not tools or choice_of(body) in (None, "auto"):
             return {}
         if body.response_format is not None and body.response_format.narrows:
             raise ApiError(
                 400, "response_format does not go together with a tool_choice that asks for a "
                 "call; leave one out", "tool_choice",
             )  # fmt: skip
-        name = named_tool(body.tool_choice, tools)
+        name = named_tool(choice_of(body), tools)
         several = body.parallel_tool_calls is not False and name is None
         grammar = self._format.grammar(
             self._tokenizer, tools, name=name, parallel=several, prompt=text, reasons=reasons

@@ -59,8 +59,11 @@ Limit = Annotated[int, Field(ge=-1)]
 
 
 def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """Checks a tool and returns it unchanged, since templates write it into the prompt."""
+    """Checks a tool and returns it unchanged, since templates write it into the prompt. Those that
+    a service would run itself are left out later."""
     function = tool.get("function")
+    if isinstance(tool.get("type"), str) and tool["type"] != "function" and function is None:
+        return tool
     if tool.get("type") != "function" or not isinstance(function, dict):
         raise ValueError('a tool is {"type": "function", "function": {...}}')
     if not isinstance(function.get("name"), str) or not function["name"]:
@@ -299,6 +302,10 @@ class ChatBody(Generation):
     reasoning_budget: Annotated[int, Field(ge=-1)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+
+    def ignored(self) -> list[str]:
+        """The names of unknown fields, and tools that are left out."""
+        return [*super().ignored(), *self._hosted(("function",))]
 
 
 class EmbeddingBody(Body):
