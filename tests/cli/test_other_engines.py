@@ -110,9 +110,9 @@ def test_chat_takes_what_llama_cli_does(path: Path, tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text(source)
     want = done(*few, "--chat-template", source).stdout
     assert done(*few, "-i", "-cnv", "--chat-template-file", tmp_path / "t.jinja").stdout == want
-    missing = weft(*few, "--chat-template", "chatml")
+    missing = weft(*few, "--chat-template", "llama2")
     assert missing.returncode == 1
-    assert "--chat-template chatml: no such file; give a file with a Jinja" in missing.stderr
+    assert "--chat-template llama2: no such file; give a file with a Jinja" in missing.stderr
 
 
 def test_hidden_options_are_not_proposed(path: Path) -> None:

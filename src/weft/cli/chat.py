@@ -6,7 +6,6 @@ import importlib
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -19,16 +18,24 @@ from weft.cli.mistakes import show_error
 from weft.cli.model_file import ModelFile
 from weft.cli.options import (
     ContextShift,
+    Escape,
     Images,
     Keep,
     MmProj,
     Sounds,
+    Special,
     WeightType,
     most_tokens,
 )
 from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
 from weft.cli.sampling_options import sampling_flags
-from weft.cli.text_input import read_file, read_line
+from weft.cli.template_options import TemplateOptions, template_flags
+from weft.cli.text_input import (
+    read_line,
+    unescaped,
+    unescaped_texts,
+    with_input,
+)
 from weft.errors import ChatError, ContextError, TokenizerError
 from weft.llm import LLM, SamplingParams
 from weft.llm.drafting.options import DraftOptions
@@ -43,6 +50,7 @@ QUOTES = '"""'
 @prefix_flags
 @sampling_flags
 @draft_flags
+@template_flags
 @loads_model_with(unused=UNUSED_BY_WRITERS)
 def chat(
     model: ModelFile,
@@ -82,13 +90,9 @@ def chat(
     audio: Sounds = None,
     weight_type: WeightType = None,
     drafts: DraftOptions | None,
-    template: Annotated[
-        str | None,
-        typer.Option(
-            "--chat-template", "--chat-template-file", metavar="FILE",
-            help="A Jinja file instead of the model's template.",
-        ),
-    ] = None,
+    chats: TemplateOptions,
+    escape: Escape = None,
+    special: Special = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print answers only.")] = False,
     conversation: Annotated[
         bool,  # as it is
@@ -98,16 +102,16 @@ def chat(
         ),
     ] = False,
 ) -> None:  # fmt: skip
-    """Talk with a model; /help lists the commands. Lines of a pipe are messages, too."""
+    """Talk with a model; /help lists the commands. Lines of a pipe are messages; behind a first
+    message, a pipe is its rest."""
     most = most_tokens(n_predict)
     if text is not None and prompt is not None:
         raise ContextError("give the message as an argument or with -p, not both")
     check_constraint(sampling)
-    source = None if template is None else _template(template)
     with LoadProgress() as progress:
         llm = LLM(
             model, type=weight_type, context_shift=context_shift and n_predict != -2, n_keep=keep,
-            chat_template=source, drafting=drafts, mmproj=mmproj, progress=progress,
+            chat_template=chats.source, drafting=drafts, mmproj=mmproj, progress=progress,
             **kept, **load,
         )  # fmt: skip
     llm.chat_template.render([{"role": "user", "content": "x"}])  # raises if the template is broken
@@ -121,10 +125,15 @@ def chat(
     options: GenerateOptions = {
         "max_tokens": most,
         "sampling": sampling,
-        "stop": tuple(stop or ()),
+        "stop": tuple(unescaped_texts(stop, escape)),
+        "special": special,
     }
-    talk = Conversation(llm, system, options, single=single_turn)
+    if system is not None and escape is not False:
+        system = unescaped(system)
     first = text if prompt is None else prompt
+    if first is not None:
+        first = with_input(first if escape is False else unescaped(first))
+    talk = Conversation(llm, system, options, chats.variables, single=single_turn, quiet=quiet)
     try:
         for path in image or ():
             talk.take(f"/image {path}")
@@ -138,17 +147,6 @@ def chat(
             _follow(talk)
     finally:
         llm.close()
-
-
-def _template(given: str) -> str:
-    """The template that a file holds; a text that is one stands for itself."""
-    if "{{" in given or "{%" in given:
-        return given
-    if not Path(given).exists():
-        raise ContextError(
-            f"--chat-template {given}: no such file; give a file with a Jinja template"
-        )
-    return read_file(Path(given))
 
 
 def _talk(conversation: Conversation) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "SAMPLING",
     "SAMPLING_MORE",
     "SWITCH",
+    "TEMPLATE",
     "THREADS",
     "ReaderLeft",
     "UsageError",
@@ -50,6 +51,7 @@ DEVICES = "Devices and threads"
 SAMPLING = "Sampling"
 CONSTRAINTS = "Constraints of the text"
 SAMPLING_MORE = "More of sampling"
+TEMPLATE = "Chat template and reasoning"
 PLACEMENT = "Placement by hand"
 THREADS = "Threads in detail"
 MACHINES = "Many machines"
@@ -60,7 +62,7 @@ ADVANCED = "Advanced"
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 _GROUPS = (
     *(_ARGUMENTS, _OPTIONS, "Without a model", FIT, MODEL, DEVICES, SAMPLING, CONSTRAINTS),
-    *(SAMPLING_MORE, ADAPTERS, PLACEMENT, THREADS, MACHINES, SEVERAL, OTHERS, ADVANCED),
+    *(SAMPLING_MORE, TEMPLATE, ADAPTERS, PLACEMENT, THREADS, MACHINES, SEVERAL, OTHERS, ADVANCED),
 )
 
 _METAVARS = {
@@ -74,7 +76,7 @@ _METAVARS = {
 _TYPE = re.compile(r" <(?:list\[)?([^<>\[\]]+)\]?>")
 
 _OPTIONAL_VALUE = dict.fromkeys(
-    ("-fa", "--flash-attn", "-nkvo", "--no-kv-offload", "--cpu-strict"), "on"
+    ("-fa", "--flash-attn", "-nkvo", "--no-kv-offload", "--cpu-strict", "--think"), "on"
 )
 """Options whose value may be left out, and the value they have then."""
 SWITCH = {"on": True, "1": True, "true": True, "auto": True, "off": False, "0": False,

@@ -26,6 +26,7 @@ __all__ = [
     "ContextShift",
     "CtxSize",
     "Devices",
+    "Escape",
     "ExpertBudget",
     "ExpertPolicyName",
     "ExpertPolicyOption",
@@ -41,11 +42,13 @@ __all__ = [
     "NoKvOffload",
     "NoRewrite",
     "OldSpeedsFile",
+    "ParseSpecial",
     "Place",
     "PlanFile",
     "PolicyName",
     "PolicyOption",
     "Repack",
+    "Special",
     "SpeedsFile",
     "SwaFull",
     "UbatchSize",
@@ -135,6 +138,23 @@ CtxSize = Annotated[
         "Tokens of prompt and text together: 4096, 32k; 0: as many as the model was trained for. "
         "Default: the same, at most 4096."
     ),
+]
+Escape = Annotated[
+    bool | None,
+    typer.Option(
+        "--escape/--no-escape", "-e", show_default=False,
+        help=r"\\n in texts of the command line is a line break, ...; with -e in files, too.",
+    ),
+]  # fmt: skip
+ParseSpecial = Annotated[
+    bool,
+    typer.Option(
+        "--parse-special/--no-parse-special", show_default=False,
+        help="Read names of control tokens in the text as these tokens, which is the default.",
+    ),
+]  # fmt: skip
+Special = Annotated[
+    bool, typer.Option("--special", "-sp", help="Write control tokens that the model draws, too.")
 ]
 MmProj = Annotated[
     Path | None,

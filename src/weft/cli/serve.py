@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.adapter_options import LoraLater, LoraModules, with_modules
-from weft.cli.command import usage_error
+from weft.cli.command import TEMPLATE, usage_error
 from weft.cli.console import LoadProgress, say
 from weft.cli.draft_options import draft_flags
 from weft.cli.loading import loads_model_with
@@ -30,7 +30,10 @@ from weft.cli.options import MmProj, WeightType, parse_count
 from weft.cli.plan_lines import plan_lines, prefixes_line
 from weft.cli.prefix_flags import prefix_flags, without_kept
 from weft.cli.ray_options import OnRay, ray_flags
+from weft.cli.sampling_options import default_sampling_flags
 from weft.cli.serve_options import others_flags
+from weft.cli.template_options import TemplateOptions, template_flags
+from weft.cli.text_input import unescaped
 from weft.cli.unused_options import UNUSED_BY_SERVE, ServeNoEffect
 from weft.errors import WeftError
 from weft.llm.drafting.options import DraftOptions
@@ -60,6 +63,8 @@ class LogLevel(StrEnum):
 
 
 @prefix_flags
+@template_flags
+@default_sampling_flags
 @draft_flags
 @others_flags
 @ray_flags
@@ -131,6 +136,15 @@ def serve(
     lora_later: LoraLater = False,
     weight_type: WeightType = None,
     drafts: DraftOptions | None,
+    sampling: dict[str, Any],
+    chats: TemplateOptions,
+    system: Annotated[
+        str | None,
+        typer.Option(
+            "--system", "--system-prompt", "-sys", rich_help_panel=TEMPLATE,
+            help="System message of chats that have none.",
+        ),
+    ] = None,
     prompt_delay: Annotated[
         float,
         typer.Option(help="Seconds that prompts of others may add to a step of running texts."),
@@ -172,6 +186,8 @@ def serve(
         max_queue=max_queue, max_body=max_body, max_tokens=max_tokens, grace=grace,
         prompt_delay=prompt_delay, max_connections=max_connections, body_timeout=timeout,
         cors_origins=tuple(cors_origin or ()), allow_hosts=tuple(allow_host or ()), strict=strict,
+        chat_template=chats.source, chat_template_kwargs=chats.variables, sampling=sampling,
+        system=None if system is None else unescaped(system),
         log_level="error" if quiet else "debug" if verbose else log_level.value, **kept, **others,
     )  # fmt: skip
     load["adapters"] = with_modules(load["adapters"], lora_modules)

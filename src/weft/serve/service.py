@@ -122,6 +122,9 @@ class Service:
                 prefixes=options.prefixes(),
             )  # fmt: skip
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
+        if options.chat_template is not None:
+            own = self.template
+            self.template = ChatTemplate(options.chat_template, bos=own.bos, eos=own.eos)
         self.modalities: dict[str, bool] = {"vision": False, "audio": False}
         """What a message may have beside text, by llama.cpp's names."""
         senses = None
