@@ -173,8 +173,8 @@ _REWORDED = {
 }
 
 
-_FETCHED = "a model named hf:OWNER/NAME[:QUANT] is fetched when it is first used"
-_FILES = "models are files; weft inspect shows what one holds"
+_FETCHED = "weft pull hf:OWNER/NAME[:QUANT] does that"
+_FILES = "models are files: weft list shows those that were downloaded, weft rm removes one"
 _SERVED = (
     "weft serve MODEL, or --models FOLDER, runs until Ctrl-C; GET /api/ps lists what is loaded"
 )
@@ -183,9 +183,9 @@ _SEVERAL_TEXTS = (
     "several, with weft serve"
 )
 _ELSEWHERE = {
-    **dict.fromkeys(("pull", "fetch", "download"), _FETCHED),
+    **dict.fromkeys(("fetch", "download"), _FETCHED),
     **dict.fromkeys(("show", "gguf-hash", "info"), "weft inspect shows what a file holds"),
-    **dict.fromkeys(("list", "ls", "rm", "cp", "push", "create"), _FILES),
+    **dict.fromkeys(("ls", "remove", "delete", "cp", "push", "create"), _FILES),
     **dict.fromkeys(("ps", "stop", "launch"), _SERVED),
     **dict.fromkeys(
         ("signin", "signout", "login"), "models are public, or need HF_TOKEN in the environment"

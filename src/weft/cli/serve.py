@@ -174,8 +174,8 @@ def serve(
         bool, typer.Option("--verbose", "-v", help="The same as --log-level debug.")
     ] = False,
 ) -> None:  # fmt: skip
-    """Serve a model, or several: APIs of OpenAI, Anthropic, Ollama and llama.cpp, and a page to
-    chat at /; see docs/serve.md."""
+    """Serve a model: APIs of OpenAI, Anthropic, Ollama and llama.cpp, and a page. With --models
+    several; see docs/serve.md."""
     several = many_options(model_folders, models_memory, models_max, models_config, keep_alive)
     if (model is None) == (several is None):
         raise usage_error(
