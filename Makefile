@@ -40,10 +40,14 @@ PART  ?= $(PARTS)
 test: $(VENV)/installed $(DELEGATE)
 	$(PYTEST) $(TEST_OPTIONS)
 
-# What `make test` leaves out, a part after the other; PART: one or some of PARTS.
+# What `make test` leaves out, a part after the other; PART: one or some of PARTS. All of it ends
+# after TEST_ALL_S seconds, and what did not run by then has failed.
+TEST_ALL_S ?= 5400
 test-all: $(VENV)/installed $(DELEGATE)
-	@failed=; for part in $(PART); do \
-	  echo "part $$part"; $(PYTEST) --part $$part $(TEST_OPTIONS) || failed="$$failed $$part"; \
+	@failed=; end=$$(($$(date +%s) + $(TEST_ALL_S))); for part in $(PART); do \
+	  left=$$((end - $$(date +%s))); echo "part $$part, $$left seconds left"; \
+	  { test $$left -gt 0 && timeout -s INT -k 60 $$left $(PYTEST) --part $$part $(TEST_OPTIONS); } || \
+	    failed="$$failed $$part"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 # How long every file took, from which its place in the order follows.
