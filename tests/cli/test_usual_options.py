@@ -202,10 +202,23 @@ def test_line_ends_and_escapes(path: Path, tmp_path: Path) -> None:
     file.write_bytes(b"abc\r\nthe\r\n")
     want = done("run", path, "-p", "abc\nthe", *FEW).stdout
     assert done("run", path, "-f", file, *FEW).stdout == want
+    assert done("run", path, "-p", r"abc\nthe", *FEW).stdout == want
     assert done("run", path, "-p", r"abc\nthe", "-e", *FEW).stdout == want
+    plain = done("run", path, "-p", r"abc\nthe", "--no-escape", *FEW).stdout
+    file.write_text(r"abc\nthe")
+    assert done("run", path, "-f", file, *FEW).stdout == plain
+    assert done("run", path, "-f", file, "-e", *FEW).stdout == want
     ids = done("tokenize", path, "--ids", typed=b"abc\r\nthe").stdout
     assert ids == done("tokenize", path, "--ids", "abc\nthe").stdout
     assert unescaped(r"a\tb\\n\x41\q") == "a\tb\\nA\\q"
+
+
+def test_control_tokens_in_a_prompt(path: Path) -> None:
+    def n_tokens(*options: str) -> int:
+        said = done("run", path, "-p", "abc<x>abc", *FEW, *options).stderr
+        return int(said.split("prompt: ")[1].split()[0])
+
+    assert n_tokens() == n_tokens("--parse-special") < n_tokens("--no-parse-special")
 
 
 def test_texts_without_end_are_refused(path: Path) -> None:

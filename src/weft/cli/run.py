@@ -81,9 +81,19 @@ def run(
         bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
     ] = False,
     escape: Annotated[
+        bool | None,
+        typer.Option(
+            "--escape/--no-escape", "-e/ ",
+            help=r"In the prompt, \\n is a line break, ... Default: in one on the command line.",
+        ),
+    ] = None,
+    parse_special: Annotated[
         bool,
-        typer.Option("--escape/--no-escape", "-e", help=r"In the prompt, \\n is a line break, ..."),
-    ] = False,
+        typer.Option(
+            "--parse-special/--no-parse-special",
+            help="Read names of control tokens in the prompt as these tokens.",
+        ),
+    ] = True,
     display_prompt: Annotated[
         bool | None,
         typer.Option(
@@ -121,8 +131,10 @@ def run(
     most = most_tokens(n_predict)
     if text is not None and prompt is not None:
         raise ContextError("give the prompt as an argument or with -p, not both")
-    start = _prompt(prompt if text is None else text, file)
-    if escape:
+    given = prompt if text is None else text
+    start = _prompt(given, file)
+    typed = file is None and given not in (None, "-")
+    if typed if escape is None else escape:
         start = unescaped(start)
     check_constraint(sampling)
     dump = TensorDump(dump_tensors) if dump_tensors is not None else None
@@ -142,18 +154,18 @@ def run(
                 say(line)
         if verbose:
             say(prefixes_line(llm.context, PrefixOptions(**kept)))
-            _show_tokens(llm, start)
+            _show_tokens(llm, start, parse_special)
     waiting = PromptProgress()
     pieces: Iterator[str]
     media = [Medium("image", path) for path in image or ()]
     media += [Medium("audio", path) for path in audio or ()]
     ids = _with_media(llm, start, media) if media else start
     if most == 0:
-        pieces = _compute_only(llm, ids, waiting)
+        pieces = _compute_only(llm, ids, waiting, parse_special)
     else:
         pieces = llm.generate(
             ids, max_tokens=most, sampling=sampling, stop=stop or (), ignore_eos=ignore_eos,
-            progress=waiting, stream=True,
+            parse_special=parse_special, progress=waiting, stream=True,
         )  # fmt: skip
     shown = start if _is_shown(display_prompt, sampling, quiet) else ""
     try:
@@ -181,9 +193,11 @@ def _is_shown(option: bool | None, sampling: SamplingParams, quiet: bool) -> boo
     return not quiet and sys.stdout.isatty() and not sampling.constrained
 
 
-def _compute_only(llm: LLM, prompt: Prompt, progress: PromptProgress) -> Iterator[str]:
+def _compute_only(
+    llm: LLM, prompt: Prompt, progress: PromptProgress, parse_special: bool
+) -> Iterator[str]:
     """Computes the prompt without generating text."""
-    llm.generate(prompt, max_tokens=1, progress=progress)
+    llm.generate(prompt, max_tokens=1, parse_special=parse_special, progress=progress)
     llm.stats.n_generated, llm.stats.finish_reason = 0, "length"
     yield ""
 
@@ -196,8 +210,8 @@ def _with_media(llm: LLM, text: str, media: list[Medium]) -> list[int]:
     return llm.chat_prompt([{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
 
 
-def _show_tokens(llm: LLM, prompt: str) -> None:
-    for id_ in llm.tokenize(prompt):
+def _show_tokens(llm: LLM, prompt: str, parse_special: bool) -> None:
+    for id_ in llm.tokenize(prompt, parse_special=parse_special):
         piece = llm.tokenizer.piece(id_, special=True).decode(errors="replace")
         say(f"{id_:>7}  {piece!r}")
 
