@@ -267,3 +267,9 @@ def test_small_words(server: Server) -> None:
                                               "max_tokens": 1})  # fmt: skip
     names = answer["choices"][0]["logprobs"]["tokens"]
     assert "bytes:\\xc3" in names and "bytes:\\xa9" in names
+
+
+def test_fields_without_an_effect_are_in_the_log(server: Server) -> None:
+    chat(server, max_tokens=1, odd_word=1, tools=[{"type": "web_search"}])
+    lines = [line for line in server.lines if "odd_word" in line]
+    assert "without effect: odd_word tools.0.web_search" in lines[-1]
