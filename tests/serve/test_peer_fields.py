@@ -246,4 +246,4 @@ def test_the_same_options_in_python() -> None:
         longer = llm.generate(question, stop_token_ids=[ids[1]], min_tokens=4, **form)
         assert len(longer) > len(llm.detokenize(ids[:1]))
         with pytest.raises(ArgumentError, match="stop_token_ids"):
-            llm.generate(question, stop_token_ids="x", **form)
+            llm.generate(question, stop_token_ids="x", **form)  # type: ignore[arg-type]
