@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
 from weft.cli import main
+from weft.serve.log import _LOGS
 
 __all__ = ["Done", "weft"]
 
@@ -35,9 +38,26 @@ def weft(*args: str | Path, typed: str | bytes = "") -> Done:
         stack.enter_context(mock.patch("sys.stdin", stdin))
         stack.enter_context(contextlib.redirect_stdout(out))
         stack.enter_context(contextlib.redirect_stderr(err))
+        stack.enter_context(_logs_stay())
         try:
             main()
         except SystemExit as end:
             code = end.code or 0
     assert isinstance(code, int)
     return Done(code, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def _logs_stay() -> Iterator[None]:
+    """Gives the logs of this process back what they had: `weft serve` takes them for itself, and
+    a server in another thread may write to them."""
+    logs = [logging.getLogger(name) for name in _LOGS]
+    before = [(log.handlers[:], log.propagate, log.level) for log in logs]
+    try:
+        yield
+    finally:
+        for log, (handlers, propagate, level) in zip(logs, before, strict=True):
+            for handler in set(log.handlers) - set(handlers):
+                handler.close()
+            log.handlers[:], log.propagate = handlers, propagate
+            log.setLevel(level)

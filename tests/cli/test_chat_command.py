@@ -89,6 +89,69 @@ def test_a_template_from_a_file(path: Path, tmp_path: Path) -> None:
     assert gone.returncode == 1 and "none: no such file; give a file" in gone.stderr
 
 
+# **** reasoning ****
+
+THINKS = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}<think>"
+    "{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% if enable_thinking is not defined or "
+    "enable_thinking %}<think>{% endif %}{% endif %}"
+)
+ALWAYS = THINKS.replace("enable_thinking is not defined or enable_thinking", "true")
+
+
+def prompts_of(
+    monkeypatch: pytest.MonkeyPatch, path: Path, template: str, *words: str
+) -> tuple[str, Done]:
+    """The last prompt of a chat whose answers are a thought and a word, and what is printed."""
+    seen: list[str] = []
+
+    def answer(llm: LLM, ids: list[int], **_: Any) -> Iterator[str]:
+        seen.append(llm.detokenize(ids, special=True))
+        inside = seen[-1].endswith("<think>")
+        return iter(["I wonder", "</thi", "nk>", "Four."] if inside else ["Four."])
+
+    monkeypatch.setattr(LLM, "generate", answer)
+    done = chat(path, "a\nb\n", "--chat-template", template, *words)
+    assert done.returncode == 0, done.stderr
+    return seen[-1], done
+
+
+def test_reasoning_is_shown_apart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt, done = prompts_of(monkeypatch, path, THINKS)
+    assert done.stdout == "Four.\nFour.\n" and done.stderr.count("I wonder") == 2
+    assert "</think>" not in done.stderr and "<think>I wonder</think>Four.<user>b" in prompt
+    _, quiet = prompts_of(monkeypatch, path, THINKS, "-q")
+    assert quiet.stdout == done.stdout and "wonder" not in quiet.stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["--no-think", "--reasoning off", "-rea off", "--think=false", "--reasoning-budget 0",
+              '--chat-template-kwargs {"enable_thinking":false}'],
+)  # fmt: skip
+def test_reasoning_is_switched_off(path: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    prompt, done = prompts_of(monkeypatch, path, THINKS, *words.split())
+    assert prompt.endswith("<user>b<assistant>") and "wonder" not in done.stderr
+    prompt, done = prompts_of(monkeypatch, path, ALWAYS, *words.split())
+    assert prompt.endswith("<think>\n</think>\n\n") and done.stdout == "Four.\nFour.\n"
+
+
+def test_how_much_reasoning(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    effort = THINKS + "{% if reasoning_effort %}[{{ reasoning_effort }}]{% endif %}"
+    assert prompts_of(monkeypatch, path, effort, "--think=high")[0].endswith("[high]")
+    on = THINKS.replace("enable_thinking is not defined or ", "")
+    assert not prompts_of(monkeypatch, path, on)[0].endswith("<think>")
+    assert prompts_of(monkeypatch, path, on, "--think")[0].endswith("<think>")
+    for words, said in (
+        (("--reasoning", "much"), "write on, off, auto, or low"),
+        (("--reasoning-budget", "500"), "it is 0 for no reasoning or -1"),
+        (("--chat-template-kwargs", "{"), "no JSON"),
+        (("--chat-template-kwargs", '{"messages": []}'), "has 'messages', which is not to be set"),
+    ):
+        refused = chat(path, "a\n", *words)
+        assert refused.returncode in (1, 2) and said in refused.stderr
+
+
 # **** commands ****
 
 

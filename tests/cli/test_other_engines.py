@@ -35,15 +35,31 @@ def done(*args: str | Path, typed: str = "") -> Done:
         ("run MODEL -p a -ncmoe 3", "no option -ncmoe: --place 'blk.*.ffn_*_exps=cpu' keeps"),
         ("run MODEL -p a -ot exps=CPU", "no option -ot: --place 'GLOB=DEVICE' says"),
         ("embed MODEL a -md x.gguf", "no option -md: run, chat, serve and explain"),
+        ("run MODEL -p a --chat-template x", "weft chat and weft serve have it"),
+        ("run MODEL -p a --reasoning-format none", "weft chat and weft serve have it"),
+        ("chat MODEL -mli", "a line that ends with \\ goes on"),
+        ("chat MODEL -ptc 1", "/stats of weft chat says it"),
+        (
+            "bench MODEL -npp 16 -ntg 4 -npl 1,2",
+            "no option -npp: weft bench -p N -n N measures one",
+        ),
+        ("bench MODEL -npl 1", "benchmarks/serve.py of weft's repository"),
+        ("run MODEL -p a --pooling mean", "weft embed and weft serve have it"),
+        ("run MODEL -p a -lcs x", "weft drafts from the texts of the cache by itself"),
+        ("serve MODEL --sleep-idle-seconds 5", "--keep-alive TIME"),
+        ("serve MODEL --generation-config vllm", "--temp, --top-k, --top-p"),
+        ("serve MODEL --dtype bfloat16", "--type quantizes them while loading"),
+        ("serve MODEL --context-shift", "weft run and weft chat have it"),
         ("run -hf a/b -hff x.gguf -p a", "no option -hff: write the model as hf:OWNER/NAME/"),
-        ("run MODEL -p a --rope-scaling yarn", "no option --rope-scaling: positions are scaled"),
+        ("run MODEL -p a --grp-attn-n 4", "no option --grp-attn-n: --rope-scaling yarn --rope-"),
+        ("tokenize MODEL a --rope-scaling yarn", "commands that load a model have it"),
         ("embed MODEL --mmproj=x", "no option --mmproj: weft run, chat and serve see images"),
         ("serve MODEL --max-model-len 64", "no option --max-model-len: -c says"),
         ("serve MODEL --tensor-parallel-size 2", "--devices names the devices"),
         ("run MODEL --ssl-key-file x", "weft serve has it"),
         ("serve MODEL --n-predict 5", "there is no option --n-predict\n"),
         ("serve MODEL -x", "there is no option -x\n"),
-        ("bench -m MODEL -rpc x", "no option -rpc: devices are those of this machine"),
+        ("bench -m MODEL -rpc x", "no option -rpc: weft worker lends"),
         ("perplexity MODEL -f x --kl", "--kl-base FILE"),
         ("embed MODEL a --hellaswag", "weft perplexity has it"),
         ("embed MODEL a --embd-normalize 1", "weft has 2 (length 1) and -1 (none)"),
@@ -53,6 +69,31 @@ def test_what_there_is_not_has_a_hint(path: Path, words: str, said: str) -> None
     refused = weft(*(str(path) if word == "MODEL" else word for word in words.split()))
     assert refused.returncode == 2 and said in refused.stderr
     assert refused.stderr.startswith("error: ") and not refused.stdout
+
+
+def test_switches_with_a_value(path: Path) -> None:
+    few = ("run", path, "abc", *FEW)
+    want = done(*few)
+    for words in ("--color on", "--color off", "--fit off", "-fit off", "--fit=0", "--mmap true",
+                  "--display-prompt off", "--context-shift=off", "-co auto", "--jinja on",
+                  "--escape off", "--repack auto"):  # fmt: skip
+        assert done(*few, *words.split()).stdout == want.stdout, words
+    assert done(*few, "--display-prompt", "on").stdout == "abc" + want.stdout
+    assert done(*few, "--display-prompt=1").stdout == "abc" + want.stdout
+    assert done(*few, "--no-display-prompt", "off").stdout == "abc" + want.stdout
+    assert done(*few, "--quiet", "on").stderr == "" != done(*few, "--quiet", "off").stderr
+    on = done("run", path, *FEW, "-q", "--display-prompt", "-p", "on").stdout
+    assert on.startswith("on")
+    assert "does not take a value" in weft(*few, "--quiet=maybe").stderr
+
+
+def test_values_that_ask_for_what_happens(path: Path) -> None:
+    few = ("run", path, "abc", *FEW, "-q")
+    want = done(*few).stdout
+    for words in ("--dtype auto", "--tensor-parallel-size 1", "-tp=1", "--load-format=auto"):
+        assert done(*few, *words.split()).stdout == want, words
+    assert done("run", path, "abc", *FEW[:2], "--temperature", "0", "-t", "1", "-q").stdout == want
+    assert done("run", path, "abc", "--max-tokens", "4", *FEW[2:], "-q").stdout == want
 
 
 def test_values_are_no_options(path: Path) -> None:
@@ -110,9 +151,24 @@ def test_chat_takes_what_llama_cli_does(path: Path, tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text(source)
     want = done(*few, "--chat-template", source).stdout
     assert done(*few, "-i", "-cnv", "--chat-template-file", tmp_path / "t.jinja").stdout == want
-    missing = weft(*few, "--chat-template", "chatml")
+    missing = weft(*few, "--chat-template", "llama2")
     assert missing.returncode == 1
-    assert "--chat-template chatml: no such file; give a file with a Jinja" in missing.stderr
+    assert "--chat-template llama2: no such file; give a file with a Jinja" in missing.stderr
+
+
+def test_more_of_chat(path: Path, tmp_path: Path) -> None:
+    source = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    few = ("chat", path, "-st", "--chat-template", source, *FEW)
+    said = tmp_path / "said.txt"
+    said.write_text("abc\n")
+    want = done(*few, "-q", "-p", "abc").stdout
+    assert done(*few, "-q", "-f", said).stdout == want
+    assert "tokens/s; answer: " in done(*few, "-p", "abc", "-v").stderr
+    by_text = done(*few, "-q", "-p", "the", "-sys", "abc").stdout
+    assert done(*few, "-q", "-p", "the", "-sysf", said).stdout == by_text
+    assert "as text or with --file, not both" in weft(*few, "-p", "abc", "-f", said).stderr
+    noted = done(*few, "-p", "abc", "--reasoning-format", "none").stderr
+    assert "--reasoning-format none changes nothing" in noted
 
 
 def test_hidden_options_are_not_proposed(path: Path) -> None:
@@ -131,7 +187,11 @@ def test_types_by_number(path: Path, tmp_path: Path) -> None:
 
 def test_commands_of_other_engines() -> None:
     for words, said in (
-        ("pull x", "is fetched when it is first used"), ("ps", "weft serve MODEL"),
+        ("download x", "weft pull hf:"), ("ls", "weft list shows"),
+        ("create m -f M", "weft list shows"), ("ps", "weft serve MODEL"),
+        ("llama-completion -m x -p a", "weft run continues a text"),
+        ("llama-mtmd-cli -m x", "see images and hear sounds"),
+        ("rpc-server", "weft worker lends"), ("llama-batched-bench -m x", "benchmarks/serve.py"),
         ("llama-cli -m x", "weft run continues a text, weft chat talks"),
         ("llama-bench", "weft bench does that"), ("llama-server", "weft serve is one"),
         ("llama-embedding", "weft embed does that"),

@@ -202,23 +202,18 @@ def test_line_ends_and_escapes(path: Path, tmp_path: Path) -> None:
     file.write_bytes(b"abc\r\nthe\r\n")
     want = done("run", path, "-p", "abc\nthe", *FEW).stdout
     assert done("run", path, "-f", file, *FEW).stdout == want
-    assert done("run", path, "-p", r"abc\nthe", *FEW).stdout == want
     assert done("run", path, "-p", r"abc\nthe", "-e", *FEW).stdout == want
-    plain = done("run", path, "-p", r"abc\nthe", "--no-escape", *FEW).stdout
+    assert done("run", path, "-p", r"abc\nthe", *FEW).stdout == want
+    literal = done("run", path, "-p", r"abc\nthe", "--no-escape", *FEW, "-v").stderr
+    assert "'n'" in literal and r"'\n'" not in literal
     file.write_text(r"abc\nthe")
-    assert done("run", path, "-f", file, *FEW).stdout == plain
     assert done("run", path, "-f", file, "-e", *FEW).stdout == want
+    assert done("run", path, "-f", file, *FEW, "-v").stderr.count("'n'") == 1
+    chat = ("chat", path, "-q", *FEW, "-st")
+    assert done(*chat, r"abc\nthe").stdout == done(*chat, "abc\nthe", "--no-escape").stdout
     ids = done("tokenize", path, "--ids", typed=b"abc\r\nthe").stdout
     assert ids == done("tokenize", path, "--ids", "abc\nthe").stdout
     assert unescaped(r"a\tb\\n\x41\q") == "a\tb\\nA\\q"
-
-
-def test_control_tokens_in_a_prompt(path: Path) -> None:
-    def n_tokens(*options: str) -> int:
-        said = done("run", path, "-p", "abc<x>abc", *FEW, *options).stderr
-        return int(said.split("prompt: ")[1].split()[0])
-
-    assert n_tokens() == n_tokens("--parse-special") < n_tokens("--no-parse-special")
 
 
 def test_texts_without_end_are_refused(path: Path) -> None:
@@ -260,10 +255,25 @@ def test_constraints_are_checked_before_the_model_is_loaded(
 
 def test_one_turn(path: Path) -> None:
     want = done("chat", path, "-q", *FEW, typed="abc\n").stdout
-    assert done("chat", path, "-q", *FEW, "-st", "-p", "abc", typed="more\n").stdout == want
     assert done("chat", path, "-q", *FEW, "-st", "-cnv", "abc").stdout == want
-    both = done("chat", path, "-q", *FEW, "abc", typed="the\n").stdout
-    assert both.startswith(want) and len(both) > len(want)
+    assert done("chat", path, "-q", *FEW, "abc").stdout == want
+
+
+def test_a_pipe_follows_the_prompt(path: Path) -> None:
+    for words in (("run", path, *FEW, "-q"), ("chat", path, "-q", *FEW),
+                  ("chat", path, "-q", *FEW, "-st")):  # fmt: skip
+        want = done(*words, "-p", "abc\nthe\nx").stdout
+        assert done(*words, "abc", typed="the\nx\n").stdout == want
+        assert done(*words, "-p", "abc", typed="the\nx").stdout == want
+        assert done(*words, "-p", "abc", typed="").stdout != want
+
+
+def test_control_tokens_in_prompts(path: Path) -> None:
+    few = ("run", path, "-n", "0", "-v", "-p", "abc<s>")
+    assert "prompt: 4 tokens" in done(*few).stderr
+    assert "prompt: 6 tokens" in done(*few, "--no-parse-special").stderr
+    assert len(done("tokenize", path, "abc<s>").stdout.splitlines()) == 4
+    assert len(done("tokenize", path, "--no-special", "abc<s>").stdout.splitlines()) == 6
 
 
 # **** streams ****

@@ -24,9 +24,9 @@ _TWO = Lasting("workers", _two)
 
 
 @pytest.fixture(scope="module")
-def two() -> list[WorkerProcess]:
+def two(request: pytest.FixtureRequest) -> list[WorkerProcess]:
     """Two supervised workers, which files of the group "workers" share."""
-    return _TWO.get()
+    return _TWO.get(request)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,8 @@
 dimensions.
 
 The order of a value in memory matters at the borders of a delegated part only, where the delegate
-examines strides. So inside, these ops are ATen's clone and _to_copy.
+examines strides. So inside, these ops are ATen's clone and _to_copy, and
+`weft.frontends.fx.registry` gives them the visitors of those.
 """
 
 from __future__ import annotations
@@ -12,36 +13,12 @@ from executorch.exir.passes import dim_order_ops_registry  # noqa: F401  (define
 from torch.export import ExportedProgram
 from torch.export.graph_signature import SymIntArgument, TensorArgument
 
-from weft.frontends.fx import visitor
-from weft.frontends.fx.builder import Builder
-from weft.frontends.fx.call import Call, aten_op
-from weft.frontends.fx.ops.generate import filled
-from weft.frontends.fx.value import Value
+from weft.frontends.fx.call import aten_op
 
 __all__ = ["plain"]
 
 _CLONE = torch.ops.dim_order_ops._clone_dim_order.default
 _TO_COPY = torch.ops.dim_order_ops._to_dim_order_copy.default
-_EMPTY = torch.ops.dim_order_ops._empty_dim_order.default
-
-
-@visitor(_CLONE)
-def clone(b: Builder, call: Call) -> Value:
-    """The value itself."""
-    del b
-    return call.value("self")
-
-
-@visitor(_TO_COPY)
-def to_copy(b: Builder, call: Call) -> Value:
-    """The value in another type."""
-    return b.converted(call.value("self"), call.out.dtype)
-
-
-@visitor(_EMPTY)
-def empty(b: Builder, call: Call) -> Value:
-    """0 everywhere, where values are unspecified."""
-    return filled(b, call, 0)
 
 
 def plain(program: ExportedProgram) -> None:

@@ -22,7 +22,10 @@ __all__ = ["COMMANDS", "app", "run_command"]
 COMMANDS = {
     "run": "Generate text; the plan and the speed go to stderr.",
     "chat": "Talk with a model; /help lists the commands.",
-    "serve": "Serve a model over the OpenAI API.",
+    "serve": "Serve a model: APIs of OpenAI, Anthropic, Ollama and llama.cpp, and a page.",
+    "pull": "Download models that are not there yet.",
+    "list": "List the models that were downloaded.",
+    "rm": "Remove models that were downloaded.",
     "batch": "Answer a file of requests, in OpenAI's batch format.",
     "worker": "Lend the devices of this machine to weft on other machines.",
     "keys": "Add, list or revoke keys of a server, or show what they used.",

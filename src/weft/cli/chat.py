@@ -19,16 +19,27 @@ from weft.cli.mistakes import show_error
 from weft.cli.model_file import ModelFile
 from weft.cli.options import (
     ContextShift,
+    Escape,
     Images,
     Keep,
     MmProj,
     Sounds,
+    Special,
     WeightType,
     most_tokens,
 )
 from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
 from weft.cli.sampling_options import sampling_flags
-from weft.cli.text_input import read_file, read_line
+from weft.cli.template_options import TemplateOptions, template_flags
+from weft.cli.text_input import (
+    read_file,
+    read_line,
+    system_text,
+    unescaped,
+    unescaped_texts,
+    with_input,
+)
+from weft.cli.unused_options import REASONING
 from weft.errors import ChatError, ContextError, TokenizerError
 from weft.llm import LLM, SamplingParams
 from weft.llm.drafting.options import DraftOptions
@@ -43,7 +54,8 @@ QUOTES = '"""'
 @prefix_flags
 @sampling_flags
 @draft_flags
-@loads_model_with(unused=UNUSED_BY_WRITERS)
+@template_flags
+@loads_model_with(unused=(*UNUSED_BY_WRITERS, REASONING))
 def chat(
     model: ModelFile,
     load: dict[str, Any],
@@ -57,13 +69,20 @@ def chat(
         ),
     ] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The first message.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Read the first message here.")
+    ] = None,
+    system_file: Annotated[
+        Path | None,
+        typer.Option("--system-prompt-file", "-sysf", hidden=True, metavar="FILE"),
+    ] = None,
     single_turn: Annotated[
         bool, typer.Option("--single-turn", "-st", help="Leave after the first answer.")
     ] = False,
     n_predict: Annotated[
         int,
         typer.Option(
-            "--n-predict", "--predict", "-n",
+            "--n-predict", "--predict", "--max-tokens", "-n",
             help="Most tokens of an answer; -1: no limit; -2: until the context is full.",
         ),
     ] = -1,
@@ -82,14 +101,16 @@ def chat(
     audio: Sounds = None,
     weight_type: WeightType = None,
     drafts: DraftOptions | None,
-    template: Annotated[
-        str | None,
-        typer.Option(
-            "--chat-template", "--chat-template-file", metavar="FILE",
-            help="A Jinja file instead of the model's template.",
-        ),
-    ] = None,
+    chats: TemplateOptions,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
+    ] = False,
+    escape: Escape = None,
+    special: Special = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print answers only.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say tokens and speed after each answer.")
+    ] = False,
     conversation: Annotated[
         bool,  # as it is
         typer.Option(
@@ -98,16 +119,25 @@ def chat(
         ),
     ] = False,
 ) -> None:  # fmt: skip
-    """Talk with a model; /help lists the commands. Lines of a pipe are messages, too."""
+    """Talk with a model; /help lists the commands. Lines of a pipe are messages; behind a first
+    message, a pipe is its rest."""
     most = most_tokens(n_predict)
     if text is not None and prompt is not None:
         raise ContextError("give the message as an argument or with -p, not both")
+    first = text if prompt is None else prompt
+    if first is not None and file is not None:
+        raise ContextError("give the message as text or with --file, not both")
+    system = system_text(system, system_file, escape)
+    if first is not None:
+        first = with_input(first if escape is False else unescaped(first))
+    if file is not None:
+        first = read_file(file).removesuffix("\n")
+        first = unescaped(first) if escape else first
     check_constraint(sampling)
-    source = None if template is None else _template(template)
     with LoadProgress() as progress:
         llm = LLM(
             model, type=weight_type, context_shift=context_shift and n_predict != -2, n_keep=keep,
-            chat_template=source, drafting=drafts, mmproj=mmproj, progress=progress,
+            chat_template=chats.source, drafting=drafts, mmproj=mmproj, progress=progress,
             **kept, **load,
         )  # fmt: skip
     llm.chat_template.render([{"role": "user", "content": "x"}])  # raises if the template is broken
@@ -121,10 +151,13 @@ def chat(
     options: GenerateOptions = {
         "max_tokens": most,
         "sampling": sampling,
-        "stop": tuple(stop or ()),
+        "stop": tuple(unescaped_texts(stop, escape)),
+        "special": special,
+        "ignore_eos": ignore_eos,
     }
-    talk = Conversation(llm, system, options, single=single_turn)
-    first = text if prompt is None else prompt
+    talk = Conversation(
+        llm, system, options, chats.variables, single=single_turn, quiet=quiet, verbose=verbose
+    )
     try:
         for path in image or ():
             talk.take(f"/image {path}")
@@ -138,17 +171,6 @@ def chat(
             _follow(talk)
     finally:
         llm.close()
-
-
-def _template(given: str) -> str:
-    """The template that a file holds; a text that is one stands for itself."""
-    if "{{" in given or "{%" in given:
-        return given
-    if not Path(given).exists():
-        raise ContextError(
-            f"--chat-template {given}: no such file; give a file with a Jinja template"
-        )
-    return read_file(Path(given))
 
 
 def _talk(conversation: Conversation) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from weft.cli.foreign_options import foreign_option, in_place_of
+from weft.cli.foreign_options import foreign_option, in_place_of, without_usual
 from weft.cli.quick_values import take_plain_values
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "SAMPLING",
     "SAMPLING_MORE",
     "SWITCH",
+    "TEMPLATE",
     "THREADS",
     "ReaderLeft",
     "UsageError",
@@ -50,6 +51,7 @@ DEVICES = "Devices and threads"
 SAMPLING = "Sampling"
 CONSTRAINTS = "Constraints of the text"
 SAMPLING_MORE = "More of sampling"
+TEMPLATE = "Chat template and reasoning"
 PLACEMENT = "Placement by hand"
 THREADS = "Threads in detail"
 MACHINES = "Many machines"
@@ -60,7 +62,7 @@ ADVANCED = "Advanced"
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 _GROUPS = (
     *(_ARGUMENTS, _OPTIONS, "Without a model", FIT, MODEL, DEVICES, SAMPLING, CONSTRAINTS),
-    *(SAMPLING_MORE, ADAPTERS, PLACEMENT, THREADS, MACHINES, SEVERAL, OTHERS, ADVANCED),
+    *(SAMPLING_MORE, TEMPLATE, ADAPTERS, PLACEMENT, THREADS, MACHINES, SEVERAL, OTHERS, ADVANCED),
 )
 
 _METAVARS = {
@@ -74,7 +76,7 @@ _METAVARS = {
 _TYPE = re.compile(r" <(?:list\[)?([^<>\[\]]+)\]?>")
 
 _OPTIONAL_VALUE = dict.fromkeys(
-    ("-fa", "--flash-attn", "-nkvo", "--no-kv-offload", "--cpu-strict"), "on"
+    ("-fa", "--flash-attn", "-nkvo", "--no-kv-offload", "--cpu-strict", "--think"), "on"
 )
 """Options whose value may be left out, and the value they have then."""
 SWITCH = {"on": True, "1": True, "true": True, "auto": True, "off": False, "0": False,
@@ -97,7 +99,8 @@ class WeftCommand(TyperCommand):
         """Parses a line; errors name an unknown option as it was typed."""
         params = self.get_params(ctx)
         take_plain_values(params)
-        args = _with_values(_with_files(args), params)
+        args = without_usual(_with_files(args), _known(params))
+        args = _with_values(_with_switches(args, params), params)
         typed = list(args)
         _require_own_options(params, typed, ctx)
         try:
@@ -156,6 +159,53 @@ def _with_files(args: Sequence[str]) -> list[str]:
         else:
             joined.append(arg)
     return joined
+
+
+def _with_switches(args: Sequence[str], params: Sequence[Any]) -> list[str]:
+    """Options without a value, such as `--fit`, where other engines write `--fit on` or `--fit=0`:
+    `on` is the option, `off` the one that says the opposite, or none."""
+    flags = {name: p for p in params if getattr(p, "is_flag", False) for name in _names_of(p)}
+    take = _taking_values(params)
+    full: list[str] = []
+    skip = value = False
+    for number, arg in enumerate(args):
+        if skip or value:
+            full += [] if skip else [arg]
+            skip = value = False
+            continue
+        if arg == "--":
+            return [*full, *args[number:]]
+        value = arg in take
+        name, sign, word = arg.partition("=")
+        if name not in flags or name in _OPTIONAL_VALUE:
+            full.append(arg)
+            continue
+        if not sign:
+            following = args[number + 1] if number + 1 < len(args) else ""
+            word = following if following in _WORDS else ""
+            skip = bool(word)
+        said = SWITCH.get(word, True) if word != "auto" else None
+        if sign and word not in SWITCH:
+            full.append(arg)
+        elif said is True:
+            full.append(name)
+        elif said is False:
+            full += _opposite(flags[name], name)
+    return full
+
+
+_WORDS = ("on", "off", "auto", "true", "false")
+"""The words that are taken for the value of an option that has none; 0 and 1 only behind `=`."""
+
+
+def _names_of(param: Any) -> list[str]:
+    return [*param.opts, *param.secondary_opts]
+
+
+def _opposite(param: Any, name: str) -> list[str]:
+    """The option that says the opposite of `name`, if there is one."""
+    others = param.secondary_opts if name in param.opts else param.opts
+    return list(others[:1]) if param.secondary_opts else []
 
 
 def _with_values(args: Sequence[str], params: Sequence[Any]) -> list[str]:

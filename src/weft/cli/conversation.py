@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from weft.cli.console import PromptProgress, say, text_out
+from weft.cli.console import PromptProgress, errors, say, text_out
 from weft.errors import ChatError, ContextError, FormatError
 from weft.files import read_text, write_text
 from weft.llm import LLM, SamplingParams
-from weft.llm.generate_options import GenerateOptions
+from weft.llm.answers import AnswerFormat, Content, Event, Reasoning
+from weft.llm.generate_options import GenerateOptions, stop_strings
 from weft.llm.senses.messages import Kind, Medium
 
 __all__ = ["Conversation"]
@@ -23,20 +24,69 @@ FORMAT = "weft-chat 1"
 """Control characters, which a model must not send to the terminal."""
 
 
+_END = 64
+"""Number of last tokens of a prompt that tell whether it has begun the reasoning."""
 _OTHER_NAMES = {"/bye": "/exit", "/quit": "/exit", "/?": "/help", "/regenerate": "/regen"}
 """Commands as other engines call them."""
+
+
+class Said:
+    """An answer as it is shown: reasoning apart, grey on a screen; in a pipe, on stderr."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        """With `quiet` only the content is shown."""
+        self._quiet = quiet
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Shows what has come."""
+        for event in events:
+            if isinstance(event, Reasoning):
+                self._reasoning.append(event.text)
+                if not self._quiet:
+                    errors.print(event.text, style="dim", markup=False, soft_wrap=True, end="")
+            elif isinstance(event, Content):
+                if self._reasoning and not self._content and not self._quiet:
+                    errors.print("\n")
+                self._content.append(event.text)
+                text_out.write(event.text)
+
+    def end(self) -> None:
+        """Ends the line."""
+        if not self._content or not self._content[-1].endswith("\n"):
+            text_out.write("\n")
+
+    def message(self) -> dict[str, Any]:
+        """The answer as a message of the conversation."""
+        message = {"role": "assistant", "content": "".join(self._content)}
+        if self._reasoning:
+            message["reasoning_content"] = "".join(self._reasoning)
+        return message
 
 
 class Conversation:
     """The messages of a conversation, and the model that answers them."""
 
     def __init__(
-        self, llm: LLM, system: str | None, options: GenerateOptions, *, single: bool = False
+        self,
+        llm: LLM,
+        system: str | None,
+        options: GenerateOptions,
+        variables: Mapping[str, Any] | None = None,
+        *,
+        single: bool = False,
+        quiet: bool = False,
+        verbose: bool = False,
     ) -> None:
-        """`system` is the text of a system message, if any; `options` are those of `LLM.generate`.
-        With `single`, the conversation ends after one answer."""
+        """`system` is the text of a system message, if any; `options` are those of `LLM.generate`
+        and `variables` those of the template. With `single`, the conversation ends after one
+        answer; `quiet` leaves out reasoning, `verbose` adds tokens and speed."""
         self._llm = llm
+        self._verbose = verbose
         self._options = options
+        self._variables = dict(variables or {})
+        self._quiet = quiet
         self._again = 0
         self._media: list[Medium] = []
         first = [] if system is None else [{"role": "system", "content": system}]
@@ -96,22 +146,30 @@ class Conversation:
         sampling = SamplingParams.combine(options.get("sampling"), {})
         if sampling.seed is not None:  # the same seed would give the same answer
             options["sampling"] = replace(sampling, seed=sampling.seed + self._again)
-        answer: list[str] = []
+        llm = self._llm
+        prompt, before = self._prompt(messages)
+        options["stop"] = stop_strings(options) + llm.chat_template.stops
+        constrained = sampling.constrained  # such an answer has no reasoning
+        if not constrained and self._format.hides_marks(llm.tokenizer):
+            options["special"] = True
+        parser = None if constrained else self._format.parser(prompt=before)
+        said = Said(quiet=self._quiet)
         interrupted = False
         with PromptProgress() as progress:
             options["progress"] = progress
-            pieces = self._llm.chat(messages, stream=True, **options)
+            pieces = llm.generate(prompt, stream=True, **options)
             try:
                 for piece in pieces:
-                    answer.append(piece)
-                    text_out.write(piece)
+                    said.add(parser.push(piece) if parser else [Content(piece)])
             except KeyboardInterrupt:
                 interrupted = True
                 pieces.close()  # type: ignore[attr-defined]
-        self.messages = [*messages, {"role": "assistant", "content": "".join(answer)}]
+        said.add(parser.finish() if parser else [])
+        self.messages = [*messages, said.message()]
         self.done = self._single
-        if not answer or not answer[-1].endswith("\n"):
-            text_out.write("\n")
+        said.end()
+        if self._verbose:
+            self._show_stats("")
         if interrupted:
             _note("stopped; /regen answers again")
         elif self._llm.stats.finish_reason == "context":
@@ -119,6 +177,27 @@ class Conversation:
                 f"the context of {self._llm.context.n_ctx} tokens is full and the answer cut off; "
                 "/clear starts anew, -c makes it larger, --context-shift goes on"
             )
+
+    def _prompt(self, messages: list[dict[str, Any]]) -> tuple[list[int], str]:
+        """The tokens that an answer to `messages` continues, and the text of the last of them.
+        Reasoning that a template begins is ended, if there is to be none."""
+        llm = self._llm
+        ids = llm.chat_prompt(messages, variables=self._variables)
+        if self._variables.get("enable_thinking") is False:
+            if self._format.is_thinking(self._end(ids)):
+                closing = self._format.no_thought
+                ids += llm.tokenizer.encode(
+                    closing, add_special=False, parse_special=True, continues=True
+                )
+        return ids, self._end(ids)
+
+    def _end(self, ids: list[int]) -> str:
+        own = [id_ for id_ in ids[-_END:] if id_ < self._llm.tokenizer.n_vocab]
+        return self._llm.detokenize(own, special=True)
+
+    @cached_property
+    def _format(self) -> AnswerFormat:
+        return AnswerFormat.of(self._llm.chat_template)
 
     def _clear(self, _: str) -> None:
         self.messages = list(self._first)

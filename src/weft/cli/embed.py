@@ -17,6 +17,7 @@ from weft.cli.command import usage_error
 from weft.cli.console import CountProgress, LoadProgress
 from weft.cli.loading import loads_model_untuned, open_with
 from weft.cli.model_file import ModelFile
+from weft.cli.options import PoolingName
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
 from weft.llm import Context, Model, Tokenizer
@@ -25,16 +26,6 @@ from weft.llm.config import Pooling
 from weft.llm.sizes import DEFAULT_N_CTX
 
 __all__ = ["context_for", "embed"]
-
-
-class PoolingName(StrEnum):
-    """The ways to pool the embeddings of a text's tokens."""
-
-    none = "none"
-    mean = "mean"
-    cls = "cls"
-    last = "last"
-    rank = "rank"
 
 
 class EmbedOutput(StrEnum):

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-__all__ = ["foreign_option", "in_place_of"]
+__all__ = ["foreign_option", "in_place_of", "without_usual"]
 
 _PLACE = "--place 'GLOB=DEVICE' says which weights are on a device"
 _EXPERTS = "--place 'blk.*.ffn_*_exps=cpu' keeps the weights of experts in host memory"
 _DRAFT = "run, chat, serve and explain have a second model that drafts: -md MODEL"
 _ADAPTER = "commands that load a model have --lora: run, chat, serve, bench, explain, ..."
-_POSITIONS = "positions are scaled as the model's file says"
 _SEES = "weft run, chat and serve see images and hear sounds, with --mmproj FILE"
 _HUB = "set it in the environment of huggingface_hub: HF_TOKEN, HF_HUB_OFFLINE=1, HF_HOME"
 _LOG = "messages go to stderr: 2> FILE; weft serve has --log-file"
-_CHAT = "the model's chat template says how messages are written"
+_CHAT = "the model's chat template says how messages are written; weft chat has --chat-template"
 _SCORES = "weft perplexity has it"
 _TLS = "weft serve has it"
-_ROUTES = "the server answers /v1, /health and /metrics"
+_ROUTES = "the server's page is its own, at /"
+_TALKS = "weft chat and weft serve have it; weft run continues a text as it is"
+_LOOKUP = "weft drafts from the texts of the cache by itself; --draft-model MODEL takes a model"
 _MEMORY = "--memory DEVICE=SIZE says how much memory plans may use, --fit offloads what fits"
 _SPLIT = "--devices names the devices, --place and -ngl what is on each"
-_TYPES = "weights are computed in the types of the file; weft quantize writes others"
+_TYPES = "weights are computed in the types of the file; --type quantizes them while loading"
 _CONTEXT = "-c says how many tokens of context there are"
 _BATCH = "-ub says how many tokens are computed at once, --parallel how many texts"
 _QUANTIZE = "weft quantize has it"
@@ -37,18 +38,19 @@ _INSTEAD: dict[str, str] = {
     "--lora-modules": "weft serve has it; other commands have --lora NAME=FILE",
     **dict.fromkeys(("--control-vector", "--control-vector-scaled",
                      "--control-vector-layer-range"), _ADAPTER.replace("--lora", "it")),
-    **dict.fromkeys(
-        ("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale",
-         "--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor", "--yarn-beta-slow",
-         "--yarn-beta-fast", "-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"), _POSITIONS),
-    "--override-kv": "metadata is what the file has",
+    **dict.fromkeys(("-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"),
+                    "--rope-scaling yarn --rope-scale N reaches further than the trained length"),
+    **dict.fromkeys(("--rope-scaling", "--rope-scale", "--rope-freq-base", "--override-kv"),
+                    "commands that load a model have it: run, chat, serve, bench, explain, ..."),
+    "--hf-overrides": "--override-kv KEY=TYPE:VALUE and --rope-scaling change what the file says",
     **dict.fromkeys(("--mmproj", "-mm", "--image", "--audio", "--mmproj-url",
                      "--limit-mm-per-prompt"), _SEES),
     **dict.fromkeys(("-hff", "--hf-file"), "write the model as hf:OWNER/NAME/FILE.gguf"),
     **dict.fromkeys(("-mu", "--model-url"), "fetch the file first, or name it hf:OWNER/NAME"),
     **dict.fromkeys(("-hft", "--hf-token", "--offline"), _HUB),
     **dict.fromkeys(("--download-dir", "--models-dir"), _CACHE),
-    **dict.fromkeys(("-rpc", "--rpc"), "devices are those of this machine"),
+    **dict.fromkeys(("-rpc", "--rpc"),
+                    "weft worker lends the devices of a machine, --machines HOST:PORT takes them"),
     **dict.fromkeys(("--log-file", "--log-prefix",
                      "--log-timestamps", "--log-colors"), _LOG),
     **dict.fromkeys(("--in-prefix", "--in-suffix", "--in-prefix-bos"), _CHAT),
@@ -59,7 +61,7 @@ _INSTEAD: dict[str, str] = {
                      "--ppl-stride", "--save-all-logits"), _SCORES),
     "--ppl-output-type": "weft perplexity prints the estimate after each chunk; --json is the last",
     **dict.fromkeys(("--ssl-key-file", "--ssl-cert-file", "--ssl-keyfile", "--ssl-certfile"), _TLS),
-    **dict.fromkeys(("--path", "--public-path", "--webui", "--props", "--slots"), _ROUTES),
+    **dict.fromkeys(("--path", "--public-path"), _ROUTES),
     **dict.fromkeys(("--rerank", "--reranking"),
                     "a model with a classifier always ranks: weft rerank, POST /v1/rerank"),
     "--api-key-file": "weft serve has it",
@@ -72,10 +74,36 @@ _INSTEAD: dict[str, str] = {
     "--kv-cache-dtype": "-ctk and -ctv are the types of the cache",
     "--max-num-batched-tokens": _BATCH,
     **dict.fromkeys(("--tokenizer", "--tokenizer-mode"), "the tokenizer is the model file's"),
-    "--keepalive": "a model is loaded as long as the command runs",
+    "--keepalive": "a model is loaded as long as the command runs; weft serve has --keep-alive",
+    "--sleep-idle-seconds": "--models FOLDER with --keep-alive TIME unloads models that rest",
     "--format": "--json-schema '{}' allows any JSON, a schema what it describes",
-    **dict.fromkeys(("--think", "--reasoning-budget"),
-                    "the model's chat template says whether it thinks first"),
+    **dict.fromkeys(
+        ("--think", "--no-think", "--hidethinking", "--reasoning", "-rea", "--reasoning-budget",
+         "--reasoning-format", "--chat-template", "--chat-template-file",
+         "--chat-template-kwargs"), _TALKS),
+    **dict.fromkeys(("--system-prompt-file", "-sysf"), _TALKS),
+    **dict.fromkeys(("-mli", "--multiline-input"),
+                    'in weft chat a line that ends with \\ goes on, and """ is around long texts'),
+    **dict.fromkeys(("-ptc", "--print-token-count"), "/stats of weft chat says it"),
+    **dict.fromkeys(("-npl", "-npp", "-ntg", "--num-prompts"),
+                    "weft bench -p N -n N measures one text at a time; several at a time are "
+                    "measured by benchmarks/serve.py of weft's repository, with weft serve"),
+    **dict.fromkeys(("-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"), _LOOKUP),
+    **dict.fromkeys(("-cl", "--cache-list"), "weft list shows what is downloaded"),
+    "--embd-separator": "each argument is a text, and with -f each line",
+    "--attention": "the model's architecture says which tokens see which",
+    **dict.fromkeys(("--pooling",), "weft embed and weft serve have it"),
+    "--task": "weft embed, weft rerank and weft serve take what a model is for from its file",
+    "--runner": "weft embed, weft rerank and weft serve take what a model is for from its file",
+    "--generation-config": "--temp, --top-k, --top-p and the others of weft serve are its defaults",
+    "--override-generation-config":
+        "--temp, --top-k, --top-p and the others of weft serve are its defaults",
+    "--context-shift": "weft run and weft chat have it; a served text ends with its context",
+    **dict.fromkeys(("--num-predict",), "-n says how many tokens are generated at most"),
+    "--show-timings": "-v of weft chat says them",
+    "--api-prefix": "a proxy in front of the server can map paths",
+    "--root-path": "a proxy in front of the server can map paths",
+    "--uds": "--host and --port say where the server listens",
     **dict.fromkeys(
         ("--imatrix", "--include-weights", "--exclude-weights", "--output-tensor-type",
          "--token-embedding-type", "--tensor-type", "--leave-output-tensor", "--prune-layers"),
@@ -83,6 +111,37 @@ _INSTEAD: dict[str, str] = {
     "--keep-split": _SPLIT_FILE,
 }  # fmt: skip
 """What to do instead, by option."""
+
+
+_AS_USUAL: dict[str, tuple[str, ...]] = {
+    "--dtype": ("auto",),
+    "--load-format": ("auto",),
+    "--task": ("auto",),
+    "--tokenizer-mode": ("auto",),
+    "--generation-config": ("auto",),
+    **dict.fromkeys(("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp",
+                     "--data-parallel-size", "-dp"), ("1",)),
+}  # fmt: skip
+"""Values of such options that ask for what weft does anyway."""
+
+
+def without_usual(args: Sequence[str], known: Collection[str]) -> list[str]:
+    """A line without options of other engines, unless they are `known`, whose value asks for what
+    weft does anyway."""
+    kept: list[str] = []
+    words = iter(args)
+    for arg in words:
+        name, sign, value = arg.partition("=")
+        if arg == "--":
+            return [*kept, arg, *words]
+        if name in known or name not in _AS_USUAL:
+            kept.append(arg)
+            continue
+        if not sign:
+            value = next(words, "")
+        if value not in _AS_USUAL[name]:
+            kept += [arg] if sign or not value else [arg, value]
+    return kept
 
 
 def in_place_of(option: str) -> str:

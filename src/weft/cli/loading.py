@@ -31,6 +31,19 @@ from weft.cli.adapter_options import (
 from weft.cli.command import usage_error
 from weft.cli.console import device_list, say
 from weft.cli.machine_options import MachineKeyFile, Machines, RayNodes, machines_of
+from weft.cli.metadata_options import (
+    OverrideKv,
+    RopeFreqBase,
+    RopeFreqScale,
+    RopeScale,
+    RopeScaling,
+    YarnAttnFactor,
+    YarnBetaFast,
+    YarnBetaSlow,
+    YarnExtFactor,
+    YarnOrigCtx,
+    metadata_arguments,
+)
 from weft.cli.model_file import takes_model
 from weft.cli.options import (
     ActivationsName,
@@ -146,6 +159,16 @@ def load_arguments(
     control_vector_scaled: ControlVectorScaled = None,
     control_vector_layers: ControlVectorLayers = None,
     batch_size: BatchSize = None,
+    override_kv: OverrideKv = None,
+    rope_scaling: RopeScaling = None,
+    rope_scale: RopeScale = None,
+    rope_freq_base: RopeFreqBase = None,
+    rope_freq_scale: RopeFreqScale = None,
+    yarn_orig_ctx: YarnOrigCtx = None,
+    yarn_ext_factor: YarnExtFactor = None,
+    yarn_attn_factor: YarnAttnFactor = None,
+    yarn_beta_slow: YarnBetaSlow = None,
+    yarn_beta_fast: YarnBetaFast = None,
     mlock: Annotated[bool, typer.Option("--mlock", hidden=True)] = False,
     no_mmap: Annotated[bool, typer.Option("--no-mmap", hidden=True)] = False,
     no_effect: NoEffect = False,
@@ -176,6 +199,10 @@ def load_arguments(
         "expert_policy": None if expert_policy is None else expert_policy.value,
         "adapters": adapter_arguments(lora, lora_scaled),
         **vector_arguments(control_vector, control_vector_scaled, control_vector_layers),
+        **metadata_arguments(
+            override_kv, rope_scaling, rope_scale, rope_freq_base, rope_freq_scale,
+            yarn_orig_ctx, yarn_ext_factor, yarn_attn_factor, yarn_beta_slow, yarn_beta_fast,
+        ),
         "fallback": None if fallback is None else device_list(fallback),
         **machines_of(machines, ray, machine_key_file),
         **placement_arguments(
@@ -193,14 +220,15 @@ def _layers(devices: str | None, n: int | None) -> int | None:
     return None if not takes_layers(names, n) or n is None or n < 0 else n
 
 
-_OF_MODELS = ("adapters", "control_vectors", "control_vector_layers")
+_OF_MODELS = ("adapters", "control_vectors", "control_vector_layers", "metadata")
 
 
 def open_with(path: Path, load: dict[str, Any], *, whole: bool = True) -> Model:
     """Opens a model with the adapters and control vectors of `load`, which is left with arguments
     of `Context`. With `whole` False the beginning of a GGUF file is enough, for plans."""
-    given = {name: load.pop(name) for name in _OF_MODELS}
-    return Model(open_model(path, whole=whole), **given)
+    given = {name: load.pop(name, None) for name in _OF_MODELS}
+    metadata = given.pop("metadata")
+    return Model(open_model(path, whole=whole, metadata=metadata), **given)
 
 
 def context_arguments(load: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,9 +236,9 @@ def context_arguments(load: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in load.items() if name not in _OF_MODELS}
 
 
-def trained_context(path: Path) -> int:
-    """The length in tokens that a model was trained for."""
-    with open_model(path, whole=False) as file:
+def trained_context(path: Path, metadata: Mapping[str, object] | None = None) -> int:
+    """The length in tokens that a model was trained for, by its file and `metadata`."""
+    with open_model(path, whole=False, metadata=metadata) as file:
         return read_config(file).n_ctx_train
 
 
@@ -262,7 +290,7 @@ def loads_model_with(
                 if found is not None and given.get("verbose"):
                     say(f"tuned: {found} (weft bench --tune, {found.date}; not with --no-tuned)")
             if load["n_ctx"] == 0 and given.get("model") is not None:
-                load["n_ctx"] = trained_context(given["model"])
+                load["n_ctx"] = trained_context(given["model"], load.get("metadata"))
             command(**given, load=load)
 
         parameters = [

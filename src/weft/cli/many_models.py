@@ -110,6 +110,7 @@ _OF_ONE = {
     "adapters": "--lora",
     "control_vectors": "--control-vector",
     "plan": "--plan",
+    "metadata": "what --override-kv or --rope-scaling changes",
 }
 """Arguments that are files of one model, and their options."""
 

@@ -173,24 +173,34 @@ _REWORDED = {
 }
 
 
-_FETCHED = "a model named hf:OWNER/NAME[:QUANT] is fetched when it is first used"
-_FILES = "models are files; weft inspect shows what one holds"
-_SERVED = "a server runs until Ctrl-C, with one model: weft serve MODEL"
+_FETCHED = "weft pull hf:OWNER/NAME[:QUANT] does that"
+_FILES = "models are files: weft list shows those that were downloaded, weft rm removes one"
+_SERVED = (
+    "weft serve MODEL, or --models FOLDER, runs until Ctrl-C; GET /api/ps lists what is loaded"
+)
+_SEVERAL_TEXTS = (
+    "weft bench measures one text at a time; benchmarks/serve.py of weft's repository measures "
+    "several, with weft serve"
+)
 _ELSEWHERE = {
-    **dict.fromkeys(("pull", "fetch", "download"), _FETCHED),
+    **dict.fromkeys(("fetch", "download"), _FETCHED),
     **dict.fromkeys(("show", "gguf-hash", "info"), "weft inspect shows what a file holds"),
-    **dict.fromkeys(("list", "ls", "rm", "cp", "push", "create"), _FILES),
-    **dict.fromkeys(("ps", "stop", "launch", "signin", "signout"), _SERVED),
+    **dict.fromkeys(("ls", "remove", "delete", "cp", "push", "create"), _FILES),
+    **dict.fromkeys(("ps", "stop", "launch"), _SERVED),
+    **dict.fromkeys(
+        ("signin", "signout", "login"), "models are public, or need HF_TOKEN in the environment"
+    ),
+    **dict.fromkeys(("llama-completion", "llama-run", "main"), "weft run continues a text"),
     **dict.fromkeys(("generate", "complete", "simple"), "weft run continues a text"),
     **dict.fromkeys(("cli", "completion-cli"), "weft run continues a text, weft chat talks"),
     **dict.fromkeys(("server", "start", "api"), "weft serve is one"),
     "convert-hf-to-gguf": "weft convert does that",
     **dict.fromkeys(("gguf-split", "gguf-merge"), "weft gguf split and weft gguf merge do that"),
-    **dict.fromkeys(("batched-bench", "parallel"), "weft bench measures one text at a time"),
-    "rpc-server": "devices are those of this machine",
+    **dict.fromkeys(("batched-bench", "parallel"), _SEVERAL_TEXTS),
+    "rpc-server": "weft worker lends the devices of this machine",
     "export-lora": "weft convert MODEL OUT --merge ADAPTER does that",
     "convert-lora-to-gguf": "weft convert FOLDER OUT --lora does that",
-    "mtmd-cli": "models read text only",
+    "mtmd-cli": "weft run and weft chat see images and hear sounds, with --mmproj FILE",
     **{
         name: f"weft {name} does that"
         for name in ("bench", "imatrix", "quantize", "perplexity", "tokenize")
@@ -206,7 +216,8 @@ def _plain(text: str) -> str:
         text = re.sub(pattern, replacement, text, flags=re.DOTALL)
     command = re.match(r"there is no command '([\w-]+)'", text)
     if command:
-        here = _ELSEWHERE.get(command[1].removeprefix("llama-"), "")
+        name = command[1]
+        here = _ELSEWHERE.get(name) or _ELSEWHERE.get(name.removeprefix("llama-"), "")
         return f"{command[0]}; {here}" if here else text
     return text
 

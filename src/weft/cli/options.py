@@ -26,6 +26,7 @@ __all__ = [
     "ContextShift",
     "CtxSize",
     "Devices",
+    "Escape",
     "ExpertBudget",
     "ExpertPolicyName",
     "ExpertPolicyOption",
@@ -41,11 +42,14 @@ __all__ = [
     "NoKvOffload",
     "NoRewrite",
     "OldSpeedsFile",
+    "ParseSpecial",
     "Place",
     "PlanFile",
     "PolicyName",
     "PolicyOption",
+    "PoolingName",
     "Repack",
+    "Special",
     "SpeedsFile",
     "SwaFull",
     "UbatchSize",
@@ -64,6 +68,16 @@ class PolicyName(StrEnum):
 
     ggml = "ggml"
     cost = "cost"
+
+
+class PoolingName(StrEnum):
+    """The ways to pool the embeddings of a text's tokens."""
+
+    none = "none"
+    mean = "mean"
+    cls = "cls"
+    last = "last"
+    rank = "rank"
 
 
 class ExpertPolicyName(StrEnum):
@@ -135,6 +149,23 @@ CtxSize = Annotated[
         "Tokens of prompt and text together: 4096, 32k; 0: as many as the model was trained for. "
         "Default: the same, at most 4096."
     ),
+]
+Escape = Annotated[
+    bool | None,
+    typer.Option(
+        "--escape/--no-escape", "-e", show_default=False,
+        help=r"\\n in texts of the command line is a line break, ...; with -e in files, too.",
+    ),
+]  # fmt: skip
+ParseSpecial = Annotated[
+    bool,
+    typer.Option(
+        "--parse-special/--no-parse-special", show_default=False,
+        help="Read names of control tokens in the text as these tokens, which is the default.",
+    ),
+]  # fmt: skip
+Special = Annotated[
+    bool, typer.Option("--special", "-sp", help="Write control tokens that the model draws, too.")
 ]
 MmProj = Annotated[
     Path | None,
@@ -253,7 +284,7 @@ PlanFile = Annotated[
 Fit = Annotated[
     bool,
     typer.Option(
-        "--fit", rich_help_panel=PLACEMENT,
+        "--fit", "-fit", rich_help_panel=PLACEMENT,
         help="Offload as many layers as fit into the memory of each device.",
     ),
 ]  # fmt: skip
@@ -332,7 +363,7 @@ OldSpeedsFile = Annotated[str | None, typer.Option("--profile", metavar="FILE", 
 Repack = Annotated[
     bool | None,
     typer.Option(
-        "--repack/--no-repack", rich_help_panel=ADVANCED,
+        "--repack/--no-repack", " /-nr", rich_help_panel=ADVANCED,
         help="Convert weights on loading to the layout that is fastest for kernels, or use them as "
         "the file has them. Default: repack.",
     ),

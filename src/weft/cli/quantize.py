@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from weft.cli.command import FIT, usage_error
 from weft.cli.console import errors, note, say, size_text
 from weft.cli.fit_arguments import FitArguments
+from weft.cli.metadata_options import key_and_value
 from weft.cli.quantize_arguments import (
     Shown,
     importance_from,
@@ -39,13 +39,6 @@ from weft.frontends.models import open_model
 from weft.llm.hub import local_path
 
 __all__ = ["quantize"]
-
-_KEY_TYPES: dict[str, Callable[[str], int | float | str | bool]] = {
-    "int": int,
-    "float": float,
-    "str": str,
-    "bool": lambda text: {"true": True, "false": False}[text],
-}
 
 
 def _count(text: str) -> int:
@@ -272,7 +265,7 @@ def quantize(
             _type("--token-embedding-type", embedding_type),
             _patterns([*(tensor_type or ()), *_words(tensor_type_file)]),
         )  # fmt: skip
-        keys = dict(map(_key, override_kv or ()))
+        keys = dict(map(key_and_value, override_kv or ()))
         _fit(source, target, to, fitting, fit_plan, choices, keys, keep_split, dry_run, importance)
         return
     fitting.refuse_others()
@@ -292,7 +285,7 @@ def quantize(
         _patterns([*(tensor_type or ()), *_words(tensor_type_file)]),
         imatrix=importance is not None,
     )  # fmt: skip
-    keys = dict(map(_key, override_kv or ()))
+    keys = dict(map(key_and_value, override_kv or ()))
     layers = layers_from(prune_layers)
     file = open_model(source, to_write=True)
     if dry_run:
@@ -461,20 +454,3 @@ def _patterns(texts: Sequence[str]) -> tuple[tuple[re.Pattern[str], DType], ...]
         except re.error as error:
             raise usage_error(f"--tensor-type {text}: {pattern!r} is no pattern: {error}") from None
     return tuple(patterns)
-
-
-def _key(text: str) -> tuple[str, Any]:
-    """A metadata key with its value, as llama-quantize stores it."""
-    key, _, rest = text.partition("=")
-    kind, colon, value = rest.partition(":")
-    try:
-        read = _KEY_TYPES[kind](value)
-        if not key or not colon:
-            raise ValueError
-        if kind == "int":
-            return key, np.uint32(abs(int(read)))
-        return key, np.float32(read) if kind == "float" else read
-    except (KeyError, ValueError, OverflowError):
-        raise usage_error(
-            f"--override-kv {text}: write KEY=TYPE:VALUE, where TYPE is int, float, bool or str"
-        ) from None

@@ -16,17 +16,20 @@ from weft.cli.loading import loads_model_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import (
     ContextShift,
+    Escape,
     Images,
     Keep,
     MmProj,
+    ParseSpecial,
     Sounds,
+    Special,
     WeightType,
     most_tokens,
 )
 from weft.cli.plan_lines import plan_lines, prefixes_line
 from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
 from weft.cli.sampling_options import sampling_flags
-from weft.cli.text_input import read_text, unescaped
+from weft.cli.text_input import read_text, unescaped, unescaped_texts, with_input
 from weft.cli.unused_options import Conversation, Interactive, require_text_only
 from weft.errors import ContextError
 from weft.llm import LLM, SamplingParams, Stats
@@ -59,7 +62,7 @@ def run(
     n_predict: Annotated[
         int,
         typer.Option(
-            "--n-predict", "--predict", "-n",
+            "--n-predict", "--predict", "--max-tokens", "-n",
             help="Most tokens to generate; -1: no limit; -2: until the context is full.",
         ),
     ] = 128,
@@ -80,20 +83,9 @@ def run(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
     ] = False,
-    escape: Annotated[
-        bool | None,
-        typer.Option(
-            "--escape/--no-escape", "-e/ ",
-            help=r"In the prompt, \\n is a line break, ... Default: in one on the command line.",
-        ),
-    ] = None,
-    parse_special: Annotated[
-        bool,
-        typer.Option(
-            "--parse-special/--no-parse-special",
-            help="Read names of control tokens in the prompt as these tokens.",
-        ),
-    ] = True,
+    escape: Escape = None,
+    parse_special: ParseSpecial = True,
+    special: Special = False,
     display_prompt: Annotated[
         bool | None,
         typer.Option(
@@ -108,7 +100,7 @@ def run(
             "--dump-tensors",
             metavar="GLOB",
             help="Print name, sizes and statistics of these tensors of the model, each time they "
-            "are computed, to stderr; e.g. 'Qcur-*'.",
+            "are computed, to stderr; e.g. 'kqv_out-*'.",
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the new text only.")] = False,
@@ -131,11 +123,8 @@ def run(
     most = most_tokens(n_predict)
     if text is not None and prompt is not None:
         raise ContextError("give the prompt as an argument or with -p, not both")
-    given = prompt if text is None else text
-    start = _prompt(given, file)
-    typed = file is None and given not in (None, "-")
-    if typed if escape is None else escape:
-        start = unescaped(start)
+    start = _prompt(prompt if text is None else text, file, escape)
+    stop = unescaped_texts(stop, escape)
     check_constraint(sampling)
     dump = TensorDump(dump_tensors) if dump_tensors is not None else None
     with LoadProgress() as progress:
@@ -164,8 +153,8 @@ def run(
         pieces = _compute_only(llm, ids, waiting, parse_special)
     else:
         pieces = llm.generate(
-            ids, max_tokens=most, sampling=sampling, stop=stop or (), ignore_eos=ignore_eos,
-            parse_special=parse_special, progress=waiting, stream=True,
+            ids, max_tokens=most, sampling=sampling, stop=stop, ignore_eos=ignore_eos,
+            progress=waiting, parse_special=parse_special, special=special, stream=True,
         )  # fmt: skip
     shown = start if _is_shown(display_prompt, sampling, quiet) else ""
     try:
@@ -197,7 +186,7 @@ def _compute_only(
     llm: LLM, prompt: Prompt, progress: PromptProgress, parse_special: bool
 ) -> Iterator[str]:
     """Computes the prompt without generating text."""
-    llm.generate(prompt, max_tokens=1, parse_special=parse_special, progress=progress)
+    llm.generate(prompt, max_tokens=1, progress=progress, parse_special=parse_special)
     llm.stats.n_generated, llm.stats.finish_reason = 0, "length"
     yield ""
 
@@ -216,17 +205,19 @@ def _show_tokens(llm: LLM, prompt: str, parse_special: bool) -> None:
         say(f"{id_:>7}  {piece!r}")
 
 
-def _prompt(prompt: str | None, file: Path | None) -> str:
-    """The text to continue, from the command line, a file or a pipe."""
+def _prompt(prompt: str | None, file: Path | None, escape: bool | None) -> str:
+    """The text to continue, from the command line, a file or a pipe; the text of a pipe follows a
+    prompt of the command line."""
     if prompt is not None and prompt != "-" and file is None:
-        return prompt
+        return with_input(prompt if escape is False else unescaped(prompt))
     nobody_types = file is not None or prompt == "-" or not sys.stdin.isatty()
     text = read_text(prompt, file) if nobody_types else ""
     if not text:
         raise ContextError(
             "there is no text to continue; give it with -p or --file; weft chat has conversations"
         )
-    return text.removesuffix("\n")  # files and lines of shells end with one
+    text = text.removesuffix("\n")  # files and lines of shells end with one
+    return unescaped(text) if escape else text
 
 
 def _show_plan(path: Path, llm: LLM, verbose: bool) -> None:

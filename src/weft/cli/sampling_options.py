@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -24,7 +24,7 @@ from weft.errors import ContextError
 from weft.llm.sampling import BREAKERS, SAMPLERS, SAMPLING_OPTIONS, SamplingParams
 from weft.options import require_options
 
-__all__ = ["sampling_flags", "sampling_params"]
+__all__ = ["default_sampling_flags", "sampling_flags", "sampling_params"]
 
 
 _USUAL = ("--temp", "--top-k", "--top-p", "--min-p", "--seed", "--repeat-penalty")
@@ -168,5 +168,27 @@ def sampling_params(**values: Any) -> SamplingParams:
     return SamplingParams(**options)
 
 
+def _given_options(**values: Any) -> dict[str, Any]:
+    """The options of sampling that are given, as arguments of `SamplingParams`; checked.
+
+    Raises ContextError for values out of range."""
+    given = {
+        option: flag.read(values[flag.parameter])
+        for option, flag in _FLAGS.items()
+        if values.get(flag.parameter) is not None
+    }
+    SamplingParams(**given)
+    return given
+
+
+_DEFAULTS = [
+    parameter.replace(default=None, annotation=Annotated[args[0] | None, *args[1:]])
+    for option, parameter in _PARAMETERS.items()
+    if SAMPLING_OPTIONS[option].flags[0] not in _LIMITING
+    for args in [get_args(parameter.annotation)]
+]
+default_sampling_flags = replaces("sampling", _DEFAULTS, _given_options)
+"""Replaces the parameter `sampling` of a command by the flags that are no constraints; it gets a
+dict of those that are given."""
 sampling_flags = replaces("sampling", _PARAMETERS.values(), sampling_params)
 """Replaces the parameter `sampling` of a command by the flags."""

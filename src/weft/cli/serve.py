@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.adapter_options import LoraLater, LoraModules, with_modules
-from weft.cli.command import usage_error
+from weft.cli.command import TEMPLATE, usage_error
 from weft.cli.console import LoadProgress, say
 from weft.cli.draft_options import draft_flags
 from weft.cli.loading import loads_model_with
@@ -26,11 +26,14 @@ from weft.cli.many_models import (
     serve_many,
 )
 from weft.cli.model_file import ModelFile
-from weft.cli.options import MmProj, WeightType, parse_count
+from weft.cli.options import MmProj, PoolingName, WeightType, parse_count
 from weft.cli.plan_lines import plan_lines, prefixes_line
 from weft.cli.prefix_flags import prefix_flags, without_kept
 from weft.cli.ray_options import OnRay, ray_flags
+from weft.cli.sampling_options import default_sampling_flags
 from weft.cli.serve_options import others_flags
+from weft.cli.template_options import TemplateOptions, template_flags
+from weft.cli.text_input import system_text
 from weft.cli.unused_options import UNUSED_BY_SERVE, ServeNoEffect
 from weft.errors import WeftError
 from weft.llm.drafting.options import DraftOptions
@@ -60,6 +63,8 @@ class LogLevel(StrEnum):
 
 
 @prefix_flags
+@template_flags
+@default_sampling_flags
 @draft_flags
 @others_flags
 @ray_flags
@@ -131,6 +136,19 @@ def serve(
     lora_later: LoraLater = False,
     weight_type: WeightType = None,
     drafts: DraftOptions | None,
+    sampling: dict[str, Any],
+    chats: TemplateOptions,
+    system_file: Annotated[
+        Path | None,
+        typer.Option("--system-prompt-file", "-sysf", hidden=True, metavar="FILE"),
+    ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(
+            "--system", "--system-prompt", "-sys", rich_help_panel=TEMPLATE,
+            help="System message of chats that have none.",
+        ),
+    ] = None,
     prompt_delay: Annotated[
         float,
         typer.Option(help="Seconds that prompts of others may add to a step of running texts."),
@@ -141,6 +159,13 @@ def serve(
             "--embeddings", "--embedding", help="Give embeddings too, over a second context."
         ),
     ] = False,
+    pooling: Annotated[
+        PoolingName | None,
+        typer.Option(
+            "--pooling", help="Pooling of embeddings, which it asks for; default: the model's, the "
+            "mean where it has none.",
+        ),
+    ] = None,
     log_level: Annotated[
         LogLevel, typer.Option(help="What is logged; info has a line for each request.")
     ] = LogLevel.info,
@@ -149,8 +174,8 @@ def serve(
         bool, typer.Option("--verbose", "-v", help="The same as --log-level debug.")
     ] = False,
 ) -> None:  # fmt: skip
-    """Serve a model over the OpenAI API, or several. Chat, completions, embeddings; see
-    docs/serve.md."""
+    """Serve a model: APIs of OpenAI, Anthropic, Ollama and llama.cpp, and a page. With --models
+    several; see docs/serve.md."""
     several = many_options(model_folders, models_memory, models_max, models_config, keep_alive)
     if (model is None) == (several is None):
         raise usage_error(
@@ -172,12 +197,17 @@ def serve(
         max_queue=max_queue, max_body=max_body, max_tokens=max_tokens, grace=grace,
         prompt_delay=prompt_delay, max_connections=max_connections, body_timeout=timeout,
         cors_origins=tuple(cors_origin or ()), allow_hosts=tuple(allow_host or ()), strict=strict,
+        chat_template=chats.source, chat_template_kwargs=chats.variables, sampling=sampling,
+        system=system_text(system, system_file, escape=None),
         log_level="error" if quiet else "debug" if verbose else log_level.value, **kept, **others,
     )  # fmt: skip
+    pooled = None if pooling is None else pooling.value
     load["adapters"] = with_modules(load["adapters"], lora_modules)
     if several is not None:
         if on_ray is not None:
             raise usage_error("--ray serves one model; give MODEL instead of --models")
+        if pooled is not None:
+            raise usage_error("--pooling is of one model; give MODEL instead of --models")
         calm_collector()
         serve_many(
             api, options, several, load, drafts=drafts, embeddings=embeddings,
@@ -189,6 +219,7 @@ def serve(
         from weft.cli.replicas import serve_replicas
 
         arguments = {
+            "pooling": pooled,
             "type": weight_type, "embeddings": embeddings, "drafting": drafts, "mmproj": mmproj,
             "apply_adapters": not lora_later, **load,
         }  # fmt: skip
@@ -199,7 +230,8 @@ def serve(
         with LoadProgress() as progress:
             service = api.Service(
                 model, options, type=weight_type, embeddings=embeddings, drafting=drafts,
-                mmproj=mmproj, apply_adapters=not lora_later, progress=progress, **load,
+                mmproj=mmproj, apply_adapters=not lora_later, pooling=pooled,
+                progress=progress, **load,
             )  # fmt: skip
         if not quiet:
             for line in service_lines(model, service):
@@ -209,6 +241,8 @@ def serve(
 
         def ready(url: str) -> None:
             text = f"serving {service.model_id} at {url}/v1; Ctrl-C stops it"
+            if service.engine_or_none is not None and not quiet:
+                say(f"page to chat: {url}/")
             say(text)
 
         calm_collector()

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
+import stat
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from weft.cli.console import note
 from weft.errors import ContextError
 from weft.files import MOST_BYTES
 
-__all__ = ["read_bytes", "read_file", "read_line", "read_text", "unescaped"]
+__all__ = [
+    "read_bytes",
+    "read_file",
+    "read_line",
+    "read_text",
+    "system_text",
+    "unescaped",
+    "unescaped_texts",
+    "with_input",
+]
+
+_PATIENCE = 2.0
+"""Seconds without standard input until a note says that it is awaited."""
 
 
 def read_text(text: str | None, file: Path | None) -> str:
@@ -71,6 +88,41 @@ def unescaped(text: str) -> str:
         lambda match: chr(int(match[1], 16)) if match[1] else short[match[2]],
         text,
     )
+
+
+def unescaped_texts(texts: Sequence[str] | None, escape: bool | None) -> list[str]:
+    """Texts of the command line, unescaped unless `escape` is False."""
+    return [text if escape is False else unescaped(text) for text in texts or ()]
+
+
+def system_text(text: str | None, file: Path | None, escape: bool | None) -> str | None:
+    """The system message: `text`, unescaped unless `escape` is False, or the contents of `file`."""
+    if text is not None and file is not None:
+        raise ContextError("give the system message as text or with --system-prompt-file, not both")
+    if file is not None:
+        return read_file(file).removesuffix("\n")
+    return text if text is None or escape is False else unescaped(text)
+
+
+def with_input(prompt: str) -> str:
+    """The prompt, followed by standard input if that is a file or a pipe, on a line of its own."""
+    if not _is_piped():
+        return prompt
+    text = _decoded(_bounded(sys.stdin.buffer, "standard input"), "standard input")
+    return "\n".join([prompt, text.removesuffix("\n")]) if text.strip() else prompt
+
+
+def _is_piped() -> bool:
+    """True if standard input is a file or a pipe. Notes that a pipe without a text is awaited."""
+    try:
+        number = sys.stdin.fileno()
+        mode = os.fstat(number).st_mode
+    except (OSError, ValueError):  # closed, or no file of the system
+        return not sys.stdin.isatty() if not sys.stdin.closed else False
+    if stat.S_ISFIFO(mode) and os.name == "posix":
+        if not select.select([number], [], [], _PATIENCE)[0]:
+            note("the prompt is followed by standard input, which is awaited; < /dev/null: by none")
+    return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
 
 
 def _bounded(stream: BinaryIO, where: str) -> bytes:

@@ -36,16 +36,20 @@ def tokenize(
         bool, typer.Option("--bos/--no-bos", help="Add BOS and EOS if the model expects them.")
     ] = True,
     special: Annotated[
-        bool, typer.Option("--special", help="Read names of control tokens as these tokens.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--special/--no-special", "--parse-special/--no-parse-special", show_default=False,
+            help="Read names of control tokens as these tokens, which is the default.",
+        ),
+    ] = True,
     ids: Annotated[bool, typer.Option("--ids", help="Print the ids only, as a list.")] = False,
     count: Annotated[
         bool, typer.Option("--count", "--show-count", help="Print how many there are.")
     ] = False,
     no_effect: Annotated[
-        bool, typer.Option("--log-disable", "--no-escape", "--no-parse-special", hidden=True)
+        bool, typer.Option("--log-disable", "--no-escape", hidden=True)
     ] = False,
-) -> None:
+) -> None:  # fmt: skip
     """Show the tokens of a text: id and piece, one a line."""
     if sum(source is not None for source in (text, prompt, file)) + stdin > 1:
         raise ContextError("give the text as an argument or with -p, --file or --stdin, not both")

@@ -15,6 +15,7 @@ from weft.records import dataclass
 
 __all__ = [
     "ALONE",
+    "REASONING",
     "UNUSED",
     "UNUSED_BY_BENCH",
     "UNUSED_BY_SERVE",
@@ -37,7 +38,7 @@ NoEffect = Annotated[
     typer.Option(
         *("--mmap", "--jinja", "--no-jinja", "--warmup", "--no-warmup", "--perf", "--no-perf"),
         *("--color", "-co", "--log-disable", "--simple-io", "--cont-batching", "-cb"),
-        *("--no-mmproj", "--kv-unified", "-kvu"),
+        *("--no-mmproj", "--kv-unified", "-kvu", "--no-kv-unified", "-no-kvu"),
         hidden=True,
         help="Has no effect.",
     ),
@@ -47,6 +48,7 @@ ServeNoEffect = Annotated[
     bool,
     typer.Option(
         *(*get_args(NoEffect)[1].param_decls, "--mmap", "--metrics", "--no-webui", "--no-slots"),
+        *("--webui", "--slots", "--props", "--disable-log-stats"),
         *("--enable-auto-tool-choice", "--trust-remote-code", "--enable-prefix-caching"),
         *("--enable-chunked-prefill", "--disable-log-requests", "--enforce-eager", "--enable-lora"),
         hidden=True,
@@ -111,11 +113,13 @@ UNUSED = (
 )
 """Options of llama.cpp's commands, accepted without effect."""
 _FOUND = "how a model writes calls and reasoning is found from its chat template"
+REASONING = Unused(("--reasoning-format",), ("auto", "deepseek"), _FOUND)
+"""An option of commands for chats."""
 UNUSED_BY_SERVE = (
     *(option for option in UNUSED if option is not ALONE),
     Unused(("--tool-call-parser",), ("auto",), _FOUND),
     Unused(("--reasoning-parser",), ("auto",), _FOUND),
-    Unused(("--reasoning-format",), ("auto", "deepseek"), _FOUND),
+    REASONING,
 )
 UNUSED_BY_BENCH = (
     *_DEVICES,

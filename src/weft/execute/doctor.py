@@ -93,7 +93,8 @@ def check_targets(
         backend = make_backend("cpu", target=target, n_threads=threads, even_if_failing=True)
         show = None if progress is None else partial(progress, target)
         with under_check(target) if remember else nullcontext():
-            report = _check(backend, target, expected, all_cases() if cases is None else cases, show)
+            chosen = all_cases() if cases is None else cases
+            report = _check(backend, target, expected, chosen, show)
             if remember:
                 write_verdict(target, report.verdict)
         yield report

@@ -96,6 +96,7 @@ class LLM:
         adapters: AdapterFiles | None = None,
         control_vectors: ScaledFiles | None = None,
         control_vector_layers: Sequence[int] | None = None,
+        metadata: Mapping[str, object] | None = None,
         progress: Progress | None = None,
         eval_callback: TensorCallback | None = None,
         repack_later: bool = False,
@@ -115,6 +116,9 @@ class LLM:
         So it is with `control_vectors`, which steer the layers `control_vector_layers`, (first,
         last) or None for all.
 
+        `metadata` has keys of the file that are read with other values, such as
+        `{"qwen3.context_length": 65536}`; the architecture may be left out (".context_length").
+
         `mmproj` is the GGUF file of the model's towers, for images and sounds in messages (see
         `chat`).
 
@@ -125,7 +129,7 @@ class LLM:
         and available bytes, before anything is loaded."""
         require_options("LLM", all_options, tuple(LLM_OPTIONS), "help(weft.LLM)")
         prefixes, others = prefix_options(all_options)
-        file = open_model(local_path(path), type, progress=progress)
+        file = open_model(local_path(path), type, progress=progress, metadata=metadata)
         towers = None if mmproj is None else open_towers(mmproj)
         model = Model(file, adapters, control_vectors, control_vector_layers)
         model.towers = () if towers is None else towers.all

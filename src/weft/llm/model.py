@@ -91,14 +91,16 @@ class Model:
         adapters: AdapterFiles | None = None,
         control_vectors: ScaledFiles | None = None,
         control_vector_layers: Sequence[int] | None = None,
+        metadata: Mapping[str, object] | None = None,
     ) -> Model:
         """Opens the GGUF file or folder at `path`, or the model of a name (`weft.llm.hub`).
 
         With `type`, such as `q4_K_M`, matrices are quantized in memory. `adapters` are files of
-        LoRA adapters, `control_vectors` those of control vectors (see `Model`).
+        LoRA adapters, `control_vectors` those of control vectors (see `Model`). `metadata` has
+        values in place of the file's (see `with_keys`).
 
         Raises FormatError for a file that is missing, damaged or of an unknown architecture."""
-        file = open_model(local_path(path), type)
+        file = open_model(local_path(path), type, metadata=metadata)
         return Model(file, adapters, control_vectors, control_vector_layers)
 
     @property

@@ -5,39 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from weft.llm.chat.template import NO_REASONING, OWN_VARIABLES
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody, ResponseFormat
 
 __all__ = [
     "begun_of",
     "choice_of",
-    "no_reasoning",
+    "reasons",
     "schema_of",
     "thinks",
     "tools_of",
     "variables_of",
 ]
 
-_OURS = frozenset(
-    (
-        "messages",
-        "tools",
-        "template",
-        "add_generation_prompt",
-        "documents",
-        "bos_token",
-        "eos_token",
-    )
-)
-_THINKS = {"enable_thinking": True, "thinking": True}
+_REASONING = {*NO_REASONING, "reasoning_effort"}
+_THINKS = dict.fromkeys(NO_REASONING, True)
 """What templates call the wish for reasoning."""
 
 
-def variables_of(body: ChatBody) -> dict[str, Any]:
-    """The variables that the template gets besides its own."""
+def variables_of(body: ChatBody, usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables that the template gets besides its own. `usual` are those of the server, which
+    a request changes by name; what it says of reasoning replaces all that they say of it."""
     own = dict(body.chat_template_kwargs or {})
     for name in own:
-        if name in _OURS or not name.isidentifier():
+        if name in OWN_VARIABLES or not name.isidentifier():
             raise ApiError(
                 400, f"chat_template_kwargs has {name!r:.60}, which is not for requests to set",
                 "chat_template_kwargs",
@@ -45,19 +37,29 @@ def variables_of(body: ChatBody) -> dict[str, Any]:
     effort = body.reasoning_effort
     if effort:
         own.setdefault("reasoning_effort", effort)
-    if no_reasoning(body):
-        own = dict.fromkeys(_THINKS, False) | own
+    if _no_reasoning(body):
+        own = NO_REASONING | own
     elif effort and effort != "minimal":
         own = _THINKS | own
-    elif (body.reasoning_budget or -1) > 0:
+    if (body.reasoning_budget or -1) > 0:
         raise ApiError(
             400, f"reasoning_budget is {body.reasoning_budget}; it is 0 for no reasoning or -1 for "
             "any; limit the answer with max_tokens", "reasoning_budget",
         )  # fmt: skip
-    return own
+    if not _REASONING.isdisjoint(own):
+        usual = {name: value for name, value in usual.items() if name not in _REASONING}
+    return {**usual, **own}
 
 
-def no_reasoning(body: ChatBody) -> bool:
+def reasons(body: ChatBody, usual: Mapping[str, Any]) -> bool:
+    """False if a request or the server leaves out reasoning, also where a template begins it."""
+    if body.reasoning_budget is not None or body.reasoning_effort == "none":
+        return not _no_reasoning(body)
+    off = NO_REASONING.items() <= usual.items()
+    return not (off and NO_REASONING.items() <= variables_of(body, usual).items())
+
+
+def _no_reasoning(body: ChatBody) -> bool:
     """True if a request wants an answer without reasoning."""
     return body.reasoning_budget == 0 or body.reasoning_effort == "none"
 

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.errors import ContextError
 from weft.llm import Context
 from weft.llm.compute.embed import embed_texts, text_groups, unit_rows
 from weft.llm.compute.rerank import rank_pairs
+from weft.llm.config import Pooling
 
 __all__ = ["Embedder"]
 
@@ -18,10 +20,16 @@ class Embedder:
     """Embeds or ranks lists of tokens, as many at once as fit. It is not thread-safe; the engine's
     thread calls it."""
 
-    def __init__(self, context: Context) -> None:
-        """`context` was created with `embeddings=True`."""
+    def __init__(self, context: Context, *, pooling: Pooling | None = None) -> None:
+        """`context` was created with `embeddings=True`; `pooling` is in place of the model's.
+
+        Raises ContextError for a pooling that is none of texts."""
+        if pooling == "none" or (pooling == "rank" and not context.model.config.n_scores):
+            raise ContextError(
+                f"pooling is {pooling}, which gives no embedding of a text: it is mean, cls or last"
+            )
         self.context = context
-        self.pooling = context.model.config.pooling
+        self.pooling = pooling or context.model.config.pooling
         self.ranks = context.model.config.n_scores > 0
         """True if the model has a classifier; few files say in their pooling that it ranks."""
         if self.pooling == "none":

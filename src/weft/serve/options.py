@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
+from typing import Any
 
 from weft.errors import ContextError
 from weft.llm.cache.prefix_options import PREFIX_OPTIONS, PrefixOptions
 from weft.llm.engine.pace import DELAY
+from weft.llm.sampling import SamplingParams
 from weft.records import dataclass
 
 __all__ = ["ServeOptions"]
@@ -32,6 +36,14 @@ class ServeOptions:
     """File of the private key for TLS, in PEM format; None: plain HTTP."""
     ssl_cert_file: Path | None = None
     """File of the certificate for TLS, with those that lead to a known one."""
+    chat_template: str | None = None
+    """Jinja template in place of the model's."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the template for requests that do not set them."""
+    system: str | None = None
+    """System message of chats that have none."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Options of `SamplingParams` for requests that do not set them."""
     alias: str | None = None
     """Name of the model for clients; None: its file name."""
     parallel: int = 8
@@ -115,6 +127,7 @@ class ServeOptions:
                     "them, e.g. https://example.com:8443, or *"
                 )
         self.prefixes()
+        SamplingParams(**self.sampling)  # raises for a value out of range
         if self.api_key == "":
             raise ContextError("the API key is empty; leave it out to let everybody in")
         if (self.ssl_key_file is None) != (self.ssl_cert_file is None):

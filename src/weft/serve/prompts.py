@@ -10,7 +10,7 @@ from typing import Any
 from weft.llm import Senses, Tokenizer
 from weft.llm.answers import AnswerFormat
 from weft.llm.chat.begun import render_begun
-from weft.llm.chat.template import ChatTemplate, prompt_tokens
+from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
 from weft.llm.engine import Request
 from weft.llm.senses.messages import Marked, mark_media
 from weft.records import dataclass
@@ -18,7 +18,7 @@ from weft.serve.adapters import ServedAdapters, ServedVectors
 from weft.serve.chats import (
     begun_of,
     choice_of,
-    no_reasoning,
+    reasons,
     schema_of,
     thinks,
     tools_of,
@@ -117,8 +117,8 @@ class Prompts:
         self.require_short(text.replace(marked.mark, ""), "messages")
         ids = self._ids(marked, text)
         n = body.n or 1
-        reasons = thinks(variables_of(body))
-        calls = self._calls_only(body, tools, text, reasons)
+        usual = self._options.chat_template_kwargs
+        calls = self._calls_only(body, tools, text, thinks(variables_of(body, usual)))
         reads = partial(self._reader, body, tools, self._format.before(text, begun), calls)
         form = Request(
             (0,),
@@ -150,16 +150,24 @@ class Prompts:
         goes_on = body.continue_final_message
         tools = tools_of(body)
         marked = mark_media(body.messages[:-1] if goes_on else body.messages)
-        messages = self._format.said(marked.messages, self._template)
-        given = variables_of(body)
+        messages = self._format.said(self._introduced(marked.messages), self._template)
+        usual = self._options.chat_template_kwargs
+        given = variables_of(body, usual)
         if begun:
             text = render_begun(self._template, messages, begun, tools=tools, **given)
         else:
             given["add_generation_prompt"] = body.add_generation_prompt is not False
             text = self._template.render(messages, tools=tools, **given)
-            if no_reasoning(body) and self._format.is_thinking(text):
+            if not reasons(body, usual) and self._format.is_thinking(text):
                 text += self._format.no_thought
         return marked, text
+
+    def _introduced(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages behind the server's system message, if they have none of their own."""
+        system = self._options.system
+        if system is None or (messages and messages[0].get("role") in ("system", "developer")):
+            return messages
+        return [{"role": "system", "content": system}, *messages]
 
     def _ids(self, marked: Marked, text: str) -> list[int]:
         if not marked.media:
@@ -177,13 +185,7 @@ class Prompts:
 
     @cached_property
     def _hides_marks(self) -> bool:
-        """True if the marks around reasoning or content are control tokens."""
-        form = self._format
-        for mark in (*(form.thought or ()), *form.content):
-            ids = self._tokenizer.encode(mark, add_special=False, parse_special=True)
-            if mark.strip() not in self._tokenizer.decode(ids):
-                return True
-        return form.harmony
+        return self._format.hides_marks(self._tokenizer)
 
     def _calls_only(
         self, body: ChatBody, tools: Tools | None, text: str, reasons: bool
@@ -376,7 +378,8 @@ class Prompts:
             form, adapters=adapters, control_vectors=vectors,
             stop_ids=tuple(body.stop_token_ids or ()), min_tokens=body.min_tokens or 0,
         )  # fmt: skip
-        samplings = [sampling_of(body, choice, constraint) for choice in range(choices)]
+        usual = self._options.sampling
+        samplings = [sampling_of(body, choice, constraint, usual) for choice in range(choices)]
         return [
             replace(form, prompt=tuple(ids), sampling=sampling, penalize_prompt=looks)
             for ids in prompts

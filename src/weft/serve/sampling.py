@@ -48,14 +48,18 @@ def own_constraint(body: Generation) -> str | None:
 
 
 def sampling_of(
-    body: Generation, choice: int, constraint: Mapping[str, Any] | None = None
+    body: Generation,
+    choice: int,
+    constraint: Mapping[str, Any] | None = None,
+    usual: Mapping[str, Any] | None = None,
 ) -> SamplingParams:
     """The sampling parameters of a choice. Every choice has a seed of its own, so that they differ.
 
-    `constraint` is the option that `response_format` or `tool_choice` asks for. Raises ApiError,
+    `constraint` is the option that `response_format` or `tool_choice` asks for. `usual` are the
+    options that the server has for requests without them. Raises ApiError,
     which names the field as the client wrote it, for a value out of range."""
-    options: dict[str, Any] = dict(_WHOLE_API)
-    if looks_at_prompt(body):
+    options: dict[str, Any] = _WHOLE_API | dict(usual or {})
+    if looks_at_prompt(body) and "repeat_last_n" not in (usual or {}):
         del options["repeat_last_n"]
     written: dict[str, str] = {}
     for name, value in body.sampling.items():

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from weft.frontends.models import open_model
 from weft.llm import AdapterFiles, Context, Model, ScaledFiles, Tokenizer
 from weft.llm.audio.tower import SoundTower
 from weft.llm.chat.template import ChatTemplate
+from weft.llm.config import Pooling
 from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.drafting.options import DraftOptions
@@ -64,6 +65,8 @@ class Service:
         apply_adapters: bool = True,
         control_vectors: ScaledFiles | None = None,
         control_vector_layers: Sequence[int] | None = None,
+        metadata: Mapping[str, object] | None = None,
+        pooling: Pooling | None = None,
         n_ctx: int | None = None,
         n_ubatch: int | None = None,
         **context: Any,
@@ -73,11 +76,14 @@ class Service:
         `n_ctx` is the number of cells that all texts share. `mmproj` is the file of towers for
         images and sound. `adapters` are those of LoRA; without `apply_adapters` their scales are 0
         at first. `control_vectors` steer the layers `control_vector_layers` (see `Model`).
+        `metadata` has values in place of the file's (see `with_keys`); `pooling` is that of
+        embeddings (None: the model's).
         `drafting` says how tokens are guessed (None: not at all); answers are the same.
         `context` has further arguments of `Context`.
 
         Raises the errors of `Model.open`, `Context` and `Tokenizer.from_gguf`."""
-        file = open_model(path, type, progress=context.get("progress"))
+        file = open_model(path, type, progress=context.get("progress"), metadata=metadata)
+        embeddings = embeddings or pooling is not None
         towers = None if mmproj is None else open_towers(mmproj)
         model = Model(file, adapters, control_vectors, control_vector_layers)
         model.towers = () if towers is None else towers.all
@@ -102,7 +108,7 @@ class Service:
         """Who holds it compiles constraints in a thread: half of them wait for a process that tries
         a constraint, and half compile what was tried."""
         if sizes.embedding is not None:
-            self._embedder = Embedder(Context(model, **context | sizes.embedding))
+            self._embedder = Embedder(Context(model, **context | sizes.embedding), pooling=pooling)
             if context.get("plan") is None and not self._embedder.context.fell_back:
                 context["devices"] = self._embedder.context.devices_beside()
         if sizes.writing is not None:
@@ -122,6 +128,9 @@ class Service:
                 prefixes=options.prefixes(),
             )  # fmt: skip
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
+        if options.chat_template is not None:
+            own = self.template
+            self.template = ChatTemplate(options.chat_template, bos=own.bos, eos=own.eos)
         self.modalities: dict[str, bool] = {"vision": False, "audio": False}
         """What a message may have beside text, by llama.cpp's names."""
         senses = None

@@ -117,6 +117,15 @@ class AnswerFormat:
         open_ = self.markers.open if self.markers else ""
         return bool(open_) and self.content[0].startswith(open_) and prompt.endswith(open_)
 
+    def hides_marks(self, tokenizer: Tokenizer) -> bool:
+        """True if the marks around reasoning or content are control tokens, which a text has only
+        if it is written with them."""
+        for mark in (*(self.thought or ()), *self.content):
+            ids = tokenizer.encode(mark, add_special=False, parse_special=True)
+            if mark.strip() not in tokenizer.decode(ids):
+                return True
+        return self.harmony
+
     @property
     def marks(self) -> tuple[str, ...]:
         """All texts that belong to the format and not to content."""

@@ -32,7 +32,14 @@ from weft.llm.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from weft.llm.chat.jinja import JinjaTemplate
 
-__all__ = ["CHATML", "ChatTemplate", "Message", "prompt_tokens"]
+__all__ = [
+    "CHATML",
+    "NO_REASONING",
+    "OWN_VARIABLES",
+    "ChatTemplate",
+    "Message",
+    "prompt_tokens",
+]
 
 Message = Mapping[str, Any]
 """A message: `role` (system, user, assistant, tool), `content` (text, or a list of `{"type":
@@ -50,6 +57,22 @@ CHATML = """\
 {% endif -%}
 """
 """A template that writes each message between `<|im_start|>role` and `<|im_end|>`."""
+
+NO_REASONING = {"enable_thinking": False, "thinking": False}
+"""The variables by which templates leave out reasoning."""
+
+OWN_VARIABLES = frozenset(
+    (
+        "messages",
+        "tools",
+        "template",
+        "add_generation_prompt",
+        "documents",
+        "bos_token",
+        "eos_token",
+    )
+)
+"""Variables of templates that are made from the conversation, so that nobody sets them."""
 
 CHATML_STOPS = ("<|im_end|>", "<|im_start|>")
 """Strings that end an answer to ChatML if the vocabulary has no such tokens."""
@@ -102,7 +125,7 @@ class ChatTemplate:
     @property
     def stops(self) -> tuple[str, ...]:
         """Strings that end an answer, besides the model's end tokens."""
-        return CHATML_STOPS if self.is_fallback else ()
+        return CHATML_STOPS if CHATML in self.sources.values() else ()
 
     @property
     def knows_tools(self) -> bool:

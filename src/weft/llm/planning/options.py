@@ -243,6 +243,9 @@ LLM_OPTIONS: dict[str, Option] = {
     "control_vector_layers": Option(
         None, "The first and the last layer that they steer; None: all."
     ),
+    "metadata": Option(
+        None, "Keys of the file's metadata that are read with other values, or further keys."
+    ),
     "progress": Option(
         None,
         "Function that is called with (bytes done, all bytes) while weights are repacked or sent "

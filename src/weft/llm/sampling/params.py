@@ -67,7 +67,7 @@ class SamplingParams:
     temperature: float = _option(
         0.8,
         "Divides the logits; larger is more varied, 0 always takes the most likely token.",
-        flags=("--temp",),
+        flags=("--temp", "--temperature"),
     )
     top_k: int = _option(40, "Keep the k most likely tokens; 0 or less: all.", low=-_INF)
     top_p: float = _option(

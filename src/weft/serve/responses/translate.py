@@ -76,6 +76,7 @@ def chat_of(body: CountBody, items: Sequence[Item]) -> ChatBody:
         fields |= body.sampling
         fields |= {"max_completion_tokens": body.max_output_tokens, "top_p": body.top_p}
         fields |= {"temperature": body.temperature, "stream": body.stream}
+        fields |= {"ignore_eos": body.ignore_eos}
         if body.wants_logprobs:
             fields |= {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
     return ChatBody.model_validate({k: v for k, v in fields.items() if v is not None})

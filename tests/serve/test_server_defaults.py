@@ -1,0 +1,93 @@
+"""What the command line of a server says for requests that do not: sampling, template, system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serve.in_process import Server
+from tests.serve.talkers import TEMPLATE, talker
+
+OTHER = "[{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}]{{ mood }}"
+
+
+def post(server: Server, path: str, body: dict[str, Any]) -> Any:
+    status, _, answer = server.call("POST", path, body)
+    assert status == 200, answer
+    return answer
+
+
+SAY = [{"role": "user", "content": "say"}]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return talker(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def server(path: Path) -> Iterator[Server]:
+    words = ("--temp", "0", "--top-k", "3", "--chat-template", OTHER, "-sys", "Be brief.",
+             "--chat-template-kwargs", '{"mood": "good"}',
+             "-c", "512", "--parallel", "2")  # fmt: skip
+    with Server(path, *words) as running:
+        yield running
+
+
+def rendered(server: Server, **body: Any) -> str:
+    text = post(server, "/apply-template", {"messages": SAY, **body})["prompt"]
+    assert isinstance(text, str)
+    return text
+
+
+def test_sampling_of_the_server(server: Server) -> None:
+    def text(**body: Any) -> Any:
+        body = {"prompt": "ab", "max_tokens": 12, **body}
+        return post(server, "/v1/completions", body)["choices"][0]["text"]
+
+    same = {text(seed=seed) for seed in range(3)}
+    assert len(same) == 1 and text(temperature=0.0) in same
+    assert len({text(temperature=2.0, top_k=0, seed=seed) for seed in range(3)}) > 1
+
+
+def test_template_variables_and_system(server: Server) -> None:
+    assert rendered(server) == "[<system>Be brief.<user>say]good"
+    own = [{"role": "system", "content": "Sing."}, *SAY]
+    assert rendered(server, messages=own) == "[<system>Sing.<user>say]good"
+    assert rendered(server, chat_template_kwargs={"mood": "bad"}).endswith("]bad")
+
+
+def test_reasoning_of_the_server(path: Path) -> None:
+    begins = TEMPLATE.replace("{% if enable_thinking %}", "{% if enable_thinking != false %}")
+    always = TEMPLATE.replace("{% if enable_thinking %}", "{% if true %}")
+    for template, end in ((begins, "<assistant>"), (always, "<think>\n</think>\n\n")):
+        words = ("--chat-template", template, "--reasoning-budget", "0", "-c", "256")
+        with Server(path, *words) as server:
+            assert rendered(server).endswith(end)
+            on = {"chat_template_kwargs": {"enable_thinking": True}}
+            assert rendered(server, **on).endswith("<think>")
+
+
+def test_wrong_values_end_the_start(path: Path) -> None:
+    from tests.cli.in_process import weft
+
+    for words, said in (
+        (("--pooling", "none"), "pooling is none, which gives no embedding of a text"),
+        (("--top-p", "3"), "--top-p is 3"),
+        (("--chat-template", "nope"), "--chat-template nope: no such file"),
+        (("--chat-template-kwargs", "[]"), "write an object of JSON"),
+    ):
+        refused = weft("serve", path, *words)
+        assert refused.returncode == 1 and said in refused.stderr
+
+
+def test_pooling_of_the_server(path: Path) -> None:
+    vectors = []
+    for words in (("--embeddings",), ("--pooling", "mean"), ("--pooling", "last")):
+        with Server(path, *words, "-c", "256", "--parallel", "2") as server:
+            answer = post(server, "/v1/embeddings", {"input": "say it"})
+            vectors.append(answer["data"][0]["embedding"])
+    assert vectors[0] == vectors[1] != vectors[2]
