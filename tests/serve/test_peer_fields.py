@@ -13,7 +13,8 @@ import pytest
 
 from tests.llm.tiny import metadata, tokens, write_model
 from tests.serve.in_process import DEMO, Server
-from weft.errors import ContextError
+from weft import LLM
+from weft.errors import ArgumentError, ContextError
 from weft.llm.senses.media import media_bytes
 
 ASK = [{"role": "user", "content": "What is 17 + 25?"}]
@@ -188,7 +189,7 @@ PROMPT = "<|user|>ab<|user|>"
 
 def test_control_tokens_in_raw_prompts(marked: Server) -> None:
     def count(body: dict[str, Any]) -> int:
-        return int(post(marked, "/tokenize", {"content": PROMPT} | body)["tokens"].__len__())
+        return len(post(marked, "/tokenize", {"content": PROMPT} | body)["tokens"])
 
     read, plain = count({"parse_special": True}), count({})
     assert read < plain
@@ -233,3 +234,16 @@ def test_base64_of_other_programs(url: str) -> None:
 def test_damaged_base64(text: str) -> None:
     with pytest.raises(ContextError, match="damaged"):
         media_bytes(f"data:image/png;base64,{text}", "an image", "image/png", files=False)
+
+
+def test_the_same_options_in_python() -> None:
+    with LLM(DEMO, n_threads=1) as llm:
+        question = "What is 17 + 25?"
+        form: Any = {"temperature": 0.0, "max_tokens": 4}
+        plain = llm.generate(question, **form)
+        ids = llm.tokenize(question + plain)[len(llm.tokenize(question)) :]
+        assert llm.generate(question, stop_token_ids=[ids[1]], **form) == llm.detokenize(ids[:1])
+        longer = llm.generate(question, stop_token_ids=[ids[1]], min_tokens=4, **form)
+        assert len(longer) > len(llm.detokenize(ids[:1]))
+        with pytest.raises(ArgumentError, match="stop_token_ids"):
+            llm.generate(question, stop_token_ids="x", **form)  # type: ignore[arg-type]

@@ -254,3 +254,22 @@ def test_an_answer_that_goes_on_from_parts(server: Server) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     talk = [*ASK, {"role": "assistant", "content": parts}]
     assert prompt(server, messages=talk, continue_final_message=True).endswith("<assistant>ab")
+
+
+def test_small_words(server: Server) -> None:
+    assert server.call("GET", "/v1/health")[0] == 200
+    error = server.call("POST", "/v1/completions", b'{"prompt": "\xe9"}')[2]["error"]
+    assert "no UTF-8" in error["message"]
+    body = {"model": "x", "prompt": "a", "stream": False, "options": {"num_predict": 0}}
+    answer = post(server, "/api/generate", body | {"format": SCHEMA})
+    assert json.loads(answer["response"]).keys() == {"a"}  # 0 is no limit
+    answer = post(server, "/v1/completions", {"prompt": "é", "logprobs": 2, "echo": True,
+                                              "max_tokens": 1})  # fmt: skip
+    names = answer["choices"][0]["logprobs"]["tokens"]
+    assert "bytes:\\xc3" in names and "bytes:\\xa9" in names
+
+
+def test_fields_without_an_effect_are_in_the_log(server: Server) -> None:
+    chat(server, max_tokens=1, odd_word=1, tools=[{"type": "web_search"}])
+    lines = [line for line in server.lines if "odd_word" in line]
+    assert "without effect: odd_word tools.0.web_search" in lines[-1]

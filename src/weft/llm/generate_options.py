@@ -4,6 +4,7 @@ made from them."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from operator import index
 
 from weft.errors import ArgumentError, ContextError
 from weft.execute import Progress
@@ -21,6 +22,8 @@ class GenerateOptions(SamplingOptions, total=False):
     max_tokens: int | None
     stop: str | Sequence[str]
     parse_special: bool
+    stop_token_ids: Sequence[int]
+    min_tokens: int
     ignore_eos: bool
     special: bool
     sampling: SamplingParams | None
@@ -39,6 +42,8 @@ GENERATE_OPTIONS: dict[str, Option] = {
     "parse_special": Option(
         False, "True reads the names of control tokens in the prompt as these tokens."
     ),
+    "stop_token_ids": Option((), "Tokens that end the text, besides the model's own end tokens."),
+    "min_tokens": Option(0, "Number of tokens before which no token may end the text."),
     "ignore_eos": Option(False, "True lets the text go on after the model's end tokens."),
     "special": Option(
         False, "True writes drawn control tokens as text, except those that end the text."
@@ -97,7 +102,9 @@ def request_of(ids: list[int], options: GenerateOptions, *, n_keep: int | None =
         sampling=SamplingParams.combine(options.get("sampling"), sampling),
         logprobs=_number("logprobs", options.get("logprobs"), 0),
         stop=stop_strings(options),
+        stop_ids=_ids(options.get("stop_token_ids", ())),
         ignore_eos=options.get("ignore_eos", False),
+        min_tokens=_number("min_tokens", options.get("min_tokens"), 0) or 0,
         special=options.get("special", False),
         reuse=options.get("cache_prompt", True),
         penalize_prompt=True,
@@ -106,6 +113,13 @@ def request_of(ids: list[int], options: GenerateOptions, *, n_keep: int | None =
         adapters=options.get("adapters"),
         control_vectors=options.get("control_vectors"),
     )
+
+
+def _ids(given: object) -> tuple[int, ...]:
+    listed = given if isinstance(given, Collection) and not isinstance(given, str) else (given,)
+    if not all(hasattr(id_, "__index__") for id_ in listed):
+        raise ArgumentError(f"stop_token_ids is {given!r:.60}; it must be a list of token ids")
+    return tuple(map(index, listed))
 
 
 def _number(name: str, n: int | None, least: int) -> int | None:

@@ -41,7 +41,7 @@ def variables_of(body: ChatBody, usual: Mapping[str, Any]) -> dict[str, Any]:
         own = NO_REASONING | own
     elif effort and effort != "minimal":
         own = _THINKS | own
-    elif (body.reasoning_budget or -1) > 0:
+    if (body.reasoning_budget or -1) > 0:
         raise ApiError(
             400, f"reasoning_budget is {body.reasoning_budget}; it is 0 for no reasoning or -1 for "
             "any; limit the answer with max_tokens", "reasoning_budget",

@@ -171,5 +171,8 @@ def _in_words(request: Request, error: HTTPException) -> str:
         allowed = (error.headers or {}).get("Allow", "another method")
         return f"{path} does not take {request.method[:20]}; send {allowed}"
     if error.status_code == 400:  # FastAPI refuses JSON that Python cannot parse like this
-        return "the body is JSON nested too deeply, or with a number too long; send a plainer one"
+        return (
+            "the body is JSON nested too deeply, or with a number too long, or it is no UTF-8 (or "
+            "compressed); send a plainer one"
+        )
     return str(error.detail)

@@ -117,6 +117,10 @@ class _Once(logging.Filter):
         return True
 
 
+_SHOWN = 8
+"""Most names of fields without an effect in a line."""
+
+
 def say_tokens(state: dict[str, Any], n_prompt: int, n_generated: int) -> None:
     """Notes the numbers of tokens of a request without `texts`, whose scope has this `state`."""
     state["tokens"] = n_prompt, n_generated
@@ -145,6 +149,9 @@ def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
     tokens = tokens_of(state)
     if tokens is not None:
         fields |= {f"{name}_tokens": n for name, n in tokens._asdict().items()}
+    ignored = [name[:60] for name in state.get("ignored", ())]
+    if ignored:
+        fields["ignored"] = ignored[:_SHOWN]
     return fields | {name: state[name] for name in ("key", "trace_id") if state.get(name)}
 
 
@@ -154,5 +161,7 @@ def _line(fields: dict[str, Any]) -> str:
         took = f", prompt {fields['prompt_tokens']}, generated {fields['generated_tokens']} tokens"
     if "key" in fields:
         key = f", key {fields['key']}"
+    if "ignored" in fields:
+        key += f", without effect: {' '.join(fields['ignored'])}"
     where = f"{fields['client']} {fields['method']} {fields['path']} {fields['status']}"
     return f"{where}{took}{key}, {fields['ms']:.0f} ms"

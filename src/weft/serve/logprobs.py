@@ -76,4 +76,8 @@ class ListedTokens:
         return {self._name(i): _finite(p) for i, p in (*token.top, (token.id, token.logprob))}
 
     def _name(self, id_: int) -> str:
-        return self._tokenizer.piece(id_, special=True).decode(errors="replace")
+        piece = self._tokenizer.piece(id_, special=True)
+        try:
+            return piece.decode()
+        except UnicodeDecodeError:  # a part of a character, named as in the OpenAI API
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)

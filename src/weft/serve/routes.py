@@ -144,6 +144,7 @@ def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
         return {"success": True}
 
     @app.get("/health")
+    @app.get("/v1/health", include_in_schema=False)
     async def health() -> dict[str, str]:
         """200 while requests are served, with a note if a device has failed."""
         service.check_health()

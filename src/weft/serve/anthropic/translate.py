@@ -107,7 +107,7 @@ def _chat_messages(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, 
             yield _assistant(message, place, names)
         elif role == "user":
             yield from _user(message, place, names)
-        elif role == "system":
+        elif role in ("system", "developer"):
             yield from _system(message.get("content"))
         else:
             raise ApiError(400, f"{place} has no role; it is user or assistant", "messages")

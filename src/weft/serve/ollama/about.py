@@ -36,6 +36,7 @@ def listed(card: ModelCard) -> dict[str, Any]:
         "size": card.nbytes,
         "digest": card.digest,
         "details": details_of(card),
+        "capabilities": _capabilities(card),
     }
 
 

@@ -35,6 +35,8 @@ from weft.version import __version__
 
 __all__ = ["add_ollama", "add_refusals", "version"]
 
+OLLAMA_VERSION = "0.14.0"
+"""A version of Ollama that has all that is served here, and that programs ask for."""
 FOREVER = "2318-01-01T00:00:00Z"
 """When a model that stays is unloaded; clients need some time."""
 
@@ -50,8 +52,9 @@ def add_ollama(app: FastAPI, service: Service) -> None:
 
 
 def version() -> dict[str, str]:
-    """The answer of `/api/version`."""
-    return {"version": __version__}
+    """The answer of `/api/version`: the version of Ollama whose API this is, because programs
+    refuse one that is too old, and weft's own."""
+    return {"version": OLLAMA_VERSION, "weft": __version__}
 
 
 def _add_writing(router: APIRouter, service: Service) -> None:

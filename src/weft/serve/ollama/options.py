@@ -51,10 +51,10 @@ def fields_of(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[s
 
 
 def _limit(value: Any) -> int:
-    """The most tokens; every number below 0 means that there is no limit."""
+    """The most tokens; 0 and every number below it mean that there is no limit."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ApiError(
             400, f"num_predict is {shown(value)}; it must be a whole number, -1 for no limit",
             "num_predict",
         )  # fmt: skip
-    return max(value, -1)
+    return max(value, -1) or -1

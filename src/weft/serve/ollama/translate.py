@@ -83,10 +83,11 @@ def _with_images(content: Any, images: Any) -> list[dict[str, Any]]:
     if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
         raise ApiError(400, "images is a list of images in base64", "images")
     # what the data are is found in the data
-    parts: list[dict[str, Any]] = [
-        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}}
+    urls = [
+        image if image[:5].lower() == "data:" else f"data:image/png;base64,{image}"
         for image in images
     ]
+    parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
     return [*parts, {"type": "text", "text": content}]
 
 
