@@ -119,6 +119,21 @@ def test_time_of_a_schedule_by_hand() -> None:
     assert predicted.total == pytest.approx(on_gpu + on_cpu + copies + 2e-6)
 
 
+def test_a_device_copies_a_value_once() -> None:
+    """Placements of a problem in numbers, with each copy and each start of a split counted."""
+    a, b, c = gpu("a"), gpu("b"), cpu()
+    x = value("x")
+    graph = Graph(*(node("SQR", f"n{i}", x) for i in range(5)))
+    model = CostOptions(profile([a, b, c])).model(graph, (a, b, c))
+    problem = Problem(model)
+    for where in itertools.product(range(3), repeat=5):
+        want = sum(problem.time[i][d] for i, d in enumerate(where))
+        want += len({0, 1} & set(where)) * (1e-5 + 1024 / 1e10)
+        # a device starts a split where it takes over
+        want += 1e-6 * len(list(itertools.groupby(where)))
+        assert problem.evaluate(where) == pytest.approx(want, rel=1e-9)
+
+
 def test_points_are_added_up() -> None:
     g, c = gpu(), cpu()
     n = Sym("n_tokens", 1, 64).size
