@@ -52,6 +52,7 @@ def test_one_token_goes_on_in_its_page_or_in_a_free_one() -> None:
     assert next_cell(full, 0) == -1
 
 
+@settings(max_examples=examples(0.5))
 @given(seed=st.integers(0, 1 << 30), size=st.integers(1, 200))
 def test_room_behind_is_the_same_cells_one_by_one(seed: int, size: int) -> None:
     rng = np.random.default_rng(seed)
@@ -133,6 +134,18 @@ def test_a_sequence_without_room_behind_it_moves() -> None:
     assert put(cells, 1, 1).tolist() == [64]
     own = cells.cells_of(1)
     assert own.tolist() == [*range(65)] and (cells.tokens[own[:64]] == tokens).all()
+
+
+def test_what_moves_leaves_room_for_others_of_the_batch() -> None:
+    cells = Cells(96, 3)
+    put(cells, 0, 32)
+    put(cells, 1, 64)
+    cells.seq_rm(0)
+    first = np.array([1] + [2] * 31, np.int32)
+    members = np.arange(3)[:, None] == first
+    order = np.array([64, *range(31)], np.int32)
+    assert place(cells, first, order, members).tolist() == [64, *range(65, 96)]
+    assert cells.cells_of(1).tolist() == [*range(64)]
 
 
 @settings(max_examples=examples(2.0))
