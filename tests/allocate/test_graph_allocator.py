@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tests.schedule.planning_graphs import cpu, gpu, node, value, view, weight
@@ -39,6 +41,33 @@ def test_freed_neighbours_merge() -> None:
     for i in (0, 2, 1):
         blocks.free(*places[i], 10)
     assert blocks.chunks[0].offsets == [0, 40] and blocks.chunks[0].sizes[0] == 30
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_blocks_as_a_list_of_what_is_taken(seed: int) -> None:
+    """Best fit, the later of equal holes, and the end only where no hole is large enough."""
+    rng = random.Random(seed)
+    blocks = BlockAllocator(1, None)
+    taken: dict[int, int] = {}
+    most = 0
+    for _ in range(150):
+        if taken and rng.random() < 0.48:
+            offset = rng.choice(sorted(taken))
+            blocks.free(0, offset, taken.pop(offset))
+        else:
+            size = rng.choice([10, 20, 30])
+            end, holes = 0, []
+            for offset in sorted(taken):
+                holes.append((offset - end, -end))
+                end = offset + taken[offset]
+            want = min(((n, at) for n, at in holes if n >= size), default=(0, -end))
+            assert blocks.alloc(size) == (0, -want[1])
+            taken[-want[1]] = size
+            most = max(most, size - want[1])
+        assert blocks.chunks[0].max_size == most
+    for offset, size in taken.items():
+        blocks.free(0, offset, size)
+    assert blocks.chunks[0].offsets == [0]
 
 
 def test_chunks() -> None:

@@ -16,6 +16,9 @@ from tests.llm.llama_models import RELATIVES as WINDOWS
 from tests.llm.made_models import configure, keys_of, made_up
 from tests.llm.other_models import OTHERS
 from tests.llm.tiny import write_model
+from weft.llm.cache.kv_cache import KVCache
+from weft.llm.cache.rollback import Change
+from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.context import Context
 from weft.llm.model import Model
 
@@ -44,7 +47,10 @@ class Fault:
 
 
 def snapshot(context: Context) -> list[Any]:
-    cache = context.cache
+    return snapshot_of(context.cache)
+
+
+def snapshot_of(cache: KVCache) -> list[Any]:
     used = cache.pos >= 0
     state = [cache.pos.copy(), cache.members.copy(), cache.tokens[used], cache.mixed.copy()]
     state += [np.array([cache.n_used, cache.n_seen]), cache.find_free(1)]
@@ -69,6 +75,45 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
     if arch == "gemma2":
         data["gemma2.attention.sliding_window"] = 3
     return Model.open(write_model(tmp_path / "m.gguf", data, made_up(configure(tmp_path, data))))
+
+
+def ubatch(positions: list[int], seqs: list[set[int]]) -> Ubatch:
+    n = len(positions)
+    members = np.array([[s in of for of in seqs] for s in range(3)])
+    return Ubatch(
+        np.arange(n, dtype=np.int32), np.array(positions, np.int32),
+        np.array([min(of) for of in seqs], np.int32), members, np.zeros(n, np.bool_),
+        np.zeros(n, np.intp), np.zeros(n, np.int32),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("n_ubatches", [0, 1, 2, 3])
+def test_ubatches_are_taken_back(tmp_path: Path, n_ubatches: int) -> None:
+    """Those of the call alone: not what was there, nor what others did since."""
+    arch, changes = WINDOWS["gemma2"]
+    data = keys_of(arch, changes) | {"gemma2.attention.sliding_window": 3}
+    cache = KVCache(configure(tmp_path, data), 24, n_seq_max=3, window_size=15)
+    Change(cache, 4).occupy(ubatch([0, 1, 2, 3], [{0, 1}] * 4))
+    Change(cache, 2).occupy(ubatch([0, 1], [{2}] * 2))
+    before = snapshot_of(cache)
+    change = Change(cache, 3 * n_ubatches)
+    for i in range(n_ubatches):
+        start = 4 + 3 * i
+        change.occupy(ubatch([start, start + 1, start + 2], [{0}, {0}, {0, 1}]))
+        assert cache.n_used == 6 + 3 * (i + 1) and cache.mixed[1] == (i > 0)
+    change.undo()
+    assert same(before, snapshot_of(cache))
+    # a call of others comes between
+    change = Change(cache, 3 * n_ubatches)
+    for i in range(n_ubatches):
+        change.occupy(ubatch([4 + 3 * i + j for j in range(3)], [{0}] * 3))
+    other = Change(cache, 1)
+    (cell,) = other.occupy(ubatch([2], [{2}])).cells.tolist()
+    change.undo()
+    assert cache.n_used == 7 and cache.members[2, cell] and cache.pos[cell] == 2
+    assert cache.pos_max(0) == cache.pos_max(1) == 3
+    other.undo()
+    assert same(before[:6], snapshot_of(cache)[:6])
 
 
 @pytest.mark.parametrize("n", [1, 4])

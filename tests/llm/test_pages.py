@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tests.profiles import examples
 from weft.llm.cache.cells import Cells
-from weft.llm.cache.pages import STRIP, cells_from, moved, next_cell, place
+from weft.llm.cache.pages import STRIP, cells_from, has_room_behind, moved, next_cell, place
 
 
 def put(cells: Cells, seq: int, n: int) -> NDArray[np.int64]:
@@ -50,6 +50,40 @@ def test_one_token_goes_on_in_its_page_or_in_a_free_one() -> None:
     full = Cells(64, 1)
     put(full, 0, 64)
     assert next_cell(full, 0) == -1
+
+
+@settings(max_examples=examples(0.5))
+@given(seed=st.integers(0, 1 << 30), size=st.integers(1, 200))
+def test_room_behind_is_the_same_cells_one_by_one(seed: int, size: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_own, n = int(rng.integers(0, size + 1)), int(rng.integers(1, 40))
+    start = int(rng.integers(0, size - n_own + 1))
+    together = rng.random(size) < rng.choice([0, 0.02, 0.2])
+    together[start : start + n_own] = False
+
+    def filled() -> Cells:
+        cells = Cells(size, 2)
+        for seq, of in ((1, np.flatnonzero(together)), (0, np.arange(start, start + n_own))):
+            members = np.zeros((2, len(of)), np.bool_)
+            members[seq] = True
+            if len(of):
+                cells.occupy(of, np.arange(len(of), dtype=np.int32), members)
+        return cells
+
+    if has_room_behind(filled(), 0, n):
+        at_once, in_turn = filled(), filled()
+        want = put(at_once, 0, n).tolist()
+        assert [put(in_turn, 0, 1)[0] for _ in range(n)] == want
+        assert (np.diff([start + n_own - 1, *want]) > 0).all()
+
+
+def test_room_behind() -> None:
+    cells = Cells(128, 2)
+    put(cells, 0, 60)
+    assert [n for n in range(1, 80) if has_room_behind(cells, 0, n)] == [*range(1, 69)]
+    put(cells, 1, 1)
+    assert [n for n in range(1, 80) if has_room_behind(cells, 0, n)] == [*range(1, 53)]
+    assert [n for n in range(1, 80) if has_room_behind(cells, 1, n)] == [*range(1, 64)]
 
 
 def test_pieces() -> None:
@@ -100,6 +134,18 @@ def test_a_sequence_without_room_behind_it_moves() -> None:
     assert put(cells, 1, 1).tolist() == [64]
     own = cells.cells_of(1)
     assert own.tolist() == [*range(65)] and (cells.tokens[own[:64]] == tokens).all()
+
+
+def test_what_moves_leaves_room_for_others_of_the_batch() -> None:
+    cells = Cells(96, 3)
+    put(cells, 0, 32)
+    put(cells, 1, 64)
+    cells.seq_rm(0)
+    first = np.array([1] + [2] * 31, np.int32)
+    members = np.arange(3)[:, None] == first
+    order = np.array([64, *range(31)], np.int32)
+    assert place(cells, first, order, members).tolist() == [64, *range(65, 96)]
+    assert cells.cells_of(1).tolist() == [*range(64)]
 
 
 @settings(max_examples=examples(2.0))

@@ -31,6 +31,7 @@ from weft.llm.planning.offload import homes_by_layer
 from weft.llm.planning.prepare import prepare
 from weft.schedule import load_profile
 from weft.schedule.machine import paper_devices
+from weft.schedule.profile import parse_profile
 
 TOKENS = np.array([1, 262, 263, 264, 265, 266, 267])
 # float32 sums in another order
@@ -448,6 +449,78 @@ def test_policies_that_cannot_be(model: Model) -> None:
         prepare(model, n_ctx=32, fit=True, n_gpu_layers=3)
     with pytest.raises(ContextError, match="n_ctx is 0"):
         prepare(model, n_ctx=0)
+
+
+FAST_LINK = """
+format = "weft-machine-1"
+[[memory]]
+name = "VRAM"
+[[memory]]
+name = "RAM"
+host = true
+[[device]]
+name = "gpu"
+kind = "GPU"
+memory = "VRAM"
+bandwidth = 1000.0
+gflops.default = 1000.0
+[[device]]
+name = "cpu"
+kind = "CPU"
+memory = "RAM"
+bandwidth = 1.0
+launch = 1.0
+start = 1.0
+gflops.default = 1.0
+[[link]]
+between = ["RAM", "VRAM"]
+bandwidth = 1000.0
+latency = 0.01
+"""
+"""A slow processor beside a fast device, to which everything can be copied in no time."""
+
+
+def test_by_time_keeps_to_the_room(model: Model) -> None:
+    """It is faster to copy weights to the device for every node, where the copies have room."""
+    profile = parse_profile(FAST_LINK)
+    devices = paper_devices(profile)
+    options: dict[str, Any] = {"n_ctx": 32, "profile": profile, "devices": devices}
+    by_rule = prepare(model, n_gpu_layers=1, **options).needs()[0].total
+    by_time = prepare(model, n_gpu_layers=1, policy="cost", **options).needs()[0].total
+    assert by_rule < by_time
+    for limit in (by_rule, by_time - 1):
+        found = prepare(model, policy="cost", memory={"gpu": limit}, **options)
+        assert found.needs()[0].total <= limit
+
+
+def test_machines_share_layers_evenly(model: Model) -> None:
+    """A layer goes to the machine in whose share its middle is."""
+
+    def on(machine: str) -> NullBackend:
+        device = gpu(f"{machine}/gpu")
+        device.machine = machine  # type: ignore[attr-defined]
+        return device
+
+    class Leaf:
+        def __init__(self, nbytes: int) -> None:
+            self.max_bytes = nbytes
+
+    def shares(sizes: list[int], n_machines: int, n: int | None = None) -> list[int]:
+        *layers, output = sizes
+        leaves = {f"blk.{i}.ffn_up.weight": Leaf(size) for i, size in enumerate(layers)}
+        leaves |= {"output.weight": Leaf(output), "token_embd.weight": Leaf(10**6)}
+        devices = [*(on(f"m{i}") for i in range(n_machines)), cpu()]
+        homes = homes_by_layer(leaves, len(layers), devices, n)  # type: ignore[arg-type]
+        assert homes.weights["token_embd.weight"] == n_machines
+        return homes.of_layers()
+
+    assert shares([1, 1, 1], 2) == [0, 1, 1]
+    assert shares([4, 4, 4, 1], 2) == [0, 0, 1, 1]
+    assert shares([1, 9, 1, 9], 2) == [0, 0, 1, 1]
+    assert shares([1, 8, 1, 1, 1], 3) == [0, 1, 2, 2, 2]
+    assert shares([1, 1, 1, 1, 1], 2, 2) == [2, 2, 0, 1, 2]
+    assert shares([1, 1, 1, 1, 1], 2, 0) == [2] * 5
+    assert shares([0, 0, 0], 2) == [0, 0, 0]
 
 
 # ---- the whole -----------------------------------------------------------------------------------

@@ -93,6 +93,29 @@ def test_special_tokens(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(ids) == "a<tool>"
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_special_tokens_inside_of_others(tmp_path: Path, order: tuple[int, ...]) -> None:
+    special = ["<tool>", "<a><tool>", "<a><tool>b"]
+    listed, _, types = tokens()
+    listed = [name for name in listed if name != "<tool>"]
+    kinds = np.append(types[:-1], [4] * 3).astype(np.int32)
+    listed += [special[i] for i in order]
+    keys = {"tokenizer.ggml.tokens": listed, "tokenizer.ggml.token_type": kinds,
+            "tokenizer.ggml.scores": np.zeros(len(listed), np.float32)}  # fmt: skip
+    tokenizer = make(tmp_path, **keys)
+    for text in special:
+        ids = tokenizer.encode(text + "<tool>", add_special=False)
+        assert [listed[i] for i in ids] == [text, "<tool>"]
+
+
+def test_text_that_continues_has_no_space_in_front(tokenizer: Tokenizer) -> None:
+    for continues, first in ((False, "▁a"), (True, "a")):
+        ids = tokenizer.encode("a<tool>b<tool>", add_special=False, continues=continues)
+        assert names(ids) == [first, "<tool>", "▁", "b", "<tool>"]
+        ids = tokenizer.encode("<tool>a", add_special=False, continues=continues)
+        assert names(ids) == ["<tool>", "▁a"]
+
+
 def test_rules_of_the_file(tmp_path: Path) -> None:
     plain = make(
         tmp_path,

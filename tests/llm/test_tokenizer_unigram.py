@@ -72,6 +72,21 @@ def test_runs_of_unknown_characters_are_one_token(tokenizer: Tokenizer) -> None:
     assert names(tokenizer, "axyb z") == ["a", "<unk>", "b", "_", "<unk>"]
 
 
+def test_an_unknown_character_is_ten_below_the_least_likely_token(tmp_path: Path) -> None:
+    # tokens of the type unused do not count as the least likely, and text may have them
+    more = {"cd": (-30.0, 5), "ca": (UNKNOWN - 2.4, 5), "cb": (UNKNOWN - 3.1, 5)}
+    types = TYPES | {len(TOKENS) + i: kind for i, (_, kind) in enumerate(more.values())}
+    scores = [*SCORES, *(score for score, _ in more.values())]
+    tokens = [*TOKENS, *more]
+    tokenizer = make(tmp_path, "t5", tokens, types, scores)
+
+    def of(text: str) -> list[str]:
+        return [tokens[i] for i in tokenizer.encode(text, add_special=False)]
+
+    assert of("cd") == ["cd"]  # two unknown characters would be less likely
+    assert of("ca") == ["ca"] and of("cb") == ["<unk>", "b"]
+
+
 def test_user_defined_tokens(tokenizer: Tokenizer) -> None:
     assert names(tokenizer, "a#b") == ["a", "#", "b"]
 

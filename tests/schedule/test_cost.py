@@ -99,6 +99,32 @@ def test_work_counts_the_experts_that_are_used() -> None:
     assert all_.nbytes == weights + 16 * 8 + 16 * 32 * 2 * 4
 
 
+@pytest.mark.parametrize(("n_tokens", "share"), [(1, 1 / 4), (2, 1 / 2), (3, 3 / 4), (16, 1)])
+def test_copies_of_the_experts_that_are_used(n_tokens: int, share: float) -> None:
+    g, c = gpu(), cpu()
+    w, apart, dense = weight("w", c, (64, 32, 8)), weight("apart", c, (64, 32, 8)), weight("d", c)
+    n = Sym("n_tokens", 1, 16).size
+    ids = leaf("i32", (2, n), "ids", frozenset({"input"}))
+    x = leaf("f32", (64, 1, n), "x", frozenset({"input"}))
+    op = node("MUL_MAT_ID", "", w).op
+    outs = [Tensor(w.dtype, (32, 2, n, 1), name=f"y{i}", op=op, src=(t, x, ids))
+            for i, t in enumerate((w, w, apart))]  # fmt: skip
+    outs.append(
+        Tensor(w.dtype, (64, 1, n, 1), name="z", op=node("MUL_MAT", "", w).op, src=(dense, x))
+    )
+    options = CostOptions(profile([g, c]), (Point({"n_tokens": n_tokens}, 3),))
+    model = options.model(Graph(*outs), (g, c))
+
+    def copied(t: Tensor) -> float:
+        return (model.copy(t, c.buffer_type, 0) / 3 - 1e-5) * 1e10
+
+    nbytes = 64 * 32 * 8 * 4
+    assert copied(apart) == pytest.approx(share * nbytes)
+    assert copied(w) == pytest.approx(min(1, 2 * share) * nbytes)  # two nodes read it
+    assert copied(dense) == pytest.approx(64 * 64 * 4)
+    assert copied(ids) == pytest.approx(2 * n_tokens * 4)
+
+
 def test_views_and_empty_nodes_cost_nothing() -> None:
     x = value("x")
     assert work(x, {}).nbytes == 0
@@ -117,6 +143,21 @@ def test_time_of_a_schedule_by_hand() -> None:
     assert predicted.by_device == pytest.approx({"gpu": on_gpu, "cpu": on_cpu})
     assert predicted.copies == pytest.approx(copies) and predicted.splits == pytest.approx(2e-6)
     assert predicted.total == pytest.approx(on_gpu + on_cpu + copies + 2e-6)
+
+
+def test_a_device_copies_a_value_once() -> None:
+    """Placements of a problem in numbers, with each copy and each start of a split counted."""
+    a, b, c = gpu("a"), gpu("b"), cpu()
+    x = value("x")
+    graph = Graph(*(node("SQR", f"n{i}", x) for i in range(5)))
+    model = CostOptions(profile([a, b, c])).model(graph, (a, b, c))
+    problem = Problem(model)
+    for where in itertools.product(range(3), repeat=5):
+        want = sum(problem.time[i][d] for i, d in enumerate(where))
+        want += len({0, 1} & set(where)) * (1e-5 + 1024 / 1e10)
+        # a device starts a split where it takes over
+        want += 1e-6 * len(list(itertools.groupby(where)))
+        assert problem.evaluate(where) == pytest.approx(want, rel=1e-9)
 
 
 def test_points_are_added_up() -> None:
