@@ -151,6 +151,10 @@ def test_memory_is_bounded(worker: WorkerProcess) -> None:
     """All clients together get what the worker lends; who leaves gives it back."""
     with Client(worker) as one, Client(worker) as two:
         assert "e" not in one.ask(["alloc", 1, 0, 40 << 20])
+        for _ in range(4):  # what was not allocated takes nothing
+            assert "block 1 exists" in one.ask(["alloc", 1, 0, 20 << 20])["e"][1]
+        assert "e" not in one.ask(["alloc", 2, 0, 20 << 20])
+        assert "e" not in one.ask(["free", 2])
         refused = two.ask(["alloc", 1, 0, 40 << 20])["e"]
         assert refused[0] == "memory" and str(40 << 20) in refused[1]
         assert "e" not in one.ask(["free", 1])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.targets import TARGETS
 from weft import Session, compile, quants
 from weft import graph as g
 from weft._native import refusal
@@ -56,7 +57,7 @@ def test_no_device_has_kernels_for_what_has_a_general_form() -> None:
             continue
         some = (0, [1] * 4, [4] * 4)
         slots = 0 if op.params is None else sum(slot.count for slot in slots_of(op.params))
-        why = refusal("baseline", op.number, some, [some] * max(1, op.min_src), [0.0] * slots)
+        why = refusal(TARGETS[0], op.number, some, [some] * max(1, op.min_src), [0.0] * slots)
         missing = why == "there is no native kernel for this op"
         assert missing == (op.name in GENERAL), f"cpu: {op.name}"
         assert (find_family(op.name) is None) or op.name not in GENERAL, f"opencl: {op.name}"

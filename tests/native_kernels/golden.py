@@ -13,6 +13,7 @@ import pytest
 from harness import Operand, Refused, result, run_op
 from numpy.typing import NDArray
 
+from tests.targets import TARGETS
 from weft import quants
 from weft.dtype import find_dtype
 
@@ -89,7 +90,7 @@ def operands(case: Case) -> tuple[Operand, list[Operand]]:
 
 
 def run_case(
-    case: Case, params: Sequence[float] = (), target: str = "baseline", n_threads: int = 1
+    case: Case, params: Sequence[float] = (), target: str = TARGETS[0], n_threads: int = 1
 ) -> NDArray[Any]:
     """The destination's elements; the bytes around a view are checked against the record too."""
     dst, sources = operands(case)

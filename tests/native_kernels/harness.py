@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.targets import TARGETS
 from weft import _native
 from weft.dtype import find_dtype
 from weft.graph import Tensor
@@ -121,7 +122,7 @@ def refusal(
     dst: Operand,
     src: Sequence[Operand | None],
     params: Sequence[float] = (),
-    target: str = "baseline",
+    target: str = TARGETS[0],
 ) -> str | None:
     """The sentence the kernel refuses with; None when it takes the call."""
     descs = [(0, [], []) if s is None else s.desc for s in src]
@@ -137,7 +138,7 @@ class Run:
         dst: Operand,
         src: Sequence[Operand | None],
         params: Sequence[float] = (),
-        target: str = "baseline",
+        target: str = TARGETS[0],
         n_threads: int = 1,
     ) -> None:
         self.dst = dst
@@ -204,7 +205,7 @@ def run_op(
     dst: Operand,
     src: Sequence[Operand | None],
     params: Sequence[float] = (),
-    target: str = "baseline",
+    target: str = TARGETS[0],
     n_threads: int = 1,
     *,
     whole: bool = False,

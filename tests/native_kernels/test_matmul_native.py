@@ -16,13 +16,13 @@ EXACT = 1e-12
 """NMSE of a product in float32 whose weights are decoded exactly; sums of up to some thousands."""
 
 QUANTIZED = [
-    d.name for d in DTYPES.values() if _native.activation_type("baseline", d.id) != DTYPES["f32"].id
+    d.name for d in DTYPES.values() if _native.activation_type(TARGETS[0], d.id) != DTYPES["f32"].id
 ]
 
 
 def companion(name: str) -> str:
     """The activation type of a weight type."""
-    return dtype_from_id(_native.activation_type("baseline", DTYPES[name].id)).name
+    return dtype_from_id(_native.activation_type(TARGETS[0], DTYPES[name].id)).name
 
 
 def quantized(x: Operand, name: str) -> Operand:

@@ -388,6 +388,32 @@ def test_messages_in_a_row_are_joined() -> None:
     ]
 
 
+def test_messages_behind_calls_and_results_are_not_joined() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "weather", "input": {"place": "a"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "hot"}
+    body = MessagesBody(
+        max_tokens=1,
+        messages=[
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [{"type": "text", "text": "b"}, call]},
+            {"role": "assistant", "content": "c"},
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [result, {"type": "text", "text": "d"}]},
+            {"role": "user", "content": "e"},
+        ],
+    )
+    written = [
+        (m["role"], m["content"], len(m.get("tool_calls") or [])) for m in chat_of(body).messages
+    ]
+    assert written == [
+        ("user", "a", 0),
+        ("assistant", "b", 1),
+        ("assistant", "c", 1),  # what was said before a call goes with it
+        ("tool", "hot", 0),
+        ("user", "d\n\ne", 0),
+    ]
+
+
 def test_output_in_a_schema() -> None:
     form = {"type": "json_schema", "schema": {"type": "integer"}}
     body = MessagesBody(max_tokens=1, messages=ASK, output_config={"format": form})

@@ -81,7 +81,9 @@ def test_malformed_bodies(server: Server, data: bytes, status: int, message: str
     short(server)
 
 
-def test_a_body_that_hides_its_size(server: Server) -> None:
+@pytest.mark.parametrize(("n_bytes", "status"), [(4000, 400), (4001, 413), (8192, 413)])
+def test_a_body_that_hides_its_size(server: Server, n_bytes: int, status: int) -> None:
+    """It is counted as it comes, and what may come is read as JSON."""
     connection = server.connect()
     connection.putrequest("POST", "/v1/completions")
     connection.putheader("Transfer-Encoding", "chunked")
@@ -89,10 +91,11 @@ def test_a_body_that_hides_its_size(server: Server) -> None:
     connection.putheader("Authorization", "Bearer a secret")
     connection.endheaders()
     with contextlib.suppress(ConnectionError):  # it may hang up before all is sent
-        for _ in range(8):
-            connection.send(b"400\r\n" + b"a" * 1024 + b"\r\n")
+        for at in range(0, n_bytes, 1000):
+            n = min(1000, n_bytes - at)
+            connection.send(b"%x\r\n" % n + b"a" * n + b"\r\n")
         connection.send(b"0\r\n\r\n")
-    assert connection.getresponse().status == 413
+    assert connection.getresponse().status == status
     connection.close()
     short(server)
 

@@ -53,6 +53,18 @@ def test_a_completion_ends_with_the_model(server: Server) -> None:
     assert answer.choices[0].finish_reason == "stop"
 
 
+def test_a_full_context_ends_a_text_by_its_length(server: Server) -> None:
+    n_ctx = server.call("GET", "/props")[2]["default_generation_settings"]["n_ctx"]
+    ids = server.call("POST", "/tokenize", {"content": QUESTION})[2]["tokens"]
+    prompt = (ids * n_ctx)[: n_ctx - 4]
+    options: Any = {"model": "x", "temperature": 0, "extra_body": {"ignore_eos": True}}
+    answer = server.client.completions.create(prompt=prompt, max_tokens=100, **options)
+    assert answer.usage is not None and answer.usage.completion_tokens < 10
+    assert answer.choices[0].finish_reason == "length"
+    stream = server.client.completions.create(prompt=prompt, max_tokens=100, stream=True, **options)
+    assert [c.choices[0].finish_reason for c in stream if c.choices][-1] == "length"
+
+
 def test_a_stream_is_the_same_text(server: Server) -> None:
     stream = server.client.completions.create(
         model="weft-demo", prompt=QUESTION, max_tokens=24, temperature=0, stream=True,

@@ -120,6 +120,22 @@ def test_a_call_is_read_from_the_answer(server: Server) -> None:
     assert streamed(server, tools=[TOOL], **no_call) == ([], '{"name": "abc"}', "stop")
 
 
+def test_a_text_that_is_cut_behind_a_call(server: Server) -> None:
+    """The call is whole, but the model wanted to say more."""
+    call = json.dumps(CALL)
+    options: Any = {
+        "tools": [TOOL],
+        "max_tokens": n_tokens(server, call) + 8,
+        "extra_body": {"regex": literally(call) + "(abc){90}"},
+    }
+    choice = ask(server, **options).choices[0]
+    assert [c.function.name for c in choice.message.tool_calls] == ["weather"]
+    assert choice.finish_reason == "length"
+    chunks = [c.choices[0] for c in ask(server, stream=True, **options) if c.choices]
+    assert sum(len(c.delta.tool_calls or []) for c in chunks) >= 1
+    assert chunks[-1].finish_reason == "length"
+
+
 def literally(text: str) -> str:
     return text.replace("{", "[{]").replace("}", "[}]")
 
