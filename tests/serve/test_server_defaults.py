@@ -123,3 +123,13 @@ def test_models_are_kept_with_their_settings(path: Path, tmp_path: Path) -> None
             return {answer["choices"][0]["text"] for answer in each}
 
         assert len(texts("plain")) == 1 and len(texts("pirate")) > 1
+
+
+def test_a_model_has_several_names(path: Path) -> None:
+    with Server(path, "-a", "gpt-4o, small", "-c", "256", "--parallel", "1") as server:
+        listed = server.call("GET", "/v1/models")[2]["data"]
+        assert [model["id"] for model in listed] == ["gpt-4o", "small"]
+        assert server.call("GET", "/v1/models/small")[0] == 200
+        for asked, named in (("small", "small"), ("gpt-4o", "gpt-4o"), ("x", "gpt-4o")):
+            body = {"model": asked, "prompt": "a", "max_tokens": 1}
+            assert post(server, "/v1/completions", body)["model"] == named

@@ -183,7 +183,9 @@ _SEVERAL_TEXTS = (
 _ELSEWHERE = {
     **dict.fromkeys(("fetch", "download"), _FETCHED),
     **dict.fromkeys(("show", "gguf-hash", "info"), "weft inspect shows what a file holds"),
-    **dict.fromkeys(("ls", "remove", "delete", "cp", "push", "create"), _FILES),
+    **dict.fromkeys(("ls", "remove", "delete", "cp", "push"), _FILES),
+    "create": "models.toml of weft serve --models keeps a model with system prompt, template, "
+    "sampling and adapters (docs/many-models.md)",
     "launch": _SERVED,
     **dict.fromkeys(
         ("signin", "signout", "login"), "models are public, or need HF_TOKEN in the environment"

@@ -122,7 +122,8 @@ def read_settings(path: Path) -> SettingsFile:
     except OSError as error:
         raise FormatError(f"{path}: {error.strerror or error}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise FormatError(f"{path} is not TOML: {error}") from None
+        ini = "; a preset of llama-server has another form" if path.suffix == ".ini" else ""
+        raise FormatError(f"{path} is not TOML: {error}{ini}, see docs/many-models.md") from None
     unknown = sorted(set(data) - {"defaults", "models"})
     if unknown:
         raise FormatError(f"{path} has {unknown[0]!r}; there are [defaults] and [models.NAME]")
