@@ -9,11 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.profiles import examples
-from tests.schedule.planning_graphs import cpu, gpu, node, random_plans, value, view, weight
+from tests.schedule.planning_graphs import (
+    Stub,
+    cpu,
+    gpu,
+    node,
+    random_plans,
+    value,
+    view,
+    weight,
+)
 from weft.allocate import Allocation, GraphAllocator, allocate, validate
-from weft.allocate.lifetime import Item
+from weft.allocate.lifetime import Item, lifetimes
 from weft.allocate.pack import ORDERS, Problem, pack
 from weft.allocate.search import improve
+from weft.allocate.stages import stage_spans
 from weft.errors import AllocationError, WeftError
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
@@ -57,6 +67,119 @@ def test_an_output_view_keeps_its_base() -> None:
     allocation = best(v, y)
     others = [p for t, p in allocation.place.items() if t.name in ("w", "y", "z")]
     assert all(p.offset != allocation.place[x].offset for p in others)
+
+
+def test_an_output_is_not_overwritten() -> None:
+    x = node("CONT", "x", value("in")).as_output()
+    allocation = best(node("SQR", "y", x), node("SQR", "z", view("v", x)))
+    places = {t.name: p.offset for t, p in allocation.place.items()}
+    assert len({places[name] for name in "xyz"}) == 3
+
+
+def test_copies_begin_where_their_source_is_read() -> None:
+    """So a copy never lies over a part of what it is made from."""
+    c = cpu()
+    g = gpu()
+    x, w = node("CONT", "x", value("in")), node("CONT", "w", value("other"))
+    y = node("ADD", "y", x, w)
+    scheduled = schedule(Graph(node("MUL", "z", y, x)), [g, c], assign={x: c, w: c, y: g})
+    life = lifetimes(scheduled)
+    made = [pair for split in scheduled.splits for pair in split.copies]
+    assert {source.name for source, _ in made} >= {"x", "w"}
+    for _, copy in made:
+        before = scheduled.plan_nodes.index(copy) - 1
+        assert scheduled.roles[scheduled.plan_nodes[before]].kind == "dep"
+        assert life.spans[copy][0] == before
+
+
+def test_a_copy_stays_where_its_source_is() -> None:
+    """The device that reads a result already has it in its memory, where nothing else reads it."""
+    c = cpu()
+    g = gpu(reads=[c.buffer_type])
+    x = node("CONT", "x", value("in"))
+    y = node("SQR", "y", x)
+    z = node("CONT", "z", y)
+    scheduled = schedule(Graph(z), [g, c], assign={x: c, y: g, z: c})
+    copies = [pair for split in scheduled.splits for pair in split.copies]
+    (copy,) = (copy for source, copy in copies if source.name == "y")
+    (item,) = [i for items in lifetimes(scheduled).items for i in items if copy in i.tensors]
+    assert [t.name for t in item.tensors] == ["x", "y", copy.name]
+
+
+class _Stages(Stub):
+    """A device that runs independent nodes at the same time."""
+
+    runs_stages = True
+
+
+def test_nodes_of_a_stage_are_independent() -> None:
+    c = _Stages("cpu", "CPU")
+    x, other = value("x"), value("other")
+    a, b = node("CONT", "a", x), node("CONT", "b", x)
+    over = node("CPY", "over", other, x)  # `a` and `b` read what it overwrites
+    over.view_src = x
+    again = node("CPY", "again", b, x)
+    again.view_src = x
+    last = node("ADD", "last", a, view("v", again))
+    scheduled = schedule(Graph(a, b, over, again, last), [c])
+    spans = stage_spans(scheduled)
+    assert spans is not None
+    stages: dict[tuple[int, int], set[str]] = {}
+    for tensor, span in zip(scheduled.plan_nodes, spans, strict=True):
+        if tensor.op.name in ("CONT", "CPY", "ADD"):
+            stages.setdefault(span, set()).add(tensor.name)
+    assert list(stages.values()) == [{"a", "b"}, {"over"}, {"again"}, {"last"}]
+    assert stage_spans(schedule(Graph(a, b), [cpu()])) is None
+
+
+@given(random_plans())
+def test_stages_of_random_plans(drawn: tuple[object, ...]) -> None:
+    graph, devices, assign, n_copies = drawn
+    for device in devices[::2]:  # type: ignore[index]
+        device.runs_stages = True
+    try:
+        scheduled = schedule(graph, devices, assign=assign, n_copies=n_copies)  # type: ignore[arg-type]
+    except WeftError:
+        return
+    spans = stage_spans(scheduled)
+    assert spans is not None
+    for i, (first, last) in enumerate(spans):
+        assert first <= i <= last and spans[first] == spans[last] == (first, last)
+        node, own = scheduled.plan_nodes[i], scheduled.plan_node_backends[i]
+        if node.op.is_view:
+            continue
+        target, sources = _bases(node), {t for s in node.src if s for t in _bases(s)}
+        for j in range(first, i):
+            earlier = scheduled.plan_nodes[j]
+            if earlier.op.is_view:
+                continue
+            assert scheduled.plan_node_backends[j] == own and scheduled.backends[own].runs_stages
+            written = _bases(earlier)
+            assert not written & (target | sources)
+            assert not target & {t for s in earlier.src if s for t in _bases(s)}
+
+
+def _bases(tensor: Tensor) -> set[Tensor]:
+    return {tensor if tensor.view_src is None else tensor.view_src}
+
+
+@pytest.mark.parametrize(("n_last", "apart"), [(1, False), (1000, True)])
+def test_nodes_are_kept_apart_where_that_takes_hardly_more(n_last: int, apart: bool) -> None:
+    """Two branches, of which the second may take over what the first no longer needs; it need not
+    where a later node takes much more memory anyway."""
+    x, ends = value("x"), []
+    for i in range(2):
+        wide = node("MUL_MAT", f"wide{i}", x, x, shape=(64, 100))
+        ends.append(node("MUL_MAT", f"end{i}", wide, x, shape=(1, 1)))
+    graph = Graph(node("MUL_MAT", "last", *ends, shape=(64, n_last)))
+    plain = allocate(schedule(graph, [cpu()]))
+    scheduled = schedule(graph, [_Stages("cpu", "CPU")])
+    allocation = allocate(scheduled)
+    validate(scheduled, allocation)
+    assert plain.total <= allocation.total <= plain.total + plain.total // 64
+    places = {t.name: p.offset for t, p in allocation.place.items()}
+    assert abs(places["wide0"] - places["wide1"]) >= 64 * 100 * 4 * apart
+    assert apart or allocation.total < 2 * 64 * 100 * 4
 
 
 def test_zero_sized_tensors() -> None:

@@ -61,7 +61,9 @@ def test_in_place_takes_the_first_source_that_may_go() -> None:
     assert places["x"] == places["y"]
 
 
-@pytest.mark.parametrize("why", ["read twice", "output", "read later", "other shape", "cannot"])
+@pytest.mark.parametrize(
+    "why", ["read twice", "output", "read later", "view read later", "other shape", "cannot"]
+)
 def test_not_in_place(why: str) -> None:
     x = node("CONT", "x", value("in"))
     outputs: list[Tensor] = []
@@ -77,6 +79,8 @@ def test_not_in_place(why: str) -> None:
         x.as_output()
     if why == "read later":
         outputs = [node("MUL_MAT", "later", x, x, shape=(4, 4))]
+    if why == "view read later":
+        y = node("MUL_MAT", "later", view("v", x), y, shape=(4, 4))
     places = plan(y, *outputs)
     assert places["x"] != places["y"]
 

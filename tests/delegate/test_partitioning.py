@@ -8,8 +8,10 @@ from torch import nn
 from torch.export import Dim, export
 
 from weft.errors import WeftError
+from weft.graph.size import Expr, Sym, symbols
 from weft.schedule.profile import load_profile
 from weft_executorch import Options
+from weft_executorch.dynamic_sizes import linear
 
 pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
@@ -43,6 +45,33 @@ def test_the_exported_program_is_whole_after_lowering():
         assert [set(exported.constants), set(exported.state_dict)] == tables
         assert torch.equal(exported.module()(x), module(x))
     assert not lowered.exported_program().constants
+
+
+N, M = Expr({(Sym("n", 1, 9),): 1}), Expr({(Sym("m", 1, 9),): 1})
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        (N + 0, (1, 0)),
+        (3 * N, (3, 0)),
+        (2 * N + 5, (2, 5)),
+        (N - 1, (1, -1)),
+        (20 - N, None),  # the delegate divides by what it is multiplied with, rounding down
+        (20 - 2 * N, None),
+        (N * N, None),
+        (N * N + N, None),
+        (N // 2, None),
+        (N + M, None),
+        (N * M, None),
+        (M + 1, None),
+        (7, None),
+    ],
+    ids=str,
+)
+def test_a_size_tells_a_symbol_where_it_grows_with_it_alone(size, told):
+    (n,) = symbols(N)
+    assert linear(size, n) == told
 
 
 class Strides(nn.Module):

@@ -102,21 +102,23 @@ def test_the_same_graph_built_anew_costs_nothing(memory: Any) -> None:
 @pytest.mark.parametrize("how", ["compute", "compute_async"])
 def test_callbacks_get_the_nodes_of_the_new_graph(how: str) -> None:
     scheduler = Scheduler([cpu()])
+    asked: list[weft.Tensor] = []
     seen: list[weft.Tensor] = []
 
     def callback(node: weft.Tensor, ask: bool) -> bool:
+        (asked if ask else seen).append(node)
         if not ask:
-            seen.append(node)
             assert scheduler.get(node).shape == (4, 16)
         return True
 
     scheduler.set_eval_callback(callback)
     for _ in range(2):
         scheduler.reset()
+        asked.clear()
         seen.clear()
         graph = _chain()
         getattr(scheduler, how)(graph, {"x": _x()})
-        assert seen == graph.nodes
+        assert asked == seen == graph.nodes
     assert scheduler.counters.lowered == 1
 
 
@@ -202,6 +204,22 @@ def test_smaller_graphs_take_the_places_of_the_one_reserved() -> None:
         np.testing.assert_allclose(scheduler.get("y"), _want(x), rtol=1e-4, atol=1e-5)
     assert (scheduler.reserves, scheduler.reallocs) == (1, 0)
     assert scheduler.reserve_size(_chain(3))[0] < scheduler.buffer_size(0)
+
+
+def test_every_block_stays_as_large_as_some_graph_needs_it() -> None:
+    """The memory is in blocks of limited size; one graph needs two, the other a larger one."""
+    device = cpu()
+    device.buffer_type.max_size = 300
+    scheduler = Scheduler([device])
+    sizes = []
+    for rows, weights in ((4, W), (8, W[:0]), (4, W), (8, W[:0])):
+        scheduler.reset()
+        x = _x(rows)
+        scheduler.compute(_chain(rows, weights), {"x": x})
+        np.testing.assert_allclose(scheduler.get("y"), _want(x, weights), rtol=1e-4, atol=1e-5)
+        sizes.append(scheduler.buffer_size(0))
+    assert sizes == [256 + 256, 512 + 256, 512 + 256, 512 + 256]
+    assert scheduler.reallocs == 2
 
 
 @MEMORY

@@ -261,6 +261,7 @@ BROKEN = {
         raw_file([kv("k", 9, struct.pack("<IQ", 8, 2) + b"\xff" * 16)], []),
         "'k', an array of 2 strings",
     ),
+    "arrays 5 deep": (raw_file([kv("k", 9, nested(5))], []), "'k' nests arrays more than 4 deep"),
     "arrays 6 deep": (raw_file([kv("k", 9, nested(6))], []), "'k' nests arrays more than"),
     "arrays 40000 deep": (raw_file([kv("k", 9, nested(40000))], []), "'k' nests arrays more than"),
     "alignment 0": (raw_file([align_key(0)], []), "general.alignment is 0"),

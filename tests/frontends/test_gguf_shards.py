@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from weft.errors import FormatError
-from weft.frontends.gguf import open_gguf
+from weft.frontends.gguf import open_gguf, shards
 from weft.frontends.gguf.writer import write_gguf
 
 
@@ -47,6 +47,52 @@ def test_copy_of_a_split_model_is_one_file(tmp_path: Path) -> None:
         write_gguf(target, file.copy_metadata(), rows)
     with open_gguf(target) as joined:
         assert len(joined.tensors) == 4 and list(joined.metadata) == ["general.architecture"]
+
+
+SIZES = {"a": 8, "b": 8, "c": 32, "d": 8, "e": 8}
+KEYS: dict[str, object] = {"general.architecture": "llama", "general.alignment": np.uint32(64)}
+
+
+@pytest.mark.parametrize(
+    ("limits", "parts"),
+    [
+        ({"max_tensors": 1}, ["a", "b", "c", "d", "e"]),
+        ({"max_tensors": 2}, ["ab", "cd", "e"]),
+        ({"max_tensors": 4}, ["abcd", "e"]),
+        ({"max_bytes": 16}, ["ab", "c", "de"]),
+        ({"max_bytes": 15}, ["a", "b", "c", "d", "e"]),
+        ({"max_bytes": 48}, ["abc", "de"]),
+        ({"max_bytes": 47, "max_tensors": 3}, ["ab", "cd", "e"]),
+    ],
+)
+def test_files_of_limited_size(tmp_path: Path, limits: dict[str, int], parts: list[str]) -> None:
+    """Tensors a to e have 8 bytes each, c has 32; their numbers are those of their letters."""
+    tensors = [(c, "i8", (n,), np.full(n, ord(c), np.uint8)) for c, n in SIZES.items()]
+    paths = shards.write_shards(tmp_path / "m.gguf", KEYS, tensors, **limits)
+    n = len(parts)
+    assert [p.name for p in paths] == [f"m-{i + 1:05d}-of-{n:05d}.gguf" for i in range(n)]
+    for given in (paths[0], paths[-1]):
+        with open_gguf(given) as file:
+            assert file.architecture == "llama" and file.metadata["general.alignment"] == 64
+            assert {t.name: (t.path, set(t.data.tolist())) for t in file.tensors.values()} == {
+                c: (path, {ord(c)}) for path, part in zip(paths, parts, strict=True) for c in part
+            }
+    joined = tmp_path / "joined.gguf"
+    shards.merge_shards(paths[-1], joined)
+    with open_gguf(joined) as file:
+        assert list(file.tensors) == list(SIZES) and list(file.metadata) == list(KEYS)
+    again = shards.split_file(joined, tmp_path / "again.gguf", **limits)
+    assert [p.read_bytes() for p in again] == [p.read_bytes() for p in paths]
+
+
+def test_one_file_keeps_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    tensors = [("a", "i8", (8,), bytes(8))]
+    assert shards.write_shards(path, KEYS, tensors, max_tensors=1) == [path]
+    with open_gguf(path) as file:
+        assert list(file.metadata) == list(KEYS)
+    with pytest.raises(FormatError, match="is a file being read"):
+        shards.merge_shards(path, path)
 
 
 def test_missing_shard(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.llm.llama_models import RELATIVES
+from tests.llm.made_models import configure, keys_of
 from tests.llm.tiny import metadata, write_model
 from tests.profiles import examples
 from weft import _native
@@ -184,6 +188,98 @@ def test_against_a_plain_model(config: ModelConfig, ops: list[tuple], window: in
         for row, p, s in zip(mask, positions.tolist(), seqs.tolist(), strict=True):
             writer.one(n_kv, p, s)
             assert (out[:n_kv] == row).all()
+
+
+@pytest.mark.parametrize("kind", ["causal", "chunked", "both sides"])
+def test_masks_of_every_window(config: ModelConfig, kind: str) -> None:
+    """The rule of attention, written out for each token and cell."""
+    cache = KVCache(config, SIZE, n_seq_max=2)
+    put(cache, [3, 0, 1, 2, 9, 4, 7, 5, 6, 0, 1], [{0}] * 9 + [{1}, {0, 1}])
+    tokens = [(p, s) for p in range(12) for s in range(2)]
+    positions, seqs = np.array(tokens, np.int32).T
+    out = np.empty((len(tokens), SIZE), np.float16)
+    for window in range(12):
+        for distances in (False, True):
+            cache.fill_mask(
+                out, positions, seqs, window, distances=distances,
+                causal=kind != "both sides", chunked=kind == "chunked",
+            )  # fmt: skip
+            for row, (p, s) in zip(out, tokens, strict=True):
+                for c, value in enumerate(row):
+                    pos = int(cache.pos[c])
+                    near = {
+                        "causal": 0 <= p - pos and (window == 0 or p - pos < window),
+                        "chunked": pos <= p and (window == 0 or pos // window == p // window),
+                        "both sides": window == 0 or abs(p - pos) <= window // 2,
+                    }[kind]
+                    seen = cache.members[s, c] and near
+                    assert value == ((-abs(p - pos) if distances else 0) if seen else -np.inf)
+        if kind == "chunked":
+            continue
+        cache.fill_mask(out, positions, seqs, window, causal=kind == "causal")
+        written = np.empty(out.size, np.uint16)
+        writer = _native.MaskWriter(cache.pos, cache.members, written, window, kind == "causal")
+        writer.all(SIZE, positions, seqs)
+        assert (written == out.view(np.uint16).reshape(-1)).all()
+        for row, (p, s) in zip(out, tokens, strict=True):
+            writer.one(SIZE, p, s)
+            assert (written[:SIZE] == row.view(np.uint16)).all()
+
+
+def test_moves_of_positions_add_up(config: ModelConfig) -> None:
+    cache = KVCache(config, SIZE, n_seq_max=2)
+    put(cache, list(range(6)), [{0}, {0}, {0, 1}, {1}, {0}, {0}])
+    cache.shifted()
+    cache.seq_add(0, 2, -1, 4)
+    cache.seq_add(1, -1, 7, -2)
+    cache.seq_div(0, 4, 9, 2)
+    assert cache.pos.tolist()[:6] == [0, 1, 2, 1, 4, 9]
+    assert cache.shift.tolist()[:6] == [0, 0, 0, -2, 0, 4]
+    assert cache.serial.tolist()[:6] == [1, 1, -1, -1, -1, -1] and cache.has_shift
+    cache.shifted()
+    assert not cache.shift.any() and not cache.has_shift
+    cache.seq_add(0, 0, 2, -1)
+    assert cache.pos.tolist()[:3] == [-1, 0, 2] and cache.find_free(1).tolist() == [0]
+
+
+def test_cells_of_a_window_follow_the_others(tmp_path: Path) -> None:
+    """Whatever is done to sequences is done to both tables."""
+    arch, changes = RELATIVES["gemma2"]
+    meta = keys_of(arch, changes)
+    windowed = configure(tmp_path, meta)
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        cache = KVCache(windowed, SIZE, n_seq_max=N_SEQ, window_size=SIZE)
+        window = cache.window
+        assert window is not None
+        for _ in range(6):
+            kind, seq, other = int(rng.integers(8)), *rng.integers(N_SEQ, size=2).tolist()
+            p0, p1 = sorted(rng.integers(-1, SIZE, 2).tolist())
+            if kind < 2 and cache.n_used + 3 <= SIZE:
+                start = cache.pos_max(seq) + 1
+                members = np.zeros((N_SEQ, 3), np.bool_)
+                members[[seq, other]] = True
+                for table in (cache, window):
+                    positions = np.arange(start, start + 3, dtype=np.int32)
+                    table.occupy(table.find_free(3), positions, members)
+            elif kind == 2:
+                cache.seq_rm(seq, p0, p1)
+            elif kind == 3:
+                cache.seq_cp(seq, other, p0, p1)
+            elif kind == 4:
+                cache.seq_add(seq, p0, p1, other - 1)
+            elif kind == 5:
+                cache.seq_div(seq, p0, p1, 2)
+            elif kind == 6 and not (cache.members.sum(axis=0) > 1).any():
+                cache.take_back(seq, p0)
+            elif kind == 7 and other == 0:
+                cache.clear()
+            elif kind == 7:
+                cache.seq_keep(seq)
+                cache.shifted()
+            for name in ("pos", "members", "shift", "mixed", "n_seen", "has_shift"):
+                assert np.array_equal(getattr(cache, name), getattr(window, name)), (kind, name)
+            assert cache.can_cut(seq, p1)
 
 
 def test_masks_that_do_not_fit_are_refused(config: ModelConfig) -> None:

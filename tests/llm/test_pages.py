@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from numpy.typing import NDArray
 
 from tests.profiles import examples
 from weft.llm.cache.cells import Cells
-from weft.llm.cache.pages import STRIP, cells_from, moved, place
+from weft.llm.cache.pages import STRIP, cells_from, moved, next_cell, place
 
 
 def put(cells: Cells, seq: int, n: int) -> NDArray[np.int64]:
@@ -32,6 +34,44 @@ def test_pages_then_strips_then_single_cells() -> None:
     assert put(cells, 2, 40).tolist() == [*range(160, 200)]  # the last strip is half a strip
     assert put(cells, 1, 14).tolist() == [*range(131, 144), 146]
     assert cells.find_free(13).tolist() == [*range(147, 160)]
+
+
+def test_one_token_goes_on_in_its_page_or_in_a_free_one() -> None:
+    cells = Cells(256, 2)
+    put(cells, 0, 63)
+    assert (next_cell(cells, 0), next_cell(cells, 1)) == (63, -1)
+    members = np.array([[False], [True]])
+    cells.occupy(np.array([70]), np.zeros(1, np.int32), members)
+    assert put(cells, 0, 1).tolist() == [63]
+    assert next_cell(cells, 0) == -1 and put(cells, 0, 1).tolist() == [128]
+    assert next_cell(cells, 1) == 71 and put(cells, 1, 1).tolist() == [71]
+    cells.occupy(np.array([129]), np.ones(1, np.int32), members)
+    assert next_cell(cells, 0) == -1 and put(cells, 0, 1).tolist() == [193]
+    full = Cells(64, 1)
+    put(full, 0, 64)
+    assert next_cell(full, 0) == -1
+
+
+def test_pieces() -> None:
+    """Cells go on in the first free piece behind, at the same place of a strip."""
+
+    def chosen(*arguments: Any) -> list[int] | None:
+        cells = cells_from(*arguments)
+        return None if cells is None else cells.tolist()
+
+    free = np.ones(208, np.bool_)
+    free[[3, 66]] = False
+    assert chosen(free, 1, 3, (64, STRIP)) == [1, 2, 131]
+    assert chosen(free, 1, 3, (STRIP,)) == [1, 2, 19]
+    assert chosen(free, 3, 2, (1,)) == [19, 20]
+    assert chosen(free, 64, 1, (64, STRIP)) == [128]
+    assert chosen(free, 64, 3, (STRIP, 1)) == [80, 81, 82]
+    assert chosen(free, 190, 8, (64, STRIP)) == [*range(190, 198)]
+    assert chosen(free, 206, 3, (64, STRIP, 1)) is None
+    free[:] = False
+    free[[5, 22, 39]] = True
+    assert chosen(free, 5, 3, (64, STRIP, 1)) == [5, 22, 39]
+    assert chosen(free, 5, 3, (64, STRIP)) is None
 
 
 def test_a_fork_goes_on_at_the_same_place_of_a_strip() -> None:

@@ -15,6 +15,7 @@ from tests.llm.made_models import configure, context, keys_of, made_up
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
 from weft.llm.cache.kv_cache import cache_bytes
+from weft.llm.cache.window import WindowCells
 from weft.llm.compute.batch import Batch
 from weft.llm.compute.context import Context
 from weft.llm.model import Model
@@ -78,6 +79,20 @@ def test_logits_are_the_same(
         got = ctx.decode(TEXT[a:b], outputs="all")
         np.testing.assert_allclose(got, want[a:b], atol=ATOL)
     assert ctx.cache.window.n_used <= WINDOW + n_ubatch < ctx.cache.n_used
+
+
+def test_the_oldest_unseen_cells_go_first() -> None:
+    cells = WindowCells(12, 2, window=3)
+    first = np.array([[True], [False]])
+    order = np.array([4, 0, 2, 5, 1, 3], np.int32)
+    cells.occupy(np.arange(6), order, np.repeat(first, 6, axis=1))
+    cells.occupy(np.arange(6, 9), np.arange(3, dtype=np.int32), np.repeat(~first, 3, axis=1))
+    cells.members[1, 2] = True  # the other sequence sees the token at position 2, too
+    assert np.flatnonzero(~cells.seen()[:9]).tolist() == [1, 4, 5, 6]
+    assert [cells.in_the_way(n).tolist() for n in (3, 4, 5)] == [[], [1], [1, 6]]
+    assert cells.in_the_way(7).tolist() == [1, 6, 4, 5]
+    with pytest.raises(ContextError, match="8 tokens do not fit into the 12 cells of the sliding"):
+        cells.in_the_way(8)
 
 
 def test_sequences_in_turn(path: Path) -> None:

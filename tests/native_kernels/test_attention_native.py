@@ -233,6 +233,40 @@ def test_a_mask_per_head_and_sinks(target: str) -> None:
     assert nmse(got, attention(q, k, k, np.concatenate([mask, extra], -1), 0.2)) < 1e-12
 
 
+@pytest.mark.parametrize("cells", [64, 192, 200])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_a_mask_of_numbers_that_hides_nothing(dtype: str, cells: int, target: str) -> None:
+    rng = np.random.default_rng(15)
+    q = rng.normal(size=(1, 2, 3, 32)).astype(np.float32)
+    kv = rng.normal(size=(1, 1, cells, 32)).astype(np.float32)
+    mask, mask64 = stored(2 * rng.normal(size=(1, 1, 3, cells)).astype(np.float32), dtype)
+    cache = tensor(kv)
+    sources = [tensor(q), cache, cache, mask]
+    params = pack(FlashAttnParams(0.2))
+    got = run_op("FLASH_ATTN_EXT", result("f32", (32, 2, 3)), sources, params, target)
+    assert nmse(got, attention(q, kv, kv, mask64, 0.2)) < 1e-12
+
+
+SINKS = np.array([-300, -5, 0, 5, 120, 3000], np.float32)
+
+
+@pytest.mark.parametrize("cells", [1, 50, 128])
+def test_sinks_far_from_the_scores(cells: int, target: str) -> None:
+    rng = np.random.default_rng(16)
+    q = 4 * rng.normal(size=(1, 6, 3, 32)).astype(np.float32)
+    kv = rng.normal(size=(1, 1, cells, 32)).astype(np.float32)
+    cache = tensor(kv)
+    sources = [tensor(q), cache, cache, None, tensor(SINKS)]
+    params = pack(FlashAttnParams(0.5))
+    got = run_op("FLASH_ATTN_EXT", result("f32", (32, 6, 3)), sources, params, target)
+    k = np.concatenate([kv, np.zeros((1, 1, 1, 32))], axis=2)
+    mask = np.zeros((1, 6, 3, cells + 1))
+    mask[..., -1] = SINKS[:, None]
+    want = attention(q, k, k, mask, 0.5)
+    for head in range(6):  # whose numbers differ by orders of magnitude
+        np.testing.assert_allclose(got[:, :, head], want[:, :, head], rtol=2e-5, atol=2e-6)
+
+
 def test_queries_with_any_strides(target: str) -> None:
     rng = np.random.default_rng(6)
     x = rng.normal(size=(3, 4, 48)).astype(np.float32)  # token, head, d
@@ -278,6 +312,21 @@ def test_softmax_in_place(n: int, over: str, target: str) -> None:
     s = x.astype(np.float64) * 0.5 + mask
     w = np.exp(s - s.max(-1, keepdims=True))
     assert nmse(got[0], w / w.sum(-1, keepdims=True)) < 1e-13
+
+
+@pytest.mark.parametrize("n", [1, 40, 1037])
+def test_softmax_with_sinks(n: int, target: str) -> None:
+    rng = np.random.default_rng(17)
+    x = rng.normal(size=(2, 6, 3, n)).astype(np.float32) * 10
+    mask = rng.normal(size=(2, 6, 3, n)).astype(np.float32)
+    sources = [tensor(x), tensor(mask), tensor(SINKS)]
+    got = run_op("SOFT_MAX", result("f32", (n, 3, 6, 2)), sources, pack(SoftMaxParams(0.5)), target)
+    s = x.astype(np.float64) * 0.5 + mask
+    sinks = np.broadcast_to(SINKS.astype(np.float64)[:, None, None], (2, 6, 3, 1))
+    top = np.maximum(s.max(-1, keepdims=True), sinks)
+    w = np.exp(s - top)
+    want = w / (w.sum(-1, keepdims=True) + np.exp(sinks - top))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-30)
 
 
 def test_softmax_of_strided_scores(target: str) -> None:

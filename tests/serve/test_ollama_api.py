@@ -271,7 +271,7 @@ def test_options_and_their_defaults() -> None:
     fields, ignored = fields_of({"seed": 3, "num_predict": -2, "stop": ["a"], "num_ctx": 8})
     assert fields["top_p"] == 0.9 and fields["max_tokens"] == -1 and not ignored
     body, _ = chat_of(ChatRequest(model="m", messages=[], think="high", format="json"))
-    assert body.chat_template_kwargs == {"enable_thinking": True, "reasoning_effort": "high"}
+    assert body.reasoning_effort == "high"
     assert body.response_format is not None and body.response_format.type == "json_object"
     raw, _ = completion_of(GenerateRequest(model="m", prompt="a", raw=True))
     assert raw.max_tokens == -1

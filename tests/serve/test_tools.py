@@ -236,7 +236,7 @@ def test_calls_and_results_in_the_history(server: Server) -> None:
             "response_format does not go together with a tool_choice",
         ),
         ({"tool_choice": "required"}, "tool_choice needs tools"),
-        ({"tools": [{"type": "web_search"}]}, "a tool is "),
+        ({"tools": [{"name": "web_search"}]}, "a tool is "),
         ({"tools": [{"type": "function", "function": {}}]}, "has no name"),
         ({"tools": "x"}, 'tools is "x"; it must be a list'),
         ({"tool_choice": "sometimes"}, "tool_choice"),

@@ -9,9 +9,19 @@ from weft.llm.chat.template import NO_REASONING, OWN_VARIABLES
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody, ResponseFormat
 
-__all__ = ["begun_of", "reasons", "schema_of", "thinks", "tools_of", "variables_of"]
+__all__ = [
+    "begun_of",
+    "choice_of",
+    "reasons",
+    "schema_of",
+    "thinks",
+    "tools_of",
+    "variables_of",
+]
 
 _REASONING = {*NO_REASONING, "reasoning_effort"}
+_THINKS = dict.fromkeys(NO_REASONING, True)
+"""What templates call the wish for reasoning."""
 
 
 def variables_of(body: ChatBody, usual: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,10 +34,13 @@ def variables_of(body: ChatBody, usual: Mapping[str, Any]) -> dict[str, Any]:
                 400, f"chat_template_kwargs has {name!r:.60}, which is not for requests to set",
                 "chat_template_kwargs",
             )  # fmt: skip
-    if body.reasoning_effort is not None:
-        own.setdefault("reasoning_effort", body.reasoning_effort)
-    if body.reasoning_budget == 0:
+    effort = body.reasoning_effort
+    if effort:
+        own.setdefault("reasoning_effort", effort)
+    if _no_reasoning(body):
         own = NO_REASONING | own
+    elif effort and effort != "minimal":
+        own = _THINKS | own
     elif (body.reasoning_budget or -1) > 0:
         raise ApiError(
             400, f"reasoning_budget is {body.reasoning_budget}; it is 0 for no reasoning or -1 for "
@@ -40,10 +53,15 @@ def variables_of(body: ChatBody, usual: Mapping[str, Any]) -> dict[str, Any]:
 
 def reasons(body: ChatBody, usual: Mapping[str, Any]) -> bool:
     """False if a request or the server leaves out reasoning, also where a template begins it."""
-    if body.reasoning_budget is not None:
-        return body.reasoning_budget != 0
+    if body.reasoning_budget is not None or body.reasoning_effort == "none":
+        return not _no_reasoning(body)
     off = NO_REASONING.items() <= usual.items()
     return not (off and NO_REASONING.items() <= variables_of(body, usual).items())
+
+
+def _no_reasoning(body: ChatBody) -> bool:
+    """True if a request wants an answer without reasoning."""
+    return body.reasoning_budget == 0 or body.reasoning_effort == "none"
 
 
 def thinks(variables: Mapping[str, Any]) -> bool:
@@ -64,6 +82,10 @@ def begun_of(body: ChatBody) -> str:
         )  # fmt: skip
     last = body.messages[-1] if body.messages else {}
     content = last.get("content") if isinstance(last, Mapping) else None
+    if isinstance(content, list):
+        given = [part.get("text") if isinstance(part, Mapping) else None for part in content]
+        texts = [text for text in given if isinstance(text, str)]
+        content = "".join(texts) if len(texts) == len(given) else None
     if last.get("role") != "assistant" or not isinstance(content, str) or not content:
         raise ApiError(
             400, "continue_final_message needs a last message of role assistant whose content is "
@@ -73,22 +95,77 @@ def begun_of(body: ChatBody) -> str:
 
 
 def tools_of(body: ChatBody) -> list[dict[str, Any]] | None:
-    """The tools that the template is to write; None: none."""
-    choice = body.tool_choice
-    if choice == "none" or not body.tools:
+    """The tools that the template is to write; None: none. Raises ApiError for a choice without
+    tools."""
+    choice = choice_of(body)
+    tools = [_whole(tool) for tool in body.tools or () if tool["type"] == "function"]
+    if choice == "none" or not tools:
         if choice not in (None, "none", "auto"):
             raise ApiError(400, "tool_choice needs tools", "tool_choice")
         return None
-    return body.tools
+    if choice is body.tool_choice:
+        return tools
+    names = [_name(tool) for tool in _allowed(body)["tools"]]
+    allowed = [tool for tool in tools if tool["function"]["name"] in names]
+    if not allowed:
+        raise ApiError(400, "tool_choice.allowed_tools names no function of tools", "tool_choice")
+    return allowed
+
+
+def choice_of(body: ChatBody) -> Any:
+    """The tool_choice; for one of type allowed_tools, its mode."""
+    choice = body.tool_choice
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return choice
+    allowed = _allowed(body)
+    if allowed.get("mode") not in ("auto", "required") or not isinstance(
+        allowed.get("tools"), list
+    ):
+        raise ApiError(
+            400, "tool_choice of type allowed_tools has a mode, auto or required, and tools",
+            "tool_choice",
+        )  # fmt: skip
+    return allowed["mode"]
+
+
+def _allowed(body: ChatBody) -> Mapping[str, Any]:
+    choice = body.tool_choice
+    assert isinstance(choice, dict)
+    inner = choice.get("allowed_tools", choice)  # the Responses API has it without
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def _name(tool: Any) -> Any:
+    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    return function.get("name") if isinstance(function, Mapping) else None
+
+
+def _whole(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool whose function has parameters, which templates read."""
+    function = tool["function"]
+    if function.get("parameters", {}) is not None:
+        return tool
+    none = {"type": "object", "properties": {}}
+    return {**tool, "function": {**function, "parameters": none}}
 
 
 def schema_of(form: ResponseFormat | None) -> dict[str, Any]:
     """The constraint of an answer; empty: any text is allowed."""
-    if form is None or form.type == "text":
+    if form is None or form.type in (None, "text"):
         return {}
-    if form.type == "json_object":
+    if form.type in ("grammar", "regex"):
+        given = form.grammar if form.type == "grammar" else form.regex or form.value
+        if not isinstance(given, str) or not given:
+            raise ApiError(400, f"response_format has no {form.type}", "response_format")
+        return {form.type: given}
+    # llama.cpp, Together and Fireworks have it beside the type, and some call it value
+    own = form.json_schema or {}
+    if "schema" not in own and ("type" in own or "properties" in own or "$ref" in own):
+        own = {"schema": own}
+    schemas = (own.get("schema"), form.schema_, form.value)
+    schema = next((schema for schema in schemas if schema is not None), None)
+    if schema is None and form.type == "json_object":
         return {"json_schema": {"type": "object"}}
-    schema = (form.json_schema or {}).get("schema")
     if not isinstance(schema, dict):
         raise ApiError(400, "response_format.json_schema has no schema", "response_format")
-    return {"json_schema": schema}
+    return {"json_schema": schema or {"type": "object"}}

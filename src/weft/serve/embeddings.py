@@ -69,6 +69,6 @@ def embedding_texts(service: Service, body: EmbeddingBody, name: str = "input") 
         if not 1 <= len(ids) <= most:
             raise ApiError(
                 400, f"text {number} of {name} has {len(ids)} tokens; it must be 1 to {most}",
-                name, "context_length_exceeded",
+                name, "context_length_exceeded" if ids else None,
             )  # fmt: skip
     return texts

@@ -41,9 +41,12 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: int = RETRY_AFTER,
+        tokens: tuple[int, int] | None = None,
     ) -> None:
-        """`retry_after` is the seconds after which a client with status 429 should try again."""
+        """`retry_after` is the seconds after which a client with status 429 should try again;
+        `tokens` are those of a prompt that is too long, and the most that it may have."""
         super().__init__(message)
+        self.tokens = tokens
         self.retry_after = retry_after
         self.status = status
         self.param = param
@@ -97,7 +100,10 @@ def shaped_error(error: ApiError, path: str) -> dict[str, Any]:
     for start, shape in SHAPES.items():
         if path == start or path.startswith(f"{start}/"):
             return shape(error)
-    return error_body(error.status, str(error), error.param, error.code)
+    body = error_body(error.status, str(error), error.param, error.code)
+    if error.tokens is not None:  # as in llama.cpp, whose clients read them
+        body["error"] |= {"n_prompt_tokens": error.tokens[0], "n_ctx": error.tokens[1]}
+    return body
 
 
 class Json(JSONResponse):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from weft.llm import Tokenizer
 from weft.serve.errors import ApiError
@@ -12,15 +13,20 @@ __all__ = ["Input", "require_whole", "texts_of", "token_lists"]
 Input = str | list[str] | list[int] | list[list[int]]
 
 
-def token_lists(tokenizer: Tokenizer, texts: Input, name: str) -> list[list[int]]:
-    """Encodes texts, one or several, as lists of ids; ids stay. `name` is the field they are in."""
+def token_lists(
+    tokenizer: Tokenizer, texts: Input, name: str, *, add_special: bool = True,
+    parse_special: bool = False,
+) -> list[list[int]]:  # fmt: skip
+    """Encodes texts, one or several, as lists of ids; ids stay. `name` is the field they are in;
+    the rest are options of `Tokenizer.encode`."""
+    encode = partial(tokenizer.encode, add_special=add_special, parse_special=parse_special)
     if isinstance(texts, str):
-        return [tokenizer.encode(texts)]
+        return [encode(texts)]
     if not texts:
         raise ApiError(400, f"{name} is an empty list; give at least one text", name)
     if isinstance(texts[0], int):
         return [[i for i in texts if isinstance(i, int)]]
-    return [tokenizer.encode(text) if isinstance(text, str) else list(text)
+    return [encode(text) if isinstance(text, str) else list(text)
             for text in texts if not isinstance(text, int)]  # fmt: skip
 
 

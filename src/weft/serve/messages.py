@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from weft.llm.answers import Call, CallBegun, CallPiece, Content, Event, Reasoning
+from weft.llm.sampling.held_schema import held_parameters, under
 from weft.serve.errors import ApiError
 
 __all__ = [
@@ -116,20 +117,20 @@ def named_tool(choice: object, tools: Sequence[Mapping[str, Any]]) -> str | None
 
 def call_schema(tools: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, Any]:
     """A JSON schema of calls of any tool, or of the tool called `name`."""
-    functions = [tool["function"] for tool in tools]
-    calls = [
-        {
+    functions = [tool["function"] for tool in tools if name in (None, tool["function"]["name"])]
+    calls = []
+    for number, function in enumerate(functions):
+        place = "#" if len(functions) == 1 else f"#/anyOf/{number}"
+        schema = function.get("parameters") or {"type": "object"}
+        arguments = under(
+            held_parameters(function["name"], schema), f"{place}/properties/arguments"
+        )
+        calls.append({
             "type": "object",
-            "properties": {
-                "name": {"const": function["name"]},
-                "arguments": function.get("parameters") or {"type": "object"},
-            },
+            "properties": {"name": {"const": function["name"]}, "arguments": arguments},
             "required": ["name", "arguments"],
             "additionalProperties": False,
-        }
-        for function in functions
-        if name in (None, function["name"])
-    ]
+        })  # fmt: skip
     return calls[0] if len(calls) == 1 else {"anyOf": calls}
 
 

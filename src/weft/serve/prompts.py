@@ -15,7 +15,15 @@ from weft.llm.engine import Request
 from weft.llm.senses.messages import Marked, mark_media
 from weft.records import dataclass
 from weft.serve.adapters import ServedAdapters, ServedVectors
-from weft.serve.chats import begun_of, reasons, schema_of, thinks, tools_of, variables_of
+from weft.serve.chats import (
+    begun_of,
+    choice_of,
+    reasons,
+    schema_of,
+    thinks,
+    tools_of,
+    variables_of,
+)
 from weft.serve.errors import ApiError
 from weft.serve.inputs import require_whole, texts_of, token_lists
 from weft.serve.messages import (
@@ -185,14 +193,14 @@ class Prompts:
         """The constraint of an answer that must consist of calls; empty: it need not. `text` is the
         rendered prompt. `reasons`: reasoning may come first, even if the prompt has not begun it.
         """
-        if not tools or body.tool_choice in (None, "auto"):
+        if not tools or choice_of(body) in (None, "auto"):
             return {}
-        if body.response_format is not None and body.response_format.type != "text":
+        if body.response_format is not None and body.response_format.narrows:
             raise ApiError(
                 400, "response_format does not go together with a tool_choice that asks for a "
                 "call; leave one out", "tool_choice",
             )  # fmt: skip
-        name = named_tool(body.tool_choice, tools)
+        name = named_tool(choice_of(body), tools)
         several = body.parallel_tool_calls is not False and name is None
         grammar = self._format.grammar(
             self._tokenizer, tools, name=name, parallel=several, prompt=text, reasons=reasons
@@ -226,7 +234,10 @@ class Prompts:
         self._require_texts(body, best_of * max(len(texts_of(body.prompt)), 1))
         for text in texts_of(body.prompt):
             self.require_short(text or "", "prompt")
-        prompts = token_lists(self._tokenizer, body.prompt, "prompt")
+        prompts = token_lists(
+            self._tokenizer, body.prompt, "prompt", add_special=body.add_special_tokens,
+            parse_special=body.parse_special,
+        )  # fmt: skip
         if body.suffix is not None:
             self.require_short(body.suffix, "suffix")
             prompts = self._infilled(body, prompts)
@@ -246,16 +257,19 @@ class Prompts:
         echoes = None
         if body.echo:
             texts = texts_of(body.prompt)
-            each = [self._echo(ids, text) for ids, text in zip(prompts, texts, strict=True)]
+            each = [
+                self._echo(ids, text, body.add_special_tokens)
+                for ids, text in zip(prompts, texts, strict=True)
+            ]
             echoes = [echo for echo in each for _ in range(best_of)]
             if wants:
                 requests = _scoring(requests)
         return Asked(requests, n, best_of, wants, echoes=echoes)
 
-    def _echo(self, ids: list[int], text: str | None) -> Echo:
+    def _echo(self, ids: list[int], text: str | None, begins: bool) -> Echo:
         if text is None:
             return Echo(self._tokenizer.decode(ids), 0)
-        return Echo(text, len(self._tokenizer.vocab.prefix))
+        return Echo(text, len(self._tokenizer.vocab.prefix) if begins else 0)
 
     def _infilled(self, body: CompletionBody, prompts: list[list[int]]) -> list[list[int]]:
         """Adds the suffix to prompts, with the tokens of models for infilling in between: prefix,
@@ -271,7 +285,7 @@ class Prompts:
             )  # fmt: skip
         before, between, after = (special[role] for role in roles)
         suffix = self._tokenizer.encode(body.suffix or "", add_special=False, continues=True)
-        bos = list(self._tokenizer.vocab.prefix)
+        bos = list(self._tokenizer.vocab.prefix) if body.add_special_tokens else []
         return [
             [*bos, before, *(ids[len(bos):] if ids[: len(bos)] == bos else ids), between, *suffix,
              after]
@@ -303,7 +317,7 @@ class Prompts:
             return
         n = self._tokenizer.fewest_tokens(text) or len(text) // LONGEST_TOKEN
         if n > room:
-            raise self._too_long(name, f"at least {n}", room)
+            raise self._too_long(name, n, room, "at least ")
 
     def _require_ids(self, body: Generation, prompts: list[list[int]]) -> None:
         """Raises ApiError for prompts that are empty or too long, and for tokens, in prompts or
@@ -312,22 +326,30 @@ class Prompts:
         last = self._tokenizer.n_vocab - 1
         for ids in prompts:
             if len(ids) > self._room:
-                raise self._too_long(name, str(len(ids)), self._room)
+                raise self._too_long(name, len(ids), self._room)
             if not ids:
                 raise ApiError(400, f"{name} has no tokens; give some text", name)
             if max(ids) > last and name == "prompt":  # those of messages may stand for media
                 raise ApiError(400, f"{name} has the token {max(ids)}; the last is {last}", name)
-        for id_ in map(int, body.logit_bias or ()):
-            if id_ > last:
-                raise ApiError(
-                    400, f"logit_bias has the token {id_}; the last is {last}", "logit_bias"
-                )
+        for field in ("logit_bias", "stop_token_ids"):
+            for id_ in map(int, getattr(body, field) or ()):
+                if id_ > last:
+                    raise ApiError(400, f"{field} has the token {id_}; the last is {last}", field)
+        least = body.min_tokens or 0
+        if any(0 <= most < least for most in (body.max_tokens, body.n_predict) if most is not None):
+            raise ApiError(
+                400, f"min_tokens is {least}, more than the most tokens of the answer; make it "
+                "smaller", "min_tokens",
+            )  # fmt: skip
 
     @staticmethod
-    def _too_long(name: str, n: str, room: int) -> ApiError:
+    def _too_long(name: str, n: int, room: int, about: str = "") -> ApiError:
+        # clients that shorten a conversation look for these words of OpenAI and of llama.cpp
         return ApiError(
-            400, f"{name} has {n} tokens, but the context holds {room}; shorten it, or start the "
-            "server with a larger --ctx-size", name, "context_length_exceeded",
+            400, f"{name} has {about}{n} tokens, but the context holds {room}: this model's "
+            f"maximum context length is {room} tokens, and the request exceeds the available "
+            "context size; shorten it, or start the server with a larger --ctx-size", name,
+            "context_length_exceeded", tokens=(n, room),
         )  # fmt: skip
 
     def _require_texts(self, body: Generation, n: int) -> None:
@@ -352,7 +374,10 @@ class Prompts:
         self._require_ids(body, prompts)
         looks = looks_at_prompt(body)
         adapters, vectors = self._adapters.of_request(body), self._vectors.of_request(body)
-        form = replace(form, adapters=adapters, control_vectors=vectors)
+        form = replace(
+            form, adapters=adapters, control_vectors=vectors,
+            stop_ids=tuple(body.stop_token_ids or ()), min_tokens=body.min_tokens or 0,
+        )  # fmt: skip
         usual = self._options.sampling
         samplings = [sampling_of(body, choice, constraint, usual) for choice in range(choices)]
         return [
@@ -365,10 +390,7 @@ class Prompts:
 def _stops(body: Generation) -> tuple[str, ...]:
     stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     require_few("stop", stops)
-    if "" in stops:
-        raise ApiError(400, "stop has an empty text, which would stop everything; leave it out",
-                       "stop")  # fmt: skip
-    return stops
+    return tuple(stop for stop in stops if stop)  # an empty text stops nothing, as in llama.cpp
 
 
 def _require_best(body: CompletionBody, n: int, best_of: int) -> None:

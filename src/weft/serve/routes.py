@@ -19,6 +19,7 @@ from weft.serve.embeddings import add_embeddings
 from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.generation import add_generation
 from weft.serve.guard import Guard
+from weft.serve.head import HeadAsGet
 from weft.serve.hosts import Hosts
 from weft.serve.llama import add_completion, add_state, add_tokens
 from weft.serve.llama.metrics import llama_metrics
@@ -85,6 +86,7 @@ def create_app(service: Service, shared: Shared | None = None, *, guarded: bool 
 def add_middleware(app: FastAPI, options: ServeOptions, shared: Shared, model: str = "") -> None:
     """Adds what looks at every request first: the log, hosts, origins, keys and sizes. `model` is
     the name for which usage counts where requests do not choose one."""
+    app.add_middleware(HeadAsGet)
     # the form around a file has a few bytes, too
     larger = dict.fromkeys(("/v1/files", "/files"), options.max_file + (1 << 16))
     app.add_middleware(

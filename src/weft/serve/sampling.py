@@ -17,6 +17,8 @@ from weft.serve.schema import SAMPLING_FIELDS, Generation
 __all__ = ["MOST_CHARACTERS", "MOST_STRINGS", "looks_at_prompt",
            "own_constraint", "require_few", "sampling_of"]  # fmt: skip
 
+CONSTRAINTS = ("grammar", "json_schema", "regex")
+"""The options that constrain an answer."""
 MOST_STRINGS = 64
 """Most strings in `stop` or `dry_sequence_breakers` of a request."""
 MOST_CHARACTERS = 8192
@@ -42,9 +44,7 @@ def looks_at_prompt(body: Generation) -> bool:
 
 def own_constraint(body: Generation) -> str | None:
     """The field, if any, that constrains the answer."""
-    return next(
-        (name for name in ("grammar", "json_schema", "regex") if name in body.sampling), None
-    )
+    return next((name for name in body.sampling if SAMPLING_FIELDS[name] in CONSTRAINTS), None)
 
 
 def sampling_of(
@@ -64,7 +64,12 @@ def sampling_of(
     written: dict[str, str] = {}
     for name, value in body.sampling.items():
         option = SAMPLING_FIELDS[name]
-        options[option] = _plain(value)
+        if option in CONSTRAINTS and option in written:
+            raise ApiError(
+                400, f"{written[option]} and {name} are both given; an answer has one constraint",
+                name,
+            )  # fmt: skip
+        options[option] = value if option in CONSTRAINTS else _plain(value)
         if option == "dry_sequence_breakers":
             require_few(name, value)
         written[option] = name

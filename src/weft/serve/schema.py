@@ -3,7 +3,7 @@ OpenAI API that have no effect here, such as `user` and `store`, are accepted si
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -15,8 +15,10 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from weft.llm.sampling import SAMPLING_OPTIONS
+from weft.serve.constraints import IDLE, with_constraints
 from weft.serve.words import problem_of, shown
 
 __all__ = [
@@ -35,7 +37,15 @@ __all__ = [
     "TokenizeBody",
 ]
 
-_SPELLINGS = {"dry_penalty_last_n": "dry_last_n", "repetition_penalty": "repeat_penalty"}
+_SPELLINGS = {
+    "dry_penalty_last_n": "dry_last_n",
+    "repetition_penalty": "repeat_penalty",
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "guided_choice": "regex",
+    "guided_grammar": "grammar",
+    "ebnf": "grammar",
+}
 """Names of options in other servers, and the names here."""
 SAMPLING_FIELDS: Mapping[str, str] = {name: name for name in SAMPLING_OPTIONS} | _SPELLINGS
 """The sampling option of each field that a request may have."""
@@ -49,13 +59,16 @@ Limit = Annotated[int, Field(ge=-1)]
 
 
 def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """Checks a tool and returns it unchanged, since templates write it into the prompt."""
+    """Checks a tool and returns it unchanged, since templates write it into the prompt. Those that
+    a service would run itself are left out later."""
     function = tool.get("function")
+    if isinstance(tool.get("type"), str) and tool["type"] != "function" and function is None:
+        return tool
     if tool.get("type") != "function" or not isinstance(function, dict):
         raise ValueError('a tool is {"type": "function", "function": {...}}')
     if not isinstance(function.get("name"), str) or not function["name"]:
         raise ValueError("the function of a tool has no name")
-    if not isinstance(function.get("parameters", {}), dict):
+    if not isinstance(function.get("parameters") or {}, dict):
         raise ValueError("the parameters of a function are a JSON schema, an object")
     return tool
 
@@ -84,10 +97,29 @@ Texts = (
 """One text or several, as strings or as lists of ids."""
 
 
+def _takes_null(field: FieldInfo) -> bool:
+    """True if null has a meaning for a field, or the field has to be there."""
+    return field.is_required() or field.get_default(call_default_factory=False) is None
+
+
 class Part(BaseModel):
     """A body, or an object in one."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: Any) -> Any:
+        """The fields without nulls for those that have a default of another type: clients write
+        null for what they leave out."""
+        if not isinstance(data, dict) or None not in data.values():
+            return data
+        fields = cls.model_fields
+        return {
+            name: value
+            for name, value in data.items()
+            if value is not None or name not in fields or _takes_null(fields[name])
+        }
 
     def ignored(self) -> list[str]:
         """The names of unknown fields; those of an inner object are written as `object.field`."""
@@ -134,15 +166,33 @@ AdapterScales = Annotated[list[AdapterScale], Field(fail_fast=True, max_length=M
 class Sampled(Body):
     """A body that may have the fields of `SAMPLING_FIELDS` besides its own."""
 
+    @classmethod
+    def _object(cls, data: Any) -> Any:
+        return with_constraints(data, known=cls.model_fields) if isinstance(data, dict) else data
+
     @property
     def sampling(self) -> Mapping[str, Any]:
         """The fields of `SAMPLING_FIELDS` that have a value."""
         extra = self.model_extra or {}
-        return {k: v for k, v in extra.items() if k in SAMPLING_FIELDS and v is not None}
+        return {
+            name: value
+            for name, value in extra.items()
+            if name in SAMPLING_FIELDS
+            and value is not None
+            and not (value == "" and SAMPLING_FIELDS[name] == "grammar")
+        }
 
     def ignored(self) -> list[str]:
         """The names of unknown fields; see `Part.ignored`."""
-        return [name for name in super().ignored() if name not in SAMPLING_FIELDS]
+        own = SAMPLING_FIELDS.keys() | IDLE
+        return [name for name in super().ignored() if name not in own]
+
+    def _hosted(self, functions: Collection[str | None]) -> list[str]:
+        """The tools that a service would run itself, which are left out here, as
+        `tools.0.web_search`. Those of the client are of one of these types."""
+        tools = getattr(self, "tools", None) or ()
+        kinds = [(number, tool.get("type")) for number, tool in enumerate(tools)]
+        return [f"tools.{i}.{str(kind)[:40]}" for i, kind in kinds if kind not in functions]
 
 
 class Generation(Sampled):
@@ -164,6 +214,11 @@ class Generation(Sampled):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     logit_bias: Annotated[dict[str, Any], AfterValidator(_is_bias)] | None = None
+    stop_token_ids: Annotated[
+        list[TokenId] | None,
+        Field(fail_fast=True, max_length=MOST_TEXTS, description="a list of token ids"),
+    ] = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
     ignore_eos: bool = False
     timings_per_token: bool = False
     lora: Annotated[
@@ -203,11 +258,22 @@ class CompletionBody(Generation):
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1)] | None = None
     suffix: str | None = None
+    add_special_tokens: bool = True
+    parse_special: bool = True
 
 
 class ResponseFormat(Part):
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "grammar", "regex"] | None = None
     json_schema: dict[str, Any] | None = None
+    schema_: Annotated[Any, Field(alias="schema")] = None
+    value: Any = None
+    grammar: str | None = None
+    regex: str | None = None
+
+    @property
+    def narrows(self) -> bool:
+        """True if not every text is an answer."""
+        return self.type not in (None, "text")
 
 
 class ChatBody(Generation):
@@ -236,6 +302,10 @@ class ChatBody(Generation):
     reasoning_budget: Annotated[int, Field(ge=-1)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+
+    def ignored(self) -> list[str]:
+        """The names of unknown fields, and tools that are left out."""
+        return [*super().ignored(), *self._hosted(("function",))]
 
 
 class EmbeddingBody(Body):

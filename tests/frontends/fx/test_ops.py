@@ -78,7 +78,16 @@ def many_views(x: Any) -> Any:
         x[1], x[..., -1], x.unsqueeze(1).expand(-1, 3, -1, -1), x.split(2, 1), x.chunk(2, 2),
         x.unbind(0), torch.cat([x, x * 2], 1), torch.stack([x, x], 2), x.repeat(2, 1, 3),
         x.flip(1), x.roll(1, 2), x.flatten(), x.diagonal(0, 1, 2), x.tril(), x.triu(1),
-        x.permute(1, 0, 2).contiguous().view(4, 30),
+        x.permute(1, 0, 2).contiguous().view(4, 30), x.diagonal(-1), x.diagonal(2, 2, 0),
+        x.diagonal(-2, 2, 1), x.tril(-1), x.triu(-2), x.flip(0, 2), x.roll((-1, 2), (0, 1)),
+    )  # fmt: skip
+
+
+def many_slices(x: Any) -> Any:
+    return (
+        x[..., ::2], x[..., ::3], x[:, 1::2], x[:, 1:4:2], x[:, 1:-1:3], x[-3:-1], x[..., 5:99:2],
+        x[..., 4:2], x[:, 9:], x[:, -9:2], x[-1, -2, -3], x[1:3, ..., -1], x.narrow(2, -3, 2),
+        x[..., ::2][:, ::2].flip(2), x[..., 1:4] @ x[:, :3, 3:5],
     )  # fmt: skip
 
 
@@ -168,6 +177,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (r(2, 3, 2, 3, 2),),
     ),
     "views": (many_views, (r(4, 6, 5),)),
+    "slices": (many_slices, (r(4, 5, 7),)),
     "six dimensions permuted": (
         lambda x: (x.permute(5, 3, 1, 4, 2, 0), x.permute(4, 2, 0, 5, 3, 1) * 2),
         (r(2, 3, 2, 3, 2, 2),),
@@ -177,6 +187,13 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (r(2, 8, 8, 3),),
     ),
     "indices": (many_indices, (r(4, 4, 5), torch.tensor([2, 0, 1]))),
+    "scattered": (
+        lambda x, at, y: (
+            x.scatter(1, at, y), x.scatter_add(1, at, y), x.scatter_add(0, at, y),
+            x.index_put((at[0], at[1]), y[0, :3], accumulate=True), x.index_put((at[0],), y[:, :4]),
+        ),
+        (r(3, 4), torch.tensor([[2, 0, 1], [1, 1, 2], [0, 2, 2]]), r(3, 7)),
+    ),
     "negative indices": (lambda x, n: (x[n], x[:, n]), (r(4, 5), torch.tensor([-1, 0]))),
     "scattered by a mask": (
         lambda x, y: (
@@ -240,6 +257,12 @@ def test_family(name: str) -> None:
     check(function, *inputs)
 
 
+@pytest.mark.parametrize("divisor", [3.0, -7.0, 0.1, 10.0, 49.0, 8.0, 0.25])
+def test_a_quotient_by_a_number_is_rounded_once(divisor: float) -> None:
+    x = r(500)
+    assert torch.equal(weft.from_torch(Function(lambda x: x / divisor), (x,))(x), x / divisor)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_floats_of_16_bits_are_computed_in_float32(dtype: Any) -> None:
     m = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4))
@@ -256,8 +279,11 @@ def test_attention(causal: bool, mask: str | None) -> None:
     given = {None: None, "boolean": r(2, 1, 5, 7) > -1, "numbers": r(1, 4, 5, 7)}[mask]
 
     def attend(q: Any, k: Any, v: Any) -> Any:
-        return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=given, is_causal=causal, enable_gqa=True
+        return tuple(
+            F.scaled_dot_product_attention(
+                q, k, v, attn_mask=given, is_causal=causal, enable_gqa=True, scale=scale
+            )
+            for scale in (None, 0.125, 2.0)
         )
 
     check(attend, q, k, v, rtol=1e-3, atol=1e-4)

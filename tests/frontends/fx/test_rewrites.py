@@ -88,6 +88,35 @@ def test_rotary_of_another_rotation_does_not_match() -> None:
     assert "ROPE" not in ops_of(check(Rotary(same=False), q, positions).converted)
 
 
+class TwoAngles(Rotary):
+    """Cosines and sines that differ in one thing."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.register_buffer("others", self.inv_freq * 0.5)
+        self.what = what
+
+    def forward(self, q: Any, positions: Any) -> Any:
+        def angles(positions: Any, frequencies: Any) -> Any:
+            freqs = positions[:, :, None].float() * frequencies[None, None, :]
+            return torch.cat((freqs, freqs), dim=-1)
+
+        turned = {
+            "positions": angles(positions + 1, self.inv_freq),
+            "frequencies": angles(positions, self.others),
+            "scale": angles(positions, self.inv_freq),
+        }[self.what]
+        cos = (angles(positions, self.inv_freq).cos() * 1.5).unsqueeze(1)
+        sin = (turned.sin() * (3.0 if self.what == "scale" else 1.5)).unsqueeze(1)
+        return q * cos + rotate_half(q) * sin
+
+
+@pytest.mark.parametrize("what", ["positions", "frequencies", "scale"])
+def test_cosines_and_sines_of_different_angles_do_not_match(what: str) -> None:
+    q, positions = torch.randn(2, 3, 5, 8), torch.tensor([[3, 4, 5, 6, 9]])
+    assert "ROPE" not in ops_of(check(TwoAngles(what), q, positions).converted)
+
+
 def test_gate_matches() -> None:
     x, y = torch.randn(3, 8), torch.randn(3, 8)
     assert ops(lambda x, y: F.silu(x) * y, x, y) == {"GLU": 1}

@@ -10,10 +10,17 @@ import pytest
 from tests.llm.answers.parsed import FAMILIES, TOOLS, format_of, joined
 from tests.llm.answers.templates import ARROWS, CHANNELS, HARMONY, OPENING, TEMPLATES
 from weft.llm.answers import AnswerFormat, Call, CallBegun, CallPiece, Content
-from weft.llm.answers.json_text import as_object
+from weft.llm.answers.json_text import NoCallError, as_object
+from weft.llm.answers.loose import read_items, read_value
+from weft.llm.answers.parser import AnswerParser
+from weft.llm.answers.values import typed_value
 from weft.llm.chat.template import ChatTemplate
 
 ARGUMENTS = {"city": 'Zürich {"}', "days": 3, "deep": [{"a": None}]}
+AWKWARD = {
+    "city": ' \t"C:\\" \\',
+    "deep": [{"b": "\\\\", "c": ["é\n'x'", -0.5, True, False]}, None, "("],
+}
 CALLS = [("weather", ARGUMENTS), ("clock", {"city": "5"}), ("clock", {})]
 
 
@@ -50,7 +57,7 @@ def written(family: str, calls: list[tuple[str, dict[str, object]]], content: st
 @pytest.mark.parametrize("family", FAMILIES)
 def test_calls_come_back(family: str) -> None:
     n = 1 if family == "llama" else 3
-    for calls in ([CALLS[0]], [CALLS[2]], CALLS[:n]):
+    for calls in ([CALLS[0]], [CALLS[2]], CALLS[:n], [("clock", AWKWARD)]):
         text = written(family, calls)
         for size in (1, 5, None, 10**6):
             content, _, calls_read = parse(family, text, size)
@@ -154,6 +161,85 @@ def test_a_prompt_may_begin_the_reasoning() -> None:
 def test_types_of_tagged_arguments_follow_the_schema() -> None:
     text = written("coder", [("weather", {"city": "12", "days": 12})])
     assert parse("coder", text)[2] == [("weather", '{"city": "12", "days": 12}')]
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "value"),
+    [
+        ("5", {"type": "string"}, "5"),
+        ("5", {"type": "integer"}, 5),
+        ("5", {"type": ["integer", "string"]}, 5),
+        ("5", {"enum": ["4", "5"]}, "5"),
+        ("5", {"enum": [4, 5]}, 5),
+        ("5", None, 5),
+        (" 5 ", {"type": "string"}, " 5 "),
+        ("1e999", {"type": "number"}, "1e999"),
+        ("NaN", {"type": "number"}, "NaN"),
+        ("True", {"type": "boolean"}, True),
+        ("True", {"type": ["boolean", "string"]}, "True"),
+        ("Tea", {"type": "boolean"}, "Tea"),
+        ("tea", None, "tea"),
+        ("[1, (2,), {'a': None}]", {"type": "array"}, [1, [2], {"a": None}]),
+        ("[1, 2", {"type": "array"}, "[1, 2"),
+        ("<![CDATA[5]]>", None, "5"),
+        ("<![CDATA[5", {"type": "integer"}, "<![CDATA[5"),
+    ],
+)
+def test_values_without_quotes(text: str, schema: object, value: object) -> None:
+    got = typed_value(text, schema)
+    assert got == value and type(got) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r"'\u00fc\xfc\U0001F600\ud83d\ude00'", "üü😀😀"),
+        (r"'\n\t\r\b\f\0\'\"\\\/\q'", "\n\t\r\b\f\0'\"\\/\\q"),
+        ("'a\\\nb'", "ab"),
+        (r"'\ud83d'", "\ufffd"),
+        ("-1.50", -1.5),
+        ("1.", 1.0),
+        (".5e1", 5.0),
+        ("-7", -7),
+        ("[true, False, null, None, none]", [True, False, None, None, None]),
+        ("( 1 ,\n'2' , )", [1, "2"]),
+        ("{a: 1, 'b c': {}, \"d\": [], e.f-g$: 'x',}", {"a": 1, "b c": {}, "d": [], "e.f-g$": "x"}),
+        ("<|'|>\"it's\\<|'|>", "\"it's\\"),
+    ],
+)
+def test_values_nearly_as_json(text: str, value: object) -> None:
+    got = read_value(f" {text}\n", "<|'|>")
+    assert got == value and type(got) is type(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "tea", "1 2", "1a", "'a", "\"a'", "'\\", r"'\u00g0'", r"'\u00f'", r"'\x1'",
+        r"'\U00110000'", "[1", "[1 2]", "[1)", "[,]", "{a 1}", "{a: 1 b: 2}", "{a}", "{: 1}",
+        "<|'|>a", "[" * 1000 + "]" * 1000,
+    ],
+)  # fmt: skip
+def test_what_is_no_value(text: str) -> None:
+    with pytest.raises(NoCallError):
+        read_value(text, "<|'|>")
+
+
+def test_keys_and_values() -> None:
+    text = "a=1, b = [2], c='=,'"
+    assert read_items(text, "", "=") == {"a": 1, "b": [2], "c": "=,"}
+    assert read_items("") == {}
+    for other in ("a: 1", "a=", "a=1)", "a=1 b=2"):
+        with pytest.raises(NoCallError):
+            read_items(other, "", "=")
+
+
+def test_the_longest_of_marks_that_begin_together() -> None:
+    parser = AnswerParser(None, None, {}, content=("<c>", "</c>", "</c></a>"))
+    assert joined([*parser.push("<c> Yes. </c></a>"), *parser.finish()]) == ("Yes.", "", [])
+    parser = AnswerParser(None, None, {}, content=("<c>", "</c></a>", "</c>"))
+    events = parser.push("<c>One</c><c>Two</c></a>")
+    assert joined([*events, *parser.finish()]) == ("OneTwo", "", [])
 
 
 def test_a_model_without_tools() -> None:

@@ -124,7 +124,7 @@ def test_a_draw_is_one_of_the_allowed(
         ("temperature", -0.1),
         ("temperature", float("nan")),
         ("temperature", float("inf")),
-        ("top_k", -1),
+        ("min_keep", -1),
         ("top_p", 1.5),
         ("min_p", -0.5),
         ("seed", -1),

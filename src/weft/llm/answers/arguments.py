@@ -8,6 +8,8 @@ from typing import Any
 
 from weft.llm.answers.markers import HOLE, CallMarkers
 from weft.llm.answers.terminals import Terminals, json_rule
+from weft.llm.answers.values import listed_in, types_of
+from weft.llm.sampling.held_schema import resolved
 
 __all__ = ["argument_rules"]
 
@@ -26,7 +28,7 @@ def argument_rules(
     keys = [*required, *(key for key in properties if key not in required)]
     rules: list[str] = []
     for i, key in enumerate(keys):
-        rules += _argument(markers, text, f"call{number}arg{i}", key, properties[key])
+        rules += _argument(markers, text, f"call{number}arg{i}", key, properties[key], schema)
     brackets = {"python": ('"("', '")"'), "loose": ('"{"', '"}"')}.get(markers.kind, ("", ""))
     start = f"{_quoted(name)} {text(markers.after_name)} {brackets[0]}"
     n = len(required)
@@ -52,48 +54,50 @@ def _listed(parts: list[str], n_required: int) -> str:
     return f"({' | '.join(ways)})?" if ways else ""
 
 
-def _argument(markers: CallMarkers, text: Terminals, rule: str, key: str, schema: Any) -> list[str]:
-    """The rule of one argument."""
+def _argument(
+    markers: CallMarkers, text: Terminals, rule: str, key: str, schema: Any, root: Any
+) -> list[str]:
+    """The rule of one argument; `root` is the schema of all of them."""
+    schema = resolved(schema, root)
     schema = schema if isinstance(schema, Mapping) else {}
     values = _texts(schema)
     is_text = bool(values) or schema.get("type") == "string"
     if markers.kind == "python":
         start = f'{rule}: {_quoted(key)} "="'
         if not is_text:
-            return [f"{start} {json_rule(schema)}"]
+            return [f"{start} {json_rule(schema, root)}"]
         return [f"{start} {_either(list(map(_python, values))) if values else _PYTHON_TEXT}"]
     if markers.kind == "loose":
         start = f'{rule}: {_quoted(key)} ":"'
         if not is_text:
-            return [f"{start} {json_rule(schema)}"]
-        return _value(
-            text, rule, f'{_quoted(key)} ":" {text(markers.quote)}', markers.quote, schema
-        )
+            return [f"{start} {json_rule(schema, root)}"]
+        opening = f'{_quoted(key)} ":" {text(markers.quote)}'
+        return _value(text, rule, opening, markers.quote, schema, root)
     if markers.kind == "elements":
         opening = text.exact(f"{markers.quote}<{key}>")
         closing = f"{markers.quote}</{key}>"
-        return _value(text, rule, opening, closing, schema)
-    value_open = markers.value_open.replace(HOLE, _mark(markers, schema))
+        return _value(text, rule, opening, closing, schema, root)
+    value_open = markers.value_open.replace(HOLE, _mark(markers, schema, root))
     opening = (
         f"{text(markers.key_open)} {_quoted(key)} {text(value_open)} "
         f"{_quoted(markers.padding) if markers.padding else ''}"
     )
-    return _value(text, rule, opening, markers.padding + markers.value_close, schema)
+    return _value(text, rule, opening, markers.padding + markers.value_close, schema, root)
 
 
 def _value(
-    text: Terminals, rule: str, opening: str, closing: str, schema: Mapping[str, Any]
+    text: Terminals, rule: str, opening: str, closing: str, schema: Mapping[str, Any], root: Any
 ) -> list[str]:
     """A rule of a value between `opening`, which is terminals, and the text `closing`."""
     values = _texts(schema)
     if values:
         return [f"{rule}: {opening} {_either(values)} {text.exact(closing)}"]
-    if _is_text(schema):
+    if _is_text(schema, root):
         return [
             f"{rule}: {opening} {rule}v {text.behind(closing)}",
             text.until(f"{rule}v", closing, *_lengths(schema)),
         ]
-    return [f"{rule}: {opening} {json_rule(schema)} {text.exact(closing)}"]
+    return [f"{rule}: {opening} {json_rule(schema, root)} {text.exact(closing)}"]
 
 
 def _lengths(schema: Mapping[str, Any]) -> tuple[int, int | None]:
@@ -104,10 +108,10 @@ def _lengths(schema: Mapping[str, Any]) -> tuple[int, int | None]:
     return low, high
 
 
-def _mark(markers: CallMarkers, schema: Mapping[str, Any]) -> str:
+def _mark(markers: CallMarkers, schema: Mapping[str, Any], root: Any) -> str:
     """The word in front of a value that says whether it is text."""
     kind = schema.get("type")
-    if _texts(schema) or _is_text(schema):
+    if _texts(schema) or _is_text(schema, root):
         return markers.text_mark
     if markers.text_mark == "true":
         return "false"
@@ -118,12 +122,12 @@ _OTHERS = ("enum", "const", "anyOf", "oneOf", "allOf", "$ref")
 """What says of a schema without a type that its values are not just any text."""
 
 
-def _is_text(schema: Mapping[str, Any]) -> bool:
+def _is_text(schema: Mapping[str, Any], root: Any) -> bool:
     """True if a value without quotes may be any text."""
-    kind = schema.get("type")
-    if kind is None:
+    kinds = types_of(schema, root)
+    if not kinds:
         return not any(name in schema for name in _OTHERS)
-    return kind == "string" or (isinstance(kind, list) and "string" in kind)
+    return "string" in kinds and not listed_in(schema, root)
 
 
 def _texts(schema: Mapping[str, Any]) -> list[str]:

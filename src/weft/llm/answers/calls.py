@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any
 
 from weft.llm.answers.heard import Heard
@@ -12,6 +12,7 @@ from weft.llm.answers.json_text import NoCallError, Reader, as_object, members, 
 from weft.llm.answers.loose import read_items
 from weft.llm.answers.markers import HOLE, CallMarkers, bare
 from weft.llm.answers.values import element_values, typed_value
+from weft.llm.sampling.held_schema import resolved
 
 __all__ = ["CallReader", "read_call"]
 
@@ -21,6 +22,8 @@ is no call."""
 
 MAX_NAME = 256
 _NAME = re.compile(r"[\w.:/-]+")
+_KEY = re.compile(r"[^\s<>]+")
+"""The name of an argument between marks."""
 _WORD = re.compile(r"[\w.:-]")
 _Schemas = Mapping[str, Mapping[str, Any]]
 
@@ -34,17 +37,17 @@ def read_call(
         yield from _literal(opening)
     if markers.kind in ("object", "keyed"):
         watch = heard.call if heard else None
-        return object_call((yield from read_object("", watch)), markers)
+        return object_call((yield from read_object("", watch)), markers, tools)
     if markers.kind == "named":
-        return (yield from _read_named(markers, heard))
+        return (yield from _read_named(markers, tools, heard))
     if markers.kind in ("python", "loose"):
-        return (yield from _read_loose(markers))
+        return (yield from _read_loose(markers, tools))
     if markers.kind == "elements":
         return (yield from _read_elements(markers, tools))
     return (yield from _read_tagged(markers, tools))
 
 
-def object_call(text: str, markers: CallMarkers) -> tuple[str, str]:
+def object_call(text: str, markers: CallMarkers, tools: Collection[str] = ()) -> tuple[str, str]:
     """Name and arguments of a call that is a JSON object; raises NoCallError if it is none."""
     parts = members(text)
     if markers.kind == "keyed":
@@ -55,7 +58,7 @@ def object_call(text: str, markers: CallMarkers) -> tuple[str, str]:
         name = json.loads(parts.get(markers.name, "null"))
         keys = (markers.arguments, "arguments", "parameters")
         arguments = next((parts[key] for key in keys if key in parts), "{}")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not (name in tools or _NAME.fullmatch(name)):
         raise NoCallError
     if arguments.startswith('"'):  # the object is written as a JSON text
         arguments = json.loads(arguments)
@@ -64,9 +67,9 @@ def object_call(text: str, markers: CallMarkers) -> tuple[str, str]:
     return name, arguments
 
 
-def _read_named(markers: CallMarkers, heard: Heard | None) -> CallReader:
+def _read_named(markers: CallMarkers, tools: _Schemas, heard: Heard | None) -> CallReader:
     stop = bare(markers.after_name)
-    name, char = yield from _read_name(stop[:1] or "{")
+    name, char = yield from _read_name(stop[:1] or "{", tools)
     if stop:
         yield from _literal(stop, char)
     if heard:
@@ -78,14 +81,15 @@ def _read_named(markers: CallMarkers, heard: Heard | None) -> CallReader:
     return name, arguments
 
 
-def _read_loose(markers: CallMarkers) -> CallReader:
+def _read_loose(markers: CallMarkers, tools: _Schemas) -> CallReader:
     """Kinds python and loose: the name, and pairs of keys and values in brackets."""
     open_, close, equals = ("(", ")", "=") if markers.kind == "python" else ("{", "}", ":")
-    name, char = yield from _read_name(open_)
+    name, char = yield from _read_name(open_, tools)
     if char != open_:
         raise NoCallError
     text = yield from _read_bracket(close, markers.quote)
-    return name, _json(read_items(text, markers.quote, equals))
+    keys = _properties(tools.get(name))
+    return name, _json(read_items(text, markers.quote, equals, keys))
 
 
 def _read_bracket(close: str, quote: str) -> Reader:
@@ -117,7 +121,7 @@ def _read_bracket(close: str, quote: str) -> Reader:
 
 def _read_elements(markers: CallMarkers, tools: _Schemas) -> CallReader:
     stop = bare(markers.after_name)
-    name, char = yield from _read_name(stop[:1])
+    name, char = yield from _read_name(stop[:1], tools)
     yield from _literal(stop, char)
     text = yield from _until(markers.close)
     return name, _json(element_values(text, markers.quote, tools.get(name, {})))
@@ -125,21 +129,21 @@ def _read_elements(markers: CallMarkers, tools: _Schemas) -> CallReader:
 
 def _read_tagged(markers: CallMarkers, tools: _Schemas) -> CallReader:
     starts = bare(markers.after_name), bare(markers.key_open), bare(markers.close)
-    name, char = yield from _read_name("".join(start[:1] for start in starts))
+    name, char = yield from _read_name("".join(start[:1] for start in starts), tools)
     if starts[0]:
         yield from _literal(starts[0], char)
         char = ""
-    types = tools.get(name, {}).get("properties", {})
+    root = tools.get(name, {})
+    types = _properties(root)
     arguments: dict[str, Any] = {}
     which = yield from _either(starts[1:], char)
     while which == 0:
-        key, first = yield from _read_name(bare(markers.value_open)[0])
+        key, first = yield from _read_name(bare(markers.value_open)[0], types, _KEY)
         word = yield from _literal(markers.value_open, first)
         text, which = yield from _until_either(markers.value_close, starts[1:])
         text = _unpadded(text, markers.padding)
         is_text = bool(markers.text_mark) and word == markers.text_mark
-        schema = types.get(key) if isinstance(types, Mapping) else None
-        arguments[key] = text if is_text else typed_value(text, schema)
+        arguments[key] = text if is_text else typed_value(text, types.get(key), root)
     return name, _json(arguments)
 
 
@@ -150,18 +154,29 @@ def _json(value: Any) -> str:
         raise NoCallError from None
 
 
-def _read_name(stops: str) -> Generator[None, str, tuple[str, str]]:
-    """Reads a name, and the first character behind it."""
+def _properties(schema: Any) -> Mapping[str, Any]:
+    """The schemas of arguments by name."""
+    whole = resolved(schema, schema)
+    own = whole.get("properties") if isinstance(whole, Mapping) else None
+    return own if isinstance(own, Mapping) else {}
+
+
+def _read_name(
+    stops: str, known: Collection[str] = (), form: re.Pattern[str] = _NAME
+) -> Generator[None, str, tuple[str, str]]:
+    """Reads a name, and the first character behind it. It is one of `known`, which may have any
+    characters, or of this form."""
     text: list[str] = []
     while len(text) < MAX_NAME:
         char = yield
         if char.isspace() and not text:
             continue
-        if char in stops or char.isspace():
+        name = "".join(text)
+        ends = char in stops or char.isspace()
+        if ends and (name in known or not any(one.startswith(name + char) for one in known)):
             while char.isspace():
                 char = yield
-            name = "".join(text)
-            if not _NAME.fullmatch(name):
+            if name not in known and not form.fullmatch(name):
                 break
             return name, char
         text.append(char)

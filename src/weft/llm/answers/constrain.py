@@ -10,6 +10,7 @@ from weft.errors import ChatError
 from weft.llm.answers.arguments import argument_rules
 from weft.llm.answers.markers import CallMarkers
 from weft.llm.answers.terminals import Terminals, json_rule
+from weft.llm.sampling.held_schema import held_parameters, pointer, under
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["call_grammar"]
@@ -37,7 +38,8 @@ def call_grammar(
     `empty`: the text of an answer without content, which may come first."""
     if name is not None and name not in tools:
         raise ChatError(f"tool_choice names the tool {name!r}; there are {', '.join(tools)}")
-    callable_tools = {name: tools[name]} if name is not None else tools
+    chosen = {name: tools[name]} if name is not None else tools
+    callable_tools = {key: held_parameters(key, schema) for key, schema in chosen.items()}
     text = Terminals(tokenizer)
     first = "" if opened else text(markers.open)
     call = f"space one space {text(markers.close)}"
@@ -84,9 +86,10 @@ def _calls(
 def _object(markers: CallMarkers, name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of a call that is an object."""
     if markers.kind == "keyed":
-        parts: dict[str, Any] = {name: schema}
+        parts: dict[str, Any] = {name: under(schema, f"#/properties{pointer(name)}")}
     else:
-        parts = {markers.name: {"const": name}, markers.arguments: schema}
+        own_place = f"#/properties{pointer(markers.arguments)}"
+        parts = {markers.name: {"const": name}, markers.arguments: under(schema, own_place)}
         if markers.identity:
             own = {markers.identity: {"type": "string", "pattern": "^[a-zA-Z0-9]{1,9}$"}}
             parts = own | parts if markers.identity_first else parts | own

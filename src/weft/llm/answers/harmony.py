@@ -19,7 +19,7 @@ __all__ = ["HarmonyParser", "is_harmony"]
 
 _MESSAGE = "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
-_TO = re.compile(r"to=(?:functions\.)?([\w.-]+)")
+_TO = re.compile(r"to=(?:functions\.)?([^\s<|]+)")
 _LAST = re.compile(r"\}?\s*\Z")
 _MAX_HEADER = 512
 """Most characters of a header; longer text is content."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from weft.llm.answers.json_text import MAX_DEPTH, NoCallError
@@ -31,18 +32,22 @@ def read_value(text: str, quote: str = "") -> Any:
     return value
 
 
-def read_items(text: str, quote: str = "", equals: str = ":") -> dict[str, Any]:
-    """The values of `key: value, ...` by key, with `equals` in place of the colon. Raises
-    NoCallError for other text."""
-    reader = _Reader(text, quote)
+def read_items(
+    text: str, quote: str = "", equals: str = ":", keys: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The values of `key: value, ...` by key, with `equals` in place of the colon; `keys` are known
+    ones, which may have any characters. Raises NoCallError for other text."""
+    reader = _Reader(text, quote, keys)
     items = reader.items("", equals, 0)
     reader.finish()
     return items
 
 
 class _Reader:
-    def __init__(self, text: str, quote: str) -> None:
+    def __init__(self, text: str, quote: str, keys: Iterable[str] = ()) -> None:
         self._text, self._quote, self._at = text, quote, 0
+        odd = sorted((key for key in keys if not _WORD.fullmatch(key)), key=len, reverse=True)
+        self._odd = odd  # keys that no pattern knows
 
     def finish(self) -> None:
         """Raises NoCallError if text is left."""
@@ -104,7 +109,8 @@ class _Reader:
         char = self._text[self._at : self._at + 1]
         if char in ("'", '"') and char:
             return self._string(char)
-        return self._match(_WORD)
+        odd = next((key for key in self._odd if key and self._takes(key)), None)
+        return self._match(_WORD) if odd is None else odd
 
     def _plain(self) -> Any:
         number = _NUMBER.match(self._text, self._at)

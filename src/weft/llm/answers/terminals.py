@@ -8,17 +8,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.llm.answers.markers import HOLE
+from weft.llm.sampling.held_schema import has_references, under
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.tokenizers.vocab import TokenType
 
 __all__ = ["Terminals", "json_rule"]
 
 _NO_SPACE = {"whitespace_pattern": r" |\n[ \t]{0,20}"}
+_WHOLE = "#/$defs/whole"
 _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
 
 
-def json_rule(schema: Mapping[str, Any]) -> str:
-    """A terminal for JSON of `schema`."""
+def json_rule(schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> str:
+    """A terminal for JSON of `schema`, whose references are to the schema `root` (None: to
+    itself)."""
+    if root is not None and has_references(schema):
+        inner = {name: value for name, value in schema.items() if name != "$defs"}
+        schema = {**under(inner, _WHOLE), "$defs": {"whole": under(root, _WHOLE)}}
     return "%json " + json.dumps({**schema, "x-guidance": _NO_SPACE}, ensure_ascii=False)
 
 

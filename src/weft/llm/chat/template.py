@@ -19,6 +19,13 @@ from typing import TYPE_CHECKING, Any
 from weft.errors import ChatError
 from weft.frontends.gguf import GGUFFile
 from weft.llm.chat.arguments import Arguments
+from weft.llm.chat.fitting import (
+    Traits,
+    in_parts,
+    merged_systems,
+    probed,
+    with_known_roles,
+)
 from weft.llm.chat.ids import with_short_ids
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
@@ -94,6 +101,7 @@ class ChatTemplate:
         self.bos, self.eos = bos, eos
         self._where = where
         self._compiled: dict[str, JinjaTemplate] = {}
+        self._traits: dict[str, Traits] = {}
 
     @staticmethod
     def from_gguf(file: GGUFFile, tokenizer: Tokenizer | None = None) -> ChatTemplate:
@@ -148,10 +156,16 @@ class ChatTemplate:
         Raises ChatError for malformed messages, for messages that the template refuses (an unknown
         role, or two users in a row, for example), for tools or calls if the template does not
         support them, for a broken template and for an unknown name."""
-        plain = [_plain(number, message) for number, message in enumerate(messages)]
+        given = list(messages)
+        plain = [_plain(number, message) for number, message in enumerate(given)]
         if not plain:
             raise ChatError("there are no messages; give at least one, of role user")
-        compiled = self._template(template or self._choose(tools))
+        chosen = template or self._choose(tools)
+        compiled = self._template(chosen)
+        traits = self._traits_of(chosen, compiled)
+        plain = with_known_roles(plain, compiled)
+        if not traits.system:
+            plain = merged_systems(plain)
         plain = [_with_reasoning(message, compiled) for message in plain]
         name = "ChatML, which stands in for a template," if self.is_fallback else self._where
         if tools and not _takes_tools(compiled):
@@ -161,26 +175,48 @@ class ChatTemplate:
             )
         if any(m.get("tool_calls") for m in plain) and not compiled.reads("tool_calls"):
             raise ChatError(f"{name} knows no tool_calls of an assistant; say them as content")
-        usual = {
-            "messages": plain,
+        usual = self._usual(plain) | {
             "tools": [dict(tool) for tool in tools] if tools else None,
-            "documents": None,
             "add_generation_prompt": add_generation_prompt,
-            "bos_token": self.bos,
-            "eos_token": self.eos,
         }
         if tools and not compiled.reads("tools"):  # FireFunction takes them as text
             usual["functions"] = json.dumps(usual["tools"], ensure_ascii=False, indent=4)
             usual["datetime"] = datetime.now().strftime("%b %d %Y %H:%M:%S")
         if compiled.reads("append") or compiled.reads("pop"):
             usual = deepcopy(usual)  # the template may change lists that it is given
+
+        def rendered(messages: list[dict[str, Any]]) -> str:
+            if traits.parts:
+                messages = in_parts(messages, given)
+            return compiled.render(usual | {"messages": messages} | variables)
+
         try:
-            return compiled.render(usual | variables)
+            return rendered(usual["messages"])
         except ChatError:
-            short = with_short_ids(plain)
-            if short is None:
+            other = with_short_ids(plain)
+            if other is None and any(m["role"] == "system" for m in plain[1:]):
+                other = merged_systems(plain, 1)  # some take a system message only as the first
+            if other is None:
                 raise
-            return compiled.render(usual | {"messages": short} | variables)
+            return rendered(other)
+
+    def _usual(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
+        """The variables of a template that asks for an answer."""
+        return {
+            "messages": messages,
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": True,
+            "bos_token": self.bos,
+            "eos_token": self.eos,
+        }
+
+    def _traits_of(self, name: str, compiled: JinjaTemplate) -> Traits:
+        traits = self._traits.get(name)
+        if traits is None:
+            traits = probed(lambda messages: compiled.render(self._usual(messages)))
+            self._traits[name] = traits
+        return traits
 
     def _choose(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
         if tools and "tool_use" in self.sources:
@@ -224,25 +260,40 @@ def _plain(number: int, message: Message) -> dict[str, Any]:
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or not role:
         raise ChatError(f"message {number} has no role; it is system, user, assistant or tool")
+    thoughts = ""
     if isinstance(content, list | tuple):
         parts = []
         for part in content:
             kind = part.get("type", "text") if isinstance(part, Mapping) else type(part).__name__
-            if kind != "text" or not isinstance(part.get("text"), str):
+            text = part.get(_TEXTS.get(kind, "")) if isinstance(part, Mapping) else None
+            if not isinstance(text, str):
                 raise ChatError(f"message {number} has a part of type {kind}; only text is read")
-            parts.append(part["text"])
+            if kind in ("thinking", "reasoning"):
+                thoughts += text
+            else:
+                parts.append(text)
         content = "".join(parts)
+    if content is None and role == "tool":
+        content = ""
     if content is None and role != "assistant":
         raise ChatError(f"message {number} ({role}) has no content")
     if content is not None and not isinstance(content, str):
         raise ChatError(f"message {number} ({role}): content is {content!r:.60}; it must be text")
     plain = {**message, "content": "" if content is None else content}
+    if thoughts and role == "assistant":
+        plain.setdefault("reasoning_content", thoughts)
     calls = message.get("tool_calls")
     if isinstance(calls, list | tuple):
         plain["tool_calls"] = [_plain_call(call) for call in calls]
     return plain
 
 
+_TEXTS = {
+    **dict.fromkeys(("text", "input_text", "output_text", "reasoning"), "text"),
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
+"""Types of parts of the APIs, and the names of their texts."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """Names that the reasoning of an assistant's message has in templates."""
 

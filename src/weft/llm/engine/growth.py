@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.errors import ContextError
 from weft.llm.sampling import Sampler, TokenLogprobs, token_logprobs
 from weft.llm.tokenizers.stop_strings import StopStrings
 from weft.llm.tokenizers.tokenizer import Tokenizer
@@ -76,10 +77,12 @@ class Growth:
         *,
         ends: Collection[int],
         max_tokens: int | None,
+        min_tokens: int = 0,
         logprobs: int | None = None,
         special: bool = False,
     ) -> None:
-        """`sampler` has been started with the prompt. `ends` are the tokens that end the text.
+        """`sampler` has been started with the prompt. `ends` are the tokens that end the text,
+        which are not drawn before `min_tokens` others.
         `logprobs` is the number of likeliest tokens whose log-probabilities are kept beside those
         of the drawn tokens (None: keep none). With `special`, control tokens are text too."""
         self._sampler = sampler
@@ -87,6 +90,7 @@ class Growth:
         self._stops = stops
         self._ends = ends
         self._max_tokens = max_tokens
+        self._min_tokens = min_tokens if ends else 0
         self._n_logprobs = logprobs
         self.logprobs: list[TokenLogprobs] = []
         self.n_drawn = 0
@@ -116,7 +120,7 @@ class Growth:
         """Draws a token from `logits` [n_vocab]; returns the text that has become certain.
 
         While `finish_reason` is empty, `token` must be decoded next."""
-        token = self.token = self._sampler.sample(logits)
+        token = self.token = self._drawn(logits)
         self.n_drawn += 1
         if self._n_logprobs is not None:
             self.logprobs.append(token_logprobs(logits, token, self._n_logprobs))
@@ -133,6 +137,20 @@ class Growth:
         elif self.n_drawn == self._max_tokens:
             text += self.finish("length")
         return text
+
+    def _drawn(self, logits: NDArray[np.float32]) -> int:
+        """A token, which does not end the text before `min_tokens`. A constraint that is satisfied
+        ends the text sooner."""
+        if self.n_drawn >= self._min_tokens:
+            return self._sampler.sample(logits)
+        others = np.array(logits)
+        others[[id_ for id_ in self._ends if id_ < len(others)]] = -np.inf
+        if self._sampler.params.constrained:
+            try:
+                return self._sampler.sample(others)
+            except ContextError:
+                return self._sampler.sample(logits)
+        return self._sampler.sample(others)
 
     def finish(self, reason: FinishReason) -> str:
         """Ends the text; returns the text that was held back."""

@@ -42,8 +42,12 @@ class Request:
     """True if penalties count the tokens of the prompt too."""
     stop: tuple[str, ...] = ()
     """Strings; the text ends before the first of them."""
+    stop_ids: tuple[int, ...] = ()
+    """Tokens that end the text, besides the model's own."""
     ignore_eos: bool = False
     """True if the model's end tokens do not end the text."""
+    min_tokens: int = 0
+    """Number of tokens before which no token may end the text."""
     special: bool = False
     """True if control tokens are part of the text, except those that end it."""
     reuse: bool = True
@@ -68,6 +72,8 @@ class Request:
             n = getattr(self, name)
             if n is not None and n < 0:
                 raise ContextError(f"{name} is {n}; it must be 0 or more, or None")
+        if self.min_tokens < 0:
+            raise ContextError(f"min_tokens is {self.min_tokens}; it must be 0 or more")
         if "" in self.stop:
             raise ContextError("a stop string is empty; leave it out")
 
@@ -165,8 +171,10 @@ class Ticket:
             sampler,
             tokenizer,
             StopStrings(self.stops),
-            ends=frozenset() if request.ignore_eos else tokenizer.vocab.eog,
+            ends=frozenset(request.stop_ids)
+            | (frozenset() if request.ignore_eos else tokenizer.vocab.eog),
             max_tokens=request.max_tokens,
+            min_tokens=request.min_tokens,
             logprobs=request.logprobs,
             special=request.special,
         )

@@ -15,8 +15,10 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.bounds import CONSTRAINT_BYTES
 from weft.errors import ContextError
 from weft.llm.sampling.compile_constraint import FUEL
+from weft.llm.sampling.held_schema import held_schema
 from weft.llm.sampling.params import SamplingParams
 from weft.llm.sampling.trial import tried
 from weft.llm.tokenizers.tokenizer import Tokenizer
@@ -128,10 +130,26 @@ def _source(params: SamplingParams, about: dict[str, Any] | None) -> str:
         raise ContextError(f"{kind}: it is nested too deeply") from None
     except (TypeError, ValueError) as error:
         raise ContextError(f"{kind}: {_reason(str(error))}") from None
+    if kind == "json_schema" and len(text) <= CONSTRAINT_BYTES:
+        text = _held(text)
     try:
         return tried(kind, text, about)
     except ContextError as error:
         raise ContextError(_reason(str(error))) from None
+
+
+def _held(text: str) -> str:
+    """The text of a schema as `held_schema` makes it; one that is no object stays as it is, since
+    the compiler says what is wrong with it."""
+    try:
+        schema = json.loads(text)
+        return json.dumps(held_schema(schema)) if isinstance(schema, dict) else text
+    except RecursionError:
+        raise ContextError("json_schema: it is nested too deeply") from None
+    except ContextError as error:
+        raise ContextError(f"json_schema: {error}") from None
+    except ValueError:
+        return text
 
 
 def _require_llguidance() -> None:
@@ -236,4 +254,9 @@ class _Shared:
 def _reason(message: str) -> str:
     """A library's message without the dump of its state."""
     text = message.split("\n<state>")[0].strip()
+    if "coerce_one_of" in text:
+        text = (
+            "oneOf has alternatives that overlap, which no answer can be held to; write anyOf "
+            "where more than one may be true"
+        )
     return text if len(text) <= _SHORT else text[:_SHORT] + " ..."

@@ -69,7 +69,7 @@ class SamplingParams:
         "Divides the logits; larger is more varied, 0 always takes the most likely token.",
         flags=("--temp", "--temperature"),
     )
-    top_k: int = _option(40, "Keep the k most likely tokens; 0: all.")
+    top_k: int = _option(40, "Keep the k most likely tokens; 0 or less: all.", low=-_INF)
     top_p: float = _option(
         0.95,
         "Keep the smallest set of likeliest tokens whose probabilities sum to p; 1: all.",

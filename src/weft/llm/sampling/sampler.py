@@ -215,7 +215,7 @@ def _does_something(p: SamplingParams, name: str) -> bool:
         or (p.repeat_penalty == 1 and p.presence_penalty == 0 and p.frequency_penalty == 0),
         "dry": p.dry_multiplier == 0 or p.dry_last_n == 0,
         "top_n_sigma": p.top_n_sigma <= 0,
-        "top_k": p.top_k == 0,
+        "top_k": p.top_k <= 0,
         "typ_p": p.typical_p == 1,
         "top_p": p.top_p == 1,
         "min_p": p.min_p == 0,

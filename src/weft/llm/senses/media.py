@@ -8,6 +8,7 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from weft.bounds import MEDIA_BYTES
 from weft.errors import ContextError
@@ -17,7 +18,9 @@ __all__ = ["MOST_BYTES", "media_bytes"]
 MOST_BYTES = MEDIA_BYTES
 """Most bytes of a file of an image or a sound."""
 _ADDRESS = re.compile(r"(?:https?|ftp|s3):/", re.IGNORECASE)
-_DATA = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:;[\w.+=-]+)*?;base64,", re.ASCII)
+_DATA = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:; *[\w.+=-]+)*?; *base64,", re.ASCII | re.IGNORECASE)
+_STANDARD = str.maketrans("-_", "+/")
+"""The letters of base64 for addresses, and those of the standard."""
 
 
 def media_bytes(given: Any, what: str, example: str, *, files: bool) -> Any:
@@ -59,11 +62,19 @@ def _data(url: str, what: str, example: str) -> bytes:
     if len(url) > MOST_BYTES * 4 // 3 + 256:
         raise ContextError(f"{what} has more than {MOST_BYTES} bytes; make it smaller")
     try:
-        return base64.b64decode(url[start.end() :], validate=True)
+        return _decoded(url[start.end() :])
     except (binascii.Error, ValueError):
         raise ContextError(
             f"the base64 of {what}'s data: URL is damaged; encode it again"
         ) from None
+
+
+def _decoded(text: str) -> bytes:
+    """The bytes of base64 as programs write it: with line ends, without padding, with the letters
+    for addresses or with escapes of addresses."""
+    text = "".join((unquote(text) if "%" in text else text).split()).translate(_STANDARD)
+    text = text.rstrip("=")
+    return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
 
 
 def _read(path: Path, what: str) -> bytes:

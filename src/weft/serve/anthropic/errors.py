@@ -21,4 +21,7 @@ _TYPES = {
 def message_error(error: ApiError) -> dict[str, Any]:
     """The body of an error."""
     kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": str(error)}}
+    text = str(error)
+    if error.tokens is not None:  # agents look for these words and make the conversation shorter
+        text = f"prompt is too long: {error.tokens[0]} tokens > {error.tokens[1]} maximum; {text}"
+    return {"type": "error", "error": {"type": kind, "message": text}}

@@ -9,24 +9,30 @@ from pydantic import AfterValidator, Field
 
 from weft.serve.schema import Part, Sampled
 
-__all__ = ["CountBody", "MessagesBody", "Thinking", "ToolChoice"]
+__all__ = ["FUNCTIONS", "CountBody", "MessagesBody", "Thinking", "ToolChoice", "is_left_out"]
 
 Blocks = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
-_FUNCTIONS = (None, "custom", "function")
+FUNCTIONS = (None, "custom", "function")
+"""Types of tools of the client."""
 
 
 def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """Checks a tool of the client; those that Anthropic runs itself are not here."""
-    if tool.get("type") not in _FUNCTIONS:
-        raise ValueError(
-            f"a tool of type {str(tool['type'])[:40]!r} is not here; tools have a name and an "
-            "input_schema"
-        )
+    """Checks a tool of the client; those that Anthropic runs itself are not here, and left out."""
+    if tool.get("type") not in FUNCTIONS and "input_schema" not in tool:
+        return tool
     if not isinstance(tool.get("name"), str) or not tool["name"]:
         raise ValueError("a tool has no name")
-    if not isinstance(tool.get("input_schema", {}), dict):
+    if not isinstance(tool.get("input_schema") or {}, dict):
         raise ValueError("the input_schema of a tool is a JSON schema, an object")
     return tool
+
+
+def is_left_out(kind: Any) -> bool:
+    """True for a block of a tool that Anthropic runs itself."""
+    return isinstance(kind, str) and (
+        kind in ("server_tool_use", "mcp_tool_use", "tool_reference", "container_upload")
+        or (kind.endswith("_tool_result") and kind != "tool_result")
+    )
 
 
 Tool = Annotated[dict[str, Any], AfterValidator(_is_tool)]
@@ -75,6 +81,16 @@ class CountBody(Sampled):
     context_management: dict[str, Any] | None = None
     speed: str | None = None
 
+    def ignored(self) -> list[str]:
+        """The names of unknown fields, and tools and blocks that are left out."""
+        left = [
+            f"messages.{i}.content.{j}.{block['type'][:40]}"
+            for i, message in enumerate(self.messages) if isinstance(message.get("content"), list)
+            for j, block in enumerate(message["content"])
+            if isinstance(block, dict) and is_left_out(block.get("type"))
+        ]  # fmt: skip
+        return [*super().ignored(), *self._hosted(FUNCTIONS), *left]
+
     @property
     def thinks(self) -> bool:
         """True if the model is to think before its answer."""
@@ -89,7 +105,7 @@ class MessagesBody(CountBody):
     stream: bool = False
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None
+    top_k: int | None = None
     # these have no effect here
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None

@@ -9,7 +9,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from weft.serve.anthropic.schema import CountBody, MessagesBody, ToolChoice
+from weft.serve.anthropic.schema import (
+    FUNCTIONS,
+    CountBody,
+    MessagesBody,
+    ToolChoice,
+    is_left_out,
+)
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody
 
@@ -39,8 +45,9 @@ def chat_of(body: CountBody, most_tokens: int | None = None) -> ChatBody:
         **body.sampling,
         **(_THINKS if body.thinks else {"reasoning_budget": 0}),
     }
-    if body.tools:
-        fields["tools"] = [_tool(tool) for tool in body.tools]
+    tools = [tool for tool in body.tools or () if tool.get("type") in FUNCTIONS]
+    if tools:
+        fields["tools"] = [_tool(tool) for tool in tools]
     fields |= _choice(body.tool_choice)
     form = body.output_format or (body.output_config and body.output_config.format)
     if form:
@@ -122,7 +129,7 @@ def _assistant(message: Mapping[str, Any], place: str, names: dict[str, str]) ->
             names[id_] = name
             function = {"name": name, "arguments": json.dumps(given, ensure_ascii=False)}
             calls.append({"id": id_, "type": "function", "function": function})
-        elif kind != "redacted_thinking":
+        elif kind != "redacted_thinking" and not is_left_out(kind):
             raise _absent(where, kind, "text, thinking, tool_use")
     chat: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
     if thoughts:
@@ -156,6 +163,13 @@ def _user(
 def _parts(block: Mapping[str, Any], where: str, more: str = "") -> list[dict[str, Any]]:
     """The parts of a chat message that a block becomes."""
     kind, source = block.get("type"), block.get("source")
+    if is_left_out(kind):
+        return []
+    if kind == "search_result":
+        said = [str(block.get("title") or ""), str(source or "")]
+        inner = _blocks(block.get("content"), where)
+        texts = [*filter(None, said), *(_text(one, place) for place, one in inner)]
+        return [{"type": "text", "text": "\n".join(texts)}]
     if kind == "text":
         return [{"type": "text", "text": _text(block, where)}]
     if kind == "image" and isinstance(source, Mapping):

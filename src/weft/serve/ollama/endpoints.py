@@ -165,7 +165,7 @@ def _ids_of(service: Service, texts: list[str], name: str, cut: bool) -> list[li
         if not 1 <= len(ids) <= most:
             raise ApiError(
                 400, f"text {number} of {name} has {len(ids)} tokens; it must be 1 to {most}",
-                name, "context_length_exceeded",
+                name, "context_length_exceeded" if ids else None,
             )  # fmt: skip
         lists.append(ids)
     return lists

@@ -58,6 +58,14 @@ class ChatRequest(Writing):
     ] = None
     tools: Annotated[list[Tool], Field(fail_fast=True)] | None = None
 
+    def ignored(self) -> list[str]:
+        """The names of unknown fields, and tools that are left out."""
+        left = [
+            f"tools.{i}.{str(tool['type'])[:40]}"
+            for i, tool in enumerate(self.tools or ()) if tool["type"] != "function"
+        ]  # fmt: skip
+        return [*super().ignored(), *left]
+
 
 class GenerateRequest(Writing):
     """The body of `/api/generate`."""

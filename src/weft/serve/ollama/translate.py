@@ -136,10 +136,11 @@ def _chat(
         form["response_format"] = {
             "type": "json_schema", "json_schema": {"name": "format", "schema": body.format},
         }  # fmt: skip
-    if body.think is not None:
-        form["chat_template_kwargs"] = {"enable_thinking": body.think is not False}
-        if isinstance(body.think, str):
-            form["chat_template_kwargs"]["reasoning_effort"] = body.think
+    if isinstance(body.think, str):
+        form["reasoning_effort"] = body.think
+    elif body.think is not None:
+        thinks = {"enable_thinking": True, "thinking": True}
+        form |= {"chat_template_kwargs": thinks} if body.think else {"reasoning_effort": "none"}
     if body.logprobs:
         form |= {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
     return ChatBody.model_validate(form), ignored

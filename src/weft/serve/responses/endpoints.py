@@ -91,4 +91,6 @@ def _renamed(make: Callable[[], _T]) -> _T:
         text = str(error)
         if text.startswith(f"{error.param} "):
             text = name + text[len(error.param or "") :]
-        raise ApiError(error.status, text, name, error.code) from None
+        raise ApiError(
+            error.status, text, name, error.code, tokens=error.tokens
+        ) from None  # fmt: skip

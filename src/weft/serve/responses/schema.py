@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from weft.serve.schema import Part, Sampled
 
-__all__ = ["CountBody", "ResponsesBody"]
+__all__ = ["LEFT_OUT", "CountBody", "ResponsesBody"]
 
 MOST_KEYS = 16
 """Most keys of `metadata`, as in the OpenAI API."""
@@ -26,6 +26,15 @@ _INCLUDABLE = frozenset((
 ))  # fmt: skip
 
 
+LEFT_OUT = frozenset((
+    *("web_search_call", "file_search_call", "computer_call", "computer_call_output", "compaction"),
+    *("image_generation_call", "code_interpreter_call", "mcp_list_tools", "mcp_call"),
+    *("mcp_approval_request", "mcp_approval_response", "tool_search_call", "tool_search_output"),
+    *("compaction_summary", "ghost_snapshot", "compaction_trigger"),
+))  # fmt: skip
+"""Items of tools that OpenAI runs itself: they are left out, with a note."""
+
+
 def _is_plain(value: Any) -> Any:
     """Checks that a value, which the answer repeats, is JSON."""
     try:
@@ -38,12 +47,13 @@ def _is_plain(value: Any) -> Any:
 
 
 def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """Checks a tool; those that OpenAI runs itself are not here."""
-    if tool.get("type") != "function":
+    """Checks a tool; those that OpenAI runs itself are not here, and left out."""
+    if not isinstance(tool.get("type"), str):
         raise ValueError(
-            f"a tool of type {str(tool.get('type'))[:40]!r} is not here; tools are functions, "
-            '{"type": "function", "name": NAME, "parameters": SCHEMA}'
+            'a tool has no type; tools are {"type": "function", "name": NAME, "parameters": SCHEMA}'
         )
+    if tool["type"] != "function":
+        return tool
     if not isinstance(tool.get("name"), str) or not tool["name"]:
         raise ValueError("a function of tools has no name")
     if not isinstance(tool.get("parameters") or {}, dict):
@@ -129,6 +139,15 @@ class CountBody(Sampled):
     truncation: Literal["auto", "disabled"] | None = None
     conversation: Any = None
 
+    def ignored(self) -> list[str]:
+        """The names of unknown fields, and tools and items that are left out."""
+        items = self.input if isinstance(self.input, list) else ()
+        left = [
+            f"input.{i}.{item['type'][:40]}"
+            for i, item in enumerate(items) if item.get("type") in LEFT_OUT
+        ]  # fmt: skip
+        return [*super().ignored(), *self._hosted(("function",)), *left]
+
 
 class ResponsesBody(CountBody):
     """The body of `/v1/responses`."""
@@ -137,6 +156,7 @@ class ResponsesBody(CountBody):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     store: bool | None = None

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.serve.errors import ApiError
-from weft.serve.responses.schema import CountBody, Format, ResponsesBody
+from weft.serve.responses.schema import LEFT_OUT, CountBody, Format, ResponsesBody
 from weft.serve.schema import ChatBody
 
 __all__ = ["chat_of", "items_of", "seal"]
@@ -54,7 +55,7 @@ def chat_of(body: CountBody, items: Sequence[Item]) -> ChatBody:
             raise ApiError(400, f"{name} is not here; leave it out", name, "unsupported")
     fields: dict[str, Any] = {"model": body.model, "messages": _messages(body.instructions, items)}
     choice = body.tool_choice
-    tools = body.tools or []
+    tools = [tool for tool in body.tools or () if tool["type"] == "function"]
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         tools, choice = _allowed(tools, choice)
     elif isinstance(choice, dict):
@@ -70,12 +71,12 @@ def chat_of(body: CountBody, items: Sequence[Item]) -> ChatBody:
     if body.text is not None and body.text.format is not None:
         fields["response_format"] = _format(body.text.format)
     if body.reasoning is not None:
-        none = body.reasoning.effort == "none"
-        fields |= {"reasoning_budget": 0} if none else {"reasoning_effort": body.reasoning.effort}
+        fields["reasoning_effort"] = body.reasoning.effort
     if isinstance(body, ResponsesBody):
         fields |= body.sampling
         fields |= {"max_completion_tokens": body.max_output_tokens, "top_p": body.top_p}
         fields |= {"temperature": body.temperature, "stream": body.stream}
+        fields |= {"ignore_eos": body.ignore_eos}
         if body.wants_logprobs:
             fields |= {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
     return ChatBody.model_validate({k: v for k, v in fields.items() if v is not None})
@@ -93,6 +94,9 @@ def _messages(instructions: str | None, items: Sequence[Item]) -> list[dict[str,
         messages.append({"role": "system", "content": instructions})
     names: dict[str, str] = {}
     for number, item in enumerate(items):
+        if item.get("type") in LEFT_OUT:
+            continue
+        item = _as_function(item)
         where, kind = f"input.{number}", item.get("type")
         if kind == "message":
             _add_message(messages, item, where)
@@ -110,7 +114,10 @@ def _messages(instructions: str | None, items: Sequence[Item]) -> list[dict[str,
             _turn(messages).setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
             id_ = str(item.get("call_id") or "")
-            content = _content(item.get("output"), f"{where}.output")
+            output = item.get("output")
+            if output is None or isinstance(output, dict | int | float):
+                output = "" if output is None else json.dumps(output, ensure_ascii=False)
+            content = _content(output, f"{where}.output")
             more = {"name": names[id_]} if id_ in names else {}
             messages.append({"role": "tool", "tool_call_id": id_, "content": content} | more)
         elif kind == "reasoning":
@@ -124,6 +131,21 @@ def _messages(instructions: str | None, items: Sequence[Item]) -> list[dict[str,
                 "function_call, function_call_output, reasoning, item_reference", "input",
             )  # fmt: skip
     return messages
+
+
+def _as_function(item: Item) -> Item:
+    """Calls of tools that take a text or a command as calls of functions, and their results."""
+    kind = item.get("type")
+    if kind == "custom_tool_call":
+        arguments = json.dumps({"input": item.get("input")}, ensure_ascii=False)
+        return {**item, "type": "function_call", "arguments": arguments}
+    if kind in ("local_shell_call", "shell_call"):
+        arguments = json.dumps(item.get("action") or {}, ensure_ascii=False)
+        return {**item, "type": "function_call", "name": kind[:-5], "arguments": arguments}
+    if kind in ("custom_tool_call_output", "local_shell_call_output", "shell_call_output"):
+        id_ = item.get("call_id") or item.get("id")
+        return {**item, "type": "function_call_output", "call_id": id_}
+    return item
 
 
 def _add_message(messages: list[dict[str, Any]], item: Item, where: str) -> None:

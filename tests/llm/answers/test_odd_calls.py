@@ -1,0 +1,128 @@
+"""Calls with schemas and names as programs have them: references, alternatives, odd characters."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.llm.answers.grammars import answer
+from tests.llm.answers.parsed import FAMILIES, format_of, joined
+from weft.errors import ContextError
+from weft.llm import Tokenizer
+from weft.llm.answers.values import typed_value
+from weft.serve.messages import call_schema
+
+PERSON = {"type": "object", "properties": {"name": {"enum": ["Al"]}}, "required": ["name"]}
+WHO = {"type": "object", "required": ["who"]}
+NESTED: list[dict[str, Any]] = [
+    {**WHO, "properties": {"who": {"$ref": "#/$defs/P"}}, "$defs": {"P": PERSON}},
+    {**WHO, "properties": {"who": {"$ref": "#/definitions/P"}}, "definitions": {"P": PERSON}},
+    {**WHO, "properties": {"who": {"$ref": "#/properties/other"}, "other": PERSON}},
+    {**WHO, "properties": {"who": {"$ref": "#P"}}, "$defs": {"P": {**PERSON, "$anchor": "P"}}},
+    {**WHO, "properties": {"who": {"allOf": [{"$ref": "#/$defs/P"}]}}, "$defs": {"P": PERSON}},
+    {"$ref": "#/$defs/A", "$defs": {"P": PERSON, "A": {
+        **WHO, "properties": {"who": {"$ref": "#/$defs/P"}}}}},
+]  # fmt: skip
+
+
+def called(tokenizer: Tokenizer, family: str, name: str, schema: dict[str, Any]) -> Any:
+    """The arguments of a call that a model makes which knows nothing."""
+    form, tools = format_of(family), [{"name": name, "parameters": schema}]
+    grammar = form.grammar(tokenizer, tools, parallel=False)
+    assert grammar is not None
+    text = answer(tokenizer, grammar, 3)
+    parser = form.parser(tools)
+    content, _, calls = joined([*parser.push(text), *parser.finish()])
+    assert content == "" and len(calls) == 1, text
+    assert calls[0][0] == name
+    return json.loads(calls[0][1])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("schema", NESTED[:2], ids=["$defs", "definitions"])
+def test_references(tokenizer: Tokenizer, family: str, schema: dict[str, Any]) -> None:
+    assert called(tokenizer, family, "f", schema)["who"] == {"name": "Al"}
+
+
+@pytest.mark.parametrize("family", ["hermes", "coder", "functionary"])
+@pytest.mark.parametrize("schema", NESTED[2:], ids=["properties", "anchor", "allOf", "root"])
+def test_other_references(tokenizer: Tokenizer, family: str, schema: dict[str, Any]) -> None:
+    assert called(tokenizer, family, "f", schema)["who"] == {"name": "Al"}
+
+
+NAMES = ["$f", "has space", "@type", "a[]", "é.x/y:z"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_of_any_characters(tokenizer: Tokenizer, family: str) -> None:
+    properties = {name: {"enum": ["x"]} for name in ("$filter", "@type", "a[]", "first name")}
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    assert called(tokenizer, family, "f", schema) == dict.fromkeys(properties, "x")
+
+
+@pytest.mark.parametrize("family", ["hermes", "coder", "functionary", "mistral-args", "llama"])
+@pytest.mark.parametrize("name", NAMES)
+def test_tools_of_any_name(tokenizer: Tokenizer, family: str, name: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"]}
+    assert called(tokenizer, family, name, schema) == {"a": "x"}
+
+
+TEXT, NULL = {"type": "string"}, {"type": "null"}
+DEFS = {"$defs": {"T": {"anyOf": [TEXT, NULL]}}}
+
+
+@pytest.mark.parametrize("text", ["123", "true", "1.10", "1e5", '{"a": 1}', "[1]"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        TEXT,
+        {"anyOf": [TEXT, NULL]},
+        {"oneOf": [{"type": "integer"}, TEXT]},
+        {"type": ["string", "null"]},
+        {"$ref": "#/$defs/T"},
+        {"allOf": [{"$ref": "#/$defs/T"}]},
+        {"allOf": [TEXT, {"minLength": 1}]},
+        {**TEXT, "nullable": True},
+    ],
+)
+def test_where_text_is_allowed_it_is_text(text: str, schema: dict[str, Any]) -> None:
+    assert typed_value(text, schema, DEFS) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "value"),
+    [
+        ("1", {"const": "1"}, "1"),
+        ("1", {"const": 1}, 1),
+        ("1", {"type": ["string", "null"], "enum": ["1"]}, "1"),
+        ("2", {"enum": ["a", 2]}, 2),
+        ('"a"', {"enum": ["a", None]}, "a"),
+        ("null", {"anyOf": [TEXT, NULL]}, None),
+        ("5", {"anyOf": [{"type": "integer"}, NULL]}, 5),
+        ("[1]", {"type": "array"}, [1]),
+        ("5", {"$ref": "#/$defs/N"}, 5),
+    ],
+)
+def test_values_that_a_schema_lists(text: str, schema: dict[str, Any], value: Any) -> None:
+    assert typed_value(text, schema, {"$defs": {"N": {"type": "integer"}}}) == value
+
+
+@pytest.mark.parametrize("family", ["coder", "hermes"])
+@pytest.mark.parametrize(
+    "schema", [{"const": "1"}, {"anyOf": [{"const": "12"}, NULL]}, {"enum": ["1", "true"]}]
+)
+def test_calls_keep_to_their_schema(tokenizer: Tokenizer, family: str, schema: Any) -> None:
+    root = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    assert called(tokenizer, family, "f", root)["a"] in ("1", "12", "true", None)
+
+
+def test_a_keyword_that_cannot_be_held_names_its_tool(tokenizer: Tokenizer) -> None:
+    part = {"type": "array", "uniqueItems": True}
+    tools = [{"name": "f", "parameters": {"type": "object", "properties": {"tags": part}}}]
+    match = "the parameters of the tool 'f': properties.tags has uniqueItems"
+    with pytest.raises(ContextError, match=match):
+        format_of("hermes").grammar(tokenizer, tools)
+    with pytest.raises(ContextError, match=match):
+        call_schema([{"type": "function", "function": tools[0]}], None)

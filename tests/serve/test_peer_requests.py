@@ -1,0 +1,256 @@
+"""Requests as programs for other servers send them: hosted tools, choices of tools, formats of the
+answer, efforts, HEAD, and conversations that are too long."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.llm.tiny import metadata, write_model
+from tests.serve.in_process import Server
+
+TEMPLATE = (
+    "{% if tools %}<tools>{% for t in tools %}{{ t | tojson }}{% endfor %}</tools>{% endif %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}{% endfor %}<assistant>"
+    "[{{ enable_thinking }} {{ thinking }} {{ reasoning_effort }}]"
+)
+ASK = [{"role": "user", "content": "abc"}]
+EMPTY = {"type": "object", "properties": {}}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+
+
+def function(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": EMPTY} | more}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    keys: dict[str, object] = {
+        "tokenizer.chat_template": TEMPLATE,
+        "llama.context_length": 1024,
+    }
+    path = write_model(tmp_path_factory.mktemp("model") / "m.gguf", metadata(**keys))
+    with Server(path, "-np", 1, "-t", 1) as running:
+        yield running
+
+
+def post(server: Server, path: str, body: dict[str, Any], status: int = 200) -> Any:
+    code, headers, answer = server.call("POST", path, body)
+    assert code == status, answer
+    return answer | {"ignored": headers.get("x-weft-ignored", "")}
+
+
+def chat(server: Server, status: int = 200, **fields: Any) -> Any:
+    body = {"messages": ASK, "max_tokens": 300, "seed": 1} | fields
+    return post(server, "/v1/chat/completions", body, status)
+
+
+def prompt_of(usage: dict[str, int]) -> int:
+    return usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
+def prompt(server: Server, **fields: Any) -> str:
+    return str(post(server, "/apply-template", {"messages": ASK} | fields)["prompt"])
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "json_object", "schema": SCHEMA},
+        {"type": "json_schema", "schema": SCHEMA},
+        {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}},
+        {"type": "json_schema", "json_schema": SCHEMA},
+        {"type": "json_object", "value": SCHEMA},
+        {"type": "grammar", "grammar": 'root ::= "{\\"a\\": " ("true" | "false") "}"'},
+        {"type": "regex", "regex": r'\{"a": (true|false)\}'},
+    ],
+    ids=str,
+)
+def test_forms_of_the_answer(server: Server, form: dict[str, Any]) -> None:
+    answer = chat(server, response_format=form)
+    assert json.loads(answer["choices"][0]["message"]["content"]).keys() == {"a"}
+    assert answer["ignored"] == ""
+
+
+@pytest.mark.parametrize("form", [{}, {"type": None}, {"type": "text"}, None])
+def test_forms_that_ask_for_nothing(server: Server, form: Any) -> None:
+    chat(server, response_format=form, max_tokens=2)
+
+
+def test_hosted_tools_are_left_out(server: Server) -> None:
+    own = function("f")
+    mixed = [{"type": "web_search"}, own, {"type": "custom", "custom": {"name": "g"}}]
+    assert prompt(server, tools=mixed) == prompt(server, tools=[own])
+    answer = chat(server, tools=mixed, max_tokens=2)
+    assert answer["ignored"] == "tools.0.web_search, tools.2.custom"
+    flat = {"type": "function", "name": "f", "parameters": EMPTY}
+    body = {"input": "abc", "max_output_tokens": 2}
+    kinds = ("web_search", "custom", "namespace", "local_shell", "mcp", "image_generation")
+    tools = [flat, *({"type": kind, "name": "x"} for kind in kinds)]
+    answer = post(server, "/v1/responses", body | {"tools": tools})
+    plain = post(server, "/v1/responses", body | {"tools": [flat]})
+    assert answer["usage"]["input_tokens"] == plain["usage"]["input_tokens"]
+    assert answer["ignored"].startswith("tools.1.web_search, tools.2.custom, ")
+    one = {"name": "f", "input_schema": EMPTY}
+    body = {"messages": ASK, "max_tokens": 2}
+    tools = [{"type": "web_search_20250305", "name": "web_search", "max_uses": 2}, one]
+    answer = post(server, "/v1/messages", body | {"tools": tools})
+    plain = post(server, "/v1/messages", body | {"tools": [one]})
+    assert prompt_of(answer["usage"]) == prompt_of(plain["usage"])
+    assert answer["ignored"] == "tools.0.web_search_20250305"
+    body = {"model": "x", "messages": ASK, "stream": False, "options": {"num_predict": 2}}
+    answer = post(server, "/api/chat", body | {"tools": mixed})
+    assert answer["ignored"] == "tools.0.web_search, tools.2.custom"
+    error = chat(server, 400, tools=mixed[:1], tool_choice="required")["error"]
+    assert "tool_choice needs tools" in error["message"]
+
+
+def test_items_of_hosted_tools(server: Server) -> None:
+    call = {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "x"}
+    items = [
+        {"role": "user", "content": "a"},
+        {"type": "web_search_call", "id": "w", "status": "completed"},
+        call,
+        {"type": "custom_tool_call_output", "call_id": "c", "output": "done"},
+        {"type": "local_shell_call", "call_id": "d", "action": {"command": ["ls"]}},
+        {"type": "local_shell_call_output", "id": "d", "output": {"code": 0}},
+        {"type": "function_call", "call_id": "e", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "e", "output": None},
+        {"type": "compaction", "encrypted_content": "x"},
+    ]
+    body = {"input": items, "max_output_tokens": 2}
+    answer = post(server, "/v1/responses", body)
+    assert answer["ignored"] == "input.1.web_search_call, input.8.compaction"
+    blocks = [
+        {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+        {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
+        {"type": "text", "text": "so"},
+    ]
+    found = {"type": "search_result", "source": "s", "title": "t",
+             "content": [{"type": "text", "text": "found"}]}  # fmt: skip
+    talk = [*ASK, {"role": "assistant", "content": blocks}, {"role": "user", "content": [found]}]
+    answer = post(server, "/v1/messages", {"messages": talk, "max_tokens": 2})
+    assert answer["ignored"] == (
+        "messages.1.content.0.server_tool_use, messages.1.content.1.web_search_tool_result"
+    )
+
+
+def test_choices_of_tools(server: Server) -> None:
+    tools = [function("f"), function("g"), function("h", parameters=None)]
+    allowed = {"mode": "required", "tools": [function("g")]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    answer = chat(server, tools=tools, tool_choice=choice)
+    assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "g"
+    named = chat(server, tools=tools, tool_choice={"type": "function", "function": {"name": "h"}})
+    call = named["choices"][0]["message"]["tool_calls"][0]["function"]
+    assert (call["name"], json.loads(call["arguments"])) == ("h", {})
+    odd = choice | {"allowed_tools": {"mode": "often"}}
+    assert "allowed_tools" in chat(server, 400, tools=tools, tool_choice=odd)["error"]["message"]
+
+
+def test_references_in_a_tool(server: Server) -> None:
+    deep = {**EMPTY, "properties": {"b": {"type": "boolean"}}, "required": ["b"]}
+    parameters = {"type": "object", "properties": {"who": {"$ref": "#/$defs/P"}},
+                  "required": ["who"], "$defs": {"P": deep}}  # fmt: skip
+    for tools in (
+        [function("f", parameters=parameters)],
+        [function("f", parameters=parameters), function("g", parameters=parameters)],
+    ):
+        answer = chat(server, tools=tools, tool_choice="required", max_tokens=400)
+        call = answer["choices"][0]["message"]["tool_calls"][0]["function"]
+        assert json.loads(call["arguments"])["who"].keys() == {"b"}
+    tools = [{"name": "f", "input_schema": parameters}]
+    body = {
+        "messages": ASK,
+        "max_tokens": 400,
+        "seed": 1,
+        "tools": tools,
+        "tool_choice": {"type": "any"},
+    }
+    answer = post(server, "/v1/messages", body)
+    assert answer["content"][-1]["input"]["who"].keys() == {"b"}
+
+
+def test_a_tool_that_cannot_be_held(server: Server) -> None:
+    tags = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    tools = [function("f", parameters={"type": "object", "properties": {"tags": tags}})]
+    chat(server, tools=tools, max_tokens=2)  # nothing is held to it
+    error = chat(server, 400, tools=tools, tool_choice="required")["error"]
+    assert re.search("tool 'f': properties.tags has uniqueItems", error["message"])
+
+
+def test_efforts_are_alike(server: Server) -> None:
+    off, low = prompt(server, reasoning_effort="none"), prompt(server, reasoning_effort="low")
+    assert off.endswith("[False False none]") and low.endswith("[True True low]")
+    assert prompt(server, reasoning_budget=0).startswith(off[: off.index("[")] + "[False False")
+    kept = prompt(server, reasoning_effort="low", chat_template_kwargs={"enable_thinking": False})
+    assert kept.endswith("[False True low]")
+
+    def used(path: str, body: dict[str, Any], count: str) -> int:
+        answer = post(server, path, body)
+        return int(answer["usage"][count] if "usage" in answer else answer[count])
+
+    texts = {"none": off, "low": low}
+    for effort, text in texts.items():
+        body = {"content": text, "parse_special": True}
+        n = len(post(server, "/tokenize", body)["tokens"])
+        body = {"model": "x", "input": "abc", "max_output_tokens": 1}
+        body |= {"reasoning": {"effort": effort}}
+        assert used("/v1/responses", body, "input_tokens") == n
+        body = {"messages": ASK, "max_tokens": 1, "reasoning_effort": effort}
+        assert used("/v1/chat/completions", body, "prompt_tokens") == n
+        body = {"model": "x", "messages": ASK, "stream": False, "options": {"num_predict": 1}}
+        body |= {"think": False if effort == "none" else effort}
+        assert used("/api/chat", body, "prompt_eval_count") == n
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/models", "/api/tags",
+                                  "/api/version", "/metrics", "/props"])  # fmt: skip
+def test_head(server: Server, path: str) -> None:
+    connection = server.connect()
+    try:
+        for method in ("GET", "HEAD", "GET"):
+            connection.request(method, path)
+            answer = connection.getresponse()
+            body = answer.read()
+            assert answer.status == 200 and bool(body) == (method == "GET")
+    finally:
+        connection.close()
+
+
+def test_a_head_of_what_is_not_there(server: Server) -> None:
+    for path, status in (("/nothing", 404), ("/v1/chat/completions", 405)):
+        connection = server.connect()
+        connection.request("HEAD", path)
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (status, b"")
+        connection.close()
+
+
+def test_conversations_that_are_too_long(server: Server) -> None:
+    for text in ("ab " * 1200, "ab " * 20000):
+        long = [{"role": "user", "content": text}]
+        error = chat(server, 400, messages=long)["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert re.search(r"maximum context length is \d+ tokens", error["message"])
+        assert "exceeds the available context size" in error["message"]
+        assert error["n_prompt_tokens"] > error["n_ctx"] > 0
+        answer = post(server, "/v1/messages", {"messages": long, "max_tokens": 2}, 400)
+        assert re.match(r"prompt is too long: \d+ tokens > \d+ maximum", answer["error"]["message"])
+        answer = post(server, "/api/chat", {"model": "x", "messages": long}, 400)
+        assert "exceeds the available context size" in answer["error"]
+        answer = post(server, "/completion", {"prompt": text}, 400)
+        assert "exceeds the available context size" in answer["error"]["message"]
+        answer = post(server, "/v1/responses", {"input": text}, 400)
+        assert answer["error"]["code"] == "context_length_exceeded"
+
+
+def test_an_answer_that_goes_on_from_parts(server: Server) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    talk = [*ASK, {"role": "assistant", "content": parts}]
+    assert prompt(server, messages=talk, continue_final_message=True).endswith("<assistant>ab")
