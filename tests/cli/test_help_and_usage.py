@@ -67,7 +67,7 @@ def test_weft_alone_help_and_version() -> None:
         (("run", "m", "--tempp", "1"), "there is no option --tempp; did you mean --temp"),
         (("run", "m", "-ngll", "1"), "there is no option -ngll; did you mean -ngl"),
         (("runn",), "there is no command 'runn'; did you mean 'run'"),
-        (("pull", "x"), "there is no command 'pull'; a model named hf:OWNER/NAME"),
+        (("fetch", "x"), "there is no command 'fetch'; weft pull hf:OWNER/NAME"),
         (("run", "m", "-n", "x"), "invalid value for -n: write a whole number"),
         (("run", "m", "--temp", "x"), "invalid value for --temp: write a number"),
         (("run", "m", "-c", "x"), "invalid value for -c: 'x' is no number of tokens"),

@@ -50,6 +50,7 @@ def done(*args: str | Path, typed: str = "") -> Done:
         ("serve MODEL --generation-config vllm", "--temp, --top-k, --top-p"),
         ("serve MODEL --dtype bfloat16", "--type quantizes them while loading"),
         ("serve MODEL --context-shift", "weft run and weft chat have it"),
+        ("gguf --merge a b", "write weft gguf merge IN OUT"),
         ("run -hf a/b -hff x.gguf -p a", "no option -hff: write the model as hf:OWNER/NAME/"),
         ("run MODEL -p a --grp-attn-n 4", "no option --grp-attn-n: --rope-scaling yarn --rope-"),
         ("tokenize MODEL a --rope-scaling yarn", "commands that load a model have it"),
@@ -188,7 +189,7 @@ def test_types_by_number(path: Path, tmp_path: Path) -> None:
 def test_commands_of_other_engines() -> None:
     for words, said in (
         ("download x", "weft pull hf:"), ("ls", "weft list shows"),
-        ("create m -f M", "weft list shows"), ("ps", "weft serve MODEL"),
+        ("create m -f M", "models.toml of weft serve"), ("launch x", "weft serve MODEL"),
         ("llama-completion -m x -p a", "weft run continues a text"),
         ("llama-mtmd-cli -m x", "see images and hear sounds"),
         ("rpc-server", "weft worker lends"), ("llama-batched-bench -m x", "benchmarks/serve.py"),

@@ -331,6 +331,11 @@ def test_a_catalog(tmp_path: Path) -> None:
     [
         ("models = 3", "models is no table"),
         ("[other]", "has 'other'; there are"),
+        ("[models.a]\nsampling = {heat = 3}", "'heat' is none of"),
+        ("[models.a]\nsampling = {top_p = 3}", "top_p is 3"),
+        ("[models.a]\nchat-template = 'none.jinja'", "a Jinja template or its file"),
+        ("[models.a]\nchat-template-kwargs = {messages = 1}", "is not to be set"),
+        ("[defaults]\nlora = ['a.gguf']", "lora are of one model"),
         ("[models.a]\nctx = 3", "has 'ctx'; known are aliases, cache-type-k"),
         ("[models.a]\nparallel = 0", "it must be a whole number, 1 or more"),
         ('[models.a]\nkeep-alive = "soon"', 'such as "5m"'),

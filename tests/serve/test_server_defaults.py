@@ -91,3 +91,45 @@ def test_pooling_of_the_server(path: Path) -> None:
             answer = post(server, "/v1/embeddings", {"input": "say it"})
             vectors.append(answer["data"][0]["embedding"])
     assert vectors[0] == vectors[1] != vectors[2]
+
+
+SETTINGS = """
+[defaults]
+system = "Be brief."
+sampling = {temperature = 0}
+
+[models.pirate]
+path = "plain.gguf"
+system = "Arr."
+chat-template = "other.jinja"
+chat-template-kwargs = {mood = "grim"}
+sampling = {temperature = 2.0, top_k = 0}
+"""
+
+
+def test_models_are_kept_with_their_settings(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "plain.gguf").write_bytes(path.read_bytes())
+    (tmp_path / "other.jinja").write_text(OTHER)
+    (tmp_path / "models.toml").write_text(SETTINGS)
+    with Server.many(tmp_path, "-t", 1, "-np", 1, "-c", 256) as server:
+        assert rendered(server, model="pirate") == "[<system>Arr.<user>say]grim"
+        assert rendered(server, model="plain").startswith("<system>Be brief.<user>say")
+
+        def texts(model: str) -> set[str]:
+            bodies = (
+                {"model": model, "prompt": "ab", "max_tokens": 8, "seed": n} for n in range(3)
+            )
+            each = [post(server, "/v1/completions", body) for body in bodies]
+            return {answer["choices"][0]["text"] for answer in each}
+
+        assert len(texts("plain")) == 1 and len(texts("pirate")) > 1
+
+
+def test_a_model_has_several_names(path: Path) -> None:
+    with Server(path, "-a", "gpt-4o, small", "-c", "256", "--parallel", "1") as server:
+        listed = server.call("GET", "/v1/models")[2]["data"]
+        assert [model["id"] for model in listed] == ["gpt-4o", "small"]
+        assert server.call("GET", "/v1/models/small")[0] == 200
+        for asked, named in (("small", "small"), ("gpt-4o", "gpt-4o"), ("x", "gpt-4o")):
+            body = {"model": asked, "prompt": "a", "max_tokens": 1}
+            assert post(server, "/v1/completions", body)["model"] == named

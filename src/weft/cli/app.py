@@ -25,6 +25,8 @@ COMMANDS = {
     "serve": "Serve a model: APIs of OpenAI, Anthropic, Ollama and llama.cpp, and a page.",
     "pull": "Download models that are not there yet.",
     "list": "List the models that were downloaded.",
+    "ps": "Show the models that a server has loaded.",
+    "stop": "Unload a model of a server.",
     "rm": "Remove models that were downloaded.",
     "batch": "Answer a file of requests, in OpenAI's batch format.",
     "worker": "Lend the devices of this machine to weft on other machines.",

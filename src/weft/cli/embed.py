@@ -109,9 +109,12 @@ def context_for(model: Model, load: dict[str, Any], lengths: Sequence[int]) -> C
     with LoadProgress() as progress:
         context = Context(model, embeddings=True, progress=progress, **load)
     if longest > context.n_ctx:
+        trained = model.config.n_ctx_train
+        longer = f" or make -c larger (the model was trained for {trained})"
+        more = longer if context.n_ctx < trained else ", which is what the model was trained for"
+        how = f"; shorten it{more}" if context.n_ctx < trained else f"{more}; shorten it"
         raise ContextError(
-            f"a text has {longest} tokens, but the context holds {context.n_ctx}; shorten it or "
-            f"make -c larger (the model was trained for {model.config.n_ctx_train})"
+            f"a text has {longest} tokens, but the context holds {context.n_ctx}{how}"
         )
     return context
 

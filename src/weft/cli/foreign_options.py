@@ -108,6 +108,7 @@ _INSTEAD: dict[str, str] = {
         ("--imatrix", "--include-weights", "--exclude-weights", "--output-tensor-type",
          "--token-embedding-type", "--tensor-type", "--leave-output-tensor", "--prune-layers"),
         _QUANTIZE),
+    "--merge": "write weft gguf merge IN OUT, where IN is the first of the files",
     "--keep-split": _SPLIT_FILE,
 }  # fmt: skip
 """What to do instead, by option."""

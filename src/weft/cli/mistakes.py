@@ -175,9 +175,7 @@ _REWORDED = {
 
 _FETCHED = "weft pull hf:OWNER/NAME[:QUANT] does that"
 _FILES = "models are files: weft list shows those that were downloaded, weft rm removes one"
-_SERVED = (
-    "weft serve MODEL, or --models FOLDER, runs until Ctrl-C; GET /api/ps lists what is loaded"
-)
+_SERVED = "weft serve MODEL, or --models FOLDER, runs until Ctrl-C; weft ps shows what is loaded"
 _SEVERAL_TEXTS = (
     "weft bench measures one text at a time; benchmarks/serve.py of weft's repository measures "
     "several, with weft serve"
@@ -185,8 +183,10 @@ _SEVERAL_TEXTS = (
 _ELSEWHERE = {
     **dict.fromkeys(("fetch", "download"), _FETCHED),
     **dict.fromkeys(("show", "gguf-hash", "info"), "weft inspect shows what a file holds"),
-    **dict.fromkeys(("ls", "remove", "delete", "cp", "push", "create"), _FILES),
-    **dict.fromkeys(("ps", "stop", "launch"), _SERVED),
+    **dict.fromkeys(("ls", "remove", "delete", "cp", "push"), _FILES),
+    "create": "models.toml of weft serve --models keeps a model with system prompt, template, "
+    "sampling and adapters (docs/many-models.md)",
+    "launch": _SERVED,
     **dict.fromkeys(
         ("signin", "signout", "login"), "models are public, or need HF_TOKEN in the environment"
     ),

@@ -97,7 +97,7 @@ def serve(
         str | None,
         typer.Option(
             "--alias", "-a", "--served-model-name",
-            help="The model's name for clients; default: the file's.",
+            help="The model's name for clients, or several with commas; default: the file's.",
         ),
     ] = None,
     parallel: Annotated[
@@ -192,8 +192,10 @@ def serve(
             f"the server needs {error.name}; install it with: pip install "
             f"'weft[{'serve' if on_ray is None else 'ray'}]'"
         ) from None
+    names = [name.strip() for name in (alias or "").split(",") if name.strip()]
     options = api.ServeOptions(
-        host=host, port=port, api_key=api_key, alias=alias, parallel=parallel,
+        host=host, port=port, api_key=api_key, parallel=parallel,
+        alias=names[0] if names else None, aliases=tuple(names[1:]),
         max_queue=max_queue, max_body=max_body, max_tokens=max_tokens, grace=grace,
         prompt_delay=prompt_delay, max_connections=max_connections, body_timeout=timeout,
         cors_origins=tuple(cors_origin or ()), allow_hosts=tuple(allow_host or ()), strict=strict,

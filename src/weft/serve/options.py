@@ -46,6 +46,8 @@ class ServeOptions:
     """Options of `SamplingParams` for requests that do not set them."""
     alias: str | None = None
     """Name of the model for clients; None: its file name."""
+    aliases: tuple[str, ...] = ()
+    """Further names of the model for clients."""
     parallel: int = 8
     """Most texts that are written at the same time; others wait."""
     max_queue: int = 64

@@ -114,17 +114,21 @@ def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
         **service.vectors.about_model(),
     }
 
+    def all_models() -> list[dict[str, Any]]:
+        aliases = [about | {"id": name} for name in service.aliases]
+        return [about, *aliases, *service.adapters.as_models(about)]
+
     @app.get("/v1/models")
     @app.get("/models", include_in_schema=False)
     async def models() -> dict[str, Any]:
         """The model that is served, with its control vectors, and its adapters, as a list."""
-        return {"object": "list", "data": [about, *service.adapters.as_models(about)]}
+        return {"object": "list", "data": all_models()}
 
     @app.get("/v1/models/{name}")
     @app.get("/models/{name}", include_in_schema=False)
     async def model(name: str) -> dict[str, Any]:
         """The model or an adapter, by its name."""
-        for one in (about, *service.adapters.as_models(about)):
+        for one in all_models():
             if one["id"] == name:
                 return one
         raise ApiError(

@@ -93,6 +93,7 @@ class Service:
         self.model = model
         self.options = options
         self.model_id = options.alias or model_name(path)
+        self.aliases = options.aliases
         self.created = int(time.time())
         self.n_embd = config.n_embd_out
         self.tokenizer = Tokenizer.from_gguf(file)
@@ -178,8 +179,10 @@ class Service:
         return planned_bytes([context.plan for context in contexts])
 
     def name_for(self, model: str | None) -> str:
-        """The model that an answer names: the adapter that the request asked for, or the model."""
-        return model if model in self.adapters.names and model is not None else self.model_id
+        """The model that an answer names: the adapter or alias that the request asked for, or the
+        model."""
+        known = model in self.adapters.names or model in self.aliases
+        return model if known and model is not None else self.model_id
 
     @property
     def engine(self) -> Engine:

@@ -50,6 +50,10 @@ class Recipe:
         return replace(
             base, alias=entry.name, cache_ram=self._cache_ram,
             parallel=own.parallel or base.parallel, max_tokens=own.max_tokens or base.max_tokens,
+            system=own.system or base.system,
+            chat_template=own.chat_template or base.chat_template,
+            chat_template_kwargs={**base.chat_template_kwargs, **own.chat_template_kwargs},
+            sampling={**base.sampling, **own.sampling},
         )  # fmt: skip
 
     def arguments(self, entry: Entry) -> dict[str, Any]:
@@ -66,6 +70,8 @@ class Recipe:
         ):  # fmt: skip
             if value is not None:
                 load[name] = value
+        if own.lora:
+            load["adapters"] = dict(own.lora)
         return load
 
     def plan(self, entry: Entry) -> PlannedBytes:
@@ -78,7 +84,7 @@ class Recipe:
         file = open_model(entry.path)
         if type_ is not None:
             file = planned_as(file, type_)
-        model = Model(file)
+        model = Model(file, given.pop("adapters", None))
         model.towers = () if mmproj is None else open_towers(mmproj).all
         sizes = serve_sizes(
             model.config, options, n_ctx=given.pop("n_ctx", None),

@@ -10,6 +10,11 @@ keep-alive = "10m"
 
 [models.other]                 # a model elsewhere
 path = "/data/other.gguf"
+system = "You are a pirate."
+chat-template = "pirate.jinja"                # a file, or the template itself
+chat-template-kwargs = {enable_thinking = false}
+sampling = {temperature = 0.7, top_p = 0.8}   # by the names of weft.llm.SamplingParams
+lora = ["ship.gguf"]
 """
 
 from __future__ import annotations
@@ -21,8 +26,11 @@ from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
 
-from weft.errors import FormatError
+from weft.errors import ContextError, FormatError
+from weft.files import read_text
+from weft.llm.chat.template import CHATML, OWN_VARIABLES
 from weft.llm.hub import local_path
+from weft.llm.sampling import SAMPLING_OPTIONS, SamplingParams
 from weft.records import dataclass
 
 __all__ = ["ModelSettings", "SettingsFile", "parse_duration", "read_settings"]
@@ -70,6 +78,16 @@ class ModelSettings:
     embeddings: bool | None = None
     keep_alive: float | str | None = field(default="")
     """Seconds; None: always; empty: as the server has it."""
+    system: str | None = None
+    """System message of chats that have none."""
+    chat_template: str | None = None
+    """Jinja template in place of the model's."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the template for requests that do not set them."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Options of `SamplingParams` for requests that do not set them."""
+    lora: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    """LoRA adapters by name: their files and scales."""
     load: bool | None = None
     """True loads the model at the start."""
 
@@ -104,7 +122,8 @@ def read_settings(path: Path) -> SettingsFile:
     except OSError as error:
         raise FormatError(f"{path}: {error.strerror or error}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise FormatError(f"{path} is not TOML: {error}") from None
+        ini = "; a preset of llama-server has another form" if path.suffix == ".ini" else ""
+        raise FormatError(f"{path} is not TOML: {error}{ini}, see docs/many-models.md") from None
     unknown = sorted(set(data) - {"defaults", "models"})
     if unknown:
         raise FormatError(f"{path} has {unknown[0]!r}; there are [defaults] and [models.NAME]")
@@ -112,8 +131,10 @@ def read_settings(path: Path) -> SettingsFile:
     if not isinstance(tables, dict):
         raise FormatError(f"{path}: models is no table; write [models.NAME]")
     defaults = _settings(path, "defaults", data.get("defaults", {}))
-    if defaults.path or defaults.aliases or defaults.mmproj:
-        raise FormatError(f"{path}: path, aliases and mmproj are of one model, not of [defaults]")
+    if defaults.path or defaults.aliases or defaults.mmproj or defaults.lora:
+        raise FormatError(
+            f"{path}: path, aliases, mmproj and lora are of one model, not of [defaults]"
+        )
     return SettingsFile(
         defaults, {name: _settings(path, f"models.{name}", t) for name, t in tables.items()}
     )
@@ -163,6 +184,55 @@ def _names(path: Path, value: Any) -> tuple[str, ...]:
     return tuple(_text(path, name) for name in value)
 
 
+def _template(path: Path, value: Any) -> str:
+    text = _text(path, value)
+    if "{{" in text or "{%" in text:
+        return text
+    if text == "chatml":
+        return CHATML
+    file = path.parent / Path(text).expanduser()
+    try:
+        return read_text(file)
+    except (OSError, FormatError) as error:
+        raise ValueError(f"it must be a Jinja template or its file: {error}") from None
+
+
+def _variables(_: Path, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("it must be a table")
+    for name in value:
+        if name in OWN_VARIABLES or not name.isidentifier():
+            raise ValueError(f"{name!r} is not to be set")
+    return value
+
+
+_OF_REQUESTS = ("grammar", "json_schema", "regex", "logit_bias")
+"""Options of sampling that a request alone can have."""
+
+
+def _sampling(_: Path, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("it must be a table")
+    known = [name for name in SAMPLING_OPTIONS if name not in _OF_REQUESTS]
+    unknown = next((name for name in value if name not in known), None)
+    if unknown is not None:
+        raise ValueError(f"{unknown!r} is none of {', '.join(known)}")
+    options: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in value.items()
+    }
+    try:
+        SamplingParams(**options)
+    except (ContextError, TypeError) as error:
+        raise ValueError(str(error)) from None
+    return options
+
+
+def _adapters(path: Path, value: Any) -> dict[str, tuple[str, float]]:
+    files = _names(path, value)
+    places = [_place(path, file) for file in files]
+    return {place.stem: (str(place), 1.0) for place in places}
+
+
 def _place(path: Path, value: Any) -> Path:
     return path.parent / local_path(_text(path, value)).expanduser()
 
@@ -181,4 +251,9 @@ _READERS: Mapping[str, Callable[[Path, Any], Any]] = {
     "embeddings": _flag,
     "keep-alive": lambda _, value: parse_duration(value),
     "load": _flag,
+    "system": _text,
+    "chat-template": _template,
+    "chat-template-kwargs": _variables,
+    "sampling": _sampling,
+    "lora": _adapters,
 }

@@ -189,7 +189,7 @@ def _add_about(router: APIRouter, service: Service) -> None:
     async def show(body: ShowRequest) -> dict[str, Any]:
         """What there is to know about the model, in Ollama's form."""
         name = body.model or body.name or ""
-        if not same_name(name, service.model_id):
+        if not any(same_name(name, own) for own in (service.model_id, *service.aliases)):
             raise ApiError(404, f"model {name!r:.80} not found; this is {service.model_id}")
         return await run_in_threadpool(shown_model, service.card)
 

@@ -1,0 +1,28 @@
+"""`weft stop` unloads a model of a server."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from weft.cli.console import say
+from weft.cli.running import Key, Url, ask
+from weft.errors import WeftError
+
+__all__ = ["stop"]
+
+
+def stop(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name as weft ps shows it.")],
+    url: Url = "http://127.0.0.1:8080",
+    api_key: Key = None,
+) -> None:
+    """Unload a model of a server. The next request for it loads it again."""
+    ask(url, api_key, "/api/generate", {"model": name, "keep_alive": 0, "stream": False})
+    left = [str(m.get("name")) for m in ask(url, api_key, "/api/ps").get("models") or []]
+    if name in left:
+        raise WeftError(
+            f"the server keeps {name}: it serves this model alone; Ctrl-C there ends it"
+        )
+    say(f"{name} is unloaded")
