@@ -145,6 +145,22 @@ def test_time_of_a_schedule_by_hand() -> None:
     assert predicted.total == pytest.approx(on_gpu + on_cpu + copies + 2e-6)
 
 
+def test_devices_that_may_run_a_node() -> None:
+    """Those that have the op and can use the memory that it writes to."""
+    g, c = gpu(refused=["SQR"]), cpu(refused=["DUP"])
+    x, state = value("x"), weight("state", c, (64, 4))
+    over = node("CPY", "over", x, state)
+    over.view_src = state
+    nodes = [node("SQR", "a", x), node("CONT", "b", x), node("DUP", "c", x), over]
+    graph = Graph(*nodes)
+    problem = Problem(CostOptions(profile([g, c])).model(graph, (g, c)))
+    allowed = dict(zip((n.name for n in problem.nodes), problem.allowed, strict=True))
+    assert allowed == {"a": (1,), "b": (0, 1), "c": (0,), "over": (1,)}
+    c.refused = ["CPY"]
+    with pytest.raises(UnsupportedOpError, match=r"no device runs CPY.*gpu: cannot use its memory"):
+        Problem(CostOptions(profile([g, c])).model(graph, (g, c)))
+
+
 def test_a_device_copies_a_value_once() -> None:
     """Placements of a problem in numbers, with each copy and each start of a split counted."""
     a, b, c = gpu("a"), gpu("b"), cpu()
