@@ -74,6 +74,26 @@ def test_a_size_tells_a_symbol_where_it_grows_with_it_alone(size, told):
     assert linear(size, n) == told
 
 
+class ReturnsItsTable(nn.Module):
+    """Its buffer is an output, beside what is computed with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(4.0))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * self.table + 1, self.table
+
+
+def test_a_buffer_that_is_returned_stays_outside(lower, same):
+    module, x = ReturnsItsTable().eval(), torch.randn(2, 4)
+    lowered = lower(module, (x,))
+    assert lowered.delegates() == 1
+    signature = lowered.edge.exported_program("forward").graph_signature
+    assert list(signature.inputs_to_buffers.values()) == ["table"]
+    same(lowered.method(), module, x)
+
+
 class Strides(nn.Module):
     """Behind the sigmoid, sizes of the image are known only as (h - 3) // 2 + 1."""
 

@@ -268,3 +268,24 @@ def test_int_mm_is_refused_with_what_helps(lower):
     ao().quantize_(module, ao().Int8DynamicActivationInt8WeightConfig())
     with pytest.raises(WeftError, match=r"exportable\(model\)"):
         lower(module, (x(),))
+
+
+def test_only_what_products_read_as_weights_is_stored_in_a_format():
+    from weft import Graph, constant, input
+    from weft import graph as g
+    from weft_executorch.weights import store_weights
+
+    def matrix(name):
+        return constant(np.ones((32, 64), np.float32), name)
+
+    def stored(*results):
+        graph = Graph(*(r.as_output(f"y{i}") for i, r in enumerate(results)))
+        return store_weights(graph, "q8_0")
+
+    v = input("x", (4, 64))
+    assert stored(g.mul_mat(matrix("w"), v)) == {"w": "q8_0"}
+    assert stored(g.mul_mat(matrix("w"), matrix("activations"))) == {"w": "q8_0"}
+    w = matrix("w")
+    assert stored(g.mul_mat(w, v), g.scale(w, 2.0)) == {}
+    w = matrix("w")
+    assert stored(g.mul_mat(w, v), g.mul_mat(matrix("other"), w)) == {"other": "q8_0"}
