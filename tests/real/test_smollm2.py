@@ -141,8 +141,9 @@ def test_six_turns_with_kept_prefixes(q4_1: LLM, smollm: Path) -> None:
         answers.append(q4_1.chat(messages, max_tokens=16, temperature=0))
         kept.append((q4_1.stats.n_cached, before))
         messages.append({"role": "assistant", "content": answers[-1]})
-    # but for the words that the template puts before an answer, and the line end after it
-    assert all(n >= before - 8 for n, before in kept[1:])
+    # All is kept that stood before the last answer, of 16 tokens, which may be cut into other
+    # tokens when it comes back as text; 8 are the words of the template around it.
+    assert all(n >= before - 8 - 16 for n, before in kept[1:]), kept
     with opened(smollm, 512) as other:
         for i, want in enumerate(answers):
             turns = messages[: 2 * i + 2]
