@@ -61,7 +61,8 @@ check: $(VENV)/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
-	$(BIN)/python -m pytest -q tests/test_tiny.py tests/test_exports.py tests/test_circles.py
+	$(BIN)/python -m pytest -q tests/test_tiny.py tests/test_exports.py tests/test_circles.py \
+	  tests/test_mutants.py
 
 bench: $(VENV)/installed
 	$(BIN)/weft bench $(MODEL)
