@@ -176,7 +176,7 @@ def main() -> None:
 
     spec = importlib.util.spec_from_file_location("gbnf", Path(__file__).with_name("gbnf.py"))
     assert spec is not None and spec.loader is not None
-    gbnf = importlib.util.module_from_spec(spec)
+    gbnf = sys.modules["gbnf"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(gbnf)
     compiler = Compiler(llguidance, gbnf)
     threading.stack_size(stack)
