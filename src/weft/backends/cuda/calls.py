@@ -1,4 +1,4 @@
-"""What a CUDA device is asked, call by call: NVIDIA's driver on a GPU, the shim on a processor.
+"""What a CUDA device is asked, call by call; NVIDIA's driver answers (`bindings`).
 
 A device has two lanes, each of which does its work in order: kernels are in the first, copies in
 either. Only events order work of different lanes or devices. Addresses are numbers; kernels and
