@@ -28,8 +28,8 @@ def report_html(
 
     `subject` is a `ContextPlan`, an object whose `plan` is one (a `Context`), one whose `context`
     has one (an `LLM`), a program (a `Program`, a `Session` or what `weft.from_torch` returns), or
-    data with a `kind` that some view of the page shows. With `sliders`, the page can plan other
-    sizes of the same model itself; making that takes about as long as planning it twenty times."""
+    data with a `kind` that some view of the page shows. With `sliders`, the page shows other sizes
+    of the same model; making that takes about as long as planning it twenty times."""
     return page_html(_data(subject, sliders), title)
 
 

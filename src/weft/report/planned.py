@@ -63,7 +63,7 @@ def plan_data(
     """The data of a plan's report.
 
     `kept` says what is kept of texts beside the cache, `beside` are plans of models that draft.
-    With `sliders` the page can plan other sizes itself (`weft.report.variants`); `rows_for` gives
+    With `sliders` the page shows other sizes (`weft.report.variants`); `rows_for` gives
     the rows of logits that a number of sequences needs (None: their number is fixed).
     Keys are `format`, `kind` ("plan"), `title`, `weft` (the version), `model`, `options`,
     `devices`, `memory` (rows of `weft explain --json`), `text` (lines of the summary), `regimes`
