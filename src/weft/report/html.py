@@ -77,7 +77,7 @@ def _script() -> str:
 
 
 def _style() -> str:
-    """The style of the page, with those of its views."""
+    """The style of the page and of its views."""
     room = files("weft.report").joinpath("page", "views")
     names = sorted(f.name for f in room.iterdir() if f.name.endswith(".css"))
     views = [room.joinpath(name).read_text("utf-8") for name in names]

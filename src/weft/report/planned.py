@@ -104,9 +104,9 @@ def plan_data(
 
 
 def _caches(plan: ContextPlan) -> dict[str, dict[str, Any]]:
-    """What the bytes of each leaf of the cache follow from: keys (`k`) and values (`v`) have rows
-    of `width` numbers for the cells of the context, or those of windows (`small`); recurrent states
-    have slots."""
+    """The sizes that the bytes of each leaf of the cache follow from: keys (`k`) and values (`v`)
+    have rows of `width` numbers for the cells of the context, or for the cells of windows
+    (`small`); recurrent states have slots."""
     leaves: dict[str, dict[str, Any]] = {}
     slots = 2 * plan.options.n_seq_max + 1
     for il in range(plan.model.config.n_layer):

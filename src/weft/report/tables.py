@@ -167,7 +167,7 @@ class _Table:
         return f"{text}; several ops joined into one ({rewrite})" if rewrite else text
 
     def _sources(self, t: Tensor) -> list[Tensor]:
-        """What a node reads; the tensor that a copy is made of."""
+        """The sources of a node; for a copy the tensor that it is made of."""
         role = self.schedule.roles.get(t)
         if role is not None and role.kind == "copy":
             of = [self.schedule.final_of(tensor) for tensor in role.of]

@@ -1,4 +1,4 @@
-"""What the page needs to show other contexts, ubatches, sequences and cache types.
+"""The data with which the page shows other contexts, ubatches, sequences and cache types.
 
 Within a *class* of sizes the placement, and so the structure of the memory, is the same, and only
 the sizes of tensors differ, for which there are formulas. Plans are made at both ends of each list
@@ -31,7 +31,7 @@ from weft.schedule.collector import collector_paused
 __all__ = ["CACHE_TYPES", "slider_data"]
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0")
-"""The cache types that the page offers, besides those of the plan."""
+"""The cache types that the page offers, besides the types of the plan."""
 
 LARGE, VERY_LARGE = 300, 1500
 """Nodes of a graph above which only some pairs of cache types are offered, as each takes a plan:
@@ -311,8 +311,8 @@ class _Explorer:
 def symbol_ranges(
     regime: dict[str, Any], ctx: int, ub: int, seqs: int, rows: int, cells: int
 ) -> Ranges:
-    """The bounds of a graph's symbols with sizes of a context; `cells` are those of layers with a
-    window."""
+    """The bounds of a graph's symbols with sizes of a context; layers with a window have `cells`
+    cells."""
     together = together_sizes(ub, seqs) if regime["tokens"] == "together" else None
     n = ub if isinstance(regime["tokens"], str) else regime["tokens"]
     if together is not None:

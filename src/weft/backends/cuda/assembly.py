@@ -25,7 +25,7 @@ _HEADERS: dict[str, tuple[str, ...]] = {
 
 _SHARED: dict[str, tuple[str, ...]] = {"glu.cu": ("glu.cl", "functions.h", "glu.h")}
 _DECODERS = ("", "formats.h", "codebooks.h")
-"""What a `.cu` file needs of all devices' sources: enumerations of a file, then headers."""
+"""The sources of all devices that decode blocks: the enumerations of a file, then headers."""
 
 _KERNEL = re.compile(r"__kernel void (\w+)\(")
 
