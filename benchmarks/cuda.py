@@ -92,6 +92,9 @@ def arguments() -> argparse.Namespace:
     except ValueError as e:
         parser.error(str(e))
     if args.dry:
+        sys.path.insert(0, str(HERE.parent))
+        import tests.cuda_shim  # noqa: F401  (makes the device cuda:shim)
+
         args.device, args.texts, args.repetitions = "cuda:shim", [1, 2], 1
         args.n_prompt, args.n_gen, args.n_long = 16, 4, 48
     return args

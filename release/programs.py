@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.backends.cuda.devices import SHIM, limits_for
+from weft.backends.cuda.devices import limits_for
 from weft.backends.cuda.ops import OWN
 from weft.backends.cuda.ops.bytes import CODES
 from weft.backends.cuda.ops.products import mul_mat_add
@@ -20,7 +20,7 @@ __all__ = ["Program", "programs"]
 Program = tuple[str, tuple[str, ...]]
 """A kernel file and its defines."""
 
-_LIMITS = limits_for(SHIM)
+_LIMITS = limits_for(96 << 10)
 _COLUMNS = (1, 2, 4, 8, 32, 64, 128)
 _TOKENS = (16, 32, 64)
 """Rows of heads that take one, two and four warps of a block."""

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.cuda_shim import compile_shim, compiler
 from weft import quants
 from weft.backends.cuda.assembly import source_of
-from weft.backends.cuda.shim import compile_shim, compiler
 from weft.backends.kernels.launch import Call, Launch, Limits, Scratch, Slot, Table, View
 from weft.backends.kernels.planes import FORMATS
 from weft.dtype import find_dtype

@@ -12,12 +12,12 @@ import pytest
 
 import weft
 from tests.backends.fake_cuda.load import Fake, with_fake
+from tests.cuda_shim import compile_shim
+from tests.cuda_shim.library import runtime_path
 from weft import graph as g
 from weft.backends import known_backends, make_backend
 from weft.backends.cuda import CudaBackend, bindings
 from weft.backends.cuda.calls import COPIES, KERNELS, CudaError
-from weft.backends.cuda.shim import compile_shim
-from weft.backends.cuda.shim.library import runtime_path
 from weft.compiler import compile
 from weft.execute import Scheduler, Session
 

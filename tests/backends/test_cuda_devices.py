@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import weft
+from tests.cuda_shim import compile_shim, compiler
 from weft import graph as g
 from weft.backends import known_backends, make_backend
 from weft.backends.cuda import CudaBackend
 from weft.backends.cuda.calls import CudaError
-from weft.backends.cuda.shim import compile_shim, compiler
 from weft.backends.kernels.executable import KernelExecutable
 from weft.backends.kernels.launch import Local
 from weft.compiler import compile
@@ -28,9 +28,9 @@ N = 64
 shim = pytest.mark.skipif(compiler() is None, reason="needs g++, which compiles the kernels")
 
 
-def device(**options: Any) -> CudaBackend:
+def device(name: str = "cuda:shim") -> CudaBackend:
     """The shim as the only device of a list."""
-    backend = make_backend("cuda:shim", **options)
+    backend = make_backend(name)
     assert isinstance(backend, CudaBackend)
     backend.kind = "CPU"
     return backend
@@ -197,7 +197,9 @@ def test_times_are_recorded() -> None:
 def test_grids_in_pieces() -> None:
     rows = 65_535 + 3
     x = weft.input("x", (rows, 1))
-    session = Session(compile(weft.Graph(g.add(x, x).as_output("y")), [device(checks=False)]))
+    session = Session(
+        compile(weft.Graph(g.add(x, x).as_output("y")), [device("cuda:shim-unchecked")])
+    )
     a = np.arange(rows, dtype=np.float32)[:, None]
     np.testing.assert_array_equal(session.run({"x": a})["y"].reshape(a.shape), 2 * a)
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import weft
+from tests.cuda_shim import compiler
 from weft import graph as g
 from weft.backends import make_backend
 from weft.backends.cuda import CudaBackend
 from weft.backends.cuda.calls import CudaError
 from weft.backends.cuda.library import _STICKY, called
-from weft.backends.cuda.shim import compiler
 from weft.compiler import compile
 from weft.execute import Session
 
@@ -159,6 +159,7 @@ from weft import graph as g
 from weft.backends import make_backend
 from weft.compiler import compile
 from weft.execute import Session
+import tests.cuda_shim
 
 device = make_backend("cuda:shim")
 device.kind = "CPU"
@@ -175,7 +176,8 @@ def test_processes_share_what_is_compiled(tmp_path: Path) -> None:
     def start() -> subprocess.Popen[str]:
         environment = os.environ | {"WEFT_CACHE": str(tmp_path)}
         command = [sys.executable, "-c", _RUN]
-        return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE)
+        options = {"env": environment, "text": True, "cwd": Path(__file__).parents[2]}
+        return subprocess.Popen(command, stdout=subprocess.PIPE, **options)
 
     two = [start() for _ in range(2)]
     said = [process.communicate(timeout=240)[0] for process in two]

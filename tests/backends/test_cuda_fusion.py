@@ -10,12 +10,12 @@ import pytest
 
 import weft
 from tests.backends.cuda_kernels import call, nmse, put, run, view, weights_in_planes
+from tests.cuda_shim import compiler
 from weft import graph as g
 from weft import quants
 from weft.backends import make_backend
 from weft.backends.cuda.ops import KERNELS, OWN
 from weft.backends.cuda.ops.bytes import quantized
-from weft.backends.cuda.shim import compiler
 from weft.backends.kernels.executable import KernelExecutable
 from weft.backends.kernels.launch import Launch, Scratch, View
 from weft.compiler import compile

@@ -12,13 +12,11 @@ import pytest
 
 from release.cubins import cubins
 from release.programs import programs
+from tests.cuda_shim import SHIM, ShimCalls, compiler
 from weft.backends import make_backend
 from weft.backends.cuda import builds, devices
 from weft.backends.cuda.builds import Builds, options_of, text_of
-from weft.backends.cuda.devices import SHIM
 from weft.backends.cuda.packed import FOLDER, fitting, key_of, pack, packed
-from weft.backends.cuda.shim import compiler
-from weft.backends.cuda.shim.calls import ShimCalls
 from weft.errors import DeviceError
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model

@@ -8,11 +8,11 @@ import pytest
 
 import weft
 from tests.backends.cuda_kernels import nmse
+from tests.cuda_shim import compiler
 from weft import graph as g
 from weft import quants
 from weft.backends import make_backend
 from weft.backends.cases.case import random_blocks
-from weft.backends.cuda.shim import compiler
 from weft.compiler import compile
 from weft.dtype import find_dtype
 from weft.execute import Session

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.backends.fake_cuda.load import Fake, with_fake
+from tests.cuda_shim import compiler
 from weft.backends import make_backend
-from weft.backends.cuda.shim import compiler
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 import pytest
 
 from tests.backend_suite import BackendSuite
+from tests.cuda_shim import compiler
 from weft.backends import Backend, make_backend
 from weft.backends.cases import Case
-from weft.backends.cuda.shim import compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="needs g++, which compiles the kernels")
 

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from tests.cli.in_process import Done, weft
+from tests.cuda_shim import ShimCalls, compiler
 from tests.llm.tiny import write_model
 from weft.backends.cases import all_cases
 from weft.backends.cuda import devices, library
-from weft.backends.cuda.shim import compiler
-from weft.backends.cuda.shim.calls import ShimCalls
 from weft.errors import DeviceError
 from weft.execute import doctor as checks
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import weft
+from tests.cuda_shim import compiler
 from tests.llm.tiny import write_model
 from weft.backends import make_backend
 from weft.backends.cuda import CudaBackend
 from weft.backends.cuda.calls import CudaError
-from weft.backends.cuda.shim import compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="needs g++, which compiles the kernels")
 

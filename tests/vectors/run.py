@@ -21,6 +21,7 @@ from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import tests.cuda_shim  # noqa: F401  (makes the device cuda:shim)
 from tests.vectors import models, run_ops, run_sched, vocab
 from tests.vectors.result import Options, Result
 

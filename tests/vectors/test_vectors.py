@@ -14,10 +14,10 @@ import pytest
 
 from tests.backends.opencl_device import opencl
 from tests.conftest import ROOT
+from tests.cuda_shim import compiler
 from tests.targets import BEST, DERIVED, TARGETS, WHOLE, own_ops
 from tests.vectors.result import Options
 from tests.vectors.run import run
-from weft.backends.cuda.shim import compiler
 
 SPREAD = True
 SAMPLE = ROOT / "tests" / "data" / "vectors"

@@ -52,13 +52,10 @@ def _bounds(life: Lifetimes) -> Allocation:
     return Allocation(tuple(arenas), {}, tuple(life.arena_of))
 
 
-def like_reference(
-    schedule: Schedule, life: Lifetimes, planner: GraphAllocator | None = None
-) -> Allocation:
-    """The plan of the reference's graph allocator; of `planner`, if one has planned already."""
-    if planner is None:
-        planner = GraphAllocator([b.buffer_type for b in schedule.backends])
-        planner.reserve(schedule)
+def like_reference(schedule: Schedule, life: Lifetimes) -> Allocation:
+    """The plan of the reference's graph allocator."""
+    planner = GraphAllocator([b.buffer_type for b in schedule.backends])
+    planner.reserve(schedule)
     place: dict[Tensor, Placement] = {}
     for tensors, records in (
         (schedule.plan_nodes, planner.records.nodes),

@@ -154,7 +154,8 @@ class NativeRun(Protocol):
         """The number of times that the threads waited for each other in the last run."""
 
     def use_threads(self, n: int) -> None:
-        """Sets the number of threads of later runs, at most those of the device; 0: all of them."""
+        """Sets the number of threads of later runs, at most the number that the device has; 0: all
+        of them."""
 
 
 @runtime_checkable
@@ -227,8 +228,8 @@ class RecordsQueue(Protocol):
 
 @runtime_checkable
 class HasOtherClock(Protocol):
-    """(optional) a backend whose recorded times are those of another machine's clock, brought to
-    this one's."""
+    """(optional) a backend whose times come from another machine's clock and are converted to this
+    machine's clock."""
 
     @property
     def clock_error(self) -> float:
@@ -251,8 +252,9 @@ class Backend(Protocol):
     buffer_type: BufferType
     """The memory of the tensors that this backend computes."""
     cells_step: int
-    """(optional; default 1) attention reads a multiple of so many cells of a cache: with 1, a token
-    at a time makes each run's sizes differ from the last one's, and launches are made again."""
+    """(optional; default 1) attention reads a multiple of this number of cells of a cache: with 1,
+    a token at a time makes each run's sizes differ from the last one's, and launches are made
+    again."""
     runs_stages: bool
     """(optional; default False) independent nodes run at the same time. Memory is then planned so
     that its reuse does not make one wait for the other."""
@@ -348,7 +350,8 @@ class UsesThreads(Protocol):
 def why_not_general(
     node: Tensor, ops: Collection[str], why_not: Callable[[Tensor], str | None]
 ) -> str | None:
-    """What `why_not` has against a node; of a node of one of `ops`, against its general form."""
+    """The reason of `why_not` against a node; for a node of one of `ops`, against its general
+    form."""
     if node.op is HOST:
         return "a function of the host, which the host device calls"
     if node.op.name not in ops:

@@ -39,7 +39,7 @@ class Grid:
 
     @property
     def ops(self) -> list[str]:
-        """The ops in the order of the table, views left out: they are no work anywhere."""
+        """The ops in the order of the table, without views, which compute nothing on any device."""
         tried = {a.case.op for a in self.answers}
         return [name for name in OPS if name in tried]
 

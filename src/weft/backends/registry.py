@@ -79,7 +79,6 @@ class BackendInfo:
     why_not: str
     """A sentence when the device is not available, else empty."""
     description: str
-    """A description in a line."""
 
 
 def known_backends() -> list[BackendInfo]:
@@ -141,7 +140,7 @@ def rules_of(name: str) -> Rules:
 
 
 def _modules() -> dict[str, str]:
-    """Backend name to module name; those of this package are not replaced by others."""
+    """Backend name to module name; other packages replace none of this package."""
     return {entry.name: entry.module for entry in entry_points(group=GROUP)} | BUILT_IN
 
 

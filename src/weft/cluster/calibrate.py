@@ -41,7 +41,7 @@ _FIRST, _MOST = 256 << 10, 16 << 20
 """Bytes of the block that bandwidth is measured with: four times as many until it takes long."""
 _LONG = 0.05
 _INPUTS, _WIDTH = 4, 256
-"""The inputs of a split that is timed, and floats in each: those of a token."""
+"""The number of inputs of a split that is timed, and of floats in each: the inputs of a token."""
 _SILENCE = 120.0
 """Seconds in which a worker finishes one figure."""
 
@@ -159,7 +159,7 @@ def measure_link_of(
 
 
 def measure_pair(a: Any, b: Any, seconds: float) -> tuple[LinkProfile, LinkProfile] | None:
-    """Measures copies from memory of one worker to that of another, and back; None where they do
+    """Measures copies from memory of one worker to memory of another, and back; None where they do
     not reach one another, so that bytes go through this process."""
     ends: tuple[RemoteMemory, RemoteMemory] = a.allocate(_SMALL), b.allocate(_SMALL)
     if not ends[1].copy_from(0, ends[0], 0, 64) or not ends[0].copy_from(0, ends[1], 0, 64):

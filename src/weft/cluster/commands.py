@@ -61,7 +61,8 @@ class Lowered:
 
 
 class Commands:
-    """What one client has on this machine, and the commands that change it."""
+    """The memory and executables of one client on this machine, and the commands that change
+    them."""
 
     def __init__(self, worker: Lender) -> None:
         self._worker = worker

@@ -23,10 +23,10 @@ _ROW = re.compile(rb"([0-9a-f]{16}) (.+)\n", re.DOTALL)
 
 
 class KeptRows:
-    """What earlier processes kept in a folder, and what this one adds."""
+    """Rows that earlier processes kept in a folder, and rows that this process adds."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        """`name` is that of no other process. Raises FormatError if the folder cannot be used."""
+        """No other process has this `name`. Raises FormatError if the folder cannot be used."""
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ class KeptRows:
             raise FormatError(f"{folder}: {error.strerror or error}") from None
 
     def get(self, key: int) -> Any:
-        """What was kept under a key of 64 bits before this process began; None: nothing."""
+        """The row that was kept under a key of 64 bits before this process began, or None."""
         keys, files, places = self._index
         i = int(np.searchsorted(keys, np.uint64(key)))
         if i == len(keys) or int(keys[i]) != key:

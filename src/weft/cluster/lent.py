@@ -1,4 +1,4 @@
-"""What a worker lends: devices, files of weights and memory, which its clients share."""
+"""The devices, files of weights and memory that a worker lends; its clients share them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Device", "Lender", "worker_facts"]
 
 
 def worker_facts() -> dict[str, str]:
-    """What both ends of a link must agree on beside weft's version."""
+    """The facts that both ends of a link must agree on beside weft's version."""
     return {"ops": op_stamp()}
 
 
@@ -47,12 +47,13 @@ class Device:
         return self._shared.setdefault((data.ctypes.data, data.nbytes), data)
 
     def left(self, worker: int | None) -> int | None:
-        """The bytes that it can lend, where the worker has so many left; None: nobody knows."""
+        """The bytes that the device can lend if the worker has `worker` bytes left; None: not
+        known."""
         most = [n for n in (worker, self.backend.memory_limit()) if n is not None]
         return min(most) if most else None
 
     def facts(self) -> dict[str, Any]:
-        """What a client plans with."""
+        """The properties of the device that a client plans with."""
         backend = self.backend
         kind = self.name.partition(":")[0]
         facts: dict[str, Any] = {"name": self.name, "kind": kind}

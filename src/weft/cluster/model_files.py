@@ -26,7 +26,8 @@ __all__ = ["PART", "FileParts", "ModelFiles", "describe_files", "have_files", "r
 PART = 64 << 20
 """Bytes of a part of a file."""
 TURN_SECONDS = 24 * 3600.0
-"""Most seconds that a process waits for another one of its machine to fetch a file."""
+"""The maximum number of seconds that a process waits while another one of its machine fetches a
+file."""
 _IGNORED = (".cache", ".git")
 _SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf", re.DOTALL)
 ReadPart = Callable[[str, int], bytes]
@@ -38,7 +39,7 @@ class FileParts:
     """A file by its content."""
 
     name: str
-    """Its path inside of the folder, or its name."""
+    """The path of the file inside of the folder, or the name of the file."""
     size: int
     hashes: tuple[str, ...]
     """A hash of each part of `PART` bytes, in hexadecimal digits."""

@@ -16,11 +16,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 __all__ = ["Block", "KnownPrefixes", "blocks_of"]
 
 BLOCK_CHARS = 256
-"""Most characters of a block."""
+"""The maximum number of characters in a block."""
 MOST_BLOCKS = 1024
-"""Most blocks of a prompt that are looked at: 256 Ki characters."""
+"""The maximum number of blocks of a prompt that are compared: 256 Ki characters."""
 KNOWN_BLOCKS = 1 << 15
-"""Most blocks that are remembered of a replica; the ones used longest ago go first."""
+"""The maximum number of blocks that are remembered of a replica; the least recently used go
+first."""
 _IN_FRONT = ("model", "tools", "system", "instructions")
 """Fields of a body that stand in front of its prompt, or say which adapter computes it."""
 

@@ -1,4 +1,4 @@
-"""What a client asks about a worker's kernels, where it has no such kernels itself.
+"""Questions of a client about a worker's kernels, where it has no such kernels itself.
 
     refusal op dst [src, ..] [parameter, ..] layout -> a sentence or null
     scratch_bytes op dst [src, ..] [parameter, ..] threads -> bytes
@@ -27,8 +27,8 @@ _MOST = 1 << 40
 
 
 def answered(backend: Backend, question: object, values: Sequence[Any]) -> Any:
-    """The answer of the kernels of a cpu. Raises DeviceError or ValueError for what is no question
-    to them."""
+    """The answer of the kernels of a cpu. Raises DeviceError or ValueError for other
+    questions."""
     from weft.backends.cpu import CpuBackend
     from weft.native import _native
 

@@ -14,7 +14,7 @@ from weft.records import dataclass
 __all__ = ["ADDRESS", "Joined", "Machine", "cpus_each", "import_ray", "join", "machines"]
 
 ADDRESS = re.compile(r"auto|local|(?:\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}")
-"""What an address of a cluster looks like; `auto`: the one that runs here, or else a new one."""
+"""The form of an address of a cluster; `auto`: the one that runs here, or else a new one."""
 LOCAL_STORE = 256 << 20
 """Bytes of the object store of a cluster that is started here; models do not go through it."""
 
@@ -99,8 +99,8 @@ def machines() -> list[Machine]:
 
 
 def cpus_each(least: int, most: int, each: int | None = None) -> int:
-    """The CPUs of each replica: `each`, or so many that `most` of them share the machines of the
-    cluster out evenly, and at least 1. Raises DeviceError if there is no room for `least`."""
+    """The CPUs of each replica: `each`, or the number with which `most` replicas share the machines
+    of the cluster evenly, and at least 1. Raises DeviceError if there is no room for `least`."""
     cpus = [machine.cpus for machine in machines()]
     if each is None:
         tries = range(max(cpus, default=0), 1, -1)

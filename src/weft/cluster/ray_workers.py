@@ -3,10 +3,10 @@
     source = start()                    # or start("10.0.0.1:6379")
     group = MachineGroup(source)        # LLM(..., machines="ray") does both
 
-One actor for each node but that of this process (all, if there is no other) serves the node's cpu
-device on a port of its own, under a key that is made for this cluster of workers. Bytes of tensors
-go over those links, never through Ray. Where this process ends, however it ends, Ray ends the
-actors.
+One actor for each node other than this process's (or for this one, if there is no other) serves the
+node's cpu device on a port of its own, under a key that is made for this cluster of workers. Bytes
+of tensors go over those links, never through Ray. Where this process ends, however it ends, Ray
+ends the actors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def start(address: str | None = None, model_dirs: Sequence[str] = ()) -> RayWork
 
 
 class WorkerActor:
-    """What runs on a node: a worker in a thread, and the answer to where it is."""
+    """The actor of a node: it runs a worker in a thread, and tells the address of the worker."""
 
     def __init__(self, key: bytes, host: str, model_dirs: Sequence[str], timeout: int) -> None:
         from weft.cluster.running import run_worker
@@ -143,7 +143,7 @@ class RayWorkers:
 
 
 def _nodes(ray: Any) -> list[Machine]:
-    """The nodes that get a worker: all with a CPU but that of this process, or else that one."""
+    """The nodes that get a worker: all with a CPU other than this process's, or else this one."""
     here = ray.get_runtime_context().get_node_id()
     found = [machine for machine in machines() if machine.cpus > 0]
     others = [machine for machine in found if machine.id != here]

@@ -1,4 +1,4 @@
-"""What a worker does for one client: its commands, and the memory and executables they made.
+"""The session of one client of a worker: commands, and the memory and executables they made.
 
     alloc id device bytes raw         free id            nothing
     write id offset + bytes           read id offset bytes -> + bytes

@@ -24,7 +24,7 @@ __all__ = ["Inlet", "Outlet", "takes"]
 _WAIT = 600.0
 """Seconds that one side waits for the other, which may have much to compute before."""
 _CONNECTED = 5.0
-"""Most seconds in which a sender connects."""
+"""The maximum number of seconds in which a sender connects."""
 _SENDS = Limits(header=64 << 10, arrays=1, silence=math.inf, ping=1e9)
 """Limits of the sender, whose bytes are not taken before it is their turn. If that never comes, the
 client ends the stream."""
@@ -114,7 +114,7 @@ class Outlet:
 
     def send(self, number: int, data: Any) -> None:
         """Sends the bytes of copy `number`. Where they do not arrive, the receiver's commands fail,
-        or it is gone: that is no failure of this worker, whose other clients' work goes on."""
+        or it is gone: this worker has not failed, and the work of its other clients goes on."""
         self._send({"s": number}, data)
 
     def fail(self, number: int, why: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 __all__ = ["supervise"]
 
 _SLOWEST = 10.0
-"""Most seconds between a crash and the next start."""
+"""The maximum number of seconds between a crash and the next start."""
 
 
 def supervise(sock: socket.socket, arguments: Sequence[str], say: Callable[[str], None]) -> None:

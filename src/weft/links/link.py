@@ -27,7 +27,7 @@ from weft.records import dataclass
 __all__ = ["Array", "Header", "Limits", "Link", "Place"]
 
 Header = dict[str, Any]
-"""What JSON has: numbers, texts, lists, dictionaries, true, false, null."""
+"""JSON values: numbers, texts, lists, dictionaries, true, false, null."""
 Array = memoryview
 Place = Callable[[Header, Sequence[int]], Sequence[Array]]
 """Gives the memory, one writable view of bytes per array, that a frame's arrays are put in."""
@@ -35,7 +35,7 @@ Place = Callable[[Header, Sequence[int]], Sequence[Array]]
 PIECE = 256 << 10
 """Bytes of an array that are sealed as one record."""
 PROBE = 1 << 20
-"""Most bytes of padding of a ping."""
+"""The maximum number of bytes that pad a ping."""
 _PREFIX = struct.Struct("<B3xII")
 _DATA, _PING, _PONG, _BYE = range(4)
 _TIMES = struct.Struct("<QQ")
@@ -77,7 +77,7 @@ class Link:
         """Who is at the other end, as errors name it."""
         self.limits = limits or Limits()
         self.facts: dict[str, str] = {}
-        """What the other side said of itself when it connected."""
+        """The facts that the other side stated when it connected."""
         self._sock = sock
         self._sealer, self._opener = sealer, opener
         self._sending = threading.Lock()
@@ -153,9 +153,9 @@ class Link:
             self._frame(_DATA, text, views)
 
     def ping(self, padding: int = 0) -> None:
-        """Asks the other side whether it is there; `rtt` has the time when the answer has come.
+        """Sends a ping; `rtt` has the time of the round trip once the answer has come.
 
-        With so many bytes of padding, at most PROBE, `probes` has it."""
+        With `padding` bytes, at most PROBE, `probes` has the time instead."""
         now = time.perf_counter_ns()
         with HeldInterrupt(), self._sending:
             if padding:

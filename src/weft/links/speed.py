@@ -12,16 +12,16 @@ __all__ = ["Speed", "SpeedWatch", "measure"]
 
 _TIMES_SLOWER = 4.0
 _SECONDS_MORE = 0.01
-"""A link is slow where a round trip, or what was sent along with one, takes so many times as long
-as at first, and so many seconds longer."""
+"""A link is slow if a round trip, or the bytes sent with it, takes _TIMES_SLOWER times as long as
+at first, and _SECONDS_MORE longer."""
 _PROBE_S = 0.005
 """Seconds that the bytes of a look take on a link that is as it was."""
 _ROUNDS = 2
-"""Measurements one after the other that must say so."""
+"""Consecutive slow measurements before a link counts as slow."""
 
 
 class Speed(NamedTuple):
-    """What a link does."""
+    """The speed of a link."""
 
     rtt: float
     """Seconds of a round trip."""

@@ -19,7 +19,7 @@ class TimedOut(LinkError):
 
 
 class Incoming:
-    """What comes from a socket, through a buffer of `room` bytes."""
+    """Bytes from a socket, through a buffer of `room` bytes."""
 
     def __init__(
         self, sock: socket.socket, room: int, silence: float, idle: Callable[[], None]
@@ -83,7 +83,7 @@ class Incoming:
 
 
 class Outgoing:
-    """What goes to a socket."""
+    """Bytes to a socket."""
 
     def __init__(self, sock: socket.socket, silence: float) -> None:
         self._sock = sock

@@ -10,7 +10,7 @@ compare.py     two plans side by side
 timeline.py    a profile: slices of work, and the share of the roof of each step
 tables.py      the table of tensors of one graph: places, lifetimes, causes, sources
 formulas.py    symbolic sizes as data that the page evaluates
-variants.py    what the page needs to plan other contexts, ubatches, sequences and cache types
+variants.py    what the page needs to show other contexts, ubatches, sequences and cache types
 frame.py       the page in a frame, for notebooks
 html.py        puts data and the files of `page/` into one HTML file
 page/          the page: plain JavaScript without a build step; see below
@@ -37,7 +37,7 @@ value})`, `state.on(keys, function)`; keys that all views share are
 
     tensor    name of the selected tensor or null; names are unique within a graph
     regime    number of the graph that is shown, among data.regimes
-    layout    places and bytes at the sliders' position; see `page/core/60-layout.js`
+    layout    places and bytes at the sliders' position; see `page/core/50-layout.js`
 
 Elements are made with `report.el(tag, attributes, ...children)`, which sets text and never HTML:
 names of tensors come from files of strangers. Colours are the variables of `page/style.css`.

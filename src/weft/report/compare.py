@@ -132,7 +132,7 @@ def _side(plan: Plan, other: Plan, devices: Mapping[str, int]) -> dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What became of a node, weight or cache."""
+    """The change of a node, weight or cache between two plans."""
 
     what: str
     """`moved`, `why` (the cause changed), `gone` or `new`."""
@@ -199,8 +199,8 @@ class _Group:
 
 
 def _grouped(changes: Iterator[_Change]) -> list[_Group]:
-    """Groups of changes: moved, new, gone, and other reasons; in each those first that others
-    follow, then those of most names."""
+    """Groups of changes: moved, new, gone, and other reasons; in each group the causes of others
+    come first, then changes with the most names."""
     groups: dict[tuple[str, ...], _Group] = {}
     for change in changes:
         like = (

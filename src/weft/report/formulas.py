@@ -20,7 +20,7 @@ Ranges = Mapping[str, tuple[int, int]]
 
 
 class NotCarried(Exception):
-    """The page could not follow a plan at other sizes; the message says why."""
+    """The page cannot show other sizes of a plan; the message says why."""
 
 
 class Formulas:

@@ -28,8 +28,8 @@ def report_html(
 
     `subject` is a `ContextPlan`, an object whose `plan` is one (a `Context`), one whose `context`
     has one (an `LLM`), a program (a `Program`, a `Session` or what `weft.from_torch` returns), or
-    data with a `kind` that some view of the page shows. With `sliders`, the page can plan other
-    sizes of the same model itself; making that takes about as long as planning it twenty times."""
+    data with a `kind` that some view of the page shows. With `sliders`, the page shows other sizes
+    of the same model; making that takes about as long as planning it twenty times."""
     return page_html(_data(subject, sliders), title)
 
 
@@ -77,7 +77,7 @@ def _script() -> str:
 
 
 def _style() -> str:
-    """The style of the page, with those of its views."""
+    """The style of the page and of its views."""
     room = files("weft.report").joinpath("page", "views")
     names = sorted(f.name for f in room.iterdir() if f.name.endswith(".css"))
     views = [room.joinpath(name).read_text("utf-8") for name in names]

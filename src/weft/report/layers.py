@@ -33,7 +33,7 @@ def layers_data(
 
     `first` is the row of the first node; all rows from there on are in the order in which they
     run. `blocks` are [start, end, name], rows that belong to a layer or stand between layers.
-    `folds` are [block, period, times]: from that block on, `period` blocks repeat so many times,
+    `folds` are [block, period, times]: from that block on, `period` blocks repeat `times` times,
     alike in ops, sizes, types, devices, causes, refusals and splits."""
     n = len(columns["name"])
     first = next((row for row in range(n) if columns["time"][row] >= 0), n)

@@ -63,7 +63,7 @@ def plan_data(
     """The data of a plan's report.
 
     `kept` says what is kept of texts beside the cache, `beside` are plans of models that draft.
-    With `sliders` the page can plan other sizes itself (`weft.report.variants`); `rows_for` gives
+    With `sliders` the page shows other sizes (`weft.report.variants`); `rows_for` gives
     the rows of logits that a number of sequences needs (None: their number is fixed).
     Keys are `format`, `kind` ("plan"), `title`, `weft` (the version), `model`, `options`,
     `devices`, `memory` (rows of `weft explain --json`), `text` (lines of the summary), `regimes`
@@ -104,9 +104,9 @@ def plan_data(
 
 
 def _caches(plan: ContextPlan) -> dict[str, dict[str, Any]]:
-    """What the bytes of each leaf of the cache follow from: keys (`k`) and values (`v`) have rows
-    of `width` numbers for the cells of the context, or those of windows (`small`); recurrent states
-    have slots."""
+    """The sizes that the bytes of each leaf of the cache follow from: keys (`k`) and values (`v`)
+    have rows of `width` numbers for the cells of the context, or for the cells of windows
+    (`small`); recurrent states have slots."""
     leaves: dict[str, dict[str, Any]] = {}
     slots = 2 * plan.options.n_seq_max + 1
     for il in range(plan.model.config.n_layer):

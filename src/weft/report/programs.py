@@ -44,7 +44,7 @@ def program_of(subject: object) -> Program | None:
 
 
 def program_data(subject: ProgramLike, title: str = "") -> dict[str, Any]:
-    """The data of a program's report; keys are those of `plan_data` that a program has.
+    """The data of a program's report; its keys are a part of the keys of `plan_data`.
 
     Raises ProgramError for a program that was not made from a plan."""
     program = program_of(subject)
@@ -74,7 +74,7 @@ def program_data(subject: ProgramLike, title: str = "") -> dict[str, Any]:
 
 
 def _memory(program: Program, plan: Plan) -> list[dict[str, Any]]:
-    """Rows of bytes by use and memory, as those of a model's plan."""
+    """Rows of bytes by use and memory, as a model's plan has them."""
     sizes: dict[tuple[str, str], int] = {}
     for buffer in program.buffers:
         if buffer.kind == "arena":

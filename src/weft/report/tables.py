@@ -17,7 +17,7 @@ from weft.schedule import Schedule
 from weft.schedule.cause import code_meaning
 from weft.schedule.describe import cause_code, cause_text, name_of, refused
 
-__all__ = ["COLUMNS", "regime_data", "unique_names"]
+__all__ = ["COLUMNS", "regime_data", "times_in_use", "unique_names"]
 
 COLUMNS = (
     "name", "op", "type", "shape", "formula", "bytes", "device", "split", "time", "cause", "why",
@@ -93,6 +93,18 @@ def unique_names(rows: list[Tensor]) -> list[str]:
     return names
 
 
+def times_in_use(life: Lifetimes) -> dict[Tensor, tuple[int, int]]:
+    """The first and the last time at which each tensor has its bytes. Tensors that share an item
+    have them one after the other."""
+    spans = {}
+    for item in (item for items in life.items for item in items):
+        starts = [life.spans[tensor][0] for tensor in item.tensors]
+        ends = [*(start - 1 for start in starts[1:]), item.end]
+        for tensor, start, end in zip(item.tensors, starts, ends, strict=True):
+            spans[tensor] = (start, max(start, end))
+    return spans
+
+
 class _Table:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -107,27 +119,13 @@ class _Table:
         self.time = {tensor: i for i, tensor in enumerate(plan.schedule.plan_nodes)}
         self.by_name = {node.name: node for node in plan.schedule.graph.nodes}
         self.joined = {done.node: done.name for done in plan.schedule.rewritten}
-        self.spans = self._spans()
+        self.spans = times_in_use(self.life)
         self.split = {t: n for n, s in enumerate(plan.schedule.splits) for t in s.nodes}
         for n, split in enumerate(plan.schedule.splits):
             self.split |= {copy: n for _, copy in split.copies}
         self.backend = dict(
             zip(plan.schedule.plan_nodes, plan.schedule.plan_node_backends, strict=True)
         ) | dict(zip(plan.schedule.plan_leaves, plan.schedule.plan_leaf_backends, strict=True))
-
-    def _spans(self) -> dict[Tensor, tuple[int, int]]:
-        """The times in which each tensor has its bytes; of several that share an item, one after
-        the other."""
-        starts: dict[Tensor, int] = {}
-        spans = {}
-        for item in (item for items in self.life.items for item in items):
-            for i, tensor in enumerate(item.tensors):
-                starts[tensor] = item.start if i == 0 else self.time[tensor]
-            for i, tensor in enumerate(item.tensors):
-                after = item.tensors[i + 1] if i + 1 < len(item.tensors) else None
-                end = item.end if after is None else max(starts[tensor], starts[after] - 1)
-                spans[tensor] = (starts[tensor], end)
-        return spans
 
     def columns(self) -> dict[str, list[Any]]:
         """The table; see `COLUMNS`."""
@@ -169,7 +167,7 @@ class _Table:
         return f"{text}; several ops joined into one ({rewrite})" if rewrite else text
 
     def _sources(self, t: Tensor) -> list[Tensor]:
-        """What a node reads; the tensor that a copy is made of."""
+        """The sources of a node; for a copy the tensor that it is made of."""
         role = self.schedule.roles.get(t)
         if role is not None and role.kind == "copy":
             of = [self.schedule.final_of(tensor) for tensor in role.of]

@@ -29,7 +29,7 @@ _IN_DEVICE = ("splits", "stages", "kernels", "copies")
 def timeline_data(
     profiles: Sequence[ProfileResults], trace: Trace | None, most: int = MOST_SLICES
 ) -> dict[str, Any]:
-    """What the page shows of profiles that share `trace`; without it, tables only.
+    """The page's data of profiles that share `trace`; without it, tables only.
 
     `tests` has each profile: `name`, `begin` and `end`, `runs` and how many of them `shown`,
     `heading` (sentences), the tables `ops` and `tensors` (rows of text, the first names the

@@ -1,15 +1,17 @@
-"""What the page needs to plan other contexts, ubatches, sequences and cache types itself.
+"""The data with which the page shows other contexts, ubatches, sequences and cache types.
 
 Within a *class* of sizes the placement, and so the structure of the memory, is the same, and only
 the sizes of tensors differ, for which there are formulas. Plans are made at both ends of each list
 of sizes, and between two that differ, until the classes are known; then one for each class with
-each pair of cache types. The page offers only what these plans cover.
+each pair of cache types. The page offers only what these plans cover. Where a plan was made, the
+page has its places and shows them; elsewhere it adds up formulas, which gives the lower bound of
+compute memory. Graphs that are not too large are also planned at further sizes of each list.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import product
 from typing import Any, TypeVar
@@ -23,17 +25,19 @@ from weft.llm.planning.plan import ContextPlan, OtherSizes
 from weft.llm.planning.regime import RegimePlan
 from weft.report.formulas import Formulas, NotCarried, Ranges
 from weft.report.scratch import Scratch
-from weft.report.structure import structure
+from weft.report.structure import packing, structure
 from weft.schedule.collector import collector_paused
 
 __all__ = ["CACHE_TYPES", "slider_data"]
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0")
-"""The cache types that the page offers, besides those of the plan."""
+"""The cache types that the page offers, besides the types of the plan."""
 
 LARGE, VERY_LARGE = 300, 1500
 """Nodes of a graph above which only some pairs of cache types are offered, as each takes a plan:
-those with the plan's keys, with the plan's values, and equal ones; then equal ones only."""
+those with the plan's keys, with the plan's values, and equal ones; then equal ones only. Small
+graphs are planned at every size of a list, large ones at every power of two, very large ones where
+classes ask for it."""
 
 T = TypeVar("T")
 
@@ -70,6 +74,8 @@ class _Explorer:
         self.rows_for = rows_for
         self.formulas, self.scratch = Formulas(), Scratch()
         self.structures: dict[str, int] = {}
+        self.packings: list[dict[str, Any]] = []
+        """By structure: places, by the largest values of the symbols joined by commas."""
         self.variants: dict[str, int] = {}
         self.plans: dict[int, ContextPlan] = {}
         """A plan of each variant, whose nodes the scratch is asked of."""
@@ -89,6 +95,7 @@ class _Explorer:
         self.ctx = self._range(self.ctx, "ctx")
         ubs = self._classes(self.ub, "ub")
         seqs = self._classes(self.seqs, "seqs")
+        self._plan_more()
         at: dict[str, int] = {}
         for pair in self._pairs():
             for (i, ub), (j, n), small in product(enumerate(ubs), enumerate(seqs), (False, True)):
@@ -108,7 +115,10 @@ class _Explorer:
             "window": 0 if self.plan.options.swa_full else self._window,
             "at": at,
             "variants": variants,
-            "structures": [json.loads(text) for text in self.structures],
+            "structures": [
+                {**json.loads(text), "packings": packings}
+                for text, packings in zip(self.structures, self.packings, strict=True)
+            ],
             "formulas": self.formulas.texts,
         }
 
@@ -151,6 +161,16 @@ class _Explorer:
             else:
                 classes.append([value])
         return classes
+
+    def _plan_more(self) -> None:
+        """Makes further plans with one size that differs from the plan's own."""
+        nodes = len(self.plan.plan.schedule.graph.nodes)
+        if nodes > VERY_LARGE:
+            return
+        for axis, values in (("ctx", self.ctx), ("ub", self.ub), ("seqs", self.seqs)):
+            for value in values:
+                if nodes <= LARGE or value.bit_count() == 1:
+                    self._try(**{axis: value})
 
     def _pairs(self) -> list[tuple[str, str]]:
         k, v = self.base["k"], self.base["v"]
@@ -223,11 +243,9 @@ class _Explorer:
 
     def _regime(self, plan: ContextPlan, regime: RegimePlan) -> dict[str, Any]:
         together = regime is plan.together
-        text = json.dumps(structure(regime.plan.schedule, self.formulas))
         largest = regime.max_tokens == plan.options.n_ubatch and not together
         rule = "together" if together and plan.model.config.recurrent else "ub"
         described = {
-            "structure": self.structures.setdefault(text, len(self.structures)),
             "tokens": rule if together or largest else regime.max_tokens,
             "symbols": [[s.name, s.min] for s in regime.plan.schedule.graph.symbols.values()],
         }
@@ -239,7 +257,29 @@ class _Explorer:
         for s in regime.plan.schedule.graph.symbols.values():
             if ranges.get(s.name) != (s.min, s.max):
                 raise NotCarried(f"the page does not know the bounds of {s.name}")
-        return described
+        ends = [(sizes[0], sizes[-1]) for sizes in (self.ctx, self.ub, self.seqs)]
+        at = [ranges, *self._places(described, plan, product(ends[0], ends[1], ends[2]))]
+        text = json.dumps(structure(regime.plan.schedule, self.formulas, at))
+        number = self.structures.setdefault(text, len(self.structures))
+        if number == len(self.packings):
+            self.packings.append({})
+        key = ",".join(str(most) for _, most in ranges.values())
+        if key not in self.packings[number]:
+            self.packings[number][key] = packing(regime.plan.schedule)
+        return {"structure": number, **described}
+
+    def _places(
+        self,
+        described: dict[str, Any],
+        plan: ContextPlan,
+        positions: Iterable[tuple[int, int, int]],
+    ) -> list[Ranges]:
+        """The bounds of a graph's symbols at contexts, ubatches and numbers of sequences."""
+        return [
+            symbol_ranges(described, c, ub, n, self._rows_for(n), self._cells(c, ub, n, plan))
+            for c, ub, n in positions
+            if ub <= c
+        ]
 
     def _rows(self, plan: ContextPlan) -> list[dict[str, Any]]:
         """The rows of memory, without the bytes that the page computes."""
@@ -259,11 +299,7 @@ class _Explorer:
         regimes = [*reversed(plan.regimes), *([plan.together] if plan.together else [])]
         tokens = sorted({min(ub, c) for ub in self.ub for c in self.ctx})
         for described, regime in zip(variant["regimes"], regimes, strict=True):
-            places = [
-                symbol_ranges(described, c, ub, n, self._rows_for(n), self._cells(c, ub, n, plan))
-                for c, ub, n in product(self.ctx, tokens, self.seqs)
-                if ub <= c
-            ]
+            places = self._places(described, plan, product(self.ctx, tokens, self.seqs))
             described["scratch"] = self.scratch.tables(regime.plan.schedule, places)
 
     def _cells(self, ctx: int, ub: int, seqs: int, plan: ContextPlan) -> int:
@@ -275,8 +311,8 @@ class _Explorer:
 def symbol_ranges(
     regime: dict[str, Any], ctx: int, ub: int, seqs: int, rows: int, cells: int
 ) -> Ranges:
-    """The bounds of a graph's symbols with sizes of a context; `cells` are those of layers with a
-    window."""
+    """The bounds of a graph's symbols with sizes of a context; layers with a window have `cells`
+    cells."""
     together = together_sizes(ub, seqs) if regime["tokens"] == "together" else None
     n = ub if isinstance(regime["tokens"], str) else regime["tokens"]
     if together is not None:

@@ -21,10 +21,10 @@ from typing import Any
 
 import pytest
 
+from tests.cuda_shim import compile_shim, compiler
+from tests.cuda_shim.library import runtime_path
 from weft.backends.cuda import bindings, devices
 from weft.backends.cuda.assembly import source_of
-from weft.backends.cuda.shim import compile_shim, compiler
-from weft.backends.cuda.shim.library import runtime_path
 from weft.backends.kernels.cache import cache_folder
 
 ROOT = Path(__file__).parents[3]

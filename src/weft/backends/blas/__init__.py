@@ -25,7 +25,7 @@ def describe() -> list[BackendInfo]:
 
 
 def make(suffix: str | None = None, **options: Any) -> BlasBackend:
-    """`blas`; options are those of `BlasBackend`."""
+    """Makes the `blas` device; options belong to `BlasBackend`."""
     if suffix is not None:
         raise DeviceError(f"there is one blas device; write 'blas', not 'blas:{suffix}'")
     require_options("blas", options, _OPTIONS)

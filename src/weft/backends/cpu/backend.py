@@ -123,7 +123,7 @@ def default_threads() -> int:
 class CpuBackend(BackendBase):
     """The native core with a pool of threads (default: physical cores) on one kernel target.
 
-    `n_threads` and `n_threads_batch` replace those of `threads`. Settings of threads that the
+    `n_threads` and `n_threads_batch` replace the numbers of `threads`. Settings of threads that the
     system refuses are a RuntimeWarning. Raises DeviceError for a target that this build or this
     machine does not have or that failed `weft doctor` (not with `even_if_failing`), and for thread
     options out of range."""
@@ -142,8 +142,8 @@ class CpuBackend(BackendBase):
         even_if_failing: bool = False,
         kernels: Any = None,
     ) -> None:
-        """`kernels` answers for those of another machine, which this one may not be able to run;
-        the device then plans only."""
+        """`kernels` answers for the kernels of another machine, which this one may not be able to
+        run; the device then plans only."""
         chosen = target or FLAGS.target or best_target()
         if kernels is None:
             _require_target(chosen, even_if_failing)
@@ -238,7 +238,7 @@ class CpuBackend(BackendBase):
         return result
 
     def weight_layout(self, leaf: Tensor, uses: Sequence[Use]) -> WeightBufferType | None:
-        """Panels of rows, those of levels for codebook weights, or indices of tables where these
+        """Panels of rows, panels of levels for codebook weights, or indices of tables where these
         are faster for ternary weights, if the kernels of all uses read them; else None."""
         if leaf.dtype.id in self._level_types and can_store_levels(leaf):
             taken = all(use.source == 0 and self._takes(use.node, "levels") for use in uses)
@@ -374,7 +374,8 @@ class NativeExecutable:
         return list(self._executor.step_tasks)
 
     def use_threads(self, n: int) -> None:
-        """Sets the number of threads of later runs, at most those of the pool; 0: all of them."""
+        """Sets the number of threads of later runs, at most the number in the pool; 0: all of
+        them."""
         self._executor.set_threads(n)
 
     @property

@@ -48,7 +48,7 @@ _NATIVE = POLICIES[1:]
 _ALIGNMENT = 64
 _READERS = 4
 _RECORDED = 1 << 24
-"""Most numbers of a record."""
+"""The maximum number of integers in a record."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +66,8 @@ class ExpertStack:
     """Elements of a row, rows, experts."""
     layout: Layout
     layer: int
-    """Its number among the layers with experts; tensors of a layer are read with the same ids."""
+    """The number of the layer among the layers with experts; all tensors of a layer use the same
+    ids."""
     n_used: int
     """Experts of a token."""
 
@@ -83,7 +84,7 @@ class ExpertStack:
 
 @dataclass(frozen=True, slots=True)
 class ExpertStats:
-    """What a store has done so far."""
+    """Counters of a store since it was made."""
 
     hits: int
     """Experts that were in memory when a step asked for them."""
@@ -105,7 +106,7 @@ class ExpertStats:
         return self.hits / asked if asked else 0.0
 
     def __sub__(self, before: ExpertStats) -> ExpertStats:
-        """What was done since `before`."""
+        """The difference to earlier counters."""
         return ExpertStats(
             self.hits - before.hits,
             self.predicted - before.predicted,
@@ -174,7 +175,7 @@ class ExpertArena:
 
     @property
     def stats(self) -> ExpertStats:
-        """What was done since the arena was made; zeros before the first step."""
+        """The counters since the arena was made; zeros before the first step."""
         if self._store is None:
             return ExpertStats(0, 0, 0, 0, 0, 0.0)
         hits, predicted, misses, guesses, nbytes, waited = self._store.counts()
@@ -283,7 +284,6 @@ class ExpertMemory:
         self._arena = arena
         self._stack = arena.stacks[index]
         self.store = store
-        """The native store."""
         self.index = index
         """The number of the tensor in the store."""
 

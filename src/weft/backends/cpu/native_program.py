@@ -1,6 +1,6 @@
 """A split of a `weft.program.Program` as the flat tables that the native loader reads.
 
-The columns are those of `native/python/bind_runtime.cpp`: expressions are (kind, a, b), tensors are
+`native/python/bind_runtime.cpp` reads these columns: expressions are (kind, a, b), tensors are
 (type, buffer, layout) and nine (value, expression) pairs for ne, nb and offset, steps are (op, dst,
 first parameter, parameters, ten sources), stages are (begin, end).
 """

@@ -1,7 +1,7 @@
 """Float weights that are used where they are until they are repacked, with the same results.
 
-Kernels of panels add up products by ascending depth, those of rows in another order. `CPU_O32` is
-a name for bytes in place, whose products the kernels add up as those of panels: they make each
+Kernels of panels add up products by ascending depth, kernels of rows in another order. `CPU_O32` is
+a name for bytes in place, whose products the kernels add up in the order of panels: they make each
 panel as they need it, which reads a file at two thirds of the speed of panels.
 """
 

@@ -1,7 +1,7 @@
 """Weights in layouts of their own: `CPU_R32`, panels of 32 rows, `CPU_T32`, indices of tables for
 ternary weights, and `CPU_L32`, panels of levels for codebook weights.
 
-The layouts are those of `native/src/quants/interleave.h`, `lookup_layout.h` and `levels.h`. A
+The layouts are defined in `native/src/quants/interleave.h`, `lookup_layout.h` and `levels.h`. A
 matrix takes as many bytes as before, at most 1.08 times as many for tq1_0 as indices, and 1.2 to
 1.6 times as many as levels. Pages of a mapped file from which it was read are returned to the
 system.
@@ -64,8 +64,8 @@ def can_repack(tensor: Tensor) -> bool:
 
 
 def has_panels(dtype: DType, rows: int, *, one: bool = True) -> bool:
-    """Whether `rows` rows of a type that has the layout are whole panels, or may end in rows: those
-    of `one` matrix of a quantized type may (`has_panels` in `native/src/quants/interleave.h`)."""
+    """True if `rows` rows of a type that has the layout are whole panels, or may end in rows, as
+    `one` matrix of a quantized type may (`has_panels` in `native/src/quants/interleave.h`)."""
     ends_in_rows = one and dtype.block > 1 and not dtype.tail and rows > PANEL_ROWS
     return rows % PANEL_ROWS == 0 or ends_in_rows
 
@@ -269,7 +269,7 @@ class LevelBufferType(PanelBufferType):
     _memory = LevelMemory
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """The bytes of the panels, 1.2 to 1.6 times those of the rows."""
+        """The bytes of the panels, 1.2 to 1.6 times the bytes of the rows."""
         size = _level_bytes(tensor.dtype, [upper(n) for n in tensor.ne])
         assert size is not None
         return size

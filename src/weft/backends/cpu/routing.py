@@ -32,7 +32,7 @@ class Routing:
     n_experts: tuple[int, ...]
     """The number of experts of each layer with experts."""
     record: tuple[int, ...]
-    """For each step of a layer its number, a count, and so many experts."""
+    """For each step of a layer: the number of the layer, a count n, and n experts."""
 
     @property
     def n_asked(self) -> int:

@@ -33,7 +33,8 @@ class ThreadOptions:
     n_threads_batch: int | None = None
     """Threads for more tokens than one (default: `n_threads`)."""
     cpus: tuple[int, ...] | None = None
-    """Numbers of the processors that threads may run on (default: those of the process)."""
+    """Numbers of the processors that threads may run on (default: the processors of the
+    process)."""
     strict: bool = False
     """One processor per thread, in the order of `cpus`, instead of any of them for each."""
     priority: Priority = "normal"
@@ -68,7 +69,7 @@ class ThreadOptions:
     def resolved(self) -> tuple[int, int]:
         """(threads for single tokens, threads for more), with defaults filled in.
 
-        The default number is at most that of the chosen processors."""
+        The default is at most the number of chosen processors."""
         single = self.n_threads
         if single is None:
             single = FLAGS.threads or int(_native.usable_cores())
@@ -118,8 +119,8 @@ def place(
 ) -> list[list[int]]:
     """The processors of each of `n` threads; an empty list where they may run anywhere.
 
-    `usable`: processors of the process; `nodes`: those of each memory node; `caller`: the one that
-    the caller runs on. Raises DeviceError for others."""
+    `usable`: processors of the process; `nodes`: processors of each memory node; `caller`: the
+    processor that the caller runs on. Raises DeviceError for others."""
     if options.cpus is not None:
         missing = sorted(set(options.cpus) - set(usable))
         if missing:

@@ -1,8 +1,8 @@
 """The `cuda` devices: NVIDIA's GPUs, through cuda-bindings and kernels that NVRTC compiles.
 
-`devices` finds them, `calls` is what a device is asked, which `bindings` sends to NVIDIA's driver
-and `shim` does on this processor; `driver` keeps buffers, parameters and staging over either,
-`packed` has kernels that came with weft, `builds` compiles and keeps others, `record` has times.
+`devices` finds them, `calls` is what a device is asked, which `bindings` sends to NVIDIA's driver;
+`driver` keeps buffers, parameters and staging over it, `packed` has kernels that came with weft,
+`builds` compiles and keeps others, `record` has times.
 `ops` has the launches of kernels that only CUDA has (`kernels`). All else is
 `weft.backends.kernels`.
 """
@@ -20,7 +20,7 @@ from weft.options import require_options
 
 __all__ = ["CudaBackend", "describe", "make", "rules"]
 
-_OPTIONS = ("checks", "copy_weights", "limits", "own", "planes")
+_OPTIONS = ("copy_weights", "limits", "own", "planes")
 
 
 def describe() -> list[BackendInfo]:
@@ -35,8 +35,8 @@ def describe() -> list[BackendInfo]:
 
 
 def make(suffix: str | None = None, **options: Any) -> CudaBackend:
-    """`cuda` is the first GPU that works, `cuda:N` that of a number, `cuda:shim` this processor,
-    for tests, and so are `cuda:shim0`, `cuda:shim1`, ... Options are those of `CudaBackend`."""
+    """`cuda` is the first GPU that works, `cuda:N` the GPU of a number. Options belong to
+    `CudaBackend`."""
     require_options("cuda", options, _OPTIONS)
     device = pick(suffix)
     return CudaBackend(device, "cuda" if suffix is None else f"cuda:{suffix}", **options)

@@ -1,4 +1,4 @@
-"""Kernel files put together for compilers of CUDA C++, on a GPU and on a processor."""
+"""Kernel files put together for compilers of CUDA C++."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HEADERS: dict[str, tuple[str, ...]] = {
 
 _SHARED: dict[str, tuple[str, ...]] = {"glu.cu": ("glu.cl", "functions.h", "glu.h")}
 _DECODERS = ("", "formats.h", "codebooks.h")
-"""What a `.cu` file needs of all devices' sources: enumerations of a file, then headers."""
+"""The sources of all devices that decode blocks: the enumerations of a file, then headers."""
 
 _KERNEL = re.compile(r"__kernel void (\w+)\(")
 
@@ -38,12 +38,12 @@ PREFIX = "weft_"
 """Before the names of kernels of all devices, as CUDA has functions called `norm` and the like."""
 
 DEVICE = "device.h"
-"""The header in front of everything on a GPU; on a processor the shim's is."""
+"""The header in front of everything on a GPU."""
 
 
 @cache
 def source_of(file: str, defines: tuple[str, ...]) -> str:
-    """A kernel file with all that it needs but `device.h` or `shim.h`.
+    """A kernel file with all that it needs but `device.h`.
 
     Files of all devices (`.cl`) stand behind `opencl.h`, which makes C++ of them; their kernels get
     the start of the grid as first parameter, and `PREFIX` before their names. With DECODED among

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.backends.cuda.bindings import DriverCalls
-from weft.backends.cuda.calls import Calls, CudaError
+from weft.backends.cuda.calls import CudaError
 from weft.backends.cuda.devices import Found, limits_for
 from weft.backends.cuda.driver import CudaDriver
 from weft.backends.cuda.ops import KERNELS
-from weft.backends.cuda.shim.calls import ShimCalls
 from weft.backends.kernels import KernelBackend
 from weft.backends.kernels.memory import DeviceBufferType
 from weft.backends.kernels.ops import NO_OWN
@@ -29,7 +27,7 @@ class CudaBackend(KernelBackend):
     `limits` replaces sizes of blocks by name, e.g. `{"tile": 32}`. `copy_weights` gives weights
     memory of their own even where the device reads the host's. `planes` (the default) repacks
     weights into planes. `own` (the default) uses the kernels that only CUDA has where they know a
-    call. `checks` is for the shim: every access of memory is checked."""
+    call."""
 
     driver: CudaDriver
     cells_step = 64
@@ -42,27 +40,23 @@ class CudaBackend(KernelBackend):
         copy_weights: bool = False,
         planes: bool = True,
         own: bool = True,
-        checks: bool = True,
     ) -> None:
         self.device = device
         try:
-            calls: Calls = (
-                ShimCalls(device.memory, device.architecture, checks)
-                if device.number < 0
-                else DriverCalls(device.number)
-            )
+            calls = device.open(device.number)
             capacity = max(0, calls.free_bytes() - _KEPT)
         except CudaError as error:
             raise DeviceError(f"{name}: {device.name} cannot be opened: {error}") from error
         driver = CudaDriver(calls, name)
-        number = device.number if device.number >= 0 else -1 - device.number
         shares = device.integrated and device.pageable and not copy_weights
-        memory = DeviceBufferType(driver, f"CUDA{number}", capacity, None, _ALIGNMENT, shares)
+        memory = DeviceBufferType(
+            driver, f"CUDA{device.number}", capacity, None, _ALIGNMENT, shares
+        )
         super().__init__(
             driver,
             device.kind,
             memory,
-            limits_for(device),
+            limits_for(device.shared),
             limits,
             planes,
             KERNELS if own else NO_OWN,

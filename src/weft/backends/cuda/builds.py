@@ -1,4 +1,4 @@
-"""Kernels for an architecture: those of weft's wheel, else compiled by NVRTC and kept on disk by
+"""Kernels for an architecture: from weft's wheel, else compiled by NVRTC and kept on disk by
 source, options and compiler.
 
 It needs no GPU: what is compiled here for sm_90 runs wherever there is one.

@@ -1,4 +1,4 @@
-"""What a CUDA device is asked, call by call: NVIDIA's driver on a GPU, the shim on a processor.
+"""The calls of a CUDA device, which `bindings` sends to NVIDIA's driver.
 
 A device has two lanes, each of which does its work in order: kernels are in the first, copies in
 either. Only events order work of different lanes or devices. Addresses are numbers; kernels and
@@ -28,7 +28,7 @@ class CudaError(Exception):
     def __init__(self, why: str, no_memory: bool = False, sticky: bool = False) -> None:
         super().__init__(why)
         self.no_memory = no_memory
-        """There was no room."""
+        """The device had too little memory."""
         self.sticky = sticky
         """All later calls will fail, too: a kernel broke the device's context."""
 

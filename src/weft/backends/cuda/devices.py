@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
+from collections.abc import Callable
 from functools import cache
 
 from weft.backends.base import DeviceKind
+from weft.backends.cuda.bindings import DriverCalls
+from weft.backends.cuda.calls import Calls
 from weft.backends.cuda.library import called, driver, hidden, nvrtc
 from weft.backends.cuda.packed import fitting
-from weft.backends.cuda.shim import compiler
 from weft.backends.kernels import Limits
 from weft.errors import DeviceError
 from weft.flags import FLAGS
 from weft.records import dataclass
 
-__all__ = ["SHIM", "Found", "find_devices", "limits_for", "pick"]
+__all__ = ["STAND_INS", "Found", "find_devices", "limits_for", "pick"]
 
 GIB = 1 << 30
 _OLDEST = 75
@@ -27,7 +27,7 @@ class Found:
     """A device, before anything is created on it."""
 
     number: int
-    """The N of `cuda:N`; -1, -2, ...: the processor, through the shim."""
+    """The N of `cuda:N`."""
     name: str
     architecture: int
     """Ten times the compute capability."""
@@ -42,6 +42,8 @@ class Found:
     """It reads any memory of the process at the host's address."""
     bandwidth: int = 0
     """Bytes per second of its memory, by clock and width; 0: the driver does not say."""
+    open: Callable[[int], Calls] = DriverCalls
+    """Opens the device of a number."""
 
     @property
     def kind(self) -> DeviceKind:
@@ -51,9 +53,9 @@ class Found:
     @property
     def unusable(self) -> str:
         """Empty, or the reason why weft does not use it."""
-        if self.number >= 0 and self.architecture < _OLDEST:
+        if self.architecture < _OLDEST:
             return f"it has compute capability {self.architecture / 10}; kernels need 7.5"
-        if self.number < 0 or fitting(self.architecture):
+        if fitting(self.architecture):
             return ""
         try:
             nvrtc()
@@ -72,7 +74,9 @@ class Found:
         return f"{self.name} ({self.memory / GIB:.1f} GiB; {', '.join(features)})"
 
 
-SHIM = Found(-1, "this processor, through the shim", 80, 16 * GIB, 1, 96 << 10, False, True)
+STAND_INS: dict[str, Found] = {}
+"""Devices that NVIDIA's driver does not list, by the suffix of their names: tests put an emulator
+here (`tests/cuda_shim`)."""
 
 
 @cache
@@ -114,14 +118,11 @@ def find_devices() -> tuple[Found, ...]:
 
 
 def pick(suffix: str | None) -> Found:
-    """The device of `cuda:N`, or the first that works; `cuda:shim`, `cuda:shim0`, `cuda:shim1`, ...
-    are this processor as devices that differ.
+    """The device of `cuda:N`, or the first that works.
 
     Raises DeviceError with the devices of this machine."""
-    if re.fullmatch(r"shim\d*", suffix or ""):
-        if compiler() is None:
-            raise DeviceError("cuda:shim needs g++, which compiles kernels for this processor")
-        return replace(SHIM, number=-1 - int(suffix[4:] or 0)) if suffix else SHIM
+    if suffix in STAND_INS:
+        return STAND_INS[suffix]
     devices = find_devices()
     if suffix is None:
         for device in devices:
@@ -138,10 +139,11 @@ def pick(suffix: str | None) -> Found:
     return chosen
 
 
-def limits_for(device: Found) -> Limits:
-    """Sizes of blocks: 32 threads run in lockstep on every device."""
+def limits_for(shared: int) -> Limits:
+    """Sizes of blocks where a block may have `shared` bytes of shared memory; 32 threads run in
+    lockstep on every device."""
     tile, few = (0, 0) if FLAGS.cuda_one_order else (64, 8)
     return Limits(
         element_items=128, row_items=128, lanes=32, rows=4, columns=4, tile=tile, cells=64,
-        attention_items=64, wide=False, local_bytes=device.shared, max_group=1024, few=few,
+        attention_items=64, wide=False, local_bytes=shared, max_group=1024, few=few,
     )  # fmt: skip

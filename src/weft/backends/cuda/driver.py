@@ -92,7 +92,8 @@ class CudaDriver(KernelDriver):
         """Why the device is lost; empty while it works."""
         self._staging = Staging(calls)
         self._queue = local()
-        """`lane`: that of the queue whose work this thread enqueues; missing outside of queues."""
+        """`lane`: the lane of the queue whose work this thread enqueues; missing outside of
+        queues."""
         self._copied: tuple[int, Any] = (0, None)
         """The number of the last work in the lane of copies, and the event behind it."""
         self._awaited = 0
@@ -325,7 +326,8 @@ class CudaDriver(KernelDriver):
         group: tuple[int, ...],
         start: tuple[int, ...] | None,
     ) -> tuple[Launching]:
-        """What `launch` takes. Kernels of all devices get the start of their grid in front."""
+        """The arguments of `launch`. Kernels of all devices get the start of their grid in
+        front."""
         params = kernel.params
         if kernel.file.endswith(".cl"):
             _, y, z = (*(start or ()), 0, 0, 0)[:3]

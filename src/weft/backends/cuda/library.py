@@ -65,7 +65,7 @@ def driver() -> Any:
 
 
 def hidden() -> str:
-    """What the user has told the driver about which GPUs there are, for messages."""
+    """A sentence for messages about CUDA_VISIBLE_DEVICES, which hides GPUs from the driver."""
     return said_to_others("CUDA_VISIBLE_DEVICES")
 
 

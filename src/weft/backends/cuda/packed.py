@@ -43,7 +43,8 @@ def _unpacked(file: Path) -> tuple[dict[str, tuple[int, int]], bytes]:
 
 
 def architectures(folder: Path) -> list[int]:
-    """Those that a folder has kernels for; none in a weft that was built without a compiler."""
+    """The architectures that a folder has kernels for; none if weft was built without a
+    compiler."""
     if not folder.is_dir():
         return []
     return sorted(int(part.name[3:]) for part in folder.iterdir() if part.name.startswith("sm_"))

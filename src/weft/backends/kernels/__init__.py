@@ -1,4 +1,4 @@
-"""What devices share whose kernels are compiled from source: OpenCL's and CUDA's.
+"""The parts that OpenCL and CUDA share: devices whose kernels are compiled from source.
 
 `ops` says which kernels an op needs and `sources` has them, in OpenCL C that is C++ for CUDA, too
 (`assembly` puts files together for either language). `launch` is a launch as data, `executable`

@@ -1,4 +1,4 @@
-"""What a device with kernels offers: buffers, copies, kernels, events, and its failures.
+"""The interface of a device with kernels: buffers, copies, kernels, events and failures.
 
 A device has one queue, in order: a command starts when all before it are done. So work enqueued
 from any thread sees the results of work enqueued before, and only the host ever waits. A device may
@@ -50,7 +50,7 @@ class KernelDriver:
     record: Any = None
     """The record of events, while recording."""
     errors: type[Exception] | tuple[type[Exception], ...] = ()
-    """What the library raises when `launch` or `flush` fails."""
+    """The exceptions that the library raises when `launch` or `flush` fails."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -10,7 +10,7 @@ __all__ = ["Arithmetic", "Elementwise", "Fault", "Kept", "Norm", "enums_of"]
 
 
 class Fault(IntEnum):
-    """What a kernel records when its data have no result."""
+    """The reason, recorded by a kernel, why data have no result."""
 
     BAD_INDEX = 0
     """An index outside 0 .. n-1."""
@@ -20,7 +20,7 @@ class Fault(IntEnum):
 
 
 class Arithmetic(IntEnum):
-    """What `binary` computes."""
+    """The functions of `binary`."""
 
     ADD = 0
     SUB = 1
@@ -29,7 +29,8 @@ class Arithmetic(IntEnum):
 
 
 class Elementwise(IntEnum):
-    """What `unary` computes for an op that is no UNARY. The numbers are behind those of UnaryOp."""
+    """The functions of `unary` for ops other than UNARY; their numbers follow the numbers of
+    UnaryOp."""
 
     SQRT = 101
     LOG = 102
@@ -42,7 +43,7 @@ class Elementwise(IntEnum):
 
 
 class Norm(IntEnum):
-    """What `norm` computes."""
+    """The functions of `norm`."""
 
     NORM = 0
     RMS_NORM = 1
@@ -50,7 +51,7 @@ class Norm(IntEnum):
 
 
 class Kept(IntEnum):
-    """Which elements `masked` keeps for an op that is no TRI. The numbers are behind TriKind's."""
+    """The elements that `masked` keeps for ops other than TRI; their numbers follow TriKind's."""
 
     UP_TO_PAST = 4
     DIAGONAL = 5

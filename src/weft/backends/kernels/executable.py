@@ -30,7 +30,8 @@ class _Made(NamedTuple):
     launch: Launch
     ready: list[Ready]
     form: tuple[Any, ...] | None
-    """Of what `Launch.makes` is a form, and where it is."""
+    """The contents that `Launch.makes` converts and their scratch address; None if it converts
+    none."""
 
 
 class _Step:
@@ -313,7 +314,8 @@ class KernelExecutable:
 
 
 def _rows_of(view: View) -> tuple[Any, ...]:
-    """What names the contents of a tensor; views of other sizes with the same rows are the same."""
+    """A key of the contents of a tensor; views of other sizes with the same rows have the same
+    key."""
     step, lies = view.nb[1], True
     for n, nb in zip(view.ne[1:], view.nb[1:], strict=True):
         lies = lies and (n == 1 or nb == step)

@@ -29,7 +29,6 @@ class DeviceMemory:
         self._keep = keep
         self.buffer = buffer
         self.nbytes = nbytes
-        """Size in bytes."""
 
     def write(self, offset: int, data: NDArray[np.uint8]) -> None:
         """Copies bytes from the host, enqueued behind the work of the device."""
@@ -85,7 +84,7 @@ class DeviceBufferType:
         alignment: int = 256,
         shares: bool = False,
     ) -> None:
-        """`name` is that of the memory, `capacity` the bytes that the device has."""
+        """`name` names the memory, `capacity` is the number of bytes that the device has."""
         self.name = name
         self.device = driver.name
         self.alignment = alignment

@@ -34,8 +34,8 @@ def describe() -> list[BackendInfo]:
 
 
 def make(suffix: str | None = None, **options: Any) -> OpenCLBackend:
-    """`opencl` is the first GPU that works, else the first device; `opencl:N` is the device of that
-    number. Options are those of `OpenCLBackend`."""
+    """`opencl` is the first GPU that works, else the first device; `opencl:N` is device number N.
+    Options belong to `OpenCLBackend`."""
     require_options("opencl", options, _OPTIONS)
     device = pick(suffix)
     return OpenCLBackend(device, "opencl" if suffix is None else f"opencl:{suffix}", **options)

@@ -187,7 +187,8 @@ class Driver(KernelDriver):
         group: tuple[int, ...],
         start: tuple[int, ...] | None,
     ) -> tuple[Any, ...]:
-        """What `launch` takes: the kernel object, all items, those of a group, and the first."""
+        """The arguments of `launch`: kernel object, number of items, items of a group, first
+        item."""
         items = tuple(n * m for n, m in zip(grid, group, strict=True))
         return kernel.kernel, items, group, start
 

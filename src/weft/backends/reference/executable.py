@@ -40,7 +40,7 @@ class ReferenceExecutable:
         self._names = {i: _symbol_names(self._tensors[i]) for i in used}
         self._symbols = sorted({name for names in self._names.values() for name in names})
         self._views: dict[int, tuple[tuple[int, ...], ArrayView]] = {}
-        """Of each tensor the view that was made last, after the values of its symbols."""
+        """By tensor: the values of its symbols, and the view that was made for them last."""
         for i in used:
             if not self._names[i]:
                 self._view_for(i, {})

@@ -1,4 +1,4 @@
-"""The `remote` devices: those of workers on other machines, or in other processes of this one.
+"""The `remote` devices, lent by workers on other machines or in other processes of this one.
 
 `machine` sends commands to a worker over a `connection`, which takes its answers, `streams` copies
 from worker to worker, `memory` has its blocks, `queue` the order of commands, `recording` times of

@@ -52,7 +52,7 @@ class RemoteBackend(BackendBase):
         self.device = device
         self.name = name or f"remote:{machine.name}/{device}"
         self.facts: Mapping[str, Any] = facts
-        """What the worker said of the device."""
+        """The properties of the device, as the worker sent them."""
         self.memory_type = RemoteBufferType(machine, self.name, number, facts)
         self.buffer_type: BufferType = self.memory_type
         self._inner: Backend = rules_like(facts, self.name, machine, number)
@@ -67,11 +67,11 @@ class RemoteBackend(BackendBase):
         """Numbers of the runs since `recorded` was last called, while times are recorded."""
 
     def supports_op(self, node: Tensor) -> Support:
-        """As such a device here."""
+        """The answer of a local device of that kind."""
         return self._inner.supports_op(node)
 
     def work_bytes(self, node: Tensor) -> int:
-        """As such a device here, with the worker's threads."""
+        """The answer of a local device of that kind, for the worker's number of threads."""
         return self._inner.work_bytes(node)
 
     def memory_limit(self) -> int | None:
@@ -80,7 +80,7 @@ class RemoteBackend(BackendBase):
         return left if isinstance(left, int) else None
 
     def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
-        """As such a device here."""
+        """The answer of a local device of that kind."""
         inner = self._inner
         return inner.optimize(nodes) if isinstance(inner, RewritesSplits) else nodes
 

@@ -39,7 +39,7 @@ class Sweeps(Protocol):
 
 
 class Answer:
-    """What comes back for a frame: a result with arrays, or an error."""
+    """The answer to a frame: a result with arrays, or an error."""
 
     __slots__ = ("arrays", "error", "ready", "result")
 
@@ -55,7 +55,7 @@ class Answer:
         self.ready.release()
 
     def wait(self, timeout: float) -> bool:
-        """Waits for it; False where it has not come in so many seconds."""
+        """Waits for the answer; False if it has not come within `timeout` seconds."""
         if not self.ready.acquire(timeout=timeout):
             return False
         self.ready.release()

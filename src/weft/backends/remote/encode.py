@@ -132,7 +132,7 @@ def _number(value: float) -> float | int | str:
 def decoded(data: object, buffer_type: Any, device: str) -> Program:
     """The program of one split, whose buffers are all of `buffer_type` and bound elsewhere.
 
-    Raises ProgramError for data that is no such program, or is beyond the limits."""
+    Raises ProgramError for data that is not such a program, or is beyond the limits."""
     try:
         return _program(_table(data), buffer_type, device)
     except (GraphError, KeyError, TypeError, ValueError, OverflowError) as error:

@@ -224,7 +224,7 @@ class MachineGroup:
         self._source.close()
 
     def _look(self) -> list[str]:
-        """What there is to say about the speed of links."""
+        """Sentences about links that are slow."""
         said = []
         for worker, machine in enumerate(self._machines):
             if machine is None or machine.is_lost:
@@ -241,7 +241,7 @@ class MachineGroup:
         return said
 
     def speeds(self) -> dict[str, Speed]:
-        """What the links were when they were connected, by machine."""
+        """The speed of each link when it was connected, by machine."""
         return {watch.name: watch.first for watch in self._watches.values()}
 
 

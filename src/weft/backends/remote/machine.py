@@ -47,7 +47,7 @@ class Machine:
         """Connects. Raises LinkError, naming the address and what was wrong."""
         self.address = Address(*address)
         self.name = str(self.address)
-        """How errors name it."""
+        """The name of the machine in errors."""
         self._key, self._timeout = key, timeout
         self._lock = threading.RLock()
         self._pending: list[list[Any]] = []
@@ -78,11 +78,11 @@ class Machine:
             link.close()
             raise LinkError(f"{self.name}: {header.get('e', 'it is no worker')}")
         self.facts: dict[str, Any] = header
-        """What the worker said of itself: its devices."""
+        """The worker's description of itself, its devices among it."""
         self._now.start(self.name, self)
 
     def stamp(self) -> dict[str, Any]:
-        """What both ends of a link to the worker must agree on."""
+        """The facts that both ends of a link to the worker must agree on."""
         return {"ops": op_stamp()}
 
     @property

@@ -129,7 +129,7 @@ class RemoteBufferType(BufferTypeBase):
     """Weights are used where the worker has them."""
 
     def __init__(self, machine: Machine, name: str, number: int, facts: Mapping[str, Any]) -> None:
-        """`number` is that of the device among the worker's, `facts` what that said of it."""
+        """`number` counts the worker's devices, `facts` are the worker's properties of this one."""
         self.machine = machine
         self.name = self.device = name
         self.number = number

@@ -25,7 +25,7 @@ _PING_WAIT = 0.25
 
 
 class Worker(Protocol):
-    """What a recording needs of a `Machine`."""
+    """The part of a `Machine` that a recording needs."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""`Stream`: copies from the memory of one worker straight to that of another."""
+"""`Stream`: copies from the memory of one worker straight to the memory of another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GATHERED = 1 << 20
 
 
 class _End(Protocol):
-    """What a stream needs of a `Machine`."""
+    """The part of a `Machine` that a stream needs."""
 
     name: str
 
@@ -28,7 +28,7 @@ class _End(Protocol):
 
 
 class Stream:
-    """Copies from the memory of one worker to that of another, in order."""
+    """Copies from the memory of one worker to the memory of another, in order."""
 
     def __init__(self, source: _End, target: _End, secret: str, number: int) -> None:
         self.source, self.target = source, target

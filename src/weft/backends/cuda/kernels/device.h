@@ -1,5 +1,5 @@
-/* What kernels may use beyond CUDA C++ itself, one instruction each (shim/README.md has the list;
-   the shim defines the same names). It needs no header of CUDA, so that NVRTC alone compiles
+/* What kernels may use beyond CUDA C++ itself, one instruction each (tests/cuda_shim/README.md has
+   the list; the emulator there defines the same names). It needs no header of CUDA, so that NVRTC alone compiles
    kernels. */
 
 typedef unsigned char uchar;

@@ -20,7 +20,7 @@ more fill the device anyway."""
 
 
 def _readable(view: View) -> bool:
-    """Whether the kernels read the rows: a head's elements, and where rows begin."""
+    """True if head size and row strides meet the kernels' alignment."""
     step = 16 if view.dtype.name in ("f16", "bf16") else 2
     fits = view.ne[0] % 16 == 0 and view.ne[0] <= _WIDEST
     return fits and not any(n % step for n in (view.at, *view.nb[1:]))

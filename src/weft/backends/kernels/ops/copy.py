@@ -17,7 +17,7 @@ _ENCODED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
 
 
 def _written(dtype: DType) -> str | None:
-    """The reason why rows cannot be written as a type that is no float; else None."""
+    """The reason why rows cannot be written as a type other than floats; else None."""
     if dtype.name in _ENCODED:
         return None
     return f"results must be floats or {', '.join(_ENCODED)}, not {dtype.name}"

@@ -1,8 +1,10 @@
 /* Memory at the sliders' position: the bytes of every buffer and a place for every tensor.
 
-   A layout is {position, rows, regimes}. `rows` are those of `weft explain --json`. A regime has
+   A layout is {position, exact, rows, regimes}. `rows` are those of `weft explain --json`. A regime has
    `label`, `times`, `arenas` (memory, chunks, bytes, lower_bound, planner) and `tensors`, a list of
-   {name, bytes, arena, chunk, offset, start, end}; `byName` finds them. */
+   {name, bytes, arena, chunk, offset, start, end}; `byName` finds them. Where weft planned these sizes,
+   `exact` is true; elsewhere there are no places: arenas have the bytes of their lower bounds, by
+   formulas, and no tensors. */
 
 /** The variant that covers a position, or null. */
 report.variant = (sliders, position) => {
@@ -19,11 +21,12 @@ report.variant = (sliders, position) => {
 report.plannedLayout = (data) => ({
   position: data.sliders && data.sliders.base ? data.sliders.base : null,
   planned: true,
+  exact: true,
   rows: data.memory,
   regimes: data.regimes.map((regime) => {
     const tensors = regime.tensors.filter((t) => t.arena >= 0);
     return {
-      label: regime.label, times: regime.times, arenas: regime.arenas, tensors,
+      label: regime.label, exact: true, times: regime.times, arenas: regime.arenas, tensors,
       byName: new Map(tensors.map((t) => [t.name, t])),
     };
   }),
@@ -36,7 +39,8 @@ report.layoutAt = (data, position) => {
   if (variant === null) throw new Error("no plan covers these sizes");
   const sizes = report.sizesAt(sliders, variant, position);
   const regimes = variant.regimes.map((regime, i) => report.packed(sliders, regime, sizes, variant, i));
-  return { position, sizes, planned: false, rows: report.rowsAt(variant, sizes, regimes), regimes };
+  const exact = regimes.every((regime) => regime.exact);
+  return { position, sizes, planned: false, exact, rows: report.rowsAt(variant, sizes, regimes), regimes };
 };
 
 /** The numbers that symbols' bounds follow from. */
@@ -69,22 +73,30 @@ report.ranges = (regime, { ctx, ub, seqs, rows, cells }) => {
   return Object.fromEntries(regime.symbols.map(([name, least]) => [name, [least, most[name]]]));
 };
 
-/** A graph with a place for each of its tensors. */
+/** A graph with a place for each of its tensors, where weft planned it with these sizes. */
 report.packed = (sliders, regime, sizes, variant, number) => {
   const structure = sliders.structures[regime.structure];
   const ranges = report.ranges(regime, sizes);
-  const formulas = structure.sizes.map((f) => sliders.formulas[f]);
-  const bytes = formulas.map((text) => report.formula.upper(text, ranges));
-  const { places, arenas } = report.allocate(structure, bytes);
-  const ends = structure.spans.map(([, end]) => end);
-  structure.parents.forEach((parent, t) => {
-    if (parent >= 0) ends[parent] = Math.max(structure.spans[parent][0], structure.spans[t][0] - 1);
-  });
-  const tensors = structure.names.map((name, t) => ({
-    name, bytes: bytes[t], formula: formulas[t], start: structure.spans[t][0], end: ends[t], ...places[t],
+  const upper = (f) => report.formula.upper(sliders.formulas[f], ranges);
+  const packing = structure.packings[Object.values(ranges).map(([, most]) => most).join(",")];
+  const tensors = !packing ? [] : structure.names.map((name, t) => ({
+    name,
+    bytes: upper(structure.sizes[t]),
+    formula: sliders.formulas[structure.sizes[t]],
+    start: structure.spans[t][0],
+    end: structure.spans[t][1],
+    arena: packing.arena[t],
+    chunk: packing.chunk[t],
+    offset: packing.offset[t],
+  }));
+  const bound = ({ alignment, peaks }) => Math.max(0, ...peaks.map((peak) => peak
+    .reduce((sum, [f, times]) => sum + times * Math.ceil(upper(f) / alignment) * alignment, 0)));
+  const arenas = structure.arenas.map((arena, a) => ({
+    memory: arena.memory, ...(packing ? packing.arenas[a] : { chunks: [bound(arena)], lower_bound: bound(arena) }),
   }));
   return {
     label: report.regimeLabel(variant, number, sizes.ub),
+    exact: Boolean(packing),
     times: structure.times,
     arenas,
     tensors,
@@ -122,11 +134,12 @@ report.rowsAt = (variant, sizes, regimes) => {
       bounds.set(memory, Math.max(bound, bounds.get(memory) || 0));
     }
   }
+  const exact = regimes.every((regime) => regime.exact);
   const sum = (list) => list.reduce((a, b) => a + b, 0);
   const bytesOf = {
     compute: (memory) => sum(blocks.get(memory)),
     copies: (memory) => variant.copies
-      * sum(regimes[0].arenas.filter((a) => a.memory === memory).map((a) => a.bytes)),
+      * sum(regimes[0].arenas.filter((a) => a.memory === memory).map((a) => sum(a.chunks))),
     cache: (memory) => {
       const [cell, small, slot] = variant.cache[memory];
       return cell * sizes.ctx + small * sizes.cells + slot * (2 * sizes.seqs + 1);
@@ -136,7 +149,8 @@ report.rowsAt = (variant, sizes, regimes) => {
   return variant.rows.map((row) => {
     if (row.bytes !== null) return row;
     const full = { ...row, bytes: bytesOf[row.buffer](row.memory) };
-    if (row.buffer === "compute") full.lower_bound = bounds.get(row.memory);
+    if (!exact && ["compute", "copies"].includes(row.buffer)) full.about = "at least: no plan was made for these sizes";
+    else if (row.buffer === "compute") full.lower_bound = bounds.get(row.memory);
     return full;
   });
 };

@@ -1,4 +1,4 @@
-/* The sliders: context, ubatch, sequences and cache types. A change plans the memory again. */
+/* The sliders: context, ubatch, sequences and cache types. A change shows the memory of these sizes. */
 
 /** Sets the first layout; called before anything is drawn. */
 report.prepare = (data, state) => {
@@ -25,7 +25,9 @@ report.sliders = (data, state) => {
       position = next;
       const own = Object.keys(position).every((key) => position[key] === sliders.base[key]);
       state.set({ layout: own ? report.plannedLayout(data) : report.layoutAt(data, position) });
-      said.textContent = own ? "" : "Not the plan's own sizes.";
+      if (own) said.textContent = "";
+      else if (state.get("layout").exact) said.textContent = "Exact: weft planned these sizes.";
+      else said.textContent = "By formulas: weft did not plan these sizes together, so compute memory is a lower bound.";
     }
     refresh();
   };
@@ -90,9 +92,9 @@ report.sliders = (data, state) => {
   const refresh = () => {
     inputs.forEach((update) => update());
     reset.disabled = state.get("layout").planned;
-    const { rows } = state.get("layout");
+    const { exact, rows } = state.get("layout");
     const sum = rows.filter((row) => row.buffer !== "prefixes").reduce((a, row) => a + row.bytes, 0);
-    total.textContent = `${report.size(sum)} in all`;
+    total.textContent = `${exact ? "" : "at least "}${report.size(sum)} in all`;
   };
   const bar = el(
     "section", { class: "sizes", "aria-label": "Sizes" },

@@ -31,9 +31,12 @@ report.view({
       const zoom = drawn.length ? drawn[0].zoom : null;
       drawn.forEach((map) => map.close());
       drawn = layout.arenas
-        .map((arena, a) => (arena.bytes ? report.memoryMap(layout, a, data, state) : null))
+        .map((arena, a) => (arena.bytes && layout.exact ? report.memoryMap(layout, a, data, state) : null))
         .filter((map) => map !== null);
       maps.replaceChildren(...drawn.map((map) => map.root));
+      if (!drawn.length && !layout.exact) {
+        maps.append(el("p", { class: "soft", text: "No map: weft did not plan these sizes together." }));
+      }
       drawn.forEach((map) => map.open(zoom && zoom.times === layout.times ? zoom : null));
     };
     draw();

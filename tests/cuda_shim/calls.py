@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.cuda_shim.library import ShimKernels, compile_shim
 from weft.backends.cuda.assembly import source_of
 from weft.backends.cuda.calls import KERNELS, CudaError, Launching
-from weft.backends.cuda.shim.library import ShimKernels, compile_shim
 from weft.errors import DeviceError
 
 __all__ = ["ShimCalls"]
@@ -24,9 +24,10 @@ class ShimCalls:
     """A device with memory of this process. A kernel that touches memory that is not its own, or
     whose threads race, fails as on a GPU: the device is lost."""
 
-    def __init__(self, capacity: int, architecture: int = 80, checks: bool = True) -> None:
-        self.architecture = architecture
-        self._capacity = capacity
+    architecture = 80
+
+    def __init__(self, number: int, checks: bool = True) -> None:
+        self._capacity = 16 << 30
         self._checks = checks
         self._blocks: dict[int, NDArray[np.uint8]] = {}
         self._used = 0

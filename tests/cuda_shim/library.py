@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from hashlib import sha256
-from importlib.resources import files
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -37,6 +36,7 @@ _KERNELS = ("-O1", "-fno-strict-aliasing", "-w", "-fvisibility=hidden")
 _CHECKED = ("-fsanitize=thread", "-nostdlib", "-lm", "-lc", "-lgcc")
 """Accesses call functions of the runtime's; the sanitizer's own library is left out."""
 
+_FOLDER = Path(__file__).parent
 _running = Lock()
 """One launch at a time: the runtime has one block."""
 
@@ -46,15 +46,11 @@ def compiler() -> str | None:
     return shutil.which("g++")
 
 
-def _folder() -> Path:
-    return Path(str(files("weft.backends.cuda"))) / "shim"
-
-
 def _run(text: str, options: Sequence[str]) -> bytes:
     gpp = compiler()
     if gpp is None:
         raise DeviceError("kernels cannot be compiled for this processor: there is no g++")
-    command = [gpp, "-std=c++17", f"-I{_folder()}", "-x", "c++", "-", *options]
+    command = [gpp, "-std=c++17", f"-I{_FOLDER}", "-x", "c++", "-", *options]
     done = subprocess.run(command, input=text.encode(), capture_output=True, check=False)
     if done.returncode:
         raise DeviceError(f"g++ refuses a kernel:\n{done.stderr.decode(errors='replace')[:4000]}")
@@ -63,7 +59,7 @@ def _run(text: str, options: Sequence[str]) -> bytes:
 
 def _library(text: str, options: Sequence[str], mode: int = 0) -> ctypes.CDLL:
     """The library of a C++ text, from the cache where it was compiled before."""
-    header = "".join((_folder() / name).read_text() for name in _HEADERS)
+    header = "".join((_FOLDER / name).read_text() for name in _HEADERS)
     key = sha256("\0".join((*options, header, text)).encode()).hexdigest()
     path = cache_folder("cuda-shim") / f"{key}.so"
     if kept(path):
@@ -77,7 +73,7 @@ def _library(text: str, options: Sequence[str], mode: int = 0) -> ctypes.CDLL:
 
 @cache
 def _runtime_library() -> ctypes.CDLL:
-    return _library((_folder() / "runtime.cpp").read_text(), _RUNTIME, os.RTLD_GLOBAL)
+    return _library((_FOLDER / "runtime.cpp").read_text(), _RUNTIME, os.RTLD_GLOBAL)
 
 
 def runtime_path() -> str:
