@@ -20,8 +20,8 @@ from weft.frontends.hf.values import Values, stacked
 from weft.frontends.hf.vocab import Vocabulary, bpe
 from weft.records import dataclass
 
-__all__ = ["Change", "Family", "Named", "as_is", "experts_together", "family_tensors", "in_order",
-           "is_f32", "never", "text_tensors"]  # fmt: skip
+__all__ = ["DERIVED", "ROTARY", "Change", "Family", "Named", "as_is", "experts_together",
+           "family_tensors", "in_order", "is_f32", "never", "text_tensors"]  # fmt: skip
 
 Named = Iterable[tuple[str, Values]]
 Change = Callable[[Config, str, Values], Named]
@@ -81,6 +81,11 @@ _F32 = frozenset(
         "v.position_embd",
     )
 )  # fmt: skip
+
+
+ROTARY = {"rope_theta": 10000.0}
+DERIVED = {**ROTARY, "head_dim": 0}
+"""Defaults of families; a `head_dim` of 0 stands for the width divided by the number of heads."""
 
 
 def as_is(c: Config, name: str, values: Values) -> Named:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 
-__all__ = ["Pairs", "common_keys", "pooling_keys", "window_keys"]
+__all__ = ["Pairs", "common_keys", "drafting", "n_draft", "pooling_keys", "window_keys"]
 
 Pairs = Iterable[tuple[str, object]]
 """Metadata keys without the architecture in front, and their values."""
@@ -66,6 +66,17 @@ def common_keys(c: Config) -> Iterator[tuple[str, object]]:
         yield "attention.key_length", head
         yield "attention.value_length", head
     yield "general.file_type", None
+
+
+def drafting(c: Config) -> Pairs:
+    """The common metadata; layers that draft tokens are counted, too."""
+    for key, value in common_keys(c):
+        yield key, value if key != "block_count" else c.n_layer + n_draft(c)
+
+
+def n_draft(c: Config) -> int:
+    """Layers that draft tokens."""
+    return int(c.get("num_nextn_predict_layers", 0))
 
 
 def _given(c: Config, table: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[tuple[str, object]]:

@@ -138,6 +138,7 @@ _NEO = {
 }  # fmt: skip
 _NEO_OUTER = {"layer_norm": "enc.output_norm", "dense": "cls", "classifier": "cls.output"}
 
+
 FAMILIES = {
     "modern-bert": Family(
         "modern-bert",

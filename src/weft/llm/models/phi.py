@@ -1,6 +1,4 @@
-"""Phi-3.5-MoE (arXiv 2404.14219): Phi-3 with LayerNorm, biases, and two of the experts in every
-layer, by SparseMixer (arXiv 2409.12136): each of the two is weighed by a softmax over those scores
-that are nearly as large as its own, the second without the first."""
+"""The Phi models of Microsoft."""
 
 from __future__ import annotations
 
@@ -11,17 +9,50 @@ from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, MoeConfig
 from weft.llm.config_keys import Keys
-from weft.llm.models.architecture import Architecture
+from weft.llm.models.architecture import Architecture, last
 from weft.llm.models.experts import Experts, require_experts
-from weft.llm.models.parts import LAYER
+from weft.llm.models.parts import LAYER, FusedGated, Mlp
+from weft.llm.models.step import Step
+from weft.llm.weights import Weights
 
 __all__ = ["ARCHITECTURES"]
+
+# Phi-2 (Microsoft, 2023; its shape is phi-1.5's, arXiv 2309.05463): attention and feed-forward
+# layer side by side behind one LayerNorm, rotation of a part of each head, biases everywhere.
+
+
+class Parallel(Architecture):
+    """Attention and feed-forward layer read the same normed input."""
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """One layer, from x [n_embd, n_tokens] to the same sizes."""
+        normed = self.normed(step, w.layer(il), "attn_norm", x)
+        y = self.attention(step, w, il, normed)
+        x, y, normed = last(step, il, x, y, normed)
+        return G.add(G.add(y, self.feed_forward(step, w, il, normed)), x)
+
+
+# Phi-3 (arXiv 2404.14219): LLaMA's blocks with q, k and v in one matrix, and gate and up in
+# another. Long contexts have LongRoPE (arXiv 2402.13753): a factor for each rotated pair.
+#
+# All layers see only the sliding window, where there is one (models for 4096 tokens).
+
+
+def configure_phi3(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the window of all layers, where it is shorter than the context of training."""
+    return replace(c, windowed=(0 < c.sliding_window < c.n_ctx_train,) * c.n_layer)
+
+
+# Phi-3.5-MoE (arXiv 2404.14219): Phi-3 with LayerNorm, biases, and two of the experts in every
+# layer, by SparseMixer (arXiv 2409.12136): each of the two is weighed by a softmax over those
+# scores that are nearly as large as its own, the second without the first.
+
 
 _NEAR = 0.02
 """Largest relative distance of a score that is nearly as large, twice the jitter of training."""
 
 
-def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
+def configure_phimoe(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Sets the epsilon of norms, which files have as that of RMS norms. Raises FormatError unless
     tokens use two experts."""
     if require_experts(c).n_used != 2:
@@ -70,10 +101,12 @@ def row(x: Tensor, i: int) -> Tensor:
 
 
 ARCHITECTURES = {
+    "phi2": Parallel(RopeMode.NEOX, norm=LAYER, before=("attn_norm", ""), feed_forward=Mlp()),
+    "phi3": Architecture(RopeMode.NEOX, configure_phi3, feed_forward=FusedGated()),
     "phimoe": Architecture(
         RopeMode.NEOX,
-        configure,
+        configure_phimoe,
         norm=LAYER,
         feed_forward=Mixer(dense=None, softmax_first=False),
-    )
+    ),
 }

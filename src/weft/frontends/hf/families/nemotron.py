@@ -1,4 +1,4 @@
-"""Nemotron-H: layers of Mamba-2, attention, feed-forward or experts, one kind each."""
+"""Nemotron and Nemotron-H."""
 
 from __future__ import annotations
 
@@ -9,14 +9,38 @@ from typing import Any
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.deepseek import MTP_NAMES
+from weft.frontends.hf.families.granite import granite_keys
 from weft.frontends.hf.families.hybrid import mamba2_tensors, sized, ssm_keys
-from weft.frontends.hf.families.llama import granite_keys
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.family import ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.values import Values
-from weft.frontends.hf.vocab import Vocabulary, bpe
+from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece
 
 __all__ = ["FAMILIES"]
+
+
+def _nemotron_keys(c: Config) -> Pairs:
+    yield "vocab_size", c.count("vocab_size")
+    eps = c.first("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+    yield "attention.layer_norm_epsilon", float(eps)
+    part = c.rope.get("partial_rotary_factor", 0.5)
+    yield "rope.dimension_count", int(part * c.head_dim)
+    scaled = c.rope.get("rope_type") in (None, "linear")
+    factor = c.get("factor") or (c.rope.get("factor") if scaled else None)
+    yield "rope.scaling.type", "none" if factor is None else "linear"
+    if factor is not None:
+        yield "rope.scaling.factor", float(factor)
+
+
+def _nemotron_vocab(c: Config) -> Vocabulary:
+    yield from sentencepiece(c) if has(c, "tokenizer.model") else llama(c)
+    yield "tokenizer.ggml.padding_token_id", 0
+    yield "tokenizer.ggml.unknown_token_id", 1
+
+
+def _shifted(c: Config, name: str, values: Values) -> Named:
+    """Nemotron's norms multiply by 1 + weight."""
+    yield name, values.through(lambda x: x + 1) if name.endswith("norm.weight") else values
 
 
 def _pattern(c: Mapping[str, Any]) -> list[str]:
@@ -124,7 +148,6 @@ _NAMES = MTP_NAMES | {
 }  # fmt: skip
 _DRAFT = {("1", "norm"): "post_attention_norm", ("1", "final_layernorm"): "shared_head.norm"}
 _EMBEDDINGS = {"embeddings": "token_embd", "norm_f": "output_norm"}
-
 _FAMILY = Family(
     "nemotron_h",
     _keys,
@@ -137,7 +160,16 @@ _FAMILY = Family(
     activation="relu2",
 )
 
+
 FAMILIES = {
+    "nemotron": Family(
+        "nemotron",
+        _nemotron_keys,
+        change=_shifted,
+        vocab=_nemotron_vocab,
+        defaults={**ROTARY, "partial_rotary_factor": 0.5, "norm_eps": 1e-5, "head_dim": 0},
+        activation="relu2",
+    ),
     "nemotron_h": replace(_FAMILY, variant=_variant),
     "nemotron_h_moe": replace(_FAMILY, arch="nemotron_h_moe", experts=("down_proj", "up_proj")),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.family import ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.values import Values
 
@@ -55,6 +55,6 @@ FAMILIES = {
         common=_common,
         change=_change,
         names={"self_attn.g_proj": "attn_gate"},
-        defaults={"rope_theta": 10000.0},
+        defaults=ROTARY,
     )
 }
