@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from weft.backends.base import Executable, NativeRun
 from weft.backends.memory import HostMemory, Memory
 from weft.backends.remote.encode import decoded, whole
-from weft.cluster.lent import Device, Lender
-from weft.cluster.questions import answered
+from weft.cluster.lent import Device, Lender, answered
 from weft.cluster.run_times import RunTimes
 from weft.cluster.streams import Inlet, Outlet
 from weft.cluster.weights import Incoming

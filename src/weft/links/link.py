@@ -8,6 +8,7 @@ the header as JSON; arrays come in pieces of `PIECE` bytes. Kinds are data, ping
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import struct
 import threading
@@ -19,12 +20,40 @@ from typing import Any, Self
 import numpy as np
 
 from weft.errors import LinkError
-from weft.links.held import HeldInterrupt
 from weft.links.sealed import TAG, Opener, Sealer
 from weft.links.stream import Incoming, Outgoing, TimedOut
 from weft.records import dataclass
 
-__all__ = ["Array", "Header", "Limits", "Link", "Place"]
+__all__ = ["Array", "Header", "HeldInterrupt", "Limits", "Link", "Place"]
+
+
+class HeldInterrupt:
+    """Holds Ctrl-C back inside of a `with`, because half a frame would be the end of a link, and
+    raises KeyboardInterrupt at its end; a second one at once. Other handlers than Python's own stay
+    as they are."""
+
+    __slots__ = ("_came", "_holds")
+
+    def __init__(self) -> None:
+        self._came = self._holds = False
+
+    def __enter__(self) -> None:
+        if threading.get_ident() == threading.main_thread().ident:
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                self._holds = True
+                signal.signal(signal.SIGINT, self._hold)
+
+    def _hold(self, *_: Any) -> None:
+        if self._came:
+            raise KeyboardInterrupt
+        self._came = True
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if self._holds:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if self._came and (kind is None or not issubclass(kind, KeyboardInterrupt)):
+                raise KeyboardInterrupt
+
 
 Header = dict[str, Any]
 """What JSON has: numbers, texts, lists, dictionaries, true, false, null."""

@@ -1,7 +1,7 @@
 """The rules of a worker's device: those of the same kind of device, made here.
 
 Of a cpu whose kernel target this machine cannot run, the kernels are asked over the link, once for
-each kind of node (`weft.cluster.questions`).
+each kind of node (`weft.cluster.lent`).
 """
 
 from __future__ import annotations

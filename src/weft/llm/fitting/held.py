@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.llm.compute.context import Context
+from weft.llm.compute.embed import sequences_for
 from weft.llm.compute.perplexity import chunks_at_once
 from weft.llm.config import ModelConfig
 from weft.llm.model import Model
@@ -24,7 +25,7 @@ from weft.llm.quality.log_probs import log_probs
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 
-__all__ = ["MOST_KEPT", "Held", "Text", "text_of"]
+__all__ = ["MOST_KEPT", "Held", "Text", "text_of", "write_text"]
 
 MOST_KEPT = 1 << 30
 """Bytes of log-probabilities that are kept."""
@@ -195,3 +196,53 @@ def beginning(tokenizer: Tokenizer) -> int | None:
     """The token that chunks begin with; None: the model expects none."""
     vocab = tokenizer.vocab
     return vocab.bos if vocab.add_bos else None
+
+
+_SEQUENCES = 8
+
+
+def write_text(
+    model: Model,
+    n_ctx: int,
+    n_chunks: int,
+    bos: int | None,
+    *,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Text:
+    """`n_chunks` chunks of `n_ctx` tokens, drawn from the distribution of `model` at temperature 1,
+    for measuring where no other text is at hand. Each begins with `bos`, or with a token that
+    depends on the seed; the same model and seed give the same text. `progress` is called with
+    (tokens, all tokens)."""
+    together = sequences_for(model.config, min(n_chunks, _SEQUENCES))
+    context = Context(
+        model, n_ctx * together, n_seq_max=together, n_ubatch=min(512, n_ctx * together),
+        n_outputs=together, repack=False,
+    )  # fmt: skip
+    if context.embeddings or model.config.n_encoder:
+        raise ContextError(f"{model.file.path.name} writes no texts; give one with -f")
+    rng = np.random.default_rng(seed)
+    chunks = np.empty((n_chunks, n_ctx), np.int64)
+    for at in range(0, n_chunks, together):
+        part = chunks[at : at + together]
+        first = rng.integers(0, model.config.n_vocab, len(part))
+        part[:, 0] = first if bos is None else bos
+        context.cache.clear()
+        for i in range(1, n_ctx):
+            rows = context.decode(
+                part[:, i - 1], np.full(len(part), i - 1),
+                seqs=[(s,) for s in range(len(part))], outputs="all",
+            )  # fmt: skip
+            part[:, i] = _drawn(rows, rng)
+            if progress is not None:
+                progress(at * n_ctx + (i + 1) * len(part), chunks.size)
+    return Text(chunks, bos)
+
+
+def _drawn(rows: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.int64]:
+    """A token for each row of logits."""
+    p = np.exp(rows.astype(np.float64) - rows.max(axis=1, keepdims=True))
+    sums = np.cumsum(p, axis=1)
+    at = rng.random(len(rows)) * sums[:, -1]
+    found: NDArray[np.int64] = (sums < at[:, None]).sum(axis=1)
+    return found.clip(max=rows.shape[1] - 1)

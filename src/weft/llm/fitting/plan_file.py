@@ -15,7 +15,7 @@ from weft.dtype import DTYPES, DType
 from weft.errors import FormatError
 from weft.files import read_json
 from weft.frontends.gguf import GGUFFile
-from weft.frontends.gguf.quantizable import is_quantized
+from weft.frontends.gguf.mixes import is_quantized
 from weft.llm.fitting.budget import Choice, file_bytes_of
 from weft.llm.fitting.choices import Group
 from weft.llm.fitting.fit import Fit, Tried

@@ -18,8 +18,7 @@ from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.gemma import configure_gemma3
-from weft.llm.models.heads import Head
-from weft.llm.models.parts import EACH_HEAD, Attention, FusedGated, Gated, Norm
+from weft.llm.models.parts import EACH_HEAD, Attention, FusedGated, Gated, Head, Norm
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights
 

@@ -9,8 +9,7 @@ from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.experts import Experts, require_experts
-from weft.llm.models.heads import Head
-from weft.llm.models.parts import EACH_HEAD, Attention
+from weft.llm.models.parts import EACH_HEAD, Attention, Head
 
 __all__ = ["ARCHITECTURES"]
 

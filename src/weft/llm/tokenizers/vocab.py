@@ -7,7 +7,7 @@ special tokens are recognized by their texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from weft.frontends.gguf import GGUFFile, Metadata
 from weft.llm.tokenizers.pretokenizers import PRETOKENIZERS
 from weft.records import dataclass
 
-__all__ = ["TokenType", "Vocab"]
+__all__ = ["TokenType", "Vocab", "WordIds"]
 
 _PREFIX = "tokenizer.ggml"
 
@@ -373,3 +373,23 @@ def _rstrip(
     kinds = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
     special = set(np.flatnonzero(np.isin(types, kinds)).tolist())
     return frozenset(special - {index.get(t) for t in (b"<unk>", b"<s>", b"<|endoftext|>")})
+
+
+_MOST_WORDS = 1 << 16
+_LONGEST = 64  # characters; longer words hardly occur twice
+
+
+class WordIds(dict[str, list[int]]):
+    """A cache of the ids of words; an unknown word is encoded when it is looked up."""
+
+    def __init__(self, encode: Callable[[str], list[int]]) -> None:
+        super().__init__()
+        self._encode = encode
+
+    def __missing__(self, word: str) -> list[int]:
+        ids = self._encode(word)
+        if len(word) <= _LONGEST:
+            if len(self) >= _MOST_WORDS:
+                self.clear()
+            self[word] = ids
+        return ids

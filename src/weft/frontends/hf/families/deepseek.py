@@ -15,16 +15,8 @@ from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece, token_id
 
-__all__ = [
-    "FAMILIES",
-    "LATENT_NAMES",
-    "MTP_NAMES",
-    "SPECIAL_KEYS",
-    "glm_moe_vocab",
-    "glm_vocab",
-    "split_latent",
-    "weight_keys",
-]
+__all__ = ["FAMILIES", "LATENT_NAMES", "MTP_NAMES", "SPECIAL_KEYS", "glm_moe_vocab", "glm_vocab",
+           "split_latent", "weight_keys"]  # fmt: skip
 
 
 def _common(c: Config) -> Pairs:
