@@ -30,16 +30,10 @@ from weft.frontends.fx.layout import folded_ne
 from weft.frontends.fx.leaves import Weights, initial_values, state_leaf
 from weft.frontends.fx.ops.quantized import chooses_parameters
 from weft.frontends.fx.regions import Region, in_stages, known_constants, regions, why_not_on_host
-from weft.frontends.fx.registry import (
-    FROM_DATA,
-    find_visitor,
-    is_from_data,
-    is_passed_on,
-    supports_call,
-)
+from weft.frontends.fx.registry import find_visitor, is_from_data, supports_call
 from weft.frontends.fx.rewrite import REWRITES
 from weft.frontends.fx.sizes import Sizes
-from weft.frontends.fx.support import YES, Refusal, Support, refuse_all
+from weft.frontends.fx.support import FROM_DATA, YES, InheritedReason, Refusal, Support, refuse_all
 from weft.frontends.fx.value import Carried, Value
 from weft.graph.node import leaf
 from weft.graph.tensor import Tensor
@@ -80,7 +74,7 @@ def _unsupported(program: ExportedProgram, constants: Mapping[Node, Any]) -> lis
         answer = YES if node in constants else supports(node)
         if not answer:
             cause = next((causes[n] for n in node.all_input_nodes if n in causes), "")
-            cause = cause if is_passed_on(answer.reason) else ""
+            cause = cause if isinstance(answer.reason, InheritedReason) else ""
             refusals.append(Refusal(node.name, op_name(node.target), answer.reason, cause))
             causes[node] = cause or node.name
     return refusals

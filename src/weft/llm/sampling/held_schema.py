@@ -132,7 +132,6 @@ class _Schema:
     """One schema with its references."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root = root
         own = root.get("$id", root.get("id"))
         self._id = own.rstrip("#") if isinstance(own, str) else ""
         self._anchors: dict[str, str] = {}
