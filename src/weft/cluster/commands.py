@@ -29,9 +29,9 @@ from weft.records import dataclass
 __all__ = ["MOST", "Commands", "Lowered", "abort"]
 
 MOST = 1 << 62
-"""The largest number that a client may send."""
+"""Largest number that a client may send."""
 _OBJECTS = 1_000_000
-"""Blocks and executables of a client."""
+"""Maximum number of blocks, and of executables, of a client."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Lowered:
 
 
 class Commands:
-    """What one client has on this machine, and the commands that change it."""
+    """The objects of one client on this machine, and the commands that change them."""
 
     def __init__(self, worker: Lender) -> None:
         self._worker = worker

@@ -1,4 +1,4 @@
-"""What a worker lends: devices, files of weights and memory, which its clients share."""
+"""The devices, files of weights and memory that a worker lends, which its clients share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Device", "Lender", "answered", "worker_facts"]
 
 
 def worker_facts() -> dict[str, str]:
-    """What both ends of a link must agree on beside weft's version."""
+    """The facts that both ends of a link must have in common, besides weft's version."""
     return {"ops": op_stamp()}
 
 
@@ -38,7 +38,8 @@ class Device:
         self.backend = backend
         self.name = backend.name
         self.lock = threading.RLock()
-        """Held while it works: its threads and scratch memory are one client's at a time."""
+        """Locked while the device works: its threads and scratch memory serve one client at a
+        time."""
         find = getattr(backend, "weight_memory", None)
         self.weights: Callable[[Layout], WeightBufferType] | None = find
         self._shared: weakref.WeakValueDictionary[tuple[int, int], NDArray[Any]] = (
@@ -55,7 +56,7 @@ class Device:
         return min(most) if most else None
 
     def facts(self) -> dict[str, Any]:
-        """What a client plans with."""
+        """The facts of the device that a client plans with."""
         backend = self.backend
         kind = self.name.partition(":")[0]
         facts: dict[str, Any] = {"name": self.name, "kind": kind}

@@ -96,7 +96,7 @@ def _end_with_stdin(listener: Listener) -> None:
 
 
 _SLOWEST = 10.0
-"""Most seconds between a crash and the next start."""
+"""Maximum number of seconds between a crash and the next start."""
 
 
 def supervise(sock: socket.socket, arguments: Sequence[str], say: Callable[[str], None]) -> None:

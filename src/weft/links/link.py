@@ -56,15 +56,15 @@ class HeldInterrupt:
 
 
 Header = dict[str, Any]
-"""What JSON has: numbers, texts, lists, dictionaries, true, false, null."""
+"""A JSON object: numbers, texts, lists, dictionaries, true, false, null."""
 Array = memoryview
 Place = Callable[[Header, Sequence[int]], Sequence[Array]]
 """Gives the memory, one writable view of bytes per array, that a frame's arrays are put in."""
 
 PIECE = 256 << 10
-"""Bytes of an array that are sealed as one record."""
+"""Number of bytes of an array that are sealed as one record."""
 PROBE = 1 << 20
-"""Most bytes of padding of a ping."""
+"""Maximum number of bytes of padding of a ping."""
 _PREFIX = struct.Struct("<B3xII")
 _DATA, _PING, _PONG, _BYE = range(4)
 _TIMES = struct.Struct("<QQ")
@@ -75,17 +75,17 @@ class Limits:
     """Bounds of a link; what is beyond is refused before memory is taken for it."""
 
     header: int = 16 << 20
-    """Bytes of a header."""
+    """Maximum number of bytes of a header."""
     arrays: int = 4096
-    """Arrays of a frame."""
+    """Maximum number of arrays in a frame."""
     frame: int = 16 << 30
-    """Bytes of all arrays of a frame that go to memory which the caller gives."""
+    """Maximum number of bytes of all arrays of a frame that go to memory which the caller gives."""
     allocated: int = 1 << 30
-    """The same where the link takes the memory itself."""
+    """Maximum number of bytes of all arrays of a frame for which the link itself takes memory."""
     silence: float = 10.0
-    """Seconds without a byte after which the other side counts as lost."""
+    """Number of seconds without a byte after which the other side counts as lost."""
     ping: float = 1.0
-    """Seconds of a wait between two questions whether the other side is there."""
+    """Number of seconds between two pings during a wait."""
 
 
 class Link:
@@ -103,10 +103,10 @@ class Link:
         limits: Limits | None = None,
     ) -> None:
         self.peer = peer
-        """Who is at the other end, as errors name it."""
+        """The name of the other end in errors."""
         self.limits = limits or Limits()
         self.facts: dict[str, str] = {}
-        """What the other side said of itself when it connected."""
+        """The facts that the other side stated when it connected."""
         self._sock = sock
         self._sealer, self._opener = sealer, opener
         self._sending = threading.Lock()
@@ -121,9 +121,9 @@ class Link:
         self._rates: deque[float] = deque(maxlen=16)
         self._probing: dict[int, int] = {}
         self.pings = 0
-        """Answers to pings so far."""
+        """Number of answers to pings so far."""
         self.last_rtt = 0.0
-        """Seconds that the last one took."""
+        """Number of seconds until the last answer to a ping came."""
         self.probes: deque[tuple[int, float]] = deque(maxlen=16)
         """(bytes, seconds until the answer) of the last pings with padding."""
 

@@ -122,7 +122,7 @@ _ACTIVATION_ENCODERS: dict[str, Encoder] = {
 }
 
 _CHUNK = 1 << 16
-"""The number of elements encoded or decoded at once, so that temporaries stay in cache."""
+"""Number of elements encoded or decoded at once, so that temporaries stay in cache."""
 
 
 def can_encode(dtype: DType | str) -> bool:

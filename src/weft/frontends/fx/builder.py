@@ -38,7 +38,7 @@ from weft.quants import from_storage
 __all__ = ["Builder", "constant_leaf", "reshaped_to", "strided", "window"]
 
 MAX_TABLE = 2**20
-"""The largest number of values of a size from which a number is computed."""
+"""Maximum number of values of a size from which a number is computed."""
 
 Map: TypeAlias = Callable[..., Tensor]
 """A function of tensors, whose result has as many elements."""

@@ -153,7 +153,7 @@ class _Walk:
         self.regions = found
         """The nodes that PyTorch runs."""
         self._constants: dict[Node, torch.Tensor] = dict(known)
-        """What a host function reads in PyTorch's memory."""
+        """Tensors that host functions read in PyTorch's memory."""
         self._drawn: Tensor | None = None
         self._given: set[Tensor] = set()
         """Tensors that outputs share memory with."""

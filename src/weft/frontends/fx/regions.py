@@ -132,7 +132,7 @@ def in_stages(nodes: Iterable[Node], found: dict[Node, Region]) -> list[Node]:
 
 
 MAX_FOLDED = 2**16
-"""The number of elements of the largest tensor that is folded."""
+"""Maximum number of elements of a tensor that is folded."""
 
 
 _SMALL = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)

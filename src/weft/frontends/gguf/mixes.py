@@ -57,20 +57,19 @@ def is_quantized(t: TensorInfo, arch: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a user chose for tensors, before the rules of the mix."""
+    """The types that a user chose for tensors, which come before the rules of the mix."""
 
     pure: bool = False
-    """The mix's base type for every matrix."""
+    """True if every matrix gets the base type of the mix."""
     leave_output: bool = False
-    """`output.weight` keeps its type."""
+    """True if `output.weight` keeps its type."""
     output: DType | None = None
     """The type of `output.weight`, and of embeddings that serve as output."""
     embedding: DType | None = None
-    """The type of token embeddings."""
     patterns: tuple[tuple[re.Pattern[str], DType], ...] = ()
     """Types of tensors whose name has a match; the first one counts."""
     imatrix: bool = False
-    """An importance matrix is at hand, with which some mixes spend bits elsewhere."""
+    """True if there is an importance matrix, with which some mixes spend bits elsewhere."""
 
 
 ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "MXFP4_MOE"}

@@ -155,7 +155,7 @@ def _new_metadata(
 def _about(
     file: GGUFFile, types: Mapping[str, DType], kept: Pruned, importance: Importance | None
 ) -> str:
-    """What decides the bytes of the new file beside its head."""
+    """The settings that decide the bytes of the new file, apart from its head."""
     states = [(str(path.resolve()), os.stat(path)) for path in file.paths]
     about = [f"{path} {state.st_size} {state.st_mtime_ns}" for path, state in states]
     about += [f"{kept.old_names[name]} {kind.name}" for name, kind in types.items()]

@@ -131,8 +131,8 @@ def window_keys(c: Config, default: Callable[[int], bool] | None = None) -> Pair
 
 
 def pooling_keys(c: Config, *, classifiers: bool = True) -> Iterator[tuple[str, object]]:
-    """How sentence-transformers makes the embedding of a text from those of its tokens, and with
-    `classifiers` what is in front of a classifier."""
+    """The pooling by which sentence-transformers makes the embedding of a text from the embeddings
+    of its tokens, and with `classifiers` the pooling in front of a classifier."""
     modules = c.folder / "modules.json"
     if modules.is_file():
         from weft.files import read_json

@@ -44,7 +44,7 @@ _MERGE = "merge it with PEFT (merge_and_unload) and convert the model"
 
 @dataclass(frozen=True, slots=True)
 class PeftPair:
-    """The matrices of a changed one, which gets B A times `scale`."""
+    """The two matrices of a changed weight, which gets B A times `scale`."""
 
     name: str
     """The GGUF name of the changed matrix."""
@@ -57,7 +57,7 @@ class PeftPair:
 
 @dataclass(frozen=True, slots=True)
 class PeftSettings:
-    """What adapter_config.json says."""
+    """The settings in adapter_config.json."""
 
     path: Path
     values: Mapping[str, Any]

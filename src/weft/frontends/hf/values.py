@@ -34,7 +34,7 @@ class Values:
     load: Callable[[], Floats]
     """Computes the values, float32 `[*shape]`."""
     stored: Stored | None = None
-    """Where the values are as they are, if the folder has them so."""
+    """The place of the values in the folder, if it has them unchanged."""
     packed: Callable[[], NDArray[np.uint8]] | None = None
     """For values that are quantized already, their blocks; `kind` names the type."""
 
@@ -46,7 +46,7 @@ class Values:
     def through(
         self, change: Callable[[Floats], Floats], shape: Sequence[int] | None = None
     ) -> Values:
-        """What `change` makes of these values; it has the sizes `shape` (None: the same)."""
+        """The values that `change` makes of these, with the sizes `shape` (None: the same)."""
         load, sizes = self.load, self.shape if shape is None else tuple(shape)
         return Values(sizes, self.kind, lambda: change(load()).reshape(sizes))
 

@@ -30,7 +30,8 @@ Vocabulary = Iterator[tuple[str, object]]
 """Metadata keys, and their values."""
 
 SPARE_TOKENS = 1 << 16
-"""Most ids without a token, besides one for each token: a model may have some for images."""
+"""Maximum number of ids without a token, besides one for each token: a model may have some for
+images."""
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # as SentencePiece has them
 _SPACE = "\u2581"
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -79,7 +80,8 @@ def _phantom(token: str, kind: int) -> str:
 
 
 def llama(c: Config) -> Vocabulary:
-    """What LLaMA's folders have: SentencePiece, the same as tokenizer.json, or LLaMA 3's bytes."""
+    """The vocabulary of LLaMA's folders: SentencePiece, the same as tokenizer.json, or LLaMA 3's
+    bytes."""
     settings = c.json("tokenizer_config.json")
     if settings.get("add_prefix_space") is not None:
         yield "tokenizer.ggml.add_space_prefix", settings["add_prefix_space"]

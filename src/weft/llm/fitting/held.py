@@ -1,4 +1,4 @@
-"""A text under one model, against which others are held.
+"""The scores of one model on a text, with which other models are compared.
 
 The text is cut into chunks, of which the second half is scored, as `weft perplexity` does. What the
 first model says is kept as long as it takes little memory; for longer texts it is computed again
@@ -28,7 +28,7 @@ from weft.records import dataclass
 __all__ = ["MOST_KEPT", "Held", "Text", "text_of", "write_text"]
 
 MOST_KEPT = 1 << 30
-"""Bytes of log-probabilities that are kept."""
+"""Maximum number of bytes of log-probabilities that are kept."""
 LEAST_CHUNK = 16
 _UBATCH = 512
 
@@ -41,7 +41,7 @@ class Text:
 
     chunks: NDArray[np.int64]
     bos: int | None
-    """Replaces the first token of each chunk."""
+    """The token in place of the first token of each chunk; None: the text's own."""
 
     @property
     def n_ctx(self) -> int:

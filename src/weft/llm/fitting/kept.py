@@ -1,4 +1,4 @@
-"""What was measured about a model, in the user's cache folder, so that nothing is measured twice.
+"""The measurements of a model in the user's cache folder, so that nothing is measured twice.
 
 One file for each model, text and manner, a JSON object a line. A run that is killed loses at most
 the line it was writing; what is torn or damaged is measured again.
@@ -21,7 +21,8 @@ __all__ = ["Kept", "digest_of", "kept_folder"]
 
 _MOST_BYTES = 64 << 20
 _SAMPLE = 4096
-"""Bytes at the beginning and the end of a tensor that tell it from others."""
+"""Number of bytes at the beginning and the end of a tensor that are hashed to tell it from
+others."""
 
 
 def kept_folder() -> Path:

@@ -45,7 +45,7 @@ Sensitivities: TypeAlias = dict[str, dict[str, float]]
 Progress: TypeAlias = Callable[[int, int, str], None]
 
 _PROBE_BITS = 4.5
-"""The type that stands for others has about so many bits: its divergence is well above rounding,
+"""Number of bits, about, of the type that stands for others: its divergence is well above rounding,
 and still small."""
 
 
@@ -162,7 +162,7 @@ def _errors(
 
 
 _SAMPLE = 1 << 21
-"""Most values that are encoded."""
+"""Maximum number of values that are encoded."""
 
 
 def relative_error(t: TensorInfo, dtype: DType, importance: Importance | None = None) -> float:

@@ -116,7 +116,7 @@ def _alone(group: Group, name: str) -> Group:
 
 
 def _why(fit: Fit, group: Group, dtype: DType) -> str:
-    """What the next smaller and larger types would save and cost."""
+    """The savings and costs of the next smaller and larger types."""
     if len(group.types) == 1:
         return "it has no other type to choose from, or was given one"
     costs = fit.sensitivities[group.name]

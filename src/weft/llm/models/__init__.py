@@ -47,7 +47,7 @@ _OTHERS = {
     **dict.fromkeys(("pockettts", "qwen3tts", "wavtokenizer-dec"), "makes sound"),
     "clip": "turns images into rows for another model (give it as --mmproj)",
 }
-"""Architectures that are no models of text by themselves, and what they do."""
+"""Architectures that are not models of text by themselves, and what they do."""
 
 _NOT_YET = (
     *("bailingmoe3", "chameleon", "cogvlm", "deepseek2-ocr", "deepseek4", "dots3note", "glm5-next"),

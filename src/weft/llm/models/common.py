@@ -49,8 +49,8 @@ def linear(w: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def adapted(w: Weights, name: str, columns: Tensor, ids: Tensor | None = None) -> Tensor:
-    """What adapters add to the product of the matrix `name` with x: B (s * columns), where the
-    columns are A x. With `ids` i32 [n_used, n_tokens] it is a product with these experts."""
+    """The term that adapters add to the product of the matrix `name` with x: B (s * columns), where
+    the columns are A x. With `ids` i32 [n_used, n_tokens] it is a product with these experts."""
     n_rows, *sizes = columns.ne
     for s in w.scales:
         if s.ne[1] == columns.ne[2] and ids is not None:

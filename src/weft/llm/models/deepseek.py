@@ -111,10 +111,10 @@ def latent(c: ModelConfig) -> MlaConfig:
 
 @dataclass(frozen=True, slots=True)
 class Latents:
-    """What attention is computed from."""
+    """The inputs of attention."""
 
     query: Tensor
-    """What queries are computed from, [q_rank or n_embd, n_tokens]."""
+    """The input of queries, [q_rank or n_embd, n_tokens]."""
     q_nope: Tensor
     q_pe: Tensor
     short: Tensor

@@ -163,7 +163,7 @@ class DeltaOrAttention(GatedAttention):
         return G.concat(G.concat(q, k, 0), v, 0), z
 
     def _rates(self, step: Step, w: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What beta and the decay are computed from, [n_head, n_tokens] each."""
+        """The inputs of beta and of the decay, [n_head, n_tokens] each."""
         r = require_recurrent(step.config)
         if not self.grouped:
             return linear(w, "ssm_beta", x), linear(w, "ssm_alpha", x)

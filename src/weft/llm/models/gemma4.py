@@ -196,7 +196,7 @@ class Gemma4(Capped):
 
 
 _LEAST_MEAN = 1e-5
-"""Least mean square to which a stream is brought to the magnitude of another."""
+"""Minimum mean square to which a stream is brought to the magnitude of another."""
 
 
 def configure_gemma3n(c: ModelConfig, keys: Keys) -> ModelConfig:
@@ -310,7 +310,7 @@ class Gemma3n(Capped):
         return G.concat(streams(x, 0, 1), others, 1)
 
     def routed(self, step: Step, w: Weights, x: Tensor) -> Tensor:
-        """What the router makes of a stream x [n_embd, n_tokens]: [n_streams, n_tokens]."""
+        """The router's coefficients for a stream x [n_embd, n_tokens]: [n_streams, n_tokens]."""
         x = G.scale(self.normed(step, w, "altup_router_norm", x), 1 / step.config.n_embd)
         return G.tanh(linear(w, "altup_router", x))
 

@@ -49,7 +49,7 @@ def configure_phi3(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 
 _NEAR = 0.02
-"""Largest relative distance of a score that is nearly as large, twice the jitter of training."""
+"""Maximum relative distance of a score that is nearly as large, twice the jitter of training."""
 
 
 def configure_phimoe(c: ModelConfig, keys: Keys) -> ModelConfig:

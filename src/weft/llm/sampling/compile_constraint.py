@@ -22,16 +22,17 @@ from math import ceil
 from typing import Any, BinaryIO
 
 FUEL = 400_000
-"""Most expressions that llguidance may build for a constraint, about a second of work."""
+"""Maximum number of expressions that llguidance may build for a constraint, about a second of
+work."""
 # White space between the parts of JSON: one space, or a line break and an indent. Models that may
 # write any amount of white space sometimes never stop.
 WHITE_SPACE = r" |\n[ \t]{0,20}"
 _STEPS = 16
-"""Tokens that a constraint is followed for."""
+"""Number of tokens for which a constraint is followed."""
 _IDLE_SECONDS = 300
-"""Seconds without a constraint after which this program ends."""
+"""Number of seconds without a constraint after which this program ends."""
 _VOCABULARIES = 4
-"""Vocabularies that are kept."""
+"""Maximum number of vocabularies kept."""
 
 
 class _Bytes:

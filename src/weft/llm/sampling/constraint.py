@@ -31,10 +31,11 @@ __all__ = ["Constraint", "check_constraint"]
 
 _KINDS = ("grammar", "json_schema", "regex")
 _SHORT = 600
-"""Most characters of a library's message that are passed on."""
+"""Maximum number of characters of a library's message that are passed on."""
 
 _COMPILED = 4
-"""Compiled constraints that are kept for a vocabulary: the choices of a request share one."""
+"""Maximum number of compiled constraints kept for a vocabulary: the choices of a request share
+one."""
 
 _shared: WeakKeyDictionary[Tokenizer, _Shared] = WeakKeyDictionary()
 
@@ -213,8 +214,8 @@ class _Wrapped:
 
 
 class _Shared:
-    """What the constraints of a vocabulary share: its trie, which takes a moment to build, and the
-    latest constraints, compiled."""
+    """The state that the constraints of a vocabulary share: its trie, which takes a moment to
+    build, and the latest constraints, compiled."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
@@ -227,7 +228,7 @@ class _Shared:
             "end": wrapped.ends,
             "special": {id_: token.decode("latin-1") for id_, token in special.items()},
         }
-        """The vocabulary as the process that tries constraints wants it."""
+        """The vocabulary in the form for the process that tries constraints."""
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._lock = Lock()
 

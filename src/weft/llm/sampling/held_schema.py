@@ -34,9 +34,9 @@ _FORMATS = frozenset((
 """The formats that a grammar follows; all others are annotations, as the standard has them."""
 _DRAFT = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/(2019-09|2020-12))/schema#?")
 _UNHELD = re.compile(r"\(\?(?:[=!]|<[=!])|\\[bB1-9]|\\k<")
-"""What patterns have that no automaton follows: what stands around, and what was before."""
+"""Constructs of patterns that no automaton can follow: lookaround and back references."""
 _MOST_REFERENCES = 32
-"""Most references that are followed from one to the next."""
+"""Maximum number of references that are followed from one to the next."""
 _COUNT = re.compile(r"\{\d+(?:,\d*)?\}")
 
 
@@ -59,7 +59,7 @@ def pointer(*names: str) -> str:
 
 
 def pointed(root: Any, ref: str) -> Any:
-    """What a local reference points to; None: nothing."""
+    """The target of a local reference, or None."""
     if not ref.startswith("#"):
         return None
     at = root
@@ -101,7 +101,7 @@ def has_references(schema: Any) -> bool:
 
 
 def resolved(schema: Any, root: Any) -> Any:
-    """What a schema says, where it is no more than a reference to another one of `root`."""
+    """The schema that a schema refers to, if it is only a reference to another one of `root`."""
     for _ in range(_MOST_REFERENCES):
         if not isinstance(schema, Mapping) or "type" in schema:
             break

@@ -156,7 +156,7 @@ class Vocab:
     """The tokens of a model, by id, and the ids that have a special meaning."""
 
     model: str
-    """Kind of tokenizer, GGUF's `tokenizer.ggml.model`."""
+    """The kind of tokenizer, by GGUF's `tokenizer.ggml.model`."""
     pre: str
     """Name of the pre-tokenizer of a byte-level vocabulary, `tokenizer.ggml.pre`; may be empty."""
     tokens: list[bytes]

@@ -93,7 +93,7 @@ def _qwen3_keys(c: Config) -> Pairs:
 
 
 def _qwen3_change(c: Config, name: str, values: Values) -> Named:
-    """Of a reranker's output matrix, the rows of "yes" and "no" are left."""
+    """Keeps the rows of "yes" and "no" of a reranker's output matrix."""
     tied = bool(c.get("tie_word_embeddings"))
     if name.endswith("embed_tokens.weight" if tied else "lm_head.weight") and _ranks(c):
         ids = [token_id(c, word) for word in ("yes", "no")]
