@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from weft.frontends.gguf import open_gguf
+from weft.llm.fitting.baseline import write_text
 from weft.llm.fitting.budget import Budget
 from weft.llm.fitting.fit import FitOptions, fit
-from weft.llm.fitting.held import write_text
 from weft.llm.fitting.plan_file import fit_data
 from weft.report import page_html
 

@@ -8,8 +8,8 @@ from itertools import product
 from weft.dtype import DTYPES
 from weft.llm.cache.kv_cache import CACHE_TYPES
 from weft.llm.config import ModelConfig
-from weft.llm.fitting.held import Held
-from weft.llm.fitting.kept import Kept
+from weft.llm.fitting.baseline import Held
+from weft.llm.fitting.measurements import Kept
 from weft.llm.quality.divergence import KLDivergence
 from weft.records import dataclass
 

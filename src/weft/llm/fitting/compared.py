@@ -7,8 +7,8 @@ from typing import Unpack
 
 from weft.errors import ContextError
 from weft.frontends.gguf import GGUFFile
+from weft.llm.fitting.baseline import Held, Text
 from weft.llm.fitting.caches import CachePair
-from weft.llm.fitting.held import Held, Text
 from weft.llm.fitting.sizes import Whole, whole_of
 from weft.llm.model import Model
 from weft.llm.planning.options import PlanArguments

@@ -14,6 +14,7 @@ from weft.errors import ContextError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.importance import Importance
 from weft.frontends.gguf.mixes import Choices
+from weft.llm.fitting.baseline import Held, Text
 from weft.llm.fitting.budget import (
     Budget,
     CacheCost,
@@ -25,10 +26,9 @@ from weft.llm.fitting.budget import (
 )
 from weft.llm.fitting.caches import CachePair, measure_caches, usual_pairs
 from weft.llm.fitting.choices import TYPES, Group, groups_of
-from weft.llm.fitting.held import Held, Text
-from weft.llm.fitting.kept import Kept, digest_of, kept_folder
 from weft.llm.fitting.knapsack import require_solver
 from weft.llm.fitting.measured import Manner, Sensitivities, measure, n_probes, retyped
+from weft.llm.fitting.measurements import Kept, digest_of, kept_folder
 from weft.llm.fitting.sizes import Sizes
 from weft.llm.model import Model
 from weft.llm.planning.options import PlanArguments

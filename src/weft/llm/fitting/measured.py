@@ -28,9 +28,9 @@ from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.importance import Importance
 from weft.frontends.gguf.quantize import convert_tensor, would_be
 from weft.frontends.gguf.tensors import TensorInfo
+from weft.llm.fitting.baseline import Held
 from weft.llm.fitting.choices import Group
-from weft.llm.fitting.held import Held
-from weft.llm.fitting.kept import Kept
+from weft.llm.fitting.measurements import Kept
 from weft.llm.model import Model
 from weft.llm.quality.divergence import KLDivergence
 

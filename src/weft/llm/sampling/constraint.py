@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from weft.bounds import CONSTRAINT_BYTES
 from weft.errors import ContextError
 from weft.llm.sampling.compile_constraint import FUEL
-from weft.llm.sampling.held_schema import held_schema
 from weft.llm.sampling.params import SamplingParams
+from weft.llm.sampling.schema import held_schema
 from weft.llm.sampling.trial import tried
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.tokenizers.vocab import TokenType
