@@ -14,17 +14,8 @@ from weft.frontends.hf.pretokenizer import name_pretokenizer
 from weft.frontends.hf.sentencepiece import Piece, read_pieces
 from weft.frontends.hf.special import SpecialTokens
 
-__all__ = [
-    "Vocabulary",
-    "base_tokens",
-    "bpe",
-    "has",
-    "llama",
-    "require_vocabulary",
-    "sentencepiece",
-    "token_id",
-    "word_pieces",
-]
+__all__ = ["Vocabulary", "base_tokens", "bpe", "has", "llama", "pieces_or_bpe", "pieces_or_llama",
+           "require_vocabulary", "sentencepiece", "token_id", "word_pieces"]  # fmt: skip
 
 Vocabulary = Iterator[tuple[str, object]]
 """Metadata keys, and their values."""
@@ -97,6 +88,16 @@ def llama(c: Config) -> Vocabulary:
             yield f"tokenizer.ggml.{kind}_token_id", id_
     elif n_vocab == 49152:  # Granite's small models
         yield "tokenizer.ggml.add_bos_token", False
+
+
+def pieces_or_bpe(c: Config) -> Vocabulary:
+    """The vocabulary of tokenizer.model if the folder has one, or else the one of bytes."""
+    return sentencepiece(c) if has(c, "tokenizer.model") else bpe(c)
+
+
+def pieces_or_llama(c: Config) -> Vocabulary:
+    """The vocabulary of tokenizer.model if the folder has one, or else as LLaMA's folders."""
+    return sentencepiece(c) if has(c, "tokenizer.model") else llama(c)
 
 
 def sentencepiece(c: Config, *, n_vocab: int = 0) -> Vocabulary:

@@ -131,10 +131,10 @@ def project(step: Step, w: Weights, il: int, x: Tensor) -> Latents:
     if mla.q_rank:
         query = norm(layer, "attn_q_a_norm", linear(layer, "attn_q_a", x), c.rms_eps)
     q = linear(layer, "attn_q_b" if mla.q_rank else "attn_q", query)
-    q_nope = heads(q, d_nope, n_head, mla.head_dim_k, 0)
-    q_pe = common.rope(step, w, heads(q, n_rot, n_head, mla.head_dim_k, d_nope), il)
+    q_nope = common.heads(q, d_nope, n_head, mla.head_dim_k, 0)
+    q_pe = common.rope(step, w, common.heads(q, n_rot, n_head, mla.head_dim_k, d_nope), il)
     kv = linear(layer, "attn_kv_a_mqa", x)  # [kv_rank + n_rot, n_tokens]
-    k_pe = common.rope(step, w, heads(kv, n_rot, 1, n_rot, mla.kv_rank), il)
+    k_pe = common.rope(step, w, common.heads(kv, n_rot, 1, n_rot, mla.kv_rank), il)
     short = G.view_2d(kv, mla.kv_rank, kv.ne[1], kv.nb[1], 0)
     short = norm(layer, "attn_kv_a_norm", short, c.rms_eps)
     return Latents(query, q_nope, q_pe, short, k_pe)
@@ -165,17 +165,11 @@ def expanded(step: Step, w: Weights, il: int, p: Latents) -> Tensor:
     d_nope, n_head = p.q_nope.ne[0], p.q_nope.ne[1]
     assert isinstance(d_nope, int) and isinstance(n_head, int)
     kv, stride = linear(w, "attn_kv_b", p.short), d_nope + mla.head_dim_v
-    k = heads(kv, d_nope, n_head, stride, 0)
-    v = heads(kv, mla.head_dim_v, n_head, stride, d_nope)
+    k = common.heads(kv, d_nope, n_head, stride, 0)
+    v = common.heads(kv, mla.head_dim_v, n_head, stride, d_nope)
     k = G.concat(k, G.repeat(p.k_pe, p.q_pe), 0)
     q = common.sharpened(step, G.concat(p.q_nope, p.q_pe, 0), il)
     return common.attention(step, il, q, k, v)
-
-
-def heads(x: Tensor, d: int, n_head: int, stride: int, start: int) -> Tensor:
-    """The `d` elements of each head from `start` on, of x [n, n_tokens]: [d, n_head, n_tokens]."""
-    size = x.dtype.bytes
-    return G.cont(G.view_3d(x, d, n_head, x.ne[1], stride * size, x.nb[1], start * size))
 
 
 class LatentAttention:

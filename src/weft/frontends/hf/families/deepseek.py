@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from weft.frontends.hf.keys import Pairs, common_keys, drafting, n_draft
 from weft.frontends.hf.rope import long_factors
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
-from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece, token_id
+from weft.frontends.hf.vocab import Vocabulary, bpe, llama, pieces_or_bpe, sentencepiece, token_id
 
 __all__ = ["FAMILIES", "LATENT_NAMES", "MTP_NAMES", "SPECIAL_KEYS", "glm_moe_vocab", "glm_vocab",
            "split_latent", "weight_keys"]  # fmt: skip
@@ -168,10 +169,6 @@ _INDEXED = _NAMES | {
 _DEFAULTS = {**ROTARY, "rms_norm_eps": 1e-6, "head_dim": 64}
 
 
-def _pieces_or_bytes(c: Config) -> Vocabulary:
-    return sentencepiece(c) if has(c, "tokenizer.model") else bpe(c)
-
-
 def _bailing_parts(c: Config, name: str, values: Values) -> Named:
     stem, found, kind = name.partition("attention.query_key_value")
     if name == "lm_head.weight" and c.get("norm_head"):
@@ -278,37 +275,23 @@ SPECIAL_KEYS = ("tokenizer.ggml.merges", "tokenizer.ggml.add_", "tokenizer.chat_
                      "bos", "eos", "unknown", "seperator", "padding", "cls", "mask")))  # fmt: skip
 
 
+_LATENT = Family(
+    "deepseek2", _keys, common=_common, names=_NAMES, change=_change, defaults=_DEFAULTS
+)
+_SPARSE = replace(_LATENT, arch="deepseek32", keys=_indexed, names=_INDEXED)
+
 FAMILIES = {
-    "deepseek2": Family(
-        "deepseek2", _keys, common=_common, names=_NAMES, change=_change, defaults=_DEFAULTS
+    "deepseek2": _LATENT,
+    "mistral4": replace(
+        _LATENT, arch="mistral4", vocab=llama, defaults={**ROTARY, "rms_norm_eps": 1e-6}
     ),
-    "mistral4": Family(
-        "mistral4",
-        _keys,
-        common=_common,
-        names=_NAMES,
-        change=_change,
-        vocab=llama,
-        defaults={**ROTARY, "rms_norm_eps": 1e-6},
+    "glm4_moe_lite": replace(
+        _LATENT, vocab=glm_moe_vocab, defaults={**ROTARY, "rms_norm_eps": 1e-5}
     ),
-    "glm4_moe_lite": Family(
-        "deepseek2",
-        _keys,
-        common=_common,
-        names=_NAMES,
-        change=_change,
-        vocab=glm_moe_vocab,
-        defaults={**ROTARY, "rms_norm_eps": 1e-5},
-    ),
-    "deepseek32": Family(
-        "deepseek32", _indexed, common=_common, names=_INDEXED, change=_change, defaults=_DEFAULTS
-    ),
-    "glm-dsa": Family(
-        "glm-dsa",
-        _indexed,
-        common=_common,
-        names=_INDEXED,
-        change=_change,
+    "deepseek32": _SPARSE,
+    "glm-dsa": replace(
+        _SPARSE,
+        arch="glm-dsa",
         vocab=glm_moe_vocab,
         defaults={**ROTARY, "rms_norm_eps": 1e-5},
     ),
@@ -321,7 +304,7 @@ FAMILIES = {
         adjacent=True,
     ),
     "deepseek": Family(
-        "deepseek", _deepseek_keys, vocab=_pieces_or_bytes, defaults=ROTARY, adjacent=True
+        "deepseek", _deepseek_keys, vocab=pieces_or_bpe, defaults=ROTARY, adjacent=True
     ),
     "minicpm3": Family(
         "minicpm3",

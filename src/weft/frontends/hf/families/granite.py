@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.llama import llama_keys
 from weft.frontends.hf.family import ROTARY, Family, Named
@@ -70,28 +72,19 @@ _GRANITE_NAMES = {
 }
 
 
+_GRANITE = Family(
+    "granite", granite_keys, extra=llama3_factors, vocab=llama, defaults=ROTARY, adjacent=True
+)
+
 FAMILIES = {
-    "granite": Family(
-        "granite", granite_keys, extra=llama3_factors, vocab=llama, defaults=ROTARY, adjacent=True
-    ),
-    "granitemoe": Family(
-        "granitemoe",
-        granite_keys,
-        names=_GRANITE_NAMES,
-        change=granite_parts,
-        extra=llama3_factors,
-        vocab=llama,
-        defaults=ROTARY,
-        adjacent=True,
-    ),
+    "granite": _GRANITE,
+    "granitemoe": replace(_GRANITE, arch="granitemoe", names=_GRANITE_NAMES, change=granite_parts),
     "minicpm": Family("minicpm", _minicpm_keys, vocab=llama, defaults=ROTARY, adjacent=True),
-    "granite_swa": Family(
-        "granite_swa",
-        _granite_swa_keys,
+    "granite_swa": replace(
+        _GRANITE,
+        arch="granite_swa",
+        keys=_granite_swa_keys,
         change=_named_sinks,
-        extra=llama3_factors,
-        vocab=llama,
         defaults={**ROTARY, "sliding_window": 128},
-        adjacent=True,
     ),
 }

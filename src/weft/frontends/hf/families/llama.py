@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -84,10 +86,6 @@ def _jais2_keys(c: Config) -> Pairs:
 def _bitnet_keys(c: Config) -> Pairs:
     yield "rope.scaling.type", "linear"
     yield "rope.scaling.factor", 1.0
-
-
-_MIXTRAL = {"rope_theta": 1e6}
-_EXPERTS = ("w1", "w2", "w3")
 
 
 _LAYOUT = "Meta AI original pth"
@@ -245,56 +243,23 @@ def _deci_vocab(c: Config) -> Vocabulary:
     return llama(c) if c.count("vocab_size") != 128256 else bpe(c)
 
 
+_LLAMA = Family(
+    "llama", llama_keys, extra=llama3_factors, vocab=llama, defaults=DERIVED, adjacent=True
+)
+_MISTRAL = replace(_LLAMA, windows=never)
+
 FAMILIES = {
-    "llama": Family(
-        "llama", llama_keys, extra=llama3_factors, vocab=llama, defaults=DERIVED, adjacent=True
-    ),
+    "llama": _LLAMA,
     "internlm3": Family("llama", llama_keys, vocab=sentencepiece, defaults=DERIVED, adjacent=True),
-    "mistral": Family(
-        "llama",
-        llama_keys,
-        extra=llama3_factors,
-        vocab=llama,
-        defaults=DERIVED,
-        adjacent=True,
-        windows=never,
-    ),
-    "mistral3": Family(
-        "mistral3",
-        _mistral3_keys,
-        extra=llama3_factors,
-        vocab=llama,
-        defaults=DERIVED,
-        adjacent=True,
-        windows=never,
-    ),
-    "mixtral": Family(
-        "llama",
-        llama_keys,
-        extra=llama3_factors,
-        vocab=llama,
-        defaults=_MIXTRAL,
-        adjacent=True,
-        experts=_EXPERTS,
-        windows=never,
-    ),
-    "arcee": Family(
-        "arcee",
-        _arcee_keys,
-        extra=llama3_factors,
-        vocab=llama,
-        defaults=DERIVED,
-        adjacent=True,
-        activation="relu2",
-    ),
-    "smollm3": Family(
-        "smollm3",
-        _smollm3_keys,
-        extra=llama3_factors,
-        vocab=llama,
+    "mistral": _MISTRAL,
+    "mistral3": replace(_MISTRAL, arch="mistral3", keys=_mistral3_keys),
+    "mixtral": replace(_MISTRAL, defaults={"rope_theta": 1e6}, experts=("w1", "w2", "w3")),
+    "arcee": replace(_LLAMA, arch="arcee", keys=_arcee_keys, activation="relu2"),
+    "smollm3": replace(
+        _MISTRAL,
+        arch="smollm3",
+        keys=_smollm3_keys,
         defaults={"rope_theta": 2e6, "use_sliding_window": False},
-        adjacent=True,
-        windows=never,
     ),
     "apertus": Family(
         "apertus",

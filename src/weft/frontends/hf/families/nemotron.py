@@ -14,7 +14,7 @@ from weft.frontends.hf.families.hybrid import mamba2_tensors, sized, ssm_keys
 from weft.frontends.hf.family import ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.values import Values
-from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece
+from weft.frontends.hf.vocab import Vocabulary, bpe, pieces_or_llama
 
 __all__ = ["FAMILIES"]
 
@@ -33,7 +33,7 @@ def _nemotron_keys(c: Config) -> Pairs:
 
 
 def _nemotron_vocab(c: Config) -> Vocabulary:
-    yield from sentencepiece(c) if has(c, "tokenizer.model") else llama(c)
+    yield from pieces_or_llama(c)
     yield "tokenizer.ggml.padding_token_id", 0
     yield "tokenizer.ggml.unknown_token_id", 1
 

@@ -6,7 +6,7 @@ from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import ROTARY, Family, never
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.rope import long_factors, long_magnitude, original_length
-from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece
+from weft.frontends.hf.vocab import Vocabulary, bpe, pieces_or_llama
 
 __all__ = ["FAMILIES"]
 
@@ -58,7 +58,7 @@ def _vocab3(c: Config) -> Vocabulary:
     if c.json("tokenizer_config.json").get("tokenizer_class") == "GPT2Tokenizer":
         yield from bpe(c)
     else:
-        yield from sentencepiece(c) if has(c, "tokenizer.model") else llama(c)
+        yield from pieces_or_llama(c)
 
 
 FAMILIES = {

@@ -10,13 +10,9 @@ from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import DERIVED, ROTARY, Family, Named, never
 from weft.frontends.hf.keys import Pairs, pooling_keys, window_keys
 from weft.frontends.hf.values import Values
-from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece, token_id
+from weft.frontends.hf.vocab import pieces_or_bpe, pieces_or_llama, token_id
 
 __all__ = ["FAMILIES", "expert_keys", "split_experts"]
-
-
-def _vocab(c: Config) -> Vocabulary:
-    return sentencepiece(c) if has(c, "tokenizer.model") else bpe(c)
 
 
 def expert_keys(c: Config) -> Pairs:
@@ -134,10 +130,6 @@ def _pangu_keys(c: Config) -> Pairs:
     yield "attention.value_length", c.head_dim
 
 
-def _pieces(c: Config) -> Vocabulary:
-    return sentencepiece(c) if has(c, "tokenizer.model") else llama(c)
-
-
 def _mellum_keys(c: Config) -> Pairs:
     yield "expert_feed_forward_length", c["moe_intermediate_size"]
     if c.get("use_sliding_window", True):
@@ -145,11 +137,11 @@ def _mellum_keys(c: Config) -> Pairs:
 
 
 FAMILIES = {
-    "qwen2": Family("qwen2", pooling_keys, vocab=_vocab, defaults=_ROTARY, windows=never),
+    "qwen2": Family("qwen2", pooling_keys, vocab=pieces_or_bpe, defaults=_ROTARY, windows=never),
     "internvl": Family(
-        "qwen2", vocab=_vocab, defaults=_ROTARY, windows=never, variant=_of_internvl
+        "qwen2", vocab=pieces_or_bpe, defaults=_ROTARY, windows=never, variant=_of_internvl
     ),
-    "qwen2audio": Family("qwen2", vocab=_vocab, defaults=_AUDIO_DEFAULTS, windows=never),
+    "qwen2audio": Family("qwen2", vocab=pieces_or_bpe, defaults=_AUDIO_DEFAULTS, windows=never),
     "qwen2moe": Family(
         "qwen2moe",
         expert_keys,
@@ -158,13 +150,15 @@ FAMILIES = {
         windows=never,
         norm_topk=False,
     ),
-    "qwen2vl": Family("qwen2vl", vocab=_vocab, defaults=_ROTARY, windows=never),
-    "qwen3vl": Family("qwen3vl", _vision_keys, vocab=_vocab, defaults={**_ROTARY, "head_dim": 128}),
+    "qwen2vl": Family("qwen2vl", vocab=pieces_or_bpe, defaults=_ROTARY, windows=never),
+    "qwen3vl": Family(
+        "qwen3vl", _vision_keys, vocab=pieces_or_bpe, defaults={**_ROTARY, "head_dim": 128}
+    ),
     "qwen3vlmoe": Family(
         "qwen3vlmoe",
         _vision_keys,
         change=_split_transposed,
-        vocab=_vocab,
+        vocab=pieces_or_bpe,
         defaults=_ROTARY,
         norm_topk=True,
     ),
@@ -172,7 +166,7 @@ FAMILIES = {
         "qwen3",
         _qwen3_keys,
         change=_qwen3_change,
-        vocab=_vocab,
+        vocab=pieces_or_bpe,
         defaults={**_ROTARY, "head_dim": 128},
         windows=never,
     ),
@@ -183,7 +177,9 @@ FAMILIES = {
         defaults=_ROTARY,
         norm_topk=True,
     ),
-    "pangu-embedded": Family("pangu-embedded", _pangu_keys, vocab=_pieces, defaults=DERIVED),
+    "pangu-embedded": Family(
+        "pangu-embedded", _pangu_keys, vocab=pieces_or_llama, defaults=DERIVED
+    ),
     "mellum": Family(
         "mellum",
         _mellum_keys,

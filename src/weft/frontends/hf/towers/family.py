@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.family import Family, Named, as_is
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary
@@ -20,11 +20,6 @@ __all__ = ["TowerFamily", "as_file", "audio_keys", "colours_first", "part_of", "
 
 _LAYER = re.compile(r"(.*\.(?:layers|blocks|layer))\.(\d+)\.(.+)")
 _KINDS = (".weight", ".bias")
-
-
-def unchanged(c: Config, name: str, values: Values) -> Named:
-    """The change that changes nothing."""
-    return ((name, values),)
 
 
 @dataclass(frozen=True)
@@ -40,7 +35,7 @@ class TowerFamily:
     """The text in front of the number of a layer: in the folder -> in a file."""
     names: Mapping[str, str]
     """Names of a layer's tensors, and of others: in the folder -> in a file."""
-    change: Callable[[Config, str, Values], Named] = unchanged
+    change: Callable[[Config, str, Values], Named] = as_is
     """Converts one folder tensor, given by its name in a file, into the tensors of the file."""
     unused: tuple[str, ...] = ()
     """Beginnings of the names of tensors that serve another task."""
