@@ -12,10 +12,11 @@ from weft.cluster.prefixes import Block, KnownPrefixes
 __all__ = ["Routing", "routed_counts"]
 
 GAIN = 256
-"""Characters that a replica must know more than the one with the fewest requests, or half of the
-prompt; for less, a few words that all prompts begin with, it is not worth to wait."""
+"""Number of characters of the prompt, or half of the prompt if that is less, by which a replica
+must know more than the least loaded one to be preferred: a few words with which all prompts begin
+are not worth a wait."""
 CHOSEN_SECONDS = 2.0
-"""How long a replica that was chosen for a request counts as having it, until it has."""
+"""Number of seconds for which a chosen replica counts as having the request, until it has it."""
 REASONS = ("prefix", "balance", "load")
 _COUNTS: Counter[str] = Counter()
 Replica = TypeVar("Replica", bound=Hashable)
@@ -29,7 +30,7 @@ def routed_counts() -> dict[str, int]:
 
 
 class Routing(Generic[Replica]):
-    """Which replica has which requests, and who knows which prompts. For one thread."""
+    """The requests and the known prompts of each replica. For one thread."""
 
     def __init__(self, most_ahead: int, clock: Callable[[], float] = time.monotonic) -> None:
         """A replica that knows a prompt is preferred as long as it has at most `most_ahead`

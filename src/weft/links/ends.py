@@ -20,9 +20,9 @@ from weft.links.stream import TimedOut
 __all__ = ["Listener", "bound_socket", "connect"]
 
 HALF_OPEN = 32
-"""Connections whose handshake is under way; the oldest of more is closed."""
+"""Maximum number of connections whose handshake is under way; beyond it the oldest is closed."""
 _READY = 64
-"""Links that were made and that nobody has accepted yet."""
+"""Maximum number of links that nobody has accepted yet."""
 
 
 def connect(
@@ -120,7 +120,7 @@ class Listener:
         self._on_refused = on_refused or (lambda why: None)
         self._sock = sock or bound_socket(Address(host, port))
         self.address = Address(host, int(self._sock.getsockname()[1]))
-        """Where it listens, with the port that it got."""
+        """The address of the listener, with the port that it got."""
         self._ready: queue.Queue[Link | None] = queue.Queue(_READY)
         self._half_open: OrderedDict[int, socket.socket] = OrderedDict()
         self._lock = threading.Lock()

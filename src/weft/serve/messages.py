@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from weft.llm.answers import Call, CallBegun, CallPiece, Content, Event, Reasoning
-from weft.llm.sampling.held_schema import held_parameters, under
+from weft.llm.sampling.schema import held_parameters, under
 from weft.serve.errors import ApiError
 
 __all__ = [

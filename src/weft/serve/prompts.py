@@ -9,8 +9,7 @@ from typing import Any
 
 from weft.llm import Senses, Tokenizer
 from weft.llm.answers import AnswerFormat
-from weft.llm.chat.begun import render_begun
-from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
+from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens, render_begun
 from weft.llm.engine import Request
 from weft.llm.senses.messages import Marked, mark_media
 from weft.records import dataclass

@@ -9,7 +9,7 @@ from typing import Any
 from weft.llm.answers.markers import HOLE, CallMarkers
 from weft.llm.answers.terminals import Terminals, json_rule
 from weft.llm.answers.values import listed_in, types_of
-from weft.llm.sampling.held_schema import resolved
+from weft.llm.sampling.schema import resolved
 
 __all__ = ["argument_rules"]
 

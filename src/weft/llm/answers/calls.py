@@ -12,7 +12,7 @@ from weft.llm.answers.json_text import NoCallError, Reader, as_object, members, 
 from weft.llm.answers.loose import read_items
 from weft.llm.answers.markers import HOLE, CallMarkers, bare
 from weft.llm.answers.values import element_values, typed_value
-from weft.llm.sampling.held_schema import resolved
+from weft.llm.sampling.schema import resolved
 
 __all__ = ["CallReader", "read_call"]
 

@@ -10,7 +10,7 @@ from weft.errors import ChatError
 from weft.llm.answers.arguments import argument_rules
 from weft.llm.answers.markers import CallMarkers
 from weft.llm.answers.terminals import Terminals, json_rule
-from weft.llm.sampling.held_schema import held_parameters, pointer, under
+from weft.llm.sampling.schema import held_parameters, pointer, under
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["call_grammar"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.llm.answers.markers import HOLE
-from weft.llm.sampling.held_schema import has_references, under
+from weft.llm.sampling.schema import has_references, under
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.tokenizers.vocab import TokenType
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.llm.answers.json_text import MAX_DEPTH, NoCallError
 from weft.llm.answers.loose import read_value
-from weft.llm.sampling.held_schema import resolved
+from weft.llm.sampling.schema import resolved
 
 __all__ = ["element_values", "listed_in", "typed_value", "types_of"]
 

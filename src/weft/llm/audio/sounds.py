@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import os
 import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -19,10 +18,8 @@ from weft.llm.audio.resample import resampled
 from weft.llm.senses.decoding import decoding
 from weft.llm.senses.media import media_bytes
 
-__all__ = ["MOST_SAMPLES", "Samples", "Sound", "open_sound"]
+__all__ = ["MOST_SAMPLES", "Samples", "open_sound"]
 
-Sound: TypeAlias = "str | os.PathLike[str] | bytes | NDArray[Any]"
-"""A path, a data URL, the bytes of a file, or samples [n] from -1 to 1 at the rate of the tower."""
 Samples: TypeAlias = NDArray[np.float32]
 """One channel, f32 [n], from -1 to 1."""
 

@@ -31,7 +31,7 @@ class Step:
     mask: Tensor
     """f16 [n_kv, n_tokens]: 0 where a token sees a cell, -inf elsewhere."""
     window_mask: Tensor | None
-    """The same for sliding-window layers; None when the architecture has none."""
+    """The mask of sliding-window layers; None if the architecture has none."""
     out_ids: Tensor
     """i32 [n_outputs]: the tokens whose logits are wanted."""
     rope_mode: G.RopeMode
@@ -61,7 +61,8 @@ class Step:
     directions: Mapping[int, Tensor] = field(default_factory=dict)
     """Directions of control vectors by layer, f32 [n_vectors, n_embd] each."""
     vector_scales: tuple[Tensor, ...] = ()
-    """Their scales, f32 [n_vectors, n]: of all tokens, and of those whose logits are wanted."""
+    """Scales of the control vectors, f32 [n_vectors, n]: for all tokens, and for the tokens whose
+    logits are wanted."""
     writes: list[Tensor] = field(default_factory=list)
     """Writes of recurrent states, which the graph computes besides its output."""
 
@@ -74,8 +75,8 @@ class Step:
     states_in: Tensor | None = None
     """f32 [n_embd, n_tokens]: for a layer that drafts, the states of the model's last layer."""
     states: list[Tensor] | None = None
-    """Takes what the output projection reads, [n_embd, n_tokens], of every token; None: it is
-    computed of the tokens whose logits are wanted."""
+    """Collects the inputs of the output projection, [n_embd, n_tokens], for every token; None: they
+    are computed for the tokens whose logits are wanted."""
 
     chosen: list[Tensor] = field(default_factory=list)
     """Masks of the positions that layers have chosen, f16 [n_kv, n_tokens] each."""

@@ -36,11 +36,11 @@ alternatives at one place of a text, and places looked at for the next token (10
 # write any amount of white space sometimes never stop.
 WHITE_SPACE = r" |\n[ \t]{0,20}"
 _STEPS = 16
-"""Tokens that a constraint is followed for."""
+"""Number of tokens for which a constraint is followed."""
 _IDLE_SECONDS = 300
-"""Seconds without a constraint after which this program ends."""
+"""Number of seconds without a constraint after which this program ends."""
 _VOCABULARIES = 4
-"""Vocabularies that are kept."""
+"""Maximum number of vocabularies kept."""
 
 
 class _Bytes:

@@ -19,8 +19,8 @@ from weft.bounds import CONSTRAINT_BYTES
 from weft.errors import ContextError
 from weft.llm.sampling.compile_constraint import LIMITS
 from weft.llm.sampling.gbnf import token_names
-from weft.llm.sampling.held_schema import held_schema
 from weft.llm.sampling.params import SamplingParams
+from weft.llm.sampling.schema import held_schema
 from weft.llm.sampling.trial import tried
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.tokenizers.vocab import TokenType
@@ -32,12 +32,13 @@ __all__ = ["Constraint", "check_constraint"]
 
 _KINDS = ("grammar", "json_schema", "regex")
 _SHORT = 600
-"""Most characters of a library's message that are passed on."""
+"""Maximum number of characters of a library's message that are passed on."""
 
 _MAX_NAMES = 10_000
 """Maximum number of tokens that a grammar names; looking each up takes a few microseconds."""
 _COMPILED = 4
-"""Compiled constraints that are kept for a vocabulary: the choices of a request share one."""
+"""Maximum number of compiled constraints kept for a vocabulary: the choices of a request share
+one."""
 
 _shared: WeakKeyDictionary[Tokenizer, _Shared] = WeakKeyDictionary()
 
@@ -237,8 +238,8 @@ class _Wrapped:
 
 
 class _Shared:
-    """What the constraints of a vocabulary share: its trie, which takes a moment to build, and the
-    latest constraints, compiled."""
+    """The state that the constraints of a vocabulary share: its trie, which takes a moment to
+    build, and the latest constraints, compiled."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
@@ -251,7 +252,7 @@ class _Shared:
             "end": wrapped.ends,
             "special": {id_: token.decode("latin-1") for id_, token in special.items()},
         }
-        """The vocabulary as the process that tries constraints wants it."""
+        """The vocabulary in the form for the process that tries constraints."""
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._lock = Lock()
 

@@ -29,9 +29,9 @@ from weft.llm.sampling import compile_constraint
 __all__ = ["tried"]
 
 _KEPT = 64
-"""Answers that are kept."""
+"""Maximum number of kept answers."""
 _KEPT_BYTES = 16 << 20
-"""Most bytes of all of them."""
+"""Maximum number of bytes of all kept answers."""
 _DEEP = (
     "it is nested too deeply to be compiled; its rules, references and groups may be nested some "
     "hundred levels deep"

@@ -19,10 +19,8 @@ from weft.llm.senses.media import MOST_BYTES, media_bytes
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["MOST_BYTES", "MOST_PIXELS", "Picture", "Pixels", "open_picture", "pillow", "resized"]
+__all__ = ["MOST_BYTES", "MOST_PIXELS", "Pixels", "open_picture", "pillow", "resized"]
 
-Picture: TypeAlias = "str | os.PathLike[str] | bytes | NDArray[np.uint8] | Image"
-"""A path, a data URL, the bytes of a file, pixels u8 [height, width, 3], or an image of Pillow."""
 Pixels: TypeAlias = NDArray[np.uint8]
 """RGB, u8 [height, width, 3]."""
 
