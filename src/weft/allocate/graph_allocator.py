@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Any
 
 from weft.allocate.blocks import BlockAllocator
-from weft.allocate.result import padded, without_device
+from weft.allocate.result import Allocation, Arena, Placement, padded, without_device
 from weft.errors import AllocationError
 from weft.graph.node import describe
 from weft.graph.op import NONE
@@ -118,6 +118,29 @@ class GraphAllocator:
             sum(chunks) if chunks is not None and self._first[i] == i else 0
             for i, chunks in enumerate(self.buffers)
         ]
+
+    def allocation(
+        self, schedule: Schedule, lower_bounds: Sequence[int] | None = None
+    ) -> Allocation:
+        """The last plan, for a graph that fits it; its blocks are the buffers, where there are."""
+        firsts = list(dict.fromkeys(self._first))
+        arena_of = [firsts.index(first) for first in self._first]
+        place: dict[Tensor, Placement] = {}
+        for tensors, records in (
+            (schedule.plan_leaves, self.records.leaves),
+            (schedule.plan_nodes, self.records.nodes),
+        ):
+            for tensor, record in zip(tensors, records, strict=True):
+                has_memory = tensor.view_src is not None or tensor.buffer is not None
+                if record is not None and not has_memory:
+                    backend, chunk, offset, size = record
+                    place.setdefault(tensor, Placement(arena_of[backend], chunk, offset, size))
+        planned, arenas = self.planned, []
+        for arena, first in enumerate(firsts):
+            chunks = self.buffers[first] or planned[first]
+            bound = 0 if lower_bounds is None else lower_bounds[arena]
+            arenas.append(Arena(self.buffer_types[first], tuple(chunks), bound, "ggml"))
+        return Allocation(tuple(arenas), place, tuple(arena_of))
 
     # -- does a graph fit the last plan
 

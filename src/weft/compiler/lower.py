@@ -26,7 +26,7 @@ from weft.program import (
 )
 from weft.schedule import Schedule, Split
 
-__all__ = ["lower", "lower_with_tensors"]
+__all__ = ["lower", "lower_with_tensors", "nodes_and_steps"]
 
 _HOST = -1
 """The number of this process's address space, among the numbers of buffers."""
@@ -176,6 +176,16 @@ class _Tensors:
                 extent = (_HOST, address + start, address + end)
             self._extent[index] = extent
         return extent
+
+
+def nodes_and_steps(split: Split) -> list[tuple[Tensor, int]]:
+    """Each node of a split with the number of steps up to it, itself included; views and
+    dependencies are no steps."""
+    nodes, n_steps = [], 0
+    for node in split.nodes:
+        n_steps += not (node.op.is_view or node.op is NONE)
+        nodes.append((node, n_steps))
+    return nodes
 
 
 def _lower_split(schedule: Schedule, split: Split, table: _Tensors) -> SplitSpec:

@@ -8,10 +8,22 @@ from weft.backends.base import Backend, CopiesBeside, Event, OrdersWork, Queue
 from weft.backends.memory import BufferType
 from weft.errors import DeviceError
 from weft.execute.hazards import Access, Order
-from weft.execute.queue import InlineQueue, ThreadQueue
+from weft.execute.queue import REACHED, InlineQueue, ThreadQueue
 from weft.execute.run import Fault
+from weft.records import dataclass
 
-__all__ = ["DeviceQueues"]
+__all__ = ["DeviceQueues", "Work"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A piece of work of a run: of a device, or of the calling thread (device -1)."""
+
+    device: int
+    access: Access
+    do: Callable[[], None]
+    copies: bool = False
+    """It only copies, and may do so beside kernels."""
 
 
 class DeviceQueues:
@@ -22,30 +34,25 @@ class DeviceQueues:
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self.fault = Fault()
-        self._backends = backends
+        self.backends = backends
         self._order = Order(2 * len(backends))  # the second half: queues of copies
         self._own: list[Queue | None] | None = None
         self._threads: list[Queue] | None = None
 
-    def submit(
-        self,
-        device: int,
-        access: Access,
-        work: Callable[[], None],
-        *,
-        inline: bool,
-        copies: bool = False,
-    ) -> Event:
-        """Submits work to a backend; `copies`: it only copies, and may do so beside kernels.
-        `inline`: a backend that blocks does it at once, on this thread."""
-        queue, number = self._queue(device, inline), device
-        beside = self._beside(device) if copies else None
+    def submit(self, work: Work, *, inline: bool) -> Event:
+        """Submits work. `inline`: a backend that blocks does it at once, on this thread."""
+        device = number = work.device
+        if device < 0:
+            self.on_host(work.access, work.do)
+            return REACHED
+        beside = self._beside(device) if work.copies else None
+        queue = self._queue(device, inline)
         if beside is not None:
-            queue, number = beside, len(self._backends) + device
-        for event in self._order.before(number, access):
+            queue, number = beside, len(self.backends) + device
+        for event in self._order.before(number, work.access):
             queue.wait_for(event)
-        event = queue.submit(self.fault.guarded(work))
-        self._order.add(number, access, event)
+        event = queue.submit(self.fault.guarded(work.do))
+        self._order.add(number, work.access, event)
         return event
 
     def on_host(self, access: Access, work: Callable[[], None]) -> None:
@@ -68,16 +75,17 @@ class DeviceQueues:
                 return device
         return -1
 
-    def blocks(self, device: int, access: Access, copies: bool = False) -> bool:
-        """Whether work submitted now would wait for other devices; device -1 is this thread."""
+    def blocks(self, work: Work) -> bool:
+        """Whether work submitted now would wait for other devices."""
+        device = work.device
         queue = None if device < 0 else self._own_queues()[device]
-        beside = self._beside(device) if copies else None
+        beside = self._beside(device) if work.copies else None
         if beside is not None:
-            queue, device = beside, len(self._backends) + device
+            queue, device = beside, len(self.backends) + device
         orders = queue.orders if isinstance(queue, OrdersWork) else _never
         return any(
             not orders(event) and not event.is_done()
-            for event in self._order.blockers(access, without=device)
+            for event in self._order.blockers(work.access, without=device)
         )
 
     def synchronize(self) -> None:
@@ -95,7 +103,7 @@ class DeviceQueues:
     def _owner(self, buffer_type: BufferType) -> int:
         """The device through whose queue memory of this type is reached; -1: none."""
         for i, own in enumerate(self._own_queues()):
-            backend = self._backends[i]
+            backend = self.backends[i]
             mine = backend.buffer_type is buffer_type or backend.name == buffer_type.device
             if own is not None and mine:
                 return i
@@ -143,18 +151,18 @@ class DeviceQueues:
         if inline:
             return _INLINE
         if self._threads is None:
-            self._threads = [ThreadQueue(backend.name) for backend in self._backends]
+            self._threads = [ThreadQueue(backend.name) for backend in self.backends]
         return self._threads[device]
 
     def _own_queues(self) -> list[Queue | None]:
         if self._own is None:
-            self._own = [backend.make_queue() for backend in self._backends]
+            self._own = [backend.make_queue() for backend in self.backends]
         return self._own
 
     def _open(self) -> list[tuple[Backend, Queue]]:
         """The open queues with their backends, those on threads first."""
-        on_threads = [*zip(self._backends, self._threads or (), strict=False)]
-        own = zip(self._backends, self._own or (), strict=False)
+        on_threads = [*zip(self.backends, self._threads or (), strict=False)]
+        own = zip(self.backends, self._own or (), strict=False)
         return [*on_threads, *((backend, queue) for backend, queue in own if queue is not None)]
 
 
