@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft.backends.base import Executable
 from weft.backends.memory import DirectMemory, Memory
 from weft.errors import AbortedError, DeviceError, FormatError, ProgramError, WeftError
@@ -12,7 +15,7 @@ from weft.execute.arena import ArenaPool, arenas_of
 from weft.execute.experts import ExpertIds, expert_ids, used_runs
 from weft.execute.values import tensor_bytes
 from weft.graph.size import evaluate
-from weft.program import Program, SplitSpec, StepSpec
+from weft.program import Program, SplitSpec, StepSpec, TensorSpec
 from weft.records import dataclass
 
 __all__ = ["BoundProgram", "Moved", "named_fault"]
@@ -116,6 +119,14 @@ class BoundProgram:
             executable.run(values)
         except Exception as error:
             raise named_fault(where, error) from error
+
+    def write(self, name: str, spec: TensorSpec, start: int, data: NDArray[np.uint8]) -> None:
+        """Writes bytes of an input from byte `start` of its buffer on."""
+        try:
+            self.memories[spec.buffer].write(start, data)
+        except Exception as error:
+            where = self.program.buffers[spec.buffer].buffer_type.name
+            raise named_fault(f"input {name} to {where} memory", error) from error
 
     def touched(self, split: int, index: int) -> list[int]:
         """The tensors whose memory the host itself accesses for a copy; none if devices make the

@@ -20,8 +20,8 @@ from weft.compiler.pipeline import Plan, check_plan, repacked
 from weft.errors import ProgramError, ScheduleError
 from weft.execute.bound import BoundProgram
 from weft.execute.devices import DeviceQueues
-from weft.execute.known_graphs import Structures, put
-from weft.execute.memory_plan import MemoryPlanner, PlannedGraph
+from weft.execute.known_graphs import Structure, Structures, put
+from weft.execute.memory_plan import MemoryPlanner, PlacementKey, PlannedGraph
 from weft.execute.split_access import SplitAccess
 from weft.flags import FLAGS
 from weft.graph.check import check_graph
@@ -32,27 +32,26 @@ from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import PlannerState, Schedule, optimize_splits, print_listing, schedule
 
-__all__ = ["GraphPlans", "SchedulerCounters"]
+__all__ = ["CurrentGraph", "GraphPlans"]
 
 
 @dataclass(slots=True)
-class SchedulerCounters:
-    """The work of a scheduler in numbers, by which a test can see that nothing was repeated."""
+class CurrentGraph:
+    """The graph planned last, and its plan, which may be the plan of an equal graph."""
 
-    graphs: int = 0
-    """Graphs that were allocated."""
-    placed: int = 0
-    """The number of times that a graph was placed and cut into splits."""
-    reserves: int = 0
-    """The number of times that memory was planned."""
-    reallocs: int = 0
-    """The number of graphs that did not fit the reserved memory."""
-    lowered: int = 0
-    """The number of programs."""
-    bound: int = 0
-    """The number of times that a program was bound to memory and its kernels prepared."""
-    why: str = ""
-    """The tensor that did not fit at the last reallocation, with its bytes before and after."""
+    graph: Graph
+    structure: Structure
+    planned: PlannedGraph
+    schedule: Schedule | None
+    """The schedule with the tensors of `graph`, once it is needed."""
+
+    def to_planned(self, tensor: Tensor) -> Tensor:
+        """The tensor of the planned graph for a tensor of `graph`; any other is returned itself."""
+        return self.structure.to(self.planned.structure, tensor)
+
+    def from_planned(self, tensor: Tensor) -> Tensor:
+        """The tensor of `graph` for a tensor of the planned graph."""
+        return self.planned.structure.to(self.structure, tensor)
 
 
 class GraphPlans:
@@ -68,67 +67,44 @@ class GraphPlans:
         repack: bool,
         reuse: bool,
     ) -> None:
-        self.graph: Graph | None = None
-        """The graph planned last."""
-        self.planned: PlannedGraph | None = None
-        """That graph's plan, which may be the plan of an equal graph."""
-        self.counters = SchedulerCounters()
+        self.current: CurrentGraph | None = None
+        self.watched = False
+        """A callback may ask for any node, so that none may be fused with others."""
         self._devices = devices
         self._state = state
         self._planner = planner
+        self._counters = planner.counters
         self._op_offload = op_offload
         self._repack = repack
         self._reuse = reuse
         # The best layout of a weight may depend on its values.
         self._structures = Structures(any_data=not repack)
-        self._plans: dict[_Key, PlannedGraph] = {}
-        self._key: _Key | None = None
-        self._schedule: Schedule | None = None
-
-    @property
-    def schedule(self) -> Schedule | None:
-        """The schedule of the graph planned last, with the tensors of that graph."""
-        if self._schedule is None and self.graph is not None and self._key is not None:
-            self._schedule = self._schedule_of(self.graph, self._key)  # as its equal was placed
-        return self._schedule
-
-    def to_planned(self, tensor: Tensor) -> Tensor:
-        """The tensor of the planned graph for a tensor of the user's; any other is returned
-        itself."""
-        if self.graph is None or self.planned is None:
-            return tensor
-        return self._structures.of(self.graph).to(self.planned.structure, tensor)
-
-    def from_planned(self, tensor: Tensor) -> Tensor:
-        """The user's tensor for a tensor of the planned graph."""
-        if self.graph is None or self.planned is None:
-            return tensor
-        return self.planned.structure.to(self._structures.of(self.graph), tensor)
+        self._plans: dict[PlacementKey, PlannedGraph] = {}
 
     # ---- the verbs -------------------------------------------------------------------------------
 
-    def reserve(self, graph: Graph, watched: bool) -> None:
+    def reserve(self, graph: Graph) -> None:
         """Plans a graph on all copies of its inputs."""
-        plans = [self._place(graph, watched)]
+        plans = [self._place(graph)]
         for copy in range(self._state.n_copies):
             if copy != self._state.cur_copy:
-                plans.append(self._placed(graph, self._key_of(graph, watched, copy)))
+                plans.append(self._placed(graph, copy))
         self._planner.reserve(plans)
         self._drop_stale()
 
-    def measure(self, graph: Graph, watched: bool) -> list[int]:
+    def measure(self, graph: Graph) -> list[int]:
         """The bytes per backend that a graph needs."""
-        return self._planner.measure(self._place(graph, watched).schedule)
+        return self._planner.measure(self._place(graph).schedule)
 
-    def alloc(self, graph: Graph, watched: bool) -> None:
+    def alloc(self, graph: Graph) -> None:
         """Plans a graph on the next copy, or takes its plan from before."""
-        reallocs = self._planner.reallocs
-        planned = self._place(graph, watched)
+        reallocs = self._counters.reallocs
+        planned = self._place(graph)
         self._planner.alloc(planned, self._state.backends_changed(planned.schedule))
-        self.counters.graphs += 1
+        self._counters.graphs += 1
         self._drop_stale()
-        if FLAGS.sched_debug and self._planner.reallocs > reallocs:
-            print(f"memory planned again: {self._planner.why}", file=sys.stderr)
+        if FLAGS.sched_debug and self._counters.reallocs > reallocs:
+            print(f"memory planned again: {self._counters.why}", file=sys.stderr)
 
     def unbind(self) -> None:
         """Drops all bound programs, because their memory changes."""
@@ -137,48 +113,52 @@ class GraphPlans:
 
     # ---- placement -------------------------------------------------------------------------------
 
-    def _place(self, graph: Graph, watched: bool) -> PlannedGraph:
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule of the graph planned last, with the tensors of that graph."""
+        current = self.current
+        if current is None:
+            raise ScheduleError("no graph was planned yet: reserve(), alloc() or compute() one")
+        if current.schedule is None:  # an equal graph is placed equally
+            current.schedule = self._schedule(current.graph, current.structure, current.planned.key)
+        return current.schedule
+
+    def _place(self, graph: Graph) -> PlannedGraph:
         if not self._reuse:
             self._structures.clear()
             self._plans.clear()
             self._planner.forget()
-        key = self._key_of(graph, watched, self._state.cur_copy)
-        planned = self._placed(graph, key)
+        planned = self._placed(graph, self._state.cur_copy)
         self._state.record(planned.schedule)
-        self.graph, self.planned, self._key = graph, planned, key
-        self._schedule = planned.schedule if planned.schedule.graph is graph else None
+        own = planned.schedule if planned.schedule.graph is graph else None
+        self.current = CurrentGraph(graph, self._structures.of(graph), planned, own)
         return planned
 
-    def _key_of(self, graph: Graph, watched: bool, copy: int) -> _Key:
+    def _placed(self, graph: Graph, copy: int) -> PlannedGraph:
         structure, state = self._structures.of(graph), self._state
         number = structure.number
         pins = tuple((number[t], b) for t, b in state.assigned.items() if t in number)
         first = 0 if structure.has_work else state.first_backend
-        return structure.key, pins, copy, first, watched
-
-    def _placed(self, graph: Graph, key: _Key) -> PlannedGraph:
+        key = structure.key, pins, copy, first, self.watched
         planned = self._plans.get(key)
         if planned is None:
-            placed = self._schedule_of(graph, key)
-            planned = PlannedGraph(self._structures.of(graph), placed)
+            planned = PlannedGraph(structure, key, self._schedule(graph, structure, key))
             put(self._plans, key, planned)
-            self.counters.placed += 1
-            print_listing(placed)
+            self._counters.placed += 1
+            print_listing(planned.schedule)
         return planned
 
-    def _schedule_of(self, graph: Graph, key: _Key) -> Schedule:
+    def _schedule(self, graph: Graph, structure: Structure, key: PlacementKey) -> Schedule:
         _, pins, copy, first, watched = key
-        tensors = self._structures.of(graph).tensors
         placed = schedule(
             graph,
             self._devices.backends,
             op_offload=self._op_offload,
             n_copies=self._state.n_copies,
             cur_copy=copy,
-            assign={tensors[number]: backend for number, backend in pins},
+            assign={structure.tensors[number]: backend for number, backend in pins},
             first_backend=first,
         )
-        # a callback may ask for any node
         return optimize_splits(placed, () if watched else None)
 
     def _drop_stale(self) -> None:
@@ -191,9 +171,8 @@ class GraphPlans:
 
     def bound(self) -> SplitAccess:
         """The allocated graph over its memory; it is kept while its plan and the memory stay."""
-        if self.graph is None or self.planned is None or not self._state.is_allocated:
-            raise ScheduleError("no graph is allocated; call alloc() or compute() first")
-        planned, datas = self.planned, self._structures.of(self.graph).datas
+        current = self._allocated()
+        planned, datas = current.planned, current.structure.datas
         key = tuple(map(id, datas))
         bound = planned.bound.get(key)
         if bound is None:
@@ -203,21 +182,25 @@ class GraphPlans:
             over = BoundProgram(program, self._planner.pool)
             bound = SplitAccess(planned.schedule, over, self._devices)
             put(planned.bound, key, bound)
-            self.counters.bound += 1
+            self._counters.bound += 1
         return bound
 
     def index(self, tensor: str | Tensor) -> int:
         """The number of the program's tensor for an output's name or a tensor of the graph."""
-        outputs = self.bound().program.outputs
+        current, outputs = self._allocated(), self.bound().program.outputs
         if isinstance(tensor, str):
             if tensor not in outputs:
                 raise ProgramError(f"no output {tensor!r}; the graph has {sorted(outputs)}")
             return outputs[tensor]
-        assert self.planned is not None
-        number = self.planned.index.get(self.to_planned(tensor))
+        number = current.planned.index.get(current.to_planned(tensor))
         if number is None:
             raise ProgramError(f"{describe(tensor)} has no memory in the graph that is allocated")
         return number
+
+    def _allocated(self) -> CurrentGraph:
+        if self.current is None or not self._state.is_allocated:
+            raise ScheduleError("no graph is allocated; call alloc() or compute() first")
+        return self.current
 
     def _lower(self, planned: PlannedGraph) -> Program:
         assert planned.allocation is not None
@@ -231,13 +214,8 @@ class GraphPlans:
             plan.schedule, plan.allocation, plan, plan.layouts
         )
         check_program(planned.program)
-        self.counters.lowered += 1
+        self._counters.lowered += 1
         return planned.program
-
-
-_Key = tuple[object, tuple[tuple[int, int], ...], int, int, bool]
-"""What decides a placement: the structure, pins (numbers of tensors, backends), the copy of the
-inputs, the first backend of a graph without work, and whether a callback sees nodes."""
 
 
 def _with_data(program: Program, before: Sequence[Any], now: Sequence[Any]) -> Program:

@@ -24,7 +24,39 @@ from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import Schedule
 
-__all__ = ["BestPlanner", "MemoryPlanner", "PlannedGraph", "ReferencePlanner"]
+__all__ = [
+    "BestPlanner",
+    "MemoryPlanner",
+    "PlacementKey",
+    "PlannedGraph",
+    "ReferencePlanner",
+    "SchedulerCounters",
+]
+
+
+@dataclass(slots=True)
+class SchedulerCounters:
+    """The work of a scheduler in numbers, by which a test can see that nothing was repeated."""
+
+    graphs: int = 0
+    """Graphs that were allocated."""
+    placed: int = 0
+    """The number of times that a graph was placed and cut into splits."""
+    reserves: int = 0
+    """The number of times that memory was planned."""
+    reallocs: int = 0
+    """The number of graphs that did not fit the reserved memory."""
+    lowered: int = 0
+    """The number of programs."""
+    bound: int = 0
+    """The number of times that a program was bound to memory and its kernels prepared."""
+    why: str = ""
+    """The tensor that did not fit at the last reallocation, with its bytes before and after."""
+
+
+PlacementKey = tuple[object, tuple[tuple[int, int], ...], int, int, bool]
+"""What decides a placement: `Structure.key`, pins (numbers of tensors and their backends), the copy
+of the inputs, the first backend of a graph without work, and whether a callback sees nodes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +64,7 @@ class PlannedGraph:
     """A graph that is placed, and what follows from that, each worked out when it is needed."""
 
     structure: Structure
+    key: PlacementKey
     schedule: Schedule
     allocation: Allocation | None = None
     plan_number: int = 0
@@ -49,20 +82,14 @@ class PlannedGraph:
 
 
 class MemoryPlanner:
-    """What both planners share: counts, and blocks of a pool that are as large as a plan needs."""
+    """Plans memory, and makes the blocks of a pool as large as its plans need."""
 
     def __init__(self, buffer_types: Sequence[Any], pool: ArenaPool) -> None:
-        self.reserves = 0
-        """The number of times that memory was planned."""
-        self.reallocs = 0
-        """The number of graphs that did not fit the reserved memory."""
-        self.why = ""
-        """The tensor that did not fit in the last such graph, and its bytes; empty where there was
-        none."""
+        self.counters = SchedulerCounters()
         self.plan_number = 0
         """Allocations with another number are not valid any more."""
-        self._types = list(buffer_types)
         self.pool = pool
+        self._types = list(buffer_types)
 
     def reserve(self, graphs: Sequence[PlannedGraph]) -> None:
         """Plans the first graph, which the others equal on other copies of its inputs, and grows
@@ -112,7 +139,7 @@ class ReferencePlanner(MemoryPlanner):
         if backends_changed or graph.allocation is None or graph.plan_number != self.plan_number:
             if allocator.alloc(schedule, backends_changed=backends_changed):
                 changed = "the nodes or leaves of the graph are on other devices than those before"
-                self.why = changed if backends_changed else allocator.why
+                self.counters.why = changed if backends_changed else allocator.why
             elif None in allocator.buffers:
                 # `measure` dropped buffers, while the records of their plan stayed
                 allocator.reserve(schedule)
@@ -138,8 +165,8 @@ class ReferencePlanner(MemoryPlanner):
                 self._provide(schedule, buffer_type, chunks)
 
     def _count(self) -> None:
-        self.reserves, self.reallocs = self._allocator.reserves, self._allocator.reallocs
-        self.plan_number = self.reserves
+        self.plan_number = self.counters.reserves = self._allocator.reserves
+        self.counters.reallocs = self._allocator.reallocs
 
 
 class BestPlanner(MemoryPlanner):
@@ -157,11 +184,11 @@ class BestPlanner(MemoryPlanner):
     def alloc(self, graph: PlannedGraph, backends_changed: bool) -> None:
         missing = self._grow(graph.schedule, self._plan(graph))
         if missing:
-            self.reallocs += 1
-            self.why = missing
+            self.counters.reallocs += 1
+            self.counters.why = missing
 
     def measure(self, schedule: Schedule) -> list[int]:
-        self.reserves += 1
+        self.counters.reserves += 1
         plan = allocate(schedule, "best")
         return [plan.arenas[a].size for a in plan.arena_of]
 
@@ -175,7 +202,7 @@ class BestPlanner(MemoryPlanner):
             like = self._latest.get(lengths)
             graph.allocation = None if like is None else same_places(schedule, *like)
             if graph.allocation is None:
-                self.reserves += 1
+                self.counters.reserves += 1
                 graph.allocation = allocate(schedule, "best")
                 self._latest[lengths] = schedule, graph.allocation
         return graph.allocation

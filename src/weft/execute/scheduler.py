@@ -21,7 +21,6 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import Backend
@@ -30,20 +29,14 @@ from weft.compiler.lower import nodes_and_steps
 from weft.compiler.pipeline import resolve_devices
 from weft.errors import ProgramError, ScheduleError
 from weft.execute.arena import ArenaPool
-from weft.execute.bound import Moved, named_fault
+from weft.execute.bound import Moved
 from weft.execute.devices import DeviceQueues, Work
-from weft.execute.graph_plans import GraphPlans, SchedulerCounters
+from weft.execute.graph_plans import GraphPlans
 from weft.execute.hazards import tensor_access
-from weft.execute.memory_plan import BestPlanner, MemoryPlanner, ReferencePlanner
+from weft.execute.memory_plan import BestPlanner, MemoryPlanner, ReferencePlanner, SchedulerCounters
 from weft.execute.run import Run
 from weft.execute.split_access import SplitAccess
-from weft.execute.values import (
-    check_values,
-    checked,
-    read_array,
-    read_array_later,
-    symbol_values,
-)
+from weft.execute.values import checked_inputs, read_array, read_array_later
 from weft.flags import FLAGS
 from weft.graph.graph import Graph
 from weft.graph.size import evaluate
@@ -132,33 +125,29 @@ class Scheduler:
     @property
     def n_splits(self) -> int:
         """The number of splits of the graph planned last; 0 before the first."""
-        planned = self._graphs.planned
-        return 0 if planned is None else len(planned.schedule.splits)
+        current = self._graphs.current
+        return 0 if current is None else len(current.planned.schedule.splits)
 
     @property
     def schedule(self) -> Schedule:
         """The placement of the graph planned last; `schedule.explain()` describes it in words."""
-        schedule = self._graphs.schedule
-        if schedule is None:
-            raise ScheduleError("no graph was planned yet: reserve(), alloc() or compute() one")
-        return schedule
+        return self._graphs.schedule
 
     @property
     def counters(self) -> SchedulerCounters:
         """The counters of its work so far."""
-        own, planner = self._graphs.counters, self._planner
-        return replace(own, reserves=planner.reserves, reallocs=planner.reallocs, why=planner.why)
+        return replace(self._planner.counters)
 
     @property
     def reserves(self) -> int:
         """The number of times that memory was planned."""
-        return self._planner.reserves
+        return self._planner.counters.reserves
 
     @property
     def reallocs(self) -> int:
         """The number of graphs that did not fit the reserved memory; `counters.why` names the
         tensor that did not fit the last time."""
-        return self._planner.reallocs
+        return self._planner.counters.reallocs
 
     @property
     def moved(self) -> Moved:
@@ -188,9 +177,9 @@ class Scheduler:
     def tensor_backend(self, tensor: Tensor) -> Backend | None:
         """The backend of a tensor of the graph planned last, or the one it is pinned to; else
         None."""
-        index, planned = self._state.assigned.get(tensor, -1), self._graphs.planned
-        if index < 0 and planned is not None:
-            index = planned.schedule.backend_of.get(self._graphs.to_planned(tensor), -1)
+        index, current = self._state.assigned.get(tensor, -1), self._graphs.current
+        if index < 0 and current is not None:
+            index = current.planned.schedule.backend_of.get(current.to_planned(tensor), -1)
         return None if index < 0 else self.backends[index]
 
     def set_eval_callback(self, callback: EvalCallback | None) -> None:
@@ -199,6 +188,7 @@ class Scheduler:
         While there is one, runs are not asynchronous, and graphs are planned without fused nodes:
         set it before planning to see all nodes."""
         self._eval = callback
+        self._graphs.watched = callback is not None
 
     def set_abort_callback(self, callback: AbortCallback | None) -> None:
         """Sets a callback that decides whether to stop; None removes it. While there is one, runs
@@ -215,7 +205,7 @@ class Scheduler:
         self._devices.ready()
         self.synchronize()
         self._state.is_allocated = False
-        self._graphs.reserve(graph, self._eval is not None)
+        self._graphs.reserve(graph)
         self._state.reset()
 
     def reserve_size(self, graph: Graph) -> list[int]:
@@ -223,7 +213,7 @@ class Scheduler:
         self._devices.ready()
         self._state.reset()
         self.synchronize()
-        return self._graphs.measure(graph, self._eval is not None)
+        return self._graphs.measure(graph)
 
     def alloc(self, graph: Graph) -> None:
         """Places a graph and gives it memory, on the next copy; it can then run, until `reset`.
@@ -234,7 +224,7 @@ class Scheduler:
         if self._state.is_allocated:
             raise ScheduleError("a graph is allocated; call reset() before the next one")
         self._state.begin()
-        self._graphs.alloc(graph, self._eval is not None)
+        self._graphs.alloc(graph)
         self._values = {}
         self._state.is_allocated = True
 
@@ -299,7 +289,7 @@ class Scheduler:
         """Writes an input of the allocated graph, given by name or as a tensor; `data` is an array
         of its shape."""
         name = tensor if isinstance(tensor, str) else tensor.name
-        self._write({name: np.asarray(data)}, symbols or {}, self._graphs.bound(), some=True)
+        self._write({name: data}, symbols, self._graphs.bound(), some=True)
 
     def get(self, tensor: str | Tensor) -> NDArray[Any]:
         """The present value of a tensor of the allocated graph, in PyTorch order of sizes.
@@ -348,15 +338,14 @@ class Scheduler:
     ) -> Run:
         if not self._state.is_allocated:
             self.alloc(graph)
-        elif self._graphs.graph is not graph:
+        elif self._graphs.current is None or self._graphs.current.graph is not graph:
             raise ScheduleError("another graph is allocated; call reset() before this one")
         splits = self._graphs.bound()
         if splits.writes_weights or self._wrote_weights:
             # Graphs treat weights as constant and do not check for other users.
             self._devices.drain()
         self._wrote_weights = splits.writes_weights
-        arrays = {name: np.asarray(value) for name, value in (inputs or {}).items()}
-        self._write(arrays, symbols or {}, splits)
+        self._write(inputs or {}, symbols, splits)
         run = Run(self._devices.fault, dict(self._values))
 
         def copy(split: int, which: list[int], here: bool) -> None:
@@ -384,9 +373,10 @@ class Scheduler:
 
     def _run_watched(self, splits: SplitAccess, number: int, run: Run) -> None:
         """Runs a split in pieces, each up to a node that the evaluation callback wants to see."""
-        origin = splits.schedule.origin
+        origin, current = splits.schedule.origin, self._graphs.current
+        assert current is not None
         nodes = [
-            (self._graphs.from_planned(origin.get(node, node)), end)
+            (current.from_planned(origin.get(node, node)), end)
             for node, end in nodes_and_steps(splits.schedule.splits[number])
         ]
         at = begin = 0
@@ -426,35 +416,27 @@ class Scheduler:
 
     def _write(
         self,
-        arrays: Mapping[str, NDArray[Any]],
-        symbols: Mapping[str, int],
+        arrays: Mapping[str, Any],
+        symbols: Mapping[str, int] | None,
         splits: SplitAccess,
         some: bool = False,
     ) -> None:
         """Checks all inputs, then writes them; `some` allows symbols that come later."""
-        program, memories = splits.program, splits.bound.memories
+        program, bound = splits.program, splits.bound
         unknown = sorted(set(arrays) - set(program.inputs))
         if unknown:
             raise ProgramError(f"no input {unknown[0]!r}; the graph has {sorted(program.inputs)}")
-        values = {**self._values, **symbol_values(program, arrays, symbols)}
-        check_values(program, values, some=some)
-        raw = {}
-        for name, array in arrays.items():
-            raw[name] = checked(name, array, program.tensors[program.inputs[name]], values)
+        values, raw = checked_inputs(program, arrays, symbols or {}, self._values, some=some)
         self._values = values
         for name, data in raw.items():
             index = program.inputs[name]
             spec = program.tensors[index]
 
             def write(name: str = name, spec: TensorSpec = spec, data: Any = data) -> None:
-                try:
-                    memories[spec.buffer].write(evaluate(spec.offset, values), data)
-                except Exception as error:
-                    where = program.buffers[spec.buffer].buffer_type.name
-                    raise named_fault(f"input {name} to {where} memory", error) from error
+                bound.write(name, spec, evaluate(spec.offset, values), data)
 
             # an earlier run may still read it
-            access = tensor_access(program, memories, [], [index])
+            access = tensor_access(program, bound.memories, [], [index])
             by = self._devices.copier((program.buffers[spec.buffer].buffer_type,))
             self._devices.submit(Work(by, access, write, copies=True), inline=True)
         self._devices.fault.check()

@@ -17,13 +17,13 @@ from weft.program import Program, TensorSpec
 __all__ = [
     "check_values",
     "checked",
+    "checked_inputs",
     "extent",
     "max_bytes",
     "ne_of",
     "read_array",
     "read_array_later",
     "solve_size",
-    "symbol_values",
     "tensor_bytes",
 ]
 
@@ -124,19 +124,32 @@ def checked(
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def symbol_values(
-    program: Program, arrays: Mapping[str, NDArray[Any]], explicit: Mapping[str, int]
-) -> dict[str, int]:
-    """Symbol values from the shapes of inputs, unless `explicit` has them; they are not checked."""
-    values = dict(explicit)
-    for name, array in arrays.items():
+def checked_inputs(
+    program: Program,
+    arrays: Mapping[str, Any],
+    symbols: Mapping[str, int],
+    before: Mapping[str, int] | None = None,
+    *,
+    some: bool = False,
+) -> tuple[dict[str, int], dict[str, NDArray[np.uint8]]]:
+    """The values of symbols, and the bytes of inputs by name.
+
+    Symbols are read from the shapes of the arrays unless `symbols` has them; `before` has values
+    for the rest, and `some` allows symbols without a value. Raises ProgramError for a wrong array
+    or symbol."""
+    inputs = {name: np.asarray(array) for name, array in arrays.items()}
+    values = dict(symbols)
+    for name, array in inputs.items():
         spec = program.tensors[program.inputs[name]]
         for size, actual in zip(spec.ne, ne_of(array, spec.dtype), strict=True):
             solved = solve_size(size, actual)
             if solved is not None:
                 sym, value = solved
                 values.setdefault(sym.name, value)
-    return values
+    values = {**(before or {}), **values}
+    check_values(program, values, some=some)
+    specs = {name: program.tensors[program.inputs[name]] for name in inputs}
+    return values, {n: checked(n, array, specs[n], values) for n, array in inputs.items()}
 
 
 def check_values(program: Program, values: Mapping[str, int], *, some: bool = False) -> None:
