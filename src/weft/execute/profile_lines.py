@@ -15,7 +15,7 @@ from weft.backends.cpu import Peaks
 from weft.graph.tensor import Tensor
 from weft.program import Program, StepSpec
 from weft.records import dataclass
-from weft.schedule.work import work
+from weft.schedule.timing import work
 
 __all__ = ["Line", "SplitLines", "split_lines"]
 
