@@ -225,7 +225,7 @@ class GraphAllocator:
         Inputs are allocated before everything else, so that the user can write them all before the
         run."""
         for node, b in zip(nodes, backends, strict=True):
-            # a NONE node is a dependency: its sources count, but it is no view of its base
+            # a NONE node is a dependency: its sources count, but it is not a view of its base
             if node.view_src is not None and node.op is not NONE:
                 self._state(node.view_src).n_views += 1
             if "input" in node.flags:
@@ -253,8 +253,8 @@ class GraphAllocator:
     def _take_over(self, node: Tensor, state: _State) -> bool:
         """Whether `node` takes the memory of a source.
 
-        It takes that of the first source that this allocator owns, that is no output, has the same
-        type, sizes and strides, no other reader left and no views."""
+        It takes the memory of the first source that this allocator owns, that is not an output, has
+        the same type, sizes and strides, no other reader left and no views."""
         for src in node.src:
             if src is None or src.view_src is not None or "output" in src.flags:
                 continue

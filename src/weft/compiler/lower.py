@@ -13,7 +13,6 @@ from weft.compiler.stages import Access, Range, form_stages
 from weft.errors import ProgramError
 from weft.graph.node import describe
 from weft.graph.op import NONE
-from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 from weft.program import (
     BufferSpec,
@@ -163,12 +162,7 @@ class _Tensors:
         extent = self._extent.get(index)
         if extent is None:
             t = self.specs[index]
-            start = upper(t.offset)
-            steps = (upper(t.ne[0]) // t.dtype.block - 1, *(upper(n) - 1 for n in t.ne[1:]))
-            end = start + t.dtype.bytes
-            end += sum(n * upper(b) for n, b in zip(steps, t.nb, strict=True))
-            # an offset that depends on symbols may be smaller at run time: take all before it
-            start = start if isinstance(t.offset, int) else 0
+            start, end = t.extent
             address = self._address.get(t.buffer)
             if address is None:
                 extent = (t.buffer, start, end)

@@ -12,7 +12,7 @@ from weft.backends.base import Executable
 from weft.backends.memory import DirectMemory, Memory
 from weft.errors import AbortedError, DeviceError, FormatError, ProgramError, WeftError
 from weft.execute.arena import ArenaPool, arenas_of
-from weft.execute.values import extent, read_array, tensor_bytes
+from weft.execute.values import read_array, tensor_bytes
 from weft.graph.size import evaluate, upper
 from weft.program import CopySpec, Program, SplitSpec, StepSpec, TensorSpec
 from weft.records import dataclass
@@ -203,10 +203,8 @@ class BoundProgram:
     def _extent(self, split: int, index: int, values: Mapping[str, int]) -> tuple[int, int, int]:
         copy = self.program.splits[split].copies[index]
         src, dst = self.program.tensors[copy.src], self.program.tensors[copy.dst]
-        ne = [evaluate(n, values) for n in src.ne]
-        nb = [evaluate(n, values) for n in src.nb]
-        nbytes = tensor_bytes(src.dtype, ne, nb)
-        return evaluate(src.offset, values), evaluate(dst.offset, values), nbytes
+        ne, nb, offset = src.at(values)
+        return offset, evaluate(dst.offset, values), tensor_bytes(src.dtype, ne, nb)
 
     def _copy(self, split: int, copy: _Copy, values: Mapping[str, int], moved: Moved) -> None:
         plan = copy.plan
@@ -342,5 +340,5 @@ def _overlap(a: TensorSpec, b: TensorSpec) -> bool:
     """Whether two tensors may share bytes."""
     if a.buffer != b.buffer:
         return False
-    (a_low, a_high), (b_low, b_high) = extent(a), extent(b)
+    (a_low, a_high), (b_low, b_high) = a.extent, b.extent
     return a_low < b_high and b_low < a_high

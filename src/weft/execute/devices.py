@@ -19,7 +19,7 @@ from weft.records import dataclass
 __all__ = ["REACHED", "DeviceQueues", "InlineQueue", "ThreadQueue", "Work"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Work:
     """A piece of work of a run: of a device, or of the calling thread (device -1)."""
 

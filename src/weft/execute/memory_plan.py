@@ -55,8 +55,8 @@ class SchedulerCounters:
 
 
 PlacementKey = tuple[object, tuple[tuple[int, int], ...], int, int, bool]
-"""What decides a placement: `Structure.key`, pins (numbers of tensors and their backends), the copy
-of the inputs, the first backend of a graph without work, and whether a callback sees nodes."""
+"""The conditions of a placement: `Structure.key`, pins (numbers of tensors and their backends), the
+copy of the inputs, the first backend of a graph without work, and whether a callback sees nodes."""
 
 
 @dataclass(slots=True, eq=False)

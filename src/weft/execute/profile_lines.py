@@ -190,7 +190,7 @@ def _type(node: Tensor) -> str:
 
 
 def _roof(node: Tensor) -> str:
-    """The peak of a node: products of blocks run on 8-bit numbers, those of bf16 activations on
+    """The peak of a node: products of blocks run on 8-bit numbers, products of bf16 activations on
     bf16."""
     x = node.src[1] if len(node.src) > 1 and node.op.name.startswith("MUL_MAT") else None
     if x is not None and x.dtype.is_quantized:

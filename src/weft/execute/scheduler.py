@@ -347,9 +347,10 @@ class Scheduler:
         self._wrote_weights = splits.writes_weights
         self._write(inputs or {}, symbols, splits)
         run = Run(self._devices.fault, dict(self._values))
+        bound, values = splits.bound, run.values
 
         def copy(split: int, which: list[int], here: bool) -> None:
-            moved = splits.bound.copy_inputs(split, run.values, which)
+            moved = bound.copy_inputs(split, values, which)
             with self._counting:
                 self._moved.add(moved)
 
@@ -357,12 +358,14 @@ class Scheduler:
             if self._is_watched:
                 self._run_watched(splits, split, run)
             else:
-                splits.bound.run(split, run.values)
+                bound.run(split, values)
 
         for number in range(len(splits.device)):
             if not run.stopped:
-                for work in splits.work(number, copy, compute):
-                    run.add(self._devices.submit(work, inline=inline))
+                *copies, steps = splits.work(number, copy, compute)
+                for work in copies:
+                    self._devices.submit(work, inline=inline)
+                run.add(self._devices.submit(steps, inline=inline))
         if gather and not run.stopped:
             self._gather(splits, run, inline)
         return run

@@ -282,8 +282,8 @@ class Session:
             far.clear_abort()
 
     def _require_whole(self) -> None:
-        """Raises AbortedError where what was read of another machine may be that of a run which
-        was stopped."""
+        """Raises AbortedError where bytes that were read from another machine may come from a run
+        that was stopped."""
         if self._far and (self._stop or any(far.is_stopped for far in self._far)):
             raise self._aborted()
 

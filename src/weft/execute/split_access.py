@@ -24,7 +24,7 @@ class _Copies:
     device: int
     access: Access
     which: list[int]
-    """Their numbers in `SplitSpec.copies`."""
+    """Numbers of the copies in `SplitSpec.copies`."""
     here: bool
     """The calling thread makes them, or puts them into the queue of the device."""
     beside: bool
@@ -76,7 +76,6 @@ class SplitAccess:
         work = [
             Work(c.device, c.access, partial(copy, split, c.which, c.here), c.beside)
             for c in self._copies[split]
-            if c.which
         ]
         work.append(Work(self.device[split], self._access[split], partial(compute, split)))
         return work
@@ -91,7 +90,8 @@ class SplitAccess:
             by_caller = tensor.is_input or self._is_far(split, i)
             (first if by_caller else later).append(i)
         by = self._devices.copier(self._types(split, first))
-        return [self._part(split, first, by), self._part(split, later, self.device[split])]
+        parts = (first, by), (later, self.device[split])
+        return [self._part(split, which, device) for which, device in parts if which]
 
     def _part(self, split: int, which: list[int], device: int) -> _Copies:
         copies = [self.program.splits[split].copies[i] for i in which]

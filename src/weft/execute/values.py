@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from weft.backends.memory import Memory, ReadsLater
 from weft.dtype import DType
 from weft.errors import GraphError, ProgramError
-from weft.graph.size import Expr, Size, Sym, evaluate, lower, upper
+from weft.graph.size import Expr, Size, Sym, evaluate, upper
 from weft.program import Program, TensorSpec
 
 __all__ = [
     "check_values",
     "checked",
     "checked_inputs",
-    "extent",
     "max_bytes",
     "ne_of",
     "read_array",
@@ -39,14 +38,6 @@ def tensor_bytes(dtype: DType, ne: Sequence[int], nb: Sequence[int]) -> int:
 def max_bytes(spec: TensorSpec) -> int:
     """`tensor_bytes` at the symbols' maxima."""
     return tensor_bytes(spec.dtype, [upper(n) for n in spec.ne], [upper(n) for n in spec.nb])
-
-
-def extent(spec: TensorSpec) -> tuple[int, int]:
-    """First byte and byte after the last in the tensor's buffer, for any values of the symbols."""
-    start = upper(spec.offset)
-    steps = (upper(spec.ne[0]) // spec.dtype.block - 1, *(upper(n) - 1 for n in spec.ne[1:]))
-    span = sum(n * upper(b) for n, b in zip(steps, spec.nb, strict=True) if n > 0)
-    return lower(spec.offset), start + span + spec.dtype.bytes + spec.dtype.tail
 
 
 def read_array(spec: TensorSpec, memory: Memory, values: Mapping[str, int]) -> NDArray[Any]:
@@ -70,17 +61,15 @@ def read_array_later(
 
 def _place(spec: TensorSpec, values: Mapping[str, int]) -> tuple[int, int] | None:
     """The first byte of a tensor and the number of its bytes; None: it has no elements."""
-    ne = [evaluate(n, values) for n in spec.ne]
-    nb = [evaluate(n, values) for n in spec.nb]
-    return None if 0 in ne else (evaluate(spec.offset, values), tensor_bytes(spec.dtype, ne, nb))
+    ne, nb, offset = spec.at(values)
+    return None if 0 in ne else (offset, tensor_bytes(spec.dtype, ne, nb))
 
 
 def _arranged(
     spec: TensorSpec, values: Mapping[str, int], raw: NDArray[np.uint8] | None
 ) -> NDArray[Any]:
     """The array of a tensor with the bytes `raw` from its place on."""
-    ne = [evaluate(n, values) for n in spec.ne]
-    nb = [evaluate(n, values) for n in spec.nb]
+    ne, nb, _ = spec.at(values)
     blocks = ne[0] // spec.dtype.block
     item = spec.dtype.storage.itemsize
     per_block = spec.dtype.bytes // item

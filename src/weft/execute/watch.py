@@ -35,13 +35,12 @@ class Reader:
     """An op that reads a watched tensor."""
 
     op: str
-    """E.g. `MUL_MAT`."""
     place: int
     """Which of the op's sources the tensor is."""
     first: str
     """The name of the op's first source, of products the weights."""
     first_shape: tuple[int, ...]
-    """Its four sizes, outermost first."""
+    """The four sizes of that source, outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ class WatchedTensor:
         return self._read()
 
     def numbers(self) -> NDArray[Any]:
-        """Its values as numbers: float32 for bf16 and block types, else as `read`."""
+        """The values as numbers: float32 for bf16 and block types, else as `read`."""
         raw = self.read()
         plain = self.dtype.storage.kind in "fi" and not self.dtype.is_quantized
         return raw if plain and self.dtype.name != "bf16" else quants.from_storage(raw, self.dtype)

@@ -104,7 +104,7 @@ class TimeModel:
     def copy(self, tensor: Tensor, source: Any, b: int) -> float:
         """The seconds to copy a tensor from memory of buffer type `source` to device `b`.
 
-        Of stacked experts only those count that are used."""
+        Of stacked experts, only the used ones count."""
         link = self.profile.link(self.memory_of(source), self.of[b].memory)
         readers = self.readers.get(tensor, ())
         total = 0.0
@@ -133,7 +133,7 @@ class TimeModel:
             yield tensor, pair, seconds
 
     def inputs(self, schedule: Schedule, split: Split) -> list[tuple[Tensor, Any]]:
-        """What a split has copied to it, with the buffer types of where it is."""
+        """The tensors that are copied for a split, each with the buffer type of its memory."""
         found = []
         for tensor in split.inputs:
             source = self.devices.type_of(tensor)
