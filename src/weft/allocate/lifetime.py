@@ -37,7 +37,7 @@ class Lifetimes:
 
     buffer_types: list[Any]
     arena_of: list[int]
-    """Per backend, its arena."""
+    """Per backend, the number of its arena."""
     items: list[list[Item]]
     lower_bounds: list[int]
     """Per arena, the most bytes in use at any time."""
@@ -182,7 +182,7 @@ class _Analysis:
         """The source whose memory `node` takes, or None.
 
         It is the first source with the same type, sizes and strides that is read here for the last
-        time, once, and that is no output and no view."""
+        time, once, and is neither an output nor a view."""
         for src in node.src:
             if (
                 src is None

@@ -156,8 +156,7 @@ def check_users(schedule: Schedule, plan: Allocation) -> None:
 
 
 def _is_view_of_nothing(tensor: Tensor) -> bool:
-    """Whether a leaf views a leaf that is no input: nobody has set the value, so none can be
-    lost."""
+    """Whether a leaf views a leaf that is not an input: no value was set, so none can be lost."""
     base = tensor.view_src
     return base is not None and tensor.op.name == base.op.name == "NONE" and not base.flags
 

@@ -15,8 +15,7 @@ from weft.llm.cache.kv_cache import KVCache
 from weft.llm.planning.offload import SHARED, layer_of_weight
 from weft.records import dataclass
 from weft.schedule.machines import machine_of
-from weft.schedule.timing import Point
-from weft.schedule.work import nbytes_at
+from weft.schedule.timing import Point, nbytes_at
 
 __all__ = ["BEFORE", "Traffic", "cache_layers", "devices_by_layer", "layers_of", "traffic"]
 

@@ -22,8 +22,7 @@ from weft.llm.planning.regime import RegimePlan
 from weft.records import dataclass
 from weft.schedule.machines import machine_of, machines_of, unmeasured
 from weft.schedule.profile import Profile
-from weft.schedule.timing import Point, TimeModel
-from weft.schedule.work import nbytes_at
+from weft.schedule.timing import Point, TimeModel, nbytes_at
 
 __all__ = ["LinkUse", "Load", "Pass", "Stage", "StageReport", "one_pass", "stage_report"]
 
