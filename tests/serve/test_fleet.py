@@ -14,7 +14,7 @@ from weft.errors import FormatError, OutOfMemoryError
 from weft.serve.errors import ApiError
 from weft.serve.many import Catalog, Fleet, ManyOptions, SettingsFile, find_models, read_settings
 from weft.serve.many.catalog import Entry
-from weft.serve.many.place import Loaded
+from weft.serve.many.loader import Loaded
 from weft.serve.many.settings import ModelSettings, parse_duration
 from weft.serve.memory import PlannedBytes
 from weft.serve.options import ServeOptions

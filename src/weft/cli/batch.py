@@ -124,7 +124,7 @@ def one_machine(
     api: Any, model: Path, options: Any, arguments: dict[str, Any], *, quiet: bool
 ) -> Iterator[Answerer]:
     """Loads the model here. Gives what answers lines and the most lines under way."""
-    from weft.serve.inside import line_handler
+    from weft.serve.internal import line_handler
     from weft.serve.routes import create_app
 
     with LoadProgress() as progress:

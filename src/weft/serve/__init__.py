@@ -52,8 +52,8 @@ house.py        what a server has besides models: keys, TLS, log; read again at 
 run.py          runs all of it with uvicorn
 """
 
-from weft.serve.house import House
 from weft.serve.options import ServeOptions
+from weft.serve.resources import House
 from weft.serve.routes import create_app
 from weft.serve.run import run_server, take_address
 from weft.serve.service import Service

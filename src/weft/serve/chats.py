@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.llm.chat.template import NO_REASONING, OWN_VARIABLES
+from weft.llm.sampling.held_schema import held_parameters, under
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody, ResponseFormat
 
-__all__ = [
-    "begun_of",
-    "choice_of",
-    "reasons",
-    "schema_of",
-    "thinks",
-    "tools_of",
-    "variables_of",
-]
+__all__ = ["begun_of", "call_schema", "choice_of", "named_tool", "reasons", "schema_of", "thinks",
+           "tools_of", "variables_of"]  # fmt: skip
 
 _REASONING = {*NO_REASONING, "reasoning_effort"}
 _THINKS = dict.fromkeys(NO_REASONING, True)
@@ -169,3 +163,38 @@ def schema_of(form: ResponseFormat | None) -> dict[str, Any]:
     if not isinstance(schema, dict):
         raise ApiError(400, "response_format.json_schema has no schema", "response_format")
     return {"json_schema": schema or {"type": "object"}}
+
+
+def named_tool(choice: object, tools: Sequence[Mapping[str, Any]]) -> str | None:
+    """The function that `tool_choice` names; None: it names none. Raises ApiError if there is no
+    such function."""
+    if not isinstance(choice, Mapping):
+        return None
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
+    names = [tool["function"]["name"] for tool in tools]
+    if name not in names:
+        raise ApiError(
+            400, f"tool_choice names no function of tools; there are {', '.join(names)[:200]}",
+            "tool_choice",
+        )  # fmt: skip
+    return str(name)
+
+
+def call_schema(tools: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, Any]:
+    """A JSON schema of calls of any tool, or of the tool called `name`."""
+    functions = [tool["function"] for tool in tools if name in (None, tool["function"]["name"])]
+    calls = []
+    for number, function in enumerate(functions):
+        place = "#" if len(functions) == 1 else f"#/anyOf/{number}"
+        schema = function.get("parameters") or {"type": "object"}
+        arguments = under(
+            held_parameters(function["name"], schema), f"{place}/properties/arguments"
+        )
+        calls.append({
+            "type": "object",
+            "properties": {"name": {"const": function["name"]}, "arguments": arguments},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        })  # fmt: skip
+    return calls[0] if len(calls) == 1 else {"anyOf": calls}

@@ -16,8 +16,18 @@ from starlette.exceptions import HTTPException
 
 from weft.errors import AbortedError, BusyError, DeviceError, ProgramError, WeftError
 
-__all__ = ["SHAPES", "ApiError", "Json", "error_body", "error_response", "install_handlers",
-           "not_json", "of_exception", "shaped_error", "to_json", "without_folders"]  # fmt: skip
+__all__ = [
+    "SHAPES",
+    "ApiError",
+    "Json",
+    "error_body",
+    "error_response",
+    "install_handlers",
+    "of_exception",
+    "shaped_error",
+    "to_json",
+    "without_folders",
+]  # fmt: skip
 
 RETRY_AFTER = 1
 """Seconds after which a refused client should try again."""

@@ -10,11 +10,10 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weft.keys import Key, LimitError
+from weft.serve.access import Users, opens
 from weft.serve.errors import ApiError, error_response
-from weft.serve.inside import INSIDE
-from weft.serve.open_paths import opens
+from weft.serve.internal import INSIDE
 from weft.serve.record import Tokens, n_ended, tokens_of
-from weft.serve.users import Users
 
 __all__ = ["OPEN", "Guard"]
 

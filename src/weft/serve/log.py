@@ -24,7 +24,7 @@ from weft.errors import FormatError
 from weft.serve.record import tokens_of
 from weft.tables import CONTROLS
 
-__all__ = ["FORMATS", "LEVELS", "log_request", "logger", "say_tokens", "start_log"]
+__all__ = ["log_request", "logger", "say_tokens", "start_log"]
 
 logger = logging.getLogger("weft.serve")
 LEVELS = ("debug", "info", "warning", "error")

@@ -1,16 +1,45 @@
-"""The server's numbers in Prometheus' text format, version 0.0.4.
+"""Counts of requests and engines, in Prometheus' text format, version 0.0.4.
 
 Source of the format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from weft.llm.engine import Engine, Histogram
-from weft.serve.http_metrics import HttpMetrics
+from weft.llm.engine.histogram import SECONDS
 
-__all__ = ["CONTENT_TYPE", "exposition"]
+__all__ = ["CONTENT_TYPE", "HttpMetrics", "exposition", "llama_metrics"]
+
+METHODS = frozenset(("GET", "POST", "DELETE", "OPTIONS", "HEAD", "PUT", "PATCH"))
+
+
+class HttpMetrics:
+    """Counts requests. Paths are those of endpoints, so that there is a bounded number of them."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str, int]] = Counter()
+        """Numbers of requests by path, method and status; 499: the client left."""
+        self.seconds: dict[str, Histogram] = {}
+        """Times from the head of a request to the end of its answer, by path."""
+        self.in_flight = 0
+        self.n_asking = 0
+        """Requests in flight that may compute, those of batches left out."""
+
+    def add(self, path: str, method: str, status: int, seconds: float) -> None:
+        """Counts a request that has ended."""
+        self.counts[path, method if method in METHODS else "other", status] += 1
+        if path not in self.seconds:
+            self.seconds[path] = Histogram(SECONDS)
+        self.seconds[path].add(seconds)
+
+    def rows(self) -> Iterator[tuple[str, int]]:
+        """The labels and the number of each kind of request."""
+        for (path, method, status), n in sorted(self.counts.items()):
+            yield f'path="{path}",method="{method}",status="{status}"', n
+
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -117,3 +146,34 @@ def _metrics(engine: Engine) -> Iterator[Metric]:
     fell_back = float(bool(engine.context.fell_back))
     yield "fallback", "gauge", "1 after a device failed and others replaced it.", fell_back
     yield "reallocs_total", "counter", "Times that memory had to grow.", counters.reallocs
+
+
+def llama_metrics(engine: Engine | None) -> str:
+    """Lines for Prometheus; none for a server that only embeds."""
+    if engine is None:
+        return ""
+    lines = []
+    for name, kind, meaning, value in _llama_rows(engine):
+        lines += [
+            f"# HELP llamacpp:{name} {meaning}",
+            f"# TYPE llamacpp:{name} {kind}",
+            f"llamacpp:{name} {value:.10g}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _llama_rows(engine: Engine) -> Iterator[tuple[str, str, str, float]]:
+    s = engine.stats
+    prompt, drawn = s.prompt_seconds, s.generation_seconds
+    busy = s.ended.total() and s.generated_tokens / max(s.steps, 1)
+    yield "prompt_tokens_total", "counter", "Prompt tokens computed.", s.prompt_tokens
+    yield "prompt_seconds_total", "counter", "Time of prompts of ended texts.", prompt
+    yield "tokens_predicted_total", "counter", "Tokens drawn.", s.generated_tokens
+    yield "tokens_predicted_seconds_total", "counter", "Writing time of ended texts.", drawn
+    yield "n_decode_total", "counter", "Batches computed.", s.steps
+    yield "n_busy_slots_per_decode", "gauge", "Tokens drawn per batch.", busy
+    speeds = (s.prompt_tokens / prompt if prompt else 0, s.generated_tokens / drawn if drawn else 0)
+    yield "prompt_tokens_seconds", "gauge", "Prompt tokens per second, on average.", speeds[0]
+    yield "predicted_tokens_seconds", "gauge", "Tokens drawn per second, on average.", speeds[1]
+    yield "requests_processing", "gauge", "Texts being written.", engine.n_running
+    yield "requests_deferred", "gauge", "Requests that wait.", engine.n_waiting

@@ -17,7 +17,9 @@ from weft.records import dataclass
 from weft.serve.adapters import ServedAdapters, ServedVectors
 from weft.serve.chats import (
     begun_of,
+    call_schema,
     choice_of,
+    named_tool,
     reasons,
     schema_of,
     thinks,
@@ -26,15 +28,7 @@ from weft.serve.chats import (
 )
 from weft.serve.errors import ApiError
 from weft.serve.inputs import require_whole, texts_of, token_lists
-from weft.serve.messages import (
-    ChatMessage,
-    Reader,
-    TextReader,
-    Unsplit,
-    WholeCall,
-    call_schema,
-    named_tool,
-)
+from weft.serve.messages import ChatMessage, OneCall, Parser, PlainText, Unsplit
 from weft.serve.options import ServeOptions
 from weft.serve.sampling import looks_at_prompt, own_constraint, require_few, sampling_of
 from weft.serve.schema import ChatBody, CompletionBody, Generation
@@ -119,7 +113,7 @@ class Prompts:
         n = body.n or 1
         usual = self._options.chat_template_kwargs
         calls = self._calls_only(body, tools, text, thinks(variables_of(body, usual)))
-        reads = partial(self._reader, body, tools, self._format.before(text, begun), calls)
+        message = partial(self._message, body, tools, self._format.before(text, begun), calls)
         form = Request(
             (0,),
             max_tokens=self._limit(body, "max_completion_tokens", "max_tokens", "n_predict"),
@@ -130,8 +124,8 @@ class Prompts:
         )
         constraint = calls or schema_of(body.response_format)
         requests = self._requests(body, form, [ids], n, constraint)
-        reads()  # raises now if the format of answers cannot be detected
-        return Asked(requests, n, n, bool(body.logprobs), message=reads)
+        message()  # raises now if the format of answers cannot be detected
+        return Asked(requests, n, n, bool(body.logprobs), message=message)
 
     def count_chat(self, body: ChatBody, *, begun: str = "") -> int:
         """The number of tokens of the prompt of a chat, which may be more than the context holds;
@@ -207,24 +201,24 @@ class Prompts:
         )
         return {"grammar": grammar} if grammar else {"json_schema": call_schema(tools, name)}
 
-    def _reader(
+    def _message(
         self, body: ChatBody, tools: Tools | None, text: str, calls: Mapping[str, Any]
     ) -> ChatMessage:
         """The message that splits an answer. An answer with a constraint of the request has no
         reasoning. Calls come in pieces where a stream is held to them: there they cannot turn out
         to be none."""
-        reader: Reader
+        parser: Parser
         if "json_schema" in calls:
-            reader = WholeCall()
+            parser = OneCall()
         elif not calls and (own_constraint(body) or schema_of(body.response_format)):
-            reader = self._format.parser(tools) if tools else TextReader()
+            parser = self._format.parser(tools) if tools else PlainText()
         else:
             pieces = bool(calls) and body.stream is True
-            reader = self._format.parser(tools, text, pieces=pieces)
+            parser = self._format.parser(tools, text, pieces=pieces)
             thought = self._format.thought
             if thought and body.reasoning_format == "none":
-                reader = Unsplit(reader, thought, thinking=self._format.is_thinking(text))
-        return ChatMessage(reader, one_call=body.parallel_tool_calls is False)
+                parser = Unsplit(parser, thought, thinking=self._format.is_thinking(text))
+        return ChatMessage(parser, one_call=body.parallel_tool_calls is False)
 
     def of_completion(self, body: CompletionBody) -> Asked:
         """The texts that a completion asks for: `best_of` requests for each prompt."""

@@ -14,13 +14,13 @@ from starlette.types import Receive, Scope, Send
 
 from weft.bounds import CONSTRAINT_SECONDS
 from weft.errors import BusyError
-from weft.serve.errors import ApiError, Json, to_json
+from weft.serve.errors import ApiError, Json, error_body, to_json
 from weft.serve.prompts import Asked
 from weft.serve.schema import Part
 from weft.serve.service import Service
 from weft.serve.texts import Texts
 
-__all__ = ["STREAM_HEADERS", "Written", "client_left", "note", "respond", "sse", "start"]
+__all__ = ["Written", "note", "respond", "sse", "sse_error", "start"]
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that keep proxies from holding back a stream."""
@@ -114,6 +114,12 @@ async def client_left(http: Request) -> None:
         pass
 
 
-def sse(body: dict[str, Any]) -> bytes:
-    """Encodes one server-sent event."""
-    return b"data: %s\n\n" % to_json(body)
+def sse(body: dict[str, Any], kind: str = "") -> bytes:
+    """Encodes one server-sent event; `kind` is its name, if it has one."""
+    name = b"event: %s\n" % kind.encode() if kind else b""
+    return b"%sdata: %s\n\n" % (name, to_json(body))
+
+
+def sse_error(error: ApiError) -> bytes:
+    """Encodes an error as the last event of a stream, in the form of the OpenAI API."""
+    return sse(error_body(error.status, str(error), error.param, error.code))

@@ -15,25 +15,20 @@ from starlette.middleware.cors import CORSMiddleware
 
 from weft.serve.anthropic import add_anthropic
 from weft.serve.batches import add_batches, add_files
-from weft.serve.embeddings import add_embeddings
 from weft.serve.errors import ApiError, Json, install_handlers
-from weft.serve.generation import add_generation
 from weft.serve.guard import Guard
-from weft.serve.head import HeadAsGet
-from weft.serve.hosts import Hosts
 from weft.serve.llama import add_completion, add_state, add_tokens
-from weft.serve.llama.metrics import llama_metrics
-from weft.serve.metrics import CONTENT_TYPE, exposition
+from weft.serve.metrics import CONTENT_TYPE, exposition, llama_metrics
+from weft.serve.middleware import HeadAsGet, Hosts, Watch
 from weft.serve.ollama import add_ollama
+from weft.serve.openai.endpoints import add_embeddings, add_generation, add_rerank
+from weft.serve.openai.transcriptions import add_transcriptions
 from weft.serve.options import ServeOptions
 from weft.serve.page import add_page, add_plan
-from weft.serve.ranking import add_rerank
+from weft.serve.resources import Shared
 from weft.serve.responses import add_kept_responses, add_responses
 from weft.serve.schema import AdaptersBody
 from weft.serve.service import Service
-from weft.serve.shared import Shared
-from weft.serve.transcriptions import add_transcriptions
-from weft.serve.watch import Watch
 from weft.version import __version__
 
 __all__ = ["add_middleware", "create_app"]

@@ -16,12 +16,11 @@ from starlette.types import ASGIApp
 
 from weft.errors import ContextError
 from weft.serve.connections import Connection, Door, connection_class, most_connections
-from weft.serve.house import House
 from weft.serve.log import logger
 from weft.serve.options import ServeOptions
+from weft.serve.resources import House, Shared
 from weft.serve.routes import create_app
 from weft.serve.service import Service
-from weft.serve.shared import Shared
 
 __all__ = ["run_server", "take_address"]
 

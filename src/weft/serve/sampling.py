@@ -14,8 +14,7 @@ from weft.llm.sampling import SAMPLING_OPTIONS
 from weft.serve.errors import ApiError
 from weft.serve.schema import SAMPLING_FIELDS, Generation
 
-__all__ = ["MOST_CHARACTERS", "MOST_STRINGS", "looks_at_prompt",
-           "own_constraint", "require_few", "sampling_of"]  # fmt: skip
+__all__ = ["looks_at_prompt", "own_constraint", "require_few", "sampling_of"]
 
 CONSTRAINTS = ("grammar", "json_schema", "regex")
 """The options that constrain an answer."""

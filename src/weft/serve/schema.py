@@ -18,8 +18,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from weft.llm.sampling import SAMPLING_OPTIONS
-from weft.serve.constraints import IDLE, with_constraints
-from weft.serve.words import problem_of, shown
+from weft.serve.validation import IDLE, problem_of, shown, with_constraints
 
 __all__ = [
     "SAMPLING_FIELDS",
@@ -35,7 +34,7 @@ __all__ = [
     "ResponseFormat",
     "Sampled",
     "TokenizeBody",
-]
+]  # fmt: skip
 
 _SPELLINGS = {
     "dry_penalty_last_n": "dry_last_n",

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from weft.llm.answers.constrain import call_grammar
-from weft.llm.answers.detect import find_markers
+from weft.llm.answers.detect import find_content, find_markers, find_thought
+from weft.llm.answers.grammar import call_grammar
 from weft.llm.answers.harmony import HarmonyParser, is_harmony
+from weft.llm.answers.history import calls_as_content, with_ids_of_names
 from weft.llm.answers.markers import CallMarkers
 from weft.llm.answers.parser import AnswerParser
 from weft.llm.answers.probes import Probe
-from weft.llm.answers.thoughts import find_content, find_thought
-from weft.llm.answers.written import calls_as_content, with_ids_of_names
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass

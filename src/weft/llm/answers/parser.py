@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.llm.answers.calls import CallReader, read_call
+from weft.llm.answers.calls import CallReader, Heard, read_call
 from weft.llm.answers.events import Call, CallBegun, CallPiece, Content, Event, Reasoning
-from weft.llm.answers.heard import Heard
 from weft.llm.answers.json_text import NoCallError
 from weft.llm.answers.markers import CallMarkers, first_mark
 

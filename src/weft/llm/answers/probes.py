@@ -22,7 +22,7 @@ __all__ = [
     "Probe",
     "shared_end",
     "shared_start",
-]
+]  # fmt: skip
 
 NAMES = "weft_tool_a", "weft_tool_b"
 VALUE = "weft value a"

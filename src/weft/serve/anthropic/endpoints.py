@@ -9,9 +9,9 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from weft.serve.anthropic.errors import message_error
+from weft.serve.anthropic.format import MessageWriter
 from weft.serve.anthropic.schema import CountBody, MessagesBody
 from weft.serve.anthropic.translate import begun_of, chat_of
-from weft.serve.anthropic.written import MessageWriter
 from weft.serve.errors import SHAPES
 from weft.serve.log import say_tokens
 from weft.serve.prompts import Asked

@@ -9,8 +9,7 @@ endpoints.py  the endpoints of batches
 The rows of a batch are written by `weft.batch`, in a journal of the same folder.
 """
 
-from weft.serve.batches.endpoints import add_batches
-from weft.serve.batches.files import add_files
+from weft.serve.batches.endpoints import add_batches, add_files
 from weft.serve.batches.runner import BatchRunner
 from weft.serve.batches.store import FileStore
 

@@ -12,8 +12,6 @@ metrics.py     the names of metrics that its users know
 Source of the format: the README of tools/server of llama.cpp.
 """
 
-from weft.serve.llama.completion import add_completion
-from weft.serve.llama.state import add_state
-from weft.serve.llama.tokens import add_tokens
+from weft.serve.llama.endpoints import add_completion, add_state, add_tokens
 
 __all__ = ["add_completion", "add_state", "add_tokens"]

@@ -16,8 +16,7 @@ app.py        the application
 
 from weft.serve.many.app import create_many_app, make_fleet
 from weft.serve.many.catalog import Catalog, find_models
-from weft.serve.many.fleet import Fleet
-from weft.serve.many.options import ManyOptions
+from weft.serve.many.fleet import Fleet, ManyOptions
 from weft.serve.many.planned import Recipe
 from weft.serve.many.settings import SettingsFile, parse_duration, read_settings
 

@@ -15,14 +15,13 @@ from weft.serve.errors import Json, install_handlers
 from weft.serve.many.catalog import Catalog, Entry
 from weft.serve.many.dispatch import Dispatch
 from weft.serve.many.endpoints import add_fleet
-from weft.serve.many.fleet import Fleet
-from weft.serve.many.options import ManyOptions
-from weft.serve.many.place import Loaded
+from weft.serve.many.fleet import Fleet, ManyOptions
+from weft.serve.many.loader import Loaded
 from weft.serve.many.planned import Recipe
+from weft.serve.resources import Shared
 from weft.serve.responses import add_kept_responses
 from weft.serve.routes import add_middleware, create_app
 from weft.serve.service import Service
-from weft.serve.shared import Shared
 from weft.version import __version__
 
 __all__ = ["create_many_app", "make_fleet"]

@@ -9,13 +9,13 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from weft.serve.errors import ApiError, Json, error_response
-from weft.serve.many.asking import Asking, read_asking, replayed
 from weft.serve.many.fleet import Fleet
-from weft.serve.many.place import Loaded, Place
+from weft.serve.many.loader import Loaded, Place
 from weft.serve.many.settings import parse_duration
-from weft.serve.ollama.written import loaded_answer
+from weft.serve.ollama.format import loaded_answer
+from weft.serve.request_body import Asking, read_asking, replayed
 
-__all__ = ["OWN", "Dispatch"]
+__all__ = ["Dispatch"]
 
 OWN = re.compile(
     r"/|/page/.*|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?"

@@ -11,20 +11,19 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from weft.errors import WeftError
-from weft.serve.cards import ModelCard
 from weft.serve.errors import ApiError, without_folders
 from weft.serve.many.fleet import Fleet
-from weft.serve.many.gathered import about_fleet, asked, joined
-from weft.serve.many.place import Place
+from weft.serve.many.loader import Place
+from weft.serve.many.metrics import about_fleet, asked, joined
 from weft.serve.many.planned import card_of
 from weft.serve.metrics import CONTENT_TYPE, exposition
-from weft.serve.ollama.about import listed, shown_model
-from weft.serve.ollama.endpoints import add_refusals, expires, loaded_row, version
-from weft.serve.ollama.route import OllamaRoute
+from weft.serve.model_card import ModelCard
+from weft.serve.ollama.endpoints import OllamaRoute, add_refusals, expires, loaded_row, version
+from weft.serve.ollama.format import listed, shown_model
 from weft.serve.ollama.schema import ShowRequest
 from weft.serve.page import add_page
+from weft.serve.resources import Shared
 from weft.serve.schema import Body
-from weft.serve.shared import Shared
 from weft.version import __version__
 
 __all__ = ["add_fleet"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -12,11 +12,20 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 
-from weft.serve.errors import ApiError, Json
+from weft.serve.errors import SHAPES, ApiError, Json
 from weft.serve.log import say_tokens
-from weft.serve.ollama.about import details_of, listed, same_name, shown_model
-from weft.serve.ollama.route import OllamaRoute
+from weft.serve.ollama.format import (
+    NDJSON,
+    Kind,
+    OllamaAnswer,
+    details_of,
+    listed,
+    loaded_answer,
+    same_name,
+    shown_model,
+)
 from weft.serve.ollama.schema import (
     ChatRequest,
     EmbeddingsRequest,
@@ -26,14 +35,47 @@ from weft.serve.ollama.schema import (
     Writing,
 )
 from weft.serve.ollama.translate import chat_of, completion_of, wants_template
-from weft.serve.ollama.written import NDJSON, Kind, OllamaAnswer, loaded_answer
 from weft.serve.prompts import Asked
 from weft.serve.respond import note, respond, start
 from weft.serve.schema import ChatBody, Part
 from weft.serve.service import Service
 from weft.version import __version__
 
-__all__ = ["add_ollama", "add_refusals", "version"]
+__all__ = ["OllamaRoute", "add_ollama", "add_refusals", "version"]
+
+
+def _error(error: ApiError) -> dict[str, Any]:
+    """An error in Ollama's form."""
+    return {"error": str(error)}
+
+
+SHAPES["/api"] = _error
+
+
+class OllamaRoute(APIRoute):
+    """A route whose bodies need no `Content-Type`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler that answers a request."""
+        handler = super().get_route_handler()
+
+        async def answered(request: Request) -> Response:
+            return await handler(_as_json(request))
+
+        return answered
+
+
+def _as_json(request: Request) -> Request:
+    """Takes a body without a type for JSON, as curl -d sends it. Not that of a web page, which has
+    an `Origin`: a page of another site may send such bodies without asking."""
+    headers = request.scope["headers"]
+    names = {name for name, _ in headers}
+    if b"origin" in names or b"sec-fetch-site" in names:
+        return request
+    kept = [(name, value) for name, value in headers if name != b"content-type"]
+    scope = {**request.scope, "headers": [*kept, (b"content-type", b"application/json")]}
+    return Request(scope, request.receive)
+
 
 OLLAMA_VERSION = "0.14.0"
 """A version of Ollama that has all that is served here, and that programs ask for."""

@@ -8,15 +8,8 @@ from pydantic import Field
 
 from weft.serve.schema import MOST_TEXTS, Body, Part, Tokens, Tool
 
-__all__ = [
-    "ChatRequest",
-    "EmbedRequest",
-    "EmbeddingsRequest",
-    "GenerateRequest",
-    "Images",
-    "ShowRequest",
-    "Writing",
-]
+__all__ = ["ChatRequest", "EmbedRequest", "EmbeddingsRequest", "GenerateRequest", "Images",
+           "ShowRequest", "Writing"]  # fmt: skip
 
 Images = Annotated[list[str], Field(fail_fast=True, max_length=64)]
 """Images in base64."""

@@ -6,6 +6,6 @@ plan.py    the model's plan as a page, with its policy
 static/    the page itself: HTML, styles and modules of plain JavaScript (its README says more)
 """
 
-from weft.serve.page.routes import add_page, add_plan
+from weft.serve.page.endpoints import add_page, add_plan
 
 __all__ = ["add_page", "add_plan"]

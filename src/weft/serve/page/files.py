@@ -10,7 +10,7 @@ from pathlib import Path
 
 from weft.records import dataclass
 
-__all__ = ["FOLDER", "START", "TYPES", "PageFile", "page_files"]
+__all__ = ["FOLDER", "START", "PageFile", "page_files"]
 
 FOLDER = Path(__file__).resolve().parent / "static"
 START = "index.html"

@@ -12,10 +12,9 @@ pool.py        plain actors for batches, which end with the process that started
 """
 
 from weft.serve.replicas.front import create_front
-from weft.serve.replicas.options import ReplicaOptions
 from weft.serve.replicas.pool import Pool
 from weft.serve.replicas.recipe import Recipe, describe
-from weft.serve.replicas.replicas import Replicas
+from weft.serve.replicas.replicas import ReplicaOptions, Replicas
 
 __all__ = [
     "Pool",

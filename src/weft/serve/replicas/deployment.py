@@ -20,7 +20,7 @@ from weft.errors import WeftError
 from weft.serve.replicas.loaded import Call, Loaded, Part
 from weft.serve.replicas.recipe import Recipe
 
-__all__ = ["FRONT_SECONDS", "Files", "FilesActor", "Replica", "files_actor", "reader"]
+__all__ = ["Files", "FilesActor", "Replica", "files_actor", "reader"]
 
 _SPACE = "weft"
 FRONT_SECONDS = 60.0

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ from fastapi.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from weft.cluster.prefixes import blocks_of
+from weft.cluster.routing import routed_counts
 from weft.errors import WeftError
 from weft.serve.batches import add_batches, add_files
 from weft.serve.errors import (
@@ -27,19 +28,44 @@ from weft.serve.errors import (
     shaped_error,
     to_json,
 )
-from weft.serve.many.asking import LARGE, Asking, read_asking
-from weft.serve.metrics import CONTENT_TYPE
+from weft.serve.many.metrics import joined
+from weft.serve.metrics import CONTENT_TYPE, HttpMetrics, exposition
 from weft.serve.page import add_page
-from weft.serve.replicas.gathered import gathered
 from weft.serve.replicas.loaded import Call, Part
 from weft.serve.replicas.replicas import Replicas
+from weft.serve.request_body import LARGE, Asking, read_asking
+from weft.serve.resources import Shared
 from weft.serve.responses import KeptResponses, add_kept_responses
-from weft.serve.responses.kept import Kept
+from weft.serve.responses.store import Kept
 from weft.serve.routes import add_middleware
-from weft.serve.shared import Shared
 from weft.version import __version__
 
 __all__ = ["create_front"]
+
+
+async def gathered(replicas: Replicas, http: HttpMetrics) -> str:
+    """All metrics as text; those of replicas have a label `replica` with its name."""
+    of_replicas = joined(await replicas.metrics(), "replica")
+    return exposition(None, http) + "\n".join(_own(replicas)) + "\n" + of_replicas
+
+
+def _own(replicas: Replicas) -> Iterator[str]:
+    options = replicas.replicas
+    for name, kind, meaning, value in (
+        ("replicas", "gauge", "Replicas that answer requests.", replicas.n_running),
+        ("replicas_least", "gauge", "Replicas that are always there.", options.least),
+        ("replicas_most", "gauge", "Most replicas.", options.most),
+        ("replica_requests", "gauge", "Requests without a whole answer.", replicas.n_open),
+        ("replica_retries_total", "counter", "Requests given to a second replica after the first "
+         "one died.", replicas.n_retried),
+    ):  # fmt: skip
+        yield from (f"# HELP weft_{name} {meaning}", f"# TYPE weft_{name} {kind}")
+        yield f"weft_{name} {value}"
+    yield "# HELP weft_routed_total Requests by why they went to their replica."
+    yield "# TYPE weft_routed_total counter"
+    for why, n in routed_counts().items():
+        yield f'weft_routed_total{{reason="{why}"}} {n}'
+
 
 OWN = re.compile(
     r"/|/page/.*|/health|/metrics|(?:/v1)?/(?:files|batches)(?:/.*)?"

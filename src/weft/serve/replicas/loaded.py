@@ -12,15 +12,15 @@ from starlette.types import Message, Scope
 
 from weft.batch import Answer
 from weft.cluster.model_files import ReadPart
-from weft.serve.inside import ask
+from weft.serve.internal import ask
 from weft.serve.log import logger
-from weft.serve.many.gathered import asked
+from weft.serve.many.metrics import asked
 from weft.serve.record import Counted, n_ended, route_of, tokens_of
 from weft.serve.replicas.recipe import Recipe
-from weft.serve.responses.kept import Items, Kept, KeptResponses
+from weft.serve.resources import Shared
+from weft.serve.responses.store import Items, Kept, KeptResponses
 from weft.serve.routes import create_app
 from weft.serve.service import Service
-from weft.serve.shared import Shared
 
 __all__ = ["PIECE", "Call", "Head", "Loaded", "Part"]
 

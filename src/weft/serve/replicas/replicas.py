@@ -9,25 +9,121 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import ray
 from ray import serve
+from ray.exceptions import RayActorError, RayError
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.exceptions import RayServeException
 
 from weft.cluster import notes
 from weft.cluster.prefixes import Block
-from weft.errors import BusyError, DeviceError
+from weft.errors import BusyError, ContextError, DeviceError
+from weft.records import dataclass
+from weft.serve.errors import ApiError
 from weft.serve.log import logger
 from weft.serve.options import ServeOptions
-from weft.serve.replicas.calls import answer_of
 from weft.serve.replicas.deployment import FilesActor, Replica, files_actor
 from weft.serve.replicas.loaded import PIECE, Call, Part
-from weft.serve.replicas.options import ReplicaOptions
 from weft.serve.replicas.recipe import Recipe
 
-__all__ = ["Replicas"]
+__all__ = ["Counts", "ReplicaOptions", "Replicas"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOptions:
+    """The options of replicas. Raises ContextError for a value out of range."""
+
+    least: int = 1
+    """Replicas that are always there."""
+    most: int = 1
+    """Replicas under load; the same as `least`: their number does not change."""
+    cpus: float = 1
+    """CPUs of the cluster that each takes."""
+    upscale_delay: float = 10.0
+    """Seconds of more requests than the replicas can compute after which there is another one."""
+    downscale_delay: float = 300.0
+    """Seconds of fewer requests after which one ends."""
+    health_period: float = 5.0
+    """Seconds between two questions to a replica whether it is well."""
+    start_seconds: float = 3600.0
+    """Most seconds until the first replicas have loaded the model."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise ContextError(
+                f"replicas are {self.least} to {self.most}; the least comes first, and is 1 or more"
+            )
+
+    @property
+    def varies(self) -> bool:
+        """True if the number of replicas follows the load."""
+        return self.least < self.most
+
+
+TRIES = 3
+"""Replicas that a request is given to, one after another, if they die before they answer."""
+
+
+class Counts(Protocol):
+    """Counts requests."""
+
+    n_open: int
+    n_retried: int
+
+
+async def answer_of(
+    counts: Counts, handle: Any, call: Call, blocks: Sequence[Block]
+) -> AsyncIterator[Part]:
+    """Yields the parts of an answer. If it is closed early, the replica ends the request.
+
+    Raises ApiError if the replica dies in the midst of its answer, or too many before."""
+    counts.n_open += 1
+    try:
+        for n_tries in range(1, TRIES + 1):
+            began = False
+            response = handle.answer.remote(call, blocks=blocks)
+            try:
+                async for part in response:
+                    began = True
+                    yield part
+                response = None
+                return
+            except RayActorError:
+                response = None
+                logger.error(
+                    "a replica died while it answered %s%s", call.path,
+                    "" if began or n_tries == TRIES else "; another one answers",
+                )  # fmt: skip
+                if began:
+                    raise ApiError(
+                        502,
+                        "the replica that wrote this answer died; ask again",
+                        code="replica_died",
+                    ) from None
+                counts.n_retried += n_tries < TRIES
+            except (RayError, RayServeException) as error:
+                response = None
+                logger.error("a replica failed on %s: %s", call.path, _last_line(error))
+                raise ApiError(
+                    500, "the replica failed on this request; the server's log says more"
+                ) from None
+            finally:
+                if response is not None:
+                    response.cancel()
+        raise ApiError(
+            502, f"{TRIES} replicas died on this request; it is not tried again",
+            code="replica_died",
+        )  # fmt: skip
+    finally:
+        counts.n_open -= 1
+
+
+def _last_line(error: BaseException) -> str:
+    return (str(error).strip().split("\n") or [""])[-1][:300]
+
 
 _SPARE = 2
 """Requests beside the texts of a replica that it may have, for questions that take no time."""

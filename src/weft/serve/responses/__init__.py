@@ -10,8 +10,7 @@ kept_endpoints.py  the endpoints about responses that are kept
 Source of the format: https://platform.openai.com/docs/api-reference/responses
 """
 
-from weft.serve.responses.endpoints import add_responses
-from weft.serve.responses.kept import KeptResponses
-from weft.serve.responses.kept_endpoints import add_kept_responses
+from weft.serve.responses.endpoints import add_kept_responses, add_responses
+from weft.serve.responses.store import KeptResponses
 
 __all__ = ["KeptResponses", "add_kept_responses", "add_responses"]

@@ -1,4 +1,4 @@
-"""Writes calls as text, for templates of known families that do not write them themselves."""
+"""Calls of earlier turns, as a template needs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of this process to its own application, without a socket: the lines of batches."""
+"""Requests of this process to its own applications, without a socket: lines of batches, metrics."""
 
 from __future__ import annotations
 

@@ -18,11 +18,12 @@ from pydantic import Field
 from starlette.datastructures import FormData, UploadFile
 
 from weft.llm import Tokenizer
+from weft.llm.answers import Content
 from weft.llm.audio.sounds import open_sound
-from weft.serve.errors import ApiError, Json, error_body
-from weft.serve.forms import read_form
+from weft.serve.errors import ApiError, Json
 from weft.serve.prompts import Asked
-from weft.serve.respond import note, respond, sse, start
+from weft.serve.request_body import read_form
+from weft.serve.respond import note, respond, sse, sse_error, start
 from weft.serve.schema import Body, ChatBody
 from weft.serve.service import Service
 from weft.serve.texts import OneChat, Texts
@@ -80,12 +81,12 @@ class TranscriptWriter:
             done = {"type": "transcript.text.done", "text": self._text}
             yield sse(done | {"usage": self._usage()})
         except ApiError as error:
-            yield sse(error_body(error.status, str(error), error.param, error.code))
+            yield sse_error(error)
 
     async def _spoken(self) -> AsyncIterator[str]:
         """Yields the pieces of the transcript, without white space at its beginning."""
-        async for delta in self._chat.deltas():
-            text = delta.get("content") or ""
+        async for event in self._chat.events():
+            text = event.text if isinstance(event, Content) else ""
             text = text if self._parts else text.lstrip()
             if text:
                 self._parts.append(text)

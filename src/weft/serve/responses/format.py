@@ -1,4 +1,4 @@
-"""Turns a text into a response of the Responses API, whole or as events.
+"""Responses of the Responses API, whole or as events.
 
 Order of events: https://platform.openai.com/docs/api-reference/responses-streaming
 """
@@ -13,9 +13,10 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 
 from weft.llm import Tokenizer
-from weft.serve.errors import ApiError, to_json
+from weft.serve.errors import ApiError
 from weft.serve.logprobs import chat_logprobs
-from weft.serve.pieces import Piece, Pieces, Step
+from weft.serve.messages import Part, Step
+from weft.serve.respond import sse
 from weft.serve.responses.schema import ResponsesBody
 from weft.serve.responses.translate import seal
 from weft.serve.texts import OneChat, Texts
@@ -48,9 +49,8 @@ class ResponseWriter:
         """Called with the response at its end."""
         self._tokenizer = tokenizer
         self._chat = OneChat(texts)
-        self._pieces = Pieces()
         self._ids: dict[int, str] = {}
-        self._logprobs: dict[int, list[Any]] = {}  # of each piece
+        self._logprobs: dict[int, list[Any]] = {}  # of each part
         self._newest: list[Any] = []  # log-probabilities that go with the newest step
         self._created = int(time.time())
         self._number = -1
@@ -62,7 +62,7 @@ class ResponseWriter:
 
     def so_far(self) -> dict[str, Any]:
         """The response while it is written."""
-        output = [self._item(piece, "incomplete") for piece in self._pieces.all]
+        output = [self._item(part, "incomplete") for part in self._chat.parts.all]
         return self._response("in_progress") | {"output": output}
 
     def cancel(self) -> None:
@@ -82,8 +82,8 @@ class ResponseWriter:
         yield self._event("response.in_progress", response=self._response("in_progress"))
         try:
             async for step in self._steps():
-                for part in self._said(step):
-                    yield part
+                for event in self._events(step):
+                    yield event
             response = await self._ended()
             done = response["status"] == "completed"
             yield self._event(f"response.{'completed' if done else 'incomplete'}",
@@ -99,22 +99,21 @@ class ResponseWriter:
     async def _steps(self) -> AsyncIterator[Step]:
         """Yields the steps of the answer; a response that is cancelled ends."""
         try:
-            async for delta in self._chat.deltas():
-                for step in self._pieces.push(delta):
-                    if step.kind == "more" and step.piece.kind == "text":
-                        self._take_logprobs(step.piece)
-                    yield step
+            async for step in self._chat.steps():
+                if step.kind == "more" and step.part.kind == "text":
+                    self._take_logprobs(step.part)
+                yield step
         except ApiError:
             if not self.cancelled:
                 raise
-        for step in self._pieces.finish():
-            yield step
+            for step in self._chat.parts.finish():
+                yield step
 
     async def _ended(self) -> dict[str, Any]:
         """The response at its end, which is then kept."""
         status = self._status()
-        output = [self._item(piece, "completed") for piece in self._pieces.all[:-1]]
-        output += [self._item(piece, status) for piece in self._pieces.all[-1:]]
+        output = [self._item(part, "completed") for part in self._chat.parts.all[:-1]]
+        output += [self._item(part, status) for part in self._chat.parts.all[-1:]]
         response = self._response(status) | {"output": output, "usage": await self._usage()}
         if status == "incomplete":
             response["incomplete_details"] = {"reason": "max_output_tokens"}
@@ -131,76 +130,76 @@ class ResponseWriter:
             return "cancelled"
         return "incomplete" if self._chat.reason == "length" else "completed"
 
-    def _said(self, step: Step) -> Iterator[bytes]:
+    def _events(self, step: Step) -> Iterator[bytes]:
         """The events of a step."""
-        piece, index = step.piece, step.piece.index
-        at = {"item_id": self._id(piece), "output_index": index}
+        part, index = step.part, step.part.index
+        at = {"item_id": self._id(part), "output_index": index}
         if step.kind == "begin":
-            item = self._item(piece, "in_progress")
+            item = self._item(part, "in_progress")
             yield self._event("response.output_item.added", output_index=index, item=item)
-            if piece.kind != "call":
-                part = self._part(piece)
-                yield self._event("response.content_part.added", **at, content_index=0, part=part)
+            if part.kind != "call":
+                content = {"content_index": 0, "part": self._content(part)}
+                yield self._event("response.content_part.added", **at, **content)
             return
         name = {"text": "output_text", "reasoning": "reasoning_text",
-                "call": "function_call_arguments"}[piece.kind]  # fmt: skip
-        inner: dict[str, Any] = {} if piece.kind == "call" else {"content_index": 0}
+                "call": "function_call_arguments"}[part.kind]  # fmt: skip
+        inner: dict[str, Any] = {} if part.kind == "call" else {"content_index": 0}
         if step.kind == "more":
-            if piece.kind == "text":
+            if part.kind == "text":
                 inner["logprobs"] = self._newest
             yield self._event(f"response.{name}.delta", **at, **inner, delta=step.text)
             return
-        if piece.kind == "text":
+        if part.kind == "text":
             inner["logprobs"] = self._logprobs.get(index, [])
-        whole = {"arguments": piece.text, "name": piece.name}
-        done = whole if piece.kind == "call" else {"text": piece.text}
+        whole = {"arguments": part.text, "name": part.name}
+        done = whole if part.kind == "call" else {"text": part.text}
         yield self._event(f"response.{name}.done", **at, **inner, **done)
-        if piece.kind != "call":
-            part = self._part(piece)
-            yield self._event("response.content_part.done", **at, content_index=0, part=part)
-        item = self._item(piece, self._status())  # the text has not ended before its last item
+        if part.kind != "call":
+            content = {"content_index": 0, "part": self._content(part)}
+            yield self._event("response.content_part.done", **at, **content)
+        item = self._item(part, self._status())  # the text has not ended before its last item
         yield self._event("response.output_item.done", output_index=index, item=item)
 
-    def _id(self, piece: Piece) -> str:
-        return self._ids.setdefault(piece.index, new_id(_PREFIXES[piece.kind]))
+    def _id(self, part: Part) -> str:
+        return self._ids.setdefault(part.index, new_id(_PREFIXES[part.kind]))
 
-    def _item(self, piece: Piece, status: str) -> dict[str, Any]:
-        """The item of a piece; without its text while it is in progress."""
+    def _item(self, part: Part, status: str) -> dict[str, Any]:
+        """The item of a part, without its text while it is in progress."""
         if status == "cancelled":
             status = "incomplete"
-        item: dict[str, Any] = {"id": self._id(piece)}
+        item: dict[str, Any] = {"id": self._id(part)}
         written = status != "in_progress"
-        if piece.kind == "call":
-            item |= {"type": "function_call", "call_id": piece.id, "name": piece.name}
-            return item | {"arguments": piece.text if written else "", "status": status}
-        content = [self._part(piece)] if written else []
-        if piece.kind == "text":
+        if part.kind == "call":
+            item |= {"type": "function_call", "call_id": part.id, "name": part.name}
+            return item | {"arguments": part.text if written else "", "status": status}
+        content = [self._content(part)] if written else []
+        if part.kind == "text":
             item |= {"type": "message", "role": "assistant", "status": status}
             return item | {"content": content}
         item |= {"type": "reasoning", "summary": [], "content": content, "status": status}
         if written and "reasoning.encrypted_content" in (self._body.include or ()):
-            item["encrypted_content"] = seal(piece.text)
+            item["encrypted_content"] = seal(part.text)
         return item
 
-    def _part(self, piece: Piece) -> dict[str, Any]:
-        if piece.kind == "reasoning":
-            return {"type": "reasoning_text", "text": piece.text}
-        part = {"type": "output_text", "text": piece.text, "annotations": []}
-        return part | {"logprobs": self._logprobs.get(piece.index, [])}
+    def _content(self, part: Part) -> dict[str, Any]:
+        if part.kind == "reasoning":
+            return {"type": "reasoning_text", "text": part.text}
+        logprobs = self._logprobs.get(part.index, [])
+        return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": logprobs}
 
-    def _take_logprobs(self, piece: Piece) -> None:
-        """Log-probabilities of the tokens since the last time go with this piece."""
+    def _take_logprobs(self, part: Part) -> None:
+        """Log-probabilities of the tokens since the last time go with this part."""
         tokens = self._chat.take_tokens()
         self._newest = []
         if self._body.wants_logprobs and tokens:
             self._newest = chat_logprobs(self._tokenizer, tokens)["content"]
-        self._logprobs.setdefault(piece.index, []).extend(self._newest)
+        self._logprobs.setdefault(part.index, []).extend(self._newest)
 
     async def _usage(self) -> dict[str, Any] | None:
         if not self.texts.ends:
             return None
         n_in, n_out = self.texts.n_prompt, self.texts.n_generated
-        thoughts = "".join(p.text for p in self._pieces.all if p.kind == "reasoning")
+        thoughts = "".join(p.text for p in self._chat.parts.all if p.kind == "reasoning")
         ids = await run_in_threadpool(self._tokenizer.encode, thoughts, add_special=False)
         return {
             "input_tokens": n_in,
@@ -249,4 +248,4 @@ class ResponseWriter:
     def _event(self, kind: str, **fields: Any) -> bytes:
         self._number += 1
         body = {"type": kind, "sequence_number": self._number} | fields
-        return b"event: %s\ndata: %s\n\n" % (kind.encode(), to_json(body))
+        return sse(body, kind)

@@ -1,21 +1,27 @@
-"""Which model a request asks for: in its body, its form or its query."""
+"""Reads the body of a request: a form with a file, or the fields of any body with the model that
+they name.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from email.message import Message as Headers
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import parse_qs
 
+from fastapi import Request
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
 
 from weft.records import dataclass
 from weft.serve.errors import ApiError
 
-__all__ = ["Asking", "read_asking", "replayed"]
-
+__all__ = ["Asking", "read_asking", "read_form", "replayed"]
 
 LARGE = 1 << 16
 """Bytes of a body that is read in another thread, so that other requests go on."""
@@ -102,3 +108,28 @@ def _of_form(kind: str, body: bytes) -> str | None:
         if blank and re.search(rb'[;\s]name="?model"?\s*(;|\r|$)', head):
             return value.removesuffix(b"\r\n").decode("utf-8", "replace")
     return None
+
+
+MOST_FIELDS = 32
+"""Most fields of a form besides its file."""
+LONGEST_FIELD = 1 << 16
+"""Most bytes of a field that is no file; files are bounded by the whole body."""
+
+
+async def read_form(http: Request) -> FormData:
+    """The fields and at most one file of a body. Raises ApiError for a body that is none."""
+    kind = http.headers.get("content-type", "")
+    if not kind.startswith("multipart/form-data"):
+        raise ApiError(
+            400, "the body is no form with a file; send one, as multipart/form-data", "file"
+        )
+    if find_spec("python_multipart") is None:
+        raise ApiError(
+            501, "files in requests need python-multipart; install it on the server: "
+            "pip install 'weft[serve]'", "file", "unsupported",
+        )  # fmt: skip
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the answer says it
+    try:
+        return await http.form(max_files=1, max_fields=MOST_FIELDS, max_part_size=LONGEST_FIELD)
+    except HTTPException as error:
+        raise ApiError(400, f"the form cannot be read: {error.detail}") from None

@@ -1,22 +1,58 @@
-"""Turns texts into the answers of llama.cpp's `/completion`: an object, a list, or a stream."""
+"""Answers of llama.cpp's `/completion`, whole or streamed, and the parameters that they show."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import fields
 from typing import Any
 
-from weft.llm import Tokenizer
-from weft.llm.engine import Delta, Done
+from weft.llm import SamplingParams, Tokenizer
+from weft.llm.engine import Delta, Done, Request
 from weft.llm.sampling import TokenLogprobs
-from weft.serve.errors import ApiError, error_body
-from weft.serve.llama.params import params_shown
+from weft.serve.errors import ApiError
 from weft.serve.llama.schema import Writing
 from weft.serve.logprobs import chat_logprobs
-from weft.serve.respond import sse
-from weft.serve.texts import Texts
-from weft.serve.timings import timings_of
+from weft.serve.respond import sse, sse_error
+from weft.serve.texts import Texts, timings_of
 
-__all__ = ["CompletionAnswer"]
+__all__ = ["CompletionAnswer", "defaults_shown", "params_shown"]
+
+_NAMES = {"dry_last_n": "dry_penalty_last_n"}
+_EMPTY: dict[str, Any] = {"grammar": "", "json_schema": None, "logit_bias": []}
+
+
+def params_shown(request: Request, *, stream: bool | None = None) -> dict[str, Any]:
+    """The parameters of a request, without its prompt."""
+    limit = -1 if request.max_tokens is None else request.max_tokens
+    return _sampling(request.sampling) | {
+        "n_predict": limit,
+        "max_tokens": limit,
+        "n_keep": 0,
+        "stop": list(request.stop),
+        "ignore_eos": request.ignore_eos,
+        "n_probs": request.logprobs or 0,
+        **({} if stream is None else {"stream": stream}),
+    }
+
+
+def defaults_shown() -> dict[str, Any]:
+    """The parameters of `/completion` for a request that names none."""
+    return params_shown(Request((0,)), stream=False)
+
+
+def _sampling(sampling: SamplingParams) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for field in fields(sampling):
+        value = getattr(sampling, field.name)
+        if value is None:
+            value = _EMPTY.get(field.name)
+        elif isinstance(value, tuple):
+            value = list(value)
+        elif isinstance(value, dict):
+            value = [[token, bias] for token, bias in value.items()]
+        shown[_NAMES.get(field.name, field.name)] = value
+    shown["seed"] = -1 if sampling.seed is None else sampling.seed
+    return shown
 
 
 class CompletionAnswer:
@@ -60,7 +96,7 @@ class CompletionAnswer:
                 elif isinstance(event, Delta):
                     yield sse(self._part(choice, event))
         except ApiError as error:
-            yield sse(error_body(error.status, str(error), error.param, error.code))
+            yield sse_error(error)
 
     def _part(self, choice: int, event: Delta) -> dict[str, Any]:
         ticket = self.texts.tickets[choice]

@@ -1,4 +1,4 @@
-"""Turns a text into a message of Anthropic's API, whole or as events.
+"""Messages of Anthropic's API, whole or as events.
 
 Order of events: https://docs.anthropic.com/en/docs/build-with-claude/streaming
 """
@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Collection, Iterator
 from typing import Any, TypeVar
 
 from weft.serve.anthropic.errors import message_error
-from weft.serve.errors import ApiError, to_json
-from weft.serve.pieces import Piece, Pieces, Step, arguments_of
+from weft.serve.errors import ApiError
+from weft.serve.messages import Part, Step
+from weft.serve.respond import sse
 from weft.serve.texts import OneChat, Texts
 
 __all__ = ["MessageWriter", "paced"]
@@ -34,19 +35,18 @@ class MessageWriter:
         """Without `thinks` reasoning is left out. `stops` are the client's stop sequences."""
         self.texts = texts
         self._chat = OneChat(texts)
-        self._pieces = Pieces()
         self._model = model
         self._thinks = thinks
         self._stops = stops
-        self._index: dict[int, int] = {}  # numbers of blocks by those of their pieces
+        self._index: dict[int, int] = {}  # numbers of blocks by the numbers of their parts
         self._id = f"msg_{uuid.uuid4().hex[:24]}"
 
     async def whole(self) -> dict[str, Any]:
         """The message."""
-        async for delta in self._chat.deltas():
-            for _ in self._pieces.push(delta):
-                pass
-        content = [self._block(piece, whole=True) for piece in self._shown()]
+        async for _ in self._chat.steps():
+            pass
+        shown = [part for part in self._chat.parts.all if self._shows(part)]
+        content = [self._block(part, whole=True) for part in shown]
         return self._message(content) | self._end() | {"usage": self._usage()}
 
     async def stream(self) -> AsyncIterator[bytes]:
@@ -55,55 +55,45 @@ class MessageWriter:
         yield _event("message_start", message=self._message([]) | {"usage": start})
         yield _event("ping")
         try:
-            async for delta in paced(self._chat.deltas(), PING_SECONDS):
-                if delta is None:
-                    yield _event("ping")
-                    continue
-                for step in self._pieces.push(delta):
-                    for part in self._said(step):
-                        yield part
-            for step in self._pieces.finish():
-                for part in self._said(step):
-                    yield part
+            async for step in paced(self._chat.steps(), PING_SECONDS):
+                for event in (_event("ping"),) if step is None else self._events(step):
+                    yield event
             yield _event("message_delta", delta=self._end(), usage=self._usage())
             yield _event("message_stop")
         except ApiError as error:
             yield _event("error", error=message_error(error)["error"])
 
-    def _said(self, step: Step) -> Iterator[bytes]:
-        piece = step.piece
-        if not self._shows(piece):
+    def _events(self, step: Step) -> Iterator[bytes]:
+        part = step.part
+        if not self._shows(part):
             return
-        index = self._index.setdefault(piece.index, len(self._index))
+        index = self._index.setdefault(part.index, len(self._index))
         if step.kind == "begin":
-            block = self._block(piece, whole=False)
+            block = self._block(part, whole=False)
             yield _event("content_block_start", index=index, content_block=block)
         elif step.kind == "more":
-            delta = _delta(piece, step.text)
+            delta = _delta(part, step.text)
             yield _event("content_block_delta", index=index, delta=delta)
         else:
-            if piece.kind == "reasoning":
+            if part.kind == "reasoning":
                 delta = {"type": "signature_delta", "signature": _SIGNATURE}
                 yield _event("content_block_delta", index=index, delta=delta)
             yield _event("content_block_stop", index=index)
 
-    def _shows(self, piece: Piece) -> bool:
-        return self._thinks or piece.kind != "reasoning"
+    def _shows(self, part: Part) -> bool:
+        return self._thinks or part.kind != "reasoning"
 
-    def _shown(self) -> list[Piece]:
-        return [piece for piece in self._pieces.all if self._shows(piece)]
-
-    def _block(self, piece: Piece, *, whole: bool) -> dict[str, Any]:
-        """The block of a piece; if not `whole`, as it begins."""
-        text = piece.text if whole else ""
-        if piece.kind == "text":
+    def _block(self, part: Part, *, whole: bool) -> dict[str, Any]:
+        """The block of a part; if not `whole`, as it begins."""
+        text = part.text if whole else ""
+        if part.kind == "text":
             return {"type": "text", "text": text}
-        if piece.kind == "reasoning":
+        if part.kind == "reasoning":
             signature = _SIGNATURE if whole else ""
             return {"type": "thinking", "thinking": text, "signature": signature}
-        id_ = f"toolu_{piece.id.removeprefix('call_')}"
-        given = arguments_of(piece) if whole else {}
-        return {"type": "tool_use", "id": id_, "name": piece.name, "input": given}
+        id_ = f"toolu_{part.id.removeprefix('call_')}"
+        given = part.arguments if whole else {}
+        return {"type": "tool_use", "id": id_, "name": part.name, "input": given}
 
     def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
         return {
@@ -138,16 +128,16 @@ class MessageWriter:
         }
 
 
-def _delta(piece: Piece, text: str) -> dict[str, Any]:
-    if piece.kind == "text":
+def _delta(part: Part, text: str) -> dict[str, Any]:
+    if part.kind == "text":
         return {"type": "text_delta", "text": text}
-    if piece.kind == "reasoning":
+    if part.kind == "reasoning":
         return {"type": "thinking_delta", "thinking": text}
     return {"type": "input_json_delta", "partial_json": text}
 
 
 def _event(kind: str, **fields: Any) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (kind.encode(), to_json({"type": kind} | fields))
+    return sse({"type": kind} | fields, kind)
 
 
 async def paced(source: AsyncIterator[_Item], seconds: float) -> AsyncIterator[_Item | None]:

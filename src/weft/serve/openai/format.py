@@ -1,4 +1,4 @@
-"""Turns texts into the bodies of chat completions and text completions, whole or streamed."""
+"""Chat completions and text completions of the OpenAI API, whole or streamed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 from weft.llm import Tokenizer
+from weft.llm.answers import Call, CallBegun, CallPiece, Content, Event, Reasoning
 from weft.llm.engine import Delta, Done, Read
 from weft.llm.sampling import TokenLogprobs
-from weft.serve.errors import ApiError, error_body
+from weft.serve.errors import ApiError
 from weft.serve.logprobs import ListedTokens, chat_logprobs
-from weft.serve.respond import sse
-from weft.serve.texts import Texts
-from weft.serve.timings import timings_of
+from weft.serve.messages import ChatMessage
+from weft.serve.respond import sse, sse_error
+from weft.serve.texts import Texts, timings_of
 
 __all__ = ["Answer"]
 
@@ -79,7 +80,7 @@ class Answer:
                 prompt = self._echo_lists(i, read.get(self.texts.prompt(i)))
                 logprobs = _joined(prompt, self._logprobs(i, tokens[i]))
             if self._kind == "chat":
-                shown["message"] = messages[i].whole()
+                shown["message"] = _message(messages[i])
             else:
                 shown["text"] = self._echo_text(i) + texts[i]
             choices.append(shown | {"logprobs": logprobs})
@@ -110,7 +111,7 @@ class Answer:
                 yield sse(self._body([], ".chunk") | {"usage": self._usage()})
             yield b"data: [DONE]\n\n"
         except ApiError as error:
-            yield sse(error_body(error.status, str(error), error.param, error.code))
+            yield sse_error(error)
 
     def _best(self, tokens: Sequence[Sequence[TokenLogprobs]]) -> list[int]:
         """The choices to show: for each prompt the `n` with the highest mean log-probability of
@@ -174,11 +175,12 @@ class Answer:
         return [self._chunk(choice, event.text, logprobs, None)]
 
     def _said(
-        self, choice: int, deltas: list[dict[str, Any]], last: bool = False
+        self, choice: int, events: Sequence[Event], last: bool = False
     ) -> list[dict[str, Any]]:
-        """Chunks of deltas. Log-probabilities go with the next delta, because text may be held
-        back. `last` says that no other deltas follow."""
+        """Chunks of events. Log-probabilities go with the next event, because text may be held
+        back. `last` says that no other events follow."""
         unsaid = self._unsaid[choice]
+        deltas = [_delta(self._messages[choice], event) for event in events]
         if last and unsaid and not deltas:
             deltas = [{}]
         chunks = []
@@ -222,6 +224,42 @@ class Answer:
         if self._kind == "chat":
             return chat_logprobs(self._tokenizer, tokens)
         return self._listed[choice].more(tokens)
+
+
+def _message(message: ChatMessage) -> dict[str, Any]:
+    """A whole message, without a call that is cut."""
+    text, calls = message.text, [_call(message, call) for call in message.calls]
+    shown: dict[str, Any] = {
+        "role": "assistant", "content": None if calls and not text else text, "refusal": None,
+    }  # fmt: skip
+    if message.reasoning:
+        shown["reasoning_content"] = message.reasoning
+    if calls:
+        shown["tool_calls"] = calls
+    return shown
+
+
+def _delta(message: ChatMessage, event: Event) -> dict[str, Any]:
+    """What an event adds to a message. A call has its name with empty arguments first, and then
+    pieces of them, or it comes as a whole."""
+    if isinstance(event, Content):
+        return {"content": event.text}
+    if isinstance(event, Reasoning):
+        return {"reasoning_content": event.text}
+    if isinstance(event, CallPiece):
+        call: dict[str, Any] = {"function": {"arguments": event.text}}
+    else:
+        call = _call(message, event)
+    return {"tool_calls": [{"index": event.index, **call}]}
+
+
+def _call(message: ChatMessage, call: Call | CallBegun) -> dict[str, Any]:
+    arguments = call.arguments if isinstance(call, Call) else ""
+    return {
+        "id": message.call_id(call.index),
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments},
+    }
 
 
 def _joined(first: dict[str, Any] | None, then: dict[str, Any]) -> dict[str, Any]:

@@ -1,22 +1,24 @@
-"""Turns texts into the answers of Ollama's API: one object, or a stream of lines of JSON."""
+"""Answers of Ollama's API, whole or as lines of JSON, and models as it lists and shows them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any, Literal
 
+from weft.errors import WeftError
 from weft.llm import Tokenizer
-from weft.llm.engine import Delta, Done
+from weft.llm.answers import Content, Reasoning
+from weft.llm.answers.json_text import as_object
 from weft.llm.sampling import TokenLogprobs
 from weft.serve.errors import ApiError, to_json
 from weft.serve.logprobs import chat_logprobs
-from weft.serve.messages import ChatMessage, TextReader
-from weft.serve.texts import Texts
+from weft.serve.model_card import ModelCard
+from weft.serve.texts import OneChat, Texts
 
-__all__ = ["NDJSON", "OllamaAnswer", "line", "loaded_answer", "now"]
+__all__ = ["NDJSON", "OllamaAnswer", "details_of", "listed", "loaded_answer", "same_name",
+           "shown_model"]  # fmt: skip
 
 NDJSON = "application/x-ndjson"
 Kind = Literal["chat", "generate"]
@@ -47,52 +49,40 @@ class OllamaAnswer:
         self._model = model
         self._began = began
         self._with_context = with_context
-        message = texts.asked.message
-        self._message = ChatMessage(TextReader()) if message is None else message()
-        self._unsaid: list[TokenLogprobs] = []
+        self._chat = OneChat(texts)
 
     async def whole(self) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
-        text, thought = "", ""
-        tokens: list[TokenLogprobs] = []
-        async for said, more in self._said():
-            text += said.get("content") or ""
-            thought += said.get("reasoning_content") or ""
-            tokens += more
-        calls = self._calls()
-        return self._body(text, thought, calls, tokens) | self._end()
+        async for _ in self._chat.events():
+            pass
+        message, tokens = self._chat.message, self._chat.take_tokens()
+        return self._body(message.text, message.reasoning, self._calls(), tokens) | self._end()
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yields lines; the last has `done` true, or an error."""
         try:
-            async for said, tokens in self._said():
-                text, thought = said.get("content") or "", said.get("reasoning_content") or ""
+            async for event in self._chat.events():
+                text = event.text if isinstance(event, Content) else ""
+                thought = event.text if isinstance(event, Reasoning) else ""
+                tokens = self._chat.take_tokens()
                 if text or thought or tokens:
                     yield line(self._body(text, thought, [], tokens) | {"done": False})
-            calls = self._calls()
-            if calls:
+            if tokens := self._chat.take_tokens():
+                yield line(self._body("", "", [], tokens) | {"done": False})
+            if calls := self._calls():  # they come whole, at the end
                 yield line(self._body("", "", calls, ()) | {"done": False})
             yield line(self._body("", "", [], ()) | self._end())
         except ApiError as error:
             yield line({"error": str(error)})
 
-    async def _said(self) -> AsyncIterator[tuple[dict[str, Any], list[TokenLogprobs]]]:
-        """Yields deltas with the log-probabilities of their tokens. Calls are left to the end."""
-        unsaid: list[TokenLogprobs] = []
-        async for _, event in self.texts.events():
-            deltas: list[dict[str, Any]] = []
-            if isinstance(event, Delta):
-                unsaid += event.tokens if self.texts.asked.logprobs else ()
-                deltas = self._message.push(event.text)
-            elif isinstance(event, Done):
-                deltas = self._message.finish() or ([{}] if unsaid else [])
-            for delta in deltas:
-                yield delta, unsaid
-                unsaid = []
-
     def _calls(self) -> list[dict[str, Any]]:
-        calls = self._message.whole().get("tool_calls") or ()
-        return [{"function": _function(i, call["function"])} for i, call in enumerate(calls)]
+        """The calls as Ollama has them, with arguments that are objects."""
+        return [
+            {"function": {
+                "index": i, "name": call.name, "arguments": as_object(call.arguments) or {},
+            }}
+            for i, call in enumerate(self._chat.message.calls)
+        ]  # fmt: skip
 
     def _body(
         self, text: str, thought: str, calls: list[dict[str, Any]], tokens: Sequence[TokenLogprobs]
@@ -144,12 +134,57 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def _function(index: int, function: dict[str, Any]) -> dict[str, Any]:
-    """A call as Ollama has it: arguments are an object."""
+def same_name(asked: str, name: str) -> bool:
+    """True if `asked` means the model `name`; clients add `:latest` to names without a tag."""
+    return asked == name or asked.removesuffix(":latest") == name
+
+
+def details_of(card: ModelCard) -> dict[str, Any]:
+    """Kind and size of a model."""
+    return {
+        "parent_model": "",
+        "format": card.format,
+        "family": card.architecture,
+        "families": [card.architecture],
+        "parameter_size": card.parameter_size,
+        "quantization_level": card.quantization,
+    }
+
+
+def listed(card: ModelCard) -> dict[str, Any]:
+    """A model in the list of `/api/tags`."""
+    return {
+        "name": card.name,
+        "model": card.name,
+        "modified_at": card.modified,
+        "size": card.nbytes,
+        "digest": card.digest,
+        "details": details_of(card),
+        "capabilities": _capabilities(card),
+    }
+
+
+def shown_model(card: ModelCard) -> dict[str, Any]:
+    """The answer of `/api/show`."""
+    capabilities = _capabilities(card)
+    return {
+        "license": "",
+        "modelfile": f"FROM {card.path.name}\n",
+        "parameters": "",
+        "template": card.template_text if "completion" in capabilities else "",
+        "details": details_of(card),
+        "model_info": dict(card.metadata()) | {"general.parameter_count": card.n_params},
+        "capabilities": capabilities,
+        "modified_at": card.modified,
+    }
+
+
+def _capabilities(card: ModelCard) -> list[str]:
+    """What the model can do, in Ollama's words."""
+    if not card.writes:
+        return ["embedding"]
     try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        arguments = {"arguments": function["arguments"]}
-    return {"index": index, "name": function["name"], "arguments": arguments}
+        more = {"tools": card.knows_tools, "insert": card.infills, "thinking": card.thinks}
+    except WeftError:  # a tokenizer that is not known
+        more = {}
+    return ["completion", *(name for name, has in more.items() if has), *card.senses]
