@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any, BinaryIO, NamedTuple
 
-__all__ = ["LONGEST_ID", "LONGEST_LINE", "URLS", "Line", "Problem", "count_lines", "read_lines"]
+__all__ = ["LONGEST_ID", "LONGEST_LINE", "Line", "Problem", "count_lines", "read_lines"]
 
 LONGEST_LINE = 16 << 20
 """Most bytes of a line; a longer one is refused, and no more than that is held in memory."""
 LONGEST_ID = 1024
 """Most characters of a `custom_id`."""
-URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
-"""The endpoints that lines may ask."""
 _PIECE = 1 << 20
 
 
@@ -49,7 +47,7 @@ class Line(NamedTuple):
 
 
 def read_lines(
-    file: BinaryIO, urls: tuple[str, ...] = URLS, most_bytes: int = LONGEST_LINE
+    file: BinaryIO, urls: tuple[str, ...], most_bytes: int = LONGEST_LINE
 ) -> Iterator[Line]:
     """Yields the lines of a binary file in order, without the empty ones.
 

@@ -148,9 +148,11 @@ async def _run(
     bar: CountProgress,
     n_lines: int,
 ) -> Counts:
+    from weft.serve.endpoints import BATCHABLE
+
     with requests.open("rb") as file:
         return await run_batch(
-            read_lines(file), journal, handle, parallel=n_open, ordered=ordered,
+            read_lines(file, BATCHABLE), journal, handle, parallel=n_open, ordered=ordered,
             progress=lambda counts: bar(counts.done, n_lines),
         )  # fmt: skip
 

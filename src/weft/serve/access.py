@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from weft.keys import Key, KeyRing, KeyStore, Limits, UsageWriter, Used
 from weft.keys.store import today
+from weft.serve.endpoints import find
 from weft.serve.log import logger
 from weft.serve.options import ServeOptions
 from weft.serve.record import Tokens
@@ -80,17 +81,18 @@ TICKETS = Tickets()
 
 
 def opens(scope: Scope) -> bool:
-    """True for a request that is answered without a key: for the page and its files, and for the
-    plan with a ticket, which is used up."""
-    path: str = scope["path"]
-    if scope["method"] not in ("GET", "HEAD"):
-        return False
-    if path.startswith("/page/"):
+    """True for a request that is answered without a key; see `Endpoint.access`. A ticket is used
+    up."""
+    endpoint = find(scope["path"])
+    access = "key" if endpoint is None else endpoint.access
+    if access == "open":
         return True
-    if path == "/":
-        return b"text/html" in dict(scope["headers"]).get(b"accept", b"")
-    if path != "/plan":
+    if access == "key" or scope["method"] not in ("GET", "HEAD"):
         return False
+    if access == "files":
+        return True
+    if access == "browser":
+        return b"text/html" in dict(scope["headers"]).get(b"accept", b"")
     query: bytes = scope["query_string"]
     ticket = parse_qs(query.decode("latin-1")).get("ticket", [""])[0]
     return bool(ticket) and TICKETS.take(ticket)

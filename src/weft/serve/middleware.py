@@ -11,8 +11,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from weft.serve.endpoints import find
 from weft.serve.errors import ApiError, error_response
-from weft.serve.guard import OPEN
 from weft.serve.internal import INSIDE
 from weft.serve.log import log_request
 from weft.serve.metrics import HttpMetrics
@@ -85,8 +85,9 @@ def _names(names: Any) -> bytes:
     return ", ".join([*plain[:16], *([f"and {more} more"] if more else [])]).encode()
 
 
-_OWN = "/api/blobs/"
-"""Paths that take `HEAD` themselves."""
+def _takes_head(path: str) -> bool:
+    endpoint = find(path)
+    return endpoint is not None and "HEAD" in endpoint.method
 
 
 class HeadAsGet:
@@ -97,7 +98,7 @@ class HeadAsGet:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on."""
-        if scope["type"] != "http" or scope["method"] != "HEAD" or scope["path"].startswith(_OWN):
+        if scope["type"] != "http" or scope["method"] != "HEAD" or _takes_head(scope["path"]):
             return await self._app(scope, receive, send)
 
         async def without_body(message: Message) -> None:
@@ -130,7 +131,7 @@ class Hosts:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on, or refuses it with 403."""
-        if scope["type"] == "http" and scope["path"] not in OPEN:
+        if scope["type"] == "http" and not _is_open(scope["path"]):
             host = next((value for name, value in scope["headers"] if name == b"host"), None)
             # only HTTP/1.0, which browsers do not use, allows requests without it
             if host is not None and not self._knows(host_name(host.decode("latin-1"))):
@@ -176,6 +177,11 @@ class Hosts:
         except ValueError:
             return False
         return True
+
+
+def _is_open(path: str) -> bool:
+    endpoint = find(path)
+    return endpoint is not None and endpoint.access == "open"
 
 
 def host_name(host: str) -> str:

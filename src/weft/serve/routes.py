@@ -15,6 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from weft.serve.anthropic import add_anthropic
 from weft.serve.batches import add_batches, add_files
+from weft.serve.endpoints import add, find
 from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.guard import Guard
 from weft.serve.llama import add_completion, add_state, add_tokens
@@ -83,7 +84,8 @@ def add_middleware(app: FastAPI, options: ServeOptions, shared: Shared, model: s
     the name for which usage counts where requests do not choose one."""
     app.add_middleware(HeadAsGet)
     # the form around a file has a few bytes, too
-    larger = dict.fromkeys(("/v1/files", "/files"), options.max_file + (1 << 16))
+    files = find("/v1/files")
+    larger = dict.fromkeys(files.paths if files else (), options.max_file + (1 << 16))
     app.add_middleware(
         Guard, max_body=options.max_body, users=shared.users, model=model,
         larger={} if options.files_dir is None else larger,
@@ -113,14 +115,12 @@ def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
         aliases = [about | {"id": name} for name in service.aliases]
         return [about, *aliases, *service.adapters.as_models(about)]
 
-    @app.get("/v1/models")
-    @app.get("/models", include_in_schema=False)
+    @add(app, "/v1/models", "GET")
     async def models() -> dict[str, Any]:
         """The model that is served, with its control vectors, and its adapters, as a list."""
         return {"object": "list", "data": all_models()}
 
-    @app.get("/v1/models/{name}")
-    @app.get("/models/{name}", include_in_schema=False)
+    @add(app, "/v1/models/{name}", "GET")
     async def model(name: str) -> dict[str, Any]:
         """The model or an adapter, by its name."""
         for one in all_models():
@@ -131,26 +131,26 @@ def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
             "model_not_found",
         )  # fmt: skip
 
-    @app.get("/lora-adapters")
+    @add(app, "/lora-adapters", "GET")
     async def adapters() -> list[dict[str, Any]]:
         """The adapters, with the scales of requests that name none."""
         return service.adapters.listed()
 
-    @app.post("/lora-adapters")
+    @add(app, "/lora-adapters")
     async def set_adapters(body: AdaptersBody) -> dict[str, bool]:
         """Sets these scales; adapters that are left out have scale 0."""
         service.adapters.set(body.lora)
         return {"success": True}
 
-    @app.get("/health")
-    @app.get("/v1/health", include_in_schema=False)
+    @add(app, "/health", "GET")
+    @add(app, "/v1/health", "GET")
     async def health() -> dict[str, str]:
         """200 while requests are served, with a note if a device has failed."""
         service.check_health()
         note = service.fell_back
         return {"status": "ok"} | ({"note": note} if note else {})
 
-    @app.get("/metrics")
+    @add(app, "/metrics", "GET")
     async def metrics() -> Response:
         """Counters and gauges for Prometheus."""
         engine = service.engine_or_none

@@ -10,8 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Collection, Iterator
 from typing import Any, TypeVar
 
-from weft.serve.anthropic.errors import message_error
-from weft.serve.errors import ApiError
+from weft.serve.errors import ApiError, message_error
 from weft.serve.messages import Part, Step
 from weft.serve.respond import sse
 from weft.serve.texts import OneChat, Texts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from uuid import uuid4
 
 from fastapi import FastAPI, Query, Request
@@ -15,6 +15,7 @@ from starlette.datastructures import UploadFile
 
 from weft.serve.batches.runner import BatchRunner, owner_of
 from weft.serve.batches.store import ENDED, Batch, ClientFile
+from weft.serve.endpoints import BATCHABLE, add
 from weft.serve.errors import ApiError
 from weft.serve.request_body import read_form
 from weft.serve.schema import Body
@@ -43,8 +44,7 @@ def add_files(app: FastAPI, runner: BatchRunner | None, most_bytes: int) -> None
     """Adds the endpoints to an application; without a runner they say how to have one.
     `most_bytes` is the most bytes of all files."""
 
-    @app.post("/v1/files")
-    @app.post("/files", include_in_schema=False)
+    @add(app, "/v1/files")
     async def upload(http: Request) -> dict[str, Any]:
         """Keeps a file of requests for a batch."""
         store = require_runner(runner).store
@@ -78,8 +78,7 @@ def add_files(app: FastAPI, runner: BatchRunner | None, most_bytes: int) -> None
         store.add_file(file)
         return file.as_json()
 
-    @app.get("/v1/files")
-    @app.get("/files", include_in_schema=False)
+    @add(app, "/v1/files", "GET")
     async def listed(
         http: Request,
         purpose: str | None = None,
@@ -98,22 +97,19 @@ def add_files(app: FastAPI, runner: BatchRunner | None, most_bytes: int) -> None
             raise ApiError(404, f"there is no file {file_id[:80]}", "file_id", "file_not_found")
         return found
 
-    @app.get("/v1/files/{file_id}")
-    @app.get("/files/{file_id}", include_in_schema=False)
+    @add(app, "/v1/files/{file_id}", "GET")
     async def about(file_id: str, http: Request) -> dict[str, Any]:
         """What a file is."""
         return find(file_id, http).as_json()
 
-    @app.get("/v1/files/{file_id}/content")
-    @app.get("/files/{file_id}/content", include_in_schema=False)
+    @add(app, "/v1/files/{file_id}/content", "GET")
     async def content(file_id: str, http: Request) -> FileResponse:
         """The content of a file."""
         file = find(file_id, http)
         path = require_runner(runner).store.path(file.id)
         return FileResponse(path, media_type="application/octet-stream")
 
-    @app.delete("/v1/files/{file_id}")
-    @app.delete("/files/{file_id}", include_in_schema=False)
+    @add(app, "/v1/files/{file_id}", "DELETE")
     async def delete(file_id: str, http: Request) -> dict[str, Any]:
         """Removes a file."""
         store = require_runner(runner).store
@@ -151,11 +147,17 @@ def _is_metadata(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+if TYPE_CHECKING:
+    BatchUrl = str
+else:
+    BatchUrl = Literal[BATCHABLE]
+
+
 class BatchBody(Body):
     """The body of `/v1/batches`."""
 
     input_file_id: Annotated[str, Field(max_length=80)]
-    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
+    endpoint: BatchUrl
     completion_window: Literal["24h"]
     metadata: Annotated[dict[str, Any], AfterValidator(_is_metadata)] | None = None
 
@@ -163,8 +165,7 @@ class BatchBody(Body):
 def add_batches(app: FastAPI, runner: BatchRunner | None) -> None:
     """Adds the endpoints to an application; without a runner they say how to have one."""
 
-    @app.post("/v1/batches")
-    @app.post("/batches", include_in_schema=False)
+    @add(app, "/v1/batches")
     async def create(body: BatchBody, http: Request) -> dict[str, Any]:
         """Starts a batch over a file."""
         batches, owner = require_runner(runner), sender(http)
@@ -189,8 +190,7 @@ def add_batches(app: FastAPI, runner: BatchRunner | None) -> None:
             raise ApiError(404, f"there is no batch {batch_id[:80]}", "batch_id", "not_found")
         return found
 
-    @app.get("/v1/batches")
-    @app.get("/batches", include_in_schema=False)
+    @add(app, "/v1/batches", "GET")
     async def listed(
         http: Request,
         after: str | None = None,
@@ -201,15 +201,13 @@ def add_batches(app: FastAPI, runner: BatchRunner | None) -> None:
         rows = batches.store.batches(sender(http), after, limit + 1)
         return page([batches.shown(row) for row in rows], limit)
 
-    @app.get("/v1/batches/{batch_id}")
-    @app.get("/batches/{batch_id}", include_in_schema=False)
+    @add(app, "/v1/batches/{batch_id}", "GET")
     async def about(batch_id: str, http: Request) -> dict[str, Any]:
         """How far a batch is."""
         batch = find(batch_id, http)
         return require_runner(runner).shown(batch)
 
-    @app.post("/v1/batches/{batch_id}/cancel")
-    @app.post("/batches/{batch_id}/cancel", include_in_schema=False)
+    @add(app, "/v1/batches/{batch_id}/cancel")
     async def cancel(batch_id: str, http: Request) -> dict[str, Any]:
         """Cancels a batch; what is done stays."""
         batch = find(batch_id, http)

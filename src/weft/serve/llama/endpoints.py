@@ -15,6 +15,7 @@ from fastapi.responses import Response
 from numpy.typing import NDArray
 
 from weft.llm.engine import Ticket
+from weft.serve.endpoints import add
 from weft.serve.errors import ApiError, Json, to_json
 from weft.serve.inputs import require_whole
 from weft.serve.llama.format import CompletionAnswer, defaults_shown, params_shown
@@ -48,7 +49,7 @@ MOST_BIASES = 4096
 def add_completion(app: FastAPI, service: Service) -> None:
     """Adds the endpoints to an application."""
 
-    @app.post("/completion")
+    @add(app, "/completion")
     async def completion(body: CompletionRequest, http: Request) -> Response:
         """The continuation of a prompt, in llama.cpp's form."""
         as_list = isinstance(body.prompt, list) and any(
@@ -62,7 +63,7 @@ def add_completion(app: FastAPI, service: Service) -> None:
 
         return await _answer(service, body, http, make, lambda: as_list)
 
-    @app.post("/infill")
+    @add(app, "/infill")
     async def infill(body: InfillRequest, http: Request) -> Response:
         """The text of a gap in code, for models with tokens for infilling."""
 
@@ -150,12 +151,12 @@ def _biases(given: Any, service: Service) -> dict[str, float]:
 def add_state(app: FastAPI, service: Service) -> None:
     """Adds the endpoints to an application."""
 
-    @app.get("/props")
+    @add(app, "/props", "GET")
     async def props() -> dict[str, Any]:
         """The model, its template and its sizes, in llama.cpp's form."""
         return await run_in_threadpool(_props, service)
 
-    @app.get("/slots")
+    @add(app, "/slots", "GET")
     async def slots(http: Request) -> list[dict[str, Any]]:
         """A row for each text that can be written at the same time, in llama.cpp's form."""
         engine = service.engine
@@ -236,7 +237,7 @@ def add_tokens(app: FastAPI, service: Service) -> None:
     """Adds the endpoints to an application."""
     turn = asyncio.Lock()
 
-    @app.post("/tokenize")
+    @add(app, "/tokenize")
     async def tokenize(body: TokenizeBody, http: Request) -> Response:
         """The tokens of a text."""
         note(http, body, service)
@@ -252,7 +253,7 @@ def add_tokens(app: FastAPI, service: Service) -> None:
         async with turn:  # long texts one by one, so that they slow down others less
             return await run_in_threadpool(work)
 
-    @app.post("/detokenize")
+    @add(app, "/detokenize")
     async def detokenize(body: DetokenizeBody, http: Request) -> dict[str, str]:
         """The text of tokens."""
         note(http, body, service)
@@ -262,13 +263,13 @@ def add_tokens(app: FastAPI, service: Service) -> None:
         decode = partial(service.tokenizer.decode, body.tokens, special=body.special)
         return {"content": await run_in_threadpool(decode)}
 
-    @app.post("/apply-template")
+    @add(app, "/apply-template")
     async def apply_template(body: ChatBody, http: Request) -> dict[str, str]:
         """The text of the prompt that messages make."""
         note(http, body, service)
         return {"prompt": await run_in_threadpool(service.prompts.rendered, body)}
 
-    @app.post("/embedding")
+    @add(app, "/embedding")
     async def embedding(body: EmbeddingRequest, http: Request) -> list[dict[str, Any]]:
         """Embeddings of texts, in llama.cpp's form."""
         note(http, body, service)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from weft.serve.endpoints import nearest
 from weft.serve.errors import ApiError, Json, error_response
 from weft.serve.many.fleet import Fleet
 from weft.serve.many.loader import Loaded, Place
@@ -17,26 +17,18 @@ from weft.serve.request_body import Asking, read_asking, replayed
 
 __all__ = ["Dispatch"]
 
-OWN = re.compile(
-    r"/|/page/.*|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?"
-    r"|/api/(?:tags|ps|version|show|pull|push|create|copy|delete)|/api/blobs/.*"
-    r"|(?:/v1)?/(?:files|batches)(?:/.*)?"
-    r"|(?:/v1)?/responses/(?!input_tokens$)[^/]+(?:/input_items|/cancel)?"
-)
-"""The paths that are about all models, or about models that need not be loaded."""
-
 
 class Dispatch:
     """ASGI middleware inside of all others."""
 
     def __init__(self, app: ASGIApp, *, fleet: Fleet) -> None:
-        """`app` has the endpoints of `OWN`."""
+        """`app` has the endpoints that are not owned by one model."""
         self._app = app
         self._fleet = fleet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, or hands it on."""
-        if scope["type"] != "http" or OWN.fullmatch(scope["path"]):
+        if scope["type"] != "http" or nearest(scope["path"]).owner != "model":
             return await self._app(scope, receive, send)
         try:
             asking = await read_asking(scope, receive)
@@ -94,7 +86,7 @@ class Dispatch:
     def _keep_alive(self, scope: Scope, asking: Asking) -> float | str | None:
         """The seconds that an Ollama client asks for; empty: it asks for nothing."""
         value = asking.fields.get("keep_alive")
-        if value is None or not scope["path"].startswith("/api/"):
+        if value is None or nearest(scope["path"]).shape != "ollama":
             return ""
         try:
             return parse_duration(value)

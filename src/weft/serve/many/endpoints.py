@@ -11,6 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from weft.errors import WeftError
+from weft.serve.endpoints import add
 from weft.serve.errors import ApiError, without_folders
 from weft.serve.many.fleet import Fleet
 from weft.serve.many.loader import Place
@@ -61,13 +62,12 @@ class _Cards:
 
 
 def _add_models(app: FastAPI, fleet: Fleet) -> None:
-    @app.get("/v1/models")
-    @app.get("/models", include_in_schema=False)
+    @add(app, "/v1/models", "GET")
     async def models() -> dict[str, Any]:
         """All models, with their states and the bytes that they need."""
         return {"object": "list", "data": [_about(p) for p in fleet.places.values()]}
 
-    @app.post("/models/load")
+    @add(app, "/models/load")
     async def load(body: ModelBody) -> dict[str, bool]:
         """Loads a model."""
         place = fleet.place_of(body.model)
@@ -75,7 +75,7 @@ def _add_models(app: FastAPI, fleet: Fleet) -> None:
         async with fleet.lease(place):
             return {"success": True}
 
-    @app.post("/models/unload")
+    @add(app, "/models/unload")
     async def unload(body: ModelBody) -> dict[str, bool]:
         """Unloads a model as soon as its requests have ended."""
         place = fleet.place_of(body.model)
@@ -83,8 +83,7 @@ def _add_models(app: FastAPI, fleet: Fleet) -> None:
             raise ApiError(400, f"{place.entry.name} is not loaded", "model")
         return {"success": True}
 
-    @app.get("/v1/models/{name:path}")
-    @app.get("/models/{name:path}", include_in_schema=False)
+    @add(app, "/v1/models/{name:path}", "GET")
     async def model(name: str) -> dict[str, Any]:
         """One model, with its state and the bytes that it needs."""
         place = fleet.place_of(name)
@@ -136,7 +135,7 @@ def _add_state(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
 
     add_page(app, overview)
 
-    @app.get("/health")
+    @add(app, "/health", "GET")
     async def health() -> dict[str, Any]:
         """200 while requests are served."""
         if fleet.closing:
@@ -151,7 +150,7 @@ def _add_state(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
         about = {"status": "ok", "models_loaded": len(loaded), "models": len(places)}
         return about | ({"notes": notes} if notes else {})
 
-    @app.get("/metrics")
+    @add(app, "/metrics", "GET")
     async def metrics(http: Request) -> Response:
         """Counters and gauges of all loaded models for Prometheus."""
         wanted = http.query_params.get("model")
@@ -167,12 +166,12 @@ def _add_state(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
 def _add_ollama(app: FastAPI, fleet: Fleet, cards: _Cards) -> None:
     router = APIRouter(route_class=OllamaRoute)
 
-    @router.get("/api/version")
+    @add(router, "/api/version", "GET")
     async def about_version() -> dict[str, str]:
         """The version of this server."""
         return version()
 
-    @router.get("/api/tags")
+    @add(router, "/api/tags", "GET")
     async def tags() -> dict[str, Any]:
         """All models whose files can be read, in Ollama's form."""
 
@@ -187,13 +186,13 @@ def _add_ollama(app: FastAPI, fleet: Fleet, cards: _Cards) -> None:
 
         return {"models": await run_in_threadpool(rows)}
 
-    @router.post("/api/show")
+    @add(router, "/api/show")
     async def show(body: ShowRequest) -> dict[str, Any]:
         """What there is to know about a model, in Ollama's form. It is not loaded for this."""
         place = fleet.place_of(body.model or body.name or "")
         return await run_in_threadpool(lambda: shown_model(cards.of(place)))
 
-    @router.get("/api/ps")
+    @add(router, "/api/ps", "GET")
     async def running() -> dict[str, Any]:
         """The loaded models and their memory, in Ollama's form."""
         now = asyncio.get_running_loop().time()

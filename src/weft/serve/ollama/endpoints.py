@@ -14,7 +14,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 
-from weft.serve.errors import SHAPES, ApiError, Json
+from weft.serve.endpoints import ENDPOINTS, add
+from weft.serve.errors import ApiError, Json
 from weft.serve.log import say_tokens
 from weft.serve.ollama.format import (
     NDJSON,
@@ -42,14 +43,6 @@ from weft.serve.service import Service
 from weft.version import __version__
 
 __all__ = ["OllamaRoute", "add_ollama", "add_refusals", "version"]
-
-
-def _error(error: ApiError) -> dict[str, Any]:
-    """An error in Ollama's form."""
-    return {"error": str(error)}
-
-
-SHAPES["/api"] = _error
 
 
 class OllamaRoute(APIRoute):
@@ -100,7 +93,7 @@ def version() -> dict[str, str]:
 
 
 def _add_writing(router: APIRouter, service: Service) -> None:
-    @router.post("/api/chat")
+    @add(router, "/api/chat")
     async def chat(body: ChatRequest, http: Request) -> Response:
         """An answer to messages, in Ollama's form."""
         if not body.messages:
@@ -110,7 +103,7 @@ def _add_writing(router: APIRouter, service: Service) -> None:
         make = partial(service.prompts.of_chat, made)
         return await _answer(service, "chat", body, http, make)
 
-    @router.post("/api/generate")
+    @add(router, "/api/generate")
     async def generate(body: GenerateRequest, http: Request) -> Response:
         """An answer to a prompt, or its continuation, in Ollama's form."""
         if not body.prompt and body.suffix is None and not body.images:
@@ -174,7 +167,7 @@ def _add_embeddings(router: APIRouter, service: Service) -> None:
         say_tokens(http.scope["state"], n_tokens, 0)
         return [row.tolist() for row in rows], n_tokens
 
-    @router.post("/api/embed")
+    @add(router, "/api/embed")
     async def embed(body: EmbedRequest, http: Request) -> dict[str, Any]:
         """Embeddings of texts, of length 1, in Ollama's form."""
         began = perf_counter()
@@ -190,7 +183,7 @@ def _add_embeddings(router: APIRouter, service: Service) -> None:
             "prompt_eval_count": n_tokens,
         }  # fmt: skip
 
-    @router.post("/api/embeddings")
+    @add(router, "/api/embeddings")
     async def embeddings(body: EmbeddingsRequest, http: Request) -> dict[str, Any]:
         """The embedding of one text, of length 1, in Ollama's older form."""
         note(http, body, service)
@@ -217,17 +210,17 @@ def _ids_of(service: Service, texts: list[str], name: str, cut: bool) -> list[li
 
 
 def _add_about(router: APIRouter, service: Service) -> None:
-    @router.get("/api/version")
+    @add(router, "/api/version", "GET")
     async def about_version() -> dict[str, str]:
         """The version of this server."""
         return version()
 
-    @router.get("/api/tags")
+    @add(router, "/api/tags", "GET")
     async def tags() -> dict[str, Any]:
         """The model, in Ollama's form."""
         return {"models": [await run_in_threadpool(listed, service.card)]}
 
-    @router.post("/api/show")
+    @add(router, "/api/show")
     async def show(body: ShowRequest) -> dict[str, Any]:
         """What there is to know about the model, in Ollama's form."""
         name = body.model or body.name or ""
@@ -235,7 +228,7 @@ def _add_about(router: APIRouter, service: Service) -> None:
             raise ApiError(404, f"model {name!r:.80} not found; this is {service.model_id}")
         return await run_in_threadpool(shown_model, service.card)
 
-    @router.get("/api/ps")
+    @add(router, "/api/ps", "GET")
     async def running() -> dict[str, Any]:
         """The loaded model and its memory, in Ollama's form."""
         return {"models": [await run_in_threadpool(loaded_row, service, FOREVER)]}
@@ -266,11 +259,9 @@ def add_refusals(router: APIRouter) -> None:
             "its folder, or start it with another MODEL", code="unsupported",
         )  # fmt: skip
 
-    for path in ("pull", "push", "create", "copy"):
-        router.add_api_route(f"/api/{path}", refuse, methods=["POST"], include_in_schema=False)
-    router.add_api_route("/api/delete", refuse, methods=["DELETE"], include_in_schema=False)
-    blobs = ["HEAD", "POST"]
-    router.add_api_route("/api/blobs/{digest}", refuse, methods=blobs, include_in_schema=False)
+    for endpoint in ENDPOINTS:
+        if endpoint.shape == "ollama" and not endpoint.listed:
+            add(router, endpoint.path, endpoint.method)(refuse)
 
 
 def expires(seconds: float | None) -> str:

@@ -14,6 +14,7 @@ from fastapi.responses import Response
 
 from weft.llm.compute.embed import Pair
 from weft.llm.compute.rerank import best_first, pair_ids
+from weft.serve.endpoints import add
 from weft.serve.errors import ApiError
 from weft.serve.inputs import texts_of, token_lists
 from weft.serve.log import say_tokens
@@ -36,15 +37,13 @@ __all__ = ["add_embeddings", "add_generation", "add_rerank", "embedding_texts"]
 def add_generation(app: FastAPI, service: Service) -> None:
     """Adds the endpoints to an application."""
 
-    @app.post("/v1/chat/completions")
-    @app.post("/chat/completions", include_in_schema=False)
+    @add(app, "/v1/chat/completions")
     async def chat(body: ChatBody, http: Request) -> Response:
         """An answer to messages."""
         make = partial(service.prompts.of_chat, body)
         return await _answer(service, "chat", body, http, make)
 
-    @app.post("/v1/completions")
-    @app.post("/completions", include_in_schema=False)
+    @add(app, "/v1/completions")
     async def completions(body: CompletionBody, http: Request) -> Response:
         """The continuation of a text, of token ids, or of several."""
         make = partial(service.prompts.of_completion, body)
@@ -68,8 +67,7 @@ async def _answer(
 def add_embeddings(app: FastAPI, service: Service) -> None:
     """Adds the endpoint to an application."""
 
-    @app.post("/v1/embeddings")
-    @app.post("/embeddings", include_in_schema=False)
+    @add(app, "/v1/embeddings")
     async def embeddings(body: EmbeddingBody, http: Request) -> dict[str, Any]:
         """An embedding of each text, of length 1."""
         note(http, body, service)
@@ -124,11 +122,7 @@ def embedding_texts(service: Service, body: EmbeddingBody, name: str = "input") 
 def add_rerank(app: FastAPI, service: Service) -> None:
     """Adds the endpoint to an application."""
 
-    @app.post("/v1/rerank", response_model=None)
-    @app.post("/v2/rerank", include_in_schema=False, response_model=None)
-    @app.post("/rerank", include_in_schema=False, response_model=None)
-    @app.post("/v1/reranking", include_in_schema=False, response_model=None)
-    @app.post("/reranking", include_in_schema=False, response_model=None)
+    @add(app, "/v1/rerank", response_model=None)
     async def rerank(body: RerankBody, http: Request) -> dict[str, Any] | list[dict[str, Any]]:
         """The indexes and scores of documents, those that answer a query best first."""
         note(http, body, service)

@@ -20,6 +20,7 @@ from starlette.datastructures import FormData, UploadFile
 from weft.llm import Tokenizer
 from weft.llm.answers import Content
 from weft.llm.audio.sounds import open_sound
+from weft.serve.endpoints import add
 from weft.serve.errors import ApiError, Json
 from weft.serve.prompts import Asked
 from weft.serve.request_body import read_form
@@ -113,14 +114,12 @@ class TranscriptWriter:
 def add_transcriptions(app: FastAPI, service: Service) -> None:
     """Adds the endpoints to an application."""
 
-    @app.post("/v1/audio/transcriptions")
-    @app.post("/audio/transcriptions", include_in_schema=False)
+    @add(app, "/v1/audio/transcriptions")
     async def transcriptions(http: Request) -> Response:
         """The transcript of a sound file."""
         return await _answer(service, http, "transcribe")
 
-    @app.post("/v1/audio/translations")
-    @app.post("/audio/translations", include_in_schema=False)
+    @add(app, "/v1/audio/translations")
     async def translations(http: Request) -> Response:
         """What is said in a sound file, in English."""
         return await _answer(service, http, "translate")

@@ -15,6 +15,7 @@ from fastapi.responses import Response
 
 from weft.report import page_html, plan_data
 from weft.serve.access import TICKETS
+from weft.serve.endpoints import add
 from weft.serve.errors import ApiError
 from weft.serve.page.files import START, PageFile, page_files
 from weft.serve.service import Service
@@ -93,7 +94,7 @@ _SAFE = {
 def add_page(app: FastAPI, overview: Callable[[], str]) -> None:
     """Adds the page. `overview` is what programs, which do not ask for HTML, get at `/`."""
 
-    @app.get("/", include_in_schema=False)
+    @add(app, "/", "GET")
     async def start(http: Request) -> Response:
         """The page for a browser; the server and its paths as plain text for others."""
         if "text/html" in http.headers.get("accept", ""):
@@ -101,7 +102,7 @@ def add_page(app: FastAPI, overview: Callable[[], str]) -> None:
         headers = {"Vary": "Accept"}
         return Response(overview(), media_type="text/plain; charset=utf-8", headers=headers)
 
-    @app.get("/page/{path:path}", include_in_schema=False)
+    @add(app, "/page/{path:path}", "GET")
     async def file(path: str, http: Request) -> Response:
         """A file of the page."""
         return await _send(http, path)
@@ -134,12 +135,12 @@ def add_plan(app: FastAPI, service: Service) -> None:
     """Adds the plan of the model as a page."""
     page = PlanPage(service)
 
-    @app.post("/plan/ticket", include_in_schema=False)
+    @add(app, "/plan/ticket")
     async def ticket() -> dict[str, Any]:
         """A ticket that opens `/plan?ticket=...` once, because a link cannot send a key."""
         return {"ticket": TICKETS.new()}
 
-    @app.get("/plan")
+    @add(app, "/plan", "GET")
     async def plan() -> Response:
         """The model's plan as a page: memory, graph, devices."""
         html, policy = await run_in_threadpool(page.made)

@@ -4,8 +4,6 @@ everything else is handed to a replica."""
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -20,6 +18,7 @@ from weft.cluster.prefixes import blocks_of
 from weft.cluster.routing import routed_counts
 from weft.errors import WeftError
 from weft.serve.batches import add_batches, add_files
+from weft.serve.endpoints import add, nearest
 from weft.serve.errors import (
     ApiError,
     Json,
@@ -35,6 +34,7 @@ from weft.serve.replicas.loaded import Call, Part
 from weft.serve.replicas.replicas import Replicas
 from weft.serve.request_body import LARGE, Asking, read_asking
 from weft.serve.resources import Shared
+from weft.serve.respond import sse
 from weft.serve.responses import KeptResponses, add_kept_responses
 from weft.serve.responses.store import Kept
 from weft.serve.routes import add_middleware
@@ -67,16 +67,9 @@ def _own(replicas: Replicas) -> Iterator[str]:
         yield f'weft_routed_total{{reason="{why}"}} {n}'
 
 
-OWN = re.compile(
-    r"/|/page/.*|/health|/metrics|(?:/v1)?/(?:files|batches)(?:/.*)?"
-    r"|(?:/v1)?/responses/(?!input_tokens$)[^/]+(?:/input_items|/cancel)?"
-)
-"""The paths that the server in front answers itself."""
 _OF_ALL = {("POST", "/lora-adapters"): "name the adapter as `model` of a request instead"}
 """What would change one replica alone, and what to do instead."""
 _NOT_SENT = (b"authorization", b"x-api-key", b"cookie", b"content-length", b"transfer-encoding")
-_EVENTS = ("/v1/messages", "/v1/responses", "/responses")
-"""Paths whose streams name the kind of each event."""
 
 
 def create_front(replicas: Replicas, shared: Shared) -> FastAPI:
@@ -101,7 +94,7 @@ def create_front(replicas: Replicas, shared: Shared) -> FastAPI:
     add_kept_responses(app, shared.responses)
     add_page(app, lambda: _overview(replicas))
 
-    @app.get("/health")
+    @add(app, "/health", "GET")
     async def health() -> dict[str, Any]:
         """200 while a replica answers requests."""
         try:
@@ -110,7 +103,7 @@ def create_front(replicas: Replicas, shared: Shared) -> FastAPI:
             raise ApiError(503, str(error)) from None
         return {"status": "ok", "replicas": replicas.n_running}
 
-    @app.get("/metrics")
+    @add(app, "/metrics", "GET")
     async def metrics() -> Response:
         """Counters and gauges of all replicas for Prometheus."""
         return Response(await gathered(replicas, shared.http), media_type=CONTENT_TYPE)
@@ -130,12 +123,12 @@ class _HandOn:
     """ASGI middleware inside of all others, which hands requests to replicas."""
 
     def __init__(self, app: ASGIApp, *, replicas: Replicas, kept: KeptResponses) -> None:
-        """`app` has the endpoints of `OWN`."""
+        """`app` has the endpoints that the server owns."""
         self._app, self._replicas, self._kept = app, replicas, kept
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, or hands it on."""
-        if scope["type"] != "http" or OWN.fullmatch(scope["path"]):
+        if scope["type"] != "http" or nearest(scope["path"]).owner == "server":
             return await self._app(scope, receive, send)
         path = scope["path"]
         try:
@@ -205,7 +198,7 @@ class _HandOn:
 
     def _goes_on_with(self, scope: Scope, asking: Asking) -> list[Kept]:
         """The kept responses that a request names. Raises ApiError for one that is not kept."""
-        if not scope["path"].removeprefix("/v1").startswith("/responses"):
+        if nearest(scope["path"]).shape != "responses":
             return []
         owner = scope["state"].get("key")
         id_, given = asking.fields.get("previous_response_id"), asking.fields.get("input")
@@ -243,7 +236,6 @@ def _last_event(error: ApiError, path: str, media: str) -> bytes | None:
         return to_json(shown) + b"\n"
     if not media.startswith("text/event-stream"):
         return None
-    kind = b""
-    if path.startswith(_EVENTS):
-        kind, shown = b"event: error\n", {"type": "error"} | shown
-    return b"%sdata: %s\n\n" % (kind, json.dumps(shown).encode())
+    if nearest(path).shape in ("anthropic", "responses"):  # whose events have names
+        return sse({"type": "error"} | shown, "error")
+    return sse(shown)

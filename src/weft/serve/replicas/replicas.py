@@ -22,6 +22,7 @@ from weft.cluster import notes
 from weft.cluster.prefixes import Block
 from weft.errors import BusyError, ContextError, DeviceError
 from weft.records import dataclass
+from weft.serve.endpoints import nearest
 from weft.serve.errors import ApiError
 from weft.serve.log import logger
 from weft.serve.options import ServeOptions
@@ -231,8 +232,8 @@ class Replicas:
         most = max(self._n_running, 1) * self._recipe.options.parallel + self.options.max_queue
         if self.n_open >= most:
             raise BusyError(f"{self.options.max_queue} requests wait already; try again later")
-        small = len(call.body) <= PIECE and not call.kept and "/responses" not in call.path
-        return answer_of(self, self._quick if small else self._handle, call, blocks)
+        large = len(call.body) > PIECE or call.kept or nearest(call.path).shape == "responses"
+        return answer_of(self, self._handle if large else self._quick, call, blocks)
 
     async def metrics(self) -> dict[str, str]:
         """The metrics of each replica, by its name; a replica that does not answer is left out."""

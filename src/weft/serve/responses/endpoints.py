@@ -10,6 +10,7 @@ from fastapi import FastAPI, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
+from weft.serve.endpoints import add
 from weft.serve.errors import ApiError
 from weft.serve.log import say_tokens
 from weft.serve.prompts import Asked
@@ -34,8 +35,7 @@ _NAMES = {
 def add_responses(app: FastAPI, service: Service, kept: KeptResponses) -> None:
     """Adds the endpoints to an application; responses go to `kept`."""
 
-    @app.post("/v1/responses")
-    @app.post("/responses", include_in_schema=False)
+    @add(app, "/v1/responses")
     async def create(body: ResponsesBody, http: Request) -> Response:
         """A response to items: OpenAI's newer API, with answers that it keeps."""
         note(http, body, service)
@@ -48,8 +48,7 @@ def add_responses(app: FastAPI, service: Service, kept: KeptResponses) -> None:
         kept.running[writer.id] = writer
         return await respond(writer, http, stream=bool(body.stream))
 
-    @app.post("/v1/responses/input_tokens")
-    @app.post("/responses/input_tokens", include_in_schema=False)
+    @add(app, "/v1/responses/input_tokens")
     async def count(body: CountBody, http: Request) -> dict[str, Any]:
         """The number of tokens of the input of a response."""
         note(http, body, service)
@@ -98,8 +97,7 @@ def _renamed(make: Callable[[], _T]) -> _T:
 def add_kept_responses(app: FastAPI, kept: KeptResponses) -> None:
     """Adds the endpoints to an application."""
 
-    @app.get("/v1/responses/{response_id}")
-    @app.get("/responses/{response_id}", include_in_schema=False)
+    @add(app, "/v1/responses/{response_id}", "GET")
     async def retrieve(response_id: str, http: Request, stream: bool = False) -> dict[str, Any]:
         """A response that was stored."""
         if stream:
@@ -109,15 +107,13 @@ def add_kept_responses(app: FastAPI, kept: KeptResponses) -> None:
             return writer.so_far()
         return kept.get(response_id, owner_of(http)).response
 
-    @app.delete("/v1/responses/{response_id}")
-    @app.delete("/responses/{response_id}", include_in_schema=False)
+    @add(app, "/v1/responses/{response_id}", "DELETE")
     async def delete(response_id: str, http: Request) -> dict[str, Any]:
         """Deletes a response that was stored."""
         kept.delete(response_id, owner_of(http))
         return {"id": response_id, "object": "response", "deleted": True}
 
-    @app.get("/v1/responses/{response_id}/input_items")
-    @app.get("/responses/{response_id}/input_items", include_in_schema=False)
+    @add(app, "/v1/responses/{response_id}/input_items", "GET")
     async def input_items(
         response_id: str, http: Request,
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
@@ -128,8 +124,7 @@ def add_kept_responses(app: FastAPI, kept: KeptResponses) -> None:
         items = kept.get(response_id, owner_of(http)).items
         return _page(items if order == "asc" else items[::-1], limit, after)
 
-    @app.post("/v1/responses/{response_id}/cancel")
-    @app.post("/responses/{response_id}/cancel", include_in_schema=False)
+    @add(app, "/v1/responses/{response_id}/cancel")
     async def cancel(response_id: str, http: Request) -> dict[str, Any]:
         """Ends a response that is being written, as it is; one that has ended stays."""
         writer = kept.written_now(response_id, owner_of(http))
