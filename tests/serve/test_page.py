@@ -11,8 +11,7 @@ import pytest
 
 from tests.serve.in_process import DEMO, Server
 from weft.serve.access import Tickets, opens
-from weft.serve.page.endpoints import policy_of
-from weft.serve.page.files import FOLDER, page_files
+from weft.serve.page.endpoints import FOLDER, page_files, policy_of
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 MOST = 400_000

@@ -15,18 +15,8 @@ from starlette.exceptions import HTTPException
 from weft.errors import AbortedError, BusyError, DeviceError, ProgramError, WeftError
 from weft.serve.endpoints import nearest
 
-__all__ = [
-    "ApiError",
-    "Json",
-    "error_body",
-    "error_response",
-    "install_handlers",
-    "message_error",
-    "of_exception",
-    "shaped_error",
-    "to_json",
-    "without_folders",
-]  # fmt: skip
+__all__ = ["ApiError", "Json", "error_body", "error_response", "install_handlers", "message_error",
+           "of_exception", "shaped_error", "to_json", "without_folders"]  # fmt: skip
 
 RETRY_AFTER = 1
 """Seconds after which a refused client should try again."""

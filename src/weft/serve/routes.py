@@ -19,7 +19,7 @@ from weft.serve.endpoints import add, find
 from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.guard import Guard
 from weft.serve.llama import add_completion, add_state, add_tokens
-from weft.serve.metrics import CONTENT_TYPE, exposition, llama_metrics
+from weft.serve.metrics import CONTENT_TYPE, exposition
 from weft.serve.middleware import HeadAsGet, Hosts, Watch
 from weft.serve.ollama import add_ollama
 from weft.serve.openai.endpoints import add_embeddings, add_generation, add_rerank
@@ -153,8 +153,7 @@ def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
     @add(app, "/metrics", "GET")
     async def metrics() -> Response:
         """Counters and gauges for Prometheus."""
-        engine = service.engine_or_none
-        text = exposition(engine, shared.http) + llama_metrics(engine)
+        text = exposition(service.engine_or_none, shared.http)
         return Response(text, media_type=CONTENT_TYPE)
 
 

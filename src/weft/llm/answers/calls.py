@@ -7,8 +7,14 @@ import re
 from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any
 
-from weft.llm.answers.json_text import NoCallError, Reader, as_object, members, read_object
-from weft.llm.answers.loose import read_items
+from weft.llm.answers.json_text import (
+    NoCallError,
+    Reader,
+    as_object,
+    members,
+    read_items,
+    read_object,
+)
 from weft.llm.answers.markers import HOLE, CallMarkers, bare
 from weft.llm.answers.values import element_values, typed_value
 from weft.llm.sampling.held_schema import resolved

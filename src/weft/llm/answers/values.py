@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from weft.llm.answers.json_text import MAX_DEPTH, NoCallError
-from weft.llm.answers.loose import read_value
+from weft.llm.answers.json_text import MAX_DEPTH, NoCallError, read_value
 from weft.llm.sampling.held_schema import resolved
 
 __all__ = ["element_values", "listed_in", "typed_value", "types_of"]

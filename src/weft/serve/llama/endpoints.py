@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from weft.llm.engine import Ticket
 from weft.serve.endpoints import add
 from weft.serve.errors import ApiError, Json, to_json
-from weft.serve.inputs import require_whole
 from weft.serve.llama.format import CompletionAnswer, defaults_shown, params_shown
 from weft.serve.llama.prompts import infill_prompt, prompts_of
 from weft.serve.llama.schema import CompletionRequest, EmbeddingRequest, InfillRequest, Writing
 from weft.serve.log import say_tokens
 from weft.serve.openai.endpoints import embedding_texts
-from weft.serve.prompts import MEDIA_MARK, Asked
+from weft.serve.prompts import MEDIA_MARK, Asked, require_whole
 from weft.serve.respond import note, respond, start
 from weft.serve.schema import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, TokenizeBody
 from weft.serve.service import Service

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from fastapi.responses import Response
 from weft.errors import WeftError
 from weft.serve.endpoints import add
 from weft.serve.errors import ApiError, without_folders
+from weft.serve.internal import get
 from weft.serve.many.fleet import Fleet
 from weft.serve.many.loader import Place
-from weft.serve.many.metrics import about_fleet, asked, joined
 from weft.serve.many.planned import card_of
-from weft.serve.metrics import CONTENT_TYPE, exposition
+from weft.serve.metrics import CONTENT_TYPE, Metric, exposition, joined, metric_lines
 from weft.serve.model_card import ModelCard
 from weft.serve.ollama.endpoints import OllamaRoute, add_refusals, expires, loaded_row, version
 from weft.serve.ollama.format import listed, shown_model
@@ -158,8 +159,9 @@ def _add_state(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
         texts = {}
         for place in places:
             if place.loaded is not None and place.state == "loaded":
-                texts[place.entry.name] = await asked(place.loaded.app, "/metrics")
-        text = about_fleet(fleet) + exposition(None, shared.http) + joined(texts)
+                texts[place.entry.name] = await get(place.loaded.app, "/metrics")
+        own = "\n".join(metric_lines(_metrics(fleet)))
+        text = f"{own}\n{exposition(None, shared.http)}{joined(texts)}"
         return Response(text, media_type=CONTENT_TYPE)
 
 
@@ -207,3 +209,15 @@ def _add_ollama(app: FastAPI, fleet: Fleet, cards: _Cards) -> None:
 
     add_refusals(router)
     app.include_router(router)
+
+
+def _metrics(fleet: Fleet) -> Iterator[Metric]:
+    loaded = [p for p in fleet.places.values() if p.state == "loaded"]
+    yield "models", "gauge", "Models that can be loaded.", len(fleet.places)
+    yield "models_loaded", "gauge", "Models that are loaded.", len(loaded)
+    yield "models_bytes", "gauge", "Planned bytes of loaded models.", fleet.nbytes
+    if fleet.budget is not None:
+        yield "models_bytes_limit", "gauge", "Most bytes of loaded models.", fleet.budget
+    yield "models_waiting", "gauge", "Requests that wait for a model.", fleet.n_waiting
+    yield "model_loads_total", "counter", "Models loaded.", fleet.n_loads
+    yield "model_unloads_total", "counter", "Models unloaded.", fleet.n_unloads

@@ -16,10 +16,9 @@ from weft.llm.compute.embed import Pair
 from weft.llm.compute.rerank import best_first, pair_ids
 from weft.serve.endpoints import add
 from weft.serve.errors import ApiError
-from weft.serve.inputs import texts_of, token_lists
 from weft.serve.log import say_tokens
 from weft.serve.openai.format import Answer
-from weft.serve.prompts import Asked
+from weft.serve.prompts import Asked, texts_of, token_lists
 from weft.serve.respond import note, respond, start
 from weft.serve.schema import (
     ChatBody,

@@ -3,24 +3,63 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
+from weft.records import dataclass
 from weft.report import page_html, plan_data
 from weft.serve.access import TICKETS
 from weft.serve.endpoints import add
 from weft.serve.errors import ApiError
-from weft.serve.page.files import START, PageFile, page_files
 from weft.serve.service import Service
 
-__all__ = ["PlanPage", "add_page", "add_plan", "policy_of"]
+__all__ = ["FOLDER", "PageFile", "PlanPage", "add_page", "add_plan", "page_files", "policy_of"]
+
+FOLDER = Path(__file__).resolve().parent / "static"
+START = "index.html"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""Media types by the ends of names. Other files of the folder (licences) are not served."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """A file as it is sent."""
+
+    media_type: str
+    plain: bytes
+    packed: bytes
+    """The same with gzip."""
+    tag: str
+    """Changes with the content (`ETag`)."""
+
+
+@cache
+def page_files() -> Mapping[str, PageFile]:
+    """Every file of the page by its path in the folder, such as `parts/view.js`."""
+    paths = sorted(path for path in FOLDER.rglob("*") if path.suffix in TYPES)
+    return {path.relative_to(FOLDER).as_posix(): _read(path) for path in paths}
+
+
+def _read(path: Path) -> PageFile:
+    plain = path.read_bytes()
+    tag = f'"{hashlib.sha256(plain).hexdigest()[:32]}"'
+    return PageFile(TYPES[path.suffix], plain, gzip.compress(plain, 9, mtime=0), tag)
+
 
 _SCRIPT = re.compile(r"<script(?P<attributes>[^>]*)>(?P<text>.*?)</script>", re.S)
 

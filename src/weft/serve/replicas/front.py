@@ -27,8 +27,14 @@ from weft.serve.errors import (
     shaped_error,
     to_json,
 )
-from weft.serve.many.metrics import joined
-from weft.serve.metrics import CONTENT_TYPE, HttpMetrics, exposition
+from weft.serve.metrics import (
+    CONTENT_TYPE,
+    HttpMetrics,
+    Metric,
+    exposition,
+    joined,
+    metric_lines,
+)
 from weft.serve.page import add_page
 from weft.serve.replicas.loaded import Call, Part
 from weft.serve.replicas.replicas import Replicas
@@ -41,30 +47,6 @@ from weft.serve.routes import add_middleware
 from weft.version import __version__
 
 __all__ = ["create_front"]
-
-
-async def gathered(replicas: Replicas, http: HttpMetrics) -> str:
-    """All metrics as text; those of replicas have a label `replica` with its name."""
-    of_replicas = joined(await replicas.metrics(), "replica")
-    return exposition(None, http) + "\n".join(_own(replicas)) + "\n" + of_replicas
-
-
-def _own(replicas: Replicas) -> Iterator[str]:
-    options = replicas.replicas
-    for name, kind, meaning, value in (
-        ("replicas", "gauge", "Replicas that answer requests.", replicas.n_running),
-        ("replicas_least", "gauge", "Replicas that are always there.", options.least),
-        ("replicas_most", "gauge", "Most replicas.", options.most),
-        ("replica_requests", "gauge", "Requests without a whole answer.", replicas.n_open),
-        ("replica_retries_total", "counter", "Requests given to a second replica after the first "
-         "one died.", replicas.n_retried),
-    ):  # fmt: skip
-        yield from (f"# HELP weft_{name} {meaning}", f"# TYPE weft_{name} {kind}")
-        yield f"weft_{name} {value}"
-    yield "# HELP weft_routed_total Requests by why they went to their replica."
-    yield "# TYPE weft_routed_total counter"
-    for why, n in routed_counts().items():
-        yield f'weft_routed_total{{reason="{why}"}} {n}'
 
 
 _OF_ALL = {("POST", "/lora-adapters"): "name the adapter as `model` of a request instead"}
@@ -106,7 +88,7 @@ def create_front(replicas: Replicas, shared: Shared) -> FastAPI:
     @add(app, "/metrics", "GET")
     async def metrics() -> Response:
         """Counters and gauges of all replicas for Prometheus."""
-        return Response(await gathered(replicas, shared.http), media_type=CONTENT_TYPE)
+        return Response(await _exposition(replicas, shared.http), media_type=CONTENT_TYPE)
 
     return app
 
@@ -239,3 +221,20 @@ def _last_event(error: ApiError, path: str, media: str) -> bytes | None:
     if nearest(path).shape in ("anthropic", "responses"):  # whose events have names
         return sse({"type": "error"} | shown, "error")
     return sse(shown)
+
+
+async def _exposition(replicas: Replicas, http: HttpMetrics) -> str:
+    """All metrics as text; those of replicas have a label `replica` with its name."""
+    of_replicas = joined(await replicas.metrics(), "replica")
+    return exposition(None, http) + "\n".join(metric_lines(_metrics(replicas))) + "\n" + of_replicas
+
+
+def _metrics(replicas: Replicas) -> Iterator[Metric]:
+    options = replicas.replicas
+    yield "replicas", "gauge", "Replicas that answer requests.", replicas.n_running
+    yield "replicas_least", "gauge", "Replicas that are always there.", options.least
+    yield "replicas_most", "gauge", "Most replicas.", options.most
+    yield "replica_requests", "gauge", "Requests without a whole answer.", replicas.n_open
+    again = "Requests given to a second replica after the first one died."
+    yield "replica_retries_total", "counter", again, replicas.n_retried
+    yield "routed_total", "counter", "Requests by why they went to their replica.", routed_counts()

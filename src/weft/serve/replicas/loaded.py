@@ -12,9 +12,8 @@ from starlette.types import Message, Scope
 
 from weft.batch import Answer
 from weft.cluster.model_files import ReadPart
-from weft.serve.internal import ask
+from weft.serve.internal import ask, get, internal_scope, whole_body
 from weft.serve.log import logger
-from weft.serve.many.metrics import asked
 from weft.serve.record import Counted, n_ended, route_of, tokens_of
 from weft.serve.replicas.recipe import Recipe
 from weft.serve.resources import Shared
@@ -97,7 +96,7 @@ class Loaded:
         If it is cancelled, so is the request."""
         for kept in call.kept:
             self._shared.responses.take(kept)
-        scope = _scope(call)
+        scope = internal_scope(call.method, call.path, call.headers, call.state, call.query)
         messages: asyncio.Queue[Message | None] = asyncio.Queue()
         new: list[Kept] = []
         task = asyncio.create_task(self._run(call.body, scope, messages, new))
@@ -139,7 +138,7 @@ class Loaded:
 
     async def metrics(self) -> str:
         """The metrics of the model."""
-        return await asked(self._app, "/metrics")
+        return await get(self._app, "/metrics")
 
     def check_health(self) -> None:
         """Raises ApiError if nothing can be served any more."""
@@ -153,19 +152,12 @@ class Loaded:
         self, body: bytes, scope: Scope, messages: asyncio.Queue[Message | None], new: list[Kept]
     ) -> None:
         _NEW.set(new)
-        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def receive() -> Message:
-            if unread:
-                return unread.pop()
-            await asyncio.get_running_loop().create_future()  # who leaves cancels the task
-            raise AssertionError
 
         async def send(message: Message) -> None:
             messages.put_nowait(message)
 
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, whole_body(body), send)  # a client that leaves cancels the task
         except Exception:
             logger.exception("%s %s", scope["method"], scope["path"])  # it has answered before
         finally:
@@ -175,12 +167,3 @@ class Loaded:
 def _head(start: Message, scope: Scope) -> Head:
     ignored = tuple(scope["state"].get("ignored", ()))
     return Head(start["status"], tuple(start["headers"]), route_of(scope), ignored)
-
-
-def _scope(call: Call) -> Scope:
-    return {
-        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1",
-        "method": call.method, "scheme": "http", "path": call.path,
-        "raw_path": call.path.encode(), "query_string": call.query, "root_path": "",
-        "client": None, "server": None, "headers": list(call.headers), "state": dict(call.state),
-    }  # fmt: skip
