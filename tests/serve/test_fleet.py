@@ -84,7 +84,7 @@ def test_the_one_used_longest_ago_goes() -> None:
 
     run(work())
     assert log == ["+a", "+b", "-b", "+c"]
-    assert fleet.nbytes == 8
+    assert fleet.loader.nbytes == 8
 
 
 def test_several_go_for_a_large_one_and_the_number_is_limited() -> None:

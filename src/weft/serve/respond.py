@@ -4,23 +4,26 @@ thread, and an answer that ends when the client leaves."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
+from numpy.typing import NDArray
 from starlette.types import Receive, Scope, Send
 
 from weft.bounds import CONSTRAINT_SECONDS
 from weft.errors import BusyError
 from weft.serve.errors import ApiError, Json, error_body, to_json
-from weft.serve.prompts import Asked
+from weft.serve.log import say_tokens
+from weft.serve.prompts import Asked, Input, require_whole, texts_of, token_lists
 from weft.serve.schema import Part
 from weft.serve.service import Service
 from weft.serve.texts import Texts
 
-__all__ = ["Written", "note", "respond", "sse", "sse_error", "start"]
+__all__ = ["Written", "embedded", "note", "respond", "sse", "sse_error", "start"]
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that keep proxies from holding back a stream."""
@@ -40,9 +43,10 @@ class Written(Protocol):
         """Yields the parts of a streamed answer. An error is the last of them."""
 
 
-def note(http: Request, body: Part, service: Service) -> None:
-    """Notes unknown fields for a header, or refuses them if the server is strict."""
-    ignored = body.ignored()
+def note(http: Request, body: Part, service: Service, more: Sequence[str] = ()) -> None:
+    """Notes unknown fields, and `more` names without an effect, for a header, or refuses them if
+    the server is strict."""
+    ignored = [*body.ignored(), *more]
     if ignored and service.options.strict:
         name = ignored[0]
         raise ApiError(
@@ -69,6 +73,48 @@ async def start(service: Service, make: Callable[[], Asked]) -> Texts:
         return await run_in_threadpool(lambda: Texts(engine, asked, loop))
     finally:
         service.compiling.release()
+
+
+async def embedded(
+    service: Service, http: Request, texts: Input, name: str, dimensions: int | None = None, *,
+    cut: bool = False,
+) -> tuple[list[NDArray[np.float32]], int]:  # fmt: skip
+    """The embeddings of the texts of the field `name`, and the number of their tokens. Texts that
+    are too long lose their end if `cut`. Raises ApiError for texts or dimensions that the model
+    does not take."""
+    if service.embedder.pooling == "rank":
+        raise ApiError(
+            400, f"{service.model_id} ranks documents; ask /v1/rerank", "model", "unsupported"
+        )
+    width = service.n_embd
+    if dimensions is not None and dimensions > width:
+        raise ApiError(
+            400, f"dimensions is {dimensions}, but the model gives {width}", "dimensions"
+        )
+    lists = await run_in_threadpool(_embedding_ids, service, texts, name, cut)
+    rows = await service.embed(lists, dimensions, http.is_disconnected)
+    n_tokens = sum(map(len, lists))
+    say_tokens(http.scope["state"], n_tokens, 0)
+    return rows, n_tokens
+
+
+def _embedding_ids(service: Service, texts: Input, name: str, cut: bool) -> list[list[int]]:
+    most, end = service.embedder.max_tokens, service.tokenizer.vocab.suffix
+    for text in texts_of(texts):
+        if cut:
+            require_whole(text or "", name)
+        else:
+            service.prompts.require_short(text or "", name, most)
+    lists = token_lists(service.tokenizer, texts, name)
+    for number, ids in enumerate(lists):
+        if cut and len(ids) > most:
+            ids[most - len(end) :] = end
+        if not 1 <= len(ids) <= most:
+            raise ApiError(
+                400, f"text {number} of {name} has {len(ids)} tokens; it must be 1 to {most}",
+                name, "context_length_exceeded" if ids else None,
+            )  # fmt: skip
+    return lists
 
 
 async def respond(

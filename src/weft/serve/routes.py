@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -18,11 +18,11 @@ from weft.serve.batches import add_batches, add_files
 from weft.serve.endpoints import add, find
 from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.guard import Guard
-from weft.serve.llama import add_completion, add_state, add_tokens
+from weft.serve.llama import add_llama
 from weft.serve.metrics import CONTENT_TYPE, exposition
 from weft.serve.middleware import HeadAsGet, Hosts, Watch
 from weft.serve.ollama import add_ollama
-from weft.serve.openai.endpoints import add_embeddings, add_generation, add_rerank
+from weft.serve.openai.endpoints import add_openai
 from weft.serve.openai.transcriptions import add_transcriptions
 from weft.serve.options import ServeOptions
 from weft.serve.page import add_page, add_plan
@@ -32,7 +32,7 @@ from weft.serve.schema import AdaptersBody
 from weft.serve.service import Service
 from weft.version import __version__
 
-__all__ = ["add_middleware", "create_app"]
+__all__ = ["add_middleware", "create_app", "new_app"]
 
 
 def create_app(service: Service, shared: Shared | None = None, *, guarded: bool = True) -> FastAPI:
@@ -42,32 +42,16 @@ def create_app(service: Service, shared: Shared | None = None, *, guarded: bool 
     Raises the errors of `Shared.of`."""
     own = Shared.of(service.options) if shared is None else None
     shared = own or shared or Shared()
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        await run_in_threadpool(service.close)
-        if own is not None:
-            await run_in_threadpool(own.close)
-
     options = service.options
-    # FastAPI's pages are off, because they load scripts from other sites
-    app = FastAPI(
-        title="weft", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
-        default_response_class=Json,
-    )  # fmt: skip
+    app = new_app(service.close, *([] if own is None else [own.close]))
     if guarded:
         add_middleware(app, options, shared, service.model_id)
     install_handlers(app)
-    add_generation(app, service)
-    add_embeddings(app, service)
-    add_rerank(app, service)
+    add_openai(app, service)
     add_responses(app, service, shared.responses)
     add_anthropic(app, service)
     add_transcriptions(app, service)
-    add_tokens(app, service)
-    add_completion(app, service)
-    add_state(app, service)
+    add_llama(app, service)
     add_ollama(app, service)
     if guarded:
         add_kept_responses(app, shared.responses)
@@ -77,6 +61,22 @@ def create_app(service: Service, shared: Shared | None = None, *, guarded: bool 
     _add_about(app, service, shared)
     add_page(app, partial(_overview, app, service))
     return app
+
+
+def new_app(*closes: Callable[[], object]) -> FastAPI:
+    """An application that calls these functions at its end. FastAPI's pages are off, because they
+    load scripts from other sites."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        for close in closes:
+            await run_in_threadpool(close)
+
+    return FastAPI(
+        title="weft", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
+        default_response_class=Json,
+    )  # fmt: skip
 
 
 def add_middleware(app: FastAPI, options: ServeOptions, shared: Shared, model: str = "") -> None:

@@ -96,6 +96,21 @@ Texts = (
 """One text or several, as strings or as lists of ids."""
 
 
+def _is_metadata(values: dict[str, Any]) -> dict[str, Any]:
+    if len(values) > 16:
+        raise ValueError(f"metadata has {len(values)} keys; it may have 16")
+    for key, value in values.items():
+        if not isinstance(value, str) or len(value) > 512 or len(key) > 64:
+            raise ValueError(
+                "metadata has texts of 512 characters at most, by keys of 64 characters at most"
+            )
+    return values
+
+
+Metadata = Annotated[dict[str, Any], AfterValidator(_is_metadata)]
+"""What responses and batches repeat for the client, within the bounds of the OpenAI API."""
+
+
 def _takes_null(field: FieldInfo) -> bool:
     """True if null has a meaning for a field, or the field has to be there."""
     return field.is_required() or field.get_default(call_default_factory=False) is None

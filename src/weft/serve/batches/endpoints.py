@@ -10,7 +10,7 @@ from uuid import uuid4
 from fastapi import FastAPI, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
-from pydantic import AfterValidator, Field
+from pydantic import Field
 from starlette.datastructures import UploadFile
 
 from weft.serve.batches.runner import BatchRunner, owner_of
@@ -18,7 +18,7 @@ from weft.serve.batches.store import ENDED, Batch, ClientFile
 from weft.serve.endpoints import BATCHABLE, add
 from weft.serve.errors import ApiError
 from weft.serve.request_body import read_form
-from weft.serve.schema import Body
+from weft.serve.schema import Body, Metadata
 
 __all__ = ["add_batches", "add_files"]
 
@@ -138,15 +138,6 @@ MOST_OPEN = 100
 MOST_BATCHES_LISTED = 100
 
 
-def _is_metadata(values: dict[str, Any]) -> dict[str, Any]:
-    if len(values) > 16:
-        raise ValueError(f"metadata has {len(values)} keys; it may have 16")
-    for key, value in values.items():
-        if not isinstance(value, str) or len(value) > 512 or len(key) > 64:
-            raise ValueError("metadata has keys of 64 characters and texts of 512 at most")
-    return values
-
-
 if TYPE_CHECKING:
     BatchUrl = str
 else:
@@ -159,7 +150,7 @@ class BatchBody(Body):
     input_file_id: Annotated[str, Field(max_length=80)]
     endpoint: BatchUrl
     completion_window: Literal["24h"]
-    metadata: Annotated[dict[str, Any], AfterValidator(_is_metadata)] | None = None
+    metadata: Metadata | None = None
 
 
 def add_batches(app: FastAPI, runner: BatchRunner | None) -> None:

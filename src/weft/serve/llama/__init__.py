@@ -3,6 +3,6 @@
 Source of the format: the README of tools/server of llama.cpp.
 """
 
-from weft.serve.llama.endpoints import add_completion, add_state, add_tokens
+from weft.serve.llama.endpoints import add_llama
 
-__all__ = ["add_completion", "add_state", "add_tokens"]
+__all__ = ["add_llama"]

@@ -20,16 +20,14 @@ from weft.serve.errors import ApiError, Json, to_json
 from weft.serve.llama.format import CompletionAnswer, defaults_shown, params_shown
 from weft.serve.llama.prompts import infill_prompt, prompts_of
 from weft.serve.llama.schema import CompletionRequest, EmbeddingRequest, InfillRequest, Writing
-from weft.serve.log import say_tokens
-from weft.serve.openai.endpoints import embedding_texts
 from weft.serve.prompts import MEDIA_MARK, Asked, require_whole
-from weft.serve.respond import note, respond, start
+from weft.serve.respond import embedded, note, respond, start
 from weft.serve.schema import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, TokenizeBody
 from weft.serve.service import Service
 from weft.serve.validation import shown
 from weft.version import __version__
 
-__all__ = ["add_completion", "add_state", "add_tokens"]
+__all__ = ["add_llama"]
 
 _DEFAULTS: dict[str, Any] = {
     "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_penalty": 1.0,
@@ -43,10 +41,58 @@ _OWN = {"n_probs", "n_cmpl", "cache_prompt", "return_tokens", "post_sampling_pro
         "logit_bias"}  # fmt: skip
 MOST_BIASES = 4096
 """Most entries of `logit_bias`."""
+LONGEST_TOKENIZED = 1 << 20
+"""Most characters that /tokenize accepts."""
+SHORT = 1 << 14
+"""Number of characters that are tokenized in some ten milliseconds."""
 
 
-def add_completion(app: FastAPI, service: Service) -> None:
+def add_llama(app: FastAPI, service: Service) -> None:
     """Adds the endpoints to an application."""
+    turn = asyncio.Lock()
+
+    @add(app, "/tokenize")
+    async def tokenize(body: TokenizeBody, http: Request) -> Response:
+        """The tokens of a text."""
+        note(http, body, service)
+        require_whole(body.content, "content")
+        if len(body.content) > LONGEST_TOKENIZED:
+            raise ApiError(
+                400, f"content has {len(body.content)} characters; it may have "
+                f"{LONGEST_TOKENIZED}: send it in parts", "content",
+            )  # fmt: skip
+        work = partial(_tokens, service, body)
+        if len(body.content) <= SHORT:
+            return await run_in_threadpool(work)
+        async with turn:  # long texts one by one, so that they slow down others less
+            return await run_in_threadpool(work)
+
+    @add(app, "/detokenize")
+    async def detokenize(body: DetokenizeBody, http: Request) -> dict[str, str]:
+        """The text of tokens."""
+        note(http, body, service)
+        n = service.tokenizer.n_vocab
+        if any(i >= n for i in body.tokens):
+            raise ApiError(400, f"tokens has an id over {n - 1}, the last of this model", "tokens")
+        decode = partial(service.tokenizer.decode, body.tokens, special=body.special)
+        return {"content": await run_in_threadpool(decode)}
+
+    @add(app, "/apply-template")
+    async def apply_template(body: ChatBody, http: Request) -> dict[str, str]:
+        """The text of the prompt that messages make."""
+        note(http, body, service)
+        return {"prompt": await run_in_threadpool(service.prompts.rendered, body)}
+
+    @add(app, "/embedding")
+    async def embedding(body: EmbeddingRequest, http: Request) -> list[dict[str, Any]]:
+        """Embeddings of texts, in llama.cpp's form."""
+        note(http, body, service)
+        texts = EmbeddingBody(input=body.content).input
+        rows, _ = await embedded(service, http, texts, "content")
+        return [
+            {"index": i, "embedding": [_normed(row, body.embd_normalize).tolist()]}
+            for i, row in enumerate(rows)
+        ]
 
     @add(app, "/completion")
     async def completion(body: CompletionRequest, http: Request) -> Response:
@@ -71,6 +117,20 @@ def add_completion(app: FastAPI, service: Service) -> None:
             return _asked(service, body, [prompt])
 
         return await _answer(service, body, http, make, lambda: False)
+
+    @add(app, "/props", "GET")
+    async def props() -> dict[str, Any]:
+        """The model, its template and its sizes, in llama.cpp's form."""
+        return await run_in_threadpool(_props, service)
+
+    @add(app, "/slots", "GET")
+    async def slots(http: Request) -> list[dict[str, Any]]:
+        """A row for each text that can be written at the same time, in llama.cpp's form."""
+        engine = service.engine
+        rows = [_slot(service, n, text) for n, text in enumerate(engine.texts())]
+        if http.query_params.get("fail_on_no_slot") and all(r["is_processing"] for r in rows):
+            raise ApiError(503, f"all {len(rows)} slots write texts", code="no_slot")
+        return rows
 
 
 async def _answer(
@@ -147,24 +207,6 @@ def _biases(given: Any, service: Service) -> dict[str, float]:
     return biases
 
 
-def add_state(app: FastAPI, service: Service) -> None:
-    """Adds the endpoints to an application."""
-
-    @add(app, "/props", "GET")
-    async def props() -> dict[str, Any]:
-        """The model, its template and its sizes, in llama.cpp's form."""
-        return await run_in_threadpool(_props, service)
-
-    @add(app, "/slots", "GET")
-    async def slots(http: Request) -> list[dict[str, Any]]:
-        """A row for each text that can be written at the same time, in llama.cpp's form."""
-        engine = service.engine
-        rows = [_slot(service, n, text) for n, text in enumerate(engine.texts())]
-        if http.query_params.get("fail_on_no_slot") and all(r["is_processing"] for r in rows):
-            raise ApiError(503, f"all {len(rows)} slots write texts", code="no_slot")
-        return rows
-
-
 def _props(service: Service) -> dict[str, Any]:
     card, vocab = service.card, service.tokenizer.vocab
     engine = service.engine_or_none
@@ -224,64 +266,6 @@ def _next_token(text: Ticket | None) -> dict[str, Any]:
         "n_decoded": drawn,
         "stopping_word": "",
     }
-
-
-LONGEST_TOKENIZED = 1 << 20
-"""Most characters that /tokenize accepts."""
-SHORT = 1 << 14
-"""Number of characters that are tokenized in some ten milliseconds."""
-
-
-def add_tokens(app: FastAPI, service: Service) -> None:
-    """Adds the endpoints to an application."""
-    turn = asyncio.Lock()
-
-    @add(app, "/tokenize")
-    async def tokenize(body: TokenizeBody, http: Request) -> Response:
-        """The tokens of a text."""
-        note(http, body, service)
-        require_whole(body.content, "content")
-        if len(body.content) > LONGEST_TOKENIZED:
-            raise ApiError(
-                400, f"content has {len(body.content)} characters; it may have "
-                f"{LONGEST_TOKENIZED}: send it in parts", "content",
-            )  # fmt: skip
-        work = partial(_tokens, service, body)
-        if len(body.content) <= SHORT:
-            return await run_in_threadpool(work)
-        async with turn:  # long texts one by one, so that they slow down others less
-            return await run_in_threadpool(work)
-
-    @add(app, "/detokenize")
-    async def detokenize(body: DetokenizeBody, http: Request) -> dict[str, str]:
-        """The text of tokens."""
-        note(http, body, service)
-        n = service.tokenizer.n_vocab
-        if any(i >= n for i in body.tokens):
-            raise ApiError(400, f"tokens has an id over {n - 1}, the last of this model", "tokens")
-        decode = partial(service.tokenizer.decode, body.tokens, special=body.special)
-        return {"content": await run_in_threadpool(decode)}
-
-    @add(app, "/apply-template")
-    async def apply_template(body: ChatBody, http: Request) -> dict[str, str]:
-        """The text of the prompt that messages make."""
-        note(http, body, service)
-        return {"prompt": await run_in_threadpool(service.prompts.rendered, body)}
-
-    @add(app, "/embedding")
-    async def embedding(body: EmbeddingRequest, http: Request) -> list[dict[str, Any]]:
-        """Embeddings of texts, in llama.cpp's form."""
-        note(http, body, service)
-        if service.embedder.pooling == "rank":
-            raise ApiError(400, f"{service.model_id} ranks documents; ask /v1/rerank", "model")
-        asked = EmbeddingBody(input=body.content)
-        texts = await run_in_threadpool(partial(embedding_texts, service, asked, "content"))
-        rows = await service.embed(texts, None, http.is_disconnected)
-        say_tokens(http.scope["state"], sum(map(len, texts)), 0)
-        return [
-            {"index": i, "embedding": [_normed(row, body.embd_normalize).tolist()]}
-            for i, row in enumerate(rows)
-        ]
 
 
 def _tokens(service: Service, body: TokenizeBody) -> Response:

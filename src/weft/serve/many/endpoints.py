@@ -139,7 +139,7 @@ def _add_state(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
     @add(app, "/health", "GET")
     async def health() -> dict[str, Any]:
         """200 while requests are served."""
-        if fleet.closing:
+        if fleet.loader.closing:
             raise ApiError(503, "the server is stopping; try another one")
         places = fleet.places.values()
         loaded = [p for p in places if p.loaded is not None and p.state == "loaded"]
@@ -215,9 +215,9 @@ def _metrics(fleet: Fleet) -> Iterator[Metric]:
     loaded = [p for p in fleet.places.values() if p.state == "loaded"]
     yield "models", "gauge", "Models that can be loaded.", len(fleet.places)
     yield "models_loaded", "gauge", "Models that are loaded.", len(loaded)
-    yield "models_bytes", "gauge", "Planned bytes of loaded models.", fleet.nbytes
-    if fleet.budget is not None:
-        yield "models_bytes_limit", "gauge", "Most bytes of loaded models.", fleet.budget
+    yield "models_bytes", "gauge", "Planned bytes of loaded models.", fleet.loader.nbytes
+    if fleet.loader.budget is not None:
+        yield "models_bytes_limit", "gauge", "Most bytes of loaded models.", fleet.loader.budget
     yield "models_waiting", "gauge", "Requests that wait for a model.", fleet.n_waiting
-    yield "model_loads_total", "counter", "Models loaded.", fleet.n_loads
-    yield "model_unloads_total", "counter", "Models unloaded.", fleet.n_unloads
+    yield "model_loads_total", "counter", "Models loaded.", fleet.loader.n_loads
+    yield "model_unloads_total", "counter", "Models unloaded.", fleet.loader.n_unloads

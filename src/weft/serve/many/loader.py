@@ -134,7 +134,6 @@ class Loader:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._threads = ThreadPoolExecutor(1, "weft-models")
-        self.loop: asyncio.AbstractEventLoop | None = None
         self.closing = False
         self.n_loads = 0
         self.n_unloads = 0
@@ -182,9 +181,8 @@ class Loader:
 
     def give_back(self, place: Place) -> None:
         """Ends a lease."""
-        assert self.loop is not None
         place.leases -= 1
-        place.last_used = self.loop.time()
+        place.last_used = asyncio.get_running_loop().time()
         if not place.leases and place.state == "loaded":
             if place.leaves:
                 self.start(self._unload(place))
@@ -195,14 +193,14 @@ class Loader:
     def set_timer(self, place: Place) -> None:
         """Lets a model be unloaded when nobody has used it for as long as it is kept."""
         place.stop_timer()
-        if place.keep_alive is None or self.loop is None or self.closing:
+        if place.keep_alive is None or self.closing:
             return
 
         def expired() -> None:
             if place.idle and not self.closing:
                 self.start(self._unload(place))
 
-        place.timer = self.loop.call_later(place.keep_alive, expired)
+        place.timer = asyncio.get_running_loop().call_later(place.keep_alive, expired)
 
     # ---- loading ----
 
@@ -352,13 +350,12 @@ class Loader:
 
     def _refuse(self, place: Place, error: Exception) -> None:
         """Tells those who wait for a model why it cannot be loaded."""
-        assert self.loop is not None
         known = _as_api(place, error)
         if not isinstance(error, WeftError | ApiError):
             logger.error("%s: %s", place.entry.name, error, exc_info=error)
         else:
             logger.warning("%s cannot be loaded: %s", place.entry.name, error)
-        place.error, place.error_until = known, self.loop.time() + RETRY
+        place.error, place.error_until = known, asyncio.get_running_loop().time() + RETRY
         for future in tuple(place.waiting):
             if not future.done():
                 future.set_exception(known)

@@ -9,14 +9,15 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
+from numpy.typing import NDArray
 
 from weft.serve.endpoints import ENDPOINTS, add
 from weft.serve.errors import ApiError, Json
-from weft.serve.log import say_tokens
 from weft.serve.ollama.format import (
     NDJSON,
     Kind,
@@ -37,8 +38,8 @@ from weft.serve.ollama.schema import (
 )
 from weft.serve.ollama.translate import chat_of, completion_of, wants_template
 from weft.serve.prompts import Asked
-from weft.serve.respond import note, respond, start
-from weft.serve.schema import ChatBody, Part
+from weft.serve.respond import embedded, note, respond, start
+from weft.serve.schema import ChatBody
 from weft.serve.service import Service
 from weft.version import __version__
 
@@ -99,7 +100,7 @@ def _add_writing(router: APIRouter, service: Service) -> None:
         if not body.messages:
             return Json(loaded_answer("chat", body.model))
         made, ignored = chat_of(body)
-        _note(http, body, ignored, service)
+        note(http, body, service, ignored)
         make = partial(service.prompts.of_chat, made)
         return await _answer(service, "chat", body, http, make)
 
@@ -109,7 +110,7 @@ def _add_writing(router: APIRouter, service: Service) -> None:
         if not body.prompt and body.suffix is None and not body.images:
             return Json(loaded_answer("generate", body.model))
         made, ignored = completion_of(body)
-        _note(http, body, ignored, service)
+        note(http, body, service, ignored)
 
         def make() -> Asked:
             if isinstance(made, ChatBody):
@@ -147,38 +148,20 @@ def _continuing(asked: Asked, body: GenerateRequest, service: Service) -> Asked:
     return replace(asked, requests=[replace(request, prompt=(*body.context, *ids))])
 
 
-def _note(http: Request, body: Part, options: list[str], service: Service) -> None:
-    """Notes unknown fields and options for a header, or refuses them if the server is strict."""
-    note(http, body, service)
-    if options and service.options.strict:
-        raise ApiError(400, f"{options[0][:80]} is not known here; leave it out", options[0])
-    http.state.ignored = [*http.state.ignored, *options]
-
-
 def _add_embeddings(router: APIRouter, service: Service) -> None:
-    async def rows_of(
-        texts: list[str], name: str, cut: bool, dimensions: int | None, http: Request
-    ) -> tuple[list[list[float]], int]:
-        if service.embedder.pooling == "rank":
-            raise ApiError(400, f"{service.model_id} ranks documents; ask /v1/rerank", "model")
-        ids = await run_in_threadpool(_ids_of, service, texts, name, cut)
-        rows = await service.embed(ids, dimensions, http.is_disconnected)
-        n_tokens = sum(map(len, ids))
-        say_tokens(http.scope["state"], n_tokens, 0)
-        return [row.tolist() for row in rows], n_tokens
-
     @add(router, "/api/embed")
     async def embed(body: EmbedRequest, http: Request) -> dict[str, Any]:
         """Embeddings of texts, of length 1, in Ollama's form."""
         began = perf_counter()
         note(http, body, service)
-        width = service.n_embd
-        if body.dimensions is not None and body.dimensions > width:
-            raise ApiError(400, f"dimensions is {body.dimensions}, but the model gives {width}")
-        texts = [body.input] if isinstance(body.input, str) else body.input
-        rows, n_tokens = await rows_of(texts, "input", body.truncate, body.dimensions, http)
+        rows: list[NDArray[np.float32]] = []
+        n_tokens = 0
+        if body.input != []:
+            rows, n_tokens = await embedded(
+                service, http, body.input, "input", body.dimensions, cut=body.truncate
+            )
         return {
-            "model": body.model, "embeddings": rows,
+            "model": body.model, "embeddings": [row.tolist() for row in rows],
             "total_duration": round((perf_counter() - began) * 1e9), "load_duration": 0,
             "prompt_eval_count": n_tokens,
         }  # fmt: skip
@@ -187,26 +170,8 @@ def _add_embeddings(router: APIRouter, service: Service) -> None:
     async def embeddings(body: EmbeddingsRequest, http: Request) -> dict[str, Any]:
         """The embedding of one text, of length 1, in Ollama's older form."""
         note(http, body, service)
-        rows, _ = await rows_of([body.prompt], "prompt", True, None, http)
-        return {"embedding": rows[0]}
-
-
-def _ids_of(service: Service, texts: list[str], name: str, cut: bool) -> list[list[int]]:
-    """The token ids of texts; those that are too long lose their end if `cut`."""
-    most, tokenizer = service.embedder.max_tokens, service.tokenizer
-    end = tokenizer.vocab.suffix
-    lists = []
-    for number, text in enumerate(texts):
-        ids = tokenizer.encode(text)
-        if len(ids) > most and cut:
-            ids = [*ids[: most - len(end)], *end]
-        if not 1 <= len(ids) <= most:
-            raise ApiError(
-                400, f"text {number} of {name} has {len(ids)} tokens; it must be 1 to {most}",
-                name, "context_length_exceeded" if ids else None,
-            )  # fmt: skip
-        lists.append(ids)
-    return lists
+        rows, _ = await embedded(service, http, body.prompt, "prompt", cut=True)
+        return {"embedding": rows[0].tolist()}
 
 
 def _add_about(router: APIRouter, service: Service) -> None:

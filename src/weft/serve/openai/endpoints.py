@@ -18,8 +18,8 @@ from weft.serve.endpoints import add
 from weft.serve.errors import ApiError
 from weft.serve.log import say_tokens
 from weft.serve.openai.format import Answer
-from weft.serve.prompts import Asked, texts_of, token_lists
-from weft.serve.respond import note, respond, start
+from weft.serve.prompts import Asked
+from weft.serve.respond import embedded, note, respond, start
 from weft.serve.schema import (
     ChatBody,
     CompletionBody,
@@ -30,10 +30,10 @@ from weft.serve.schema import (
 )
 from weft.serve.service import Service
 
-__all__ = ["add_embeddings", "add_generation", "add_rerank", "embedding_texts"]
+__all__ = ["add_openai"]
 
 
-def add_generation(app: FastAPI, service: Service) -> None:
+def add_openai(app: FastAPI, service: Service) -> None:
     """Adds the endpoints to an application."""
 
     @add(app, "/v1/chat/completions")
@@ -48,43 +48,12 @@ def add_generation(app: FastAPI, service: Service) -> None:
         make = partial(service.prompts.of_completion, body)
         return await _answer(service, "text", body, http, make)
 
-
-async def _answer(
-    service: Service, kind: Literal["chat", "text"], body: Generation, http: Request,
-    make: Callable[[], Asked],
-) -> Response:  # fmt: skip
-    note(http, body, service)
-    texts = await start(service, make)
-    usage = body.stream_options is not None and body.stream_options.include_usage
-    answer = Answer(
-        texts, service.tokenizer, kind, service.name_for(body.model), with_usage=usage,
-        with_timings=body.timings_per_token,
-    )  # fmt: skip
-    return await respond(answer, http, stream=bool(body.stream))
-
-
-def add_embeddings(app: FastAPI, service: Service) -> None:
-    """Adds the endpoint to an application."""
-
     @add(app, "/v1/embeddings")
     async def embeddings(body: EmbeddingBody, http: Request) -> dict[str, Any]:
         """An embedding of each text, of length 1."""
         note(http, body, service)
-        if service.embedder.pooling == "rank":
-            raise ApiError(
-                400, f"{service.model_id} ranks documents; ask /v1/rerank", "model", "unsupported"
-            )
-        width = service.n_embd
-        if body.dimensions is not None and body.dimensions > width:
-            raise ApiError(
-                400, f"dimensions is {body.dimensions}, but the model gives {width}", "dimensions"
-            )
-        texts = await run_in_threadpool(embedding_texts, service, body)
-        rows = await service.embed(texts, body.dimensions, http.is_disconnected)
-        data = [row.astype("<f4") for row in rows]
+        rows, n_tokens = await embedded(service, http, body.input, "input", body.dimensions)
         as_text = body.encoding_format == "base64"
-        n_tokens = sum(map(len, texts))
-        say_tokens(http.scope["state"], n_tokens, 0)
         return {
             "object": "list",
             "model": service.model_id,
@@ -92,34 +61,14 @@ def add_embeddings(app: FastAPI, service: Service) -> None:
                 {
                     "object": "embedding",
                     "index": i,
-                    "embedding": base64.b64encode(row.tobytes()).decode()
+                    "embedding": base64.b64encode(row.astype("<f4").tobytes()).decode()
                     if as_text
                     else row.tolist(),
                 }
-                for i, row in enumerate(data)
+                for i, row in enumerate(rows)
             ],
             "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
         }
-
-
-def embedding_texts(service: Service, body: EmbeddingBody, name: str = "input") -> list[list[int]]:
-    """The token ids of each text of the field `name`. Raises ApiError for one that is too long or
-    empty."""
-    most = service.embedder.max_tokens
-    for text in texts_of(body.input):
-        service.prompts.require_short(text or "", name, most)
-    texts = token_lists(service.tokenizer, body.input, name)
-    for number, ids in enumerate(texts):
-        if not 1 <= len(ids) <= most:
-            raise ApiError(
-                400, f"text {number} of {name} has {len(ids)} tokens; it must be 1 to {most}",
-                name, "context_length_exceeded" if ids else None,
-            )  # fmt: skip
-    return texts
-
-
-def add_rerank(app: FastAPI, service: Service) -> None:
-    """Adds the endpoint to an application."""
 
     @add(app, "/v1/rerank", response_model=None)
     async def rerank(body: RerankBody, http: Request) -> dict[str, Any] | list[dict[str, Any]]:
@@ -147,6 +96,20 @@ def add_rerank(app: FastAPI, service: Service) -> None:
             "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
             "results": results,
         }
+
+
+async def _answer(
+    service: Service, kind: Literal["chat", "text"], body: Generation, http: Request,
+    make: Callable[[], Asked],
+) -> Response:  # fmt: skip
+    note(http, body, service)
+    texts = await start(service, make)
+    usage = body.stream_options is not None and body.stream_options.include_usage
+    answer = Answer(
+        texts, service.tokenizer, kind, service.name_for(body.model), with_usage=usage,
+        with_timings=body.timings_per_token,
+    )  # fmt: skip
+    return await respond(answer, http, stream=bool(body.stream))
 
 
 def _shown(document: str | Document) -> dict[str, Any]:

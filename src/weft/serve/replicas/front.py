@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +20,6 @@ from weft.serve.batches import add_batches, add_files
 from weft.serve.endpoints import add, nearest
 from weft.serve.errors import (
     ApiError,
-    Json,
     error_response,
     install_handlers,
     shaped_error,
@@ -43,7 +41,7 @@ from weft.serve.resources import Shared
 from weft.serve.respond import sse
 from weft.serve.responses import KeptResponses, add_kept_responses
 from weft.serve.responses.store import Kept
-from weft.serve.routes import add_middleware
+from weft.serve.routes import add_middleware, new_app
 from weft.version import __version__
 
 __all__ = ["create_front"]
@@ -58,16 +56,8 @@ def create_front(replicas: Replicas, shared: Shared) -> FastAPI:
     """The ASGI application in front of `replicas`, which it closes at its end. `shared` has keys
     and counts."""
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        await run_in_threadpool(replicas.close)
-
     options = replicas.options
-    app = FastAPI(
-        title="weft", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
-        default_response_class=Json,
-    )  # fmt: skip
+    app = new_app(replicas.close)
     app.add_middleware(_HandOn, replicas=replicas, kept=shared.responses)
     add_middleware(app, options, shared, replicas.model_id)
     install_handlers(app)
