@@ -1,4 +1,4 @@
-"""What a request for a chat asks of the chat template and of the answer's form."""
+"""Settings of a chat for the chat template and for the form of the answer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["begun_of", "call_schema", "choice_of", "named_tool", "reasons", "sch
 
 _REASONING = {*NO_REASONING, "reasoning_effort"}
 _THINKS = dict.fromkeys(NO_REASONING, True)
-"""What templates call the wish for reasoning."""
+"""Variables by which templates know that reasoning is wanted."""
 
 
 def variables_of(body: ChatBody, usual: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables that the template gets besides its own. `usual` are those of the server, which
-    a request changes by name; what it says of reasoning replaces all that they say of it."""
+    """The variables that the template gets besides its own. `usual` are the server's, which a
+    request replaces by name; if it has any about reasoning, all of the server's about it go."""
     own = dict(body.chat_template_kwargs or {})
     for name in own:
         if name in OWN_VARIABLES or not name.isidentifier():
@@ -54,7 +54,7 @@ def reasons(body: ChatBody, usual: Mapping[str, Any]) -> bool:
 
 
 def _no_reasoning(body: ChatBody) -> bool:
-    """True if a request wants an answer without reasoning."""
+    """True if a request asks for an answer without reasoning."""
     return body.reasoning_budget == 0 or body.reasoning_effort == "none"
 
 
@@ -65,8 +65,8 @@ def thinks(variables: Mapping[str, Any]) -> bool:
 
 
 def begun_of(body: ChatBody) -> str:
-    """What the answer goes on from; empty: it begins. Raises ApiError if there is no such
-    message."""
+    """The text that the answer continues; empty: it starts anew. Raises ApiError if the last
+    message has no such text."""
     if not body.continue_final_message:
         return ""
     if body.add_generation_prompt:

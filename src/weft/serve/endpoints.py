@@ -43,7 +43,7 @@ class Endpoint:
     """What a request needs where a server has keys: a key; nothing; nothing for GET; nothing for
     GET by a browser; or a ticket in place of a key."""
     operation: str = ""
-    """Its operation in traces, where the texts of a request do not tell."""
+    """The name of the operation in traces, where the texts of a request do not tell it."""
     polled: bool = False
     """True if programs ask all the time: it is logged at level debug, and not traced."""
     listed: bool = True

@@ -43,7 +43,7 @@ class ApiError(Exception):
         tokens: tuple[int, int] | None = None,
     ) -> None:
         """`retry_after` is the seconds after which a client with status 429 should try again;
-        `tokens` are those of a prompt that is too long, and the most that it may have."""
+        `tokens` is the length of a prompt that is too long, and the maximum length."""
         super().__init__(message)
         self.tokens = tokens
         self.retry_after = retry_after

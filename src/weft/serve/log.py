@@ -116,7 +116,7 @@ class _Once(logging.Filter):
 
 
 _SHOWN = 8
-"""Most names of fields without an effect in a line."""
+"""Maximum number of fields without an effect that a line names."""
 
 
 def say_tokens(state: dict[str, Any], n_prompt: int, n_generated: int) -> None:

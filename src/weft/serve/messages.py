@@ -103,7 +103,6 @@ class ChatMessage:
         self._is_open = False  # a call has begun and not ended
         self._ids: dict[int, str] = {}
         self.events: list[Event] = []
-        """All events so far."""
 
     def push(self, text: str) -> list[Event]:
         """Adds text; returns the new events, without a `Call` whose pieces were all returned."""

@@ -25,16 +25,16 @@ _SUFFIX = re.compile(r"_(?:bucket|sum|count)$")
 
 
 class HttpMetrics:
-    """Counts requests. Paths are those of endpoints, so that there is a bounded number of them."""
+    """Counts requests by the path of their endpoint, so that the number of paths is bounded."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str, int]] = Counter()
-        """Numbers of requests by path, method and status; 499: the client left."""
+        """Number of requests by path, method and status; 499: the client left."""
         self.seconds: dict[str, Histogram] = {}
         """Times from the head of a request to the end of its answer, by path."""
         self.in_flight = 0
         self.n_asking = 0
-        """Requests in flight that may compute, those of batches left out."""
+        """Number of requests in flight that may compute, without lines of batches."""
 
     def add(self, path: str, method: str, status: int, seconds: float) -> None:
         """Counts a request that has ended."""

@@ -48,7 +48,7 @@ class Watch:
                 message["headers"] = [*message["headers"], *_headers(state)]
             await send(message)
 
-        outside = not scope.get(INSIDE)  # a line of a batch is no request over HTTP
+        outside = not scope.get(INSIDE)  # a line of a batch is not a request over HTTP
         asks = outside and scope["method"] == "POST"
         self._http.in_flight += outside
         self._http.n_asking += asks
@@ -115,7 +115,6 @@ class HeadAsGet:
 
 
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
-"""Methods that change nothing."""
 
 
 class Hosts:
@@ -123,7 +122,7 @@ class Hosts:
     addresses, and the names of the options."""
 
     def __init__(self, app: ASGIApp, *, names: Iterable[str], origins: Iterable[str] = ()) -> None:
-        """`names` are written as users type them; `*` accepts any. `origins` are those of other
+        """`names` are written as users type them; `*` accepts any. `origins` are other
         sites whose pages may send anything; `*` accepts any."""
         self._app = app
         self._origins = {origin.lower() for origin in origins}

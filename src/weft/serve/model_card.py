@@ -1,4 +1,4 @@
-"""What the file of a model says about it. Nothing is loaded for this."""
+"""`ModelCard`: what lists of models show, read from the file of a model without loading it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from weft.llm.config_keys import read_config
 __all__ = ["FIM_ROLES", "ModelCard"]
 
 FIM_ROLES = ("fim_pre", "fim_suf", "fim_mid")
-"""The roles of tokens that a model for infilling has."""
+"""The roles of the tokens for infilling."""
 _MIXES = {mix.number: name for name, mix in MIXES.items()}
 _LONGEST = 1024
-"""Most characters of a string of metadata that is shown."""
+"""Maximum number of characters of a string of metadata that is shown."""
 
 
 class ModelCard:
@@ -54,7 +54,7 @@ class ModelCard:
 
     @property
     def format(self) -> str:
-        """How it is stored."""
+        """The format of its files."""
         return "safetensors" if self.path.is_dir() else "gguf"
 
     @property
@@ -69,7 +69,7 @@ class ModelCard:
 
     @property
     def parameter_size(self) -> str:
-        """That number, such as `8.0B`."""
+        """The number of weights in short, such as `8.0B`."""
         for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
             if self.n_params >= size:
                 return f"{self.n_params / size:.2f}".rstrip("0").rstrip(".") + letter
@@ -111,7 +111,7 @@ class ModelCard:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Its tokenizer. Raises TokenizerError for one that is not known."""
+        """Its tokenizer. Raises TokenizerError for a kind that is not known."""
         return self._tokenizer or Tokenizer.from_gguf(self._file)
 
     @cached_property

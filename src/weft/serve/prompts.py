@@ -80,13 +80,13 @@ COMPLETION_TOKENS = 16
 """Default `max_tokens` of /v1/completions, as in the OpenAI API."""
 
 MOST_COUNTED = 1 << 18
-"""Most tokens of a prompt that is only counted."""
+"""Maximum number of tokens of a prompt that is only counted."""
 
 MEDIA_MARK = "<__media__>"
-"""What stands for an image or a sound in the text of a prompt, as in llama.cpp."""
+"""The text that stands for an image or a sound in a prompt, as in llama.cpp."""
 
 LONGEST_TOKEN = 256
-"""Most characters per token, on average, that are assumed if nothing is known of the vocabulary."""
+"""Average number of characters of a token that is assumed at most for an unknown vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Asked:
     logprobs: bool = False
     """True if log-probabilities are shown."""
     message: Callable[[], ChatMessage] | None = None
-    """For a chat, creates the message of one answer."""
+    """Creates the message of one answer to a chat; None for a completion."""
     echoes: list[Echo] | None = None
     """The prompt of each request, if prompts are shown."""
 
@@ -362,7 +362,7 @@ class Prompts:
                 raise self._too_long(name, len(ids), self._room)
             if not ids:
                 raise ApiError(400, f"{name} has no tokens; give some text", name)
-            if max(ids) > last and name == "prompt":  # those of messages may stand for media
+            if max(ids) > last and name == "prompt":  # larger ones in messages stand for media
                 raise ApiError(400, f"{name} has the token {max(ids)}; the last is {last}", name)
         for field in ("logit_bias", "stop_token_ids"):
             for id_ in map(int, getattr(body, field) or ()):

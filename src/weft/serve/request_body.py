@@ -24,7 +24,7 @@ from weft.serve.errors import ApiError
 __all__ = ["Asking", "read_asking", "read_form", "replayed"]
 
 LARGE = 1 << 16
-"""Bytes of a body that is read in another thread, so that other requests go on."""
+"""Bytes from which a body is read in another thread, so that other requests go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Asking:
     """A request whose body has been read."""
 
     model: str | None
-    """The model that it names; None: none."""
+    """The model that the request names, or None."""
     fields: dict[str, Any]
     """The fields of a body that is a JSON object."""
     body: bytes
@@ -111,13 +111,13 @@ def _of_form(kind: str, body: bytes) -> str | None:
 
 
 MOST_FIELDS = 32
-"""Most fields of a form besides its file."""
+"""Maximum number of fields of a form besides its file."""
 LONGEST_FIELD = 1 << 16
-"""Most bytes of a field that is no file; files are bounded by the whole body."""
+"""Maximum bytes of a field that is not a file; files are bounded by the size of the body."""
 
 
 async def read_form(http: Request) -> FormData:
-    """The fields and at most one file of a body. Raises ApiError for a body that is none."""
+    """The fields and at most one file of a body. Raises ApiError for a body that is not a form."""
     kind = http.headers.get("content-type", "")
     if not kind.startswith("multipart/form-data"):
         raise ApiError(

@@ -35,7 +35,7 @@ class Tls:
         together."""
         self._key, self._certificate = key, certificate
         self.context = self._read()
-        """For new connections."""
+        """The settings of new connections."""
 
     def reload(self) -> None:
         """Reads the files again. Open connections keep what they have. Raises ContextError if that
@@ -77,13 +77,13 @@ class Shared:
     """The parts of a server that its applications share."""
 
     users: Users | None = None
-    """None: everybody may use the server."""
+    """The keys; None: everybody may use the server."""
     http: HttpMetrics = field(default_factory=HttpMetrics)
     traces: Traces | None = None
     batches: BatchRunner | None = None
-    """None: the server keeps no files."""
+    """The runner of batches; None: the server keeps no files."""
     responses: KeptResponses = field(default_factory=KeptResponses)
-    """Responses outlive the models that wrote them."""
+    """The kept responses, which outlive the models that wrote them."""
 
     @staticmethod
     def of(options: ServeOptions) -> Shared:

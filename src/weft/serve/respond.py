@@ -1,4 +1,4 @@
-"""What the handlers of every API share: notes of unknown fields, texts that start in another
+"""Shared by the handlers of every API: notes of unknown fields, texts that start in another
 thread, and an answer that ends when the client leaves."""
 
 from __future__ import annotations

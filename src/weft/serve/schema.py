@@ -50,7 +50,7 @@ SAMPLING_FIELDS: Mapping[str, str] = {name: name for name in SAMPLING_OPTIONS} |
 """The sampling option of each field that a request may have."""
 
 MOST_TEXTS = 2048
-"""Most texts in a list, as in the OpenAI API."""
+"""Maximum number of texts in a list, as in the OpenAI API."""
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TokenId = Annotated[int, Field(ge=0)]
 Limit = Annotated[int, Field(ge=-1)]
@@ -108,7 +108,7 @@ def _is_metadata(values: dict[str, Any]) -> dict[str, Any]:
 
 
 Metadata = Annotated[dict[str, Any], AfterValidator(_is_metadata)]
-"""What responses and batches repeat for the client, within the bounds of the OpenAI API."""
+"""Values that responses and batches repeat for the client, within the bounds of the OpenAI API."""
 
 
 def _takes_null(field: FieldInfo) -> bool:
@@ -136,7 +136,7 @@ class Part(BaseModel):
         }
 
     def ignored(self) -> list[str]:
-        """The names of unknown fields; those of an inner object are written as `object.field`."""
+        """The names of unknown fields; a field of an inner object is written as `object.field`."""
         names = list(self.model_extra or ())
         for name in type(self).model_fields:
             part = getattr(self, name)
@@ -174,7 +174,6 @@ class AdapterScale(Part):
 
 
 AdapterScales = Annotated[list[AdapterScale], Field(fail_fast=True, max_length=MOST_TEXTS)]
-"""Scales of adapters, by number."""
 
 
 class Sampled(Body):
@@ -210,7 +209,7 @@ class Sampled(Body):
 
 
 class Generation(Sampled):
-    """The fields that chat and completions share, besides those of `SAMPLING_FIELDS`."""
+    """The fields that chat and completions share, besides `SAMPLING_FIELDS`."""
 
     model: str | None = None
     max_tokens: Limit | None = None

@@ -32,7 +32,7 @@ class Texts:
         self.asked = asked
         self.tickets: list[Ticket] = []
         self.ends: dict[int, Done] = {}
-        """The ends of texts so far, by their numbers."""
+        """The ends of texts that have ended, by the number of the text."""
         self.n_prompt = sum(map(len, {request.prompt for request in asked.requests}))
         """Number of tokens of all prompts; one that several texts share counts once."""
         self._loop = loop
@@ -132,7 +132,8 @@ class OneChat:
 
 
 def timings_of(tickets: Iterable[Ticket]) -> dict[str, Any]:
-    """The numbers and times of texts so far; those of texts that run together are the longest."""
+    """The numbers of tokens and the times of texts so far; of texts that run together, the longest
+    time counts."""
     prompt_n = cache_n = predicted_n = drafted = accepted = 0
     prompt_ms = predicted_ms = 0.0
     seen: set[tuple[int, ...]] = set()

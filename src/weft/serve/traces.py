@@ -44,7 +44,7 @@ class Traces:
         self._tracer = self._provider.get_tracer("weft.serve", __version__)
 
     def note(self, scope: Scope, status: int, began: float, ended: float, model: str) -> None:
-        """Makes the spans of a request that has ended; times are those of `time.monotonic`. Notes
+        """Makes the spans of a request that has ended; times are of `time.monotonic`. Notes
         the id of the trace in the request's state."""
         endpoint = find(scope["path"])
         if endpoint is not None and endpoint.polled:
@@ -165,7 +165,7 @@ def _operation(state: dict[str, Any]) -> str:
 
 
 def _asked(state: dict[str, Any]) -> dict[str, Any]:
-    """What the first text was asked for."""
+    """Attributes of the request for the first text."""
     texts = state.get("texts")
     if texts is None or not texts.tickets:
         return {}

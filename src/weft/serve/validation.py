@@ -30,7 +30,7 @@ _KINDS = {
 }
 """Descriptions of types, by the first word of pydantic's names of errors."""
 _SHOWN = 60
-"""Most characters of a value that an error repeats."""
+"""Maximum number of characters of a value that an error repeats."""
 
 
 def problem_of(error: ValidationError, body: type[BaseModel], data: Any) -> ApiError:
@@ -122,7 +122,7 @@ _INSTEAD = {
     "functions": "it is the older form of tools; give tools",
     "grammar_lazy": "give tools, or grammar without it",
 }
-"""Fields that narrow an answer and are not here, and what is."""
+"""Fields that narrow an answer and are not supported, and what to send instead."""
 _MARKS = re.compile(r"[\\.+*?()|\[\]{}^$&~#-]")
 
 

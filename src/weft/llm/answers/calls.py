@@ -96,7 +96,7 @@ class Heard:
 
 CallReader = Generator[None, str, tuple[str, str]]
 """Takes characters; returns name and arguments after the last one; raises NoCallError if the text
-is no call."""
+is not a call."""
 
 MAX_NAME = 256
 _NAME = re.compile(r"[\w.:/-]+")
@@ -310,7 +310,7 @@ def _until(end: str) -> Reader:
 
 
 _GAP = 64
-"""Most characters of white space between the marks behind a value."""
+"""Maximum number of characters of white space between the marks behind a value."""
 
 
 def _until_either(end: str, texts: Sequence[str]) -> Generator[None, str, tuple[str, int]]:

@@ -229,7 +229,7 @@ def _tagged_shape(text: str, at: int) -> CallMarkers | None:
 
 
 def _with_hole(a: str, b: str) -> tuple[str, str]:
-    """What two texts share, with a hole for the word that differs, and this word of `a`."""
+    """The text that both have, with a hole for the word that differs, and this word of `a`."""
     start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
     while start and re.match(r"\w", a[start - 1]):
         start -= 1

@@ -122,7 +122,7 @@ class AnswerFormat:
     harmony: bool = False
     """True if answers are messages with headers; see `HarmonyParser`."""
     thought_end: str = ""
-    """What a prompt ends with that leaves no room for reasoning; empty: nothing tells."""
+    """The end of a prompt after which no reasoning can follow; empty: there is none."""
 
     @staticmethod
     def of(template: ChatTemplate) -> AnswerFormat:
@@ -142,7 +142,7 @@ class AnswerFormat:
     def parser(
         self, tools: Tools | None = None, prompt: str = "", *, pieces: bool = False
     ) -> AnswerParser | HarmonyParser:
-        """A parser of one answer. `tools` are those of the request; without tools no text is a
+        """A parser of one answer. `tools` are the request's tools; without tools no text is a
         call. `prompt` is the rendered prompt, which may have begun the reasoning. `pieces`: the
         answer is held to calls, so they are reported as they come."""
         if self.harmony:
@@ -177,7 +177,7 @@ class AnswerFormat:
 
     @property
     def no_thought(self) -> str:
-        """What closes reasoning that a prompt has begun, so that there is none."""
+        """The text that ends reasoning that a prompt has begun, so that it is empty."""
         return f"\n{self.thought[1]}\n\n" if self.thought else ""
 
     def before(self, prompt: str, begun: str) -> str:

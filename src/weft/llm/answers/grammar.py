@@ -60,7 +60,7 @@ class Terminals:
         return f"{rule}[suffix={json.dumps(first, ensure_ascii=False)}]: {text}"
 
     def behind(self, end: str) -> str:
-        """What follows a rule of `until`."""
+        """The terminals that follow a rule of `until`."""
         parts = self._parts(end)
         if parts and isinstance(parts[0], str):
             parts = parts[1:]
@@ -103,14 +103,14 @@ def _loose(text: str | int) -> str:
 
 
 _LONGEST = 4096
-"""Most characters that a length in a schema is followed to."""
+"""Maximum length of a text that is enforced where a schema demands one."""
 
 
 def argument_rules(
     markers: CallMarkers, text: Terminals, number: int, name: str, schema: Mapping[str, Any]
 ) -> list[str]:
-    """The rule `call{number}` of a call of the tool `name`, and those of its arguments. Required
-    arguments come first, in the order of the schema, then others."""
+    """The rule `call{number}` of a call of the tool `name`, and the rules of its arguments. The
+    required arguments come first, in the order of the schema, then others."""
     properties = schema.get("properties")
     properties = properties if isinstance(properties, Mapping) else {}
     required = [key for key in schema.get("required") or () if key in properties]
@@ -208,7 +208,7 @@ def _mark(markers: CallMarkers, schema: Mapping[str, Any], root: Any) -> str:
 
 
 _OTHERS = ("enum", "const", "anyOf", "oneOf", "allOf", "$ref")
-"""What says of a schema without a type that its values are not just any text."""
+"""Keywords that restrict the values of a schema without a type."""
 
 
 def _is_text(schema: Mapping[str, Any], root: Any) -> bool:
@@ -246,7 +246,8 @@ def _quoted(text: str) -> str:
 
 
 MOST_CALLS = 16
-"""Most calls of one answer: small models repeat calls without end if nothing stops them."""
+"""Maximum number of calls of one answer: small models repeat calls without end if nothing stops
+them."""
 
 
 def call_grammar(

@@ -22,7 +22,7 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
 _TO = re.compile(r"to=(?:functions\.)?([^\s<|]+)")
 _LAST = re.compile(r"\}?\s*\Z")
 _MAX_HEADER = 512
-"""Most characters of a header; longer text is content."""
+"""Maximum number of characters of a header; longer text is content."""
 
 
 def is_harmony(source: str) -> bool:

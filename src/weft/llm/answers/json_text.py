@@ -16,13 +16,13 @@ Reader = Generator[None, str, str]
 """Takes a character with each `send`; returns the text after the last one."""
 
 MAX_DEPTH = 100
-"""Deepest nesting of brackets in the arguments of a call."""
+"""Maximum nesting of brackets in the arguments of a call."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class NoCallError(Exception):
-    """The text is no call."""
+    """The text is not a call."""
 
 
 def read_object(first: str = "", watch: Callable[[str], None] | None = None) -> Reader:
@@ -56,7 +56,7 @@ def read_object(first: str = "", watch: Callable[[str], None] | None = None) -> 
 
 
 def as_object(text: str) -> dict[str, object] | None:
-    """Parses a JSON object; None: the text is none."""
+    """Parses a JSON object; None: the text is not one."""
     try:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):

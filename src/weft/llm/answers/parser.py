@@ -16,9 +16,10 @@ __all__ = ["AnswerParser"]
 _FIRST = {"object": "{", "keyed": "{"}
 """The first character of a call of a kind, if it has one."""
 _HELD_SPACE = 64
-"""Most characters of white space held back, since it is dropped in front of a call or reasoning."""
+"""Maximum number of characters of white space held back, because it is dropped in front of a call
+or reasoning."""
 _PIECE = 4096
-"""Most characters processed at once."""
+"""Maximum number of characters processed at once."""
 
 
 class AnswerParser:

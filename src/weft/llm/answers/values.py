@@ -51,7 +51,7 @@ def _is_null(text: str, kinds: set[str]) -> bool:
 
 
 _DEPTH = 16
-"""Most schemas in schemas that types are looked for in."""
+"""Maximum nesting of schemas in which types are looked for."""
 _NAMES = {str: "string", bool: "boolean", type(None): "null", list: "array", dict: "object"}
 
 

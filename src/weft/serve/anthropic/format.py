@@ -21,7 +21,8 @@ PING_SECONDS = 15.0
 """Seconds without an event after which a stream has a `ping`, so that nothing on the way takes a
 long prompt for a dead connection."""
 _SIGNATURE = "weft"
-"""Of reasoning: Anthropic's says that a text is its own; clients demand one and send it back."""
+"""Signature of reasoning. Anthropic's proves the origin of a text; clients demand one and send it
+back."""
 _Item = TypeVar("_Item")
 
 

@@ -134,7 +134,7 @@ def page(rows: list[dict[str, Any]], limit: int) -> dict[str, Any]:
 
 
 MOST_OPEN = 100
-"""Most batches of an owner that have not ended."""
+"""Maximum number of open batches of an owner."""
 MOST_BATCHES_LISTED = 100
 
 

@@ -25,7 +25,7 @@ from weft.serve.metrics import HttpMetrics
 __all__ = ["BatchRunner", "Room", "owner_of"]
 
 LOOK_SECONDS = 0.02
-"""Seconds between two looks for room."""
+"""Seconds between two checks for a free slot."""
 
 
 class Room:
@@ -39,7 +39,7 @@ class Room:
         """`n_waiting` says how many texts wait in the engine."""
         self._parallel, self._most, self._http, self._n_waiting = parallel, most, http, n_waiting
         self.n_lines = 0
-        """Lines under way."""
+        """Number of lines that are being answered."""
 
     @asynccontextmanager
     async def line(self) -> AsyncIterator[None]:
@@ -62,10 +62,10 @@ NOBODY = ""
 _PAUSE_SECONDS = 5.0
 """Seconds until a batch is tried again that has to wait: for its model, or for its key's tokens."""
 _MOST_PAUSES = 60
-"""Tries after which a batch fails that gets no further."""
+"""Number of tries without a further row after which a batch fails."""
 
 _MOST_ATTEMPTS = 5
-"""Ends of the server, without a further row in between, after which a batch fails."""
+"""Number of ends of the server without a further row in between, after which a batch fails."""
 
 
 def owner_of(key: str | None) -> str:
@@ -88,8 +88,8 @@ class BatchRunner:
         self._paused_at, self._n_pauses = ("", 0), 0
 
     def start(self, app: ASGIApp, room: Room, parallel: int) -> None:
-        """Starts to run batches by `app`, `parallel` lines at a time, also those of before a
-        restart."""
+        """Starts to run batches by `app`, `parallel` lines at a time, including batches from
+        before a restart."""
         self._task = asyncio.create_task(self._run(app, room, parallel))
 
     async def stop(self) -> None:

@@ -33,16 +33,16 @@ _DEFAULTS: dict[str, Any] = {
     "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_penalty": 1.0,
     "repeat_last_n": 64, "max_tokens": -1,
 }  # fmt: skip
-"""What llama.cpp's server has where a body says nothing."""
+"""Values that llama.cpp's server uses for fields that a body does not have."""
 _RANDOM = (1 << 32) - 1
-"""The seed that stands for any."""
+"""The seed by which clients ask for a random one."""
 _OWN = {"n_probs", "n_cmpl", "cache_prompt", "return_tokens", "post_sampling_probs",
         "response_fields", "prompt", "input_prefix", "input_suffix", "input_extra", "stream",
         "logit_bias"}  # fmt: skip
 MOST_BIASES = 4096
-"""Most entries of `logit_bias`."""
+"""Maximum number of entries of `logit_bias`."""
 LONGEST_TOKENIZED = 1 << 20
-"""Most characters that /tokenize accepts."""
+"""Maximum number of characters that /tokenize accepts."""
 SHORT = 1 << 14
 """Number of characters that are tokenized in some ten milliseconds."""
 
@@ -154,7 +154,7 @@ async def _answer(
 
 
 def _asked(service: Service, body: Writing, prompts: list[list[int]]) -> Asked:
-    """The texts of a body, whose fields are those of completions with other defaults."""
+    """The requests of a body, which has the fields of completions with other defaults."""
     given = {k: v for k, v in body.model_dump(exclude_unset=True).items() if k not in _OWN}
     given = {k: v for k, v in given.items() if v is not None and not (k == "grammar" and v == "")}
     if "n_predict" in given or "max_tokens" in given:

@@ -82,7 +82,7 @@ class CompletionAnswer:
         return {"rows": rows}
 
     def shaped(self, whole: dict[str, Any]) -> Any:
-        """What `whole` is in JSON: an object, or a list for several prompts."""
+        """The JSON of `whole`: an object, or a list for several prompts."""
         rows: list[dict[str, Any]] = whole["rows"]
         return rows if self._as_list or len(rows) > 1 else rows[0]
 

@@ -102,7 +102,7 @@ def _only_loads(scope: Scope, asking: Asking) -> bool:
 
 
 async def _unless_left(lease: Any, receive: Receive) -> Loaded | None:
-    """What `lease` comes to; None if the client leaves before."""
+    """The result of `lease`; None if the client leaves before."""
     waits = asyncio.ensure_future(lease)
     left = asyncio.ensure_future(receive())
     try:

@@ -46,7 +46,7 @@ def add_fleet(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
 
 
 class _Cards:
-    """What the files of models say, read once for each version of a file."""
+    """The cards of models, read once for each version of a file."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet

@@ -26,18 +26,18 @@ __all__ = ["Fleet", "ManyOptions"]
 
 @dataclass(frozen=True, slots=True)
 class ManyOptions:
-    """The options beside those of `ServeOptions`. Raises ContextError for a value out of range."""
+    """The options besides `ServeOptions`. Raises ContextError for a value out of range."""
 
     memory: int | None = None
-    """Most bytes of all loaded models, as planned; None: what the system has at the start."""
+    """Maximum planned bytes of all loaded models; None: what the system has at the start."""
     most: int | None = None
-    """Most models that are loaded at the same time; None: as many as fit."""
+    """Maximum number of models that are loaded at the same time; None: as many as fit."""
     keep_alive: float | None = None
     """Seconds after its last request until a model is unloaded; None: when another needs room."""
     wait: float = 600.0
-    """Most seconds that a request waits for its model to be loaded."""
+    """Maximum number of seconds that a request waits for its model to be loaded."""
     max_waiting: int = 256
-    """Most requests that wait for models to be loaded; further ones get 503."""
+    """Maximum number of requests that wait for models to be loaded; further ones get 503."""
 
     def __post_init__(self) -> None:
         for name, low in (("memory", 1), ("most", 1), ("keep_alive", 0), ("max_waiting", 0)):
@@ -67,7 +67,7 @@ class Fleet:
         self.many = options
         self.options = served
         self.responses = KeptResponses()
-        """Responses outlive the models that wrote them."""
+        """The kept responses, which outlive the models that wrote them."""
         self.places = {
             name: Place(entry, self._keep_alive(entry)) for name, entry in catalog.entries.items()
         }
@@ -112,7 +112,7 @@ class Fleet:
         return True
 
     async def plan(self, place: Place) -> PlannedBytes:
-        """What a model needs. Raises ApiError for a model that cannot be planned."""
+        """The bytes that a model needs. Raises ApiError for a model that cannot be planned."""
         return await self.loader.plan(place)
 
     def begin(self) -> None:

@@ -67,25 +67,25 @@ class Place:
 
     entry: Entry
     keep_alive: float | None
-    """Seconds after the last request until it is unloaded; None: when another needs room."""
+    """Seconds after the last request until the model is unloaded; None: when another needs room."""
     planned: PlannedBytes | None = None
-    """What it needs; None: not known yet."""
+    """The bytes that the model needs; None: not known yet."""
     state: State = "unloaded"
     loaded: Loaded | None = None
     leases: int = 0
-    """Number of requests that are using it."""
+    """Number of requests that are using the model."""
     last_used: float = 0.0
-    """When its last lease ended, by the clock of the event loop."""
+    """The time when the last lease ended, by the clock of the event loop."""
     leaves: bool = False
-    """True if it makes room for another model as soon as its requests have ended."""
+    """True if the model makes room for another as soon as its requests have ended."""
     told: bool = False
-    """True if it leaves because somebody has asked for that."""
+    """True if the model is unloaded because a client has asked for that."""
     error: ApiError | None = None
-    """Why it cannot be loaded; None: nothing is known against it."""
+    """Why the model could not be loaded; None: it could be, or was never tried."""
     error_until: float = 0.0
-    """When a request may try again."""
+    """The time from which a request may try again."""
     waiting: deque[asyncio.Future[Loaded]] = field(default_factory=deque)
-    """Requests that wait for it, in order of arrival."""
+    """Requests that wait for the model, in order of arrival."""
     timer: asyncio.TimerHandle | None = None
     n_loads: int = 0
 
@@ -152,7 +152,7 @@ class Loader:
             self._worker = asyncio.get_running_loop().create_task(self._work())
 
     async def plan(self, place: Place) -> PlannedBytes:
-        """What a model needs. Raises the errors of `plan`."""
+        """The bytes that a model needs. Raises the errors of `plan`."""
         if place.planned is None:
             place.planned = await self._in_thread(partial(self._plan, place.entry))
         return place.planned

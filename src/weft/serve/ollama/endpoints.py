@@ -60,8 +60,8 @@ class OllamaRoute(APIRoute):
 
 
 def _as_json(request: Request) -> Request:
-    """Takes a body without a type for JSON, as curl -d sends it. Not that of a web page, which has
-    an `Origin`: a page of another site may send such bodies without asking."""
+    """Takes a body without a type for JSON, as curl -d sends it, unless a web page sends it (which
+    has an `Origin`): a page of another site may send such bodies without asking."""
     headers = request.scope["headers"]
     names = {name for name, _ in headers}
     if b"origin" in names or b"sec-fetch-site" in names:
@@ -72,9 +72,9 @@ def _as_json(request: Request) -> Request:
 
 
 OLLAMA_VERSION = "0.14.0"
-"""A version of Ollama that has all that is served here, and that programs ask for."""
+"""A version of Ollama that has all that is served here, and that clients accept."""
 FOREVER = "2318-01-01T00:00:00Z"
-"""When a model that stays is unloaded; clients need some time."""
+"""The time at which a model that stays is unloaded, because clients expect a time."""
 
 
 def add_ollama(app: FastAPI, service: Service) -> None:

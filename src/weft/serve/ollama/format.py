@@ -180,7 +180,7 @@ def shown_model(card: ModelCard) -> dict[str, Any]:
 
 
 def _capabilities(card: ModelCard) -> list[str]:
-    """What the model can do, in Ollama's words."""
+    """The capabilities of a model, by Ollama's names."""
     if not card.writes:
         return ["embedding"]
     try:

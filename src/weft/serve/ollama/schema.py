@@ -12,7 +12,6 @@ __all__ = ["ChatRequest", "EmbedRequest", "EmbeddingsRequest", "GenerateRequest"
            "ShowRequest", "Writing"]  # fmt: skip
 
 Images = Annotated[list[str], Field(fail_fast=True, max_length=64)]
-"""Images in base64."""
 KeepAlive = Annotated[
     int | float | str | None, Field(description='seconds, or a time such as "5m"; -1: always')
 ]

@@ -21,7 +21,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "repeat_penalty": 1.1,
     "repeat_last_n": 64,
 }
-"""What Ollama's documents say for options that neither a request nor a model sets."""
+"""Ollama's defaults for options that neither a request nor a model sets."""
 _SAME = frozenset((
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n"),
     *("presence_penalty", "frequency_penalty", "seed", "stop"),
@@ -39,7 +39,7 @@ texts end when the context is full."""
 def fields_of(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[str]]:
     """The fields of `options`, with Ollama's defaults, and the names of options without an effect.
 
-    Raises ApiError for a `num_predict` that is no number."""
+    Raises ApiError for a `num_predict` that is not a number."""
     fields, ignored = dict(_DEFAULTS), list[str]()
     for name, value in (options or {}).items():
         if value is None:
@@ -54,7 +54,7 @@ def fields_of(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[s
 
 
 def _limit(value: Any) -> int:
-    """The most tokens; 0 and every number below it mean that there is no limit."""
+    """The maximum number of tokens; -1 for 0 and for every number below it, which mean no limit."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ApiError(
             400, f"num_predict is {shown(value)}; it must be a whole number, -1 for no limit",
@@ -76,8 +76,8 @@ def wants_template(body: GenerateRequest) -> bool:
 
 
 def completion_of(body: GenerateRequest) -> tuple[ChatBody | CompletionBody, list[str]]:
-    """What `/api/generate` asks for: a chat of one message, or the text as it stands for `raw` and
-    `suffix`. Raises ApiError for a template of Ollama's own kind."""
+    """The body that `/api/generate` asks for: a chat of one message, or a completion of the plain
+    text for `raw` and `suffix`. Raises ApiError for a template in Ollama's language."""
     if body.template:
         raise ApiError(
             400, "template is in Go's language, which is not known here; leave it out to use the "

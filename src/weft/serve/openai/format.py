@@ -240,7 +240,7 @@ def _message(message: ChatMessage) -> dict[str, Any]:
 
 
 def _delta(message: ChatMessage, event: Event) -> dict[str, Any]:
-    """What an event adds to a message. A call has its name with empty arguments first, and then
+    """The delta of an event. A call has its name with empty arguments first, and then
     pieces of them, or it comes as a whole."""
     if isinstance(event, Content):
         return {"content": event.text}
@@ -263,5 +263,5 @@ def _call(message: ChatMessage, call: Call | CallBegun) -> dict[str, Any]:
 
 
 def _joined(first: dict[str, Any] | None, then: dict[str, Any]) -> dict[str, Any]:
-    """Appends the lists of an answer to those of its prompt."""
+    """Appends the lists of an answer to the lists of its prompt."""
     return then if first is None else {name: first[name] + then[name] for name in then}

@@ -191,7 +191,7 @@ def _asked(service: Service, body: TranscriptionBody, sound: bytes, task: Task) 
 
 
 def _wanted(body: TranscriptionBody, task: Task, tokenizer: Tokenizer) -> tuple[str, str]:
-    """What the model is told in words, and how its answer begins."""
+    """The instruction to the model, and the beginning of its answer."""
     known = tokenizer.encode(TRANSCRIBE, add_special=False, parse_special=True)
     if task == "transcribe" and len(known) == 1:
         return "", (f"lang:{body.language}" if body.language else "") + TRANSCRIBE

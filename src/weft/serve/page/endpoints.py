@@ -33,7 +33,7 @@ TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""Media types by the ends of names. Other files of the folder (licences) are not served."""
+"""Media types by the suffix of the name. Other files of the folder (licences) are not served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class PageFile:
     media_type: str
     plain: bytes
     packed: bytes
-    """The same with gzip."""
+    """The file packed with gzip."""
     tag: str
-    """Changes with the content (`ETag`)."""
+    """The `ETag`, which changes with the content."""
 
 
 @cache
@@ -122,7 +122,7 @@ POLICY = (
     "img-src 'self' data: blob:; media-src data: blob:; frame-ancestors 'none'; base-uri 'none'; "
     "form-action 'none'"
 )
-"""What the page may load: files of this server, and images and sounds that a user gave it."""
+"""The page may load files of this server, and images and sounds that a user gave it."""
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

@@ -24,7 +24,7 @@ __all__ = ["Files", "FilesActor", "Replica", "files_actor", "reader"]
 
 _SPACE = "weft"
 FRONT_SECONDS = 60.0
-"""Seconds without a sign of the server in front after which replicas end themselves."""
+"""Seconds without a beat of the server in front after which replicas end themselves."""
 
 
 class Replica:

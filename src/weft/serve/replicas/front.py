@@ -48,7 +48,7 @@ __all__ = ["create_front"]
 
 
 _OF_ALL = {("POST", "/lora-adapters"): "name the adapter as `model` of a request instead"}
-"""What would change one replica alone, and what to do instead."""
+"""Requests that would change one replica alone, and what to do instead."""
 _NOT_SENT = (b"authorization", b"x-api-key", b"cookie", b"content-length", b"transfer-encoding")
 
 
@@ -202,7 +202,7 @@ def _call(scope: Scope, body: bytes, kept: list[Kept]) -> Call:
 
 
 def _last_event(error: ApiError, path: str, media: str) -> bytes | None:
-    """An error as the last part of a stream; None: the answer is no stream of parts."""
+    """An error as the last part of a stream; None: the answer is not a stream."""
     shown = shaped_error(error, path)
     if media.startswith("application/x-ndjson"):
         return to_json(shown) + b"\n"
@@ -214,7 +214,7 @@ def _last_event(error: ApiError, path: str, media: str) -> bytes | None:
 
 
 async def _exposition(replicas: Replicas, http: HttpMetrics) -> str:
-    """All metrics as text; those of replicas have a label `replica` with its name."""
+    """All metrics as text; metrics of replicas have a label `replica` with its name."""
     of_replicas = joined(await replicas.metrics(), "replica")
     return exposition(None, http) + "\n".join(metric_lines(_metrics(replicas))) + "\n" + of_replicas
 

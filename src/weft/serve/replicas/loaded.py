@@ -24,11 +24,11 @@ from weft.serve.service import Service
 __all__ = ["PIECE", "Call", "Head", "Loaded", "Part"]
 
 KEPT_BYTES = 32 << 20
-"""Most bytes of responses that a replica holds; the server in front keeps them for longer."""
+"""Maximum bytes of responses that a replica keeps; the server in front keeps them for longer."""
 
 
 PIECE = 1 << 20
-"""Most bytes of a body in one part of an answer."""
+"""Maximum bytes of a body in one part of an answer."""
 
 
 class Call(NamedTuple):
@@ -40,7 +40,7 @@ class Call(NamedTuple):
     headers: Sequence[tuple[bytes, bytes]]
     body: bytes
     state: dict[str, Any]
-    """What the server in front has noted: the name of the key, the id."""
+    """The name of the key and the id of the request, from the server in front."""
     kept: Sequence[Kept] = ()
     """Responses that the request goes on with."""
 
@@ -51,7 +51,6 @@ class Head(NamedTuple):
     status: int
     headers: Sequence[tuple[bytes, bytes]]
     route: str
-    """The path of the endpoint."""
     ignored: Sequence[str]
     """Unknown fields of the body."""
 
@@ -64,7 +63,7 @@ class Part(NamedTuple):
     last: bool
     counted: Counted
     kept: Sequence[Kept]
-    """Responses to be kept, in the last part."""
+    """Responses to be kept; empty except in the last part."""
 
 
 _NEW: ContextVar[list[Kept] | None] = ContextVar("new responses", default=None)

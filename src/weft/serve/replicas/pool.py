@@ -19,7 +19,7 @@ from weft.serve.replicas.recipe import Recipe
 __all__ = ["BatchActor", "Pool"]
 
 TRIES = 3
-"""Actors that a line is given to, one after another, if they die of it."""
+"""Number of actors that a line is given to, one after another, if they die of it."""
 _TELL_SECONDS = 20.0
 _MOST_CALLS = 1000
 
@@ -70,7 +70,7 @@ class Pool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_watched = False
         self.n_died = 0
-        """Actors that died and were started again."""
+        """Number of actors that died and were started again."""
 
     @property
     def most_open(self) -> int:

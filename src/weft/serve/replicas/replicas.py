@@ -38,19 +38,19 @@ class ReplicaOptions:
     """The options of replicas. Raises ContextError for a value out of range."""
 
     least: int = 1
-    """Replicas that are always there."""
+    """Minimum number of replicas."""
     most: int = 1
-    """Replicas under load; the same as `least`: their number does not change."""
+    """Maximum number of replicas, under load."""
     cpus: float = 1
-    """CPUs of the cluster that each takes."""
+    """Number of CPUs of the cluster that each replica takes."""
     upscale_delay: float = 10.0
-    """Seconds of more requests than the replicas can compute after which there is another one."""
+    """Seconds of more requests than the replicas can compute after which a replica is added."""
     downscale_delay: float = 300.0
-    """Seconds of fewer requests after which one ends."""
+    """Seconds of fewer requests after which a replica ends."""
     health_period: float = 5.0
-    """Seconds between two questions to a replica whether it is well."""
+    """Seconds between two health checks of a replica."""
     start_seconds: float = 3600.0
-    """Most seconds until the first replicas have loaded the model."""
+    """Maximum number of seconds until the first replicas have loaded the model."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
@@ -65,7 +65,8 @@ class ReplicaOptions:
 
 
 TRIES = 3
-"""Replicas that a request is given to, one after another, if they die before they answer."""
+"""Number of replicas that a request is given to, one after another, if they die before they
+answer."""
 
 
 class Counts(Protocol):
@@ -127,7 +128,7 @@ def _last_line(error: BaseException) -> str:
 
 
 _SPARE = 2
-"""Requests beside the texts of a replica that it may have, for questions that take no time."""
+"""Number of requests that a replica may have beside its texts, for those that take no time."""
 _BEAT_SECONDS = 2.0
 _NAME = "model"
 ROUTER = "weft.cluster.prefix_router.PrefixRouter"
@@ -137,7 +138,7 @@ class Replicas:
     """The replicas of a model. What a server serves, see `run_server`."""
 
     def __init__(self, recipe: Recipe, options: ServeOptions, replicas: ReplicaOptions) -> None:
-        """`options` are those of the server in front. Nothing is started yet."""
+        """`options` are the options of the server in front. Nothing is started yet."""
         self.options = options
         self.replicas = replicas
         self._recipe = recipe
@@ -151,9 +152,9 @@ class Replicas:
         self._n_running = 0
         self._since_none = time.monotonic()
         self.n_open = 0
-        """Requests without a whole answer."""
+        """Number of requests without a whole answer."""
         self.n_retried = 0
-        """Requests that were given to another replica, for theirs had died."""
+        """Number of requests that were given to another replica because the first had died."""
 
     # ---- what a server asks ----
 

@@ -59,7 +59,7 @@ def add_responses(app: FastAPI, service: Service, kept: KeptResponses) -> None:
 
 
 def _conversation(body: CountBody, kept: KeptResponses, owner: object) -> tuple[Kept | None, Items]:
-    """What `previous_response_id` names, and the new items."""
+    """The response that `previous_response_id` names, and the new items."""
     id_ = body.previous_response_id
     before = None if id_ is None else kept.get(id_, owner)
     new = items_of(body.input, lambda id_: kept.item(id_, owner))
@@ -79,7 +79,7 @@ def _count(service: Service, body: CountBody, before: Kept | None, new: Items) -
 
 
 def _renamed(make: Callable[[], _T]) -> _T:
-    """What `make` gives; errors name the fields of this API."""
+    """The result of `make`, whose errors name the fields of this API."""
     try:
         return make()
     except ApiError as error:

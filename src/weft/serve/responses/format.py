@@ -46,7 +46,7 @@ class ResponseWriter:
         self._model = model
         self.owner = owner
         self.keep: Callable[[dict[str, Any]], object] = lambda response: None
-        """Called with the response at its end."""
+        """Called with the response when it has ended."""
         self._tokenizer = tokenizer
         self._chat = OneChat(texts)
         self._ids: dict[int, str] = {}

@@ -17,15 +17,15 @@ from weft.serve.errors import ApiError
 __all__ = ["Items", "Kept", "KeptResponses", "Running", "owner_of"]
 
 MOST_BYTES = 128 << 20
-"""Most bytes of all that is kept, as JSON."""
+"""Maximum bytes of all kept responses, as JSON."""
 MOST_SECONDS = 24 * 3600.0
-"""Age in seconds at which a response goes."""
+"""Age in seconds at which a response is dropped."""
 
 Items = list[dict[str, Any]]
 
 
 def owner_of(http: HTTPConnection) -> object:
-    """Whose responses a request may see: those of the name of its key."""
+    """The owner of the responses that a request may see: the name of its key."""
     return http.scope.get("state", {}).get("key")
 
 
@@ -52,13 +52,13 @@ class Kept:
 
     answer: bytes
     rounds: tuple[bytes, ...]
-    """Lists of items: those of each earlier response and its answer, and the new ones."""
+    """Lists of items: the input and the output of each earlier response, and the new input."""
     owner: object
-    """Whose it is: the key of the request. Others do not see it."""
+    """The name of the key of the request; other keys do not see the response."""
     outputs: tuple[str, ...]
     """The ids of the items of the response."""
     at: float
-    """When it was kept."""
+    """The time of `monotonic` at which the response was kept."""
 
     @property
     def response(self) -> dict[str, Any]:
@@ -78,16 +78,16 @@ class Kept:
 
 
 class KeptResponses:
-    """What is kept, by id. For one thread, that of the event loop."""
+    """The kept responses by id. For the thread of the event loop alone."""
 
     def __init__(self, most_bytes: int = MOST_BYTES, most_seconds: float = MOST_SECONDS) -> None:
         self._most_bytes, self._most_seconds = most_bytes, most_seconds
         self._all: dict[str, Kept] = {}  # the oldest first
-        self._homes: dict[str, str] = {}  # ids of responses by those of their items
+        self._homes: dict[str, str] = {}  # ids of responses by the ids of their items
         self.running: WeakValueDictionary[str, Running] = WeakValueDictionary()
         """Responses that are being written, and some that have ended, by id."""
         self.n_bytes = 0
-        """Bytes of all that is kept."""
+        """Bytes of all kept responses."""
 
     def put(self, response: dict[str, Any], new: Items, before: Kept | None, owner: object) -> None:
         """Keeps a response to the items `new`, which follow the response `before`. One that alone

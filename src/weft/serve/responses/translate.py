@@ -1,6 +1,6 @@
 """Turns items of the Responses API into messages of chats, which templates take.
 
-What a chat has no place for is a 400 that names it, as `input.2.content.0`.
+Content that a chat cannot have is a 400 that names it, such as `input.2.content.0`.
 """
 
 from __future__ import annotations
