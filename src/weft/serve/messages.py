@@ -132,9 +132,9 @@ class ChatMessage:
         return self._ids.setdefault(index, f"call_{uuid.uuid4().hex[:24]}")
 
     def reason(self, ended: str) -> str:
-        """The `finish_reason` of a text that ended with the engine's reason `ended`. A call that
-        was begun and is cut makes it "length", whatever cut it."""
-        if self._is_open:
+        """The `finish_reason` of a text that ended with the engine's reason `ended`. A full context
+        makes it "length", and so does a call that is cut, whatever cut it."""
+        if self._is_open or ended == "context":
             return "length"
         return "tool_calls" if self.calls and ended == "stop" else ended
 

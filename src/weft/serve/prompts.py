@@ -115,6 +115,10 @@ class Asked:
     echoes: list[Echo] | None = None
     """The prompt of each request, if prompts are shown."""
 
+    def new_message(self) -> ChatMessage:
+        """A message for one answer; all of a completion is content."""
+        return ChatMessage(PlainText()) if self.message is None else self.message()
+
 
 class Prompts:
     """Turns bodies into requests. Raises ApiError or a WeftError for one that cannot be served."""

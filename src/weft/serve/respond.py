@@ -36,7 +36,7 @@ class Written(Protocol):
     def texts(self) -> Texts:
         """The texts, which are cancelled if the client leaves."""
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> Any:
         """The body of an answer that is not streamed. Raises ApiError if a text fails."""
 
     def stream(self) -> AsyncIterator[bytes]:
@@ -119,7 +119,7 @@ def _embedding_ids(service: Service, texts: Input, name: str, cut: bool) -> list
 
 async def respond(
     written: Written, http: Request, *, stream: bool, media_type: str = "text/event-stream",
-    form: Callable[[dict[str, Any]], Response] = Json,
+    form: Callable[[Any], Response] = Json,
 ) -> Response:  # fmt: skip
     """The answer of texts, as a stream of `media_type` or whole, which `form` writes; cancels the
     texts if the client leaves."""

@@ -17,7 +17,7 @@ from weft.llm.engine import Delta, Done, Engine, Ticket
 from weft.llm.engine import Event as TextEvent
 from weft.llm.sampling import TokenLogprobs
 from weft.serve.errors import ApiError, of_exception
-from weft.serve.messages import ChatMessage, Parts, PlainText, Step
+from weft.serve.messages import Parts, Step
 from weft.serve.prompts import Asked
 
 __all__ = ["OneChat", "Texts", "timings_of"]
@@ -89,9 +89,8 @@ class OneChat:
 
     def __init__(self, texts: Texts) -> None:
         """`texts` has one text, the answer to a chat or a completion, which is all content."""
-        make = texts.asked.message
         self.texts = texts
-        self.message = ChatMessage(PlainText()) if make is None else make()
+        self.message = texts.asked.new_message()
         self.parts = Parts(self.message)
         """The parts so far, if `steps` is read."""
         self._tokens: list[TokenLogprobs] = []
@@ -104,8 +103,7 @@ class OneChat:
     @property
     def reason(self) -> str:
         """`finish_reason` of the chat API: "stop", "length" or "tool_calls"."""
-        reason = self.end.reason
-        return self.message.reason("length" if reason == "context" else reason)
+        return self.message.reason(self.end.reason)
 
     def take_tokens(self) -> list[TokenLogprobs]:
         """The tokens since the last call, if log-probabilities were asked for."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
-__all__ = ["Reader", "as_object", "members", "read_items", "read_object", "read_value"]
+__all__ = ["Reader", "as_object", "members", "read_items", "read_object", "read_value", "refuse"]
 
 Reader = Generator[None, str, str]
 """Takes a character with each `send`; returns the text after the last one."""
@@ -58,7 +58,7 @@ def read_object(first: str = "", watch: Callable[[str], None] | None = None) -> 
 def as_object(text: str) -> dict[str, object] | None:
     """Parses a JSON object; None: the text is not one."""
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=refuse)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -88,7 +88,8 @@ def _after_space(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _refuse(name: str) -> None:
+def refuse(name: str) -> None:
+    """Raises ValueError for NaN and Infinity, which Python reads and JSON does not have."""
     raise ValueError(f"{name} is not JSON")
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from weft.llm.answers.json_text import MAX_DEPTH, NoCallError, read_value
+from weft.llm.answers.json_text import MAX_DEPTH, NoCallError, read_value, refuse
 from weft.llm.sampling.held_schema import resolved
 
 __all__ = ["element_values", "listed_in", "typed_value", "types_of"]
@@ -26,7 +26,7 @@ def typed_value(text: str, schema: Any, root: Any = None) -> Any:
     if text in listed or (not listed and "string" in kinds and not _is_null(text, kinds)):
         return text
     try:
-        value = json.loads(text, parse_constant=_refused)
+        value = json.loads(text, parse_constant=refuse)
     except (ValueError, RecursionError):
         if "string" in kinds or text.strip()[:1] not in ("{", "[", "(", "T", "F", "N"):
             return text
@@ -39,10 +39,6 @@ def typed_value(text: str, schema: Any, root: Any = None) -> Any:
     if isinstance(value, float) and value - value != 0:  # too large for a number
         return text
     return value
-
-
-def _refused(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _is_null(text: str, kinds: set[str]) -> bool:

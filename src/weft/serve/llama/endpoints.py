@@ -146,11 +146,7 @@ async def _answer(
     texts = await start(service, make)
     name = service.name_for(body.model)
     answer = CompletionAnswer(texts, service.tokenizer, name, body, as_list())
-
-    def form(whole: dict[str, Any]) -> Response:
-        return Json(answer.shaped(whole))
-
-    return await respond(answer, http, stream=bool(body.stream), form=form)
+    return await respond(answer, http, stream=bool(body.stream))
 
 
 def _asked(service: Service, body: Writing, prompts: list[list[int]]) -> Asked:

@@ -72,18 +72,13 @@ class CompletionAnswer:
         self._told = [0] * n
         self._tokens: list[list[TokenLogprobs]] = [[] for _ in range(n)]
 
-    async def whole(self) -> dict[str, Any]:
-        """The body of an answer that is not streamed; see `shaped`."""
+    async def whole(self) -> Any:
+        """The body of an answer that is not streamed: an object, or a list for several prompts."""
         async for choice, event in self.texts.events():
             if isinstance(event, Delta):
                 self._content[choice] += event.text
                 self._tokens[choice] += event.tokens
         rows = [self._end(i) for i in range(len(self.texts.tickets))]
-        return {"rows": rows}
-
-    def shaped(self, whole: dict[str, Any]) -> Any:
-        """The JSON of `whole`: an object, or a list for several prompts."""
-        rows: list[dict[str, Any]] = whole["rows"]
         return rows if self._as_list or len(rows) > 1 else rows[0]
 
     async def stream(self) -> AsyncIterator[bytes]:

@@ -49,28 +49,23 @@ class Answer:
         self._kind: Kind = kind
         self._asked = asked
         self._tokenizer = tokenizer
-        self._messages = [asked.message() for _ in asked.requests] if asked.message else []
+        self._messages = [asked.new_message() for _ in asked.requests]
         self._unsaid: list[list[TokenLogprobs]] = [[] for _ in asked.requests]
         self._listed = [ListedTokens(tokenizer, special=r.special) for r in asked.requests]
         self._created = int(time.time())
 
     async def whole(self) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
-        n = len(self.texts.tickets)
-        texts = [""] * n
         messages = self._messages
-        tokens: list[list[TokenLogprobs]] = [[] for _ in range(n)]
+        tokens: list[list[TokenLogprobs]] = [[] for _ in messages]
         read: dict[tuple[int, ...], Read] = {}
         async for choice, event in self.texts.events():
             if isinstance(event, Done):
-                if messages:
-                    messages[choice].finish()
+                messages[choice].finish()
             elif isinstance(event, Read):
                 read[self.texts.prompt(choice)] = event
             else:
-                texts[choice] += event.text
-                if messages:
-                    messages[choice].push(event.text)
+                messages[choice].push(event.text)
                 tokens[choice] += event.tokens
         choices = []
         for index, i in enumerate(self._best(tokens)):
@@ -82,7 +77,7 @@ class Answer:
             if self._kind == "chat":
                 shown["message"] = _message(messages[i])
             else:
-                shown["text"] = self._echo_text(i) + texts[i]
+                shown["text"] = self._echo_text(i) + messages[i].text
             choices.append(shown | {"logprobs": logprobs})
         timings = timings_of(self.texts.tickets)
         return self._body(choices, "") | {"usage": self._usage(), "timings": timings}
@@ -94,9 +89,8 @@ class Answer:
                 yield sse(chunk)
             async for choice, event in self.texts.events():
                 if isinstance(event, Done):
-                    if self._messages:
-                        for chunk in self._said(choice, self._messages[choice].finish(), True):
-                            yield sse(chunk)
+                    for chunk in self._said(choice, self._messages[choice].finish(), True):
+                        yield sse(chunk)
                     end = self._chunk(choice, None, None, self._reason(choice))
                     yield sse(end | {"timings": timings_of([self.texts.tickets[choice]])})
                 elif isinstance(event, Read):
@@ -162,13 +156,10 @@ class Answer:
         ]
 
     def _reason(self, choice: int) -> str:
-        """The API's reason for the end of a text; a full context counts as "length"."""
-        ended = self.texts.ends[choice].reason
-        reason = "length" if ended == "context" else ended
-        return self._messages[choice].reason(reason) if self._messages else reason
+        return self._messages[choice].reason(self.texts.ends[choice].reason)
 
     def _deltas(self, choice: int, event: Delta) -> list[dict[str, Any]]:
-        if self._messages:
+        if self._kind == "chat":
             self._unsaid[choice] += event.tokens
             return self._said(choice, self._messages[choice].push(event.text))
         logprobs = self._logprobs(choice, event.tokens) if self._asked.logprobs else None

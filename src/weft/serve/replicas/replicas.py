@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import ray
@@ -26,11 +26,11 @@ from weft.serve.endpoints import nearest
 from weft.serve.errors import ApiError
 from weft.serve.log import logger
 from weft.serve.options import ServeOptions
-from weft.serve.replicas.deployment import FilesActor, Replica, files_actor
+from weft.serve.replicas.deployment import FilesActor, Replica, files_actor, last_line
 from weft.serve.replicas.loaded import PIECE, Call, Part
 from weft.serve.replicas.recipe import Recipe
 
-__all__ = ["Counts", "ReplicaOptions", "Replicas"]
+__all__ = ["ReplicaOptions", "Replicas"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,66 +67,6 @@ class ReplicaOptions:
 TRIES = 3
 """Number of replicas that a request is given to, one after another, if they die before they
 answer."""
-
-
-class Counts(Protocol):
-    """Counts requests."""
-
-    n_open: int
-    n_retried: int
-
-
-async def answer_of(
-    counts: Counts, handle: Any, call: Call, blocks: Sequence[Block]
-) -> AsyncIterator[Part]:
-    """Yields the parts of an answer. If it is closed early, the replica ends the request.
-
-    Raises ApiError if the replica dies in the midst of its answer, or too many before."""
-    counts.n_open += 1
-    try:
-        for n_tries in range(1, TRIES + 1):
-            began = False
-            response = handle.answer.remote(call, blocks=blocks)
-            try:
-                async for part in response:
-                    began = True
-                    yield part
-                response = None
-                return
-            except RayActorError:
-                response = None
-                logger.error(
-                    "a replica died while it answered %s%s", call.path,
-                    "" if began or n_tries == TRIES else "; another one answers",
-                )  # fmt: skip
-                if began:
-                    raise ApiError(
-                        502,
-                        "the replica that wrote this answer died; ask again",
-                        code="replica_died",
-                    ) from None
-                counts.n_retried += n_tries < TRIES
-            except (RayError, RayServeException) as error:
-                response = None
-                logger.error("a replica failed on %s: %s", call.path, _last_line(error))
-                raise ApiError(
-                    500, "the replica failed on this request; the server's log says more"
-                ) from None
-            finally:
-                if response is not None:
-                    response.cancel()
-        raise ApiError(
-            502, f"{TRIES} replicas died on this request; it is not tried again",
-            code="replica_died",
-        )  # fmt: skip
-    finally:
-        counts.n_open -= 1
-
-
-def _last_line(error: BaseException) -> str:
-    return (str(error).strip().split("\n") or [""])[-1][:300]
-
-
 _SPARE = 2
 """Number of requests that a replica may have beside its texts, for those that take no time."""
 _BEAT_SECONDS = 2.0
@@ -234,7 +174,53 @@ class Replicas:
         if self.n_open >= most:
             raise BusyError(f"{self.options.max_queue} requests wait already; try again later")
         large = len(call.body) > PIECE or call.kept or nearest(call.path).shape == "responses"
-        return answer_of(self, self._handle if large else self._quick, call, blocks)
+        return self._answer(self._handle if large else self._quick, call, blocks)
+
+    async def _answer(
+        self, handle: Any, call: Call, blocks: Sequence[Block]
+    ) -> AsyncIterator[Part]:
+        """Yields the parts of an answer. If it is closed early, the replica ends the request.
+
+        Raises ApiError if the replica dies in the midst of its answer, or too many before."""
+        self.n_open += 1
+        try:
+            for n_tries in range(1, TRIES + 1):
+                began = False
+                response = handle.answer.remote(call, blocks=blocks)
+                try:
+                    async for part in response:
+                        began = True
+                        yield part
+                    response = None
+                    return
+                except RayActorError:
+                    response = None
+                    logger.error(
+                        "a replica died while it answered %s%s", call.path,
+                        "" if began or n_tries == TRIES else "; another one answers",
+                    )  # fmt: skip
+                    if began:
+                        raise ApiError(
+                            502,
+                            "the replica that wrote this answer died; ask again",
+                            code="replica_died",
+                        ) from None
+                    self.n_retried += n_tries < TRIES
+                except (RayError, RayServeException) as error:
+                    response = None
+                    logger.error("a replica failed on %s: %s", call.path, last_line(error))
+                    raise ApiError(
+                        500, "the replica failed on this request; the server's log says more"
+                    ) from None
+                finally:
+                    if response is not None:
+                        response.cancel()
+            raise ApiError(
+                502, f"{TRIES} replicas died on this request; it is not tried again",
+                code="replica_died",
+            )  # fmt: skip
+        finally:
+            self.n_open -= 1
 
     async def metrics(self) -> dict[str, str]:
         """The metrics of each replica, by its name; a replica that does not answer is left out."""
