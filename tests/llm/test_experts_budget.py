@@ -26,8 +26,7 @@ from weft.llm.engine import Engine
 from weft.llm.planning import memory as memory_module
 from weft.llm.planning.explain import memory_lines
 from weft.native import _native
-from weft.serve.http_metrics import HttpMetrics
-from weft.serve.metrics import exposition
+from weft.serve.metrics import HttpMetrics, exposition
 
 TOKENS = [1, *range(5, 30)]
 SIZES = {

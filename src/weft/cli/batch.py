@@ -124,7 +124,7 @@ def one_machine(
     api: Any, model: Path, options: Any, arguments: dict[str, Any], *, quiet: bool
 ) -> Iterator[Answerer]:
     """Loads the model here. Gives what answers lines and the most lines under way."""
-    from weft.serve.inside import line_handler
+    from weft.serve.internal import line_handler
     from weft.serve.routes import create_app
 
     with LoadProgress() as progress:
@@ -148,9 +148,11 @@ async def _run(
     bar: CountProgress,
     n_lines: int,
 ) -> Counts:
+    from weft.serve.endpoints import BATCHABLE
+
     with requests.open("rb") as file:
         return await run_batch(
-            read_lines(file), journal, handle, parallel=n_open, ordered=ordered,
+            read_lines(file, BATCHABLE), journal, handle, parallel=n_open, ordered=ordered,
             progress=lambda counts: bar(counts.done, n_lines),
         )  # fmt: skip
 

@@ -28,10 +28,10 @@ from weft.llm.drafting.options import DraftOptions
 from weft.llm.engine import Engine
 from weft.llm.senses.senses import open_towers
 from weft.serve.adapters import ServedAdapters, ServedVectors
-from weft.serve.cards import ModelCard
 from weft.serve.embedder import Embedder
 from weft.serve.errors import ApiError
 from weft.serve.memory import PlannedBytes, planned_bytes
+from weft.serve.model_card import ModelCard
 from weft.serve.options import ServeOptions
 from weft.serve.prompts import Prompts
 from weft.serve.sizes import serve_sizes

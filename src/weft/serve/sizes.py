@@ -10,7 +10,7 @@ from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.records import dataclass
 from weft.serve.options import ServeOptions
 
-__all__ = ["ServeSizes", "serve_sizes", "writes_text"]
+__all__ = ["ServeSizes", "serve_sizes"]
 
 DEFAULT_TEXT = 2048
 """Default number of cells for each text; fewer if the model was trained for less."""

@@ -13,9 +13,9 @@ from weft.llm.drafting.build import open_drafts
 from weft.llm.drafting.options import DraftOptions
 from weft.llm.planning.prepare import prepare
 from weft.llm.senses.senses import open_towers
-from weft.serve.cards import ModelCard
 from weft.serve.many.catalog import Entry
 from weft.serve.memory import PlannedBytes, planned_bytes
+from weft.serve.model_card import ModelCard
 from weft.serve.options import ServeOptions
 from weft.serve.sizes import serve_sizes
 
