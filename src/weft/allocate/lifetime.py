@@ -125,7 +125,7 @@ class _Analysis:
             for src in node.src:
                 if src is None or _reads_nothing(src, written):
                     continue
-                base = src if src.view_src is None else src.view_src
+                base = src.base
                 last[base] = i
                 users[base] = users.get(base, 0) | user
             if node.view_src is not None and user:
@@ -133,10 +133,10 @@ class _Analysis:
                 users[node.view_src] = users.get(node.view_src, 0) | user
         for node in schedule.plan_nodes:
             if "output" in node.flags or (node not in read and node.op is not NONE):
-                last[node if node.view_src is None else node.view_src] = end
+                last[node.base] = end
         for leaf in schedule.plan_leaves:
             if "output" in leaf.flags:
-                last[leaf if leaf.view_src is None else leaf.view_src] = end
+                last[leaf.base] = end
 
     def _fold(self) -> tuple[list[list[Item]], list[int]]:
         items: list[list[Item]] = [[] for _ in self.buffer_types]

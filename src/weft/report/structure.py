@@ -12,8 +12,9 @@ from typing import Any
 from weft.allocate import GraphAllocator
 from weft.allocate.lifetime import Lifetimes, lifetimes
 from weft.allocate.plan import like_reference
+from weft.allocate.result import replaces, uses
 from weft.allocate.stages import over_stages, stage_spans
-from weft.allocate.validate import check_users, replaces, uses
+from weft.allocate.validate import check_users
 from weft.errors import AllocationError
 from weft.graph.tensor import Tensor
 from weft.report.formulas import Formulas, NotCarried

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from weft.llm.engine import Histogram
-from weft.llm.engine.histogram import SECONDS
+from weft.llm.engine.stats import SECONDS
 
 __all__ = ["HttpMetrics"]
 

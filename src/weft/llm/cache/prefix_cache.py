@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.llm.cache.kept import LEAST, Checkpoint, KeptText
+from weft.llm.cache.snapshots import LEAST, Checkpoint, KeptText
 
 __all__ = ["PrefixCache", "common_length", "holds"]
 

@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from weft.errors import ContextError, FormatError
 from weft.file_lock import locked
 from weft.files import replacing
-from weft.llm.cache.kept import Checkpoint, KeptText
 from weft.llm.cache.prefix_cache import common_length, holds
+from weft.llm.cache.snapshots import Checkpoint, KeptText
 from weft.records import dataclass
 
 __all__ = ["Layout", "PrefixFiles", "Stored"]

@@ -16,8 +16,8 @@ from weft.backends.memory import BufferType
 from weft.dtype import DTYPES
 from weft.errors import ContextError
 from weft.graph.tensor import Buffer, Tensor
+from weft.llm.cache.memory import PlannedMemory, allocate
 from weft.llm.config import ModelConfig
-from weft.llm.planning.memory import PlannedMemory, allocate
 
 __all__ = ["StateTable", "state_bytes"]
 

@@ -17,7 +17,6 @@ from weft.backends.base import Backend
 from weft.errors import ContextError, DeviceError
 from weft.execute import Profile, Progress, Session, TensorCallback
 from weft.llm.adapters import Adapters
-from weft.llm.cache.sequences import Sequences
 from weft.llm.cache.state import load_state, save_state
 from weft.llm.compute.batch import Batch, Outputs, one_token
 from weft.llm.compute.counters import Counters, MemoryUse, memory_use
@@ -25,12 +24,13 @@ from weft.llm.compute.decoding import Decoding
 from weft.llm.compute.fallback import Held, Loaded, decode_anew, load, load_without_failed, remember
 from weft.llm.compute.in_flight import InFlight, Step
 from weft.llm.compute.input_rows import InputRows
+from weft.llm.compute.inputs import Regime
 from weft.llm.compute.pooling import BehindPooling, require_pooling
+from weft.llm.compute.sequences import Sequences
 from weft.llm.config import Pooling
 from weft.llm.control_vectors import ControlVectors
 from weft.llm.model import Model
 from weft.llm.planning.options import PLAN_OPTIONS, PlanArguments
-from weft.llm.planning.regime import Regime
 from weft.llm.scaled_files import Chosen
 from weft.notebook import in_notebook
 from weft.options import shows_options

@@ -7,12 +7,13 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.llm.cache.pages import next_cell
-from weft.llm.cache.rollback import Change, OneChange
 from weft.llm.compute.batch import Batch, Ubatch, checked, require_encoded
 from weft.llm.compute.graphs import Graphs
 from weft.llm.compute.input_rows import InputRows
-from weft.llm.compute.pipelined import UnderWay
-from weft.llm.compute.ubatches import split, together_sizes
+from weft.llm.compute.pipeline import UnderWay
+from weft.llm.compute.rollback import Change, OneChange
+from weft.llm.compute.ubatches import split
+from weft.llm.models.step import together_sizes
 from weft.llm.planning.plan import ContextPlan
 from weft.records import dataclass
 

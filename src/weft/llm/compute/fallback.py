@@ -15,8 +15,8 @@ from weft.backends.registry import require_known
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.execute import Progress
 from weft.llm.cache.cells import FREE, Cells, Kept
-from weft.llm.cache.rollback import Change
 from weft.llm.compute.graphs import Graphs
+from weft.llm.compute.rollback import Change
 from weft.llm.model import Model
 from weft.llm.planning.options import PlanArguments, context_options
 from weft.llm.planning.plan import ContextPlan

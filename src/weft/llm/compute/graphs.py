@@ -20,14 +20,14 @@ from weft.errors import AbortedError, OutOfMemoryError
 from weft.execute import ArenaPool, Profile, Progress, Session, TensorCallback, WatchedSession
 from weft.flags import FLAGS
 from weft.graph import Graph
-from weft.llm.cache.rollback import Change, Places
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.counters import Counters
 from weft.llm.compute.in_place import MOST_IN_PLACE, can_wait, in_place
-from weft.llm.compute.pipelined import Pipelined, Rows, UnderWay, several_stages
+from weft.llm.compute.inputs import Regime
+from weft.llm.compute.pipeline import Pipelined, Rows, UnderWay, several_stages
+from weft.llm.compute.rollback import Change, Places
 from weft.llm.compute.rotation import rotate_keys
 from weft.llm.planning.plan import ContextPlan
-from weft.llm.planning.regime import Regime
 from weft.program import Program
 
 __all__ = ["Graphs"]

@@ -14,8 +14,14 @@ from itertools import takewhile
 
 from weft.llm.cache.pages import has_room_behind
 from weft.llm.compute.context import Context
-from weft.llm.drafting.drafting import MOST_TEXTS, Drafting, Outcome, Wanted
-from weft.llm.drafting.where import MOST_COLUMNS, why_no_drafts
+from weft.llm.drafting.drafting import (
+    MOST_COLUMNS,
+    MOST_TEXTS,
+    Drafting,
+    Outcome,
+    Wanted,
+    why_no_drafts,
+)
 from weft.llm.engine.batching import Batch
 from weft.llm.engine.request import Ticket
 from weft.llm.engine.slots import Slot, Slots

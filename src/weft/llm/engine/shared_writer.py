@@ -10,11 +10,11 @@ from weft.errors import ContextError
 from weft.execute import Progress
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
+from weft.llm.compute.turn_lock import TurnLock
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.growth import Stats
 from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Done, Event, Read, Request, Ticket
-from weft.llm.engine.turn_lock import TurnLock
 from weft.llm.engine.writer import Writer
 from weft.llm.tokenizers.tokenizer import Tokenizer
 

@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
-from weft.llm.cache.kept import LEAST, Checkpoint, cut, share
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.pages import has_room_in_order
+from weft.llm.cache.snapshots import LEAST, Checkpoint, cut, share
 from weft.llm.compute.context import Context
-from weft.llm.engine.prefixes import Prefixes
+from weft.llm.engine.prefixes import Prefixes, why_not_reused
 from weft.llm.engine.request import Ticket
-from weft.llm.engine.reused import why_not_reused
 from weft.records import dataclass
 
 __all__ = ["MOST_COMPARED", "ROOM", "Slot", "Slots"]

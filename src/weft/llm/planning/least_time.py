@@ -8,11 +8,11 @@ from dataclasses import replace
 from weft.compiler.homes import first_with_own_memory
 from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache
-from weft.llm.planning.by_stages import by_stages
 from weft.llm.planning.fit import fitted, limits, overfull, require
 from weft.llm.planning.offload import Homes
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.request import Request
+from weft.llm.planning.stages import by_stages
 from weft.schedule.cost import choose_homes
 from weft.schedule.machines import machine_of
 

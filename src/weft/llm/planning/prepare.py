@@ -11,10 +11,10 @@ from weft.backends.base import Backend, OnMachine
 from weft.compiler import resolve_devices
 from weft.errors import OutOfMemoryError, ScheduleError
 from weft.llm.cache.kv_cache import cache_bytes
+from weft.llm.cache.memory import require_memory
 from weft.llm.model import Model
 from weft.llm.planning.fit import ADVICE, fitted, require
 from weft.llm.planning.least_time import by_time
-from weft.llm.planning.memory import require_memory
 from weft.llm.planning.options import (
     DEVICE_OPTIONS,
     PLAN_OPTIONS,

@@ -13,8 +13,8 @@ from weft.backends.base import Backend, OnMachine
 from weft.compiler import Plan, plan_graph, repacked
 from weft.graph import Graph
 from weft.llm.cache.kv_cache import KVCache
-from weft.llm.compute.ubatches import Together, together_sizes
 from weft.llm.model import Model
+from weft.llm.models.step import Together, together_sizes
 from weft.llm.planning.experts import with_experts
 from weft.llm.planning.layers import devices_by_layer
 from weft.llm.planning.offload import Homes, homes_by_layer, keep_what_runs

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from weft.graph.tensor import Tensor
 from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights
 from weft.records import dataclass
 

@@ -19,7 +19,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.vision import blocks, qwen
 from weft.llm.vision.config import TowerConfig
 from weft.llm.vision.family import Family, Tile, patches_of
-from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, need
 
 __all__ = ["IDEFICS3", "inputs", "merged_rows", "values"]

@@ -12,7 +12,7 @@ from weft.llm.models import common
 from weft.llm.vision import blocks, idefics3
 from weft.llm.vision.config import TowerConfig
 from weft.llm.vision.family import Family, Tile
-from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, maybe, need
 
 __all__ = ["INTERNVL"]

@@ -14,7 +14,7 @@ from weft.llm.models import common
 from weft.llm.vision import blocks
 from weft.llm.vision.config import TowerConfig
 from weft.llm.vision.family import Family, patches_of
-from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, maybe, need
 
 __all__ = ["LLAVA"]

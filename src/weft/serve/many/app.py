@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
 from weft.errors import AbortedError
-from weft.llm.planning.memory import available_bytes
+from weft.llm.cache.memory import available_bytes
 from weft.serve.batches import add_batches, add_files
 from weft.serve.errors import Json, install_handlers
 from weft.serve.many.catalog import Catalog, Entry

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from weft.backends.base import OnMachine
 from weft.execute import Pipeline, Profile, Run, Session, stage_work
-from weft.llm.cache.rollback import Change, Places
 from weft.llm.compute.batch import Ubatch
-from weft.llm.planning.regime import Regime
+from weft.llm.compute.inputs import Regime
+from weft.llm.compute.rollback import Change, Places
 from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import Schedule
