@@ -17,7 +17,7 @@ from weft.errors import BusyError, ContextError
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, Tokenizer
 from weft.llm.engine import Done, Engine, Event
-from weft.llm.engine.batching import pack, share
+from weft.llm.engine.batches import pack, share
 from weft.llm.engine.slots import MOST_COMPARED, Slot
 
 MODEL = Path(__file__).resolve().parents[1] / "data/vectors/models/archs/llama3.gguf"

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from weft.llm.chat.template import ChatTemplate, Message
     from weft.llm.compute.batch import Batch, Outputs
     from weft.llm.compute.context import Context
-    from weft.llm.compute.in_flight import Step
     from weft.llm.compute.inputs import Regime
     from weft.llm.compute.perplexity import Perplexity
     from weft.llm.compute.rerank import Ranked
+    from weft.llm.compute.steps import Step
     from weft.llm.config import (
         IndexerConfig,
         MlaConfig,
@@ -130,10 +130,10 @@ _HOMES = {
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),
     "weft.llm.compute.context": ("Context",),
-    "weft.llm.compute.in_flight": ("Step",),
     "weft.llm.compute.inputs": ("Regime",),
     "weft.llm.compute.perplexity": ("Perplexity",),
     "weft.llm.compute.rerank": ("Ranked",),
+    "weft.llm.compute.steps": ("Step",),
     "weft.llm.config": (
         "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig",
         "RopeConfig", "RopeScaling", "Temperature",

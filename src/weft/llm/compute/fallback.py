@@ -4,7 +4,7 @@ again from the tokens."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Protocol, cast
 
@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from weft.backends.registry import require_known
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.execute import Progress
-from weft.llm.cache.cells import FREE, Cells, Kept
+from weft.llm.cache.cells import Cells, Kept
 from weft.llm.compute.graphs import Graphs
-from weft.llm.compute.rollback import Change
 from weft.llm.model import Model
 from weft.llm.planning.options import PlanArguments, context_options
 from weft.llm.planning.plan import ContextPlan
@@ -167,14 +166,6 @@ class Held:
     tokens: NDArray[np.int32]
     serial: NDArray[np.int64]
     mixed: NDArray[np.bool_]
-
-    def without(self, changes: Sequence[Change]) -> Held:
-        """The copy without the cells that these have taken."""
-        gone = np.zeros(len(self.pos), np.bool_)
-        for change in changes:
-            gone |= change.cells_in(self.serial, self.members)
-        pos, members = np.where(gone, FREE, self.pos), self.members & ~gone
-        return Held(pos, members, self.tokens, self.serial, self.mixed)
 
     def cells(self) -> Cells:
         """The copy as a table of cells."""

@@ -194,10 +194,7 @@ class Graphs:
         while overlap and n < len(ubatches) and self._is_large(ubatches[n]):
             n += 1
         if self.pipelined is not None and n > 1:
-            self._choose(ubatches[0])
-            self._use_threads(self._threads[1])
-            if self._stop:
-                raise AbortedError("decode was stopped by abort()")
+            self._begin_large(ubatches[0])
             yield from self.pipelined.run(ubatches[:n], change, self._sizes)
             self.session = largest.session
             self.counters.graphs_reused += n
@@ -217,39 +214,42 @@ class Graphs:
             return 1
         return plan.n_copies if self._stages else 1
 
-    def start(self, ubatch: Ubatch, places: Places) -> UnderWay | None:
-        """Begins to compute a ubatch whose cells are occupied, beside others. None: it needs
-        `run`. After an error nothing is under way any more."""
-        if self.pipelined is None or not self._is_large(ubatch):
-            return None
-        self._has_run = True
-        self._choose(ubatch)
-        self._use_threads(self._threads[1])
-        try:
-            if self._stop:
-                raise AbortedError("decode was stopped by abort()")
-            return self.pipelined.start(ubatch, places, self._sizes)
-        except BaseException:
-            self._reset()
-            raise
+    def is_pipelined(self, ubatch: Ubatch) -> bool:
+        """Whether `start` takes a ubatch; else it needs `run`."""
+        return self.pipelined is not None and self._is_large(ubatch)
 
-    def result(self, oldest: UnderWay) -> NDArray[np.float32] | None:
-        """Waits for the ubatch that was started first. Its rows, as `run` returns them, are valid
-        until the next `start`. After an error nothing is under way any more."""
+    def start(self, ubatch: Ubatch, places: Places) -> UnderWay:
+        """Begins to compute a ubatch whose cells are occupied, beside others. After an error, call
+        `reset`."""
         assert self.pipelined is not None
-        try:
-            rows = self.pipelined.result(oldest)
-        except BaseException:
-            self._reset()
-            raise
-        self.counters.graphs_reused += 1
-        return rows
+        self._has_run = True
+        self._begin_large(ubatch)
+        return self.pipelined.start(ubatch, places, self._sizes)
 
-    def _reset(self) -> None:
+    def result(self, oldest: UnderWay) -> NDArray[np.float32]:
+        """Waits for the ubatch that was started first, and returns its rows. After an error, call
+        `reset`."""
+        assert self.pipelined is not None
+        rows = self.pipelined.result(oldest)
+        self.counters.graphs_reused += 1
+        if rows is None:
+            return np.empty((0, self._width), np.float32)
+        return rows.copy() if rows.base is not None else rows
+
+    def reset(self) -> None:
         """Stops and drops all ubatches that were started, on other machines, too."""
         assert self.pipelined is not None
         self.pipelined.reset()
         self.drop()
+
+    def _begin_large(self, ubatch: Ubatch) -> None:
+        self._choose(ubatch)
+        self._use_threads(self._threads[1])
+        self._require_go()
+
+    def _require_go(self) -> None:
+        if self._stop:
+            raise AbortedError("decode was stopped by abort()")
 
     def _is_large(self, ubatch: Ubatch) -> bool:
         smaller = self.regimes[-2].max_tokens if len(self.regimes) > 1 else 0
@@ -279,8 +279,7 @@ class Graphs:
         regime.inputs.write(ubatch, places, out_ids)
         values = self._sizes(ubatch)
         self._use_threads(self._threads[len(ubatch) > 1])
-        if self._stop:
-            raise AbortedError("decode was stopped by abort()")
+        self._require_go()
         session.execute(values)
         self.session = session
         self.counters.graphs_reused += self.reuse
@@ -312,8 +311,7 @@ class Graphs:
         values["n_kv"] = n_kv
         if self._threads_used != self._threads[0]:
             self._use_threads(self._threads[0])
-        if self._stop:
-            raise AbortedError("decode was stopped by abort()")
+        self._require_go()
         session.execute(values)
         self.session = session
         self.counters.graphs_reused += 1

@@ -1,6 +1,6 @@
-"""`InFlight`: the steps of a context that are being computed at the same time.
+"""`Steps`: the batches of a context that are being computed at the same time.
 
-    step = in_flight.submit(batch)     # takes cells and begins
+    step = steps.submit(batch)         # takes cells and begins
     ...                                # other steps are submitted, tokens are drawn
     rows = step.collect()              # waits
 
@@ -20,51 +20,58 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError, DeviceError
 from weft.llm.compute.batch import Batch
-from weft.llm.compute.decoding import Decoding, Started
+from weft.llm.compute.decoding import Decoding
 from weft.llm.compute.fallback import Held, remember
+from weft.llm.compute.graphs import Graphs
+from weft.llm.compute.pipeline import UnderWay
+from weft.llm.compute.rollback import Change
 
-__all__ = ["InFlight", "Resume", "Step"]
+__all__ = ["Resume", "Step", "Steps"]
 
 Resume = Callable[[DeviceError, Held, Sequence[Batch]], list[NDArray[np.float32]]]
-"""Goes on after a device failed: computes the cache that is held again, and then these batches;
-returns the rows of each."""
+"""Goes on after a device failed: computes the held cache again, and then these batches; returns the
+rows of each batch."""
 
 
 class Step:
     """A batch that is being computed."""
 
-    __slots__ = ("_of", "batch", "rows", "started")
+    __slots__ = ("_steps", "batch", "change", "rows", "run")
 
-    def __init__(self, of: Any, batch: Batch, started: Any = None) -> None:
-        """Made by `InFlight`, the `of` of it."""
-        self._of: InFlight = of
+    def __init__(self, steps: Any, batch: Batch, change: Change) -> None:
+        """`Steps.submit` makes steps."""
+        self._steps: Steps = steps
         self.batch = batch
-        self.started: Started | None = started
-        """None: it is over."""
+        self.change: Change | None = change
+        """The cells that the step has taken; None once it was collected or given up."""
+        self.run: UnderWay | None = None
         self.rows: NDArray[np.float32] | None = None
         """The rows, once they were computed."""
 
     @property
     def given_up(self) -> bool:
-        """Whether it was taken back after an error."""
-        return self.started is None and self.rows is None
+        """Whether the step was taken back after an error."""
+        return self.change is None and self.rows is None
 
     def collect(self) -> NDArray[np.float32]:
-        """Waits for the rows, those that `Context.decode` would return. The step that was submitted
-        first is to be collected first.
+        """Waits for the rows, which are the rows that `Context.decode` would return. The step that
+        was submitted first is to be collected first.
 
         Raises DeviceError if a device failed and nothing replaces it, and AbortedError after
         `abort`. After any error, Ctrl-C included, all steps are given up, and the cache is as it
         was before them."""
-        return self._of.collect(self)
+        return self._steps.collect(self)
 
 
-class InFlight:
-    """The steps under way, the oldest first."""
+class Steps:
+    """The steps of a context that are under way, the oldest first."""
 
-    def __init__(self, decoding: Decoding, n_batch: int, resume: Resume | None) -> None:
-        """`resume` goes on after a device has failed; None: the error is the caller's."""
-        self._decoding, self._n_batch, self._resume = decoding, n_batch, resume
+    def __init__(
+        self, decoding: Decoding, graphs: Graphs, n_batch: int, resume: Resume | None
+    ) -> None:
+        """`resume` goes on after a device has failed; None: the caller gets the error."""
+        self._decoding, self._graphs = decoding, graphs
+        self._n_batch, self._resume = n_batch, resume
         self._steps: deque[Step] = deque()
 
     def __len__(self) -> int:
@@ -72,39 +79,34 @@ class InFlight:
 
     def submit(self, batch: Batch) -> Step | None:
         """Begins a step; see `Context.submit`."""
-        cache = self._decoding.cache
-        held = None if self._resume is None else remember(cache)  # some failures empty the cache
+        tokens = self._decoding.checked(batch, self._n_batch)
+        if not self._decoding.is_one_ubatch(tokens) or not self._graphs.is_pipelined(tokens):
+            return None
+        change = Change(self._decoding.cache, len(tokens))
+        step = Step(self, batch, change)
+        self._steps.append(step)
         try:
-            started = self._decoding.start(batch, self._n_batch)
-        except ContextError:
-            raise
+            step.run = self._graphs.start(tokens, change.occupy(tokens))
         except DeviceError as error:
-            changes = [step.started.change for step in self._steps if step.started is not None]
-            step = Step(self, batch)
-            self._recover(error, None if held is None else held.without(changes), [step])
-            return step
+            self._recover(error)
         except BaseException:
             self._give_up()
             raise
-        if started is None:
-            return None
-        step = Step(self, batch, started)
-        self._steps.append(step)
         return step
 
     def collect(self, step: Step) -> NDArray[np.float32]:
         """Waits for a step; see `Step.collect`."""
         if step.rows is None:
-            if step.started is None:
+            if step.run is None or step.change is None:
                 raise ContextError("this step was given up after an error; submit it again")
             if step is not self._steps[0]:
                 raise ContextError("an older step is in flight; collect that first")
             try:
-                step.rows = self._decoding.result(step.started)
+                step.rows = self._graphs.result(step.run)
                 self._steps.popleft()
-                step.started = None
+                step.change = None
             except DeviceError as error:
-                self._recover(error, None, [])
+                self._recover(error)
             except BaseException:
                 self._give_up()
                 raise
@@ -112,22 +114,23 @@ class InFlight:
         return step.rows
 
     def _give_up(self) -> list[Step]:
-        """Takes all steps back, the newest first; returns them."""
+        """Stops all steps and takes them back, the newest first; returns them."""
+        self._graphs.reset()
         steps = list(self._steps)
         self._steps.clear()
         for step in reversed(steps):
-            if step.started is not None:
-                step.started.change.undo()
-                step.started = None
+            if step.change is not None:
+                step.change.undo()
+                step.change = None
         return steps
 
-    def _recover(self, error: DeviceError, held: Held | None, more: Sequence[Step]) -> None:
-        """Computes all steps, and `more`, anew after a device has failed. Raises `error` where
-        nothing replaces it."""
-        steps = [*self._give_up(), *more]
+    def _recover(self, error: DeviceError) -> None:
+        """Computes all steps anew after a device has failed. Raises `error` where nothing replaces
+        the device."""
+        steps = self._give_up()
         if self._resume is None:
             raise error
-        held = remember(self._decoding.cache) if held is None else held
+        held = remember(self._decoding.cache)
         rows = self._resume(error, held, [step.batch for step in steps])
         for step, own in zip(steps, rows, strict=True):
             step.rows = own
