@@ -37,10 +37,9 @@ class Lifetimes:
 
     buffer_types: list[Any]
     arena_of: list[int]
-    """Per backend, its arena."""
     items: list[list[Item]]
     lower_bounds: list[int]
-    """Per arena, the most bytes in use at any time."""
+    """Maximum number of bytes in use at any time, per arena."""
     sizes: dict[Tensor, int]
     """Unpadded bytes of each tensor in its arena's buffer type."""
     spans: dict[Tensor, tuple[int, int]]

@@ -37,7 +37,6 @@ class Arena:
     lower_bound: int
     """The largest sum of bytes that are in use at the same time: no plan can be smaller."""
     planner: str = ""
-    """The name of the planner that found this arena's plan."""
 
     @property
     def size(self) -> int:
@@ -51,10 +50,10 @@ class Allocation:
 
     arenas: tuple[Arena, ...]
     place: dict[Tensor, Placement]
-    """Final tensor -> place, for every tensor that has memory of its own. Views, and tensors that
-    had memory before, are not in it."""
+    """Place of every final tensor that has memory of its own. Views, and tensors that had memory
+    before, are not in it."""
     arena_of: tuple[int, ...]
-    """Per backend of the schedule, the arena of its buffer type."""
+    """Arena of the buffer type of each backend of the schedule."""
 
     @property
     def total(self) -> int:

@@ -21,7 +21,6 @@ __all__ = ["Range", "polynomial_range"]
 V = TypeVar("V", bound=Hashable)
 
 Range = tuple[int, int]
-"""Least and largest value, inclusive."""
 
 MAX_COEFFICIENTS = 1 << 10
 """Polynomials with more coefficients are not examined; 10 variables of power 1 have as many."""

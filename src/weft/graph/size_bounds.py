@@ -12,7 +12,7 @@ from weft.graph.polynomial import Atom, Compound, Polynomial, as_polynomial
 __all__ = ["bounds", "compound_bounds"]
 
 MAX_CHOICES = 4
-"""The largest number of minima and maxima in an expression whose sides are tried one by one."""
+"""Maximum number of minima and maxima in an expression whose sides are tried one by one."""
 
 
 def bounds(size: int | Polynomial) -> Range:

@@ -79,15 +79,12 @@ class SoundFamily:
     """A kind of tower for sound."""
 
     rows: Callable[[SoundConfig], Iterable[Row]]
-    """The tensors of a file."""
     inputs: Callable[[SoundConfig], dict[str, Tensor]]
-    """The inputs of the graph, by name."""
     forward: Callable[[SoundConfig, Weights, Mapping[str, Tensor]], Tensor]
-    """From the inputs to rows [n_out, n]."""
+    """Computes rows [n_out, n] from the inputs."""
     parts: Callable[[SoundConfig, Samples], Sequence[Part]]
-    """The parts of a sound, in order."""
     n_rows: Callable[[SoundConfig, int], int]
-    """The number of rows of a sound of so many samples."""
+    """Number of rows of a sound with this number of samples."""
     rate: int
     """Samples per second."""
     before: str = ""

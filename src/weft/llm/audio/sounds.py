@@ -29,7 +29,7 @@ Samples: TypeAlias = NDArray[np.float32]
 """One channel, f32 [n], from -1 to 1."""
 
 MOST_SAMPLES = SAMPLES
-"""Most samples of a channel of a sound, at its own rate and at the one that is wanted."""
+"""Maximum number of samples of a channel of a sound, at its own rate and at the wanted rate."""
 LEAST_RATE, MOST_RATE = 1000, 768_000
 """Samples per second."""
 MOST_CHANNELS = 64
@@ -218,7 +218,6 @@ def _require_length(n: int) -> None:
 
 
 ZEROS = 32
-"""Zeros of the sinc on each side."""
 ROLL_OFF = 0.945
 """End of the filter, as a fraction of the lower of the two bandwidths."""
 BETA = 9.0

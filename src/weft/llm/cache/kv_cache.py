@@ -71,7 +71,7 @@ class KVCache(Cells):
         self.v = [leaf("cache_v", il, self.type_v, config.n_embd_v(il), t) for il, t in layers]
         """The values: per layer, a leaf of sizes [n_embd_v, size] with one row per cell."""
         self.states: StateTable | None = None
-        """The states of recurrent layers, or None if the model has none."""
+        """The states of recurrent layers; None: the model has none."""
         if config.recurrent is not None:
             self.states = StateTable(config, n_seq_max, types)
         if allocate:
@@ -79,7 +79,7 @@ class KVCache(Cells):
         # the table comes last, so that an OutOfMemoryError names a leaf and its bytes
         super().__init__(size, n_seq_max)
         self.window: WindowCells | None = None
-        """The cells of layers with a sliding window, or None if they use those of this table."""
+        """The cells of layers with a sliding window; None: they use the cells of this table."""
         if window_size:
             self.window = WindowCells(window_size, n_seq_max, config.window)
         self.scales: dict[str, NDArray[np.float32]] = {}

@@ -91,11 +91,10 @@ class _Room:
     """Where the next tokens of a sequence keep the order of its cells."""
 
     behind: NDArray[np.int64]
-    """Their cells."""
+    """Cells of the tokens behind them."""
     source: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """Cells of the sequence that move there."""
     target: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """Where they move to."""
 
 
 def _in_order(table: Cells, free: NDArray[np.bool_], seq: int, tail: int, n: int) -> _Room | None:

@@ -26,9 +26,8 @@ class PrefixCache:
         self.most_bytes = most_bytes
         self.most_checkpoints = most_checkpoints
         self.nbytes = 0
-        """Bytes of all texts and checkpoints."""
         self.n_evicted = 0
-        """Texts and checkpoints that had to go since the start."""
+        """Texts and checkpoints evicted since the start."""
         self._checkpoints: OrderedDict[bytes, Checkpoint] = OrderedDict()
         self._texts: OrderedDict[bytes, KeptText] = OrderedDict()
         self._used: dict[bytes, int] = {}  # when each was last used

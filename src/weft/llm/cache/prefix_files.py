@@ -50,9 +50,9 @@ _LENGTH = struct.Struct("<I")
 _DIGEST = hashlib.sha256().digest_size
 _MOST_HEADER = 1 << 20
 _WAIT = 60.0
-"""Seconds that a writer waits for another one."""
+"""Seconds that a writer waits for another writer."""
 _PENDING = 2
-"""Most texts that wait to be written."""
+"""Maximum number of texts that wait to be written."""
 
 Tokens = NDArray[np.int32]
 
@@ -66,9 +66,9 @@ class Layout:
     row_bytes: Sequence[int]
     """Bytes of a token's row, for each leaf."""
     window: int
-    """Most rows of sliding-window layers in a checkpoint."""
+    """Maximum number of rows of sliding-window layers in a checkpoint."""
     window_row: int
-    """Bytes of one of these rows, of all such layers."""
+    """Bytes of one such row, over all these layers."""
     state: int
     """Bytes of the recurrent states in a checkpoint."""
 

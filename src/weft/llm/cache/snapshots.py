@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 LEAST = 16
-"""Fewer tokens are computed again rather than kept."""
+"""Minimum number of tokens worth keeping; fewer are computed again."""
 
 Tokens = NDArray[np.int32]
 
@@ -60,7 +60,7 @@ class KeptText:
     """A text that was computed in order, from its beginning on."""
 
     key: bytes
-    """Tells the adapters and control vectors that it was computed with from others."""
+    """Identifies the adapters and control vectors that the text was computed with."""
     tokens: Tokens
     rows: tuple[NDArray[np.uint8], ...]
     """For each leaf of keys or values that has a row for every token, [n, bytes]."""

@@ -34,7 +34,6 @@ class Batch:
     """Float rows [n, n_embd] instead of tokens. The first layer reads them in place of (scaled)
     token embeddings; they come from an image encoder or a learned prompt, for example."""
     types: ArrayLike | None = None
-    """Types of the tokens [n], for models that tell a second sentence from the first; None: 0."""
     states: ArrayLike | None = None
     """For a layer that drafts, the states of the tokens before these, f32 [n, n_embd]."""
 
@@ -62,7 +61,7 @@ class Ubatch:
     ids: NDArray[np.int32] | None = None
     """Where `tokens` are rows of an image, their ids; see `InputRows`."""
     planes: NDArray[np.int32] | None = None
-    """Rotary positions [n, 4], where they are not `positions`; see `InputRows.planes`."""
+    """Rotary positions [n, 4], where they differ from `positions`; see `InputRows.planes`."""
     together: bool = False
     """True if these rows all see one another, whatever their positions."""
     at: NDArray[np.intp] | None = None

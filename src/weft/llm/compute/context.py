@@ -17,11 +17,12 @@ from weft.backends.base import Backend
 from weft.errors import ContextError, DeviceError
 from weft.execute import Profile, Progress, Session, TensorCallback
 from weft.llm.adapters import Adapters
+from weft.llm.cache.cells import Cells
 from weft.llm.cache.state import load_state, save_state
 from weft.llm.compute.batch import Batch, Outputs
 from weft.llm.compute.counters import Counters, MemoryUse, memory_use
 from weft.llm.compute.decoding import Decoding
-from weft.llm.compute.fallback import Held, Loaded, decode_anew, load, load_without_failed, remember
+from weft.llm.compute.fallback import Loaded, decode_anew, load, load_without_failed
 from weft.llm.compute.input_rows import InputRows
 from weft.llm.compute.inputs import Regime
 from weft.llm.compute.pooling import BehindPooling, require_pooling
@@ -86,7 +87,7 @@ class Context(Sequences):
         self.n_ubatch = chosen.n_ubatch
         self.n_outputs = chosen.n_outputs
         self.n_ctx_seq = self.n_ctx if kv_unified else self.n_ctx // chosen.n_seq_max
-        """Most cells of one sequence."""
+        """Maximum number of cells of one sequence."""
         if self.n_ctx_seq < 1:
             raise ContextError(
                 f"{self.n_ctx} cells are not enough for {chosen.n_seq_max} sequences with cells of "
@@ -95,7 +96,6 @@ class Context(Sequences):
         self.embeddings = chosen.embeddings
         """True if the rows of `decode` are embeddings instead of logits."""
         self.pooling: Pooling = model.config.pooling if pooling is None else pooling
-        """The default pooling of `embed`."""
         self.input_rows = InputRows(model.config.n_vocab, model.config.row_width)
         """Rows of images, which ids beyond the vocabulary stand for, or tokens for an encoder."""
         if model.config.n_encoder:
@@ -130,7 +130,7 @@ class Context(Sequences):
         self.memory = memory_use(self.plan.needs(), programs)
 
     def _go_on(
-        self, error: DeviceError, held: Held, batches: Sequence[Batch]
+        self, error: DeviceError, held: Cells, batches: Sequence[Batch]
     ) -> list[NDArray[np.float32]]:
         """Changes to the fallback, computes the cache `held` again, and decodes `batches`."""
         options, serial = self._options, self._serial
@@ -249,19 +249,19 @@ class Context(Sequences):
             or not (isinstance(outputs, str) and outputs == "last")
         ):
             raise ContextError("a Batch has its positions, seqs and outputs itself")
-        held: Held | None = None
+        held: Cells | None = None
         try:
             if graphs.takes_one and not self.cache.has_shift:
                 row = self._decoding.decode_one(tokens)
                 if row is not None:
                     return row
             if self._goes_on:
-                held = remember(self.cache)  # before the call, because some failures empty it
+                held = self.cache.copy()  # before the call, because some failures empty it
             return self._decoding.decode(tokens, self.n_batch)
         except DeviceError as error:
             if not self._goes_on:
                 raise
-            return self._go_on(error, held or remember(self.cache), [tokens])[0]
+            return self._go_on(error, held or self.cache.copy(), [tokens])[0]
 
     @property
     def most_in_flight(self) -> int:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from weft.backends.registry import require_known
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.execute import Progress
-from weft.llm.cache.cells import Cells, Kept
+from weft.llm.cache.cells import Cells
 from weft.llm.compute.graphs import Graphs
 from weft.llm.model import Model
 from weft.llm.planning.options import PlanArguments, context_options
@@ -23,13 +23,11 @@ from weft.llm.planning.prepare import given_plan, prepare
 from weft.records import dataclass
 
 __all__ = [
-    "Held",
     "Loaded",
     "decode_anew",
     "load",
     "load_without_failed",
     "on_fallback",
-    "remember",
 ]
 
 _MOVED = ("n_gpu_layers", "place", "plan", "fit", "memory", "policy", "profile")
@@ -47,9 +45,9 @@ class Loaded:
     options: PlanArguments
     """The options that the plan was made with: the caller's, or those of the fallback."""
     fell_back: str = ""
-    """Says what failed and which devices go on; empty if nothing failed."""
+    """What failed and which devices go on; empty if nothing failed."""
     serial: int = 0
-    """That of the machines that it was loaded on (`MachineGroup.serial`)."""
+    """`MachineGroup.serial` of the machines that the model was loaded on."""
 
 
 def load(
@@ -157,32 +155,6 @@ def on_fallback(options: Mapping[str, Any]) -> PlanArguments | None:
 # ---- the contents of the cache -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A copy of the table of a cache: its tokens, without keys and values."""
-
-    pos: NDArray[np.int32]
-    members: NDArray[np.bool_]
-    tokens: NDArray[np.int32]
-    serial: NDArray[np.int64]
-    mixed: NDArray[np.bool_]
-
-    def cells(self) -> Cells:
-        """The copy as a table of cells."""
-        n_seq, size = self.members.shape
-        table, used = Cells(size, n_seq), np.flatnonzero(self.pos >= 0)
-        rows = self.pos[used], self.members[:, used], self.tokens[used], self.serial[used]
-        table.put_back(Kept(used, *rows))
-        table.mixed[:] = self.mixed
-        return table
-
-
-def remember(cache: Cells) -> Held:
-    """Copies the table of a cache; this happens before every call, so it copies whole arrays."""
-    tables = cache.pos.copy(), cache.members.copy(), cache.tokens.copy(), cache.serial.copy()
-    return Held(*tables, cache.mixed.copy())
-
-
 class _Decodes(Protocol):
     n_batch: int
 
@@ -196,13 +168,13 @@ class _Decodes(Protocol):
     ) -> NDArray[np.float32]: ...
 
 
-def decode_anew(context: _Decodes, cache: Held) -> list[int]:
-    """Computes the sequences of `cache` again in an empty context, shared tokens only once.
+def decode_anew(context: _Decodes, held: Cells) -> list[int]:
+    """Computes the sequences of `held`, the copy of a table of cells, again in an empty context,
+    shared tokens only once.
 
     Returns the sequences that cannot be computed from their tokens, because they were made of rows,
     their positions were changed, or they were assembled from parts of others. Raises the errors of
     `decode`."""
-    held = cache.cells()
     texts = {seq: held.cells_of(seq) for seq in range(held.n_seq_max) if held.members[seq].any()}
     lost = [seq for seq, cells in texts.items() if not _is_text(held, seq, held.tokens[cells])]
     is_due = np.ones(held.size, np.bool_)

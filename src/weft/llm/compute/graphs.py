@@ -51,7 +51,7 @@ class Graphs:
         """True if compiled graphs are reused; False: each run compiles its graph again."""
         self._fresh: Session | None = None  # the session of the last run without reuse
         self.why: list[str] = []
-        """Reasons why ubatches of the last call did not run the graph of the ubatch before."""
+        """Reasons why ubatches of the last call ran another graph than the ubatch before."""
         config = plan.model.config
         self._config = config
         self._width = config.n_embd if plan.options.embeddings else config.n_vocab
@@ -73,12 +73,10 @@ class Graphs:
         """A graph for each range of batch sizes that devices treat differently; the largest
         last."""
         self.program: Program = programs[-1]
-        """The program of the largest batches."""
         self.pipelined = self._pipelined()
         """Computes several of the largest ubatches at the same time; None: there is one copy."""
         self._stages = several_stages(self.program)
         self.session = self.regimes[-1].session
-        """The session of the last run."""
         self._last: Regime = self.regimes[-1]
         self.states: NDArray[np.float32] | None = None
         """What the output projection reads of the tokens of the last run [n_tokens, n_embd], valid

@@ -207,7 +207,7 @@ class Regime:
         if program.buffers[rows.buffer].buffer_type.is_host:
             self.rows = self.session.output_view(self.output)
         self.one_row: NDArray[Any] | None = None
-        """The first row of it [1, width]."""
+        """The first row of the output of the last run [1, width]."""
         if self.rows is not None:
             width = evaluate(rows.ne[0], {})
             self.one_row = self.rows[:width].reshape(1, width)
@@ -219,7 +219,7 @@ class Regime:
 
 
 FARTHEST = 128
-"""The distance from which on all are in the last bucket."""
+"""The shortest distance whose tokens are in the last bucket."""
 
 
 class Distances:

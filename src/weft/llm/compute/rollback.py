@@ -25,7 +25,6 @@ class Places:
     window_cells: NDArray[np.int64] | None
     """Cells of sliding-window layers; None: they use `cells`."""
     slots: tuple[list[int], list[int]] | None
-    """The state slots to read and to write for each sequence; None: the model has no states."""
 
 
 class Change:

@@ -19,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError, DeviceError
+from weft.llm.cache.cells import Cells
 from weft.llm.compute.batch import Batch
 from weft.llm.compute.decoding import Decoding
-from weft.llm.compute.fallback import Held, remember
 from weft.llm.compute.graphs import Graphs
 from weft.llm.compute.pipeline import UnderWay
 from weft.llm.compute.rollback import Change
 
 __all__ = ["Resume", "Step", "Steps"]
 
-Resume = Callable[[DeviceError, Held, Sequence[Batch]], list[NDArray[np.float32]]]
+Resume = Callable[[DeviceError, Cells, Sequence[Batch]], list[NDArray[np.float32]]]
 """Goes on after a device failed: computes the held cache again, and then these batches; returns the
 rows of each batch."""
 
@@ -130,7 +130,6 @@ class Steps:
         steps = self._give_up()
         if self._resume is None:
             raise error
-        held = remember(self._decoding.cache)
-        rows = self._resume(error, held, [step.batch for step in steps])
+        rows = self._resume(error, self._decoding.cache.copy(), [step.batch for step in steps])
         for step, own in zip(steps, rows, strict=True):
             step.rows = own

@@ -64,7 +64,6 @@ class _Places:
         self._n = 1  # the successor to enter next
         self._last: Sequence[int] = ()
         self.start = 0
-        """Where the proposal begins in the text."""
 
     def belongs_to(self, tokens: Sequence[int]) -> bool:
         """True if `tokens` go on from the text before. A full context loses tokens in front."""

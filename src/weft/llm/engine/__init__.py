@@ -3,8 +3,7 @@
 request.py        requests, and the events that answer them
 growth.py         one text as it grows: draws tokens and holds back text that is not certain
 slots.py          sequences of the cache: their texts, shared prefixes and promised cells
-batches.py        the batch of one step: a token of every text, a fair share of every prompt; batches
-                  in flight
+batches.py        the batch of one step: a token of every text, a fair share of every prompt
 pace.py           how large that share is, so that texts do not wait long for it
 prefixes.py       texts and checkpoints beside the cache
 verification.py   drafts in the batch of a step

@@ -20,8 +20,8 @@ from weft.records import dataclass
 __all__ = ["Flights", "StepBatch", "pack", "share"]
 
 SCORED = 64
-"""Most tokens per step of a prompt that needs logits of each token: 32 MiB of logits for a
-vocabulary of 128k tokens."""
+"""Maximum number of tokens per step of a prompt that needs logits of each token: 32 MiB of logits
+for a vocabulary of 128k tokens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,13 +33,13 @@ class StepBatch(Batch):
     seqs: list[tuple[int]] = field(default_factory=list)
     outputs: list[bool] = field(default_factory=list)
     start: float = 0.0
-    """When its step began, in seconds."""
+    """Time at which the step began, in seconds."""
     parts: list[tuple[Slot, int]] = field(default_factory=list)
     """The slots in order, each with the number of its tokens in the batch."""
     prompts: list[Slot] = field(default_factory=list)
-    """The slots among them that read their prompts."""
+    """The slots that read their prompts."""
     n_prompt: int = 0
-    """Number of tokens that belong to prompts."""
+    """Number of tokens of prompts."""
     wanted: list[tuple[Slot, int]] = field(default_factory=list)
     """For each row of logits, its slot and the index of the token that it predicts."""
 
@@ -114,7 +114,6 @@ class Flights:
         self._context = context
         self._steps: deque[tuple[StepBatch, Step]] = deque()
         self.n_submitted = 0
-        """Number of batches submitted since the start."""
 
     def __len__(self) -> int:
         return len(self._steps)

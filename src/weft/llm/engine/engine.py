@@ -70,7 +70,6 @@ class Engine:
         self.tokenizer = tokenizer
         self.max_queue = max_queue
         self.max_text = self._writer.max_text
-        """Most tokens of one text, its prompt included."""
         self.stats = self._writer.stats
         self._arrived: deque[Ticket] = deque()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()

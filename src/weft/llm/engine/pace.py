@@ -39,8 +39,8 @@ class Pace:
         self._cost: float | None = None
         """Seconds of a token of a prompt."""
         self._writing: dict[int, float] = {}
-        """Seconds of a step without prompts, by its number of tokens: one of each text, and those
-        that are checked."""
+        """Seconds of a step without prompts, by its number of tokens: one of each text, and the
+        tokens of drafts."""
 
     @property
     def chunk(self) -> int:

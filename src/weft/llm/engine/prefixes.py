@@ -41,7 +41,7 @@ __all__ = ["Found", "PrefixUse", "Prefixes", "why_not_reused"]
 
 
 SPACING = 256
-"""Least tokens between checkpoints at the ends of messages, except the last."""
+"""Minimum number of tokens between checkpoints at the ends of messages, except the last."""
 
 Tokens = NDArray[np.int32]
 
@@ -53,23 +53,22 @@ class PrefixUse:
     nbytes: int
     """Bytes of host memory that kept texts and checkpoints take."""
     most_bytes: int
-    """Most bytes that they may take (`cache_ram`)."""
+    """Maximum number of these bytes (`cache_ram`)."""
     n_texts: int
-    """Number of texts."""
     n_checkpoints: int
     """Number of states to which a text can go back."""
     n_evicted: int
-    """Texts and checkpoints that had to go since the start."""
+    """Texts and checkpoints evicted since the start."""
     n_restored: int
     """Texts that came back to the cache, from host memory or the folder."""
     n_tokens_restored: int
-    """Number of the tokens of these, which were not computed again."""
+    """Number of restored tokens, which were not computed again."""
     n_written: int = 0
     """Texts written to the folder (`cache_dir`)."""
     n_read: int = 0
-    """Texts read from it."""
+    """Texts read from the folder."""
     n_refused: int = 0
-    """Files in it that were damaged."""
+    """Damaged files in the folder."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +78,7 @@ class Found:
     n: int
     """Number of tokens that can be taken up."""
     text: KeptText | None
-    """None: it is in the folder."""
+    """None: the text is in the folder."""
     stored: Stored | None
     checkpoint: Checkpoint | None
     """The state after `n` tokens, if the cache needs one and it is in memory."""

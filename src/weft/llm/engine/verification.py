@@ -62,7 +62,6 @@ class Verification:
         self._slots = slots
         self.drafting = drafting
         self.checks: dict[Slot, Check] = {}
-        """The drafts of this step."""
         self._outcomes: list[Outcome] = []
         self._learns = False
         self._ended: list[int] = []

@@ -64,18 +64,17 @@ class Writer:
         self.tokenizer = tokenizer
         limits = (max_text, context.model.config.n_positions, context.n_ctx)
         self.max_text = min(n for n in limits if n)
-        """Most tokens of one text, its prompt included."""
+        """Maximum number of tokens of one text, its prompt included."""
         self.waiting: deque[Ticket] = deque()
         """Texts without a slot, in order of arrival."""
         self.stats = EngineStats()
         self._share = prompt_share
         self._pace = Pace(prompt_delay, most=context.n_step)
         self.prefixes = Prefixes(context, prefixes or PrefixOptions(), tokenizer.vocab.eog)
-        """What is kept of texts beside the cache."""
         self._slots = Slots(context, self.max_text, self.prefixes)
         self._flights = Flights(context)
         self._ended = 0.0
-        """When the last step was over, in seconds."""
+        """End of the last step, in seconds."""
         self._verification: Verification | None = None
         if drafting is not None:
             self._verification = Verification(context, self._slots, drafting)

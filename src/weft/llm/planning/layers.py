@@ -80,13 +80,12 @@ class Traffic:
     passes."""
 
     inputs: tuple[NDArray[np.float64], NDArray[np.float64]]
-    """Of what is there before the first layer."""
+    """Number and bytes of copies of tensors that exist before the first layer."""
     crossing: tuple[NDArray[np.float64], NDArray[np.float64]]
-    """Of the results of layers before `first`."""
+    """Number and bytes of copies of the results of layers before `first`."""
     result: tuple[float, float]
-    """Of the outputs."""
+    """Number and bytes of copies of the outputs of the graph."""
     values: list[Tensor] = field(default_factory=list)
-    """The tensors that cross, for reports."""
 
 
 def traffic(

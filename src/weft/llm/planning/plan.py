@@ -36,9 +36,7 @@ class MemoryNeed:
     """The bytes that a plan needs in one memory."""
 
     memory: str
-    """Name of the memory."""
     devices: tuple[str, ...]
-    """Devices that compute in this memory."""
     is_host: bool
     shares: bool = False
     """True if the device uses weights where they are in host memory."""
@@ -46,13 +44,12 @@ class MemoryNeed:
     cache: int = 0
     compute: int = 0
     lower_bound: int = 0
-    """Bytes of `compute` that are in use at the peak; no plan needs fewer."""
+    """Bytes of `compute` in use at the peak; no plan needs fewer."""
     copies: int = 0
     """Compute memory of the other ubatches that run at the same time."""
     repacked: dict[str, int] = field(default_factory=dict)
     """Weights that are repacked on loading, by the name of their memory; not in `weights`."""
     experts: int = 0
-    """The arena of experts whose others stay in the file."""
     tower_weights: int = 0
     towers: int = 0
     """Compute memory of towers for images and sound."""

@@ -43,7 +43,6 @@ class Request:
     rewrites: Sequence[str] | None = None
     """Fusions to use; None: what WEFT_REWRITES says, or all."""
     memory: Memory = "best"
-    """How memory is planned."""
 
     @cached_property
     def cost(self) -> CostOptions | None:
@@ -216,13 +215,11 @@ class Request:
             prompt = self._prediction(regimes[-1].plan.schedule, self.cost.points[0])
             token = self._prediction(regimes[0].plan.schedule, self.cost.points[1])
             predicted = prompt.plus(token, self.cost.what)
-        if self.options.repack:
-            every = [*regimes, together] if together else regimes
-            plans = repacked([regime.plan for regime in every])
-            every = [replace(r, plan=plan) for r, plan in zip(every, plans, strict=True)]
-            regimes, together = every[: len(regimes)], every[-1] if together else None
         every = [*regimes, together] if together else regimes
-        plans, experts = with_experts(self.model, [regime.plan for regime in every], self.options)
+        plans = [regime.plan for regime in every]
+        if self.options.repack:
+            plans = repacked(plans)
+        plans, experts = with_experts(self.model, plans, self.options)
         every = [replace(r, plan=plan) for r, plan in zip(every, plans, strict=True)]
         regimes, together = every[: len(regimes)], every[-1] if together else None
         return ContextPlan(
@@ -248,7 +245,7 @@ class Draft:
     model: Model
     cache: KVCache
     graphs: dict[int, Graph]
-    """Graphs by their most tokens, the largest first."""
+    """Graphs by their maximum number of tokens, the largest first."""
     together: Graph | None = None
     """The graph for several sequences at once, or that of the encoder."""
 

@@ -34,7 +34,7 @@ class Pass:
 
     n_tokens: int
     busy: dict[str, float]
-    """Device -> seconds that it works."""
+    """Seconds that each device works."""
     links: dict[tuple[str, str], tuple[int, int, float]]
     """(from, to) -> copies, bytes, seconds; the ends are machines, or memories of one machine."""
 
@@ -56,12 +56,12 @@ class Stage:
     machine: str
     device: str
     holds: str
-    """The layers it has, in words; empty: none."""
+    """The layers of the stage, in words; empty: none."""
     memory: dict[str, Any]
-    """Of its memory: the name, bytes of `weights`, `cache`, `compute`, all (`bytes`), and `room`
+    """Name of the memory, bytes of `weights`, `cache`, `compute` and all (`bytes`), and `room`
     (None: not known)."""
     token_seconds: float
-    """Seconds that it works for one token of one sequence."""
+    """Seconds of work for one token of one sequence."""
 
 
 @dataclass(slots=True)
@@ -71,11 +71,9 @@ class LinkUse:
     source: str
     target: str
     token_bytes: int
-    """Bytes for one token of one sequence."""
     token_copies: int
     token_seconds: float
     prompt_bytes: int
-    """Bytes for an ubatch of a prompt."""
 
 
 @dataclass(slots=True)
@@ -87,15 +85,14 @@ class Load:
     """`pp`: prompts, `tg`: generated tokens."""
     sequences: int
     n_tokens: int
-    """Tokens of a pass."""
     in_flight: int
-    """Passes that are under way at the same time."""
+    """Number of passes that are under way at the same time."""
     seconds: float
     """Seconds of a pass from tokens to logits."""
     tokens_per_second: float
-    """Of all sequences together."""
+    """Speed over all sequences together."""
     idle: dict[str, float]
-    """Device -> share of the time in which it waits."""
+    """Fraction of the time in which each device waits."""
 
 
 @dataclass(slots=True)
@@ -104,10 +101,10 @@ class StageReport:
 
     machines: list[str]
     stages: list[Stage]
-    """In the order in which a token passes them."""
+    """The stages in the order in which a token passes them."""
     links: list[LinkUse]
     loads: list[Load]
-    """Empty where speeds are not known."""
+    """The loads; empty where speeds are not known."""
     has_times: bool = True
     """False where speeds are not known, so that times mean nothing."""
 

@@ -16,7 +16,7 @@ from weft.errors import BusyError, ContextError
 __all__ = ["decoding", "one_request"]
 
 _LARGE = 1 << 21
-"""Values after whose decoding memory is given back to the system."""
+"""Number of values after whose decoding memory is given back to the system."""
 _spent: ContextVar[list[int] | None] = ContextVar("spent", default=None)
 
 

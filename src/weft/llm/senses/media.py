@@ -16,11 +16,11 @@ from weft.errors import ContextError
 __all__ = ["MOST_BYTES", "media_bytes"]
 
 MOST_BYTES = MEDIA_BYTES
-"""Most bytes of a file of an image or a sound."""
+"""Maximum number of bytes of a file of an image or a sound."""
 _ADDRESS = re.compile(r"(?:https?|ftp|s3):/", re.IGNORECASE)
 _DATA = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:; *[\w.+=-]+)*?; *base64,", re.ASCII | re.IGNORECASE)
 _STANDARD = str.maketrans("-_", "+/")
-"""The letters of base64 for addresses, and those of the standard."""
+"""Maps the letters of URL-safe base64 to the letters of the standard."""
 
 
 def media_bytes(given: Any, what: str, example: str, *, files: bool) -> Any:

@@ -23,7 +23,8 @@ __all__ = ["AnyConfig", "AnyFamily", "AnyTower", "open_mmproj", "projector_of"]
 F = TypeVar("F")
 _WHAT = {"vision": "images", "audio": "sound"}
 _AUDIO = ("a.", "mm.a.")
-"""Where the names of tensors of a tower for sound begin; the others are of one for images."""
+"""Prefixes of the names of tensors of a tower for sound; the other names are of a tower for
+images."""
 
 
 class AnyConfig(Protocol):
@@ -56,7 +57,6 @@ class AnyTower(ABC):
 
     sense: ClassVar[Literal["vision", "audio"]]
     families: ClassVar[Mapping[str, AnyFamily]]
-    """The kinds of towers, by `clip.projector_type`."""
     family: AnyFamily
     config: AnyConfig
 

@@ -31,7 +31,6 @@ MOST = 280
 """Rows of an image, if the file says nothing else."""
 THETA = 100.0
 POSITIONS = 10240
-"""Learned positions along a side."""
 _BOUNDS = ("input_min", "input_max", "output_min", "output_max")
 _MATRICES = ("attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down")
 

@@ -27,9 +27,9 @@ Pixels: TypeAlias = NDArray[np.uint8]
 """RGB, u8 [height, width, 3]."""
 
 MOST_PIXELS = PIXELS
-"""Most pixels of an image; more are refused before any is decoded."""
+"""Maximum number of pixels of an image; larger images are refused before any is decoded."""
 MOST_SIDE = (1 << 16) - 1
-"""Most pixels of a side of an image, as JPEG has it."""
+"""Maximum number of pixels of a side of an image, as JPEG has it."""
 _STRIP = 256
 """Lines of an image that are converted at a time."""
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")

@@ -18,7 +18,7 @@ from weft.llm.weights import Row, Weights, maybe, need
 __all__ = ["INTERNVL"]
 
 TILES = (1, 12)
-"""The least and the most tiles of an image, if the file says nothing else."""
+"""Minimum and maximum number of tiles of an image, if the file does not say."""
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:

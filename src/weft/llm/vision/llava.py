@@ -20,7 +20,7 @@ from weft.llm.weights import Row, Weights, maybe, need
 __all__ = ["LLAVA"]
 
 MOST_SIDE = 8192
-"""Most pixels of a side of an image before it is padded."""
+"""Maximum number of pixels of a side of an image before it is padded."""
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
