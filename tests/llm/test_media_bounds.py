@@ -16,7 +16,7 @@ from weft.bounds import DECODED_AT_ONCE, DECODED_OF_REQUEST, DECODINGS_WAITING, 
 from weft.errors import BusyError, ContextError
 from weft.llm.audio.sounds import open_sound
 from weft.llm.senses import decoding as decoding_module
-from weft.llm.senses.decoding import _Room, decoding, one_request
+from weft.llm.senses.media import _Room, decoding, one_request
 from weft.llm.vision import images
 from weft.llm.vision.images import open_picture
 

@@ -202,7 +202,7 @@ class GraphAllocator:
         Inputs are allocated before everything else, so that the user can write them all before the
         run."""
         for node, b in zip(nodes, backends, strict=True):
-            # a NONE node is a dependency: its sources count, but it is no view of its base
+            # a NONE node is a dependency: its sources count, but it is not a view of its base
             if node.view_src is not None and node.op is not NONE:
                 self._state(node.view_src).n_views += 1
             if "input" in node.flags:

@@ -52,8 +52,8 @@ def lifetimes(schedule: Schedule) -> Lifetimes:
     A tensor lives from the node that writes it (inputs and other leaves: from before the run; a
     copy: from the split that it is made for) to the last node that reads it or a view of it.
     Outputs, bases of views that are outputs, and results that nothing reads live to the end. A leaf
-    that is no input has a value that nobody could set, so later reads of it through a view that is
-    a leaf do not count (nor do they in the reference)."""
+    that is not an input has a value that nobody could set, so later reads of it through a view that
+    is a leaf do not count (nor do they in the reference)."""
     return _Analysis(schedule).run()
 
 
@@ -181,7 +181,7 @@ class _Analysis:
         """The source whose memory `node` takes, or None.
 
         It is the first source with the same type, sizes and strides that is read here for the last
-        time, once, and that is no output and no view."""
+        time, once, and that is neither an output nor a view."""
         for src in node.src:
             if (
                 src is None

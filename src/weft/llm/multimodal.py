@@ -23,7 +23,7 @@ from weft.llm.audio.sounds import Samples, open_sound
 from weft.llm.audio.tower import SoundTower
 from weft.llm.compute.context import Context
 from weft.llm.config_keys import Keys
-from weft.llm.senses.decoding import one_request
+from weft.llm.senses.media import one_request
 from weft.llm.senses.messages import Medium, counted
 from weft.llm.senses.tower import AnyTower, open_mmproj
 from weft.llm.tokenizers.tokenizer import Tokenizer
@@ -51,7 +51,7 @@ class Towers:
 
     @property
     def all(self) -> list[AnyTower]:
-        """Those that are there."""
+        """The towers that the file has."""
         return [tower for tower in (self.image, self.audio) if tower is not None]
 
 
@@ -150,7 +150,7 @@ class Sense(ABC):
     """A tower beside a context. Threads may share it."""
 
     noun: ClassVar[str]
-    """What a medium is: "an image" or "a sound"."""
+    """Name of a medium: "an image" or "a sound"."""
     before: str
     after: str
     """Text in front of a medium and behind it."""
@@ -163,7 +163,7 @@ class Sense(ABC):
         self._tower = tower
         self._context = context
         self.plan: Plan = plan_graph(tower.build(), resolve_devices(context.devices_beside()))
-        """Where the tower is computed, and why."""
+        """The plan of the tower."""
         self._session: Session | None = None
         self._lock = threading.Lock()
 
@@ -173,7 +173,7 @@ class Sense(ABC):
         is not kept. Without `files`, it comes as data only."""
 
     def about(self) -> str:
-        """A line with the tower's devices and bytes, which come beside those of the context."""
+        """A line with the tower's devices and bytes, which come in addition to the context."""
         program = lower_plan(self.plan)
         compute = sum(spec.size for spec in program.buffers if spec.kind == "arena")
         names = ", ".join(dict.fromkeys(split.device for split in program.splits))
@@ -190,7 +190,7 @@ class Sense(ABC):
         return np.array(self._session.run(values)["rows"], np.float32)
 
     def _key(self, data: NDArray[Any]) -> bytes:
-        """What data are called in a context."""
+        """The name of data in a context."""
         digest = hashlib.sha256(f"{self.noun} {data.shape} {data.dtype}".encode())
         digest.update(np.ascontiguousarray(data).data)
         return digest.digest()
@@ -276,7 +276,7 @@ class Sight(Sense):
         return out
 
     def rows(self, picture: Any) -> NDArray[np.float32]:
-        """What the tower makes of an image: f32 [n, n_embd]."""
+        """The rows of an image, f32 [n, n_embd]."""
         pixels, family, c = open_picture(picture), self.tower.family, self.tower.config
         tiles = [Tile(family.sized(c, pixels))] if family.tiles is None else family.tiles(c, pixels)
         with self._lock:
@@ -311,7 +311,7 @@ class Hearing(Sense):
             return self._context.input_rows.add(key, self._rows(samples))
 
     def rows(self, sound: Any) -> NDArray[np.float32]:
-        """What the tower makes of a sound: f32 [n, n_embd]."""
+        """The rows of a sound, f32 [n, n_embd]."""
         samples = open_sound(sound, self.tower.family.rate)
         with self._lock:
             self._n_rows(samples)

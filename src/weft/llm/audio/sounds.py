@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from weft.bounds import SAMPLES
 from weft.errors import ArgumentError, ContextError
-from weft.llm.senses.decoding import decoding
-from weft.llm.senses.media import media_bytes
+from weft.llm.senses.media import decoding, media_bytes
 
 __all__ = ["MOST_SAMPLES", "Samples", "Sound", "open_sound", "resampled"]
 
@@ -162,7 +161,7 @@ _WIDTHS = {(_PCM, 1), (_PCM, 2), (_PCM, 3), (_PCM, 4), (_FLOAT, 4), (_FLOAT, 8)}
 
 
 def _opened(data: bytes) -> _Form:
-    """The form of a file that is no WAV."""
+    """The form of a file that is not a WAV."""
     known = (b"ID3", b"fLaC", b"OggS")
     if not data.startswith(known) and not (data[:1] == b"\xff" and data[1:2] >= b"\xe0"):
         raise ContextError("a sound is none of WAV, MP3, FLAC and Ogg, or it is damaged")

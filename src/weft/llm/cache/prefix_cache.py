@@ -20,7 +20,7 @@ Tokens = NDArray[np.int32]
 
 
 class PrefixCache:
-    """What is kept of texts beside a context; what was used longest ago goes first."""
+    """Texts and checkpoints beside a context; the least recently used ones are evicted first."""
 
     def __init__(self, most_bytes: int, most_checkpoints: int) -> None:
         self.most_bytes = most_bytes

@@ -59,7 +59,7 @@ Tokens = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the files of a context look like."""
+    """The layout of the files of a context."""
 
     maker: str
     """Hash of the model and of all that decides the bits of a result."""

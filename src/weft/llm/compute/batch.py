@@ -52,14 +52,14 @@ class Ubatch:
     outputs: NDArray[np.bool_]
     """Whether the row of each token is wanted."""
     rows: NDArray[np.intp]
-    """Where `outputs` is true, the token's row of the result."""
+    """Row of the result for each token whose `outputs` is true."""
     types: NDArray[np.int32]
     """The type of each token."""
     n_seqs: int = 1
     """For recurrent models: the number of sequences, which have the same number of tokens each and
     follow one another."""
     ids: NDArray[np.int32] | None = None
-    """Where `tokens` are rows of an image, their ids; see `InputRows`."""
+    """Ids of the tokens, if `tokens` are rows of an image; see `InputRows`."""
     planes: NDArray[np.int32] | None = None
     """Rotary positions [n, 4], where they differ from `positions`; see `InputRows.planes`."""
     together: bool = False

@@ -43,7 +43,8 @@ class Loaded:
     plan: ContextPlan
     graphs: Graphs
     options: PlanArguments
-    """The options that the plan was made with: the caller's, or those of the fallback."""
+    """The options that the plan was made with: the options of the caller, or of the
+    fallback."""
     fell_back: str = ""
     """What failed and which devices go on; empty if nothing failed."""
     serial: int = 0
@@ -58,7 +59,7 @@ def load(
     *,
     repack_later: bool = False,
 ) -> Loaded:
-    """Plans and loads a context; `repack_later` is that of `Graphs`.
+    """Plans and loads a context; `repack_later` is passed to `Graphs`.
 
     If a device fails to open or to load, the fallback is used. A plan that needs too much memory
     remains an OutOfMemoryError, and an unknown device in the fallback is an error at once."""

@@ -67,8 +67,8 @@ class Graphs:
             for regime, program in zip(plan.all_regimes, programs, strict=True)
         ]
         self.together: Regime | None = regimes.pop(0) if plan.together else None
-        """For recurrent models, the graph of several sequences at once; that of an encoder, which
-        reads prompts, where there is one."""
+        """For recurrent models, the graph of several sequences at once; for a model with an
+        encoder, the graph of the encoder."""
         self.regimes = regimes
         """A graph for each range of batch sizes that devices treat differently; the largest
         last."""
@@ -79,8 +79,8 @@ class Graphs:
         self.session = self.regimes[-1].session
         self._last: Regime = self.regimes[-1]
         self.states: NDArray[np.float32] | None = None
-        """What the output projection reads of the tokens of the last run [n_tokens, n_embd], valid
-        until the next one; None: the graphs do not keep it."""
+        """Rows that the output projection reads of the tokens of the last run [n_tokens, n_embd],
+        valid until the next one; None: the graphs do not keep it."""
         self._rows: Regime | None = None
         self._shift: Session | None = None
         self._stop = False

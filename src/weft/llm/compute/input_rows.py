@@ -63,7 +63,7 @@ class InputRows:
     ) -> list[int]:
         """Keeps rows [n, n_embd] and returns their ids, which depend on `key` and n only. With
         `together`, each row sees all others in attention, as Gemma 3 does with images. `width` is
-        that of `Run`.
+        stored in the `Run`.
 
         Raises ContextError for rows of another size."""
         known = self.find(key)

@@ -197,8 +197,8 @@ class Regime:
         self.output: str = next(name for name in program.outputs if name != "states")
         """Name of the output with the rows that `decode` returns."""
         self.states: NDArray[Any] | None = None
-        """What the output projection reads of the tokens of the last run [n_tokens * n_embd], if
-        the graph keeps it."""
+        """Rows that the output projection reads of the tokens of the last run [n_tokens * n_embd],
+        if the graph keeps it."""
         if "states" in program.outputs:
             self.states = self.session.output_view("states")
         rows = program.tensors[program.outputs[self.output]]

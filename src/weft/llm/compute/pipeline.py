@@ -1,6 +1,6 @@
-"""`Pipelined` computes several ubatches at the same time: those of a prompt, or of several texts.
+"""`Pipelined` computes several ubatches at the same time, of a prompt or of several texts.
 
-While the device of the last layers works on one ubatch, that of the first layers works on the next.
+While the device of the last layers works on one ubatch, the first device works on the next one.
 Each ubatch has its own inputs and compute memory; all use the same cache, in order.
 """
 

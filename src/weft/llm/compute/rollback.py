@@ -75,7 +75,7 @@ class Change:
         return read, written
 
     def finish(self) -> None:
-        """Makes the new states those of their sequences."""
+        """Gives the new states to their sequences."""
         if self._cache.states is not None and self._moved:
             seqs = list(self._moved)
             self._cache.states.slot[seqs] = [self._moved[s] for s in seqs]
@@ -113,7 +113,7 @@ class OneChange:
             self.slots = int(states.slot[seq]), states.free_slots()[0]
 
     def finish(self) -> None:
-        """Makes the new state that of the sequence."""
+        """Gives the new state to the sequence."""
         if self._cache.states is not None:
             self._cache.states.slot[self._seq] = self.slots[1]
 

@@ -23,7 +23,7 @@ from weft.records import dataclass
 __all__ = ["DraftModels", "contexts_of", "make_drafting", "open_drafts"]
 
 PADDED = 256
-"""By how many tokens the vocabularies may differ in size: some files are padded."""
+"""Maximum difference of the sizes of the vocabularies, in tokens: some files are padded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class Reader(Drafter, Protocol):
     Reading takes time, so it is asked for by itself, and only where drafts may pay."""
 
     def unread(self, seq: int, tokens: Sequence[int]) -> int:
-        """How many of `tokens` it must read before it can propose what follows them."""
+        """Number of `tokens` that it must read before it can propose what follows them."""
         ...
 
     def read(self, seq: int, tokens: Sequence[int]) -> None:

@@ -45,7 +45,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a draft."""
+    """The result of a draft."""
 
     seq: int
     n_drafted: int
@@ -56,7 +56,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Made:
-    """What is known of a text."""
+    """The credit and the last draft of a text."""
 
     credit: Credit
     n_tokens: int
@@ -91,7 +91,7 @@ class Drafting:
     drafters: Sequence[Drafter]
     n_vocab: int
     most: int = LENGTHS[-1]
-    """Most tokens of all drafts of a step."""
+    """Maximum number of tokens of all drafts of a step."""
     least: int = 1
     """Minimum number of tokens of a draft that is checked."""
     gain: Gain = field(default_factory=Gain)
@@ -314,8 +314,8 @@ _NO_ODDS = Odds(0.0)
 
 
 MOST_COLUMNS = 31
-"""Most columns of a batch with drafts: from 32 on, devices may take products that are left to the
-cpu for single tokens, and round differently."""
+"""Maximum number of columns of a batch with drafts: from 32 on, devices may take products that are
+left to the cpu for single tokens, and round differently."""
 
 
 def why_no_drafts(context: Context) -> str:

@@ -85,7 +85,7 @@ class Costs:
 
 
 class Odds:
-    """How often the tokens of one class of proposals are right."""
+    """The acceptance rate of the tokens of one class of proposals."""
 
     __slots__ = ("_right", "_wrong")
 
@@ -112,7 +112,7 @@ class Odds:
 
 @dataclass(slots=True)
 class Credit:
-    """What drafts may still lose, in steps without drafts."""
+    """The time that drafts may still lose, in steps without drafts."""
 
     left: float = START
 
@@ -123,7 +123,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """What could be drafted for one text."""
+    """The possible draft of one text."""
 
     odds: Odds
     most: int

@@ -41,7 +41,7 @@ class OwnCache:
 
     @property
     def recurrent(self) -> bool:
-        """True if a sequence cannot be cut, because its states are those of the whole."""
+        """True if a sequence cannot be cut, because its states belong to the whole."""
         return self.context.cache.states is not None
 
     def scratch(self, seq: int) -> int:
@@ -59,7 +59,7 @@ class OwnCache:
         return True
 
     def begun(self, seq: int, tokens: Sequence[int]) -> int:
-        """How many first tokens the sequence would keep; changes nothing."""
+        """Number of first tokens that the sequence would keep; changes nothing."""
         held = self.held[seq]
         n = same(held, tokens)
         return n if n == len(held) or not self.recurrent else 0

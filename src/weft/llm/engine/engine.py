@@ -140,12 +140,12 @@ class Engine:
 
     @property
     def prompt_chunk(self) -> int:
-        """Most prompt tokens of the next step, if texts are written in it too."""
+        """Maximum number of prompt tokens in the next step, if texts are written in it too."""
         return self._writer.prompt_chunk
 
     @property
     def prefixes(self) -> Prefixes:
-        """What is kept of texts beside the cache."""
+        """The texts and checkpoints beside the cache."""
         return self._writer.prefixes
 
     @property

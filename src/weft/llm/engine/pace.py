@@ -1,4 +1,4 @@
-"""How many tokens of prompts a step may have in which texts are written too, and so wait."""
+"""The number of prompt tokens in a step in which texts are written too, which wait for them."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ Tokens = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class PrefixUse:
-    """What is kept of texts beside the cache, at one moment."""
+    """Numbers and bytes of texts and checkpoints beside the cache, at one moment."""
 
     nbytes: int
     """Bytes of host memory that kept texts and checkpoints take."""
@@ -111,7 +111,7 @@ class Prefixes:
 
     @property
     def use(self) -> PrefixUse:
-        """What is kept now."""
+        """The numbers and bytes now."""
         m, f = self.memory, self.files
         return PrefixUse(
             nbytes=m.nbytes, most_bytes=m.most_bytes, n_texts=m.n_texts,

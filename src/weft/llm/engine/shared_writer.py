@@ -34,7 +34,7 @@ class SharedWriter:
         drafting: Drafting | None = None,
         prefixes: PrefixOptions | None = None,
     ) -> None:
-        """`drafting` and `prefixes` are those of `Writer`."""
+        """`drafting` and `prefixes` are passed to `Writer`."""
         self._tokenizer = tokenizer
         self._writer = Writer(
             context, tokenizer, prompt_share=context.n_batch, drafting=drafting, prefixes=prefixes
@@ -67,7 +67,7 @@ class SharedWriter:
 
     @property
     def prefixes(self) -> Prefixes:
-        """What is kept of texts beside the cache."""
+        """The texts and checkpoints beside the cache."""
         return self._writer.prefixes
 
     def _ticket(self, request: Request, number: int, events: deque[tuple[int, Event]]) -> Ticket:

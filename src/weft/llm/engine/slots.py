@@ -60,7 +60,7 @@ class Slot:
         """The prompt of the text, or all tokens that the last text left; None: not known."""
         self.last_used = 0
         self.runs: list[tuple[int, int]] = []
-        """Where images are in the tokens, first and end, that are computed at once."""
+        """First and end token of each image whose tokens are computed at once."""
         self.stops: list[int] = []
         """Numbers of tokens after which the state is kept, in ascending order."""
 

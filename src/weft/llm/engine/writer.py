@@ -55,11 +55,12 @@ class Writer:
         """`context` needs a sequence for each text that runs at the same time (`n_seq_max`), and as
         many rows of logits (`n_outputs`).
 
-        `max_text` is the most tokens of one text, its prompt included (default: all that the
-        context holds). `prompt_share` is the most prompt tokens in a step in which texts are
-        written too; None: as many as take about `prompt_delay` seconds (`Pace`). `drafting`
-        proposes tokens, which are checked in the rows that `n_outputs` has beyond one for each
-        text. `prefixes` says what is kept of texts that leave the cache; None: the default."""
+        `max_text` is the maximum number of tokens of one text, its prompt included (default: all
+        that the context holds). `prompt_share` is the maximum number of prompt tokens in a step in
+        which texts are written too; None: as many as take about `prompt_delay` seconds (`Pace`).
+        `drafting` proposes tokens, which are checked in the rows that `n_outputs` has beyond one
+        for each text. `prefixes` says what is kept of texts that leave the cache; None: the
+        default."""
         self.context = context
         self.tokenizer = tokenizer
         limits = (max_text, context.model.config.n_positions, context.n_ctx)
@@ -95,7 +96,7 @@ class Writer:
 
     @property
     def prompt_chunk(self) -> int:
-        """Most prompt tokens of the next step, if texts are written in it too."""
+        """Maximum number of prompt tokens in the next step, if texts are written in it too."""
         return self._pace.chunk if self._share is None else self._share
 
     def check(self, request: Request) -> None:

@@ -91,7 +91,7 @@ class Traffic:
 def traffic(
     graph: Graph, of: Mapping[Tensor, int], n_layer: int, points: Sequence[Point]
 ) -> Traffic:
-    """What has to be copied if layers are on different devices."""
+    """The copies that are needed if layers are on different devices."""
     size = n_layer + 2
     tables = [np.zeros((size, size)) for _ in range(4)]
     read_in: dict[Tensor, set[int]] = {}

@@ -1,7 +1,7 @@
 """`ContextPlan`: a context before any of it has memory.
 
 It says which device has which layer, where each node runs, and how much of each memory is needed. A
-`Context` is made from a plan, `weft explain` prints one, and `fitted` and `by_time` try several.
+`Context` is made from a plan, `weft explain` prints one, and `prepare` may try several.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class ContextPlan:
     """A plan for each range of batch sizes that is placed in its own way; the largest last."""
     graphs_built: int
     together: RegimePlan | None = None
-    """For recurrent models, the plan for several sequences at once; that of an encoder, which reads
-    prompts, where there is one."""
+    """For recurrent models, the plan for several sequences at once; for a model with an
+    encoder, the plan of the encoder."""
     rewrites: Sequence[str] | None = None
     """Names of the fusions to use; None: the default."""
     predicted: Prediction | None = None

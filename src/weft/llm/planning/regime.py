@@ -19,8 +19,8 @@ from weft.records import dataclass
 __all__ = ["BOUNDS", "RegimePlan", "bounds", "plan_regimes"]
 
 BOUNDS = (1, 31)
-"""Most tokens of all regimes but the last. As in ggml, devices that need big batches take them from
-32 tokens on."""
+"""Maximum number of tokens of each regime but the last. As in ggml, devices that need big batches
+take them from 32 tokens on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Medium:
 
     @property
     def noun(self) -> str:
-        """What it is, in words."""
+        """The kind of medium in words."""
         return NOUNS[self.kind]
 
 
@@ -63,7 +63,7 @@ class Marked:
 
 
 def counted(media: Sequence[Medium]) -> str:
-    """How many there are, in words."""
+    """The numbers of images and sounds, in words."""
     counts = Counter(medium.kind for medium in media)
     return " and ".join(f"{n} {NOUNS[kind]}s" for kind, n in counts.items())
 

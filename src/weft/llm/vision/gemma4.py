@@ -59,7 +59,7 @@ def rows(c: TowerConfig) -> Iterator[Row]:
 
 
 def most_rows(c: TowerConfig) -> int:
-    """Most rows of an image."""
+    """Maximum number of rows of an image."""
     return max(c.most_pixels // (c.patch_size * c.merge) ** 2, 1) if c.most_pixels else MOST
 
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from weft.bounds import JPEG_PIXELS, PIXELS
 from weft.errors import ArgumentError, ContextError, WeftError
-from weft.llm.senses.decoding import decoding
-from weft.llm.senses.media import MOST_BYTES, media_bytes
+from weft.llm.senses.media import MOST_BYTES, decoding, media_bytes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
