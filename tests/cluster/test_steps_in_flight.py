@@ -120,7 +120,7 @@ def test_texts_are_those_of_one_machine(two: list[WorkerProcess], expected: list
     try:
         for _ in range(2):  # the second time, prompts are in the cache
             assert [text.result for text in write(engine)] == expected
-        assert engine._writer._n_submitted > 50
+        assert engine._writer._flights.n_submitted > 50
         assert engine.stats.reused_tokens
         # between two steps nothing is in flight
         assert engine.run(lambda: len(ctx._in_flight)).result(10) == 0

@@ -22,8 +22,8 @@ from weft.dtype import DTYPES
 from weft.errors import ContextError, FormatError, OutOfMemoryError
 from weft.frontends.gguf.writer import write_gguf
 from weft.llm import Context, Model
+from weft.llm.cache import memory as memory_module
 from weft.llm.engine import Engine
-from weft.llm.planning import memory as memory_module
 from weft.llm.planning.explain import memory_lines
 from weft.native import _native
 from weft.serve.metrics import HttpMetrics, exposition

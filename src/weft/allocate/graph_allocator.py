@@ -67,7 +67,7 @@ class GraphAllocator:
         """Per backend, the sizes of its buffer's chunks; None: no buffer yet. Backends with the
         same buffer type share one list."""
         self.buffer_allocs: dict[int, int] = {}
-        """Per backend (the first of those that share), the number of blocks allocated so far."""
+        """Number of blocks allocated so far, per backend (the first of those that share)."""
         self.records = _Records()
         self.why = ""
         """The reason why the last graph did not fit the plan before it; empty where it fitted."""

@@ -20,7 +20,6 @@ from weft.schedule.result import Schedule
 __all__ = ["Memory", "allocate", "like_reference"]
 
 Memory: TypeAlias = Literal["best", "ggml", "bound"]
-"""How memory is planned; see `allocate`."""
 
 # The number of steps after which the search stops: about 0.3 s.
 _EFFORT = 2_500_000

@@ -24,7 +24,7 @@ from weft.cli.ray_options import OnRay, ray_flags
 from weft.cli.serve import AllTexts, calm_collector, service_lines
 from weft.cli.unused_options import UNUSED_BY_SERVE
 from weft.errors import ContextError, WeftError
-from weft.llm.drafting.options import DraftOptions
+from weft.llm.planning.draft_options import DraftOptions
 
 __all__ = ["Answerer", "batch", "one_machine", "serving"]
 

@@ -12,7 +12,7 @@ import typer
 from weft.cli.command import SEVERAL, usage_error
 from weft.cli.console import say
 from weft.errors import FormatError
-from weft.llm.drafting.options import DraftOptions
+from weft.llm.planning.draft_options import DraftOptions
 from weft.records import dataclass
 from weft.schedule.profile import parse_size
 from weft.tables import size_text

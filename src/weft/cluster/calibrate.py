@@ -107,7 +107,7 @@ def measure_group(
 
 def _sized(profile: Profile) -> Profile:
     """The profile of this machine, whose host memory has what is free now."""
-    from weft.llm.planning.memory import available_bytes
+    from weft.llm.cache.memory import available_bytes
 
     free = available_bytes()
     memories = {

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from weft.llm.engine import Engine, Histogram
-from weft.llm.engine.histogram import SECONDS
+from weft.llm.engine.stats import SECONDS
 
 __all__ = ["CONTENT_TYPE", "HttpMetrics", "exposition", "joined", "metric_lines"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.config import ModelConfig
-from weft.llm.drafting.options import DraftOptions, rows_needed
+from weft.llm.planning.draft_options import DraftOptions, rows_needed
 from weft.records import dataclass
 from weft.serve.options import ServeOptions
 

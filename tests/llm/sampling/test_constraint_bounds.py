@@ -87,7 +87,7 @@ def test_a_slow_one_is_ended(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPat
     trials = trial._Trials()
     monkeypatch.setattr(trial, "CONSTRAINT_CPU_SECONDS", 1)
     monkeypatch.setattr(trial, "_trials", trials)
-    with pytest.raises(ContextError, match="^json_schema: compiling it takes more than 2 s"):
+    with pytest.raises(ContextError, match=r"^json_schema: compiling it takes more than 2 s"):
         Sampler(SamplingParams(json_schema=text), tokenizer)
     # and the next one finds room
     Sampler(SamplingParams(regex="a+"), tokenizer)

@@ -1,4 +1,4 @@
-"""`Step`: the inputs from which a model's graph is built."""
+"""`Step`: the inputs from which a model's graph is built; `Together`: how many sequences it has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,24 @@ from weft.llm.cache.kv_cache import KVCache
 from weft.llm.config import ModelConfig
 from weft.records import dataclass
 
-__all__ = ["Step"]
+__all__ = ["Step", "Together", "together_sizes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """The largest ubatch of the graph that computes several sequences at once."""
+
+    n_seqs: int
+    """Most sequences."""
+    n_each: int
+    """Most tokens of each sequence."""
+
+
+def together_sizes(n_ubatch: int, n_seq_max: int) -> Together | None:
+    """The sizes of the graph for several sequences: `n_seq_max` of them share a ubatch equally, so
+    that the graph needs memory for one ubatch. None: there is only one sequence."""
+    n_seqs = min(n_seq_max, n_ubatch)
+    return Together(n_seqs, n_ubatch // n_seqs) if n_seqs > 1 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,19 @@ from weft.records import dataclass
 __all__ = ["DraftOptions", "rows_needed"]
 
 MOST = 30
-"""Most tokens of a draft."""
+"""Maximum number of tokens of a draft."""
 P_MIN = 0.4
 
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """How tokens are drafted. Drafts never change a text. Raises ContextError for a value out of
+    """Options of drafting. Drafts never change a text. Raises ContextError for a value out of
     range."""
 
     ngram: bool = True
     """True looks up what followed the same tokens earlier in the text."""
     most: int = MOST
-    """Most tokens of the drafts of one step."""
+    """Maximum number of tokens of the drafts of one step."""
     least: int = 1
     """Shorter drafts are not made."""
     model: str | os.PathLike[str] | None = None

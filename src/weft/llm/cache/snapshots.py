@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 LEAST = 16
-"""Fewer tokens are computed again rather than kept."""
+"""Minimum number of tokens worth keeping; fewer are computed again."""
 
 Tokens = NDArray[np.int32]
 
@@ -60,7 +60,7 @@ class KeptText:
     """A text that was computed in order, from its beginning on."""
 
     key: bytes
-    """Tells the adapters and control vectors that it was computed with from others."""
+    """Identifies the adapters and control vectors that the text was computed with."""
     tokens: Tokens
     rows: tuple[NDArray[np.uint8], ...]
     """For each leaf of keys or values that has a row for every token, [n, bytes]."""
@@ -95,7 +95,8 @@ def tokens_of(cache: KVCache, seq: int) -> Tokens:
 
 
 def keep_text(cache: KVCache, seq: int, key: bytes, n: int) -> KeptText:
-    """Copies the first `n` tokens of a sequence, which must be among those of `tokens_of`."""
+    """Copies the first `n` tokens of a sequence, which must be among the tokens that `tokens_of`
+    returns."""
     cells = cache.cells_of(seq)[:n]
     rows = tuple(read_rows(t, cells) for t in _leaves(cache, small=False))
     return KeptText(key, cache.tokens[cells].copy(), rows)
@@ -120,7 +121,7 @@ def put_text(
 def cut(cache: KVCache, seq: int, n: int, checkpoint: Checkpoint | None) -> None:
     """Removes all but the first `n` tokens of a sequence; see `put_text`."""
     try:
-        Cells.seq_rm(cache, seq, n)  # that of KVCache refuses it, as states would be wrong
+        Cells.seq_rm(cache, seq, n)  # `KVCache.seq_rm` refuses it, as states would be wrong
         if cache.window is not None:
             cache.window.seq_rm(seq, n)
         _put_checkpoint(cache, seq, checkpoint)
@@ -180,7 +181,8 @@ def _leaves(cache: KVCache, *, small: bool) -> Sequence[Tensor]:
 
 
 def _n_window(cache: KVCache, n: int) -> int:
-    """How many of `n` tokens the next one sees in sliding-window layers with cells of their own."""
+    """Number of the last of `n` tokens that the next token sees in sliding-window layers with
+    cells of their own."""
     return 0 if cache.window is None else min(n, cache.window.window - 1)
 
 

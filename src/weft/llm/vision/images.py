@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from weft.bounds import JPEG_PIXELS, PIXELS
 from weft.errors import ArgumentError, ContextError, WeftError
-from weft.llm.senses.decoding import decoding
-from weft.llm.senses.media import MOST_BYTES, media_bytes
+from weft.llm.senses.media import MOST_BYTES, decoding, media_bytes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,9 +24,9 @@ Pixels: TypeAlias = NDArray[np.uint8]
 """RGB, u8 [height, width, 3]."""
 
 MOST_PIXELS = PIXELS
-"""Most pixels of an image; more are refused before any is decoded."""
+"""Maximum number of pixels of an image; larger images are refused before any is decoded."""
 MOST_SIDE = (1 << 16) - 1
-"""Most pixels of a side of an image, as JPEG has it."""
+"""Maximum number of pixels of a side of an image, as JPEG has it."""
 _STRIP = 256
 """Lines of an image that are converted at a time."""
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")

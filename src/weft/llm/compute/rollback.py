@@ -25,7 +25,6 @@ class Places:
     window_cells: NDArray[np.int64] | None
     """Cells of sliding-window layers; None: they use `cells`."""
     slots: tuple[list[int], list[int]] | None
-    """The state slots to read and to write for each sequence; None: the model has no states."""
 
 
 class Change:
@@ -76,24 +75,20 @@ class Change:
         return read, written
 
     def finish(self) -> None:
-        """Makes the new states those of their sequences."""
+        """Gives the new states to their sequences."""
         if self._cache.states is not None and self._moved:
             seqs = list(self._moved)
             self._cache.states.slot[seqs] = [self._moved[s] for s in seqs]
-
-    def cells_in(self, serial: NDArray[np.int64], members: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which cells of a table the ubatches have taken, by its serials [n] and members
-        [n_seq_max, n]; free cells may be among them. A cell that nobody has was half taken."""
-        found = (serial > self._clock) & (serial <= self._last)
-        return found & (members[self._seqs].any(axis=0) | ~members.any(axis=0))
 
     def undo(self) -> None:
         """Takes the ubatches back: the cache is as it was before the call, but for what happened to
         other sequences since."""
         cache = self._cache
         mixed = np.where(self._seqs, self._mixed, cache.mixed)
-        taken = self.cells_in(cache.serial, cache.members) & (cache.pos >= 0)
-        cache.release(np.flatnonzero(taken))
+        ours = (cache.serial > self._clock) & (cache.serial <= self._last)
+        # a cell that nobody has was half taken
+        ours &= cache.members[self._seqs].any(axis=0) | ~cache.members.any(axis=0)
+        cache.release(np.flatnonzero(ours & (cache.pos >= 0)))
         cache.mixed[:] = mixed
         if self._window is not None:
             self._window.undo()
@@ -118,7 +113,7 @@ class OneChange:
             self.slots = int(states.slot[seq]), states.free_slots()[0]
 
     def finish(self) -> None:
-        """Makes the new state that of the sequence."""
+        """Gives the new state to the sequence."""
         if self._cache.states is not None:
             self._cache.states.slot[self._seq] = self.slots[1]
 

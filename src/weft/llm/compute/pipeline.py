@@ -1,6 +1,6 @@
-"""`Pipelined` computes several ubatches at the same time: those of a prompt, or of several texts.
+"""`Pipelined` computes several ubatches at the same time, of a prompt or of several texts.
 
-While the device of the last layers works on one ubatch, that of the first layers works on the next.
+While the device of the last layers works on one ubatch, the first device works on the next one.
 Each ubatch has its own inputs and compute memory; all use the same cache, in order.
 """
 
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from weft.backends.base import OnMachine
 from weft.execute import Pipeline, Profile, Run, Session, stage_work
-from weft.llm.cache.rollback import Change, Places
 from weft.llm.compute.batch import Ubatch
-from weft.llm.planning.regime import Regime
+from weft.llm.compute.inputs import Regime
+from weft.llm.compute.rollback import Change, Places
 from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import Schedule

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from weft.llm.cache.kept import checkpoint_bytes, row_bytes
 from weft.llm.cache.prefix_files import Layout, PrefixFiles
+from weft.llm.cache.snapshots import checkpoint_bytes, row_bytes
 from weft.llm.compute.context import Context
 from weft.version import __version__
 

@@ -60,7 +60,7 @@ def by_stages(request: Request) -> ContextPlan:
 
 
 def plan_of_layers(request: Request, of_layer: list[int]) -> ContextPlan:
-    """The plan with a device for each layer, that of the output last."""
+    """The plan with a device for each layer, and the device of the output last."""
     homes = homes_of_layers(
         request.model.weights, of_layer, request.backends, request.placement.place
     )
@@ -70,7 +70,7 @@ def plan_of_layers(request: Request, of_layer: list[int]) -> ContextPlan:
 
 
 def stage_problem(request: Request, reserve: dict[str, int]) -> StageProblem:
-    """What a split over the devices of a request costs; `reserve` has bytes of memories that are
+    """The costs of a split over the devices of a request; `reserve` has bytes of memories that are
     not for weights and caches."""
     profile = request.placement.profile
     assert profile is not None and request.cost is not None
@@ -145,7 +145,7 @@ def _seconds(model: TimeModel, of: dict[Tensor, int], n_layer: int) -> np.ndarra
 
 
 def _bytes(request: Request, draft: Draft) -> tuple[int, np.ndarray]:
-    """The bytes of weights that stay with the input, and those of layers [device, layer]."""
+    """The bytes of weights that stay with the input, and of the layers [device, layer]."""
     n_layer, n = request.model.config.n_layer, len(request.backends)
     before, sizes = 0, np.zeros((n, n_layer + 1), np.int64)
     weights = draft.model.weights

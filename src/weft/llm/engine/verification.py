@@ -1,4 +1,4 @@
-"""`Checking`: drafts in the batch of a step, and what is taken back of them.
+"""`Verification`: drafts in the batch of a step, and what is taken back of them.
 
 A draft stands behind the last token of its text, and there are logits for each of its tokens. The
 sampler draws from them one after another, as if each had been computed in a step of its own: the
@@ -14,16 +14,22 @@ from itertools import takewhile
 
 from weft.llm.cache.pages import has_room_behind
 from weft.llm.compute.context import Context
-from weft.llm.drafting.drafting import MOST_TEXTS, Drafting, Outcome, Wanted
-from weft.llm.drafting.where import MOST_COLUMNS, why_no_drafts
-from weft.llm.engine.batching import Batch
+from weft.llm.drafting.drafting import (
+    MOST_COLUMNS,
+    MOST_TEXTS,
+    Drafting,
+    Outcome,
+    Wanted,
+    why_no_drafts,
+)
+from weft.llm.engine.batches import StepBatch
 from weft.llm.engine.request import Ticket
 from weft.llm.engine.slots import Slot, Slots
 from weft.llm.engine.stats import EngineStats
 from weft.llm.planning.plan import ContextPlan
 from weft.records import dataclass
 
-__all__ = ["Check", "Checking"]
+__all__ = ["Check", "Verification"]
 
 
 @dataclass(slots=True)
@@ -48,7 +54,7 @@ class Check:
         self.n_drawn += 1
 
 
-class Checking:
+class Verification:
     """Puts drafts behind the texts of a step and takes back what was wrong."""
 
     def __init__(self, context: Context, slots: Slots, drafting: Drafting) -> None:
@@ -56,7 +62,6 @@ class Checking:
         self._slots = slots
         self.drafting = drafting
         self.checks: dict[Slot, Check] = {}
-        """The drafts of this step."""
         self._outcomes: list[Outcome] = []
         self._learns = False
         self._ended: list[int] = []
@@ -109,7 +114,7 @@ class Checking:
             self._plan, self._never = context.plan, why_no_drafts(context)
         return not (self._never or context.is_watched)
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: StepBatch) -> None:
         """Hands what was computed of a batch to drafters that read it."""
         states, at = self._context.states, 0
         if states is None:
@@ -120,7 +125,7 @@ class Checking:
             self.drafting.take(slot.seq, slot.n_done, states[at : at + n])
             at += n
 
-    def follow(self, batch: Batch) -> None:
+    def follow(self, batch: StepBatch) -> None:
         """Lets drafters read what a batch had of prompts."""
         if self.may_draft():
             for slot in batch.prompts:
