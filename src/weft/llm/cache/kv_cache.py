@@ -28,7 +28,7 @@ __all__ = ["CACHE_TYPES", "KVCache", "cache_bytes", "read_rows", "row_width", "u
 
 _Moves = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
 
-CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """Types of stored keys and values. A quantized block holds 32 numbers of one head."""
 
 
