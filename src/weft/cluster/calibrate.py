@@ -118,7 +118,7 @@ def _sized(profile: Profile) -> Profile:
 
 
 def _measured_there(name: str, machine: Machine, seconds: float, progress: Progress) -> Profile:
-    link = connect(machine.address, key=machine.key, timeout=5.0, facts=machine.stamp())
+    link = connect(machine.address, key=machine.key, facts=machine.stamp())
     try:
         link.send({"hello": _HELLO, "seconds": seconds})
         while True:
