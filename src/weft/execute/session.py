@@ -249,14 +249,14 @@ class Session:
         self._require_whole()
 
     def begin(self) -> None:
-        """Begins what `abort` and `drop` stop on other machines: what runs there from earlier calls
-        of `execute` goes on."""
+        """From now on, `abort` and `drop` stop only later calls of `execute` on other machines:
+        earlier calls continue."""
         for executable in self._far:
             executable.begin()
 
     def drop(self) -> None:
-        """Stops what other machines still run of the calls of `execute` since `begin`, after one
-        that failed or was interrupted. The memory it was writing is undefined."""
+        """Stops the calls of `execute` since `begin` that other machines still run, after one
+        failed or was interrupted. The memory that they were writing is undefined."""
         for executable in self._far:
             executable.abort()
             executable.clear_abort()
@@ -265,8 +265,8 @@ class Session:
         """Stops the running `run` or `execute`, from any thread.
 
         That call raises AbortedError within some 10 ms, on devices other than cpu at the end of
-        their split; the memory it was writing is undefined. Cpus of other machines stop, too, with
-        all that they have to do since `begin`. Between runs, `abort` stops the next `execute`,
+        their split; the memory it was writing is undefined. Cpus of other machines stop, too, and
+        drop all work since `begin`. Between runs, `abort` stops the next `execute`,
         unless `clear_abort` or `run` comes first."""
         self._stop = True
         for executable in self._native:

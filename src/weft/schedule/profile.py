@@ -273,7 +273,7 @@ class _Table:
         return value
 
     def number(self, key: str, *default: float) -> float:
-        """A number above 0, or from 0 on where there is a default."""
+        """A number above 0; where there is a default, 0 is allowed, too."""
         value = float(self.take(key, (int, float), *default))
         if value < 0 or (value == 0 and not default) or value != value:
             self.fail(f"{key!r} is {value}; it must be positive")
