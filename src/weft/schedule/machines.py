@@ -59,7 +59,7 @@ _LINK_ADVICE = "write e.g. 1Gbps,0.2ms, or a:b=10Gbps,50us for two machines"
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """A link of two machines; without `a` and `b`, of all machines that have no link of their own."""
+    """A link of two machines; without `a` and `b`, of all machines without one of their own."""
 
     link: LinkProfile
     a: str = ""
