@@ -30,11 +30,10 @@ from weft.compiler.pipeline import resolve_devices
 from weft.errors import ProgramError, ScheduleError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import Moved
-from weft.execute.devices import DeviceQueues, Work
+from weft.execute.devices import DeviceQueues, Run, Work
 from weft.execute.graph_plans import GraphPlans
 from weft.execute.hazards import tensor_access
 from weft.execute.memory_plan import BestPlanner, MemoryPlanner, ReferencePlanner, SchedulerCounters
-from weft.execute.run import Run
 from weft.execute.split_access import SplitAccess
 from weft.execute.values import checked_inputs, read_array, read_array_later
 from weft.flags import FLAGS
