@@ -23,7 +23,7 @@ from weft.serve.options import ServeOptions
 from weft.serve.responses.store import KeptResponses
 from weft.serve.traces import Traces
 
-__all__ = ["House", "Shared", "Tls"]
+__all__ = ["Resources", "Shared", "Tls"]
 
 
 class Tls:
@@ -111,7 +111,7 @@ class Shared:
             self.batches.store.close()
 
 
-class House:
+class Resources:
     """Opened before a model is loaded, so that mistakes are told at once, and closed after the last
     request."""
 
