@@ -21,7 +21,7 @@ from weft.serve.many.planned import card_of
 from weft.serve.metrics import CONTENT_TYPE, Metric, exposition, joined, metric_lines
 from weft.serve.model_card import ModelCard
 from weft.serve.ollama.endpoints import OllamaRoute, add_library, expires, loaded_row
-from weft.serve.page import add_page
+from weft.serve.page.endpoints import add_page
 from weft.serve.resources import Shared
 from weft.serve.schema import Body
 from weft.version import __version__
@@ -87,7 +87,7 @@ def _add_models(app: FastAPI, fleet: Fleet) -> None:
         """One model, with its state and the bytes that it needs."""
         place = fleet.place_of(name)
         try:
-            await fleet.plan(place)
+            await fleet.loader.plan(place)
         except (WeftError, ApiError) as error:
             said = without_folders(str(error), place.entry.path.parent)
             return _about(place) | {"error": said}
