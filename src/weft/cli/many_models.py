@@ -155,11 +155,10 @@ def serve_many(
         many.ManyOptions(memory=several.memory, most=several.most, keep_alive=keep_alive),
         recipe,
     )
-    with api.take_address(options) as address, api.House(options) as house:
+    with api.take_address(options) as address, api.Resources(options) as resources:
         if not quiet:
-            budget = (
-                "" if fleet.loader.budget is None else f", {size_text(fleet.loader.budget)} at most"
-            )
+            most = fleet.loader.budget
+            budget = "" if most is None else f", {size_text(most)} at most"
             say(f"{len(catalog)} models{budget}: {', '.join(catalog.entries)}")
             if not options.needs_key and options.host not in ("127.0.0.1", "localhost", "::1"):
                 say("warning: without --api-key everybody in the network may use this server")
@@ -168,10 +167,8 @@ def serve_many(
             fleet.begin()
             say(f"serving {len(catalog)} models at {url}/v1; Ctrl-C stops it")
 
-        def make_app(shared: Any) -> Any:
-            return many.create_many_app(fleet, shared)
-
-        api.run_server(fleet, ready, address, house, make_app)
+        app = many.create_many_app(fleet, resources.shared)
+        api.run_server(fleet, app, resources, address, ready)
 
 
 def _settings(many: Any, several: Several) -> Any:

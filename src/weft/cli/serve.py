@@ -228,7 +228,7 @@ def serve(
         serve_replicas(api, model, options, arguments, on_ray, quiet=quiet, verbose=verbose)
         return
     # the address and files of keys fail early, before a large model is loaded
-    with api.take_address(options) as address, api.House(options) as house:
+    with api.take_address(options) as address, api.Resources(options) as resources:
         with LoadProgress() as progress:
             service = api.Service(
                 model, options, type=weight_type, embeddings=embeddings, drafting=drafts,
@@ -248,7 +248,8 @@ def serve(
             say(text)
 
         calm_collector()
-        api.run_server(service, ready, address, house)
+        app = api.create_app(service, resources.shared)
+        api.run_server(service, app, resources, address, ready)
 
 
 def calm_collector() -> None:
