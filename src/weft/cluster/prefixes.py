@@ -1,4 +1,5 @@
-"""Who knows which prompts: the hashes of a prompt's blocks, and the replicas that computed them.
+"""The prefixes that replicas hold: hashes of a prompt's blocks, and the replicas that computed
+them.
 
 A prompt is cut into blocks of text, each with a hash of all text up to its end. A message of a chat
 ends a block, so that the second turn of a chat has the blocks of the first one. Text stands for
@@ -23,7 +24,7 @@ KNOWN_BLOCKS = 1 << 15
 """The maximum number of blocks that are remembered of a replica; the least recently used go
 first."""
 _IN_FRONT = ("model", "tools", "system", "instructions")
-"""Fields of a body that stand in front of its prompt, or say which adapter computes it."""
+"""Fields of a body that stand in front of its prompt, or choose the adapter."""
 
 Replica = TypeVar("Replica", bound=Hashable)
 

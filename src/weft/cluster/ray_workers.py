@@ -118,12 +118,12 @@ class RayWorkers:
         return Address(node.address, port)
 
     def addresses(self) -> Sequence[Address]:
-        """Where the workers are, one per node."""
+        """The addresses of the workers, one per node."""
         return self._addresses
 
     def again(self, worker: int, seconds: float) -> Address | None:
-        """Where a worker is once Ray has started it again; None if that took too long, e.g. as the
-        node is gone."""
+        """The address of a worker once Ray has started it again; None if that took too long, e.g.
+        because the node is gone."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             try:

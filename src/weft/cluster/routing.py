@@ -1,4 +1,5 @@
-"""Chooses the replica of a request: the one that knows most of its prompt, within a bound."""
+"""Chooses the replica of a request: the replica with the longest prefix of its prompt, within a
+bound."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from weft.cluster.prefixes import Block, KnownPrefixes
 __all__ = ["Routing", "routed_counts"]
 
 GAIN = 256
-"""Characters that a replica must know more than the one with the fewest requests, or half of the
-prompt; for less, a few words that all prompts begin with, it is not worth to wait."""
+"""The minimum number of characters by which the prefix on a replica exceeds the prefix on the
+replica with the fewest requests, or half of the prompt. A shorter one is not worth waiting for."""
 CHOSEN_SECONDS = 2.0
-"""How long a replica that was chosen for a request counts as having it, until it has."""
+"""Seconds for which a chosen replica counts as having the request before it has it."""
 REASONS = ("prefix", "balance", "load")
 _COUNTS: Counter[str] = Counter()
 Replica = TypeVar("Replica", bound=Hashable)
@@ -29,11 +30,11 @@ def routed_counts() -> dict[str, int]:
 
 
 class Routing(Generic[Replica]):
-    """Which replica has which requests, and who knows which prompts. For one thread."""
+    """The requests and the prefixes of each replica. It belongs to one thread."""
 
     def __init__(self, most_ahead: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """A replica that knows a prompt is preferred as long as it has at most `most_ahead`
-        requests more than the one with the fewest."""
+        """A replica with a prefix of the prompt is preferred as long as it has at most `most_ahead`
+        requests more than the replica with the fewest."""
         self._most_ahead, self._clock = most_ahead, clock
         self._known: KnownPrefixes[Replica] = KnownPrefixes()
         self._running: dict[str, Replica] = {}

@@ -42,7 +42,7 @@ _FRAMES = 1024
 _FRAME = 64 << 20
 """Bytes of arrays in a frame."""
 _WAITING = 256 << 20
-"""Bytes that wait, likewise."""
+"""Bytes of arrays in waiting frames; a client keeps to fewer."""
 
 
 class ClientSession(Commands):

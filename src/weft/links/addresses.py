@@ -12,7 +12,7 @@ __all__ = ["Address", "is_loopback", "parse_address"]
 
 
 class Address(NamedTuple):
-    """Where a listener is."""
+    """The host and port of a listener."""
 
     host: str
     port: int

@@ -22,7 +22,7 @@ __all__ = ["Listener", "bound_socket", "connect"]
 HALF_OPEN = 32
 """Connections whose handshake is under way; the oldest of more is closed."""
 _READY = 64
-"""Links that were made and that nobody has accepted yet."""
+"""The maximum number of links that wait for `accept`."""
 
 
 def connect(
@@ -120,7 +120,7 @@ class Listener:
         self._on_refused = on_refused or (lambda why: None)
         self._sock = sock or bound_socket(Address(host, port))
         self.address = Address(host, int(self._sock.getsockname()[1]))
-        """Where it listens, with the port that it got."""
+        """The address of the listener, with the port that it got."""
         self._ready: queue.Queue[Link | None] = queue.Queue(_READY)
         self._half_open: OrderedDict[int, socket.socket] = OrderedDict()
         self._lock = threading.Lock()
@@ -178,7 +178,7 @@ class Listener:
             link.close("the listener takes no more connections")
 
     def close(self) -> None:
-        """Takes no more connections, and closes links that nobody accepted; wakes `accept`."""
+        """Takes no more connections, closes links that wait for `accept`, and wakes it."""
         if self._closed:
             return
         self._closed = True

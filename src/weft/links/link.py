@@ -74,7 +74,7 @@ class Link:
         limits: Limits | None = None,
     ) -> None:
         self.peer = peer
-        """Who is at the other end, as errors name it."""
+        """The name of the other end in errors."""
         self.limits = limits or Limits()
         self.facts: dict[str, str] = {}
         """The facts that the other side stated when it connected."""

@@ -1,4 +1,4 @@
-"""How fast a link is, and whether it has become slower than it was."""
+"""The speed of a link, and whether it has become slower than at first."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _until(what: Callable[[], bool], until: float) -> bool:
 
 
 class SpeedWatch:
-    """Compares a link with what it was at first, and says once where it is slower."""
+    """Compares a link with its first speed, and reports once if it is slower."""
 
     def __init__(self, name: str, first: Speed) -> None:
         self.name, self.first = name, first
