@@ -82,7 +82,7 @@ class Routing:
                 record += (layer, len(experts), *experts)
         except (ValueError, KeyError, IndexError, TypeError):
             raise FormatError(
-                f"{path}, line {number}: this is no record of `weft experts --save`; record again"
+                f"{path}, line {number}: not a record of `weft experts --save`; record again"
             ) from None
         return Routing(n_experts, tuple(record))
 

@@ -162,5 +162,5 @@ def cpus_of_range(text: str) -> tuple[int, ...]:
         raise DeviceError(f"a range of processors is FIRST-LAST, e.g. 0-3; got {text!r}")
     low, high = int(first), int(last)
     if low > high or high > 8191:
-        raise DeviceError(f"processors {text} are no range from low to high, below 8192")
+        raise DeviceError(f"processors {text} are not a range from low to high, below 8192")
     return tuple(range(low, high + 1))

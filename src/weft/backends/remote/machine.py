@@ -76,7 +76,7 @@ class Machine:
         header, _ = link.receive(self._timeout)
         if "devices" not in header:
             link.close()
-            raise LinkError(f"{self.name}: {header.get('e', 'it is no worker')}")
+            raise LinkError(f"{self.name}: {header.get('e', 'it is not a worker')}")
         self.facts: dict[str, Any] = header
         """The worker's description of itself, its devices among it."""
         self._now.start(self.name, self)
