@@ -38,11 +38,11 @@ from weft.frontends.gguf import open_gguf
 from weft.llm import Context, DraftOptions, Model, SamplingParams, Tokenizer
 from weft.llm.drafting.build import make_drafting, open_drafts
 from weft.llm.drafting.drafting import Drafting
-from weft.llm.drafting.options import MOST, P_MIN
 from weft.llm.engine import writer as writer_module
 from weft.llm.engine.growth import Growth
 from weft.llm.engine.request import Request, Ticket
 from weft.llm.engine.writer import Writer
+from weft.llm.planning.draft_options import MOST, P_MIN
 from weft.llm.sampling import Sampler
 
 HERE = Path(__file__).resolve().parent

@@ -79,13 +79,16 @@ def test_the_page_of_the_api_is_up_to_date() -> None:
     assert process.stdout == (folder / "api.md").read_text(encoding="utf-8")
 
 
-def test_the_table_of_sampling_is_up_to_date(tmp_path: Path) -> None:
-    """`make docs` writes it."""
+def test_the_tables_of_the_pages_are_up_to_date(tmp_path: Path) -> None:
+    """`make docs` writes them."""
     folder = Path(__file__).parents[1] / "docs"
-    text = (folder / "sampling.md").read_text(encoding="utf-8")
-    (copy := tmp_path / "sampling.md").write_text(text, encoding="utf-8")
-    subprocess.run([sys.executable, folder / "make_sampling.py", copy], check=True)
-    assert copy.read_text(encoding="utf-8") == text
+    pages = [folder / name for name in ("sampling.md", "apis.md")]
+    copies = [tmp_path / page.name for page in pages]
+    for page, copy in zip(pages, copies, strict=True):
+        copy.write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
+    subprocess.run([sys.executable, folder / "make_tables.py", *copies], check=True)
+    for page, copy in zip(pages, copies, strict=True):
+        assert copy.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
 
 
 def test_errors_are_public() -> None:

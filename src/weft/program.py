@@ -15,7 +15,7 @@ from weft.dtype import DType
 from weft.errors import ProgramError
 from weft.graph.op import Op
 from weft.graph.params import Params
-from weft.graph.size import Size, Sym, evaluate
+from weft.graph.size import Size, Sym, evaluate, lower, upper
 from weft.graph.tensor import Ne
 from weft.notebook import in_notebook
 from weft.records import dataclass
@@ -89,6 +89,14 @@ class TensorSpec:
         """Sizes, byte strides and offset for the given values of the symbols."""
         ne, nb = ([evaluate(n, values) for n in sizes] for sizes in (self.ne, self.nb))
         return ne, nb, evaluate(self.offset, values)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """First byte and byte after the last in the buffer, for any values of the symbols."""
+        steps = (upper(self.ne[0]) // self.dtype.block - 1, *(upper(n) - 1 for n in self.ne[1:]))
+        span = sum(n * upper(b) for n, b in zip(steps, self.nb, strict=True) if n > 0)
+        end = upper(self.offset) + span + self.dtype.bytes + self.dtype.tail
+        return lower(self.offset), end
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,8 +35,6 @@ __all__ = ["map_batches"]
 
 Batch = dict[str, NDArray[Any]]
 Request = Callable[[dict[str, Any]], dict[str, Any]]
-_URLS = {"messages": "/v1/chat/completions", "prompt": "/v1/completions", "input": "/v1/embeddings"}
-"""Fields of requests, and the endpoints that take them."""
 _FILES: list[Any] = []
 """Actors that give files to machines as long as this process lives; a dataset may run at any
 time."""
@@ -163,7 +162,7 @@ class _Answerer:
     async def _one(self, row: dict[str, Any]) -> tuple[Any, str]:
         try:
             body = self._body | (_usual(row) if self._request is None else self._request(row))
-            url = next(_URLS[name] for name in _URLS if name in body)
+            url = next(url for name, url in _urls().items() if name in body)
         except StopIteration:
             return None, "the row has neither messages nor a prompt nor an input"
         text = json.dumps([self._about, url, body, row.get("id")], sort_keys=True, default=str)
@@ -197,7 +196,15 @@ def _plain(value: Any) -> Any:
 
 
 def _usual(row: dict[str, Any]) -> dict[str, Any]:
-    return next(({name: row[name]} for name in _URLS if row.get(name)), {})
+    return next(({name: row[name]} for name in _urls() if row.get(name)), {})
+
+
+@cache
+def _urls() -> dict[str, str]:
+    """Fields of requests, and the endpoints that take them."""
+    from weft.serve.endpoints import ENDPOINTS
+
+    return {endpoint.row: endpoint.path for endpoint in ENDPOINTS if endpoint.row}
 
 
 def _value(body: dict[str, Any]) -> Any:

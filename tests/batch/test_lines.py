@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from weft.batch.lines import count_lines, read_lines
+from weft.serve.endpoints import BATCHABLE
 
 BODY: dict[str, Any] = {"prompt": "a"}
 GOOD = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": BODY}
 
 
 def first_problem(data: bytes) -> tuple[str, str]:
-    (line,) = read_lines(io.BytesIO(data))
+    (line,) = read_lines(io.BytesIO(data), BATCHABLE)
     assert line.problem is not None
     return line.problem
 
@@ -53,7 +54,7 @@ def test_wrong_json(data: bytes, message: str) -> None:
 
 def test_a_line_that_is_too_long_is_skipped_as_a_whole() -> None:
     row = json.dumps(GOOD).encode()
-    lines = list(read_lines(io.BytesIO(b"x" * 5000 + b"\n" + row), most_bytes=1000))
+    lines = list(read_lines(io.BytesIO(b"x" * 5000 + b"\n" + row), BATCHABLE, most_bytes=1000))
     assert [line.number for line in lines] == [1, 2]
     assert lines[0].problem is not None and "more than 1000 bytes" in lines[0].problem.message
     assert lines[1].problem is None and lines[1].body == BODY
@@ -62,20 +63,20 @@ def test_a_line_that_is_too_long_is_skipped_as_a_whole() -> None:
 def test_a_line_of_exactly_the_limit_is_read() -> None:
     row = json.dumps(GOOD).encode()
     for end in (b"", b"\n"):
-        (line,) = read_lines(io.BytesIO(row + end), most_bytes=len(row))
+        (line,) = read_lines(io.BytesIO(row + end), BATCHABLE, most_bytes=len(row))
         assert line.problem is None
 
 
 def test_empty_lines_count_as_lines_alone() -> None:
     row = json.dumps(GOOD).encode()
     data = b"\xef\xbb\xbf" + row + b"\r\n\r\n\n" + row.replace(b'"a"', b'"b"', 1)
-    lines = list(read_lines(io.BytesIO(data)))
+    lines = list(read_lines(io.BytesIO(data), BATCHABLE))
     assert [(line.number, line.custom_id) for line in lines] == [(1, "a"), (4, "b")]
     assert count_lines(io.BytesIO(data)) == 2
 
 
 def test_a_custom_id_comes_once() -> None:
     row = json.dumps(GOOD).encode() + b"\n"
-    one, two = read_lines(io.BytesIO(row * 2))
+    one, two = read_lines(io.BytesIO(row * 2), BATCHABLE)
     assert one.problem is None
     assert two.problem == ("duplicate_custom_id", "line 2: an earlier line has the custom_id 'a'")

@@ -13,6 +13,7 @@ import pytest
 
 from weft.batch import Answer, Counts, Journal, Line, StoppedError, read_lines, run_batch
 from weft.errors import FormatError
+from weft.serve.endpoints import BATCHABLE
 
 
 def requests(n: int) -> bytes:
@@ -35,7 +36,7 @@ async def slow_for_even(line: Line) -> Answer:
 
 def run(path: Path, data: bytes, handle: Any = slow_for_even, **options: Any) -> Counts:
     with Journal(path) as journal:
-        lines = read_lines(io.BytesIO(data))
+        lines = read_lines(io.BytesIO(data), BATCHABLE)
         return asyncio.run(run_batch(lines, journal, handle, **{"parallel": 4} | options))
 
 
@@ -65,7 +66,7 @@ def test_lines_are_read_as_they_are_needed(tmp_path: Path, ordered: bool) -> Non
     stuck = asyncio.Event()
 
     def lines() -> Iterator[Line]:
-        for line in read_lines(io.BytesIO(requests(1000))):
+        for line in read_lines(io.BytesIO(requests(1000)), BATCHABLE):
             taken.append(line.number)
             yield line
 

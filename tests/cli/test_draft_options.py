@@ -12,7 +12,7 @@ from tests.cli.in_process import weft
 from tests.llm.tiny import metadata, weights, write_model
 from weft.cli.command import UsageError
 from weft.cli.draft_options import draft_options
-from weft.llm.drafting.options import MOST, P_MIN, DraftOptions
+from weft.llm.planning.draft_options import MOST, P_MIN, DraftOptions
 
 DEMO = Path(__file__).parents[2] / "examples/weft-demo.gguf"
 NAME = str(DEMO)

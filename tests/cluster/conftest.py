@@ -32,7 +32,18 @@ def two(request: pytest.FixtureRequest) -> list[WorkerProcess]:
 @pytest.fixture(scope="module")
 def soon() -> Iterator[None]:
     """A machine counts as lost after three seconds: a busy one may be silent for one."""
+    yield from _machine_timeout(3)
+
+
+@pytest.fixture
+def patient() -> Iterator[None]:
+    """A machine that ends, and is started again, has a minute to come back: the start of a process
+    takes several seconds on a busy machine."""
+    yield from _machine_timeout(60)
+
+
+def _machine_timeout(seconds: int) -> Iterator[None]:
     before = FLAGS.machine_timeout
-    object.__setattr__(FLAGS, "machine_timeout", 3)
+    object.__setattr__(FLAGS, "machine_timeout", seconds)
     yield
     object.__setattr__(FLAGS, "machine_timeout", before)

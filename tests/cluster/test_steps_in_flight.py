@@ -120,7 +120,7 @@ def test_texts_are_those_of_one_machine(two: list[WorkerProcess], expected: list
     try:
         for _ in range(2):  # the second time, prompts are in the cache
             assert [text.result for text in write(engine)] == expected
-        assert engine._writer._n_submitted > 50
+        assert engine._writer._flights.n_submitted > 50
         assert engine.stats.reused_tokens
         # between two steps nothing is in flight
         assert engine.run(lambda: len(ctx._in_flight)).result(10) == 0
@@ -153,6 +153,7 @@ def test_cancelled_texts_leave_the_others_alone(
         engine.close()
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.part("faults"))])
 def test_a_killed_worker_costs_no_token(
     two: list[WorkerProcess], expected: list[Any], victim: int
@@ -258,6 +259,7 @@ def test_a_stopped_context_is_as_before(two: list[WorkerProcess]) -> None:
         np.testing.assert_array_equal(step.collect(), here.decode(step_of(seqs, 1)))
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.part("faults")
 def test_steps_are_computed_again_after_a_fault(two: list[WorkerProcess]) -> None:
     here, there = context([]), context(two)

@@ -41,6 +41,7 @@ def text_with(llm: weft.LLM, after: int, fault: Callable[[], object]) -> str:
     return "".join(pieces)
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.part("faults")), 1])
 def test_a_killed_worker_is_started_again(
     two: list[WorkerProcess], expected: str, victim: int
@@ -106,6 +107,7 @@ def test_the_network_breaks(two: list[WorkerProcess], expected: str, how: str) -
         proxy.close()
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.part("faults")
 def test_kills_again_and_again(two: list[WorkerProcess], expected: str) -> None:
     with weft.LLM(MODEL, machines=[w.address for w in two]) as llm:
@@ -159,6 +161,7 @@ def test_errors_without_a_loss_come_to_an_end(two: list[WorkerProcess]) -> None:
         machines.recover(machines.serial, error)
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.part("faults")
 def test_embeddings_and_scores_go_on_after_a_fault(two: list[WorkerProcess]) -> None:
     with weft.LLM(MODEL) as llm:

@@ -22,8 +22,33 @@ serve_devices(listener, devices, dirs, cache, memory=int(memory) or None)
 """
 
 
-class WorkerProcess:
-    """A worker with a cpu of one thread and other devices; ends with the `with` block."""
+class Worker:
+    """A worker at a port of this machine; ends with the `with` block."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.address = f"127.0.0.1:{port}"
+        self.cpu = f"remote:{self.address}/cpu"
+        """The name of its cpu."""
+
+    def end(self) -> None:
+        """Ends the worker."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+
+
+class WorkerProcess(Worker):
+    """A worker with a cpu of one thread and other devices."""
 
     def __init__(
         self,
@@ -39,25 +64,15 @@ class WorkerProcess:
             text=True,
         )
         assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
-        self.address = f"127.0.0.1:{self.port}"
-        self.cpu = f"remote:{self.address}/cpu"
-        """The name of its cpu."""
+        super().__init__(int(self._process.stdout.readline()))
 
     def kill(self) -> None:
         """Ends the process as a power cut would."""
         self._process.kill()
         self._process.wait()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def end(self) -> None:
+        """Kills the process."""
         self.kill()
         assert self._process.stdout is not None
         self._process.stdout.close()

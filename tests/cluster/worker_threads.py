@@ -6,9 +6,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from tests.cluster.worker_processes import Worker
 from weft.backends import Backend, make_backend
 from weft.backends.remote.group import MachineGroup, machine_group
 from weft.cluster.worker import serve_devices, worker_facts
@@ -17,8 +16,8 @@ from weft.links import Listener
 __all__ = ["WorkerThread", "group_of"]
 
 
-class WorkerThread:
-    """A worker; ends with the `with` block."""
+class WorkerThread(Worker):
+    """A worker in a thread."""
 
     def __init__(
         self,
@@ -30,10 +29,7 @@ class WorkerThread:
         """`memory` are the bytes that it lends; 0: what is free. `devices` is None for a cpu of one
         thread."""
         self._listener = Listener("127.0.0.1", 0, facts=worker_facts())
-        self.port = self._listener.address.port
-        self.address = f"127.0.0.1:{self.port}"
-        self.cpu = f"remote:{self.address}/cpu"
-        """The name of its cpu."""
+        super().__init__(self._listener.address.port)
         lent = [make_backend("cpu", n_threads=1)] if devices is None else devices
         self._thread = threading.Thread(
             target=serve_devices,
@@ -43,15 +39,8 @@ class WorkerThread:
         )
         self._thread.start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def end(self) -> None:
+        """Closes the listener, and waits for the thread."""
         self._listener.close()
         self._thread.join(20)
 

@@ -14,7 +14,7 @@ from weft.backends.base import DeviceKind, Event, Queue, Support
 from weft.backends.memory import BufferType, HostMemory, Memory
 from weft.backends.reference import ReferenceBackend
 from weft.backends.reference.memory import ReferenceMemory
-from weft.execute.queue import ThreadQueue
+from weft.execute.devices import ThreadQueue
 from weft.graph.tensor import Tensor
 
 

@@ -25,10 +25,8 @@ def test_the_same_logits() -> None:
         np.testing.assert_array_equal(repacked, expected)
     weights = {t.name: t for t in llama.graph.leaves}
     down = weights["blk.0.ffn_down.weight"]
-    assert (
-        plain._graphs.lowered().program.tensors[plain._graphs.lowered().index(down)].layout
-        == "rows"
-    )
+    graphs = plain._graphs
+    assert graphs.bound().program.tensors[graphs.index(down)].layout == "rows"
 
 
 def test_repacked_weights_read_as_rows() -> None:
@@ -36,8 +34,8 @@ def test_repacked_weights_read_as_rows() -> None:
     scheduler = Scheduler([PanelCpu()], repack=True)
     scheduler.compute(llama.graph, next(llama.batches()))
     down = next(t for t in llama.graph.leaves if t.name == "blk.0.ffn_down.weight")
-    lowered = scheduler._graphs.lowered()
-    assert lowered.program.tensors[lowered.index(down)].layout == "interleaved"
+    graphs = scheduler._graphs
+    assert graphs.bound().program.tensors[graphs.index(down)].layout == "interleaved"
     assert down.buffer is not None
     rows = scheduler.get(down)
     np.testing.assert_array_equal(rows.reshape(-1).view(np.uint8), down.buffer.data)

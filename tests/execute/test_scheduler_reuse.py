@@ -264,7 +264,8 @@ def test_what_is_stale_is_not_held(memory: Any) -> None:
         scheduler.compute(graph, {"x": _x(rows)})
         gone.append(weakref.ref(graph))
         del graph
-    held = len(scheduler._graphs._lowered), len(scheduler._graphs._programs)
+    plans = scheduler._graphs._plans.values()
+    held = sum(len(p.bound) for p in plans), sum(p.program is not None for p in plans)
     assert max(held) <= (32 if memory == "best" else 1)
     gc.collect()
     assert sum(ref() is not None for ref in gone) <= 34

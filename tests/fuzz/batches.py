@@ -14,6 +14,7 @@ from tests.fuzz.mutate import mutate_bytes, mutate_json
 from tests.fuzz.rounds import Round, rounds
 from weft.batch import Answer, Journal, Line, read_lines, run_batch
 from weft.errors import WeftError
+from weft.serve.endpoints import BATCHABLE
 
 REQUEST = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a"}}
 NAMES = ("custom_id", "method", "url", "body", "stream")
@@ -43,7 +44,7 @@ async def _handle(line: Line) -> Answer:
 
 def _run(path: Path, data: bytes) -> None:
     with Journal(path) as journal:
-        lines = read_lines(io.BytesIO(data), most_bytes=MOST)
+        lines = read_lines(io.BytesIO(data), BATCHABLE, most_bytes=MOST)
         asyncio.run(run_batch(lines, journal, _handle, parallel=2))
 
 
@@ -55,7 +56,7 @@ def prepare(folder: Path) -> Round:
         path.unlink(missing_ok=True)
         data = requests(rng)
         _run(path, data)
-        want = [line.id for line in read_lines(io.BytesIO(data), most_bytes=MOST)]
+        want = [line.id for line in read_lines(io.BytesIO(data), BATCHABLE, most_bytes=MOST)]
         before = path.read_bytes()
         rows = [json.loads(row) for row in before.splitlines()]
         assert sorted(row["id"] for row in rows) == sorted(want)

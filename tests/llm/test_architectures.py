@@ -8,15 +8,28 @@ from pathlib import Path
 import pytest
 
 from weft.errors import FormatError
-from weft.llm.models import _FILES, _NOT_YET, ARCHITECTURES, find_architecture
+from weft.frontends.architectures import FILES, RELATED
+from weft.frontends.hf.families import families_of
+from weft.llm.models import _NOT_YET, ARCHITECTURES, find_architecture
 
 
-@pytest.mark.parametrize("file", _FILES)
+@pytest.mark.parametrize("file", FILES)
 def test_a_file_has_the_architectures_that_the_table_says(file: str) -> None:
     module = import_module(f"weft.llm.models.{file}")
-    assert tuple(module.ARCHITECTURES) == _FILES[file]
-    for name in _FILES[file]:
+    names = [name for name in FILES[file] if name not in RELATED]
+    assert list(module.ARCHITECTURES) == names
+    for name in names:
         assert find_architecture(name) is module.ARCHITECTURES[name]
+
+
+@pytest.mark.parametrize("file", [file for file, kinds in FILES.items() if any(kinds.values())])
+def test_a_file_has_the_families_that_the_table_says(file: str) -> None:
+    families = import_module(f"weft.frontends.hf.families.{file}").FAMILIES
+    for name, classes in FILES[file].items():
+        if classes:
+            arch = families[name].arch
+            assert (arch != name) == (name in RELATED) and arch in FILES[file]
+            assert families[name] in families_of(arch)
 
 
 def test_an_unknown_one_is_refused_with_the_known_names() -> None:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from weft.errors import ArgumentError, ChatError, ContextError, FormatError, OutOfMemoryError
 from weft.llm import LLM
 from weft.llm.audio import sounds
-from weft.llm.audio.mel import log_mel
-from weft.llm.audio.resample import resampled
+from weft.llm.audio.sounds import resampled
+from weft.llm.audio.whisper import log_mel
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

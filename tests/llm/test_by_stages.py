@@ -12,12 +12,12 @@ import pytest
 from tests.llm.paper_model import LLAMA_7B, MIXTRAL, paper_model
 from weft.errors import OutOfMemoryError
 from weft.llm.model import Model
-from weft.llm.planning.by_stages import plan_of_layers
 from weft.llm.planning.options import Placement, context_options
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
 from weft.llm.planning.request import GENERATED, Request
 from weft.llm.planning.stage_report import one_pass, stage_report
+from weft.llm.planning.stages import plan_of_layers
 from weft.schedule.machine import paper_devices
 from weft.schedule.machines import join_machines, machine_of, parse_link
 from weft.schedule.profile import Profile, load_profile, parse_profile

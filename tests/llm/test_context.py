@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.llm.tiny import metadata, write_model
 from weft import quants
 from weft.errors import ContextError, DeviceError, OutOfMemoryError
+from weft.llm.cache import memory
 from weft.llm.compute import graphs as graphs_module
 from weft.llm.compute.context import Context
 from weft.llm.model import Model
-from weft.llm.planning import memory
 from weft.llm.planning import plan as plan_module
 
 TOKENS = [1, *range(259, 274), 7, 8, 9, 10]

@@ -24,9 +24,9 @@ from weft.errors import FormatError, OutOfMemoryError
 from weft.execute import ArenaPool
 from weft.frontends.gguf.writer import write_gguf
 from weft.llm import Context, Model
+from weft.llm.cache import memory as memory_module
 from weft.llm.compute import graphs as graphs_module
 from weft.llm.compute.in_place import can_wait
-from weft.llm.planning import memory as memory_module
 from weft.llm.planning.prepare import prepare
 from weft.program import BufferSpec
 

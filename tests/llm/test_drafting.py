@@ -139,9 +139,9 @@ def test_a_recurrent_model_reads_a_token_twice_at_most(
     plain, _ = written(path, [one], None, n_ctx=512)
     decode, columns = Context.decode, []
 
-    def counted(self: Context, tokens: Any, *args: Any, **options: Any) -> Any:
-        columns.append(len(tokens))
-        return decode(self, tokens, *args, **options)
+    def counted(self: Context, batch: Any) -> Any:
+        columns.append(len(batch.tokens))
+        return decode(self, batch)
 
     monkeypatch.setattr(Context, "decode", counted)
     drafts = drafting(known([PROMPTS[0]], plain), n_vocab=n_vocab)
@@ -198,11 +198,11 @@ def test_a_decode_that_fails(llama: Path, monkeypatch: pytest.MonkeyPatch) -> No
     decode = Context.decode
     failed = []
 
-    def fail(self: Context, tokens: Any, *args: Any, **options: Any) -> Any:
-        if 1 < len(tokens) < 8 and len(failed) < 3:
-            failed.append(len(tokens))
+    def fail(self: Context, batch: Any) -> Any:
+        if 1 < len(batch.tokens) < 8 and len(failed) < 3:
+            failed.append(len(batch.tokens))
             raise ContextError("no")
-        return decode(self, tokens, *args, **options)
+        return decode(self, batch)
 
     monkeypatch.setattr(Context, "decode", fail)
     drafts = drafting(known([PROMPTS[0]], plain))

@@ -17,7 +17,7 @@ from weft.errors import BusyError, ContextError
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, Tokenizer
 from weft.llm.engine import Done, Engine, Event
-from weft.llm.engine.batching import pack, share
+from weft.llm.engine.batches import StepBatch, pack, share
 from weft.llm.engine.slots import MOST_COMPARED, Slot
 
 MODEL = Path(__file__).resolve().parents[1] / "data/vectors/models/archs/llama3.gguf"
@@ -173,10 +173,10 @@ def test_what_can_never_be_served(engine: Engine) -> None:
 def test_one_that_fails_ends_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     decode = engine.context.decode
 
-    def failing(tokens: list[int], *args: object, **more: object) -> object:
-        if 66 in tokens:
+    def failing(batch: StepBatch) -> object:
+        if 66 in batch.tokens:
             raise RuntimeError("token 66")
-        return decode(tokens, *args, **more)  # type: ignore[arg-type]
+        return decode(batch)
 
     alone = finish(engine.generate(request([5, 6, 7], 4)))[0]
     monkeypatch.setattr(engine.context, "decode", failing)
@@ -219,7 +219,7 @@ def test_writers_come_before_prompts() -> None:
     slots = [slot(0, 100, 0), slot(1, 5, 4), slot(2, 12, 10), slot(3, 9, 8)]
     step = pack(slots, 16, 8)
     assert [(s.seq, n) for s, n in step.parts] == [(1, 1), (3, 1), (0, 6), (2, 2)]
-    assert [(s.seq, at) for s, at in step.rows] == [(1, 5), (3, 9), (2, 12)]
+    assert [(s.seq, at) for s, at in step.wanted] == [(1, 5), (3, 9), (2, 12)]
     assert sum(step.outputs) == 3 and len(step.tokens) == 10
     assert len(pack([slots[0]], 16, 8).tokens) == 16
 

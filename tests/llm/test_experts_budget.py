@@ -22,12 +22,11 @@ from weft.dtype import DTYPES
 from weft.errors import ContextError, FormatError, OutOfMemoryError
 from weft.frontends.gguf.writer import write_gguf
 from weft.llm import Context, Model
+from weft.llm.cache import memory as memory_module
 from weft.llm.engine import Engine
-from weft.llm.planning import memory as memory_module
 from weft.llm.planning.explain import memory_lines
 from weft.native import _native
-from weft.serve.http_metrics import HttpMetrics
-from weft.serve.metrics import exposition
+from weft.serve.metrics import HttpMetrics, exposition
 
 TOKENS = [1, *range(5, 30)]
 SIZES = {

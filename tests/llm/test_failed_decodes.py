@@ -17,9 +17,9 @@ from tests.llm.made_models import configure, keys_of, made_up
 from tests.llm.other_models import OTHERS
 from tests.llm.tiny import write_model
 from weft.llm.cache.kv_cache import KVCache
-from weft.llm.cache.rollback import Change
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.context import Context
+from weft.llm.compute.rollback import Change
 from weft.llm.model import Model
 
 FOLDER = str(Path(weft.llm.compute.context.__file__).parent)

@@ -68,9 +68,9 @@ def test_a_conversation_computes_what_is_new(llm: LLM, monkeypatch: pytest.Monke
     fed: list[int] = []
     decode = llm.context.decode
 
-    def counted(tokens: Any, *args: Any, **kw: Any) -> Any:
-        fed.append(len(tokens))
-        return decode(tokens, *args, **kw)
+    def counted(batch: Any) -> Any:
+        fed.append(len(batch.tokens))
+        return decode(batch)
 
     options: dict[str, Any] = {"max_tokens": 10, "temperature": 0, "ignore_eos": True}
     messages = [user("the abc the abc")]

@@ -11,7 +11,7 @@ import pytest
 from tests.llm.tiny import metadata, write_model
 from weft.errors import ContextError, FormatError, OutOfMemoryError
 from weft.llm import LLM, SamplingParams, token_logprobs
-from weft.llm.planning import memory
+from weft.llm.cache import memory
 
 
 @pytest.fixture(scope="module")

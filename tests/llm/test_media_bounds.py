@@ -16,9 +16,9 @@ from weft.bounds import DECODED_AT_ONCE, DECODED_OF_REQUEST, DECODINGS_WAITING, 
 from weft.errors import BusyError, ContextError
 from weft.llm.audio.sounds import open_sound
 from weft.llm.senses import decoding as decoding_module
-from weft.llm.senses.decoding import _Room, decoding, one_request
-from weft.llm.vision import pictures
-from weft.llm.vision.pictures import open_picture
+from weft.llm.senses.media import _Room, decoding, one_request
+from weft.llm.vision import images
+from weft.llm.vision.images import open_picture
 
 
 def encoded(image: Image.Image, form: str, **more: Any) -> bytes:
@@ -42,8 +42,8 @@ def unread(*_: Any) -> Any:
 def test_large_images_are_refused_before_they_are_decoded(
     form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pictures, "MOST_PIXELS", 4999)
-    monkeypatch.setattr(pictures, "_rgb", unread)
+    monkeypatch.setattr(images, "MOST_PIXELS", 4999)
+    monkeypatch.setattr(images, "_rgb", unread)
     data = encoded(Image.new("RGB", (100, 50)), form)
     with pytest.raises(ContextError, match="100 x 50 pixels, more than 4999"):
         open_picture(data)
@@ -53,12 +53,12 @@ def test_a_huge_jpeg_is_decoded_at_a_part_of_its_size(monkeypatch: pytest.Monkey
     image = Image.linear_gradient("L").resize((400, 200)).convert("RGB")
     data = encoded(image, "JPEG", quality=95)
     whole = open_picture(data)
-    monkeypatch.setattr(pictures, "MOST_PIXELS", 400 * 200 // 3)
+    monkeypatch.setattr(images, "MOST_PIXELS", 400 * 200 // 3)
     half = open_picture(data)
     assert whole.shape == (200, 400, 3) and half.shape == (100, 200, 3)
     near = np.abs(half.astype(int) - whole[::2, ::2].astype(int))
     assert near.max() < 8
-    monkeypatch.setattr(pictures, "JPEG_PIXELS", 400 * 200 - 1)
+    monkeypatch.setattr(images, "JPEG_PIXELS", 400 * 200 - 1)
     with pytest.raises(ContextError, match="400 x 200 pixels, more than"):
         open_picture(data)
     assert JPEG_PIXELS // 4 <= PIXELS

@@ -12,6 +12,7 @@ from weft.errors import ContextError
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, SamplingParams, Tokenizer
 from weft.llm.engine import Delta, Event, Request, writer
+from weft.llm.engine.batches import StepBatch
 from weft.llm.engine.pace import FIRST, LEAST, Pace
 from weft.llm.engine.request import Ticket
 from weft.llm.engine.writer import Writer
@@ -85,10 +86,10 @@ class Clock:
         self.sizes: list[int] = []
         decode = context.decode
 
-        def timed(tokens: list[int], *args: object, **more: object) -> object:
-            self.now += 0.01 + 0.001 * len(tokens)
-            self.sizes.append(len(tokens))
-            return decode(tokens, *args, **more)  # type: ignore[arg-type]
+        def timed(batch: StepBatch) -> object:
+            self.now += 0.01 + 0.001 * len(batch.tokens)
+            self.sizes.append(len(batch.tokens))
+            return decode(batch)
 
         context.decode = timed  # type: ignore[method-assign, assignment]
 

@@ -168,9 +168,9 @@ def test_texts_of_a_server(wide: Model, device: OpenCLBackend, monkeypatch: Any)
     steps: list[int] = []
     real = Context.decode
 
-    def decode(self: Context, tokens: Any, *args: Any, **more: Any) -> Any:
-        steps.append(len(tokens))
-        return real(self, tokens, *args, **more)
+    def decode(self: Context, batch: Any) -> Any:
+        steps.append(len(batch.tokens))
+        return real(self, batch)
 
     monkeypatch.setattr(Context, "decode", decode)
     results = []

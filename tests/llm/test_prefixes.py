@@ -20,8 +20,8 @@ from tests.llm.tiny import metadata, write_model
 from weft.errors import ContextError
 from weft.frontends.gguf import open_gguf
 from weft.llm import LLM, Context, Model, Tokenizer
-from weft.llm.cache.kept import Checkpoint, KeptText
 from weft.llm.cache.prefix_cache import PrefixCache
+from weft.llm.cache.snapshots import Checkpoint, KeptText
 from weft.llm.engine import Engine
 from weft.llm.engine.prefixes import Prefixes
 

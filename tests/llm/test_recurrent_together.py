@@ -21,9 +21,10 @@ from weft.llm import Tokenizer
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.context import Context
 from weft.llm.compute.graphs import Graphs
-from weft.llm.compute.ubatches import Together, split, together_sizes
+from weft.llm.compute.ubatches import split
 from weft.llm.engine import Engine
 from weft.llm.model import Model
+from weft.llm.models.step import Together, together_sizes
 from weft.llm.planning.prepare import prepare
 
 PROMPTS = [TOKENS[:7], TOKENS[3:4], TOKENS[5:17], TOKENS[2:9], TOKENS[9:14]]

@@ -14,8 +14,8 @@ from tests.cli.in_process import weft
 from weft.errors import ContextError, FormatError
 from weft.frontends.hf.convert import convert_folder
 from weft.llm import LLM, Context, Model
-from weft.llm.compute.distances import Distances
 from weft.llm.compute.embed import embed_texts
+from weft.llm.compute.inputs import Distances
 
 folders = pytest.importorskip("tests.llm.hf_folders")
 torch = pytest.importorskip("torch")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from weft.frontends.gguf import open_gguf
+from weft.llm.fitting.baseline import write_text
 from weft.llm.fitting.budget import Budget
 from weft.llm.fitting.fit import FitOptions, fit
 from weft.llm.fitting.plan_file import fit_data
-from weft.llm.fitting.written import write_text
 from weft.report import page_html
 
 pytestmark = pytest.mark.xdist_group("browser")

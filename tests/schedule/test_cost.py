@@ -36,7 +36,7 @@ from weft.schedule.cost import choose_homes, place_by_cost
 from weft.schedule.problem import Problem
 from weft.schedule.profile import DeviceProfile, LinkProfile, MemoryProfile
 from weft.schedule.search import improve, walk
-from weft.schedule.work import work
+from weft.schedule.timing import work
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "tests" / "data" / "sched_cases.jsonl.gz"

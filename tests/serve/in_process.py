@@ -12,11 +12,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 from unittest import mock
 
-from tests.serve.server import DEMO, ROOT, SAMPLE, Reached, words_of
+from tests.serve.server import DEMO, ROOT, SAMPLE, Reached
 from weft.cli import mistakes, serve
 from weft.cli.app import app
 from weft.cli.mistakes import exit_code
@@ -43,38 +42,22 @@ class _Written(io.TextIOBase):
 
 
 class Server(Reached):
-    """Started by `with`; stopped, and its exit code checked, at the end."""
+    """A thread of this process."""
 
-    def __init__(
-        self,
-        model: Path,
-        *options: str | int | Path,
-        key: str | None = None,
-        sent_key: str | None = None,
-        environ: dict[str, str] | None = None,
-        several: bool = False,
-    ) -> None:
-        """`key` is the server's only key, `sent_key` one of several that requests are sent with.
-        With `several`, `model` is a folder of models."""
-        super().__init__(sent_key or key)
-        self._words = words_of(model, options, several)
-        self._environ = {"WEFT_API_KEY": key or ""} | (environ or {})
+    def __init__(self, *words: str | int | Path, **how: Any) -> None:
+        super().__init__(*words, **how)  # type: ignore[arg-type]
         self._code: int | None = None
         self._running: Any = None
         self._thread = threading.Thread(target=self._run, name="weft serve", daemon=True)
 
-    @classmethod
-    def many(cls, folder: Path, *options: str | int | Path) -> Server:
-        """A server of all models of a folder."""
-        return cls(folder, *options, several=True)
-
     def _run(self) -> None:
         try:
-            self._code = exit_code(lambda: app(self._words, "weft", standalone_mode=False))
+            self._code = exit_code(lambda: app(self.words, "weft", standalone_mode=False))
         finally:
             self.take_line("")
 
-    def __enter__(self) -> Server:
+    def start(self) -> None:
+        """Starts the thread, and waits until the server listens."""
         _logs.expect()
         try:
             with self._started():
@@ -84,7 +67,6 @@ class Server(Reached):
         except BaseException:
             _logs.remove(self)
             raise
-        return self
 
     @contextmanager
     def _started(self) -> Iterator[None]:
@@ -107,10 +89,9 @@ class Server(Reached):
             ):
                 stack.enter_context(mock.patch.object(what, name, value))
             stack.enter_context(mock.patch("sys.stderr", _Written(self)))
-            environ = dict(self._environ)
-            stack.enter_context(mock.patch.dict(os.environ, environ))
-            if not environ["WEFT_API_KEY"]:
-                del os.environ["WEFT_API_KEY"]
+            stack.enter_context(mock.patch.dict(os.environ, self.environ))
+            if not self.environ.get("WEFT_API_KEY"):
+                os.environ.pop("WEFT_API_KEY", None)
             yield
 
     def stop(self) -> None:
@@ -123,19 +104,13 @@ class Server(Reached):
         assert self._code is not None, "the server still runs"
         return self._code
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.leave()
+    def end(self) -> None:
+        """Stops the server, and checks its exit code."""
         self.stop()
         try:
             assert self.wait() == 0
         finally:
             _logs.remove(self)
-        self.check_lines()
 
 
 class _Logs:

@@ -9,11 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from openai import OpenAI
@@ -23,21 +22,56 @@ DEMO = ROOT / "examples" / "weft-demo.gguf"
 SAMPLE = ROOT / "tests" / "data" / "vectors" / "models" / "archs" / "llama3.gguf"
 
 
-def words_of(model: Path, options: Sequence[str | int | Path], several: bool) -> list[str]:
-    """The command line of a server at any free port, without the name of the program."""
-    what = ("--models", model) if several else (model,)
-    return [str(word) for word in ("serve", *what, "--port", 0, *options)]
-
-
 class Reached:
-    """What clients do with a server, wherever it runs."""
+    """What clients do with a server, wherever it runs: started by `with`; stopped, and its end
+    checked, behind it."""
 
-    def __init__(self, key: str | None) -> None:
-        """`key` is what requests are sent with."""
-        self.key = key
+    def __init__(
+        self,
+        model: Path,
+        *options: str | int | Path,
+        key: str | None = None,
+        sent_key: str | None = None,
+        environ: dict[str, str] | None = None,
+        several: bool = False,
+    ) -> None:
+        """`key` is the server's only key, `sent_key` one of several that requests are sent with.
+        With `several`, `model` is a folder of models."""
+        self.key = sent_key or key
+        what = ("--models", model) if several else (model,)
+        self.words = [str(word) for word in ("serve", *what, "--port", 0, *options)]
+        """The command line of a server at any free port, without the name of the program."""
+        self.environ = (environ or {}) | ({} if key is None else {"WEFT_API_KEY": key})
         self.lines: list[str] = []
         """What it wrote to stderr."""
         self._url: queue.Queue[str] = queue.Queue()
+
+    @classmethod
+    def many(cls, folder: Path, *options: str | int | Path) -> Self:
+        """A server of all models of a folder."""
+        return cls(folder, *options, several=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.client.close()
+        self.end()
+        assert not any("Traceback" in line for line in self.lines), "".join(self.lines)
+
+    def start(self) -> None:
+        """Starts the server, and waits until it listens."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Stops the server, and waits for its end."""
+        raise NotImplementedError
 
     def take_line(self, line: str) -> None:
         """Takes a line that the server wrote; an empty one says that it writes no more."""
@@ -55,14 +89,6 @@ class Reached:
         self.client = OpenAI(
             base_url=f"{self.url}/v1", api_key=self.key or "none", max_retries=0, timeout=60
         )
-
-    def leave(self) -> None:
-        """Closes the client."""
-        self.client.close()
-
-    def check_lines(self) -> None:
-        """Fails if something went wrong that the server had not foreseen."""
-        assert not any("Traceback" in line for line in self.lines), "".join(self.lines)
 
     def connect(self) -> HTTPConnection:
         """A plain connection."""
@@ -100,36 +126,18 @@ class Reached:
 
 
 class Server(Reached):
-    """Started by `with`; stopped, and its exit status checked, at the end."""
+    """A process, which begins at once."""
 
-    def __init__(
-        self,
-        model: Path,
-        *options: str | int | Path,
-        key: str | None = None,
-        sent_key: str | None = None,
-        environ: dict[str, str] | None = None,
-        several: bool = False,
-        files: int | None = None,
-    ) -> None:
-        """`key` is the server's only key, `sent_key` one of several that requests are sent with.
-        With `several`, `model` is a folder of models; `files`: how many it may open."""
-        super().__init__(sent_key or key)
-        more = environ or {}
-        command = [sys.executable, "-m", "weft", *words_of(model, options, several)]
+    def __init__(self, *words: str | int | Path, files: int | None = None, **how: Any) -> None:
+        """`files` is the maximum number of files that it may open."""
+        super().__init__(*words, **how)  # type: ignore[arg-type]
+        command = [sys.executable, "-m", "weft", *self.words]
         if files is not None:  # by a shell: this process may have more open already
             command = ["sh", "-c", f'ulimit -S -n {files} && exec "$0" "$@"', *command]
-        environ = {k: v for k, v in os.environ.items() if k != "WEFT_API_KEY"} | more
-        if key is not None:
-            environ["WEFT_API_KEY"] = key
+        environ = {k: v for k, v in os.environ.items() if k != "WEFT_API_KEY"} | self.environ
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-
-    @classmethod
-    def many(cls, folder: Path, *options: str | int | Path) -> Server:
-        """A server of all models of a folder."""
-        return cls(folder, *options, several=True)
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -137,17 +145,12 @@ class Server(Reached):
             self.take_line(line)
         self.take_line("")
 
-    def __enter__(self) -> Server:
+    def start(self) -> None:
+        """Waits until the server listens."""
         self.reach()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.leave()
+    def end(self) -> None:
+        """Interrupts the process, and waits for its end."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         try:
@@ -158,4 +161,3 @@ class Server(Reached):
             self.process.wait()
             assert self.process.stderr is not None
             self.process.stderr.close()
-        self.check_lines()

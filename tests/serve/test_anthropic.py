@@ -14,9 +14,9 @@ from anthropic import Anthropic
 from tests.serve.in_process import DEMO, ROOT, Server
 from tests.serve.talkers import SCHEMA, events, said, talker
 from tests.waiting import eventually
+from weft.serve.anthropic.format import MessageWriter, paced
 from weft.serve.anthropic.schema import MessagesBody
 from weft.serve.anthropic.translate import begun_of, chat_of
-from weft.serve.anthropic.written import MessageWriter, paced
 from weft.serve.errors import ApiError
 
 ASK: Any = [{"role": "user", "content": "What is 17 + 25?"}]

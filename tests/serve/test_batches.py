@@ -148,6 +148,8 @@ def test_sizes(server: Server) -> None:
     client = server.client
     with pytest.raises(Exception, match="more than 165536 bytes"):
         client.files.create(file=("a", b"a" * 170_000), purpose="batch")
+    for file in client.files.list():  # those of other tests
+        client.files.delete(file.id)
     kept = []
     with pytest.raises(Exception, match="the files would have more than 400000 bytes"):
         for _ in range(5):

@@ -14,7 +14,7 @@ from tests.serve.in_process import DEMO, Server
 from weft.llm import LLM, SamplingParams
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody
-from weft.serve.words import problem_of
+from weft.serve.validation import problem_of
 
 ORIGIN = "http://page.example:3000"
 ASK = {"messages": [{"role": "user", "content": "What is 3 + 4?"}], "max_tokens": 3}

@@ -26,7 +26,7 @@ from tests.serve.in_process import DEMO, SAMPLE, Server
 from tests.serve.server import Reached
 from tests.waiting import eventually
 from weft.serve.connections import SPARE_FILES, Door, connection_class, most_connections
-from weft.serve.hosts import host_name
+from weft.serve.middleware import host_name
 
 BODY = {"prompt": "a", "max_tokens": 2, "ignore_eos": True}
 

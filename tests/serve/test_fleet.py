@@ -14,7 +14,7 @@ from weft.errors import FormatError, OutOfMemoryError
 from weft.serve.errors import ApiError
 from weft.serve.many import Catalog, Fleet, ManyOptions, SettingsFile, find_models, read_settings
 from weft.serve.many.catalog import Entry
-from weft.serve.many.place import Loaded
+from weft.serve.many.loader import Loaded
 from weft.serve.many.settings import ModelSettings, parse_duration
 from weft.serve.memory import PlannedBytes
 from weft.serve.options import ServeOptions
@@ -84,7 +84,7 @@ def test_the_one_used_longest_ago_goes() -> None:
 
     run(work())
     assert log == ["+a", "+b", "-b", "+c"]
-    assert fleet.nbytes == 8
+    assert fleet.loader.nbytes == 8
 
 
 def test_several_go_for_a_large_one_and_the_number_is_limited() -> None:

@@ -7,7 +7,7 @@ import weakref
 from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
-from weft.serve.many.freed import give_back_memory
+from weft.serve.many.loader import give_back_memory
 
 
 def made() -> weakref.ref[FastAPI]:

@@ -12,10 +12,9 @@ from uuid import uuid4
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from weft.serve.batches.room import Room
-from weft.serve.batches.runner import BatchRunner
+from weft.serve.batches.runner import BatchRunner, Room
 from weft.serve.batches.store import ClientFile, FileStore
-from weft.serve.http_metrics import HttpMetrics
+from weft.serve.metrics import HttpMetrics
 
 
 def known(store: FileStore, content: bytes = b"row\n") -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.serve.folders import OPTIONS, SHAPES, complete, models_in
 from tests.serve.in_process import Server
-from weft.serve.many.asking import read_asking
+from weft.serve.request_body import read_asking
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from weft.batch.lines import Line
 from weft.errors import ContextError
 from weft.llm import SamplingParams
 from weft.serve.errors import ApiError
-from weft.serve.inside import line_handler
-from weft.serve.llama.tokens import _normed
+from weft.serve.internal import line_handler
+from weft.serve.llama.endpoints import _normed
 from weft.serve.sampling import require_few
 
 HUGE = 10**400

@@ -14,10 +14,9 @@ from tests.serve.in_process import DEMO, ROOT, Server
 from tests.serve.talkers import said, talker
 from weft.frontends.models import open_model
 from weft.llm import LLM, Tokenizer
-from weft.serve.ollama.options import fields_of
+from weft.serve.ollama.format import OllamaAnswer
 from weft.serve.ollama.schema import ChatRequest, GenerateRequest
-from weft.serve.ollama.translate import chat_of, completion_of, messages_of
-from weft.serve.ollama.written import OllamaAnswer
+from weft.serve.ollama.translate import chat_of, completion_of, fields_of, messages_of
 from weft.version import __version__
 
 SHAPES = ROOT / "examples" / "shapes"

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.serve.in_process import DEMO, Server
-from weft.serve.open_paths import Tickets, opens
-from weft.serve.page.files import FOLDER, page_files
-from weft.serve.page.plan import policy_of
+from weft.serve.access import Tickets, opens
+from weft.serve.page.endpoints import FOLDER, page_files, policy_of
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 MOST = 400_000
@@ -121,7 +120,7 @@ def test_a_ticket_opens_the_plan_once(server: Server) -> None:
 
 def test_tickets_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("weft.serve.open_paths.monotonic", lambda: now)
+    monkeypatch.setattr("weft.serve.access.monotonic", lambda: now)
     tickets = Tickets()
     first = tickets.new()
     assert tickets.take(first) and not tickets.take(first)

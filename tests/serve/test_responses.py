@@ -21,10 +21,10 @@ from tests.waiting import eventually
 from weft.frontends.models import open_model
 from weft.llm import Tokenizer
 from weft.serve.errors import ApiError
-from weft.serve.responses.kept import KeptResponses
+from weft.serve.responses.format import ResponseWriter
 from weft.serve.responses.schema import ResponsesBody
+from weft.serve.responses.store import KeptResponses
 from weft.serve.responses.translate import chat_of, items_of, seal
-from weft.serve.responses.written import ResponseWriter
 
 ASK = "What is 17 + 25?"
 TOOL: Any = {"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}

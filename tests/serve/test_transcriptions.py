@@ -18,7 +18,7 @@ pytest.importorskip("PIL.Image")
 
 from tests.llm import sound_models
 from tests.llm.sounds import sound, wav
-from weft.serve.transcriptions import TranscriptionBody, _wanted
+from weft.serve.openai.transcriptions import TranscriptionBody, _wanted
 
 
 @pytest.fixture(scope="module")

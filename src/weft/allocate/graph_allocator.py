@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Any
 
 from weft.allocate.blocks import BlockAllocator
-from weft.allocate.result import padded, without_device
+from weft.allocate.result import Allocation, Arena, Placement, padded, without_device
 from weft.errors import AllocationError
 from weft.graph.node import describe
 from weft.graph.op import NONE
@@ -67,7 +67,7 @@ class GraphAllocator:
         """Per backend, the sizes of its buffer's chunks; None: no buffer yet. Backends with the
         same buffer type share one list."""
         self.buffer_allocs: dict[int, int] = {}
-        """Per backend (the first of those that share), the number of blocks allocated so far."""
+        """Number of blocks allocated so far, per backend (the first of those that share)."""
         self.records = _Records()
         self.why = ""
         """The reason why the last graph did not fit the plan before it; empty where it fitted."""
@@ -118,6 +118,29 @@ class GraphAllocator:
             sum(chunks) if chunks is not None and self._first[i] == i else 0
             for i, chunks in enumerate(self.buffers)
         ]
+
+    def allocation(
+        self, schedule: Schedule, lower_bounds: Sequence[int] | None = None
+    ) -> Allocation:
+        """The last plan, for a graph that fits it; its blocks are the buffers, where there are."""
+        firsts = list(dict.fromkeys(self._first))
+        arena_of = [firsts.index(first) for first in self._first]
+        place: dict[Tensor, Placement] = {}
+        for tensors, records in (
+            (schedule.plan_leaves, self.records.leaves),
+            (schedule.plan_nodes, self.records.nodes),
+        ):
+            for tensor, record in zip(tensors, records, strict=True):
+                has_memory = tensor.view_src is not None or tensor.buffer is not None
+                if record is not None and not has_memory:
+                    backend, chunk, offset, size = record
+                    place.setdefault(tensor, Placement(arena_of[backend], chunk, offset, size))
+        planned, arenas = self.planned, []
+        for arena, first in enumerate(firsts):
+            chunks = self.buffers[first] or planned[first]
+            bound = 0 if lower_bounds is None else lower_bounds[arena]
+            arenas.append(Arena(self.buffer_types[first], tuple(chunks), bound, "ggml"))
+        return Allocation(tuple(arenas), place, tuple(arena_of))
 
     # -- does a graph fit the last plan
 
@@ -202,7 +225,7 @@ class GraphAllocator:
         Inputs are allocated before everything else, so that the user can write them all before the
         run."""
         for node, b in zip(nodes, backends, strict=True):
-            # a NONE node is a dependency: its sources count, but it is no view of its base
+            # a NONE node is a dependency: its sources count, but it is not a view of its base
             if node.view_src is not None and node.op is not NONE:
                 self._state(node.view_src).n_views += 1
             if "input" in node.flags:
@@ -230,8 +253,8 @@ class GraphAllocator:
     def _take_over(self, node: Tensor, state: _State) -> bool:
         """Whether `node` takes the memory of a source.
 
-        It takes that of the first source that this allocator owns, that is no output, has the same
-        type, sizes and strides, no other reader left and no views."""
+        It takes the memory of the first source that this allocator owns, that is not an output, has
+        the same type, sizes and strides, no other reader left and no views."""
         for src in node.src:
             if src is None or src.view_src is not None or "output" in src.flags:
                 continue

@@ -37,10 +37,9 @@ class Lifetimes:
 
     buffer_types: list[Any]
     arena_of: list[int]
-    """Per backend, its arena."""
     items: list[list[Item]]
     lower_bounds: list[int]
-    """Per arena, the most bytes in use at any time."""
+    """Maximum number of bytes in use at any time, per arena."""
     sizes: dict[Tensor, int]
     """Unpadded bytes of each tensor in its arena's buffer type."""
     spans: dict[Tensor, tuple[int, int]]
@@ -53,8 +52,8 @@ def lifetimes(schedule: Schedule) -> Lifetimes:
     A tensor lives from the node that writes it (inputs and other leaves: from before the run; a
     copy: from the split that it is made for) to the last node that reads it or a view of it.
     Outputs, bases of views that are outputs, and results that nothing reads live to the end. A leaf
-    that is no input has a value that nobody could set, so later reads of it through a view that is
-    a leaf do not count (nor do they in the reference)."""
+    that is not an input has a value that nobody could set, so later reads of it through a view that
+    is a leaf do not count (nor do they in the reference)."""
     return _Analysis(schedule).run()
 
 
@@ -125,7 +124,7 @@ class _Analysis:
             for src in node.src:
                 if src is None or _reads_nothing(src, written):
                     continue
-                base = src if src.view_src is None else src.view_src
+                base = src.base
                 last[base] = i
                 users[base] = users.get(base, 0) | user
             if node.view_src is not None and user:
@@ -133,10 +132,10 @@ class _Analysis:
                 users[node.view_src] = users.get(node.view_src, 0) | user
         for node in schedule.plan_nodes:
             if "output" in node.flags or (node not in read and node.op is not NONE):
-                last[node if node.view_src is None else node.view_src] = end
+                last[node.base] = end
         for leaf in schedule.plan_leaves:
             if "output" in leaf.flags:
-                last[leaf if leaf.view_src is None else leaf.view_src] = end
+                last[leaf.base] = end
 
     def _fold(self) -> tuple[list[list[Item]], list[int]]:
         items: list[list[Item]] = [[] for _ in self.buffer_types]
@@ -182,7 +181,7 @@ class _Analysis:
         """The source whose memory `node` takes, or None.
 
         It is the first source with the same type, sizes and strides that is read here for the last
-        time, once, and that is no output and no view."""
+        time, once, and that is neither an output nor a view."""
         for src in node.src:
             if (
                 src is None

@@ -20,7 +20,6 @@ from weft.schedule.result import Schedule
 __all__ = ["Memory", "allocate", "like_reference"]
 
 Memory: TypeAlias = Literal["best", "ggml", "bound"]
-"""How memory is planned; see `allocate`."""
 
 # The number of steps after which the search stops: about 0.3 s.
 _EFFORT = 2_500_000
@@ -52,24 +51,14 @@ def _bounds(life: Lifetimes) -> Allocation:
     return Allocation(tuple(arenas), {}, tuple(life.arena_of))
 
 
-def like_reference(schedule: Schedule, life: Lifetimes) -> Allocation:
-    """The plan of the reference's graph allocator."""
-    planner = GraphAllocator([b.buffer_type for b in schedule.backends])
-    planner.reserve(schedule)
-    place: dict[Tensor, Placement] = {}
-    for tensors, records in (
-        (schedule.plan_nodes, planner.records.nodes),
-        (schedule.plan_leaves, planner.records.leaves),
-    ):
-        for tensor, record in zip(tensors, records, strict=True):
-            if record is not None:
-                backend, chunk, offset, size = record
-                place[tensor] = Placement(life.arena_of[backend], chunk, offset, size)
-    arenas = []
-    for arena, buffer_type in enumerate(life.buffer_types):
-        chunks = tuple(planner.planned[life.arena_of.index(arena)])
-        arenas.append(Arena(buffer_type, chunks, life.lower_bounds[arena], "ggml"))
-    return Allocation(tuple(arenas), place, tuple(life.arena_of))
+def like_reference(
+    schedule: Schedule, life: Lifetimes, planner: GraphAllocator | None = None
+) -> Allocation:
+    """The plan of the reference's graph allocator; of `planner`, if one has planned already."""
+    if planner is None:
+        planner = GraphAllocator([b.buffer_type for b in schedule.backends])
+        planner.reserve(schedule)
+    return planner.allocation(schedule, life.lower_bounds)
 
 
 def _best(schedule: Schedule) -> Allocation:

@@ -1,4 +1,4 @@
-"""`Allocation`: the memory of each tensor of a schedule."""
+"""`Allocation`: the memory of each tensor of a schedule; `uses`: when it needs that memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 from weft.errors import ScheduleError
 from weft.graph.node import describe
+from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
+from weft.schedule.result import Schedule
 
-__all__ = ["Allocation", "Arena", "Placement", "padded", "without_device"]
+__all__ = ["Allocation", "Arena", "Placement", "padded", "replaces", "uses", "without_device"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,9 @@ class Placement:
     chunk: int
     offset: int
     size: int
+
+    def __str__(self) -> str:
+        return f"bytes {self.offset}..{self.offset + self.size} of chunk {self.chunk}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,6 @@ class Arena:
     lower_bound: int
     """The largest sum of bytes that are in use at the same time: no plan can be smaller."""
     planner: str = ""
-    """The name of the planner that found this arena's plan."""
 
     @property
     def size(self) -> int:
@@ -46,10 +50,10 @@ class Allocation:
 
     arenas: tuple[Arena, ...]
     place: dict[Tensor, Placement]
-    """Final tensor -> place, for every tensor that has memory of its own. Views, and tensors that
-    had memory before, are not in it."""
+    """Place of every final tensor that has memory of its own. Views, and tensors that had memory
+    before, are not in it."""
     arena_of: tuple[int, ...]
-    """Per backend of the schedule, the arena of its buffer type."""
+    """Arena of the buffer type of each backend of the schedule."""
 
     @property
     def total(self) -> int:
@@ -64,8 +68,7 @@ class Allocation:
     def find(self, tensor: Tensor) -> Placement | None:
         """The place of a final tensor or, for a view, of its base; None for memory that existed
         before."""
-        base = tensor if tensor.view_src is None else tensor.view_src
-        return self.place.get(base)
+        return self.place.get(tensor.base)
 
     def explain(self) -> str:
         """A line per arena: its bytes, chunks, lower bound and planner."""
@@ -108,3 +111,54 @@ def without_device(tensor: Tensor) -> ScheduleError:
         f"{describe(tensor)} has no device: it has no memory, is no input, and only views read it; "
         "mark it as an input or assign it to a device"
     )
+
+
+def uses(schedule: Schedule) -> tuple[list[tuple[int, Tensor]], dict[Tensor, int]]:
+    """The node at which each value without memory of its own is written (sorted; -1: before the
+    run), and the last node that needs the value.
+
+    `validate` and reports use this. Planners have `lifetimes`, so that the one checks the other."""
+    nodes, until = schedule.plan_nodes, dict[Tensor, int]()
+    written = {leaf: -1 for leaf in schedule.plan_leaves if _is_planned(leaf)}
+    read = {src for node in nodes for src in node.src if src is not node}
+    filled = {node.view_src for node in nodes if not (node.op.is_view or node.op is NONE)}
+    for i, node in enumerate(nodes):
+        if _is_planned(node):
+            role = schedule.roles.get(node)
+            if role is not None and role.kind == "copy":
+                start = i - 1
+            else:
+                start = -1 if node.op is NONE or node.is_input else i
+            written.setdefault(node, start)
+        if node.op.is_view:
+            continue
+        for src in node.src:
+            if src is not None and src is not node and not _is_empty(src, filled):
+                until[src.base] = i
+        if node.op is not NONE:
+            until[node.base] = i
+    for tensor in (*nodes, *schedule.plan_leaves):
+        if tensor.is_output or (tensor.op is not NONE and tensor not in read):
+            until[tensor.base] = len(nodes)
+    for tensor, start in written.items():
+        until.setdefault(tensor, start)
+    return sorted(((at, t) for t, at in written.items()), key=lambda write: write[0]), until
+
+
+def replaces(node: Tensor, src: Tensor) -> bool:
+    """Whether `node` may be computed in place over `src`, given that it is the last reader."""
+    alike = src.dtype is node.dtype and src.ne == node.ne and src.nb == node.nb
+    readers = [s for s in node.src if s is not None and s.base is src]
+    return node.op.can_inplace and alike and not src.is_output and readers == [src]
+
+
+def _is_planned(tensor: Tensor) -> bool:
+    return tensor.base is tensor and tensor.buffer is None
+
+
+def _is_empty(tensor: Tensor, filled: set[Tensor | None]) -> bool:
+    """Whether a leaf views a leaf that is not an input, so that nobody has set its value."""
+    base = tensor.view_src
+    if base is None or base in filled or base.flags:
+        return False
+    return tensor.op is NONE and base.op is NONE

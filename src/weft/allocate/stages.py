@@ -34,8 +34,8 @@ def stage_spans(schedule: Schedule) -> list[tuple[int, int]] | None:
         own = schedule.plan_node_backends[i]
         if node.op.is_view and starts:
             continue
-        sources = [_base(s) for s in node.src if s is not None]
-        target = _base(node)
+        sources = [s.base for s in node.src if s is not None]
+        target = node.base
         apart = own != backend or node.op is NONE or not runs_stages[own]
         if apart or target in written or target in read or not written.isdisjoint(sources):
             starts.append(i)
@@ -61,7 +61,3 @@ def over_stages(items: Sequence[Item], spans: Sequence[tuple[int, int]]) -> list
             item = Item(item.arena, start, end, item.size, item.tensors)
         longer.append(item)
     return longer
-
-
-def _base(tensor: Tensor) -> Tensor:
-    return tensor if tensor.view_src is None else tensor.view_src

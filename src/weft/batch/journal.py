@@ -27,7 +27,7 @@ from weft.file_lock import try_lock
 __all__ = ["Journal", "encode_row", "is_answered"]
 
 MOST_LINES = 1 << 31
-"""Most lines of a file of requests."""
+"""Maximum number of lines of a file of requests."""
 _ID = re.compile(r"batch_req_(\d{1,10})_([0-9a-f]{16})")
 
 
@@ -46,9 +46,9 @@ class Journal:
         but rows of a batch; it is left as it was then."""
         self.path = Path(path)
         self.n_answered = 0
-        """Rows whose request was answered with a status below 300."""
+        """Number of rows whose request was answered with a status below 300."""
         self.n_failed = 0
-        """Rows with an error."""
+        """Number of rows with an error."""
         self._digests = array("Q")
         self._unsynced = False
         try:

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any, BinaryIO, NamedTuple
 
-__all__ = ["LONGEST_ID", "LONGEST_LINE", "URLS", "Line", "Problem", "count_lines", "read_lines"]
+__all__ = ["LONGEST_ID", "LONGEST_LINE", "Line", "Problem", "count_lines", "read_lines"]
 
 LONGEST_LINE = 16 << 20
-"""Most bytes of a line; a longer one is refused, and no more than that is held in memory."""
+"""Maximum bytes of a line; a longer one is refused without being held in memory."""
 LONGEST_ID = 1024
-"""Most characters of a `custom_id`."""
-URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
-"""The endpoints that lines may ask."""
+"""Maximum number of characters of a `custom_id`."""
 _PIECE = 1 << 20
 
 
@@ -33,11 +31,11 @@ class Line(NamedTuple):
     """A line of a file of requests, or what is wrong with it."""
 
     number: int
-    """Its number in the file, from 1; empty lines count."""
+    """The number of the line in the file, from 1; empty lines count."""
     digest: int
-    """64 bits of a hash of the line, by which a later run knows it again."""
+    """64 bits of a hash of the line, by which a later run recognizes it."""
     custom_id: str | None
-    """The name that the client gave it; None where it has none."""
+    """The name that the client gave to the line, or None."""
     url: str
     body: dict[str, Any]
     problem: Problem | None = None
@@ -49,7 +47,7 @@ class Line(NamedTuple):
 
 
 def read_lines(
-    file: BinaryIO, urls: tuple[str, ...] = URLS, most_bytes: int = LONGEST_LINE
+    file: BinaryIO, urls: tuple[str, ...], most_bytes: int = LONGEST_LINE
 ) -> Iterator[Line]:
     """Yields the lines of a binary file in order, without the empty ones.
 

@@ -19,7 +19,7 @@ SYNC_SECONDS = 1.0
 WINDOW = 8
 """With `ordered`, lines per worker that may be answered before the oldest one."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
-"""Seconds until a line is tried again for which there was no room."""
+"""Seconds until a line is tried again that was refused for a full queue."""
 
 
 class StoppedError(WeftError):
@@ -27,10 +27,10 @@ class StoppedError(WeftError):
 
 
 class Answer(NamedTuple):
-    """What a handler gives for a line."""
+    """The answer of a handler to a line."""
 
     status: int
-    """The status as over HTTP: 429 makes the line wait and come again, 503 stops the batch."""
+    """The HTTP status: with 429 the line is tried again later, with 503 the batch stops."""
     request_id: str
     body: Any
     """The body of the answer, which can be written as JSON."""
@@ -38,12 +38,12 @@ class Answer(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """How far a batch is."""
+    """The progress of a batch."""
 
     answered: int = 0
     failed: int = 0
     skipped: int = 0
-    """Lines among them that an earlier run had answered."""
+    """Number of answered and failed lines that an earlier run had done."""
 
     @property
     def done(self) -> int:
@@ -63,9 +63,9 @@ async def run_batch(
 ) -> Counts:
     """Answers the lines that `journal` lacks, `parallel` at a time, and appends their rows.
 
-    Rows come in the order in which answers end, with `ordered` in that of the lines; the file of
-    an earlier run may be gone on with either way. `admit` is awaited before a line is read: it says
-    when there is room for one. `progress` is called after every row.
+    Rows come in the order in which answers end, with `ordered` in the order of the lines; either
+    way may continue the file of an earlier run. `admit` is awaited before a line is read, until
+    there is room for it. `progress` is called after every row.
 
     Can be cancelled at any time; the rows that were written stay. Raises StoppedError if `handle`
     says that nothing can be answered any more, and the errors of `journal` and `lines`."""
@@ -115,7 +115,7 @@ async def _row(line: Line, handle: Callable[[Line], Awaitable[Answer]]) -> dict[
 
 
 class _State:
-    """What the workers share."""
+    """The state that the workers share."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from weft.cli.ray_options import OnRay, ray_flags
 from weft.cli.serve import AllTexts, calm_collector, service_lines
 from weft.cli.unused_options import UNUSED_BY_SERVE
 from weft.errors import ContextError, WeftError
-from weft.llm.drafting.options import DraftOptions
+from weft.llm.planning.draft_options import DraftOptions
 
 __all__ = ["Answerer", "batch", "one_machine", "serving"]
 
@@ -124,7 +124,7 @@ def one_machine(
     api: Any, model: Path, options: Any, arguments: dict[str, Any], *, quiet: bool
 ) -> Iterator[Answerer]:
     """Loads the model here. Gives what answers lines and the most lines under way."""
-    from weft.serve.inside import line_handler
+    from weft.serve.internal import line_handler
     from weft.serve.routes import create_app
 
     with LoadProgress() as progress:
@@ -148,9 +148,11 @@ async def _run(
     bar: CountProgress,
     n_lines: int,
 ) -> Counts:
+    from weft.serve.endpoints import BATCHABLE
+
     with requests.open("rb") as file:
         return await run_batch(
-            read_lines(file), journal, handle, parallel=n_open, ordered=ordered,
+            read_lines(file, BATCHABLE), journal, handle, parallel=n_open, ordered=ordered,
             progress=lambda counts: bar(counts.done, n_lines),
         )  # fmt: skip
 

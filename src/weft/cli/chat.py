@@ -42,8 +42,8 @@ from weft.cli.text_input import (
 from weft.cli.unused_options import REASONING
 from weft.errors import ChatError, ContextError, TokenizerError
 from weft.llm import LLM, SamplingParams
-from weft.llm.drafting.options import DraftOptions
 from weft.llm.generate_options import GenerateOptions
+from weft.llm.planning.draft_options import DraftOptions
 from weft.llm.sampling.constraint import check_constraint
 
 __all__ = ["chat", "read_message"]

@@ -19,6 +19,8 @@ from weft.cli.model_file import ModelFiles
 from weft.cli.options import context_option, parse_count
 from weft.cli.text_input import read_text
 from weft.llm import Context, Model, Tokenizer
+from weft.llm.cache.memory import available_bytes
+from weft.llm.fitting.baseline import Text, beginning, text_of
 from weft.llm.fitting.caches import CachePair, cache_pairs
 from weft.llm.fitting.compared import (
     Compared,
@@ -26,8 +28,6 @@ from weft.llm.fitting.compared import (
     compare_models,
     require_same_vocabulary,
 )
-from weft.llm.fitting.held import Text, beginning, text_of
-from weft.llm.planning.memory import available_bytes
 from weft.llm.sizes import DEFAULT_N_CTX
 
 __all__ = ["compare"]

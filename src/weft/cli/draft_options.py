@@ -17,7 +17,7 @@ from weft.cli.command import MODEL, usage_error
 from weft.cli.console import note
 from weft.cli.model_file import find_model
 from weft.cli.replaced import parameters_of, replaces
-from weft.llm.drafting.options import MOST, P_MIN, DraftOptions
+from weft.llm.planning.draft_options import MOST, P_MIN, DraftOptions
 
 __all__ = ["draft_flags", "draft_options"]
 

@@ -16,7 +16,7 @@ from weft.cli.model_file import ModelFile
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
 from weft.llm import LLM
-from weft.llm.planning.memory import available_bytes
+from weft.llm.cache.memory import available_bytes
 from weft.llm.planning.prepare import prepare
 from weft.llm.sizes import DEFAULT_N_CTX
 from weft.tables import text_table

@@ -26,12 +26,12 @@ from weft.errors import ContextError, ScheduleError
 from weft.files import write_text
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.drafting.build import open_drafts
-from weft.llm.drafting.options import DraftOptions, rows_needed
+from weft.llm.multimodal import open_towers
+from weft.llm.planning.draft_options import DraftOptions, rows_needed
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
-from weft.llm.planning.stage_text import stage_lines
-from weft.llm.senses.senses import open_towers
+from weft.llm.planning.stage_report import stage_lines
 from weft.llm.sizes import DEFAULT_N_CTX
 from weft.schedule.draw import dot, mermaid
 from weft.schedule.machine import paper_devices

@@ -11,8 +11,7 @@ from weft.cli.value_lists import words
 from weft.errors import ScheduleError
 from weft.execute import Profile as Measured
 from weft.llm.planning.plan import ContextPlan
-from weft.llm.planning.stage_report import StageReport, one_pass, stage_report
-from weft.llm.planning.stage_text import stage_lines
+from weft.llm.planning.stage_report import StageReport, one_pass, stage_lines, stage_report
 from weft.schedule.explain import seconds_text
 from weft.schedule.machine import paper_devices
 from weft.schedule.machines import (

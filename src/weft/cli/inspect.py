@@ -12,8 +12,7 @@ from rich.table import Table
 from weft.cli.console import console, size_text, wide
 from weft.cli.model_file import ModelFile, takes_model
 from weft.frontends.gguf.describe import describe
-from weft.frontends.hf.lora import is_peft
-from weft.frontends.hf.peft_file import open_peft
+from weft.frontends.hf.lora import is_peft, open_peft
 from weft.frontends.models import open_model
 
 __all__ = ["inspect"]

@@ -12,7 +12,7 @@ import typer
 from weft.cli.command import SEVERAL, usage_error
 from weft.cli.console import say
 from weft.errors import FormatError
-from weft.llm.drafting.options import DraftOptions
+from weft.llm.planning.draft_options import DraftOptions
 from weft.records import dataclass
 from weft.schedule.profile import parse_size
 from weft.tables import size_text
@@ -157,7 +157,9 @@ def serve_many(
     )
     with api.take_address(options) as address, api.House(options) as house:
         if not quiet:
-            budget = "" if fleet.budget is None else f", {size_text(fleet.budget)} at most"
+            budget = (
+                "" if fleet.loader.budget is None else f", {size_text(fleet.loader.budget)} at most"
+            )
             say(f"{len(catalog)} models{budget}: {', '.join(catalog.entries)}")
             if not options.needs_key and options.host not in ("127.0.0.1", "localhost", "::1"):
                 say("warning: without --api-key everybody in the network may use this server")

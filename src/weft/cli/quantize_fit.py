@@ -24,15 +24,15 @@ from weft.files import read_json, write_text
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.importance import Importance
 from weft.frontends.gguf.mixes import MIXES, Choices
+from weft.llm.fitting.baseline import Text, beginning, text_of
+from weft.llm.fitting.baseline import write_text as write_own_text
 from weft.llm.fitting.budget import Budget
 from weft.llm.fitting.caches import CachePair
 from weft.llm.fitting.choices import TYPES
 from weft.llm.fitting.fit import Fit, FitOptions, Tried, fit
-from weft.llm.fitting.held import Text, beginning, text_of
-from weft.llm.fitting.kept import digest_of, kept_folder
 from weft.llm.fitting.measured import MANNERS, Manner
+from weft.llm.fitting.measurements import digest_of, kept_folder
 from weft.llm.fitting.plan_file import fit_data, types_in_plan
-from weft.llm.fitting.written import write_text as write_own_text
 from weft.llm.model import Model
 from weft.llm.sizes import DEFAULT_N_CTX
 from weft.llm.tokenizers.tokenizer import Tokenizer

@@ -34,7 +34,7 @@ from weft.cli.unused_options import Conversation, Interactive, require_text_only
 from weft.errors import ContextError
 from weft.llm import LLM, SamplingParams, Stats
 from weft.llm.cache.prefix_options import PrefixOptions
-from weft.llm.drafting.options import DraftOptions
+from weft.llm.planning.draft_options import DraftOptions
 from weft.llm.prompts import Prompt
 from weft.llm.sampling.constraint import check_constraint
 from weft.llm.senses.messages import Medium

@@ -36,8 +36,8 @@ from weft.cli.template_options import TemplateOptions, template_flags
 from weft.cli.text_input import system_text
 from weft.cli.unused_options import UNUSED_BY_SERVE, ServeNoEffect
 from weft.errors import WeftError
-from weft.llm.drafting.options import DraftOptions
 from weft.llm.engine.pace import DELAY
+from weft.llm.planning.draft_options import DraftOptions
 
 __all__ = ["serve"]
 

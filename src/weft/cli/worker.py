@@ -96,7 +96,7 @@ def worker(
     if not restart or os.name != "posix":
         _serve(sock, at.host, key, lent, model_dir or (), cache_dir, room, supervised=False)
         return
-    from weft.cluster.supervisor import supervise
+    from weft.cluster.running import supervise
 
     supervise(sock, _again(at, key_file, lent, model_dir or (), cache_dir, room), say)
 

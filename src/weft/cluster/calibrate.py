@@ -35,15 +35,16 @@ Progress = Callable[[str], None]
 
 _HELLO = "measure"
 _PINGS = 16
-"""Copies there and back in one measurement of a link's latency."""
+"""Number of copies there and back in one measurement of a link's latency."""
 _SMALL = 4096
 _FIRST, _MOST = 256 << 10, 16 << 20
-"""Bytes of the block that bandwidth is measured with: four times as many until it takes long."""
+"""Number of bytes of the first and of the largest block that bandwidth is measured with; each block
+has four times as many as the one before, until a copy takes long."""
 _LONG = 0.05
 _INPUTS, _WIDTH = 4, 256
-"""The number of inputs of a split that is timed, and of floats in each: the inputs of a token."""
+"""Number of inputs of a split that is timed, and of floats in each, as a token has them."""
 _SILENCE = 120.0
-"""Seconds in which a worker finishes one figure."""
+"""Maximum number of seconds in which a worker measures one figure."""
 
 
 # ---- the worker's side ---------------------------------------------------------------------------
@@ -106,7 +107,7 @@ def measure_group(
 
 def _sized(profile: Profile) -> Profile:
     """The profile of this machine, whose host memory has what is free now."""
-    from weft.llm.planning.memory import available_bytes
+    from weft.llm.cache.memory import available_bytes
 
     free = available_bytes()
     memories = {

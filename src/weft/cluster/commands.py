@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from weft.backends.base import Executable, NativeRun
 from weft.backends.memory import HostMemory, Memory
 from weft.backends.remote.encode import decoded, whole
-from weft.cluster.lent import Device, Lender
-from weft.cluster.questions import answered
+from weft.cluster.lent import Device, Lender, answered
 from weft.cluster.run_times import RunTimes
 from weft.cluster.streams import Inlet, Outlet
 from weft.cluster.weights import Incoming
@@ -30,9 +29,9 @@ from weft.records import dataclass
 __all__ = ["MOST", "Commands", "Lowered", "abort"]
 
 MOST = 1 << 62
-"""The largest number that a client may send."""
+"""Largest number that a client may send."""
 _OBJECTS = 1_000_000
-"""Blocks and executables of a client."""
+"""Maximum number of blocks, and of executables, of a client."""
 
 
 @dataclass(slots=True)
@@ -61,8 +60,7 @@ class Lowered:
 
 
 class Commands:
-    """The memory and executables of one client on this machine, and the commands that change
-    them."""
+    """The objects of one client on this machine, and the commands that change them."""
 
     def __init__(self, worker: Lender) -> None:
         self._worker = worker

@@ -23,7 +23,7 @@ _ROW = re.compile(rb"([0-9a-f]{16}) (.+)\n", re.DOTALL)
 
 
 class KeptRows:
-    """Rows that earlier processes kept in a folder, and rows that this process adds."""
+    """The rows that earlier processes kept in a folder, and the rows that this process adds."""
 
     def __init__(self, folder: Path, name: str) -> None:
         """No other process has this `name`. Raises FormatError if the folder cannot be used."""
@@ -37,7 +37,7 @@ class KeptRows:
             raise FormatError(f"{folder}: {error.strerror or error}") from None
 
     def get(self, key: int) -> Any:
-        """The row that was kept under a key of 64 bits before this process began, or None."""
+        """The value that was kept under a key of 64 bits before this process began, or None."""
         keys, files, places = self._index
         i = int(np.searchsorted(keys, np.uint64(key)))
         if i == len(keys) or int(keys[i]) != key:

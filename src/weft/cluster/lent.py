@@ -1,4 +1,4 @@
-"""The devices, files of weights and memory that a worker lends; its clients share them."""
+"""The devices, files of weights and memory that a worker lends, which its clients share."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from numpy.typing import NDArray
 
 from weft.backends import Backend, make_backend
 from weft.backends.memory import WeightBufferType
+from weft.backends.remote.encode import op_numbered, params_of, whole
 from weft.cluster.streams import Inlet
 from weft.cluster.weights import WeightFiles
+from weft.dtype import dtype_from_id
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.flags import FLAGS
 from weft.graph.op_table import op_stamp
-from weft.program import Layout
+from weft.graph.params import pack
+from weft.program import LAYOUTS, Layout
 
-__all__ = ["Device", "Lender", "worker_facts"]
+__all__ = ["Device", "Lender", "answered", "worker_facts"]
 
 
 def worker_facts() -> dict[str, str]:
-    """The facts that both ends of a link must agree on beside weft's version."""
+    """The facts that both ends of a link must have in common, besides weft's version."""
     return {"ops": op_stamp()}
 
 
@@ -35,7 +38,8 @@ class Device:
         self.backend = backend
         self.name = backend.name
         self.lock = threading.RLock()
-        """Held while it works: its threads and scratch memory are one client's at a time."""
+        """Locked while the device works: its threads and scratch memory serve one client at a
+        time."""
         find = getattr(backend, "weight_memory", None)
         self.weights: Callable[[Layout], WeightBufferType] | None = find
         self._shared: weakref.WeakValueDictionary[tuple[int, int], NDArray[Any]] = (
@@ -53,7 +57,7 @@ class Device:
         return min(most) if most else None
 
     def facts(self) -> dict[str, Any]:
-        """The properties of the device that a client plans with."""
+        """The facts of the device that a client plans with."""
         backend = self.backend
         kind = self.name.partition(":")[0]
         facts: dict[str, Any] = {"name": self.name, "kind": kind}
@@ -125,3 +129,69 @@ def free_memory() -> int | None:
     except (OSError, ValueError, DeviceError):
         return None
     return None
+
+
+# **** questions about kernels ****
+#
+# A client that has no such kernels itself asks about those of a worker:
+#
+#     refusal op dst [src, ..] [parameter, ..] layout -> a sentence or null
+#     scratch_bytes op dst [src, ..] [parameter, ..] threads -> bytes
+#     activation_type type -> type
+#     interleaved_types, level_types, lookup_types -> [type, ..]
+#
+# A tensor is `[type, [ne, ..], [nb, ..]]`.
+
+
+_TYPES = ("interleaved_types", "level_types", "lookup_types")
+_MOST = 1 << 40
+
+
+def answered(backend: Backend, question: object, values: Sequence[Any]) -> Any:
+    """The answer of the kernels of a cpu. Raises DeviceError or ValueError for what is no question
+    to them."""
+    from weft.backends.cpu import CpuBackend
+    from weft.native import _native
+
+    if not isinstance(backend, CpuBackend):
+        raise DeviceError(f"{backend.name} answers no questions about kernels")
+    target = backend.target
+    if question in _TYPES:
+        return sorted(getattr(_native, str(question))(target))
+    if question == "activation_type":
+        (type_id,) = values
+        return int(_native.activation_type(target, _type(type_id)))
+    if question not in ("refusal", "scratch_bytes"):
+        raise DeviceError(f"there is no question {str(question)[:40]!r}")
+    number, dst, src, slots, last = values
+    op = op_numbered(number)
+    if op.is_view or not isinstance(src, list) or len(src) > op.max_src:
+        raise ValueError(f"{op.name} is not asked about so")
+    params = pack(params_of(op, slots)) if slots else []
+    if not params and op.params is not None and not op.params_optional:
+        raise ValueError(f"{op.name} has parameters")
+    given = (target, op.number, _tensor(dst), [_tensor(s) for s in src], params)
+    if question == "scratch_bytes":
+        return int(_native.scratch_bytes(*given, whole(last, 1, 4096, "threads")))
+    return _native.refusal(*given, layout=whole(last, 0, len(LAYOUTS) - 1, "a layout"))
+
+
+def _type(value: object) -> int:
+    number = whole(value, 0, 1 << 16, "a type")
+    if dtype_from_id(number) is None:
+        raise ValueError(f"there is no type {number}")
+    return number
+
+
+def _tensor(value: object) -> tuple[int, list[int], list[int]]:
+    if not isinstance(value, list) or len(value) != 3:
+        raise ValueError("a tensor is a type, sizes and strides")
+    type_id, ne, nb = value
+    if ne == [] and nb == []:
+        return (0, [], [])
+    sizes: list[list[int]] = []
+    for part in (ne, nb):
+        if not isinstance(part, list) or len(part) != 4:
+            raise ValueError("a tensor has four sizes and strides")
+        sizes.append([whole(n, 0, _MOST, "a size") for n in part])
+    return (_type(type_id), sizes[0], sizes[1])

@@ -24,9 +24,9 @@ from weft.records import dataclass
 __all__ = ["PART", "FileParts", "ModelFiles", "describe_files", "have_files", "read_part"]
 
 PART = 64 << 20
-"""Bytes of a part of a file."""
+"""Number of bytes in a part of a file."""
 TURN_SECONDS = 24 * 3600.0
-"""The maximum number of seconds that a process waits while another one of its machine fetches a
+"""Maximum number of seconds that a process waits until another process of its machine has fetched a
 file."""
 _IGNORED = (".cache", ".git")
 _SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf", re.DOTALL)
@@ -39,7 +39,7 @@ class FileParts:
     """A file by its content."""
 
     name: str
-    """The path of the file inside of the folder, or the name of the file."""
+    """The path of the file inside the folder, or its name."""
     size: int
     hashes: tuple[str, ...]
     """A hash of each part of `PART` bytes, in hexadecimal digits."""

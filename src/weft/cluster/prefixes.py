@@ -1,5 +1,4 @@
-"""The prefixes that replicas hold: hashes of a prompt's blocks, and the replicas that computed
-them.
+"""The hashes of a prompt's blocks, and the replicas that have computed them.
 
 A prompt is cut into blocks of text, each with a hash of all text up to its end. A message of a chat
 ends a block, so that the second turn of a chat has the blocks of the first one. Text stands for
@@ -17,12 +16,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 __all__ = ["Block", "KnownPrefixes", "blocks_of"]
 
 BLOCK_CHARS = 256
-"""The maximum number of characters in a block."""
+"""Maximum number of characters in a block."""
 MOST_BLOCKS = 1024
-"""The maximum number of blocks of a prompt that are compared: 256 Ki characters."""
+"""Maximum number of blocks of a prompt that are compared: 256 Ki characters."""
 KNOWN_BLOCKS = 1 << 15
-"""The maximum number of blocks that are remembered of a replica; the least recently used go
-first."""
+"""Maximum number of blocks remembered for a replica; the least recently used ones go first."""
 _IN_FRONT = ("model", "tools", "system", "instructions")
 """Fields of a body that stand in front of its prompt, or choose the adapter."""
 
@@ -33,9 +31,9 @@ class Block(NamedTuple):
     """The end of a block in a prompt."""
 
     hash: int
-    """64 bits of a hash of all text up to here."""
+    """64 bits of a hash of the whole text up to the end of this block."""
     n_chars: int
-    """The characters up to here."""
+    """Number of characters up to the end of this block."""
 
 
 def blocks_of(body: Mapping[str, Any]) -> list[Block]:

@@ -14,7 +14,8 @@ from weft.records import dataclass
 __all__ = ["ADDRESS", "Joined", "Machine", "cpus_each", "import_ray", "join", "machines"]
 
 ADDRESS = re.compile(r"auto|local|(?:\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}")
-"""The form of an address of a cluster; `auto`: the one that runs here, or else a new one."""
+"""The form of a cluster's address; `auto` stands for the cluster that runs on this machine, or else
+a new one."""
 LOCAL_STORE = 256 << 20
 """Bytes of the object store of a cluster that is started here; models do not go through it."""
 
@@ -24,7 +25,7 @@ class Joined:
     """A cluster that this process has joined."""
 
     text: str
-    """Says which one, for people."""
+    """A description of the cluster for people."""
     is_own: bool
     """True if it was started here, and ends with this process."""
 
@@ -36,7 +37,7 @@ class Machine:
     id: str
     address: str
     cpus: int
-    """CPUs that Ray gives away there, used ones included."""
+    """Number of CPUs that Ray gives away on this node, used ones included."""
 
 
 def import_ray(what: str) -> Any:

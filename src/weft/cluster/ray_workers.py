@@ -27,7 +27,7 @@ from weft.links.keys import make_key
 __all__ = ["RayWorkers", "WorkerActor", "start"]
 
 START_S = 60.0
-"""Seconds in which the workers of a cluster are there, or the start is given up."""
+"""Number of seconds after which a start is given up."""
 
 
 def start(address: str | None = None, model_dirs: Sequence[str] = ()) -> RayWorkers:
@@ -41,7 +41,7 @@ def start(address: str | None = None, model_dirs: Sequence[str] = ()) -> RayWork
 
 
 class WorkerActor:
-    """The actor of a node: it runs a worker in a thread, and tells the address of the worker."""
+    """The actor on a node: a worker in a thread, which can be asked for its address."""
 
     def __init__(self, key: bytes, host: str, model_dirs: Sequence[str], timeout: int) -> None:
         from weft.cluster.running import run_worker
@@ -122,8 +122,8 @@ class RayWorkers:
         return self._addresses
 
     def again(self, worker: int, seconds: float) -> Address | None:
-        """The address of a worker once Ray has started it again; None if that took too long, e.g.
-        because the node is gone."""
+        """The address of a worker once Ray has started it again; None if that took too long, for
+        example because the node is gone."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             try:

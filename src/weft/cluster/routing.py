@@ -13,10 +13,11 @@ from weft.cluster.prefixes import Block, KnownPrefixes
 __all__ = ["Routing", "routed_counts"]
 
 GAIN = 256
-"""The minimum number of characters by which the prefix on a replica exceeds the prefix on the
-replica with the fewest requests, or half of the prompt. A shorter one is not worth waiting for."""
+"""Number of characters of the prompt, or half of the prompt if that is less, by which a replica
+must know more than the least loaded one to be preferred: a few words with which all prompts begin
+are not worth a wait."""
 CHOSEN_SECONDS = 2.0
-"""Seconds for which a chosen replica counts as having the request before it has it."""
+"""Number of seconds for which a chosen replica counts as having the request, until it has it."""
 REASONS = ("prefix", "balance", "load")
 _COUNTS: Counter[str] = Counter()
 Replica = TypeVar("Replica", bound=Hashable)
@@ -30,7 +31,7 @@ def routed_counts() -> dict[str, int]:
 
 
 class Routing(Generic[Replica]):
-    """The requests and the prefixes of each replica. It belongs to one thread."""
+    """The requests and the known prompts of each replica. For one thread."""
 
     def __init__(self, most_ahead: int, clock: Callable[[], float] = time.monotonic) -> None:
         """A replica with a prefix of the prompt is preferred as long as it has at most `most_ahead`

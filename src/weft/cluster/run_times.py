@@ -15,7 +15,7 @@ from weft.execute.spans import overlapping
 __all__ = ["RunTimes"]
 
 _MOST = 4 << 20
-"""Numbers that are kept; later runs have no times until a client has fetched some."""
+"""Maximum number of numbers kept; later runs have no times until a client has fetched some."""
 
 
 class RunTimes:
@@ -57,8 +57,8 @@ class RunTimes:
             self._kept.append(np.concatenate([head, times.reshape(-1)]))
 
     def taken(self) -> NDArray[np.uint8]:
-        """Takes the runs recorded so far as bytes of int64: for each run its number, the number of
-        steps, and begin and end of each step."""
+        """For each run kept so far, as bytes of int64: its number, the number of steps, and begin
+        and end of each step. The runs are forgotten."""
         kept, self._kept, self._numbers = self._kept, [], 0
         whole = np.concatenate(kept) if kept else np.zeros(0, np.int64)
         return whole.view(np.uint8)

@@ -1,4 +1,4 @@
-"""The session of one client of a worker: commands, and the memory and executables they made.
+"""Executes the commands of one client, and owns the memory and executables they made.
 
     alloc id device bytes raw         free id            nothing
     write id offset + bytes           read id offset bytes -> + bytes
@@ -10,7 +10,7 @@
     inlet id secret source            outlet secret host port target -> bool
     send secret number from offset bytes    take id number to offset bytes
     record 0|1                        spans -> + times of runs
-    ask device question values.. -> what its kernels say (`questions.py`)
+    ask device question values.. -> what its kernels say (`lent.py`)
 
 Commands come in frames `{"n": number, "c": [command, ..], "a": 1 or 2}`. The answer `{"n": number,
 "r": result}` follows where `a` says so, `{"n": number, "e": [kind, text]}` after a failure. Then
@@ -38,11 +38,11 @@ from weft.links import Link
 __all__ = ["ClientSession"]
 
 _FRAMES = 1024
-"""Frames that wait; a client keeps to fewer."""
+"""Maximum number of waiting frames; a client keeps to fewer."""
 _FRAME = 64 << 20
-"""Bytes of arrays in a frame."""
+"""Maximum number of bytes of arrays in a frame."""
 _WAITING = 256 << 20
-"""Bytes of arrays in waiting frames; a client keeps to fewer."""
+"""Maximum number of bytes in waiting frames."""
 
 
 class ClientSession(Commands):

@@ -22,9 +22,10 @@ from weft.links import Limits, Link, connect
 __all__ = ["Inlet", "Outlet", "takes"]
 
 _WAIT = 600.0
-"""Seconds that one side waits for the other, which may have much to compute before."""
+"""Maximum number of seconds that one side waits for the other, which may have much to compute
+before."""
 _CONNECTED = 5.0
-"""The maximum number of seconds in which a sender connects."""
+"""Maximum number of seconds for a sender to connect."""
 _SENDS = Limits(header=64 << 10, arrays=1, silence=math.inf, ping=1e9)
 """Limits of the sender, whose bytes are not taken before it is their turn. If that never comes, the
 client ends the stream."""

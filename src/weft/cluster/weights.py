@@ -24,7 +24,6 @@ __all__ = ["WeightFiles"]
 
 Bytes = NDArray[np.uint8]
 
-_ENDINGS = (".gguf", ".safetensors", ".bin")
 _MOST_FILES = 100_000
 _NAME = re.compile(r"[0-9a-f]{64}")
 

@@ -25,14 +25,14 @@ from weft.links import Link, Listener
 __all__ = ["Worker", "serve_devices", "worker_facts"]
 
 _CLIENTS = 64
-"""Clients and streams at the same time."""
+"""Maximum number of clients and streams at the same time."""
 
 
 class Worker:
     """The links of a lender's clients."""
 
     def __init__(self, lender: Lender) -> None:
-        """`lender` has what they use."""
+        """`lender` has the devices and files that clients use."""
         self._lender = lender
         self._links: set[Link] = set()
         self._lock = threading.Lock()

@@ -49,13 +49,8 @@ def _check_tensor(program: Program, t: TensorSpec) -> None:
     if lower(t.offset) < 0 or any(lower(n) < 0 for n in t.ne):
         raise ProgramError(f"tensor {t.name} has a negative size or offset")
     sizes = [upper(n) for n in t.ne]
-    if 0 in sizes:
-        return
-    steps = (sizes[0] // t.dtype.block - 1, *(n - 1 for n in sizes[1:]))
-    end = upper(t.offset) + t.dtype.bytes
-    end += sum(n * upper(b) for n, b in zip(steps, t.nb, strict=True))
-    size = program.buffers[t.buffer].size
-    if end > size:
+    end, size = t.extent[1], program.buffers[t.buffer].size
+    if 0 not in sizes and end > size:
         raise ProgramError(
             f"tensor {t.name} {t.dtype.name}{sizes} ends at byte {end} of a buffer of {size} bytes"
         )

@@ -77,8 +77,8 @@ class _Usage:
                 yield leaf, backends[0], uses
 
     def is_read_elsewhere(self, leaf: Tensor) -> bool:
-        """Whether the bytes of a leaf of floats are those of another leaf, in other memory: of an
-        embedding that is the output, too, for one."""
+        """Whether another leaf, in other memory, has the same bytes as a leaf of floats: an
+        embedding that is also the output, for one."""
         if leaf.dtype.is_quantized or leaf.buffer is None:
             return False
         data = id(leaf.buffer.data)
@@ -139,7 +139,7 @@ def _is_weight(tensor: Tensor) -> bool:
 
 
 def _is_whole(leaf: Tensor, backend: Backend) -> bool:
-    """Whether the leaf is the whole of a host array, in host memory or to be sent to that of
+    """Whether the leaf is the whole of a host array, in host memory or to be sent to memory of
     `backend`."""
     buffer = leaf.buffer
     if buffer is None or buffer.offset != 0 or not isinstance(buffer.data, np.ndarray | HostMemory):

@@ -55,7 +55,7 @@ def within_limits(
     """`fastest` if it fits every memory of the profile, else another plan that does.
 
     Results become more and more expensive in memories that are too full, until a plan fits; the
-    last is that of the reference's rules. Raises OutOfMemoryError naming the memory where none
+    last plan follows the reference's rules. Raises OutOfMemoryError naming the memory where none
     fits."""
     over = _over(fastest, cost)
     if not over:

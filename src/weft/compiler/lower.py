@@ -13,7 +13,6 @@ from weft.compiler.stages import Access, Range, form_stages
 from weft.errors import ProgramError
 from weft.graph.node import describe
 from weft.graph.op import NONE
-from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 from weft.program import (
     BufferSpec,
@@ -26,7 +25,7 @@ from weft.program import (
 )
 from weft.schedule import Schedule, Split
 
-__all__ = ["lower", "lower_with_tensors"]
+__all__ = ["lower", "lower_with_tensors", "nodes_and_steps"]
 
 _HOST = -1
 """The number of this process's address space, among the numbers of buffers."""
@@ -163,12 +162,7 @@ class _Tensors:
         extent = self._extent.get(index)
         if extent is None:
             t = self.specs[index]
-            start = upper(t.offset)
-            steps = (upper(t.ne[0]) // t.dtype.block - 1, *(upper(n) - 1 for n in t.ne[1:]))
-            end = start + t.dtype.bytes
-            end += sum(n * upper(b) for n, b in zip(steps, t.nb, strict=True))
-            # an offset that depends on symbols may be smaller at run time: take all before it
-            start = start if isinstance(t.offset, int) else 0
+            start, end = t.extent
             address = self._address.get(t.buffer)
             if address is None:
                 extent = (t.buffer, start, end)
@@ -176,6 +170,16 @@ class _Tensors:
                 extent = (_HOST, address + start, address + end)
             self._extent[index] = extent
         return extent
+
+
+def nodes_and_steps(split: Split) -> list[tuple[Tensor, int]]:
+    """Each node of a split with the number of steps up to it, itself included; views and
+    dependencies are no steps."""
+    nodes, n_steps = [], 0
+    for node in split.nodes:
+        n_steps += not (node.op.is_view or node.op is NONE)
+        nodes.append((node, n_steps))
+    return nodes
 
 
 def _lower_split(schedule: Schedule, split: Split, table: _Tensors) -> SplitSpec:

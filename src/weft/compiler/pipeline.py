@@ -54,7 +54,7 @@ class Plan:
         return f"{self.schedule.explain(width)}\n{self.allocation.explain()}"
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as plain data: that of the schedule, `allocation`, and `repacked` (weight ->
+        """The plan as plain data: the schedule's data, `allocation`, and `repacked` (weight ->
         memory)."""
         return self.schedule.to_json() | {
             "allocation": self.allocation.to_json(),
@@ -88,9 +88,9 @@ def compile(
 
     `devices` are names (`"cpu"`, `"reference"` and so on) or backends; `options` go to the backends
     that are made from names (`n_threads=4, target="avx2", activations="f32"` for `cpu`). `assign`
-    pins tensors to a device. `policy` and `cost` are those of `weft.schedule.schedule`. `repack`
-    brings weights (leaves with usage "weights") into the layout that the kernels read fastest when
-    they are loaded.
+    pins tensors to a device. `policy` and `cost` mean the same as in `weft.schedule.schedule`.
+    `repack` brings weights (leaves with usage "weights") into the layout that the kernels read
+    fastest when they are loaded.
 
     `offload` sends constants and states of host memory to the first device that has memory of its
     own, as far as it runs the nodes that use them, so that these nodes run there, too. `rewrites`

@@ -7,7 +7,7 @@ from weft.lazy import imported_when_used
 if TYPE_CHECKING:
     from weft.execute.arena import ArenaPool, Progress, arena_bytes
     from weft.execute.bound import BoundProgram, Moved
-    from weft.execute.graph_plans import SchedulerCounters
+    from weft.execute.memory_plan import SchedulerCounters
     from weft.execute.pipeline import Pipeline, stage_work
     from weft.execute.profile import Line, Profile
     from weft.execute.profile_trace import Slice, Trace
@@ -55,7 +55,7 @@ _HOMES = {
         "BoundProgram",
         "Moved",
     ),
-    "weft.execute.graph_plans": ("SchedulerCounters",),
+    "weft.execute.memory_plan": ("SchedulerCounters",),
     "weft.execute.pipeline": ("Pipeline", "stage_work"),
     "weft.execute.profile": (
         "Line",

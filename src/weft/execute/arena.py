@@ -55,7 +55,7 @@ class ArenaPool:
 
     def beside(self) -> ArenaPool:
         """Another pool with blocks of its own and the same weights, for programs that run at the
-        same time as those of this one."""
+        same time as the programs of this pool."""
         other = ArenaPool()
         other._sent, other._repacked = self._sent, self._repacked
         return other
@@ -105,7 +105,7 @@ class ArenaPool:
             del self._blocks[key]
 
     def load(self, *programs: Program, progress: Progress | None = None) -> None:
-        """Repacks the weights of programs before they are bound, and sends those of other devices.
+        """Repacks the weights of programs before they are bound, and sends weights to devices.
 
         Without it, `bound` would do so one by one. Raises OutOfMemoryError; the weights loaded so
         far stay, as `bound` describes."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft.backends.base import Executable
 from weft.backends.memory import DirectMemory, Memory
 from weft.errors import AbortedError, DeviceError, FormatError, ProgramError, WeftError
 from weft.execute.arena import ArenaPool, arenas_of
-from weft.execute.experts import ExpertIds, expert_ids, used_runs
-from weft.execute.values import tensor_bytes
-from weft.graph.size import evaluate
-from weft.program import Program, SplitSpec, StepSpec
+from weft.execute.values import read_array, tensor_bytes
+from weft.graph.size import evaluate, upper
+from weft.program import CopySpec, Program, SplitSpec, StepSpec, TensorSpec
 from weft.records import dataclass
 
 __all__ = ["BoundProgram", "Moved", "named_fault"]
@@ -40,7 +42,7 @@ class _Copy:
     """A copy of a split, with its memories.
 
     `plan` is (source offset, destination offset, bytes) where no symbol decides; `experts` are the
-    ids that say which part is copied."""
+    tensors of ids that say which part is copied."""
 
     name: str
     index: int
@@ -49,7 +51,7 @@ class _Copy:
     direct: DirectMemory | None
     """The destination, if it can take bytes from other devices."""
     plan: tuple[int, int, int] | None
-    experts: ExpertIds | None
+    experts: tuple[int, ...] | None
 
 
 class BoundProgram:
@@ -117,6 +119,14 @@ class BoundProgram:
         except Exception as error:
             raise named_fault(where, error) from error
 
+    def write(self, name: str, spec: TensorSpec, start: int, data: NDArray[np.uint8]) -> None:
+        """Writes bytes of an input from byte `start` of its buffer on."""
+        try:
+            self.memories[spec.buffer].write(start, data)
+        except Exception as error:
+            where = self.program.buffers[spec.buffer].buffer_type.name
+            raise named_fault(f"input {name} to {where} memory", error) from error
+
     def touched(self, split: int, index: int) -> list[int]:
         """The tensors whose memory the host itself accesses for a copy; none if devices make the
         copy."""
@@ -124,8 +134,7 @@ class BoundProgram:
         if copy.direct is not None and copy.experts is None:
             return []
         spec = self.program.splits[split].copies[index]
-        ids = () if copy.experts is None else copy.experts.tensors
-        return [spec.src, spec.dst, *ids]
+        return [spec.src, spec.dst, *(copy.experts or ())]
 
     def chooses(self, split: int, index: int) -> bool:
         """Whether ids that are computed say which part a copy takes."""
@@ -185,7 +194,7 @@ class BoundProgram:
             src, dst = tensors[copy.src], tensors[copy.dst]
             fixed = all(isinstance(n, int) for n in (*src.ne, *src.nb, src.offset, dst.offset))
             plan = self._extent(split, index, {}) if fixed else None
-            experts = expert_ids(self.program, split, copy)
+            experts = _expert_ids(self.program, split, copy)
             source, target = self.memories[src.buffer], self.memories[dst.buffer]
             direct = target if isinstance(target, DirectMemory) else None
             copies.append(_Copy(src.name, index, source, target, direct, plan, experts))
@@ -194,10 +203,8 @@ class BoundProgram:
     def _extent(self, split: int, index: int, values: Mapping[str, int]) -> tuple[int, int, int]:
         copy = self.program.splits[split].copies[index]
         src, dst = self.program.tensors[copy.src], self.program.tensors[copy.dst]
-        ne = [evaluate(n, values) for n in src.ne]
-        nb = [evaluate(n, values) for n in src.nb]
-        nbytes = tensor_bytes(src.dtype, ne, nb)
-        return evaluate(src.offset, values), evaluate(dst.offset, values), nbytes
+        ne, nb, offset = src.at(values)
+        return offset, evaluate(dst.offset, values), tensor_bytes(src.dtype, ne, nb)
 
     def _copy(self, split: int, copy: _Copy, values: Mapping[str, int], moved: Moved) -> None:
         plan = copy.plan
@@ -214,7 +221,7 @@ class BoundProgram:
             return
         spec = self.program.tensors[self.program.splits[split].copies[copy.index].src]
         stride, n_expert = evaluate(spec.nb[2], values), evaluate(spec.ne[2], values)
-        for first, last in used_runs(copy.experts, self.program, self.memories, values, n_expert):
+        for first, last in _used_runs(copy.experts, self.program, self.memories, values, n_expert):
             begin = first * stride
             nbytes = min(last * stride, plan[2]) - begin
             _transfer(copy, plan[0] + begin, plan[1] + begin, nbytes)
@@ -264,3 +271,74 @@ def named_fault(where: str, error: Exception) -> WeftError:
         return type(error)(f"{where}: {error}")
     why = str(error) if isinstance(error, WeftError) else repr(error)
     return DeviceError(f"{where}: {why}")
+
+
+def _expert_ids(program: Program, split: int, copy: CopySpec) -> tuple[int, ...] | None:
+    """The i32 tensors whose ids decide which part of `copy` (made before `split`) is read.
+
+    A host weight [n, m, n_expert] that only MUL_MAT_ID nodes read on a device is copied there
+    before a split. The ids name the experts that those nodes use, so only these are copied: a batch
+    of one token with 8 of 128 experts copies a sixteenth. The rest of the copy keeps old bytes that
+    no node reads. None: the whole tensor is copied, because it is not a weight, because something
+    else reads it too, or because the ids are computed after the copy."""
+    source = program.tensors[copy.src]
+    buffer = program.buffers[source.buffer]
+    if buffer.usage != "weights" or source.dtype.tail or not _is_plain(source):
+        return None
+    id_tensors: list[int] = []
+    source_of = {c.dst: c.src for c in program.splits[split].copies}
+    written: list[int] = []
+    for number in range(split, len(program.splits)):
+        spec = program.splits[number]
+        if number > split:
+            written += (c.dst for c in spec.copies)
+        for step in spec.steps:
+            if copy.dst in step.src:
+                if step.op.name != "MUL_MAT_ID" or step.src.count(copy.dst) > 1:
+                    return None
+                if step.src[0] != copy.dst:
+                    return None
+                ids = source_of.get(step.src[2], -1)
+                if ids < 0:
+                    ids = step.src[2]
+                    if any(_overlap(program.tensors[ids], program.tensors[w]) for w in written):
+                        return None  # computed after the copy
+                if ids not in id_tensors:
+                    id_tensors.append(ids)
+            written.append(step.dst)
+    return tuple(id_tensors) or None
+
+
+def _used_runs(
+    ids: Sequence[int],
+    program: Program,
+    memories: Sequence[Memory],
+    values: Mapping[str, int],
+    n_expert: int,
+) -> list[tuple[int, int]]:
+    """Half-open ranges of consecutive experts that the ids name, in order.
+
+    Ids outside 0..n_expert-1 are skipped here; the kernel refuses them."""
+    used = np.zeros(n_expert, np.bool_)
+    for index in ids:
+        spec = program.tensors[index]
+        named = read_array(spec, memories[spec.buffer], values).reshape(-1)
+        used[named[(named >= 0) & (named < n_expert)]] = True
+    edges = np.flatnonzero(np.diff(used, prepend=False, append=False)).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def _is_plain(spec: TensorSpec) -> bool:
+    """Whether experts lie one after the other."""
+    sizes = (*spec.ne, *spec.nb, spec.offset)
+    if not all(isinstance(n, int) for n in sizes) or spec.ne[3] != 1:
+        return False
+    return upper(spec.nb[2]) >= upper(spec.nb[1]) * upper(spec.ne[1])
+
+
+def _overlap(a: TensorSpec, b: TensorSpec) -> bool:
+    """Whether two tensors may share bytes."""
+    if a.buffer != b.buffer:
+        return False
+    (a_low, a_high), (b_low, b_high) = a.extent, b.extent
+    return a_low < b_high and b_low < a_high

@@ -1,17 +1,33 @@
-"""The queues of a scheduler's devices, and the order between them."""
+"""The queues of devices, and the order between them: queues that a device brings, and for backends
+that block, the calling thread or a thread of their own."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Lock, Thread
 
 from weft.backends.base import Backend, CopiesBeside, Event, OrdersWork, Queue
 from weft.backends.memory import BufferType
 from weft.errors import DeviceError
 from weft.execute.hazards import Access, Order
-from weft.execute.queue import InlineQueue, ThreadQueue
 from weft.execute.run import Fault
+from weft.records import dataclass
 
-__all__ = ["DeviceQueues"]
+__all__ = ["REACHED", "DeviceQueues", "InlineQueue", "ThreadQueue", "Work"]
+
+
+@dataclass(slots=True)
+class Work:
+    """A piece of work of a run: of a device, or of the calling thread (device -1)."""
+
+    device: int
+    access: Access
+    do: Callable[[], None]
+    copies: bool = False
+    """It only copies, and may do so beside kernels."""
 
 
 class DeviceQueues:
@@ -22,30 +38,25 @@ class DeviceQueues:
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self.fault = Fault()
-        self._backends = backends
+        self.backends = backends
         self._order = Order(2 * len(backends))  # the second half: queues of copies
         self._own: list[Queue | None] | None = None
         self._threads: list[Queue] | None = None
 
-    def submit(
-        self,
-        device: int,
-        access: Access,
-        work: Callable[[], None],
-        *,
-        inline: bool,
-        copies: bool = False,
-    ) -> Event:
-        """Submits work to a backend; `copies`: it only copies, and may do so beside kernels.
-        `inline`: a backend that blocks does it at once, on this thread."""
-        queue, number = self._queue(device, inline), device
-        beside = self._beside(device) if copies else None
+    def submit(self, work: Work, *, inline: bool) -> Event:
+        """Submits work. `inline`: a backend that blocks does it at once, on this thread."""
+        device = number = work.device
+        if device < 0:
+            self.on_host(work.access, work.do)
+            return REACHED
+        beside = self._beside(device) if work.copies else None
+        queue = self._queue(device, inline)
         if beside is not None:
-            queue, number = beside, len(self._backends) + device
-        for event in self._order.before(number, access):
+            queue, number = beside, len(self.backends) + device
+        for event in self._order.before(number, work.access):
             queue.wait_for(event)
-        event = queue.submit(self.fault.guarded(work))
-        self._order.add(number, access, event)
+        event = queue.submit(self.fault.guarded(work.do))
+        self._order.add(number, work.access, event)
         return event
 
     def on_host(self, access: Access, work: Callable[[], None]) -> None:
@@ -68,16 +79,17 @@ class DeviceQueues:
                 return device
         return -1
 
-    def blocks(self, device: int, access: Access, copies: bool = False) -> bool:
-        """Whether work submitted now would wait for other devices; device -1 is this thread."""
+    def blocks(self, work: Work) -> bool:
+        """Whether work submitted now would wait for other devices."""
+        device = work.device
         queue = None if device < 0 else self._own_queues()[device]
-        beside = self._beside(device) if copies else None
+        beside = self._beside(device) if work.copies else None
         if beside is not None:
-            queue, device = beside, len(self._backends) + device
+            queue, device = beside, len(self.backends) + device
         orders = queue.orders if isinstance(queue, OrdersWork) else _never
         return any(
             not orders(event) and not event.is_done()
-            for event in self._order.blockers(access, without=device)
+            for event in self._order.blockers(work.access, without=device)
         )
 
     def synchronize(self) -> None:
@@ -95,7 +107,7 @@ class DeviceQueues:
     def _owner(self, buffer_type: BufferType) -> int:
         """The device through whose queue memory of this type is reached; -1: none."""
         for i, own in enumerate(self._own_queues()):
-            backend = self._backends[i]
+            backend = self.backends[i]
             mine = backend.buffer_type is buffer_type or backend.name == buffer_type.device
             if own is not None and mine:
                 return i
@@ -143,23 +155,139 @@ class DeviceQueues:
         if inline:
             return _INLINE
         if self._threads is None:
-            self._threads = [ThreadQueue(backend.name) for backend in self._backends]
+            self._threads = [ThreadQueue(backend.name) for backend in self.backends]
         return self._threads[device]
 
     def _own_queues(self) -> list[Queue | None]:
         if self._own is None:
-            self._own = [backend.make_queue() for backend in self._backends]
+            self._own = [backend.make_queue() for backend in self.backends]
         return self._own
 
     def _open(self) -> list[tuple[Backend, Queue]]:
         """The open queues with their backends, those on threads first."""
-        on_threads = [*zip(self._backends, self._threads or (), strict=False)]
-        own = zip(self._backends, self._own or (), strict=False)
+        on_threads = [*zip(self.backends, self._threads or (), strict=False)]
+        own = zip(self.backends, self._own or (), strict=False)
         return [*on_threads, *((backend, queue) for backend, queue in own if queue is not None)]
 
 
 def _never(event: Event) -> bool:
     return False
+
+
+class _Reached:
+    """An event that is always over."""
+
+    def is_done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        return None
+
+
+REACHED: Event = _Reached()
+
+
+class InlineQueue:
+    """Does the work at once, on the calling thread, so that Ctrl-C stops it."""
+
+    def submit(self, work: Callable[[], None]) -> Event:
+        """Does `work`."""
+        work()
+        return REACHED
+
+    def wait_for(self, event: Event) -> None:
+        """Blocks until `event`."""
+        event.wait()
+
+    def synchronize(self) -> None:
+        """Does nothing, as no work is ever left."""
+
+    def close(self) -> None:
+        """Does nothing, as the queue owns nothing."""
+
+
+class ThreadQueue:
+    """A thread that does the work of one device in order; it starts with the first work.
+
+    An event of one queue is always submitted before another queue waits for it, so the queues of a
+    driver cannot wait for each other in a circle."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: SimpleQueue[_Job | None] | None = None
+        self._thread: Thread | None = None
+        self._last: Event = REACHED
+
+    def submit(self, work: Callable[[], None]) -> Event:
+        """Does `work`, which must not raise, after all earlier work."""
+        if self._jobs is None:
+            self._jobs = SimpleQueue()
+            # the thread holds no reference to this object, and ends with it
+            weakref.finalize(self, self._jobs.put, None)
+            self._thread = Thread(
+                target=_work, args=(self._jobs,), name=f"weft-{self._name}", daemon=True
+            )
+            self._thread.start()
+        job = _Job(work)
+        self._jobs.put(job)
+        self._last = job
+        return job
+
+    def wait_for(self, event: Event) -> None:
+        """Makes the thread wait for `event` before it continues."""
+        if not event.is_done():
+            self.submit(lambda: _wait(event))
+
+    def synchronize(self) -> None:
+        """Blocks until all work is done."""
+        self._last.wait()
+
+    def close(self) -> None:
+        """Ends the thread once all work is done; a later `submit` starts another."""
+        if self._jobs is not None and self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._jobs = self._thread = None
+
+
+def _wait(event: Event) -> None:
+    with suppress(Exception):  # the queue of the event reports its failure
+        event.wait()
+
+
+class _Job:
+    """A piece of work, and the event that it is over: a lock that is held until then."""
+
+    __slots__ = ("_done", "_held", "work")
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work: Callable[[], None] | None = work
+        self._done = False
+        self._held = Lock()
+        self._held.acquire()
+
+    def is_done(self) -> bool:
+        return self._done
+
+    def wait(self) -> None:
+        if not self._done:
+            with self._held:
+                pass
+
+    def finish(self) -> None:
+        self._done = True
+        self.work = None  # frees the objects that it refers to
+        self._held.release()
+
+
+def _work(jobs: SimpleQueue[_Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        try:
+            assert job.work is not None
+            job.work()
+        finally:
+            job.finish()
+            del job
 
 
 _INLINE = InlineQueue()

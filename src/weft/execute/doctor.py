@@ -37,7 +37,7 @@ class Failure:
     """The case's name, e.g. `MUL_MAT q4_0 x1`."""
     op: str
     against: str
-    """`baseline`, `reference` or empty."""
+    """The result that it was compared with: `baseline`, `reference`, or empty for none."""
     how: str
     """The fault, as a short phrase."""
 

@@ -1,57 +1,57 @@
 """`GraphPlans`: the current graph of a scheduler, and everything derived from it and from equal
 graphs.
 
-    graph --match--> known graph --place--> schedule --plan--> memory --lower--> program --bind-->
+    graph --structure--> placement --plan--> memory --lower--> program --bind-->
 
 Each arrow is followed once for graphs that are the same (`known_graphs`), and for each copy of the
-inputs. Programs are bound again where the memory of leaves, or that of the devices, has changed.
+inputs. Programs are bound again where the memory of leaves, or of the devices, has changed.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
-from weakref import WeakSet
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
-from weft.backends.base import Backend
-from weft.backends.memory import BufferType
-from weft.compiler.pipeline import Plan, repacked
-from weft.errors import ScheduleError
-from weft.execute.arena import ArenaPool
-from weft.execute.known_graphs import KnownGraphs, Match
-from weft.execute.lowered import LoweredGraph, PlannedProgram
-from weft.execute.memory_plan import MemoryPlanner
+from weft.compiler.check import check_program
+from weft.compiler.lower import lower_with_tensors
+from weft.compiler.pipeline import Plan, check_plan, repacked
+from weft.errors import ProgramError, ScheduleError
+from weft.execute.bound import BoundProgram
+from weft.execute.devices import DeviceQueues
+from weft.execute.known_graphs import Structure, Structures, put
+from weft.execute.memory_plan import MemoryPlanner, PlacementKey, PlannedGraph
+from weft.execute.split_access import SplitAccess
 from weft.flags import FLAGS
 from weft.graph.check import check_graph
 from weft.graph.graph import Graph
+from weft.graph.node import describe
 from weft.graph.tensor import Tensor
+from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import PlannerState, Schedule, optimize_splits, print_listing, schedule
 
-__all__ = ["GraphPlans", "SchedulerCounters"]
-
-_KEPT = 32
+__all__ = ["CurrentGraph", "GraphPlans"]
 
 
 @dataclass(slots=True)
-class SchedulerCounters:
-    """The work of a scheduler in numbers, by which a test can see that nothing was repeated."""
+class CurrentGraph:
+    """The graph planned last, and its plan, which may be the plan of an equal graph."""
 
-    graphs: int = 0
-    """Graphs that were allocated."""
-    placed: int = 0
-    """The number of times that a graph was placed and cut into splits."""
-    reserves: int = 0
-    """The number of times that memory was planned."""
-    reallocs: int = 0
-    """The number of graphs that did not fit the reserved memory."""
-    lowered: int = 0
-    """The number of programs."""
-    bound: int = 0
-    """The number of times that a program was bound to memory and its kernels prepared."""
-    why: str = ""
-    """The tensor that did not fit at the last reallocation, with its bytes before and after."""
+    graph: Graph
+    structure: Structure
+    planned: PlannedGraph
+    schedule: Schedule | None
+    """The schedule with the tensors of `graph`, once it is needed."""
+
+    def to_planned(self, tensor: Tensor) -> Tensor:
+        """The tensor of the planned graph for a tensor of `graph`; any other is returned itself."""
+        return self.structure.to(self.planned.structure, tensor)
+
+    def from_planned(self, tensor: Tensor) -> Tensor:
+        """The tensor of `graph` for a tensor of the planned graph."""
+        return self.planned.structure.to(self.structure, tensor)
 
 
 class GraphPlans:
@@ -59,201 +59,170 @@ class GraphPlans:
 
     def __init__(
         self,
-        backends: Sequence[Backend],
+        devices: DeviceQueues,
         state: PlannerState,
         planner: MemoryPlanner,
-        arenas: ArenaPool,
-        has_queue: Callable[[BufferType], bool],
         *,
-        policy: Literal["ggml"],
         op_offload: bool,
         repack: bool,
         reuse: bool,
     ) -> None:
-        self.match: Match | None = None
-        """The graph planned last."""
-        self.plan: Plan | None = None
-        """The plan of the graph that is allocated."""
-        self._backends = tuple(backends)
+        self.current: CurrentGraph | None = None
+        self.watched = False
+        """A callback may ask for any node, so that none may be fused with others."""
+        self._devices = devices
         self._state = state
         self._planner = planner
-        self._arenas = arenas
-        self._has_queue = has_queue
-        self._policy: Literal["ggml"] = policy
+        self._counters = planner.counters
         self._op_offload = op_offload
         self._repack = repack
         self._reuse = reuse
         # The best layout of a weight may depend on its values.
-        self._graphs = KnownGraphs(by_structure=reuse, any_data=not repack)
-        self._schedules: dict[object, Schedule] = {}
-        self._programs: dict[tuple[int, int], PlannedProgram] = {}
-        self._lowered: dict[tuple[int, ...], LoweredGraph] = {}
-        self._checked: WeakSet[Graph] = WeakSet()
-        self._schedule: Schedule | None = None
-        self._told: Schedule | None = None
-        self._current: LoweredGraph | None = None
-        self._counters = SchedulerCounters()
-
-    @property
-    def schedule(self) -> Schedule | None:
-        """The schedule of the graph planned last, with the tensors of that graph."""
-        if self._told is None and self._schedule is not None and self.match is not None:
-            self._told = self.match.retold(self._schedule)
-        return self._told
-
-    @property
-    def n_splits(self) -> int:
-        """The number of splits of the graph planned last."""
-        return 0 if self._schedule is None else len(self._schedule.splits)
-
-    @property
-    def counters(self) -> SchedulerCounters:
-        """The counters so far."""
-        own, planner = self._counters, self._planner
-        own.reserves, own.reallocs, own.why = planner.reserves, planner.reallocs, planner.why
-        return own
-
-    def backend_of(self, tensor: Tensor) -> int:
-        """The backend of a tensor of the graph planned last; -1: none."""
-        if self.match is None or self._schedule is None:
-            return -1
-        return self._schedule.backend_of.get(self.match.to_known(tensor), -1)
+        self._structures = Structures(any_data=not repack)
+        self._plans: dict[PlacementKey, PlannedGraph] = {}
 
     # ---- the verbs -------------------------------------------------------------------------------
 
-    def reserve(self, graph: Graph, watched: bool) -> None:
+    def reserve(self, graph: Graph) -> None:
         """Plans a graph on all copies of its inputs."""
-        self._planner.reserve(self._place(graph, watched))
+        plans = [self._place(graph)]
         for copy in range(self._state.n_copies):
             if copy != self._state.cur_copy:
-                self._planner.also(self._placed(graph, watched, copy))
+                plans.append(self._placed(graph, copy))
+        self._planner.reserve(plans)
         self._drop_stale()
 
-    def measure(self, graph: Graph, watched: bool) -> list[int]:
+    def measure(self, graph: Graph) -> list[int]:
         """The bytes per backend that a graph needs."""
-        return self._planner.measure(self._place(graph, watched))
+        return self._planner.measure(self._place(graph).schedule)
 
-    def alloc(self, graph: Graph, watched: bool) -> None:
+    def alloc(self, graph: Graph) -> None:
         """Plans a graph on the next copy, or takes its plan from before."""
-        if not self._reuse:
-            self.clear()
-            self._planner.forget_plans()
-        reallocs = self._planner.reallocs
-        placed = self._place(graph, watched)
-        changed = self._state.backends_changed(placed)
-        self.plan = Plan(placed, self._planner.alloc(placed, changed))
-        self._current = None
+        reallocs = self._counters.reallocs
+        planned = self._place(graph)
+        self._planner.alloc(planned, self._state.backends_changed(planned.schedule))
         self._counters.graphs += 1
         self._drop_stale()
-        if FLAGS.sched_debug and self._planner.reallocs > reallocs:
-            print(f"memory planned again: {self._planner.why}", file=sys.stderr)
-
-    def forget_graph(self) -> None:
-        """Drops the allocated graph."""
-        self._current = self.plan = None
-
-    def clear(self) -> None:
-        """Drops all plans."""
-        self._graphs.clear()
-        self._schedules.clear()
-        self._programs.clear()
-        self.unbind()
+        if FLAGS.sched_debug and self._counters.reallocs > reallocs:
+            print(f"memory planned again: {self._counters.why}", file=sys.stderr)
 
     def unbind(self) -> None:
         """Drops all bound programs, because their memory changes."""
-        self._lowered.clear()
-        self._current = None
+        for planned in self._plans.values():
+            planned.bound.clear()
 
     # ---- placement -------------------------------------------------------------------------------
 
-    def _place(self, graph: Graph, watched: bool) -> Schedule:
-        placed = self._placed(graph, watched, self._state.cur_copy)
-        self._state.record(placed)
-        self._schedule, self._told = placed, None
-        return placed
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule of the graph planned last, with the tensors of that graph."""
+        current = self.current
+        if current is None:
+            raise ScheduleError("no graph was planned yet: reserve(), alloc() or compute() one")
+        if current.schedule is None:  # an equal graph is placed equally
+            current.schedule = self._schedule(current.graph, current.structure, current.planned.key)
+        return current.schedule
 
-    def _placed(self, graph: Graph, watched: bool, copy: int) -> Schedule:
-        """The schedule of a graph; the same graph under the same conditions has the same
-        schedule."""
-        state = self._state
-        match = self.match = self._graphs.match(graph)
-        known = match.known
-        assigned = {match.to_known(t): b for t, b in state.assigned.items()}
-        pinned = tuple((id(t), b) for t, b in assigned.items())
-        first = -1 if known.has_work else state.first_backend
-        key = (id(known.graph), len(known.tensors), pinned, copy, first, watched)
-        placed = self._schedules.get(key)
-        if placed is None:
-            placed = optimize_splits(
-                schedule(
-                    known.graph,
-                    self._backends,
-                    self._policy,
-                    op_offload=self._op_offload,
-                    n_copies=state.n_copies,
-                    cur_copy=copy,
-                    assign=assigned,
-                    first_backend=state.first_backend,
-                ),
-                () if watched else None,  # a callback may ask for any node
-            )
-            _make_room(self._schedules)
-            self._schedules[key] = placed
+    def _place(self, graph: Graph) -> PlannedGraph:
+        if not self._reuse:
+            self._structures.clear()
+            self._plans.clear()
+            self._planner.forget()
+        planned = self._placed(graph, self._state.cur_copy)
+        self._state.record(planned.schedule)
+        own = planned.schedule if planned.schedule.graph is graph else None
+        self.current = CurrentGraph(graph, self._structures.of(graph), planned, own)
+        return planned
+
+    def _placed(self, graph: Graph, copy: int) -> PlannedGraph:
+        structure, state = self._structures.of(graph), self._state
+        number = structure.number
+        pins = tuple((number[t], b) for t, b in state.assigned.items() if t in number)
+        first = 0 if structure.has_work else state.first_backend
+        key = structure.key, pins, copy, first, self.watched
+        planned = self._plans.get(key)
+        if planned is None:
+            planned = PlannedGraph(structure, key, self._schedule(graph, structure, key))
+            put(self._plans, key, planned)
             self._counters.placed += 1
-            print_listing(placed)
-        return placed
+            print_listing(planned.schedule)
+        return planned
+
+    def _schedule(self, graph: Graph, structure: Structure, key: PlacementKey) -> Schedule:
+        _, pins, copy, first, watched = key
+        placed = schedule(
+            graph,
+            self._devices.backends,
+            op_offload=self._op_offload,
+            n_copies=self._state.n_copies,
+            cur_copy=copy,
+            assign={structure.tensors[number]: backend for number, backend in pins},
+            first_backend=first,
+        )
+        return optimize_splits(placed, () if watched else None)
+
+    def _drop_stale(self) -> None:
+        """Drops memory plans, and their programs, that will not be used again."""
+        for planned in self._plans.values():
+            if planned.plan_number != self._planner.plan_number:
+                planned.drop_allocation()
 
     # ---- lowering --------------------------------------------------------------------------------
 
-    def lowered(self) -> LoweredGraph:
-        """The allocated graph, lowered; it is kept while its plan and memory stay."""
-        if self.plan is None or self.match is None:
+    def bound(self) -> SplitAccess:
+        """The allocated graph over its memory; it is kept while its plan and the memory stay."""
+        current = self._allocated()
+        planned, datas = current.planned, current.structure.datas
+        key = tuple(map(id, datas))
+        bound = planned.bound.get(key)
+        if bound is None:
+            program = planned.program or self._lower(planned)
+            if datas is not planned.structure.datas:
+                program = _with_data(program, planned.structure.datas, datas)
+            over = BoundProgram(program, self._planner.pool)
+            bound = SplitAccess(planned.schedule, over, self._devices)
+            put(planned.bound, key, bound)
+            self._counters.bound += 1
+        return bound
+
+    def index(self, tensor: str | Tensor) -> int:
+        """The number of the program's tensor for an output's name or a tensor of the graph."""
+        current, outputs = self._allocated(), self.bound().program.outputs
+        if isinstance(tensor, str):
+            if tensor not in outputs:
+                raise ProgramError(f"no output {tensor!r}; the graph has {sorted(outputs)}")
+            return outputs[tensor]
+        number = current.planned.index.get(current.to_planned(tensor))
+        if number is None:
+            raise ProgramError(f"{describe(tensor)} has no memory in the graph that is allocated")
+        return number
+
+    def _allocated(self) -> CurrentGraph:
+        if self.current is None or not self._state.is_allocated:
             raise ScheduleError("no graph is allocated; call alloc() or compute() first")
-        if self._current is None:
-            planned, match = self._program(self.plan), self.match
-            key = (id(planned.plan), *map(id, match.datas))
-            lowered = self._lowered.get(key)
-            if lowered is None:
-                if match.has_other_data:
-                    planned = planned.with_data(match.known.datas, match.datas)
-                lowered = LoweredGraph(planned, self._arenas, self._has_queue)
-                _make_room(self._lowered)
-                self._lowered[key] = lowered
-                self._counters.bound += 1
-            self._current = lowered
-        return self._current
+        return self.current
 
-    def _program(self, plan: Plan) -> PlannedProgram:
-        key = id(plan.schedule), id(plan.allocation)
-        program = self._programs.get(key)
-        if program is None:
-            self._check(plan.schedule.graph)
-            program = PlannedProgram.of(repacked([plan])[0] if self._repack else plan)
-            _make_room(self._programs)
-            self._programs[key] = program
-            self._counters.lowered += 1
-        return program
-
-    def _check(self, graph: Graph) -> None:
-        """Raises GraphError for a graph that is not legal; checks each graph once."""
-        if graph not in self._checked:
-            check_graph(graph)
-            self._checked.add(graph)
-
-    def _drop_stale(self) -> None:
-        """Drops programs of memory plans that will not be used again."""
-        gone = [
-            key
-            for key, planned in self._programs.items()
-            if not self._planner.holds(planned.plan.allocation)
-            and (self.plan is None or planned.plan.allocation is not self.plan.allocation)
-        ]
-        plans = {id(self._programs.pop(key).plan) for key in gone}
-        for bound in [key for key in self._lowered if key[0] in plans]:
-            del self._lowered[bound]
+    def _lower(self, planned: PlannedGraph) -> Program:
+        assert planned.allocation is not None
+        check_graph(planned.schedule.graph)
+        plan = Plan(planned.schedule, planned.allocation)
+        if self._repack:
+            plan = repacked([plan])[0]
+        if FLAGS.check or any(arena.planner == "ggml" for arena in plan.allocation.arenas):
+            check_plan(plan)
+        planned.program, planned.index = lower_with_tensors(
+            plan.schedule, plan.allocation, plan, plan.layouts
+        )
+        check_program(planned.program)
+        self._counters.lowered += 1
+        return planned.program
 
 
-def _make_room(cache: dict[Any, Any]) -> None:
-    """Drops the oldest entry of a full cache."""
-    if len(cache) >= _KEPT:
-        del cache[next(iter(cache))]
+def _with_data(program: Program, before: Sequence[Any], now: Sequence[Any]) -> Program:
+    """The same program over other memory of the user: `now[i]` in the place of `before[i]`."""
+    other = {id(old): new for old, new in zip(before, now, strict=True)}
+    buffers = (
+        replace(spec, data=other[id(spec.data)]) if id(spec.data) in other else spec
+        for spec in program.buffers
+    )
+    return replace(program, buffers=tuple(buffers))

@@ -15,7 +15,6 @@ from collections.abc import Container, Iterable, Sequence
 
 from weft.backends.base import Event
 from weft.backends.memory import Memory
-from weft.execute.values import extent
 from weft.program import Program
 from weft.records import dataclass
 
@@ -70,7 +69,7 @@ def _ranges(program: Program, memories: Sequence[Memory], tensors: Iterable[int]
     for index in tensors:
         spec = program.tensors[index]
         memory = memories[spec.buffer]
-        low, high = extent(spec)
+        low, high = spec.extent
         host = memory.host()
         key, base = (id(memory), 0) if host is None else (0, host.ctypes.data)
         by_memory.setdefault(key, []).append((base + low, base + high))

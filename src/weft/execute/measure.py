@@ -22,7 +22,7 @@ from weft.dtype import DType, find_dtype
 from weft.execute.session import Session
 from weft.graph.tensor import Buffer, Tensor
 from weft.schedule.profile import DeviceProfile, LinkProfile, MemoryProfile, Profile
-from weft.schedule.work import work
+from weft.schedule.timing import work
 
 __all__ = ["measure_device", "measure_link", "measure_machine"]
 

@@ -9,261 +9,218 @@ those.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import field
+from itertools import zip_longest
+from typing import Any
 
 from weft.allocate import Allocation, Arena, GraphAllocator, Placement, allocate, validate
 from weft.errors import AllocationError, DeviceError
 from weft.execute.arena import ArenaPool
+from weft.execute.known_graphs import Structure
+from weft.execute.split_access import SplitAccess
 from weft.graph.node import describe
 from weft.graph.tensor import Tensor
+from weft.program import Program
+from weft.records import dataclass
 from weft.schedule import Schedule
 
-__all__ = ["BestPlanner", "MemoryPlanner", "ReferencePlanner"]
+__all__ = [
+    "BestPlanner",
+    "MemoryPlanner",
+    "PlacementKey",
+    "PlannedGraph",
+    "ReferencePlanner",
+    "SchedulerCounters",
+]
 
 
-_KEPT_PLANS = 32
+@dataclass(slots=True)
+class SchedulerCounters:
+    """The work of a scheduler in numbers, by which a test can see that nothing was repeated."""
+
+    graphs: int = 0
+    """Graphs that were allocated."""
+    placed: int = 0
+    """The number of times that a graph was placed and cut into splits."""
+    reserves: int = 0
+    """The number of times that memory was planned."""
+    reallocs: int = 0
+    """The number of graphs that did not fit the reserved memory."""
+    lowered: int = 0
+    """The number of programs."""
+    bound: int = 0
+    """The number of times that a program was bound to memory and its kernels prepared."""
+    why: str = ""
+    """The tensor that did not fit at the last reallocation, with its bytes before and after."""
 
 
-class MemoryPlanner(Protocol):
-    """Plans memory and provides it from a pool."""
+PlacementKey = tuple[object, tuple[tuple[int, int], ...], int, int, bool]
+"""The conditions of a placement: `Structure.key`, pins (numbers of tensors and their backends), the
+copy of the inputs, the first backend of a graph without work, and whether a callback sees nodes."""
 
-    @property
-    def reserves(self) -> int:
-        """The number of times that memory was planned."""
 
-    @property
-    def reallocs(self) -> int:
-        """The number of graphs that did not fit the reserved memory."""
+@dataclass(slots=True, eq=False)
+class PlannedGraph:
+    """A graph that is placed, and what follows from that, each worked out when it is needed."""
 
-    @property
-    def why(self) -> str:
-        """The tensor that did not fit in the last such graph, and its bytes; empty where there was
-        none."""
+    structure: Structure
+    key: PlacementKey
+    schedule: Schedule
+    allocation: Allocation | None = None
+    plan_number: int = 0
+    """`MemoryPlanner.plan_number` when `allocation` was made."""
+    program: Program | None = None
+    index: dict[Tensor, int] = field(default_factory=dict)
+    """The program's tensor for each tensor of the graph that has memory."""
+    bound: dict[tuple[int, ...], SplitAccess] = field(default_factory=dict)
+    """The program over memory, by the ids of the arrays that it is bound to."""
 
-    def reserve(self, schedule: Schedule) -> None:
-        """Plans a schedule, and grows the memory to what the plan needs; raises
-        OutOfMemoryError."""
+    def drop_allocation(self) -> None:
+        """Drops the memory plan and the program that follows from it."""
+        self.allocation = self.program = None
+        self.bound.clear()
 
-    def alloc(self, schedule: Schedule, backends_changed: bool) -> Allocation:
-        """The plan of a graph that will run; grows the memory if it does not fit."""
+
+class MemoryPlanner:
+    """Plans memory, and makes the blocks of a pool as large as its plans need."""
+
+    def __init__(self, buffer_types: Sequence[Any], pool: ArenaPool) -> None:
+        self.counters = SchedulerCounters()
+        self.plan_number = 0
+        """Allocations with another number are not valid any more."""
+        self.pool = pool
+        self._types = list(buffer_types)
+
+    def reserve(self, graphs: Sequence[PlannedGraph]) -> None:
+        """Plans the first graph, which the others equal on other copies of its inputs, and grows
+        the memory; raises OutOfMemoryError."""
+        raise NotImplementedError
+
+    def alloc(self, graph: PlannedGraph, backends_changed: bool) -> None:
+        """Plans a graph that will run, if it needs a plan; grows the memory if it does not fit."""
+        raise NotImplementedError
 
     def measure(self, schedule: Schedule) -> list[int]:
         """The bytes per backend of a graph's plan, without allocating memory."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Drops plans that later graphs could take over."""
 
     def sizes(self) -> list[int]:
         """The bytes reserved per backend; 0 where an earlier backend shares the memory."""
+        bytes_of = {id(t): sum(self.pool.sizes(t) or ()) for t in self._types}
+        return [bytes_of.pop(id(t), 0) for t in self._types]
 
-    def also(self, schedule: Schedule) -> None:
-        """Plans a schedule equal to the one reserved last, but on another copy, where `alloc` would
-        have to plan it otherwise."""
-
-    def holds(self, allocation: Allocation) -> bool:
-        """Whether `alloc` may return this allocation again."""
-
-    def forget(self) -> None:
-        """Notes that the memory is gone."""
-
-    def forget_plans(self) -> None:
-        """Drops all plans; the memory stays."""
+    def _provide(self, schedule: Schedule, buffer_type: Any, sizes: list[int]) -> None:
+        """Makes the blocks of a buffer type exactly as large as `sizes`."""
+        if sizes == (self.pool.sizes(buffer_type) or []):
+            return
+        try:
+            self.pool.replace(buffer_type, sizes)
+        except DeviceError as error:
+            raise _named(error, schedule, buffer_type) from error
 
 
-class ReferencePlanner:
-    """The reference's allocator and its buffers."""
+class ReferencePlanner(MemoryPlanner):
+    """The reference's allocator and its buffers: its last plan is for every graph that fits it."""
 
     def __init__(self, buffer_types: Sequence[Any], pool: ArenaPool) -> None:
+        super().__init__(buffer_types, pool)
         self._allocator = GraphAllocator(buffer_types)
-        self._types = list(buffer_types)
-        self._pool = pool
-        self._plans: dict[int, tuple[Schedule, Allocation]] = {}
-        self._planned = 0
-        self.why = ""
 
-    @property
-    def reserves(self) -> int:
-        return self._allocator.reserves
-
-    @property
-    def reallocs(self) -> int:
-        return self._allocator.reallocs
-
-    def reserve(self, schedule: Schedule) -> None:
+    def reserve(self, graphs: Sequence[PlannedGraph]) -> None:
+        schedule = graphs[0].schedule
         self._allocator.reserve(schedule)
-        self._provide(schedule)
+        self._fill(schedule)
 
-    def alloc(self, schedule: Schedule, backends_changed: bool) -> Allocation:
-        known = self._known(schedule)
-        if known is not None and not backends_changed:
-            return known  # an earlier `alloc` fitted it into the last plan
-        planned = self._allocator.alloc(schedule, backends_changed=backends_changed)
-        if planned:
-            changed = "the nodes or leaves of the graph are on other devices than those before"
-            self.why = changed if backends_changed else self._allocator.why
-        elif None in self._allocator.buffers:
-            # `measure` or a failure dropped buffers, while the records of their plan stayed
-            self._allocator.reserve(schedule)
-        self._provide(schedule)
-        allocation = self._allocation(schedule)
-        self._known(schedule)  # drops allocations of the plan before
-        _keep(self._plans, schedule, allocation)
-        return allocation
-
-    def _known(self, schedule: Schedule) -> Allocation | None:
-        """The allocation of a schedule under the last plan, in memory that exists; else None."""
-        if self._planned != self._allocator.reserves or None in self._allocator.buffers:
-            self._plans.clear()
-            self._planned = self._allocator.reserves
-        entry = self._plans.get(id(schedule))
-        return None if entry is None else entry[1]
+    def alloc(self, graph: PlannedGraph, backends_changed: bool) -> None:
+        allocator, schedule = self._allocator, graph.schedule
+        if backends_changed or graph.allocation is None or graph.plan_number != self.plan_number:
+            if allocator.alloc(schedule, backends_changed=backends_changed):
+                changed = "the nodes or leaves of the graph are on other devices than those before"
+                self.counters.why = changed if backends_changed else allocator.why
+            elif None in allocator.buffers:
+                # `measure` dropped buffers, while the records of their plan stayed
+                allocator.reserve(schedule)
+            graph.drop_allocation()
+        self._fill(schedule)
+        if graph.allocation is None:
+            graph.allocation = allocator.allocation(schedule)
+            graph.plan_number = self.plan_number
 
     def measure(self, schedule: Schedule) -> list[int]:
         sizes = self._allocator.measure(schedule)
-        for i, chunks in enumerate(self._allocator.buffers):
+        for buffer_type, chunks in zip(self._types, self._allocator.buffers, strict=True):
             if chunks is None:
-                self._pool.drop(self._types[i])
+                self.pool.drop(buffer_type)
+        self._count()
         return sizes
 
-    def sizes(self) -> list[int]:
-        return self._allocator.sizes
-
-    def also(self, schedule: Schedule) -> None:
-        pass  # every graph that fits takes the records of the last plan
-
-    def holds(self, allocation: Allocation) -> bool:
-        return any(known is allocation for _, known in self._plans.values())
-
-    def forget(self) -> None:
-        self._allocator.buffers = [None] * len(self._types)
-
-    def forget_plans(self) -> None:
-        self._plans.clear()
-
-    def _provide(self, schedule: Schedule) -> None:
+    def _fill(self, schedule: Schedule) -> None:
         """Allocates memory for the allocator's buffers."""
-        for i, chunks in enumerate(self._allocator.buffers):
-            if chunks is None or chunks == (self._pool.sizes(self._types[i]) or []):
-                continue
-            try:
-                self._pool.replace(self._types[i], chunks)
-            except DeviceError as error:
-                self.forget()
-                raise _named(error, schedule, self._types[i]) from error
+        self._count()
+        for buffer_type, chunks in zip(self._types, self._allocator.buffers, strict=True):
+            if chunks is not None:
+                self._provide(schedule, buffer_type, chunks)
 
-    def _allocation(self, schedule: Schedule) -> Allocation:
-        """The records of the last plan, applied entry by entry to the lists of this graph."""
-        arena_of, types = _arenas(self._types)
-        place: dict[Tensor, Placement] = {}
-        records = self._allocator.records
-
-        def put(tensor: Tensor, record: tuple[int, int, int, int] | None) -> None:
-            if record is None or tensor.view_src is not None or tensor.buffer is not None:
-                return
-            backend, chunk, offset, size = record
-            place.setdefault(tensor, Placement(arena_of[backend], chunk, offset, size))
-
-        for leaf, record in zip(schedule.plan_leaves, records.leaves, strict=True):
-            put(leaf, record)
-        rows = zip(schedule.plan_nodes, records.nodes, records.sources, strict=True)
-        for node, record, sources in rows:
-            for src, known in zip(node.src, sources, strict=False):
-                if src is not None:
-                    put(src, known)
-            put(node, record)
-        arenas = []
-        for arena, buffer_type in enumerate(types):
-            chunks = self._allocator.buffers[arena_of.index(arena)] or ()
-            arenas.append(Arena(buffer_type, tuple(chunks), 0, "ggml"))
-        return Allocation(tuple(arenas), place, tuple(arena_of))
+    def _count(self) -> None:
+        self.plan_number = self.counters.reserves = self._allocator.reserves
+        self.counters.reallocs = self._allocator.reallocs
 
 
-class BestPlanner:
-    """The smallest plan of each graph; plans of recent schedules are kept."""
+class BestPlanner(MemoryPlanner):
+    """The smallest plan of each graph."""
 
     def __init__(self, buffer_types: Sequence[Any], pool: ArenaPool) -> None:
-        self._types = list(buffer_types)
-        self._pool = pool
-        self._plans: dict[int, tuple[Schedule, Allocation]] = {}
+        super().__init__(buffer_types, pool)
         # the last plan for each pair of lengths of the plan lists
         self._latest: dict[tuple[int, int], tuple[Schedule, Allocation]] = {}
-        self.reserves = 0
-        self.reallocs = 0
-        self.why = ""
 
-    def reserve(self, schedule: Schedule) -> None:
-        self._provide(schedule, self._plan(schedule))
+    def reserve(self, graphs: Sequence[PlannedGraph]) -> None:
+        for graph in graphs:
+            self._grow(graph.schedule, self._plan(graph))
 
-    def alloc(self, schedule: Schedule, backends_changed: bool) -> Allocation:
-        plan = self._plan(schedule)
-        missing = self._provide(schedule, plan)
+    def alloc(self, graph: PlannedGraph, backends_changed: bool) -> None:
+        missing = self._grow(graph.schedule, self._plan(graph))
         if missing:
-            self.reallocs += 1
-            self.why = missing
-        return plan
+            self.counters.reallocs += 1
+            self.counters.why = missing
 
     def measure(self, schedule: Schedule) -> list[int]:
-        plan = self._planned(schedule)
+        self.counters.reserves += 1
+        plan = allocate(schedule, "best")
         return [plan.arenas[a].size for a in plan.arena_of]
 
-    def sizes(self) -> list[int]:
-        counted: set[int] = set()
-        sizes = []
-        for buffer_type in self._types:
-            shared = id(buffer_type) in counted
-            sizes.append(0 if shared else sum(self._pool.sizes(buffer_type) or ()))
-            counted.add(id(buffer_type))
-        return sizes
-
-    def also(self, schedule: Schedule) -> None:
-        self.reserve(schedule)
-
-    def holds(self, allocation: Allocation) -> bool:
-        return any(known is allocation for _, known in self._plans.values())
-
     def forget(self) -> None:
-        self.forget_plans()
-
-    def forget_plans(self) -> None:
-        self._plans.clear()
         self._latest.clear()
 
-    def _plan(self, schedule: Schedule) -> Allocation:
-        entry = self._plans.get(id(schedule))
-        if entry is not None:
-            return entry[1]
-        lengths = len(schedule.plan_nodes), len(schedule.plan_leaves)
-        like = self._latest.get(lengths)
-        plan = None if like is None else same_places(schedule, *like)
-        if plan is None:
-            plan = self._planned(schedule)
-            self._latest[lengths] = schedule, plan
-        _keep(self._plans, schedule, plan)
-        return plan
+    def _plan(self, graph: PlannedGraph) -> Allocation:
+        if graph.allocation is None:
+            schedule = graph.schedule
+            lengths = len(schedule.plan_nodes), len(schedule.plan_leaves)
+            like = self._latest.get(lengths)
+            graph.allocation = None if like is None else same_places(schedule, *like)
+            if graph.allocation is None:
+                self.counters.reserves += 1
+                graph.allocation = allocate(schedule, "best")
+                self._latest[lengths] = schedule, graph.allocation
+        return graph.allocation
 
-    def _planned(self, schedule: Schedule) -> Allocation:
-        self.reserves += 1
-        return allocate(schedule, "best")
-
-    def _provide(self, schedule: Schedule, plan: Allocation) -> str:
+    def _grow(self, schedule: Schedule, plan: Allocation) -> str:
         """Grows blocks that are too small; returns the first tensor that had no room, as text."""
         missing = ""
         for arena in plan.arenas:
-            have = self._pool.sizes(arena.buffer_type) or []
-            need = list(arena.chunks)
-            if len(need) <= len(have) and all(n <= h for n, h in zip(need, have, strict=False)):
-                continue
-            missing = missing or _first_outside(schedule, plan, arena, have)
-            longest = max(len(need), len(have))
-            need += [0] * (longest - len(need))
-            have = have + [0] * (longest - len(have))
-            sizes = [max(n, h) for n, h in zip(need, have, strict=True)]
-            try:
-                self._pool.replace(arena.buffer_type, sizes)
-            except DeviceError as error:
-                raise _named(error, schedule, arena.buffer_type) from error
+            have = self.pool.sizes(arena.buffer_type) or []
+            sizes = [max(n, h) for n, h in zip_longest(arena.chunks, have, fillvalue=0)]
+            if sizes != have:
+                missing = missing or _first_outside(schedule, plan, arena, have)
+                self._provide(schedule, arena.buffer_type, sizes)
         return missing
 
 
 def same_places(schedule: Schedule, earlier: Schedule, plan: Allocation) -> Allocation | None:
-    """`plan` of `earlier` for another schedule: each tensor takes the place of that at its
+    """`plan` of `earlier` for another schedule: each tensor takes the place of the tensor at its
     position.
 
     None where that is no legal plan, because a tensor is larger or needed for longer."""
@@ -288,14 +245,6 @@ def same_places(schedule: Schedule, earlier: Schedule, plan: Allocation) -> Allo
     except AllocationError:
         return None
     return allocation
-
-
-def _keep(
-    plans: dict[int, tuple[Schedule, Allocation]], schedule: Schedule, plan: Allocation
-) -> None:
-    if len(plans) >= _KEPT_PLANS:
-        del plans[next(iter(plans))]
-    plans[id(schedule)] = schedule, plan
 
 
 def _first_outside(schedule: Schedule, plan: Allocation, arena: Arena, have: Sequence[int]) -> str:
@@ -323,15 +272,3 @@ def _named(error: DeviceError, schedule: Schedule, buffer_type: Any) -> DeviceEr
             where = f"split {number} on {backend.name} (nodes {nodes[0].name} .. {nodes[-1].name})"
             return type(error)(f"{where}: {error}")
     return error
-
-
-def _arenas(buffer_types: Sequence[Any]) -> tuple[list[int], list[Any]]:
-    """The arena of each backend, and the buffer type of each arena: one arena for each type."""
-    types: list[Any] = []
-    arena_of = []
-    for buffer_type in buffer_types:
-        index = next((i for i, t in enumerate(types) if t is buffer_type), len(types))
-        if index == len(types):
-            types.append(buffer_type)
-        arena_of.append(index)
-    return arena_of, types

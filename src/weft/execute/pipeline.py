@@ -12,15 +12,14 @@ is not submitted yet.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns
 
 from weft.backends.base import OnMachine
 from weft.errors import AbortedError
 from weft.execute.bound import Moved
-from weft.execute.devices import DeviceQueues
-from weft.execute.hazards import Access
+from weft.execute.devices import DeviceQueues, Work
 from weft.execute.profile import Profile
 from weft.execute.recorder import Recorder
 from weft.execute.run import Run
@@ -41,28 +40,16 @@ _RECORDED = 256
 """Runs after which times are fetched from devices, although runs are under way."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """A piece of work of a run: copies that the calling thread makes (device -1), or work of a
-    device."""
-
-    device: int
-    access: Access
-    work: Callable[[], None]
-    copies: bool = False
-    """It only copies."""
-
-
 @dataclass(slots=True)
 class _Flight:
     """A run that is not over."""
 
     run: Run
-    items: list[_Item]
+    items: list[Work]
     next: int = 0
 
     @property
-    def left(self) -> list[_Item]:
+    def left(self) -> list[Work]:
         """The work that is not submitted yet."""
         return self.items[self.next :]
 
@@ -74,9 +61,7 @@ class Pipeline:
         """`sessions` are of one program, each over arenas of its own."""
         self.sessions = list(sessions)
         self._devices = DeviceQueues(schedule.backends)
-        self._splits = [
-            SplitAccess(schedule, session.bound, self._devices.has_queue) for session in sessions
-        ]
+        self._splits = [SplitAccess(schedule, s.bound, self._devices) for s in sessions]
         self.n_lasting = self._splits[0].n_lasting
         """The number of splits that a run needs even if nobody reads its outputs."""
         work = stage_work(self._splits[0].program)
@@ -195,33 +180,30 @@ class Pipeline:
 
     # ---- handing out -----------------------------------------------------------------------------
 
-    def _items(self, copy: int, run: Run, n_splits: int | None) -> list[_Item]:
+    def _items(self, copy: int, run: Run, n_splits: int | None) -> list[Work]:
         splits, session = self._splits[copy], self.sessions[copy]
         bound, values = splits.bound, run.values
-        items = []
-        for number in range(len(splits.device) if n_splits is None else n_splits):
-            device = splits.device[number]
-            first = self._devices.copier(splits.host_copies[number].buffer_types)
-            for copies, by in (
-                (splits.host_copies[number], first),
-                (splits.copies[number], device),
-            ):
-                if copies.which:
-                    here = by < 0 or self._devices.enqueues(by)
-                    work = self._copies(session, number, values, copies.which, here)
-                    beside = copies.buffer_types is not None
-                    items.append(_Item(by, copies.access, work, beside))
 
-            def compute(number: int = number) -> None:
-                if self._recorder is None:
-                    bound.run(number, values)
-                else:
-                    self._recorder.run(bound, number, values)
+        def compute(split: int) -> None:
+            if self._recorder is None:
+                bound.run(split, values)
+            else:
+                self._recorder.run(bound, split, values)
 
-            items.append(_Item(device, splits.access[number], compute))
-        return items
+        def copies(split: int, which: list[int], here: bool) -> None:
+            recorder, moved = self._recorder, Moved()
+            if recorder is None:
+                moved = bound.copy_inputs(split, values, which)
+            else:
+                for i in which:
+                    moved.add(recorder.copy(bound, split, values, i, queued=here))
+            with self._counting:
+                session.moved.add(moved)
 
-    def _reading(self, copy: int, run: Run, output: str) -> list[_Item]:
+        numbers = range(len(splits.device) if n_splits is None else n_splits)
+        return [work for number in numbers for work in splits.work(number, copies, compute)]
+
+    def _reading(self, copy: int, run: Run, output: str) -> list[Work]:
         """The work of reading an output behind the run; none where it is read at the end."""
         session = self.sessions[copy]
         if not session.reads_later(output):
@@ -231,24 +213,7 @@ class Pipeline:
         def read() -> None:
             run.put_later(output, session.output_later(output, run.values))
 
-        return [_Item(device, access, read, True)]
-
-    def _copies(
-        self, session: Session, split: int, values: Mapping[str, int], which: list[int], here: bool
-    ) -> Callable[[], None]:
-        """Work that makes copies; `here` makes them on the calling thread."""
-
-        def copy() -> None:
-            bound, recorder, moved = session.bound, self._recorder, Moved()
-            if recorder is None:
-                moved = bound.copy_inputs(split, values, which)
-            else:
-                for i in which:
-                    moved.add(recorder.copy(bound, split, values, i, queued=here))
-            with self._counting:
-                session.moved.add(moved)
-
-        return copy
+        return [Work(device, access, read, True)]
 
     def _go_on(self) -> None:
         """Submits all work that need not wait; if there is none, waits for a device."""
@@ -262,39 +227,31 @@ class Pipeline:
     def _hand_out(self) -> bool:
         """Submits one piece of work; False where all remaining work has to wait."""
         self._check()
-        before: list[_Item] = []
+        before: list[Work] = []
         for flight in self._flights:
             if flight.left:
                 item = flight.left[0]
                 free = not any(self._conflict(other, item) for other in before)
-                if free and not self._blocks(item):
+                if free and not self._devices.blocks(item):
                     self._submit(flight, item)
                     return True
             before += flight.left
         return False
 
-    def _submit(self, flight: _Flight, item: _Item) -> None:
+    def _submit(self, flight: _Flight, item: Work) -> None:
         flight.next += 1
-        if item.device < 0:
-            self._devices.on_host(item.access, item.work)
-            return
 
-        def work() -> None:
+        def do() -> None:
             try:
-                item.work()
+                item.do()
             finally:
                 self._ended.set()
 
         inline = item.device in self._light
-        event = self._devices.submit(
-            item.device, item.access, work, inline=inline, copies=item.copies
-        )
-        flight.run.add(event)
+        work = Work(item.device, item.access, do, item.copies)
+        flight.run.add(self._devices.submit(work, inline=inline))
 
-    def _blocks(self, item: _Item) -> bool:
-        return self._devices.blocks(item.device, item.access, item.copies)
-
-    def _conflict(self, earlier: _Item, later: _Item) -> bool:
+    def _conflict(self, earlier: Work, later: Work) -> bool:
         key = (id(earlier.access), id(later.access))
         conflict = self._meets.get(key)
         if conflict is None:

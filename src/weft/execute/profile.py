@@ -87,7 +87,7 @@ class Profile(ProfileResults):
         """Adds a copy that a split needed: the call, and the work of device queues (by name) for
         it.
 
-        The time of such work counts instead of that of the call, which waits for earlier work."""
+        The time of such work counts instead of the call's, which waits for earlier work."""
         line = self._splits(program)[split].copies
         line.calls += 1
         line.nbytes += nbytes
@@ -154,7 +154,7 @@ class Profile(ProfileResults):
         self, program: Program, split: int, values: Mapping[str, int], start: int, end: int,
         spans: NDArray[np.int64] | None,
     ) -> None:  # fmt: skip
-        """Adds a split that ran; `spans` are those of `RecordsSpans` where its device reports
+        """Adds a split that ran; `spans` are the spans of `RecordsSpans`, if its device reports
         them."""
         split_lines = self._splits(program)[split]
         nbytes, flops = split_lines.sizes_at(program, values)

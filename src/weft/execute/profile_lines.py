@@ -15,7 +15,7 @@ from weft.backends.cpu import Peaks
 from weft.graph.tensor import Tensor
 from weft.program import Program, StepSpec
 from weft.records import dataclass
-from weft.schedule.work import work
+from weft.schedule.timing import work
 
 __all__ = ["Line", "SplitLines", "split_lines"]
 
@@ -190,7 +190,7 @@ def _type(node: Tensor) -> str:
 
 
 def _roof(node: Tensor) -> str:
-    """The peak of a node: products of blocks run on 8-bit numbers, those of bf16 activations on
+    """The peak of a node: products of blocks run on 8-bit numbers, products of bf16 activations on
     bf16."""
     x = node.src[1] if len(node.src) > 1 and node.op.name.startswith("MUL_MAT") else None
     if x is not None and x.dtype.is_quantized:

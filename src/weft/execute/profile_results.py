@@ -17,7 +17,6 @@ class ProfileResults:
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        """A title."""
         self.runs = 0
         self.seconds = 0.0
         """Seconds of all runs, without the time of recording them."""
@@ -26,7 +25,7 @@ class ProfileResults:
         self.threads = 1
         """The number of threads of the device that has the most."""
         self.barriers = 0
-        """Barriers of all runs."""
+        """The number of barriers in all runs."""
         self.overlap = 0.0
         """Seconds in which several devices worked at the same time, which lines count twice."""
         self.busy: dict[str, float] = {}

@@ -19,7 +19,7 @@ from weft.execute.spans import Group
 __all__ = ["Slice", "Trace"]
 
 _NAMED = 1000
-"""Number of the first row that is no thread of the cpu."""
+"""Number of the first row that is not a thread of the cpu."""
 _MOST = 1_000_000
 """The number of slices that are kept; viewers become slow far below it. Later ones are counted."""
 
@@ -78,7 +78,7 @@ class Trace:
         spans: NDArray[np.int64],
     ) -> None:  # fmt: skip
         """Adds the stages of a split, its steps, and the wait of each thread from the end of its
-        part of a group to the end of the group; `spans` are those of `RecordsSpans`."""
+        part of a group to the end of the group; `spans` are the spans of `RecordsSpans`."""
         for number, group in enumerate(groups):
             own_lines = [lines[i] for i in group.steps]
             about = {"stage": number, "steps": [line.label for line in own_lines]}
@@ -143,7 +143,7 @@ class Trace:
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
 
     def _processes(self, rows: Iterable[str]) -> dict[str, int]:
-        """Machine -> the number of its track, that of this one 1."""
+        """Machine -> the number of its track; this machine has number 1."""
         machines = dict.fromkeys(["", *map(_machine_of, rows)])
         return {machine: number for number, machine in enumerate(machines, 1)}
 

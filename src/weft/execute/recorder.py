@@ -1,7 +1,7 @@
 """`Recorder`: reports the work of a program to a profile, once every device has finished it.
 
-Calls to a device with a queue do not say when it worked. The device is asked at the end, so that
-recording makes nothing wait.
+Calls to a device with a queue return before the device works. Its times are read at the end, so
+that recording makes nothing wait.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Recorder:
         *,
         queued: bool = True,
     ) -> Moved:
-        """Makes copy `i` of those that a split needs, and records it; `queued` says that a device's
-        queue may take part in it."""
+        """Makes copy `i` of a split, and records it; `queued` says that a device's queue may take
+        part in it."""
         start = perf_counter_ns()
         moved = bound.copy_inputs(split, values, [i])
         end = perf_counter_ns()

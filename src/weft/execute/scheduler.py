@@ -15,34 +15,47 @@ while one runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from threading import Lock
 from types import TracebackType
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import Backend
+from weft.backends.memory import ReadsLater
+from weft.compiler.lower import nodes_and_steps
 from weft.compiler.pipeline import resolve_devices
 from weft.errors import ProgramError, ScheduleError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import Moved
-from weft.execute.devices import DeviceQueues
-from weft.execute.graph_plans import GraphPlans, SchedulerCounters
+from weft.execute.devices import DeviceQueues, Work
+from weft.execute.graph_plans import GraphPlans
 from weft.execute.hazards import tensor_access
-from weft.execute.lowered import LoweredGraph
-from weft.execute.memory_plan import BestPlanner, MemoryPlanner, ReferencePlanner
+from weft.execute.memory_plan import BestPlanner, MemoryPlanner, ReferencePlanner, SchedulerCounters
 from weft.execute.run import Run
-from weft.execute.submission import AbortCallback, EvalCallback, Submission
-from weft.execute.values import check_values, checked, read_array, symbol_values
+from weft.execute.split_access import SplitAccess
+from weft.execute.values import checked_inputs, read_array, read_array_later
 from weft.flags import FLAGS
 from weft.graph.graph import Graph
+from weft.graph.size import evaluate
 from weft.graph.tensor import Tensor
 from weft.options import require_choice
+from weft.program import TensorSpec
 from weft.schedule import PlannerState, Schedule
 
 __all__ = ["AbortCallback", "EvalCallback", "Scheduler"]
+
+EvalCallback = Callable[[Tensor, bool], bool]
+"""`callback(node, ask)`. It is called with `ask` true and returns whether it wants to see `node`;
+unwanted nodes run together. Once a wanted node is computed, it is called with `ask` false and
+returns whether to continue. It may read tensors with `Scheduler.get`."""
+
+AbortCallback = Callable[[], bool]
+"""Returns whether to stop; it is called before each split and every few nodes within one."""
+
+_NODES_BETWEEN_ABORTS = 16
 
 
 class Scheduler:
@@ -76,25 +89,24 @@ class Scheduler:
         require_choice("policy", policy, ("ggml",), ScheduleError)
         require_choice("memory", memory, ("best", "ggml"), ScheduleError)
         self.backends: tuple[Backend, ...] = tuple(resolve_devices(devices, **options))
-        self.op_offload = op_offload
         self._state = PlannerState(n_copies)
         self._devices = DeviceQueues(self.backends)
-        self._submission = Submission(self._devices, self._theirs)
         self._arenas = ArenaPool(self._before_memory_changes)
         planner = BestPlanner if memory == "best" else ReferencePlanner
         types = [b.buffer_type for b in self.backends]
         self._planner: MemoryPlanner = planner(types, self._arenas)
         self._graphs = GraphPlans(
-            self.backends,
+            self._devices,
             self._state,
             self._planner,
-            self._arenas,
-            self._devices.has_queue,
-            policy=policy,
             op_offload=op_offload,
             repack=repack,
             reuse=FLAGS.graph_reuse if reuse is None else reuse,
         )
+        self._eval: EvalCallback | None = None
+        self._abort: AbortCallback | None = None
+        self._moved = Moved()
+        self._counting = Lock()
         self._wrote_weights = False
         self._values: dict[str, int] = {}
 
@@ -113,36 +125,34 @@ class Scheduler:
     @property
     def n_splits(self) -> int:
         """The number of splits of the graph planned last; 0 before the first."""
-        return self._graphs.n_splits
+        current = self._graphs.current
+        return 0 if current is None else len(current.planned.schedule.splits)
 
     @property
     def schedule(self) -> Schedule:
         """The placement of the graph planned last; `schedule.explain()` describes it in words."""
-        schedule = self._graphs.schedule
-        if schedule is None:
-            raise ScheduleError("no graph was planned yet: reserve(), alloc() or compute() one")
-        return schedule
+        return self._graphs.schedule
 
     @property
     def counters(self) -> SchedulerCounters:
         """The counters of its work so far."""
-        return replace(self._graphs.counters)
+        return replace(self._planner.counters)
 
     @property
     def reserves(self) -> int:
         """The number of times that memory was planned."""
-        return self._planner.reserves
+        return self._planner.counters.reserves
 
     @property
     def reallocs(self) -> int:
         """The number of graphs that did not fit the reserved memory; `counters.why` names the
         tensor that did not fit the last time."""
-        return self._planner.reallocs
+        return self._planner.counters.reallocs
 
     @property
     def moved(self) -> Moved:
         """The copies between memories so far."""
-        return self._submission.moved
+        return self._moved
 
     @property
     def copies(self) -> int:
@@ -167,9 +177,9 @@ class Scheduler:
     def tensor_backend(self, tensor: Tensor) -> Backend | None:
         """The backend of a tensor of the graph planned last, or the one it is pinned to; else
         None."""
-        index = self._state.assigned.get(tensor, -1)
-        if index < 0:
-            index = self._graphs.backend_of(tensor)
+        index, current = self._state.assigned.get(tensor, -1), self._graphs.current
+        if index < 0 and current is not None:
+            index = current.planned.schedule.backend_of.get(current.to_planned(tensor), -1)
         return None if index < 0 else self.backends[index]
 
     def set_eval_callback(self, callback: EvalCallback | None) -> None:
@@ -177,12 +187,13 @@ class Scheduler:
 
         While there is one, runs are not asynchronous, and graphs are planned without fused nodes:
         set it before planning to see all nodes."""
-        self._submission.eval = callback
+        self._eval = callback
+        self._graphs.watched = callback is not None
 
     def set_abort_callback(self, callback: AbortCallback | None) -> None:
         """Sets a callback that decides whether to stop; None removes it. While there is one, runs
         are not asynchronous."""
-        self._submission.abort = callback
+        self._abort = callback
 
     # ---- planning --------------------------------------------------------------------------------
 
@@ -193,15 +204,16 @@ class Scheduler:
         AllocationError for one that cannot be planned, OutOfMemoryError."""
         self._devices.ready()
         self.synchronize()
-        self._graphs.reserve(graph, self._watched)
-        self._forget_graph()
+        self._state.is_allocated = False
+        self._graphs.reserve(graph)
+        self._state.reset()
 
     def reserve_size(self, graph: Graph) -> list[int]:
         """The bytes per backend that `reserve` would need; allocates nothing."""
         self._devices.ready()
-        self._forget_graph()
+        self._state.reset()
         self.synchronize()
-        return self._graphs.measure(graph, self._watched)
+        return self._graphs.measure(graph)
 
     def alloc(self, graph: Graph) -> None:
         """Places a graph and gives it memory, on the next copy; it can then run, until `reset`.
@@ -212,27 +224,17 @@ class Scheduler:
         if self._state.is_allocated:
             raise ScheduleError("a graph is allocated; call reset() before the next one")
         self._state.begin()
-        self._graphs.alloc(graph, self._watched)
+        self._graphs.alloc(graph)
         self._values = {}
         self._state.is_allocated = True
 
     def reset(self) -> None:
         """Drops the graph and pinned tensors. After a failure it starts again with new queues and
         arenas, and sends weights to their devices again."""
-        self._forget_graph()
+        self._state.reset()
         if self._devices.fault.error is not None:
             self._devices.restart()
             self._arenas.clear()
-            self._planner.forget()
-            self._graphs.clear()
-
-    def _forget_graph(self) -> None:
-        self._state.reset()
-        self._graphs.forget_graph()
-
-    @property
-    def _watched(self) -> bool:
-        return self._submission.eval is not None
 
     def _before_memory_changes(self) -> None:
         self._devices.drain()
@@ -268,7 +270,7 @@ class Scheduler:
         The run collects the graph's outputs, because later runs may use their memory. Raises errors
         of the call itself; the run, `synchronize` and the next call report a device that fails."""
         self._devices.ready()
-        watched = self._submission.is_watched
+        watched = self._is_watched
         if watched:
             self._devices.drain()
         return self._start(graph, inputs, symbols, inline=watched, gather=True)
@@ -287,16 +289,15 @@ class Scheduler:
         """Writes an input of the allocated graph, given by name or as a tensor; `data` is an array
         of its shape."""
         name = tensor if isinstance(tensor, str) else tensor.name
-        self._write({name: np.asarray(data)}, symbols or {}, self._graphs.lowered(), some=True)
+        self._write({name: data}, symbols, self._graphs.bound(), some=True)
 
     def get(self, tensor: str | Tensor) -> NDArray[Any]:
         """The present value of a tensor of the allocated graph, in PyTorch order of sizes.
 
         `tensor` is an output by name, or any tensor that has memory (which later nodes may have
         used for other values). Waits for the runs that write it."""
-        lowered = self._graphs.lowered()
-        program, memories = lowered.program, lowered.bound.memories
-        index = lowered.index(self._own(tensor))
+        splits, index = self._graphs.bound(), self._graphs.index(tensor)
+        program, memories = splits.program, splits.bound.memories
         spec = program.tensors[index]
         arrays: list[NDArray[Any]] = []
         self._devices.on_host(
@@ -308,7 +309,7 @@ class Scheduler:
 
     def outputs(self) -> dict[str, NDArray[Any]]:
         """Every output of the allocated graph, by name."""
-        return {name: self.get(name) for name in self._graphs.lowered().program.outputs}
+        return {name: self.get(name) for name in self._graphs.bound().program.outputs}
 
     def close(self) -> None:
         """Waits for all work and gives back threads, queues and lowered graphs."""
@@ -337,52 +338,110 @@ class Scheduler:
     ) -> Run:
         if not self._state.is_allocated:
             self.alloc(graph)
-        elif self._graphs.match is None or self._graphs.match.graph is not graph:
+        elif self._graphs.current is None or self._graphs.current.graph is not graph:
             raise ScheduleError("another graph is allocated; call reset() before this one")
-        lowered = self._graphs.lowered()
-        if lowered.writes_weights or self._wrote_weights:
+        splits = self._graphs.bound()
+        if splits.writes_weights or self._wrote_weights:
             # Graphs treat weights as constant and do not check for other users.
             self._devices.drain()
-        self._wrote_weights = lowered.writes_weights
-        arrays = {name: np.asarray(value) for name, value in (inputs or {}).items()}
-        self._write(arrays, symbols or {}, lowered)
+        self._wrote_weights = splits.writes_weights
+        self._write(inputs or {}, symbols, splits)
         run = Run(self._devices.fault, dict(self._values))
-        for number in range(len(lowered.program.splits)):
+        bound, values = splits.bound, run.values
+
+        def copy(split: int, which: list[int], here: bool) -> None:
+            moved = bound.copy_inputs(split, values, which)
+            with self._counting:
+                self._moved.add(moved)
+
+        def compute(split: int) -> None:
+            if self._is_watched:
+                self._run_watched(splits, split, run)
+            else:
+                bound.run(split, values)
+
+        for number in range(len(splits.device)):
             if not run.stopped:
-                self._submission.run_split(lowered, number, run, inline)
+                *copies, steps = splits.work(number, copy, compute)
+                for work in copies:
+                    self._devices.submit(work, inline=inline)
+                run.add(self._devices.submit(steps, inline=inline))
         if gather and not run.stopped:
-            self._submission.gather(lowered, run, inline)
+            self._gather(splits, run, inline)
         return run
 
-    def _own(self, tensor: str | Tensor) -> str | Tensor:
-        """The tensor of the known graph for a tensor of the allocated graph; names stay."""
-        match = self._graphs.match
-        return tensor if match is None or isinstance(tensor, str) else match.to_known(tensor)
+    @property
+    def _is_watched(self) -> bool:
+        return self._eval is not None or self._abort is not None
 
-    def _theirs(self, node: Tensor) -> Tensor:
-        """The tensor of the allocated graph for a node of the program."""
-        match = self._graphs.match
-        return node if match is None else match.from_known(node)
+    def _run_watched(self, splits: SplitAccess, number: int, run: Run) -> None:
+        """Runs a split in pieces, each up to a node that the evaluation callback wants to see."""
+        origin, current = splits.schedule.origin, self._graphs.current
+        assert current is not None
+        nodes = [
+            (current.from_planned(origin.get(node, node)), end)
+            for node, end in nodes_and_steps(splits.schedule.splits[number])
+        ]
+        at = begin = 0
+        while at < len(nodes):
+            first, wanted = at, False
+            while at < len(nodes) and not wanted:
+                wanted = self._eval is not None and self._eval(nodes[at][0], True)
+                at += 1
+                if self._abort is not None and at - first == _NODES_BETWEEN_ABORTS:
+                    break
+            if self._abort is not None and self._abort():
+                run.stopped = True
+                return
+            node, end = nodes[at - 1]
+            splits.bound.run_steps(number, begin, end, run.values)
+            begin = end
+            if wanted and self._eval is not None and not self._eval(node, False):
+                run.stopped = True
+                return
+
+    def _gather(self, splits: SplitAccess, run: Run, inline: bool) -> None:
+        """Reads the outputs, each in the queue of the device that computes it."""
+        program, memories = splits.program, splits.bound.memories
+        for name, index in program.outputs.items():
+            spec = program.tensors[index]
+
+            def read(name: str = name, spec: TensorSpec = spec) -> None:
+                memory = memories[spec.buffer]
+                types = (program.buffers[spec.buffer].buffer_type,)
+                if isinstance(memory, ReadsLater) and self._devices.copier(types) >= 0:
+                    run.put_later(name, read_array_later(spec, memory, run.values))
+                else:
+                    run.put(name, read_array(spec, memory, run.values))
+
+            device, access = splits.output_access[name]
+            run.add(self._devices.submit(Work(device, access, read, copies=True), inline=inline))
 
     def _write(
         self,
-        arrays: Mapping[str, NDArray[Any]],
-        symbols: Mapping[str, int],
-        lowered: LoweredGraph,
+        arrays: Mapping[str, Any],
+        symbols: Mapping[str, int] | None,
+        splits: SplitAccess,
         some: bool = False,
     ) -> None:
         """Checks all inputs, then writes them; `some` allows symbols that come later."""
-        program = lowered.program
+        program, bound = splits.program, splits.bound
         unknown = sorted(set(arrays) - set(program.inputs))
         if unknown:
             raise ProgramError(f"no input {unknown[0]!r}; the graph has {sorted(program.inputs)}")
-        values = {**self._values, **symbol_values(program, arrays, symbols)}
-        check_values(program, values, some=some)
-        raw = {}
-        for name, array in arrays.items():
-            raw[name] = checked(name, array, program.tensors[program.inputs[name]], values)
+        values, raw = checked_inputs(program, arrays, symbols or {}, self._values, some=some)
         self._values = values
-        self._submission.write(lowered, raw, values)
+        for name, data in raw.items():
+            index = program.inputs[name]
+            spec = program.tensors[index]
+
+            def write(name: str = name, spec: TensorSpec = spec, data: Any = data) -> None:
+                bound.write(name, spec, evaluate(spec.offset, values), data)
+
+            # an earlier run may still read it
+            access = tensor_access(program, bound.memories, [], [index])
+            by = self._devices.copier((program.buffers[spec.buffer].buffer_type,))
+            self._devices.submit(Work(by, access, write, copies=True), inline=True)
         self._devices.fault.check()
 
     def _index(self, backend: str | int | Backend) -> int:

@@ -21,11 +21,10 @@ from weft.execute.recorder import Recorder
 from weft.execute.state import State, with_own_states
 from weft.execute.values import (
     check_values,
-    checked,
+    checked_inputs,
     max_bytes,
     read_array,
     read_array_later,
-    symbol_values,
 )
 from weft.graph.size import evaluate
 from weft.notebook import in_notebook
@@ -98,18 +97,13 @@ class Session:
                 f"inputs do not match the program: missing {missing or 'none'}, unknown "
                 f"{unknown or 'none'}; it takes {sorted(program.inputs)}"
             )
-        arrays = {name: np.asarray(value) for name, value in inputs.items()}
-        values = symbol_values(program, arrays, symbols or {})
-        check_values(program, values)
-        raw = {}
-        for name, array in arrays.items():
-            raw[name] = checked(name, array, program.tensors[program.inputs[name]], values)
+        values, raw = checked_inputs(program, inputs, symbols or {})
         self.clear_abort()
         self.begin()
         try:
             for name, data in raw.items():
                 spec = program.tensors[program.inputs[name]]
-                self._send(name, spec, evaluate(spec.offset, values), data)
+                self._bound.write(name, spec, evaluate(spec.offset, values), data)
             self.execute(values)
             return {name: self.output(name, values) for name in program.outputs}
         except BaseException:
@@ -179,7 +173,7 @@ class Session:
         index = _find(self.program.inputs, name, "input")
         if index in self._staging:
             spec = self.program.tensors[index]
-            self._send(name, spec, _fixed(spec, name), self._staging[index])
+            self._bound.write(name, spec, _fixed(spec, name), self._staging[index])
 
     def output_view(self, name: str) -> NDArray[Any]:
         """A flat array of an output's storage at the symbols' maxima, in place for host memory.
@@ -220,12 +214,6 @@ class Session:
                 except Exception as error:
                     where = f"{spec.size} bytes for {spec.buffer_type.name} memory"
                     raise named_fault(where, error) from error
-
-    def _send(self, name: str, spec: TensorSpec, start: int, data: NDArray[np.uint8]) -> None:
-        try:
-            self._bound.memories[spec.buffer].write(start, data)
-        except Exception as error:
-            raise named_fault(f"input {name}", error) from error
 
     def execute(self, values: Mapping[str, int]) -> None:
         """Runs every split with these symbol values over the present inputs.
@@ -294,8 +282,8 @@ class Session:
             far.clear_abort()
 
     def _require_whole(self) -> None:
-        """Raises AbortedError where what was read of another machine may be that of a run which
-        was stopped."""
+        """Raises AbortedError where bytes that were read from another machine may come from a run
+        that was stopped."""
         if self._far and (self._stop or any(far.is_stopped for far in self._far)):
             raise self._aborted()
 

@@ -12,7 +12,7 @@ from weft.records import dataclass
 __all__ = ["Group", "length", "overlap", "overlapping"]
 
 Interval = tuple[int, int]
-"""Begin and end, nanoseconds."""
+"""Begin and end in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)

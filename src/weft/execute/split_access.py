@@ -1,38 +1,40 @@
-"""`SplitAccess`: the bytes that each split of a bound program touches, and the owner of its
-copies.
+"""`SplitAccess`: the work of each split of a bound program: its device, the bytes that it touches,
+and who makes its copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from weft.backends.memory import BufferType
 from weft.execute.bound import BoundProgram
+from weft.execute.devices import DeviceQueues, Work
 from weft.execute.hazards import Access, constant_buffers, tensor_access
 from weft.records import dataclass
 from weft.schedule import Schedule
 
-__all__ = ["Copies", "SplitAccess"]
+__all__ = ["SplitAccess"]
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
-    """Some copies of a split."""
+class _Copies:
+    """Some copies of a split, made by one device (-1: the calling thread)."""
 
-    which: list[int]
-    """Their numbers in `SplitSpec.copies`."""
+    device: int
     access: Access
-    buffer_types: tuple[BufferType, ...] | None
-    """The kinds of memory that they touch; None: what they copy is found as they run."""
+    which: list[int]
+    """Numbers of the copies in `SplitSpec.copies`."""
+    here: bool
+    """The calling thread makes them, or puts them into the queue of the device."""
+    beside: bool
+    """The memory that they touch is known before they run."""
 
 
 class SplitAccess:
     """The questions that a driver of several devices asks about each split."""
 
-    def __init__(
-        self, schedule: Schedule, bound: BoundProgram, has_queue: Callable[[BufferType], bool]
-    ) -> None:
-        """`has_queue` says whether a kind of memory is reached through a queue of its device."""
+    def __init__(self, schedule: Schedule, bound: BoundProgram, devices: DeviceQueues) -> None:
         self.schedule = schedule
         self.bound = bound
         self.program = bound.program
@@ -43,20 +45,15 @@ class SplitAccess:
         weights = [b.usage == "weights" for b in self.program.buffers]
         self.writes_weights = len(self._constants) < sum(weights)
         """It writes weights, which other graphs take for constant."""
-        self.access = [self._split_access(i) for i in numbers]
-        """Per split, the bytes that its steps touch."""
-        self._has_queue = has_queue
-        self.host_copies = [self._copies(i, True) for i in numbers]
-        """Per split, the copies that the calling thread makes: those of inputs, at once, and those
-        from or to memory that is reached through a device's queue."""
-        self.copies = [self._copies(i, False) for i in numbers]
-        """Per split, the copies that its device makes."""
+        self._devices = devices
+        self._access = [self._steps(i) for i in numbers]
+        self._copies = [self._parts(i) for i in numbers]
         self.output_access = {name: self._output(name) for name in self.program.outputs}
         """Per output, the number of its backend, and the bytes that reading it touches."""
 
     @property
     def n_lasting(self) -> int:
-        """The number of splits up to the last that writes a cache or a state. Those behind it are
+        """The number of splits up to the last that writes a cache or a state. Splits behind it are
         needed for outputs only."""
         tensors, buffers = self.program.tensors, self.program.buffers
         lasting = [
@@ -66,33 +63,63 @@ class SplitAccess:
         ]
         return max(lasting, default=0)
 
-    def _copies(self, split: int, by_host: bool) -> Copies:
-        inputs = self.schedule.splits[split].inputs
-        which = [
-            i
-            for i, tensor in enumerate(inputs)
-            if (tensor.is_input or self._is_far(split, i)) == by_host
-        ]
-        copies = [self.program.splits[split].copies[i] for i in which]
-        tensors = [t for copy in copies for t in (copy.src, copy.dst)]
-        types = [self.program.buffers[self.program.tensors[t].buffer].buffer_type for t in tensors]
-        chosen = any(self.bound.chooses(split, i) for i in which)
-        access = self._access((c.src for c in copies), (c.dst for c in copies))
-        return Copies(which, access, None if chosen else tuple(dict.fromkeys(types)))
+    def work(
+        self,
+        split: int,
+        copy: Callable[[int, list[int], bool], None],
+        compute: Callable[[int], None],
+    ) -> list[Work]:
+        """The work of a split in order: copies of inputs, other copies, steps.
 
-    def _split_access(self, split: int) -> Access:
+        `copy(split, which, here)` makes the copies with these numbers, `compute(split)` runs the
+        steps. `here`: the calling thread makes the copies, or puts them into a device's queue."""
+        work = [
+            Work(c.device, c.access, partial(copy, split, c.which, c.here), c.beside)
+            for c in self._copies[split]
+        ]
+        work.append(Work(self.device[split], self._access[split], partial(compute, split)))
+        return work
+
+    def _parts(self, split: int) -> list[_Copies]:
+        """The copies of inputs, which are made at once because the caller may overwrite the inputs,
+        and of memory that is reached through a device's queue; then all others, apart from the
+        steps, so that the bytes that they read can be overwritten while the steps run."""
+        first: list[int] = []
+        later: list[int] = []
+        for i, tensor in enumerate(self.schedule.splits[split].inputs):
+            by_caller = tensor.is_input or self._is_far(split, i)
+            (first if by_caller else later).append(i)
+        by = self._devices.copier(self._types(split, first))
+        parts = (first, by), (later, self.device[split])
+        return [self._part(split, which, device) for which, device in parts if which]
+
+    def _part(self, split: int, which: list[int], device: int) -> _Copies:
+        copies = [self.program.splits[split].copies[i] for i in which]
+        access = self._access_to((c.src for c in copies), (c.dst for c in copies))
+        here = device < 0 or self._devices.enqueues(device)
+        return _Copies(device, access, which, here, self._types(split, which) is not None)
+
+    def _types(self, split: int, which: list[int]) -> list[BufferType] | None:
+        """The kinds of memory that some copies touch; None: their ids decide when they run."""
+        if any(self.bound.chooses(split, i) for i in which):
+            return None
+        copies = [self.program.splits[split].copies[i] for i in which]
+        tensors = [self.program.tensors[t] for copy in copies for t in (copy.src, copy.dst)]
+        return [self.program.buffers[t.buffer].buffer_type for t in tensors]
+
+    def _steps(self, split: int) -> Access:
         steps = self.program.splits[split].steps
         reads = {s for step in steps for s in step.src if s >= 0}
-        return self._access(reads, {step.dst for step in steps})
+        return self._access_to(reads, {step.dst for step in steps})
 
-    def _access(self, reads: Iterable[int], writes: Iterable[int]) -> Access:
+    def _access_to(self, reads: Iterable[int], writes: Iterable[int]) -> Access:
         return tensor_access(self.program, self.bound.memories, reads, writes, self._constants)
 
     def _is_far(self, split: int, index: int) -> bool:
         touched = self.bound.touched(split, index)
         return any(
             self.bound.memories[t.buffer].host() is None
-            and self._has_queue(self.program.buffers[t.buffer].buffer_type)
+            and self._devices.has_queue(self.program.buffers[t.buffer].buffer_type)
             for t in (self.program.tensors[i] for i in touched)
         )
 
@@ -101,8 +128,8 @@ class SplitAccess:
         backend = schedule.backend_of.get(schedule.graph.outputs[name], -1) % len(schedule.backends)
         index = self.program.outputs[name]
         buffer_type = self.program.buffers[self.program.tensors[index].buffer].buffer_type
-        if self._has_queue(buffer_type):
+        if self._devices.has_queue(buffer_type):
             # A result may lie in the memory of a device other than the one that computes it.
             types = [b.buffer_type for b in schedule.backends]
             backend = next((i for i, t in enumerate(types) if t is buffer_type), backend)
-        return backend, self._access([index], [])
+        return backend, self._access_to([index], [])

@@ -11,19 +11,18 @@ from numpy.typing import NDArray
 from weft.backends.memory import Memory, ReadsLater
 from weft.dtype import DType
 from weft.errors import GraphError, ProgramError
-from weft.graph.size import Expr, Size, Sym, evaluate, lower, upper
+from weft.graph.size import Expr, Size, Sym, evaluate, upper
 from weft.program import Program, TensorSpec
 
 __all__ = [
     "check_values",
     "checked",
-    "extent",
+    "checked_inputs",
     "max_bytes",
     "ne_of",
     "read_array",
     "read_array_later",
     "solve_size",
-    "symbol_values",
     "tensor_bytes",
 ]
 
@@ -39,14 +38,6 @@ def tensor_bytes(dtype: DType, ne: Sequence[int], nb: Sequence[int]) -> int:
 def max_bytes(spec: TensorSpec) -> int:
     """`tensor_bytes` at the symbols' maxima."""
     return tensor_bytes(spec.dtype, [upper(n) for n in spec.ne], [upper(n) for n in spec.nb])
-
-
-def extent(spec: TensorSpec) -> tuple[int, int]:
-    """First byte and byte after the last in the tensor's buffer, for any values of the symbols."""
-    start = upper(spec.offset)
-    steps = (upper(spec.ne[0]) // spec.dtype.block - 1, *(upper(n) - 1 for n in spec.ne[1:]))
-    span = sum(n * upper(b) for n, b in zip(steps, spec.nb, strict=True) if n > 0)
-    return lower(spec.offset), start + span + spec.dtype.bytes + spec.dtype.tail
 
 
 def read_array(spec: TensorSpec, memory: Memory, values: Mapping[str, int]) -> NDArray[Any]:
@@ -70,17 +61,15 @@ def read_array_later(
 
 def _place(spec: TensorSpec, values: Mapping[str, int]) -> tuple[int, int] | None:
     """The first byte of a tensor and the number of its bytes; None: it has no elements."""
-    ne = [evaluate(n, values) for n in spec.ne]
-    nb = [evaluate(n, values) for n in spec.nb]
-    return None if 0 in ne else (evaluate(spec.offset, values), tensor_bytes(spec.dtype, ne, nb))
+    ne, nb, offset = spec.at(values)
+    return None if 0 in ne else (offset, tensor_bytes(spec.dtype, ne, nb))
 
 
 def _arranged(
     spec: TensorSpec, values: Mapping[str, int], raw: NDArray[np.uint8] | None
 ) -> NDArray[Any]:
     """The array of a tensor with the bytes `raw` from its place on."""
-    ne = [evaluate(n, values) for n in spec.ne]
-    nb = [evaluate(n, values) for n in spec.nb]
+    ne, nb, _ = spec.at(values)
     blocks = ne[0] // spec.dtype.block
     item = spec.dtype.storage.itemsize
     per_block = spec.dtype.bytes // item
@@ -124,19 +113,32 @@ def checked(
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def symbol_values(
-    program: Program, arrays: Mapping[str, NDArray[Any]], explicit: Mapping[str, int]
-) -> dict[str, int]:
-    """Symbol values from the shapes of inputs, unless `explicit` has them; they are not checked."""
-    values = dict(explicit)
-    for name, array in arrays.items():
+def checked_inputs(
+    program: Program,
+    arrays: Mapping[str, Any],
+    symbols: Mapping[str, int],
+    before: Mapping[str, int] | None = None,
+    *,
+    some: bool = False,
+) -> tuple[dict[str, int], dict[str, NDArray[np.uint8]]]:
+    """The values of symbols, and the bytes of inputs by name.
+
+    Symbols are read from the shapes of the arrays unless `symbols` has them; `before` has values
+    for the rest, and `some` allows symbols without a value. Raises ProgramError for a wrong array
+    or symbol."""
+    inputs = {name: np.asarray(array) for name, array in arrays.items()}
+    values = dict(symbols)
+    for name, array in inputs.items():
         spec = program.tensors[program.inputs[name]]
         for size, actual in zip(spec.ne, ne_of(array, spec.dtype), strict=True):
             solved = solve_size(size, actual)
             if solved is not None:
                 sym, value = solved
                 values.setdefault(sym.name, value)
-    return values
+    values = {**(before or {}), **values}
+    check_values(program, values, some=some)
+    specs = {name: program.tensors[program.inputs[name]] for name in inputs}
+    return values, {n: checked(n, array, specs[n], values) for n, array in inputs.items()}
 
 
 def check_values(program: Program, values: Mapping[str, int], *, some: bool = False) -> None:

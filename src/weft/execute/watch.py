@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from weft import quants
 from weft.compiler import planned_again
 from weft.compiler.check import check_program
-from weft.compiler.lower import lower_with_tensors
+from weft.compiler.lower import lower_with_tensors, nodes_and_steps
 from weft.dtype import DType
 from weft.errors import AbortedError, ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.session import Session
 from weft.execute.values import check_values, read_array
-from weft.graph.op import NONE
 from weft.graph.size import evaluate, upper
 from weft.graph.tensor import Tensor
 from weft.program import Program
@@ -36,13 +35,12 @@ class Reader:
     """An op that reads a watched tensor."""
 
     op: str
-    """E.g. `MUL_MAT`."""
     place: int
     """Which of the op's sources the tensor is."""
     first: str
     """The name of the op's first source, of products the weights."""
     first_shape: tuple[int, ...]
-    """Its four sizes, outermost first."""
+    """The four sizes of that source, outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class WatchedTensor:
         return self._read()
 
     def numbers(self) -> NDArray[Any]:
-        """Its values as numbers: float32 for bf16 and block types, else as `read`."""
+        """The values as numbers: float32 for bf16 and block types, else as `read`."""
         raw = self.read()
         plain = self.dtype.storage.kind in "fi" and not self.dtype.is_quantized
         return raw if plain and self.dtype.name != "bf16" else quants.from_storage(raw, self.dtype)
@@ -154,9 +152,8 @@ def _compile(program: Program, callback: TensorCallback) -> tuple[Program, list[
     by_split: list[list[_Wanted]] = []
     origin = plan.schedule.origin
     for split in plan.schedule.splits:
-        n_steps, in_split = 0, []
-        for node in split.nodes:
-            n_steps += not (node.op.is_view or node.op is NONE)
+        in_split = []
+        for node, n_steps in nodes_and_steps(split):
             own = origin.get(node, node)
             if own in wanted and own in index:
                 in_split.append(_Wanted(wanted[own], index[own], n_steps, own.n_dims))

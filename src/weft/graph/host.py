@@ -62,7 +62,7 @@ HOST = Op("HOST", -1, 0, 1 << 16, params=HostParams, cost=0.0)
 
 
 def host_call(function: HostFunction, dtype: DType, ne: Sequence[Size], *sources: Tensor) -> Tensor:
-    """What a host function makes of contiguous tensors. Raises GraphError for other ones."""
+    """The node of a host function of contiguous tensors. Raises GraphError for other tensors."""
     for t in sources:
         require(t.is_contiguous, "HOST", f"{function.name} reads contiguous tensors", t)
     return make_node(HOST, dtype, ne, *sources, params=HostParams(function))

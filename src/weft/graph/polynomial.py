@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Protocol, TypeAlias
 
-from weft.graph.bernstein import Range
 from weft.records import dataclass
 
 __all__ = ["Atom", "Compound", "Polynomial", "Symbol", "Terms", "as_polynomial", "atom_key"]
@@ -41,6 +40,7 @@ class Compound:
 
 
 Atom: TypeAlias = Symbol | Compound
+Range = tuple[int, int]
 Terms: TypeAlias = Mapping[tuple[Atom, ...], int]
 """Product of atoms (sorted; the empty product is the constant) -> coefficient."""
 

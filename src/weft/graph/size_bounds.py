@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from math import lcm
+from math import comb, lcm, prod
+from typing import Any
 
-from weft.graph.bernstein import Range, polynomial_range
-from weft.graph.polynomial import Atom, Compound, Polynomial, as_polynomial
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.graph.polynomial import Atom, Compound, Polynomial, Range, as_polynomial
 
 __all__ = ["bounds", "compound_bounds"]
 
+MAX_COEFFICIENTS = 1 << 10
+"""Polynomials with more coefficients are not examined; 10 variables of power 1 have as many."""
 MAX_CHOICES = 4
-"""The largest number of minima and maxima in an expression whose sides are tried one by one."""
+"""Maximum number of minima and maxima in an expression whose sides are tried one by one."""
 
 
 def bounds(size: int | Polynomial) -> Range:
@@ -59,10 +64,49 @@ def _tight_bounds(size: Polynomial, loose: Range) -> Range:
 
 
 def _polynomial_bounds(size: Polynomial, divisor: int) -> Range | None:
+    """Bounds of `size` / `divisor` (above 0), an integer, over the box of its atoms, by its
+    coefficients in Bernstein's basis. None: there are more than `MAX_COEFFICIENTS`.
+
+    On a box, a polynomial is a weighted mean of these coefficients, with weights of 0 or more that
+    add up to 1. So it lies between the smallest and the largest of them. Where every variable
+    occurs to the first power only, the coefficients are the values at the corners, and the bounds
+    are exact. A product of polynomials without negative coefficients has none either, expanded or
+    not."""
     if not size.terms:
         return 0, 0
     ranges = {atom: _atom_bounds(atom) for mono in size.terms for atom in mono}
-    return polynomial_range(size.terms, ranges, divisor)
+    degrees = [max(mono.count(v) for mono in size.terms) for v in ranges]
+    if prod(d + 1 for d in degrees) > MAX_COEFFICIENTS:
+        return None
+    table = np.zeros([d + 1 for d in degrees], object)
+    for mono, c in size.terms.items():
+        table[tuple(mono.count(v) for v in ranges)] += c
+    for axis, (v, degree) in enumerate(zip(ranges, degrees, strict=True)):
+        table = np.moveaxis(
+            np.tensordot(_to_bernstein(degree, *ranges[v]), table, (1, axis)), 0, axis
+        )
+        divisor *= _unit(degree)
+    return -(-table.min() // divisor), table.max() // divisor
+
+
+def _unit(degree: int) -> int:
+    """The factor that makes all coefficients of a power integers."""
+    return lcm(*(comb(degree, i) for i in range(degree + 1)))
+
+
+@lru_cache(maxsize=1 << 10)
+def _to_bernstein(degree: int, low: int, high: int) -> NDArray[Any]:
+    """The matrix from coefficients of powers of x to those of Bernstein's basis on low..high,
+    times `_unit`."""
+    powers = range(degree + 1)
+    # x = low + (high - low) t
+    shift = [
+        [comb(i, j) * low ** max(i - j, 0) * (high - low) ** j for i in powers] for j in powers
+    ]
+    unit = _unit(degree)
+    basis = [[comb(j, i) * (unit // comb(degree, i)) for i in powers] for j in powers]
+    matrix: NDArray[Any] = np.array(basis, object) @ np.array(shift, object)
+    return matrix
 
 
 def _times(a: Range, b: Range) -> Range:

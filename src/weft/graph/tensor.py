@@ -157,6 +157,11 @@ class Tensor:
         return self.view_src is not None
 
     @property
+    def base(self) -> Tensor:
+        """The tensor whose memory this one uses: the source of a view, or the tensor itself."""
+        return self if self.view_src is None else self.view_src
+
+    @property
     def is_contiguous(self) -> bool:
         """Whether the elements lie in order without gaps (strides of dimensions of size 1 do not
         count, as in ggml)."""

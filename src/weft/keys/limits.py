@@ -14,14 +14,14 @@ __all__ = ["LimitError", "Limits"]
 
 MINUTE, DAY = 60.0, 86400
 MOST_NOTED = 100_000
-"""Most requests of a key that are remembered for its limit in a minute."""
+"""Maximum number of requests of a key that are remembered for its limit in a minute."""
 
 
 class LimitError(Exception):
     """A request is beyond a limit of its key."""
 
     def __init__(self, name: str, message: str, seconds: float) -> None:
-        """`name` is that of the limit, `seconds` when to try again."""
+        """`name` is the name of the limit; after `seconds` the client may try again."""
         super().__init__(message)
         self.name = name
         self.seconds = max(1, ceil(seconds))

@@ -19,13 +19,13 @@ from weft.keys.store import Key, KeyStore, digest_of
 __all__ = ["KeyRing", "read_key_file"]
 
 LOOK_SECONDS = 1.0
-"""Seconds after which keys that another process revoked are known."""
+"""Seconds after which changes of keys by another process are noticed."""
 SHORTEST_LOOK = 0.005
-"""Seconds between two looks for new keys, so that wrong ones cost little."""
+"""Minimum number of seconds between two looks for new keys, so that wrong ones cost little."""
 
 
 class KeyRing:
-    """The keys of a server: one of the command line, those of a text file, and those of a store.
+    """The keys of a server: from the command line, from a text file and from a store.
 
     A key is found by an HMAC of its hash with a secret of this process, so that the time of a
     look-up says nothing about the keys there are, and then compared in constant time."""

@@ -32,7 +32,7 @@ CREATE TABLE usage (
 CREATE TABLE changes (n INTEGER NOT NULL);
 INSERT INTO changes VALUES (0)""",
 )
-"""What leads from each version of the schema to the next."""
+"""The statements that lead from each version of the schema to the next."""
 _NAME = re.compile(r"[\w.@+-]{1,64}")
 _ADD_USAGE = """INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET requests = requests + excluded.requests,
@@ -48,17 +48,17 @@ class Key:
     digest: bytes
     """SHA-256 of the secret."""
     hint: str = ""
-    """The first characters of the secret, by which its owner knows it again."""
+    """The first characters of the secret, by which its owner recognizes it."""
     created: int = 0
     """Seconds since 1970, as all times here."""
     expires: int | None = None
     revoked: int | None = None
     limit_rpm: int | None = None
-    """Most requests in a minute."""
+    """Maximum number of requests in a minute."""
     limit_tpd: int | None = None
-    """Most tokens in a day (UTC), prompts and texts together."""
+    """Maximum number of tokens in a day (UTC), prompts and texts together."""
     max_parallel: int | None = None
-    """Most requests at a time."""
+    """Maximum number of requests at a time."""
 
     @property
     def why_refused(self) -> str:
@@ -71,7 +71,7 @@ class Key:
 
 
 class Used(NamedTuple):
-    """What a request used, or requests of a key, a day and a model."""
+    """The usage of a request, or of all requests of a key, a day and a model."""
 
     key: str
     day: str
@@ -79,9 +79,9 @@ class Used(NamedTuple):
     model: str
     requests: int
     prompt: int
-    """Tokens of prompts, those in the cache included."""
+    """Number of prompt tokens, including those in the cache."""
     cached: int
-    """Tokens of prompts that were in the cache."""
+    """Number of prompt tokens that were in the cache."""
     generated: int
 
 
@@ -141,7 +141,7 @@ class KeyStore:
 
     @property
     def n_changes(self) -> int:
-        """How often keys were added or revoked, by any process."""
+        """Number of times that keys were added or revoked, by any process."""
         return int(self._db.execute("SELECT n FROM changes").fetchone()[0])
 
     def use(self, used: Iterable[Used]) -> None:
@@ -175,7 +175,8 @@ def new_secret() -> str:
 
 
 def digest_of(secret: str | bytes) -> bytes:
-    """What is kept of a secret. A plain hash is enough, because secrets are random and long."""
+    """The hash of a secret, which is kept in its place. A plain hash is enough, because secrets are
+    random and long."""
     return sha256(secret.encode() if isinstance(secret, str) else secret).digest()
 
 

@@ -18,9 +18,10 @@ from weft.keys.store import KeyStore, Used
 __all__ = ["UsageWriter"]
 
 MOST_AT_ONCE = 256
-"""Most requests of one transaction."""
+"""Maximum number of requests of one transaction."""
 MOST_UNWRITTEN = 10_000
-"""Most requests whose usage is kept for a file that cannot be written, e.g. on a full disk."""
+"""Maximum number of requests whose usage is kept while the file cannot be written, e.g. on a full
+disk."""
 
 
 class UsageWriter:

@@ -5,7 +5,6 @@
 - `handshake.py`: both sides prove that they know the key and are the same weft.
 - `sealed.py`: records that nobody can read or change on the way.
 - `keys.py`: keys in files. `addresses.py`: HOST:PORT.
-- `held.py`: Ctrl-C waits until a frame is whole.
 - `speed.py`: how fast a link is, and a warning where it is slower than it was.
 """
 

@@ -20,9 +20,9 @@ from weft.links.stream import TimedOut
 __all__ = ["Listener", "bound_socket", "connect"]
 
 HALF_OPEN = 32
-"""Connections whose handshake is under way; the oldest of more is closed."""
+"""Maximum number of connections whose handshake is under way; beyond it the oldest is closed."""
 _READY = 64
-"""The maximum number of links that wait for `accept`."""
+"""Maximum number of links that nobody has accepted yet."""
 
 
 def connect(

@@ -35,7 +35,7 @@ _MAGIC = b"weftlink"
 _HELLO = struct.Struct("<8sHH32s32s")
 _PROOF = 32
 _FACTS = 32
-"""The most facts that a side may state."""
+"""Maximum number of facts that a side may state."""
 
 
 def greet_server(

@@ -13,7 +13,7 @@ __all__ = ["KEY_BYTES", "NO_KEY", "key_from_text", "make_key", "read_key", "writ
 
 KEY_BYTES = 32
 NO_KEY = bytes(KEY_BYTES)
-"""The key that both sides use where neither was given one, which is for loopback alone."""
+"""The key of both sides if neither was given one, which is allowed for loopback alone."""
 
 
 def make_key() -> bytes:

@@ -8,6 +8,7 @@ the header as JSON; arrays come in pieces of `PIECE` bytes. Kinds are data, ping
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import struct
 import threading
@@ -19,23 +20,51 @@ from typing import Any, Self
 import numpy as np
 
 from weft.errors import LinkError
-from weft.links.held import HeldInterrupt
 from weft.links.sealed import TAG, Opener, Sealer
 from weft.links.stream import Incoming, Outgoing, TimedOut
 from weft.records import dataclass
 
-__all__ = ["Array", "Header", "Limits", "Link", "Place"]
+__all__ = ["Array", "Header", "HeldInterrupt", "Limits", "Link", "Place"]
+
+
+class HeldInterrupt:
+    """Holds Ctrl-C back inside of a `with`, because half a frame would be the end of a link, and
+    raises KeyboardInterrupt at its end; a second one at once. Other handlers than Python's own stay
+    as they are."""
+
+    __slots__ = ("_came", "_holds")
+
+    def __init__(self) -> None:
+        self._came = self._holds = False
+
+    def __enter__(self) -> None:
+        if threading.get_ident() == threading.main_thread().ident:
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                self._holds = True
+                signal.signal(signal.SIGINT, self._hold)
+
+    def _hold(self, *_: Any) -> None:
+        if self._came:
+            raise KeyboardInterrupt
+        self._came = True
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if self._holds:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if self._came and (kind is None or not issubclass(kind, KeyboardInterrupt)):
+                raise KeyboardInterrupt
+
 
 Header = dict[str, Any]
-"""JSON values: numbers, texts, lists, dictionaries, true, false, null."""
+"""A JSON object: numbers, texts, lists, dictionaries, true, false, null."""
 Array = memoryview
 Place = Callable[[Header, Sequence[int]], Sequence[Array]]
 """Gives the memory, one writable view of bytes per array, that a frame's arrays are put in."""
 
 PIECE = 256 << 10
-"""Bytes of an array that are sealed as one record."""
+"""Number of bytes of an array that are sealed as one record."""
 PROBE = 1 << 20
-"""The maximum number of bytes that pad a ping."""
+"""Maximum number of bytes of padding of a ping."""
 _PREFIX = struct.Struct("<B3xII")
 _DATA, _PING, _PONG, _BYE = range(4)
 _TIMES = struct.Struct("<QQ")
@@ -46,17 +75,17 @@ class Limits:
     """Bounds of a link; what is beyond is refused before memory is taken for it."""
 
     header: int = 16 << 20
-    """Bytes of a header."""
+    """Maximum number of bytes of a header."""
     arrays: int = 4096
-    """Arrays of a frame."""
+    """Maximum number of arrays in a frame."""
     frame: int = 16 << 30
-    """Bytes of all arrays of a frame that go to memory which the caller gives."""
+    """Maximum number of bytes of all arrays of a frame that go to memory which the caller gives."""
     allocated: int = 1 << 30
-    """The same where the link takes the memory itself."""
+    """Maximum number of bytes of all arrays of a frame for which the link itself takes memory."""
     silence: float = 10.0
-    """Seconds without a byte after which the other side counts as lost."""
+    """Number of seconds without a byte after which the other side counts as lost."""
     ping: float = 1.0
-    """Seconds of a wait between two questions whether the other side is there."""
+    """Number of seconds between two pings during a wait."""
 
 
 class Link:
@@ -92,9 +121,9 @@ class Link:
         self._rates: deque[float] = deque(maxlen=16)
         self._probing: dict[int, int] = {}
         self.pings = 0
-        """Answers to pings so far."""
+        """Number of answers to pings so far."""
         self.last_rtt = 0.0
-        """Seconds that the last one took."""
+        """Number of seconds until the last answer to a ping came."""
         self.probes: deque[tuple[int, float]] = deque(maxlen=16)
         """(bytes, seconds until the answer) of the last pings with padding."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["TAG", "HalfExchange", "Opener", "Sealer", "derive"]
 
 TAG = 16
-"""Bytes that a record is longer than its contents."""
+"""Number of bytes by which a record is longer than its contents."""
 
 
 def _ciphers() -> Any:

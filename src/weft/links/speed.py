@@ -1,4 +1,4 @@
-"""The speed of a link, and whether it has become slower than at first."""
+"""Measures the speed of a link, and notices when it becomes slower."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["Speed", "SpeedWatch", "measure"]
 
 _TIMES_SLOWER = 4.0
 _SECONDS_MORE = 0.01
-"""A link is slow if a round trip, or the bytes sent with it, takes _TIMES_SLOWER times as long as
-at first, and _SECONDS_MORE longer."""
+"""A link is slow if a round trip, or a transfer, takes this factor and this number of seconds
+longer than at first."""
 _PROBE_S = 0.005
-"""Seconds that the bytes of a look take on a link that is as it was."""
+"""Number of seconds that the bytes of a measurement take on a link of the first speed."""
 _ROUNDS = 2
-"""Consecutive slow measurements before a link counts as slow."""
+"""Number of consecutive slow measurements after which a link counts as slow."""
 
 
 class Speed(NamedTuple):
     """The speed of a link."""
 
     rtt: float
-    """Seconds of a round trip."""
+    """Number of seconds of a round trip."""
     rate: float
     """Bytes per second towards the other side."""
 
@@ -62,12 +62,12 @@ def _until(what: Callable[[], bool], until: float) -> bool:
 
 
 class SpeedWatch:
-    """Compares a link with its first speed, and reports once if it is slower."""
+    """Compares a link with its first speed, and reports once that it has become slower."""
 
     def __init__(self, name: str, first: Speed) -> None:
         self.name, self.first = name, first
         self.nbytes = max(min(int(first.rate * _PROBE_S), PROBE), 1 << 14)
-        """Bytes of a look."""
+        """Number of bytes of a measurement."""
         self._slow = 0
         self.said = False
 

@@ -11,7 +11,7 @@ from weft.errors import LinkError
 __all__ = ["Incoming", "Outgoing", "TimedOut", "exactly"]
 
 _TICK = 0.5
-"""Seconds after which a wait looks at the clock again."""
+"""Number of seconds after which a wait checks the clock again."""
 
 
 class TimedOut(LinkError):
@@ -19,7 +19,7 @@ class TimedOut(LinkError):
 
 
 class Incoming:
-    """Bytes from a socket, through a buffer of `room` bytes."""
+    """The bytes that come from a socket, through a buffer of `room` bytes."""
 
     def __init__(
         self, sock: socket.socket, room: int, silence: float, idle: Callable[[], None]
@@ -83,7 +83,7 @@ class Incoming:
 
 
 class Outgoing:
-    """Bytes to a socket."""
+    """The bytes that go to a socket."""
 
     def __init__(self, sock: socket.socket, silence: float) -> None:
         self._sock = sock

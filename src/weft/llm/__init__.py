@@ -5,17 +5,20 @@ weights.py     loads the tensors that a table lists
 models/        one file for each architecture, composed of the parts in parts.py
 model.py       a file as config, weights and graph
 tokenizers/    text to tokens and back; one file for each kind of vocabulary
-cache/         the table of cells; keys, values and states; operations on sequences
+cache/         the table of cells; keys, values and states
 planning/      arguments of a caller to the plan of a context, and whether it fits
-compute/       tokens to logits: `Context`, batches, ubatches, graphs
+compute/       tokens to logits: `Context` and its sequences, batches, ubatches, graphs
 sampling/      logits to a token
 chat/          messages to the text that a model was trained on
-senses/        towers beside a context, and prompts with images and sounds
+senses/        what towers share, and the parts of messages that are images or sounds
 vision/        images to rows of a model's width
 audio/         sounds to rows of a model's width
+multimodal.py  towers beside a context, and prompts with images and sounds
 answers/       splits answers into content, reasoning and tool calls
 quality/       how good a model is, against another and at tasks; which weights count
+drafting/      tokens that may follow a text, from the text or from a smaller model
 engine/        the writer of texts, one or many, and the thread that serves many
+fitting/       the type of each weight within a limit of bytes
 hub.py         finds and downloads the files of `hf:` names, package_models.py of `pypi:` names
 llm.py         `LLM`, all of this in one object
 """
@@ -27,16 +30,15 @@ from weft.lazy import imported_when_used
 if TYPE_CHECKING:
     from weft.llm.adapter_files import AdapterFiles
     from weft.llm.adapters import Adapter, Adapters
-    from weft.llm.audio.hearing import Hearing
     from weft.llm.audio.tower import SoundTower
     from weft.llm.cache.kv_cache import KVCache
     from weft.llm.chat.template import ChatTemplate, Message
     from weft.llm.compute.batch import Batch, Outputs
     from weft.llm.compute.context import Context
-    from weft.llm.compute.in_flight import Step
+    from weft.llm.compute.inputs import Regime
     from weft.llm.compute.perplexity import Perplexity
     from weft.llm.compute.rerank import Ranked
-    from weft.llm.compute.ubatches import Together
+    from weft.llm.compute.steps import Step
     from weft.llm.config import (
         IndexerConfig,
         MlaConfig,
@@ -49,22 +51,21 @@ if TYPE_CHECKING:
         Temperature,
     )
     from weft.llm.control_vectors import ControlVector, ControlVectors
-    from weft.llm.drafting.options import DraftOptions
     from weft.llm.engine.growth import FinishReason
     from weft.llm.engine.prefixes import PrefixUse
     from weft.llm.generate_options import GenerateOptions
     from weft.llm.llm import LLM, Stats
     from weft.llm.model import Model
+    from weft.llm.models.step import Together
+    from weft.llm.multimodal import Hearing, Senses, Sight
+    from weft.llm.planning.draft_options import DraftOptions
     from weft.llm.planning.options import LLMArguments, PlanArguments
-    from weft.llm.planning.regime import Regime
     from weft.llm.prompts import Prompt
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
     from weft.llm.scaled_files import Chosen, ScaledFiles, ScaledSet
     from weft.llm.senses.messages import Medium
-    from weft.llm.senses.senses import Senses
     from weft.llm.tokenizers.tokenizer import StreamDecoder, Tokenizer
     from weft.llm.tokenizers.vocab import Vocab
-    from weft.llm.vision.sight import Sight
     from weft.llm.vision.tower import Tower
 
 __all__ = [
@@ -124,37 +125,35 @@ __all__ = [
 _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
     "weft.llm.adapters": ("Adapter", "Adapters"),
-    "weft.llm.audio.hearing": ("Hearing",),
     "weft.llm.audio.tower": ("SoundTower",),
     "weft.llm.cache.kv_cache": ("KVCache",),
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),
     "weft.llm.compute.context": ("Context",),
-    "weft.llm.compute.in_flight": ("Step",),
+    "weft.llm.compute.inputs": ("Regime",),
     "weft.llm.compute.perplexity": ("Perplexity",),
     "weft.llm.compute.rerank": ("Ranked",),
-    "weft.llm.compute.ubatches": ("Together",),
+    "weft.llm.compute.steps": ("Step",),
     "weft.llm.config": (
         "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig",
         "RopeConfig", "RopeScaling", "Temperature",
     ),
     "weft.llm.control_vectors": ("ControlVector", "ControlVectors"),
-    "weft.llm.drafting.options": ("DraftOptions",),
+    "weft.llm.planning.draft_options": ("DraftOptions",),
     "weft.llm.engine.growth": ("FinishReason",),
     "weft.llm.engine.prefixes": ("PrefixUse",),
     "weft.llm.generate_options": ("GenerateOptions",),
     "weft.llm.llm": ("LLM", "Stats"),
     "weft.llm.model": ("Model",),
+    "weft.llm.models.step": ("Together",),
+    "weft.llm.multimodal": ("Hearing", "Senses", "Sight"),
     "weft.llm.planning.options": ("LLMArguments", "PlanArguments"),
-    "weft.llm.planning.regime": ("Regime",),
     "weft.llm.prompts": ("Prompt",),
     "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),
     "weft.llm.scaled_files": ("Chosen", "ScaledFiles", "ScaledSet"),
     "weft.llm.senses.messages": ("Medium",),
-    "weft.llm.senses.senses": ("Senses",),
     "weft.llm.tokenizers.tokenizer": ("StreamDecoder", "Tokenizer"),
     "weft.llm.tokenizers.vocab": ("Vocab",),
-    "weft.llm.vision.sight": ("Sight",),
     "weft.llm.vision.tower": ("Tower",),
 }  # fmt: skip
 __getattr__, __dir__ = imported_when_used(__name__, _HOMES)

@@ -9,8 +9,8 @@ from typing import Any
 from weft.errors import ContextError
 from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
 from weft.llm.model import Model
+from weft.llm.multimodal import Senses
 from weft.llm.senses.messages import mark_media
-from weft.llm.senses.senses import Senses
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["ChatPrompts"]

@@ -22,7 +22,6 @@ from weft.errors import ArgumentError, ContextError
 from weft.execute import Progress, TensorCallback
 from weft.frontends.models import open_model
 from weft.llm.adapter_files import AdapterFiles
-from weft.llm.audio.hearing import Hearing
 from weft.llm.cache.prefix_options import prefix_options
 from weft.llm.chat.template import ChatTemplate, Message
 from weft.llm.chat_prompts import ChatPrompts
@@ -35,21 +34,20 @@ from weft.llm.compute.rerank import Ranked, best_first, pair_ids, rank_pairs, re
 from weft.llm.config import Pooling
 from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
 from weft.llm.drafting.drafting import Drafting
-from weft.llm.drafting.options import DraftOptions
 from weft.llm.engine.growth import FinishReason, Stats
 from weft.llm.engine.prefixes import PrefixUse
 from weft.llm.engine.shared_writer import SharedWriter
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions, request_of, stop_strings
 from weft.llm.hub import local_path
 from weft.llm.model import Model
+from weft.llm.multimodal import Hearing, Senses, Sight, open_towers
+from weft.llm.planning.draft_options import DraftOptions
 from weft.llm.planning.explain import html_of, memory_lines, placement_lines
 from weft.llm.planning.options import LLM_OPTIONS, LLMArguments, PlanArguments
 from weft.llm.prompts import Prompt, is_list, prompt_ids, require_fits
 from weft.llm.scaled_files import ScaledFiles
-from weft.llm.senses.senses import Senses, open_towers
 from weft.llm.sizes import text_options, usual_sizes
 from weft.llm.tokenizers.tokenizer import Tokenizer
-from weft.llm.vision.sight import Sight
 from weft.notebook import in_notebook
 from weft.options import require_options, shows_options
 from weft.records import dataclass
@@ -205,7 +203,9 @@ class LLM:
     def _repr_html_(self) -> str:
         if self._loaded is None:
             return escape(repr(self))
-        return in_notebook(self, html_of(self._loaded.context, repr(self)))
+        context = self._loaded.context
+        html = html_of(context.plan, context.memory.scratch, context.program, repr(self))
+        return in_notebook(self, html)
 
     @property
     def model(self) -> Model:

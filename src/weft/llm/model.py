@@ -23,14 +23,13 @@ from weft.graph.tensor import Tensor
 from weft.llm.adapter_files import AdapterFiles, open_adapters
 from weft.llm.adapters import EMBEDDINGS, Adapters
 from weft.llm.cache.kv_cache import KVCache
-from weft.llm.compute.ubatches import Together
 from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys, read_config
 from weft.llm.control_vectors import ControlVectors, open_control_vectors
 from weft.llm.hub import local_path
 from weft.llm.models import Architecture, common, find_architecture
 from weft.llm.models.next_layer import NextLayer, next_config, next_layer, next_weights
-from weft.llm.models.step import Step
+from weft.llm.models.step import Step, Together
 from weft.llm.scaled_files import Chosen, ScaledFiles
 from weft.llm.senses.tower import AnyTower
 from weft.llm.weights import Weights, load_weights

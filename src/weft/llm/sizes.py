@@ -5,8 +5,8 @@ from __future__ import annotations
 from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.config import ModelConfig
 from weft.llm.drafting.build import DraftModels
-from weft.llm.drafting.options import DraftOptions, rows_needed
 from weft.llm.model import Model
+from weft.llm.planning.draft_options import DraftOptions, rows_needed
 from weft.llm.planning.options import PlanArguments
 
 __all__ = ["DEFAULT_N_CTX", "text_options", "usual_sizes"]

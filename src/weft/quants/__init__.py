@@ -10,7 +10,7 @@ it. There are three encoders, because the reference has three:
 
 Each gives the reference's bytes. The layouts are described at the top of the modules: `_legacy`
 (q4_0 ... q8_1), `_k` (q2_K ... q8_K), `_iq4`, `_iq` (codebook types), `_ternary` (tq1_0, tq2_0,
-i2_s), `_fp4` (mxfp4, nvfp4), `_low` (q1_0, q2_0), `_float` (f16, bf16).
+i2_s, q1_0, q2_0), `_fp4` (mxfp4, nvfp4), `_blocks` (f16, bf16).
 
 Shapes: values are `[..., ne0]`, bytes `[..., row_bytes]`; leading axes are kept. i2_s has one scale
 for a whole tensor and therefore functions of its own.
@@ -26,9 +26,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from weft.dtype import DType, find_dtype
 from weft.errors import GraphError, UnsupportedOpError
-from weft.quants import _fp4, _iq, _iq4, _k, _legacy, _low, _ternary
-from weft.quants._blocks import F32, U8
-from weft.quants._float import bf16_from_f32, bf16_to_f32, f16_from_f32, f16_from_f32_runtime
+from weft.quants import _fp4, _iq, _iq4, _k, _legacy, _ternary
+from weft.quants._blocks import (
+    F32,
+    U8,
+    bf16_from_f32,
+    bf16_to_f32,
+    f16_from_f32,
+    f16_from_f32_runtime,
+)
 from weft.quants._iq4 import LEVELS as IQ4_LEVELS
 from weft.quants._iq_tables import grid
 from weft.quants._ternary import decode_i2_s, encode_i2_s, i2_s_bytes
@@ -79,8 +85,8 @@ _DECODERS: dict[str, Decoder] = {
     "tq2_0": _ternary.decode_tq2_0,
     "mxfp4": _fp4.decode_mxfp4,
     "nvfp4": _fp4.decode_nvfp4,
-    "q1_0": _low.decode_q1_0,
-    "q2_0": _low.decode_q2_0,
+    "q1_0": _ternary.decode_q1_0,
+    "q2_0": _ternary.decode_q2_0,
 }
 
 _ENCODERS: dict[str, Encoder] = {
@@ -100,8 +106,8 @@ _ENCODERS: dict[str, Encoder] = {
     "tq2_0": _ternary.encode_tq2_0,
     "mxfp4": _fp4.encode_mxfp4,
     "nvfp4": _fp4.encode_nvfp4,
-    "q1_0": _low.encode_q1_0,
-    "q2_0": _low.encode_q2_0,
+    "q1_0": _ternary.encode_q1_0,
+    "q2_0": _ternary.encode_q2_0,
 }
 
 _RUNTIME_ENCODERS: dict[str, Encoder] = _ENCODERS | {
@@ -116,7 +122,7 @@ _ACTIVATION_ENCODERS: dict[str, Encoder] = {
 }
 
 _CHUNK = 1 << 16
-"""The number of elements encoded or decoded at once, so that temporaries stay in cache."""
+"""Number of elements encoded or decoded at once, so that temporaries stay in cache."""
 
 
 def can_encode(dtype: DType | str) -> bool:

@@ -26,7 +26,7 @@ class Grid:
     """A codebook, packed."""
 
     length: int
-    """Elements of a vector."""
+    """Number of elements of a vector."""
     levels: tuple[int, ...]
     """The value of each level."""
     packed: str

@@ -1,15 +1,19 @@
-"""Ternary weights, -1 0 +1 times a scale: tq1_0, tq2_0 and bitnet.cpp's i2_s.
+"""One and two bits with one scale: ternary weights (tq1_0, tq2_0, bitnet.cpp's i2_s), q1_0, q2_0.
 
     tq1_0  u8 qs[48], u8 qh[4], f16 d  256 elements, five (in qh four) trits a byte
     tq2_0  u8 qs[64], f16 d            256 elements, four 2-bit codes a byte
     i2_s   u8 qs[n/4], f32 d, 28 bytes whole tensor, four 2-bit codes a byte
+    q1_0   f16 d, u8 qs[16]            128 elements; bit i: 1 is +d, 0 is -d
+    q2_0   f16 d, u8 qs[16]            64 elements, four codes a byte from the low bits up
 
 A trit byte is the five-digit base-3 number of its codes, first element most significant, scaled by
 256/243 and rounded up; digit k is read as the integer part of 3 * ((byte * 3**k) mod 256) / 256.
 The elements of one byte of tq1_0 lie 32 apart (bytes 0-31), 16 apart (bytes 32-47) and 4 apart
-(qh); those of tq2_0 lie 32 apart, the first in the low bits.
+(qh); those of tq2_0 lie 32 apart, the first in the low bits. In q1_0 d is the mean magnitude; q2_0
+is d * (q - 1) with the largest magnitude as d, so that code 3 is never written.
 
-Source: `quantize_row_tq1_0_ref`, `quantize_row_tq2_0_ref` and their inverses in ggml-quants.c.
+Source: `quantize_row_tq1_0_ref`, `quantize_row_tq2_0_ref`, `quantize_row_q1_0_ref`,
+`quantize_row_q2_0_ref` and their inverses in ggml-quants.c.
 
 i2_s: microsoft/BitNet, src/ggml-bitnet-mad.cpp `quantize_i2_s` (x86 branch) and, in its llama.cpp,
 `dequantize_row_i2_s`. A group of 128 weights is 32 bytes; the four 2-bit fields of byte j, *most*
@@ -33,21 +37,16 @@ from weft.quants._blocks import (
     U8,
     bit_planes,
     get_f16,
+    ordered_sum,
     put_f16,
     reciprocal,
     round_half_away,
     truncate,
 )
 
-__all__ = [
-    "decode_i2_s",
-    "decode_tq1_0",
-    "decode_tq2_0",
-    "encode_i2_s",
-    "encode_tq1_0",
-    "encode_tq2_0",
-    "i2_s_bytes",
-]
+__all__ = ["decode_i2_s", "decode_q1_0", "decode_q2_0", "decode_tq1_0", "decode_tq2_0",
+           "encode_i2_s", "encode_q1_0", "encode_q2_0", "encode_tq1_0", "encode_tq2_0",
+           "i2_s_bytes"]  # fmt: skip
 
 # (first byte, bytes, codes a byte) of the three runs of a tq1_0 block
 _RUNS = ((0, 32, 5), (32, 16, 5), (48, 4, 4))
@@ -157,3 +156,31 @@ def encode_i2_s(x: F32) -> U8:
     out[:codes_end] = np.bitwise_or.reduce(codes, axis=1).reshape(-1)
     out[codes_end : codes_end + 4] = np.array([scale], "<f4").view(np.uint8)
     return out
+
+
+def decode_q1_0(blocks: U8) -> F32:
+    d = get_f16(blocks, 0)
+    return np.where(np.unpackbits(blocks[:, 2:], axis=1, bitorder="little"), d, -d)
+
+
+def encode_q1_0(x: F32) -> U8:
+    blocks = np.empty((len(x), 18), np.uint8)
+    put_f16(blocks, 0, ordered_sum(np.abs(x).T) / np.float32(128))
+    blocks[:, 2:] = np.packbits(x >= 0, axis=1, bitorder="little")
+    return blocks
+
+
+def decode_q2_0(blocks: U8) -> F32:
+    codes = bit_planes(blocks[:, 2:], (0, 2, 4, 6), 3).swapaxes(1, 2).reshape(-1, 64)
+    return (codes.view(np.int8) - np.int8(1)) * get_f16(blocks, 0)
+
+
+def encode_q2_0(x: F32) -> U8:
+    blocks = np.empty((len(x), 18), np.uint8)
+    d = np.abs(x).max(1)
+    put_f16(blocks, 0, d)
+    rounded = truncate(round_half_away(x * reciprocal(d)[:, None]))
+    codes = np.clip(rounded, -1, 2).astype(np.int8).view(np.uint8) + np.uint8(1)
+    q = codes.reshape(-1, 16, 4) << np.array([0, 2, 4, 6], np.uint8)
+    blocks[:, 2:] = np.bitwise_or.reduce(q, axis=2)
+    return blocks

@@ -23,7 +23,7 @@ NEEDS_WEIGHTS = frozenset(("iq1_s", "iq2_xxs", "iq2_xs"))
 """Types that the reference can only encode with weights."""
 
 _CHUNK = 1 << 25
-"""Elements converted by one call, between which Ctrl-C is seen."""
+"""Number of elements converted by one call; Ctrl-C is noticed between calls."""
 
 
 class NotFiniteError(Exception):

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from weft.errors import WeftError
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.cache.window import window_size
-from weft.llm.compute.ubatches import together_sizes
+from weft.llm.models.step import together_sizes
 from weft.llm.planning.explain import memory_rows
 from weft.llm.planning.plan import ContextPlan, OtherSizes
 from weft.llm.planning.regime import RegimePlan

@@ -124,7 +124,7 @@ def _from_current(tensor: Tensor, devices: Devices, why: Why, op_offload: bool) 
     if tensor.op.name in _SMALL_WEIGHT_OPS:
         return -1
     for i, src in enumerate(tensor.src):
-        # Only the first weight decides, and only by its own buffer, not by that of its base.
+        # Only the first weight decides, and only by its own buffer, not by the buffer of its base.
         if src is None or src.buffer is None or src.buffer.usage != "weights":
             continue
         weight = devices.type_of(src)

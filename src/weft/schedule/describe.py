@@ -94,7 +94,7 @@ def _memory(tensor: Tensor) -> str:
 def refused(schedule: Placed, node: Tensor) -> dict[str, str]:
     """The sentence with which each other device refuses `node`, by device name.
 
-    A device that the passes had no reason to ask is asked now."""
+    Devices that the passes had no reason to try are tried here."""
     if node.op.is_view:
         return {}
     sentences = {}

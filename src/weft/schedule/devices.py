@@ -1,4 +1,4 @@
-"""The questions that the passes ask of the backends; each is asked once and the answer kept."""
+"""The questions of the passes to the backends; each answer is kept."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ class Devices:
         return self.buffer_types[self.last] if base.buffer.type is None else base.buffer.type
 
     def offloads(self, backend: int, node: Tensor) -> bool:
-        """Whether the backend wants `node` although its weights are on the host."""
+        """Whether the backend takes `node` although its weights are on the host."""
         return self.supports_op(backend, node) and self.backends[backend].offload_op(node)

@@ -72,7 +72,7 @@ def machine_of(device: str) -> str:
 
 
 def machines_of(profile: Profile) -> list[str]:
-    """The machines of a profile, that of the input and output first."""
+    """The machines of a profile; the first has the input and the output."""
     names = [machine_of(d.name) for d in profile.devices]
     return list(dict.fromkeys([names[-1], *names]))
 

@@ -164,7 +164,7 @@ def _check_sources(schedule: Schedule) -> None:
         name = schedule.backends[split.backend].name
         for tensor in split.inputs:
             found = schedule.final.get(tensor, tensor)
-            # a view is no work: it may be listed behind the copy of it
+            # a view computes nothing, so it may be listed behind the copy of it
             if found not in made and found.view_src not in made:
                 raise ScheduleError(
                     f"{name} reads {describe(tensor)} of an earlier split, which the optimize() "

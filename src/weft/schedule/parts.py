@@ -31,7 +31,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The role of an entry of the plan lists that is no tensor of the graph.
+    """The role of an entry of the plan lists that is not a tensor of the graph.
 
     `dep` is a view that keeps `of[0]` allocated until it is copied. `copy` is copy number `copy` of
     `of[0]` on `backend`. `keep` is a node that keeps the tensors `of` allocated until here."""
@@ -51,11 +51,11 @@ class Prediction:
     copies: float
     """Seconds of moving split inputs between memories."""
     splits: float
-    """Seconds of starting splits."""
+    """Seconds to start splits."""
     by_device: dict[str, float] = field(default_factory=dict)
     """Device name -> seconds of its nodes."""
     what: str = "pass"
-    """A word for the work that takes that long."""
+    """A word for the work that takes `total` seconds."""
 
     @property
     def total(self) -> float:

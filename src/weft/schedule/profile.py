@@ -130,7 +130,7 @@ class Profile:
     devices: tuple[DeviceProfile, ...]
     memories: Mapping[str, MemoryProfile]
     links: Mapping[tuple[str, str], LinkProfile]
-    """(from, to) -> link."""
+    """Links by the names of the memories (from, to)."""
     sources: tuple[str, ...] = ()
 
     def device(self, name: str) -> DeviceProfile | None:

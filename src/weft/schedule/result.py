@@ -54,7 +54,7 @@ class Schedule:
     roles: dict[Tensor, Role] = field(default_factory=dict)
     """Role of each entry of the plan lists that does not stand for a tensor of the graph."""
     keep: dict[Tensor, list[Tensor]] = field(default_factory=dict)
-    """Node -> tensors that its backend wants allocated until it has run."""
+    """Node -> tensors that must stay allocated until its backend has run it."""
     graph_size: int = 0
     """Upper bound of the plan lists' length, as the reference computes it."""
     notes: dict[Tensor, str] = field(default_factory=dict)
@@ -92,5 +92,5 @@ class Schedule:
         return explain.why(self, name)
 
     def to_json(self) -> dict[str, Any]:
-        """The placement as plain data; the keys are those of `weft.schedule.describe.to_json`."""
+        """The placement as plain data, with the keys of `weft.schedule.describe.to_json`."""
         return describe.to_json(self)

@@ -25,13 +25,13 @@ _SHIFTS = (1, 2, 4, 8, 16)
 
 @dataclass(slots=True)
 class Found:
-    """A placement that the search ended with."""
+    """The placement that a search found."""
 
     seconds: float
     where: list[int]
     """Device of each work node."""
     exact: bool = False
-    """No placement is faster."""
+    """Whether it is known that no placement is faster."""
     how: str = ""
 
 
@@ -270,7 +270,7 @@ def improve(
 
 
 def fits(problem: Problem, where: list[int], limits: Mapping[str, int] | None) -> bool:
-    """Whether free leaves take no more of each memory than its limit says."""
+    """Whether free leaves take at most the limit of each memory."""
     if not limits:
         return True
     used = problem.used(problem.simulate(where)[1])

@@ -26,7 +26,8 @@ from weft.records import dataclass
 __all__ = ["StageProblem", "StageSplit", "best_split"]
 
 _MOST_ORDERED = 8
-"""Most devices of which every order is tried; of more, the given order and its rotation."""
+"""Maximum number of devices for which every order is tried; of more devices, two orders are
+tried, with the devices of the home machine first and last."""
 
 _TIE = 1e-6
 """Share of the time by which splits may differ and be as fast."""
@@ -116,8 +117,8 @@ class StageProblem:
         return self.latency[source, target] * copies + self.per_byte[source, target] * nbytes
 
     def times(self, of_layer: Sequence[int]) -> tuple[float, float]:
-        """The seconds of all stages and links of a split, and of the one that is busiest; infinite
-        where it is no split, or a memory has no room."""
+        """The seconds of all stages and links of a split, and of the busiest of them; infinite for
+        an illegal split, or where a memory has no room."""
         stages = self.stages(of_layer)
         if not self._is_legal(stages) or not self._fits(stages):
             return float("inf"), float("inf")
@@ -228,7 +229,7 @@ def _at_home(problem: StageProblem) -> list[int]:
 
 def _work(problem: StageProblem, device: int, n: int) -> tuple[_Floats, _Floats]:
     """[first, end]: seconds of stages of layers below `n`, infinite where they have no room, and
-    those of their inputs."""
+    seconds to copy their inputs."""
     sums = np.concatenate([[0.0], np.cumsum(np.nan_to_num(problem.seconds[device], posinf=0.0))])
     cannot = np.concatenate([[0], np.cumsum(np.isinf(problem.seconds[device]))])
     size = np.concatenate([[0], np.cumsum(problem.nbytes[device])])
@@ -305,7 +306,7 @@ def _output_may_follow(problem: StageProblem, used: int, output: int | None) -> 
 
 
 def _closing(problem: StageProblem, last: int, output: int | None, bound: float) -> float:
-    """Seconds after the last layer's stage on `last`: those of the output and of its way home."""
+    """Seconds after the last layer's stage on `last`: to compute the output and to copy it home."""
     parts = []
     n = problem.n_layers
     if output is not None and output != last:

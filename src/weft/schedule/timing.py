@@ -10,11 +10,15 @@ run one after another, because each needs the one before.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from weft.backends.base import Backend, IsMeasuredAs
 from weft.errors import ScheduleError
+from weft.graph.costs import Sizes, Values, Work, expert_share, ne_at, sources_moved
 from weft.graph.graph import Graph
+from weft.graph.op import MultiplyAdds
+from weft.graph.size import evaluate
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 from weft.schedule.devices import Devices
@@ -22,9 +26,8 @@ from weft.schedule.machines import machine_of
 from weft.schedule.parts import Prediction, Split
 from weft.schedule.profile import DeviceProfile, Profile
 from weft.schedule.result import Schedule
-from weft.schedule.work import Work, expert_share, nbytes_at, work
 
-__all__ = ["Point", "TimeModel"]
+__all__ = ["Point", "TimeModel", "nbytes_at", "work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class TimeModel:
     def copy(self, tensor: Tensor, source: Any, b: int) -> float:
         """The seconds to copy a tensor from memory of buffer type `source` to device `b`.
 
-        Of stacked experts only those count that are used."""
+        Of stacked experts, only the used ones count."""
         link = self.profile.link(self.memory_of(source), self.of[b].memory)
         readers = self.readers.get(tensor, ())
         total = 0.0
@@ -130,7 +133,7 @@ class TimeModel:
             yield tensor, pair, seconds
 
     def inputs(self, schedule: Schedule, split: Split) -> list[tuple[Tensor, Any]]:
-        """What a split has copied to it, with the buffer types of where it is."""
+        """The tensors that are copied for a split, each with the buffer type of its memory."""
         found = []
         for tensor in split.inputs:
             source = self.devices.type_of(tensor)
@@ -169,3 +172,31 @@ def _find(profile: Profile, backend: Backend) -> DeviceProfile:
             "measure this machine with `weft calibrate`"
         )
     return device
+
+
+_NONE = Work(0.0, 0.0, False)
+_ABSENT = Sizes((1, 1, 1, 1))
+
+
+def work(node: Tensor, values: Values) -> Work:
+    """The operations and bytes of `node` on any device, from the declaration of its op; 0 for views
+    and leaves."""
+    if node.op.is_view or node.op.name == "NONE":
+        return _NONE
+    ne = ne_at(node, values)
+    if 0 in ne:
+        return _NONE
+    cost = node.op.cost
+    if isinstance(cost, float):
+        return Work(cost * prod(ne), sources_moved(node, values), False)
+    if isinstance(cost, MultiplyAdds):
+        sizes = [_ABSENT if s is None else Sizes(ne_at(s, values)) for s in node.src]
+        count = cost.formula(prod(ne), sizes, node.params)
+        return Work(2.0 * count, (cost.moved or sources_moved)(node, values), cost.of_weights)
+    own: Work = cost(node, values)
+    return own
+
+
+def nbytes_at(tensor: Tensor, values: Values) -> int:
+    """`tensor.nbytes` with these values: the bytes that a copy of it moves."""
+    return evaluate(tensor.nbytes, values)

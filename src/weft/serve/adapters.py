@@ -99,7 +99,7 @@ class ServedVectors:
         return chosen
 
     def about_model(self) -> dict[str, Any]:
-        """What the list of models says of them beside the model; nothing where there are none."""
+        """The fields that control vectors add to the model in the list of models."""
         listed = [
             {"id": one.name, "path": str(one.path), "scale": one.scale,
              "layers": sorted(one.directions)}

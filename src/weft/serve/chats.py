@@ -1,32 +1,26 @@
-"""What a request for a chat asks of the chat template and of the answer's form."""
+"""Settings of a chat for the chat template and for the form of the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.llm.chat.template import NO_REASONING, OWN_VARIABLES
+from weft.llm.sampling.schema import held_parameters, under
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody, ResponseFormat
 
-__all__ = [
-    "begun_of",
-    "choice_of",
-    "reasons",
-    "schema_of",
-    "thinks",
-    "tools_of",
-    "variables_of",
-]
+__all__ = ["begun_of", "call_schema", "choice_of", "named_tool", "reasons", "schema_of", "thinks",
+           "tools_of", "variables_of"]  # fmt: skip
 
 _REASONING = {*NO_REASONING, "reasoning_effort"}
 _THINKS = dict.fromkeys(NO_REASONING, True)
-"""What templates call the wish for reasoning."""
+"""Variables by which templates know that reasoning is wanted."""
 
 
 def variables_of(body: ChatBody, usual: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables that the template gets besides its own. `usual` are those of the server, which
-    a request changes by name; what it says of reasoning replaces all that they say of it."""
+    """The variables that the template gets besides its own. `usual` are the server's, which a
+    request replaces by name; if it has any about reasoning, all of the server's about it go."""
     own = dict(body.chat_template_kwargs or {})
     for name in own:
         if name in OWN_VARIABLES or not name.isidentifier():
@@ -60,7 +54,7 @@ def reasons(body: ChatBody, usual: Mapping[str, Any]) -> bool:
 
 
 def _no_reasoning(body: ChatBody) -> bool:
-    """True if a request wants an answer without reasoning."""
+    """True if a request asks for an answer without reasoning."""
     return body.reasoning_budget == 0 or body.reasoning_effort == "none"
 
 
@@ -71,8 +65,8 @@ def thinks(variables: Mapping[str, Any]) -> bool:
 
 
 def begun_of(body: ChatBody) -> str:
-    """What the answer goes on from; empty: it begins. Raises ApiError if there is no such
-    message."""
+    """The text that the answer continues; empty: it starts anew. Raises ApiError if the last
+    message has no such text."""
     if not body.continue_final_message:
         return ""
     if body.add_generation_prompt:
@@ -169,3 +163,38 @@ def schema_of(form: ResponseFormat | None) -> dict[str, Any]:
     if not isinstance(schema, dict):
         raise ApiError(400, "response_format.json_schema has no schema", "response_format")
     return {"json_schema": schema or {"type": "object"}}
+
+
+def named_tool(choice: object, tools: Sequence[Mapping[str, Any]]) -> str | None:
+    """The function that `tool_choice` names; None: it names none. Raises ApiError if there is no
+    such function."""
+    if not isinstance(choice, Mapping):
+        return None
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
+    names = [tool["function"]["name"] for tool in tools]
+    if name not in names:
+        raise ApiError(
+            400, f"tool_choice names no function of tools; there are {', '.join(names)[:200]}",
+            "tool_choice",
+        )  # fmt: skip
+    return str(name)
+
+
+def call_schema(tools: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, Any]:
+    """A JSON schema of calls of any tool, or of the tool called `name`."""
+    functions = [tool["function"] for tool in tools if name in (None, tool["function"]["name"])]
+    calls = []
+    for number, function in enumerate(functions):
+        place = "#" if len(functions) == 1 else f"#/anyOf/{number}"
+        schema = function.get("parameters") or {"type": "object"}
+        arguments = under(
+            held_parameters(function["name"], schema), f"{place}/properties/arguments"
+        )
+        calls.append({
+            "type": "object",
+            "properties": {"name": {"const": function["name"]}, "arguments": arguments},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        })  # fmt: skip
+    return calls[0] if len(calls) == 1 else {"anyOf": calls}

@@ -27,7 +27,7 @@ from weft.serve.log import logger
 __all__ = ["Connection", "Door", "connection_class", "most_connections"]
 
 _MOST_HEAD = 1 << 16
-"""Most bytes of the head of a request, as uvicorn has it."""
+"""Maximum size in bytes of the head of a request, as in uvicorn."""
 SPARE_FILES = 8
 """Number of file descriptors that stay free, besides those open when the server starts."""
 
@@ -83,9 +83,9 @@ class Connection(H11Protocol):
     """A connection with time limits for the client."""
 
     head_seconds: float
-    """Limit for the head of a request, from the beginning or from the end of the last answer."""
+    """Time limit for the head of a request, from the start or from the end of the last answer."""
     body_seconds: float
-    """Limit for the body of a request, and for a client that does not read its answer."""
+    """Time limit for the body of a request, and for a client that does not read its answer."""
     phase = ""
     """The present phase: waiting for the `head` of a request or its `body`, or for the `answer`."""
     _timer: asyncio.TimerHandle | None = None

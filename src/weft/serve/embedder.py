@@ -23,7 +23,7 @@ class Embedder:
     def __init__(self, context: Context, *, pooling: Pooling | None = None) -> None:
         """`context` was created with `embeddings=True`; `pooling` is in place of the model's.
 
-        Raises ContextError for a pooling that is none of texts."""
+        Raises ContextError for a pooling that gives no vector of a text."""
         if pooling == "none" or (pooling == "rank" and not context.model.config.n_scores):
             raise ContextError(
                 f"pooling is {pooling}, which gives no embedding of a text: it is mean, cls or last"
@@ -37,7 +37,7 @@ class Embedder:
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens of one text."""
+        """Maximum number of tokens of one text."""
         n = self.context.model.config.n_positions or self.context.n_ctx
         return min(n, self.context.n_ubatch, self.context.n_outputs, self.context.n_ctx)
 

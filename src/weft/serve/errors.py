@@ -1,12 +1,10 @@
-"""Errors: a status and, in the OpenAI API's format, `{"error": {message, type, param, code}}`. The
-paths of other APIs have a format of their own (`SHAPES`)."""
+"""Errors: a status and a body in the format of the API that the path of a request belongs to."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -15,9 +13,10 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from weft.errors import AbortedError, BusyError, DeviceError, ProgramError, WeftError
+from weft.serve.endpoints import nearest
 
-__all__ = ["SHAPES", "ApiError", "Json", "error_body", "error_response", "install_handlers",
-           "not_json", "of_exception", "shaped_error", "to_json", "without_folders"]  # fmt: skip
+__all__ = ["ApiError", "Json", "error_body", "error_response", "install_handlers", "message_error",
+           "of_exception", "shaped_error", "to_json", "without_folders"]  # fmt: skip
 
 RETRY_AFTER = 1
 """Seconds after which a refused client should try again."""
@@ -44,7 +43,7 @@ class ApiError(Exception):
         tokens: tuple[int, int] | None = None,
     ) -> None:
         """`retry_after` is the seconds after which a client with status 429 should try again;
-        `tokens` are those of a prompt that is too long, and the most that it may have."""
+        `tokens` is the length of a prompt that is too long, and the maximum length."""
         super().__init__(message)
         self.tokens = tokens
         self.retry_after = retry_after
@@ -53,23 +52,38 @@ class ApiError(Exception):
         self.code = code
 
 
-Shape = Callable[[ApiError], dict[str, Any]]
-SHAPES: dict[str, Shape] = {}
-"""What makes the body of an error at a path or below it, where it is not the OpenAI API's."""
 _FOLDERS = re.compile(r"""(?:(?<=[\s'"(:=])|^)(?:[A-Za-z]:)?[/\\](?:[^/\\\s'":]+[/\\])+""")
 _CONSTRAINTS = ("grammar", "json_schema", "regex")
 """Fields whose errors come from a compiler, with the name of the field in front."""
 _OURS = (DeviceError, ProgramError, AbortedError)
 """Errors that are not the fault of a request."""
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "server_error"}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 
 
 def error_body(
     status: int, message: str, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    """The body of an error."""
+    """The body of an error of the OpenAI API."""
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def message_error(error: ApiError) -> dict[str, Any]:
+    """The body of an error of Anthropic's API."""
+    default = "invalid_request_error" if error.status < 500 else "api_error"
+    text = str(error)
+    if error.tokens is not None:  # agents look for these words and make the conversation shorter
+        text = f"prompt is too long: {error.tokens[0]} tokens > {error.tokens[1]} maximum; {text}"
+    kind = _ANTHROPIC_TYPES.get(error.status, default)
+    return {"type": "error", "error": {"type": kind, "message": text}}
 
 
 def of_exception(error: BaseException) -> ApiError:
@@ -97,9 +111,11 @@ def error_response(error: BaseException, path: str = "") -> JSONResponse:
 
 def shaped_error(error: ApiError, path: str) -> dict[str, Any]:
     """The body of an error at `path`, in the form of its API."""
-    for start, shape in SHAPES.items():
-        if path == start or path.startswith(f"{start}/"):
-            return shape(error)
+    shape = nearest(path).shape
+    if shape == "anthropic":
+        return message_error(error)
+    if shape == "ollama":
+        return {"error": str(error)}
     body = error_body(error.status, str(error), error.param, error.code)
     if error.tokens is not None:  # as in llama.cpp, whose clients read them
         body["error"] |= {"n_prompt_tokens": error.tokens[0], "n_ctx": error.tokens[1]}

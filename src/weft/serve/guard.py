@@ -10,16 +10,12 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weft.keys import Key, LimitError
+from weft.serve.access import Users, opens
 from weft.serve.errors import ApiError, error_response
-from weft.serve.inside import INSIDE
-from weft.serve.open_paths import opens
+from weft.serve.internal import INSIDE
 from weft.serve.record import Tokens, n_ended, tokens_of
-from weft.serve.users import Users
 
-__all__ = ["OPEN", "Guard"]
-
-OPEN = frozenset(("/health",))
-"""Paths that need no key, because programs that watch servers have none."""
+__all__ = ["Guard"]
 
 
 class Guard:
@@ -84,7 +80,7 @@ class Guard:
 
     def _known(self, scope: Scope) -> Key | None:
         """The key of a request; None: it needs none. Raises ApiError for a missing or wrong one."""
-        if self._users is None or scope["path"] in OPEN or opens(scope):
+        if self._users is None or opens(scope):
             return None
         headers = dict(scope["headers"])
         scheme, _, secret = headers.get(b"authorization", b"").partition(b" ")

@@ -21,19 +21,17 @@ from typing import Any
 from starlette.types import Scope
 
 from weft.errors import FormatError
+from weft.serve.endpoints import find
 from weft.serve.record import tokens_of
 from weft.tables import CONTROLS
 
-__all__ = ["FORMATS", "LEVELS", "log_request", "logger", "say_tokens", "start_log"]
+__all__ = ["log_request", "logger", "say_tokens", "start_log"]
 
 logger = logging.getLogger("weft.serve")
 LEVELS = ("debug", "info", "warning", "error")
 """The values of `--log-level`."""
 FORMATS = ("text", "json")
 """The values of `--log-format`."""
-_POLLED = frozenset(("/health", "/metrics"))
-"""Paths that are polled all the time; they are logged at level `debug`, like the files of the
-page."""
 _REPEATS = 10.0
 """Seconds in which the same warning is logged only once."""
 _LOGS = ("weft.serve", "uvicorn", "asyncio", "opentelemetry")
@@ -118,7 +116,7 @@ class _Once(logging.Filter):
 
 
 _SHOWN = 8
-"""Most names of fields without an effect in a line."""
+"""Maximum number of fields without an effect that a line names."""
 
 
 def say_tokens(state: dict[str, Any], n_prompt: int, n_generated: int) -> None:
@@ -127,8 +125,10 @@ def say_tokens(state: dict[str, Any], n_prompt: int, n_generated: int) -> None:
 
 
 def log_request(scope: Scope, status: int, seconds: float) -> None:
-    """Logs a request that has ended."""
-    quiet = scope["path"] in _POLLED or scope["path"].startswith("/page/")
+    """Logs a request that has ended; at level debug if programs ask all the time, and for the files
+    of the page."""
+    endpoint = find(scope["path"])
+    quiet = endpoint is not None and (endpoint.polled or endpoint.access == "files")
     level = logging.DEBUG if quiet else logging.INFO
     if logger.isEnabledFor(level):
         fields = _fields(scope, status, seconds)

@@ -1,4 +1,4 @@
-"""The bytes that plans of contexts need, those of one model or of several together."""
+"""The bytes that plans of contexts need, for one model or several together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PlannedBytes:
     cache: int = 0
     compute: int = 0
     on_devices: int = 0
-    """Bytes of these that are not in host memory."""
+    """Bytes of all three that are not in host memory."""
 
     @property
     def total(self) -> int:

@@ -1,31 +1,25 @@
-"""An answer to a chat in the format of the API: content, reasoning and tool calls.
+"""An answer to a chat while it grows: the events of its parser, and the parts that they make up.
 
-`weft.llm.answers` splits the model's text; here its events become fields of a message.
+`weft.llm.answers` splits the model's text. The `format.py` of each API makes its answers of the
+events, or of the steps of the parts where the API numbers parts and marks their ends.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator
+from dataclasses import field
+from typing import Literal, Protocol
 
 from weft.llm.answers import Call, CallBegun, CallPiece, Content, Event, Reasoning
-from weft.llm.sampling.held_schema import held_parameters, under
-from weft.serve.errors import ApiError
+from weft.llm.answers.json_text import as_object
+from weft.records import dataclass
 
-__all__ = [
-    "ChatMessage",
-    "Reader",
-    "TextReader",
-    "Unsplit",
-    "WholeCall",
-    "call_schema",
-    "named_tool",
-]
+__all__ = ["ChatMessage", "OneCall", "Parser", "Part", "Parts", "PlainText", "Step", "Unsplit"]
 
 
-class Reader(Protocol):
+class Parser(Protocol):
     """Splits an answer as it grows, like `weft.llm.answers.AnswerParser`."""
 
     def push(self, text: str) -> list[Event]:
@@ -35,33 +29,33 @@ class Reader(Protocol):
         """Ends the answer; returns the events of text that was held back."""
 
 
-class TextReader:
-    """Takes a whole answer as content."""
+class PlainText:
+    """A parser for which the whole answer is content."""
 
     def push(self, text: str) -> list[Event]:
-        """See `Reader`."""
+        """See `Parser`."""
         return [Content(text)] if text else []
 
     def finish(self) -> list[Event]:
-        """See `Reader`."""
+        """See `Parser`."""
         return []
 
 
 class Unsplit:
-    """Leaves reasoning in the content, between its marks."""
+    """A parser that leaves reasoning in the content, between its marks."""
 
-    def __init__(self, reader: Reader, marks: tuple[str, str], *, thinking: bool) -> None:
+    def __init__(self, parser: Parser, marks: tuple[str, str], *, thinking: bool) -> None:
         """`thinking`: the prompt has the first of the `marks`."""
-        self._reader, self._marks = reader, marks
+        self._parser, self._marks = parser, marks
         self._thinking = self._marked = thinking
 
     def push(self, text: str) -> list[Event]:
-        """See `Reader`."""
-        return self._joined(self._reader.push(text))
+        """See `Parser`."""
+        return self._joined(self._parser.push(text))
 
     def finish(self) -> list[Event]:
-        """See `Reader`."""
-        return self._joined(self._reader.finish())
+        """See `Parser`."""
+        return self._joined(self._parser.finish())
 
     def _joined(self, events: list[Event]) -> list[Event]:
         made: list[Event] = []
@@ -76,21 +70,21 @@ class Unsplit:
         return made
 
 
-class WholeCall:
-    """Reads an answer constrained to `call_schema` as one call, for models without a form of their
-    own."""
+class OneCall:
+    """A parser of an answer that is one call by the schema of `call_schema`, for models without a
+    form of calls of their own."""
 
     def __init__(self) -> None:
-        self._parts: list[str] = []
+        self._texts: list[str] = []
 
     def push(self, text: str) -> list[Event]:
-        """See `Reader`."""
-        self._parts.append(text)
+        """See `Parser`."""
+        self._texts.append(text)
         return []
 
     def finish(self) -> list[Event]:
-        """See `Reader`; an incomplete call is content."""
-        text = "".join(self._parts)
+        """See `Parser`; an incomplete call is content."""
+        text = "".join(self._texts)
         try:
             call = json.loads(text)
             arguments = json.dumps(call["arguments"], ensure_ascii=False)
@@ -99,112 +93,139 @@ class WholeCall:
             return [Content(text)] if text else []
 
 
-def named_tool(choice: object, tools: Sequence[Mapping[str, Any]]) -> str | None:
-    """The function that `tool_choice` names; None: it names none. Raises ApiError if there is no
-    such function."""
-    if not isinstance(choice, Mapping):
-        return None
-    function = choice.get("function")
-    name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
-    names = [tool["function"]["name"] for tool in tools]
-    if name not in names:
-        raise ApiError(
-            400, f"tool_choice names no function of tools; there are {', '.join(names)[:200]}",
-            "tool_choice",
-        )  # fmt: skip
-    return str(name)
-
-
-def call_schema(tools: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, Any]:
-    """A JSON schema of calls of any tool, or of the tool called `name`."""
-    functions = [tool["function"] for tool in tools if name in (None, tool["function"]["name"])]
-    calls = []
-    for number, function in enumerate(functions):
-        place = "#" if len(functions) == 1 else f"#/anyOf/{number}"
-        schema = function.get("parameters") or {"type": "object"}
-        arguments = under(
-            held_parameters(function["name"], schema), f"{place}/properties/arguments"
-        )
-        calls.append({
-            "type": "object",
-            "properties": {"name": {"const": function["name"]}, "arguments": arguments},
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-        })  # fmt: skip
-    return calls[0] if len(calls) == 1 else {"anyOf": calls}
-
-
 class ChatMessage:
-    """The message of one choice as it grows, in deltas and as a whole."""
+    """The message of one choice as it grows."""
 
-    def __init__(self, reader: Reader, *, one_call: bool = False) -> None:
+    def __init__(self, parser: Parser, *, one_call: bool = False) -> None:
         """`one_call` keeps only the first tool call."""
-        self._reader = reader
+        self._parser = parser
         self._one_call = one_call
-        self._content: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: list[dict[str, Any]] = []
-        self._open: dict[str, Any] | None = None  # a call that has begun and not ended
+        self._is_open = False  # a call has begun and not ended
+        self._ids: dict[int, str] = {}
+        self.events: list[Event] = []
 
-    def push(self, text: str) -> list[dict[str, Any]]:
-        """Adds text; returns the new deltas."""
-        return self._deltas(self._reader.push(text))
+    def push(self, text: str) -> list[Event]:
+        """Adds text; returns the new events, without a `Call` whose pieces were all returned."""
+        return self._new(self._parser.push(text))
 
-    def finish(self) -> list[dict[str, Any]]:
-        """Ends the message; returns the deltas of text that was held back."""
-        return self._deltas(self._reader.finish())
+    def finish(self) -> list[Event]:
+        """Ends the message; returns the events of text that was held back."""
+        return self._new(self._parser.finish())
+
+    @property
+    def text(self) -> str:
+        """The content so far."""
+        return "".join(event.text for event in self.events if isinstance(event, Content))
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning so far."""
+        return "".join(event.text for event in self.events if isinstance(event, Reasoning))
+
+    @property
+    def calls(self) -> list[Call]:
+        """The complete calls."""
+        return [event for event in self.events if isinstance(event, Call)]
+
+    def call_id(self, index: int) -> str:
+        """The id of a call in the chat API."""
+        return self._ids.setdefault(index, f"call_{uuid.uuid4().hex[:24]}")
 
     def reason(self, ended: str) -> str:
-        """The `finish_reason` of a text that ended with the engine's reason `ended`. A call that
-        was begun and is cut makes it "length", whatever cut it."""
-        if self._open:
+        """The `finish_reason` of a text that ended with the engine's reason `ended`. A full context
+        makes it "length", and so does a call that is cut, whatever cut it."""
+        if self._is_open or ended == "context":
             return "length"
-        return "tool_calls" if self._calls and ended == "stop" else ended
+        return "tool_calls" if self.calls and ended == "stop" else ended
 
-    def whole(self) -> dict[str, Any]:
-        """The whole message, without a call that is cut."""
-        text = "".join(self._content)
-        content = None if self._calls and not text else text
-        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-        if self._reasoning:
-            message["reasoning_content"] = "".join(self._reasoning)
-        if self._calls:
-            message["tool_calls"] = self._calls
-        return message
-
-    def _deltas(self, events: Iterable[Event]) -> list[dict[str, Any]]:
-        deltas: list[dict[str, Any]] = []
+    def _new(self, events: list[Event]) -> list[Event]:
+        new: list[Event] = []
         for event in events:
-            if isinstance(event, Content):
-                self._content.append(event.text)
-                deltas.append({"content": event.text})
-            elif isinstance(event, Reasoning):
-                self._reasoning.append(event.text)
-                deltas.append({"reasoning_content": event.text})
-            elif not (self._one_call and event.index):
-                deltas += self._call(event)
-        return deltas
+            if isinstance(event, Content | Reasoning):
+                new.append(event)
+            elif self._one_call and event.index:
+                continue
+            elif isinstance(event, CallPiece):
+                new += [event] if event.text else []
+            else:
+                new += [] if isinstance(event, Call) and self._is_open else [event]
+                self._is_open = isinstance(event, CallBegun)
+            self.events.append(event)
+        return new
 
-    def _call(self, event: Call | CallBegun | CallPiece) -> list[dict[str, Any]]:
-        """The deltas of a call: its name with empty arguments and then pieces of them, or all of
-        it."""
-        if isinstance(event, CallPiece):
-            part = {"index": event.index, "function": {"arguments": event.text}}
-            return [{"tool_calls": [part]}] if event.text else []
-        if isinstance(event, CallBegun):
-            self._open = self._new(event.name, "")
-            return [{"tool_calls": [{"index": event.index, **self._open}]}]
-        begun, self._open = self._open, None
-        call = self._new(event.name, event.arguments)
-        if begun is not None:
-            call["id"] = begun["id"]
-        self._calls.append(call)
-        return [{"tool_calls": [{"index": event.index, **call}]}] if begun is None else []
 
-    @staticmethod
-    def _new(name: str, arguments: str) -> dict[str, Any]:
-        return {
-            "id": f"call_{uuid.uuid4().hex[:24]}",
-            "type": "function",
-            "function": {"name": name, "arguments": arguments},
-        }
+@dataclass(slots=True)
+class Part:
+    """A part of an answer, as far as it is written."""
+
+    kind: Literal["reasoning", "text", "call"]
+    index: int
+    """Number among the parts of the answer, from 0."""
+    id: str = ""
+    """Id of a call in the chat API."""
+    name: str = ""
+    """Name of the function of a call."""
+    texts: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The text so far; the arguments of a call, as the model wrote them."""
+        return "".join(self.texts)
+
+    @property
+    def arguments(self) -> dict[str, object]:
+        """The arguments of a call as an object; empty for a call that was cut."""
+        return as_object(self.text) or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A part begins, goes on with `text`, or ends."""
+
+    kind: Literal["begin", "more", "end"]
+    part: Part
+    text: str = ""
+
+
+class Parts:
+    """The parts of one message, one after the other."""
+
+    def __init__(self, message: ChatMessage) -> None:
+        self._message = message
+        self.all: list[Part] = []
+        """The parts so far; the last may not have ended."""
+        self._open: Part | None = None
+
+    def push(self, event: Event) -> Iterator[Step]:
+        """Adds an event that the message returned; yields what it does."""
+        if isinstance(event, Content):
+            yield from self._more("text", event.text)
+        elif isinstance(event, Reasoning):
+            yield from self._more("reasoning", event.text)
+        elif isinstance(event, CallPiece):
+            yield from self._more("call", event.text)
+        else:
+            yield from self._begin("call", self._message.call_id(event.index), event.name)
+            if isinstance(event, Call):
+                yield from self._more("call", event.arguments)
+
+    def finish(self) -> Iterator[Step]:
+        """Ends the message; yields the end of its last part."""
+        if self._open is not None:
+            yield Step("end", self._open)
+        self._open = None
+
+    def _begin(
+        self, kind: Literal["reasoning", "text", "call"], id_: str = "", name: str = ""
+    ) -> Iterator[Step]:
+        yield from self.finish()
+        self._open = Part(kind, len(self.all), id_, name)
+        self.all.append(self._open)
+        yield Step("begin", self._open)
+
+    def _more(self, kind: Literal["reasoning", "text", "call"], text: str) -> Iterator[Step]:
+        if self._open is None or self._open.kind != kind:
+            yield from self._begin(kind)
+        assert self._open is not None
+        self._open.texts.append(text)
+        yield Step("more", self._open, text)

@@ -1,33 +1,97 @@
-"""The server's numbers in Prometheus' text format, version 0.0.4.
+"""Counts of requests and engines, in Prometheus' text format, version 0.0.4.
 
 Source of the format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 from weft.llm.engine import Engine, Histogram
-from weft.serve.http_metrics import HttpMetrics
+from weft.llm.engine.stats import SECONDS
 
-__all__ = ["CONTENT_TYPE", "exposition"]
+__all__ = ["CONTENT_TYPE", "HttpMetrics", "exposition", "joined", "metric_lines"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 Metric = tuple[str, str, str, float | Mapping[str, float]]
 """Name, type, meaning, and a value or a value for each reason."""
+METHODS = frozenset(("GET", "POST", "DELETE", "OPTIONS", "HEAD", "PUT", "PATCH"))
+OF_SERVER = "weft_http_"
+"""Beginning of the metrics of requests, which the server counts and not its models."""
+_SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})? (.*)")
+_SUFFIX = re.compile(r"_(?:bucket|sum|count)$")
+
+
+class HttpMetrics:
+    """Counts requests by the path of their endpoint, so that the number of paths is bounded."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str, int]] = Counter()
+        """Number of requests by path, method and status; 499: the client left."""
+        self.seconds: dict[str, Histogram] = {}
+        """Times from the head of a request to the end of its answer, by path."""
+        self.in_flight = 0
+        self.n_asking = 0
+        """Number of requests in flight that may compute, without lines of batches."""
+
+    def add(self, path: str, method: str, status: int, seconds: float) -> None:
+        """Counts a request that has ended."""
+        self.counts[path, method if method in METHODS else "other", status] += 1
+        if path not in self.seconds:
+            self.seconds[path] = Histogram(SECONDS)
+        self.seconds[path].add(seconds)
+
+    def rows(self) -> Iterator[tuple[str, int]]:
+        """The labels and the number of each kind of request."""
+        for (path, method, status), n in sorted(self.counts.items()):
+            yield f'path="{path}",method="{method}",status="{status}"', n
 
 
 def exposition(engine: Engine | None, http: HttpMetrics) -> str:
-    """All metrics as text; those of requests alone for a server that only embeds."""
-    lines = [*_http(http), *(_histograms(engine) if engine is not None else ())]
-    for name, kind, meaning, value in _metrics(engine) if engine is not None else ():
-        lines += [f"# HELP weft_{name} {meaning}", f"# TYPE weft_{name} {kind}"]
-        if isinstance(value, Mapping):
-            lines += [f'weft_{name}{{reason="{k}"}} {v:g}' for k, v in sorted(value.items())]
-        else:
-            lines.append(f"weft_{name} {value:.10g}")
+    """All metrics as text, also under the names of llama.cpp's server; the metrics of requests
+    alone for a server that only embeds, or for one in front of models."""
+    lines = [*_http(http)]
+    if engine is not None:
+        lines += [*_histograms(engine), *metric_lines(_metrics(engine))]
+        lines += metric_lines(_llama_metrics(engine), "llamacpp:")
     return "\n".join(lines) + "\n"
+
+
+def metric_lines(metrics: Iterable[Metric], prefix: str = "weft_") -> Iterator[str]:
+    """The lines of metrics whose names get a prefix."""
+    for name, kind, meaning, value in metrics:
+        yield f"# HELP {prefix}{name} {meaning}"
+        yield f"# TYPE {prefix}{name} {kind}"
+        if isinstance(value, Mapping):
+            for reason, one in sorted(value.items()):
+                yield f'{prefix}{name}{{reason="{reason}"}} {one:.10g}'
+        else:
+            yield f"{prefix}{name} {value:.10g}"
+
+
+def joined(texts: Mapping[str, str], kind: str = "model") -> str:
+    """The metrics of several models, by their names, as one text: every metric once, with a label
+    `kind` in each line."""
+    heads: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for model, text in texts.items():
+        label = f'{kind}="{_escaped(model)}"'
+        for row in text.splitlines():
+            if OF_SERVER in row:
+                continue
+            if row.startswith("#"):
+                name = row.split(" ")[2]
+                if row not in heads.setdefault(name, []):
+                    heads[name].append(row)
+            elif match := _SAMPLE.fullmatch(row):
+                name, labels, value = match[1], match[2], match[3]
+                family = name if name in heads else _SUFFIX.sub("", name)
+                both = f"{label},{labels}" if labels else label
+                samples.setdefault(family, []).append(f"{name}{{{both}}} {value}")
+    lines = [line for name, rows in samples.items() for line in (*heads.get(name, ()), *rows)]
+    return "\n".join(lines) + "\n" if lines else ""
 
 
 def _http(http: HttpMetrics) -> Iterator[str]:
@@ -117,3 +181,25 @@ def _metrics(engine: Engine) -> Iterator[Metric]:
     fell_back = float(bool(engine.context.fell_back))
     yield "fallback", "gauge", "1 after a device failed and others replaced it.", fell_back
     yield "reallocs_total", "counter", "Times that memory had to grow.", counters.reallocs
+
+
+def _llama_metrics(engine: Engine) -> Iterator[Metric]:
+    """The metrics that users of llama.cpp's server know."""
+    s = engine.stats
+    prompt, drawn = s.prompt_seconds, s.generation_seconds
+    busy = s.ended.total() and s.generated_tokens / max(s.steps, 1)
+    yield "prompt_tokens_total", "counter", "Prompt tokens computed.", s.prompt_tokens
+    yield "prompt_seconds_total", "counter", "Time of prompts of ended texts.", prompt
+    yield "tokens_predicted_total", "counter", "Tokens drawn.", s.generated_tokens
+    yield "tokens_predicted_seconds_total", "counter", "Writing time of ended texts.", drawn
+    yield "n_decode_total", "counter", "Batches computed.", s.steps
+    yield "n_busy_slots_per_decode", "gauge", "Tokens drawn per batch.", busy
+    speeds = (s.prompt_tokens / prompt if prompt else 0, s.generated_tokens / drawn if drawn else 0)
+    yield "prompt_tokens_seconds", "gauge", "Prompt tokens per second, on average.", speeds[0]
+    yield "predicted_tokens_seconds", "gauge", "Tokens drawn per second, on average.", speeds[1]
+    yield "requests_processing", "gauge", "Texts being written.", engine.n_running
+    yield "requests_deferred", "gauge", "Requests that wait.", engine.n_waiting
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -9,15 +9,16 @@ from typing import Any
 
 from weft.llm import Senses, Tokenizer
 from weft.llm.answers import AnswerFormat
-from weft.llm.chat.begun import render_begun
-from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
+from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens, render_begun
 from weft.llm.engine import Request
 from weft.llm.senses.messages import Marked, mark_media
 from weft.records import dataclass
 from weft.serve.adapters import ServedAdapters, ServedVectors
 from weft.serve.chats import (
     begun_of,
+    call_schema,
     choice_of,
+    named_tool,
     reasons,
     schema_of,
     thinks,
@@ -25,21 +26,52 @@ from weft.serve.chats import (
     variables_of,
 )
 from weft.serve.errors import ApiError
-from weft.serve.inputs import require_whole, texts_of, token_lists
-from weft.serve.messages import (
-    ChatMessage,
-    Reader,
-    TextReader,
-    Unsplit,
-    WholeCall,
-    call_schema,
-    named_tool,
-)
+from weft.serve.messages import ChatMessage, OneCall, Parser, PlainText, Unsplit
 from weft.serve.options import ServeOptions
 from weft.serve.sampling import looks_at_prompt, own_constraint, require_few, sampling_of
 from weft.serve.schema import ChatBody, CompletionBody, Generation
 
-__all__ = ["Asked", "Echo", "Prompts"]
+__all__ = ["Asked", "Echo", "Input", "Prompts", "require_whole", "texts_of", "token_lists"]
+
+Input = str | list[str] | list[int] | list[list[int]]
+
+
+def token_lists(
+    tokenizer: Tokenizer, texts: Input, name: str, *, add_special: bool = True,
+    parse_special: bool = False,
+) -> list[list[int]]:  # fmt: skip
+    """Encodes texts, one or several, as lists of ids; ids stay. `name` is the field they are in;
+    the rest are options of `Tokenizer.encode`."""
+    encode = partial(tokenizer.encode, add_special=add_special, parse_special=parse_special)
+    if isinstance(texts, str):
+        return [encode(texts)]
+    if not texts:
+        raise ApiError(400, f"{name} is an empty list; give at least one text", name)
+    if isinstance(texts[0], int):
+        return [[i for i in texts if isinstance(i, int)]]
+    return [encode(text) if isinstance(text, str) else list(text)
+            for text in texts if not isinstance(text, int)]  # fmt: skip
+
+
+def require_whole(text: str, name: str) -> None:
+    """Raises ApiError for a lone surrogate, which JSON can contain but UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ApiError(
+            400, f"{name} has half a character (a lone surrogate) at {error.start}; send it whole",
+            name,
+        ) from None  # fmt: skip
+
+
+def texts_of(texts: Input) -> Sequence[str | None]:
+    """The prompts that are texts, with None for each that is a list of ids."""
+    if isinstance(texts, str):
+        return [texts]
+    if texts and isinstance(texts[0], int):
+        return [None]
+    return [text if isinstance(text, str) else None for text in texts]
+
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -47,13 +79,13 @@ COMPLETION_TOKENS = 16
 """Default `max_tokens` of /v1/completions, as in the OpenAI API."""
 
 MOST_COUNTED = 1 << 18
-"""Most tokens of a prompt that is only counted."""
+"""Maximum number of tokens of a prompt that is only counted."""
 
 MEDIA_MARK = "<__media__>"
-"""What stands for an image or a sound in the text of a prompt, as in llama.cpp."""
+"""The text that stands for an image or a sound in a prompt, as in llama.cpp."""
 
 LONGEST_TOKEN = 256
-"""Most characters per token, on average, that are assumed if nothing is known of the vocabulary."""
+"""Average number of characters of a token that is assumed at most for an unknown vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +110,13 @@ class Asked:
     logprobs: bool = False
     """True if log-probabilities are shown."""
     message: Callable[[], ChatMessage] | None = None
-    """For a chat, creates the message of one answer."""
+    """Creates the message of one answer to a chat; None for a completion."""
     echoes: list[Echo] | None = None
     """The prompt of each request, if prompts are shown."""
+
+    def new_message(self) -> ChatMessage:
+        """A message for one answer; all of a completion is content."""
+        return ChatMessage(PlainText()) if self.message is None else self.message()
 
 
 class Prompts:
@@ -119,7 +155,7 @@ class Prompts:
         n = body.n or 1
         usual = self._options.chat_template_kwargs
         calls = self._calls_only(body, tools, text, thinks(variables_of(body, usual)))
-        reads = partial(self._reader, body, tools, self._format.before(text, begun), calls)
+        message = partial(self._message, body, tools, self._format.before(text, begun), calls)
         form = Request(
             (0,),
             max_tokens=self._limit(body, "max_completion_tokens", "max_tokens", "n_predict"),
@@ -130,8 +166,8 @@ class Prompts:
         )
         constraint = calls or schema_of(body.response_format)
         requests = self._requests(body, form, [ids], n, constraint)
-        reads()  # raises now if the format of answers cannot be detected
-        return Asked(requests, n, n, bool(body.logprobs), message=reads)
+        message()  # raises now if the format of answers cannot be detected
+        return Asked(requests, n, n, bool(body.logprobs), message=message)
 
     def count_chat(self, body: ChatBody, *, begun: str = "") -> int:
         """The number of tokens of the prompt of a chat, which may be more than the context holds;
@@ -207,24 +243,24 @@ class Prompts:
         )
         return {"grammar": grammar} if grammar else {"json_schema": call_schema(tools, name)}
 
-    def _reader(
+    def _message(
         self, body: ChatBody, tools: Tools | None, text: str, calls: Mapping[str, Any]
     ) -> ChatMessage:
         """The message that splits an answer. An answer with a constraint of the request has no
         reasoning. Calls come in pieces where a stream is held to them: there they cannot turn out
         to be none."""
-        reader: Reader
+        parser: Parser
         if "json_schema" in calls:
-            reader = WholeCall()
+            parser = OneCall()
         elif not calls and (own_constraint(body) or schema_of(body.response_format)):
-            reader = self._format.parser(tools) if tools else TextReader()
+            parser = self._format.parser(tools) if tools else PlainText()
         else:
             pieces = bool(calls) and body.stream is True
-            reader = self._format.parser(tools, text, pieces=pieces)
+            parser = self._format.parser(tools, text, pieces=pieces)
             thought = self._format.thought
             if thought and body.reasoning_format == "none":
-                reader = Unsplit(reader, thought, thinking=self._format.is_thinking(text))
-        return ChatMessage(reader, one_call=body.parallel_tool_calls is False)
+                parser = Unsplit(parser, thought, thinking=self._format.is_thinking(text))
+        return ChatMessage(parser, one_call=body.parallel_tool_calls is False)
 
     def of_completion(self, body: CompletionBody) -> Asked:
         """The texts that a completion asks for: `best_of` requests for each prompt."""
@@ -329,7 +365,7 @@ class Prompts:
                 raise self._too_long(name, len(ids), self._room)
             if not ids:
                 raise ApiError(400, f"{name} has no tokens; give some text", name)
-            if max(ids) > last and name == "prompt":  # those of messages may stand for media
+            if max(ids) > last and name == "prompt":  # larger ones in messages stand for media
                 raise ApiError(400, f"{name} has the token {max(ids)}; the last is {last}", name)
         for field in ("logit_bias", "stop_token_ids"):
             for id_ in map(int, getattr(body, field) or ()):

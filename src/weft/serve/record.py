@@ -1,4 +1,4 @@
-"""What is noted of a request in the `state` of its scope, for the log, usage and traces.
+"""The record of a request in the `state` of its scope, for the log, usage and traces.
 
 | key of `state` | what |
 |---|---|
@@ -29,9 +29,9 @@ class Tokens(NamedTuple):
     """Numbers of tokens of a request."""
 
     prompt: int = 0
-    """Tokens of prompts; one that several texts share counts once."""
+    """Number of prompt tokens; a prompt that several texts share counts once."""
     cached: int = 0
-    """Those of them that were in the cache."""
+    """Number of prompt tokens that were in the cache."""
     generated: int = 0
 
     def minus(self, other: Tokens) -> Tokens:
@@ -40,11 +40,11 @@ class Tokens(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What another process has counted of a request so far."""
+    """The counts of a request that another process answers, so far."""
 
     tokens: Tokens | None
     n_ended: int
-    """Texts that have ended."""
+    """Number of texts that have ended."""
 
 
 def tokens_of(state: dict[str, Any]) -> Tokens | None:

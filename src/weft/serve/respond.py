@@ -1,26 +1,29 @@
-"""What the handlers of every API share: notes of unknown fields, texts that start in another
+"""Shared by the handlers of every API: notes of unknown fields, texts that start in another
 thread, and an answer that ends when the client leaves."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
+from numpy.typing import NDArray
 from starlette.types import Receive, Scope, Send
 
 from weft.bounds import CONSTRAINT_SECONDS
 from weft.errors import BusyError
-from weft.serve.errors import ApiError, Json, to_json
-from weft.serve.prompts import Asked
+from weft.serve.errors import ApiError, Json, error_body, to_json
+from weft.serve.log import say_tokens
+from weft.serve.prompts import Asked, Input, require_whole, texts_of, token_lists
 from weft.serve.schema import Part
 from weft.serve.service import Service
 from weft.serve.texts import Texts
 
-__all__ = ["STREAM_HEADERS", "Written", "client_left", "note", "respond", "sse", "start"]
+__all__ = ["Written", "embedded", "note", "respond", "sse", "sse_error", "start"]
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that keep proxies from holding back a stream."""
@@ -33,16 +36,17 @@ class Written(Protocol):
     def texts(self) -> Texts:
         """The texts, which are cancelled if the client leaves."""
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> Any:
         """The body of an answer that is not streamed. Raises ApiError if a text fails."""
 
     def stream(self) -> AsyncIterator[bytes]:
         """Yields the parts of a streamed answer. An error is the last of them."""
 
 
-def note(http: Request, body: Part, service: Service) -> None:
-    """Notes unknown fields for a header, or refuses them if the server is strict."""
-    ignored = body.ignored()
+def note(http: Request, body: Part, service: Service, more: Sequence[str] = ()) -> None:
+    """Notes unknown fields, and `more` names without an effect, for a header, or refuses them if
+    the server is strict."""
+    ignored = [*body.ignored(), *more]
     if ignored and service.options.strict:
         name = ignored[0]
         raise ApiError(
@@ -71,9 +75,51 @@ async def start(service: Service, make: Callable[[], Asked]) -> Texts:
         service.compiling.release()
 
 
+async def embedded(
+    service: Service, http: Request, texts: Input, name: str, dimensions: int | None = None, *,
+    cut: bool = False,
+) -> tuple[list[NDArray[np.float32]], int]:  # fmt: skip
+    """The embeddings of the texts of the field `name`, and the number of their tokens. Texts that
+    are too long lose their end if `cut`. Raises ApiError for texts or dimensions that the model
+    does not take."""
+    if service.embedder.pooling == "rank":
+        raise ApiError(
+            400, f"{service.model_id} ranks documents; ask /v1/rerank", "model", "unsupported"
+        )
+    width = service.n_embd
+    if dimensions is not None and dimensions > width:
+        raise ApiError(
+            400, f"dimensions is {dimensions}, but the model gives {width}", "dimensions"
+        )
+    lists = await run_in_threadpool(_embedding_ids, service, texts, name, cut)
+    rows = await service.embed(lists, dimensions, http.is_disconnected)
+    n_tokens = sum(map(len, lists))
+    say_tokens(http.scope["state"], n_tokens, 0)
+    return rows, n_tokens
+
+
+def _embedding_ids(service: Service, texts: Input, name: str, cut: bool) -> list[list[int]]:
+    most, end = service.embedder.max_tokens, service.tokenizer.vocab.suffix
+    for text in texts_of(texts):
+        if cut:
+            require_whole(text or "", name)
+        else:
+            service.prompts.require_short(text or "", name, most)
+    lists = token_lists(service.tokenizer, texts, name)
+    for number, ids in enumerate(lists):
+        if cut and len(ids) > most:
+            ids[most - len(end) :] = end
+        if not 1 <= len(ids) <= most:
+            raise ApiError(
+                400, f"text {number} of {name} has {len(ids)} tokens; it must be 1 to {most}",
+                name, "context_length_exceeded" if ids else None,
+            )  # fmt: skip
+    return lists
+
+
 async def respond(
     written: Written, http: Request, *, stream: bool, media_type: str = "text/event-stream",
-    form: Callable[[dict[str, Any]], Response] = Json,
+    form: Callable[[Any], Response] = Json,
 ) -> Response:  # fmt: skip
     """The answer of texts, as a stream of `media_type` or whole, which `form` writes; cancels the
     texts if the client leaves."""
@@ -114,6 +160,12 @@ async def client_left(http: Request) -> None:
         pass
 
 
-def sse(body: dict[str, Any]) -> bytes:
-    """Encodes one server-sent event."""
-    return b"data: %s\n\n" % to_json(body)
+def sse(body: dict[str, Any], kind: str = "") -> bytes:
+    """Encodes one server-sent event; `kind` is its name, if it has one."""
+    name = b"event: %s\n" % kind.encode() if kind else b""
+    return b"%sdata: %s\n\n" % (name, to_json(body))
+
+
+def sse_error(error: ApiError) -> bytes:
+    """Encodes an error as the last event of a stream, in the form of the OpenAI API."""
+    return sse(error_body(error.status, str(error), error.param, error.code))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -15,28 +15,24 @@ from starlette.middleware.cors import CORSMiddleware
 
 from weft.serve.anthropic import add_anthropic
 from weft.serve.batches import add_batches, add_files
-from weft.serve.embeddings import add_embeddings
+from weft.serve.endpoints import add, find
 from weft.serve.errors import ApiError, Json, install_handlers
-from weft.serve.generation import add_generation
 from weft.serve.guard import Guard
-from weft.serve.head import HeadAsGet
-from weft.serve.hosts import Hosts
-from weft.serve.llama import add_completion, add_state, add_tokens
-from weft.serve.llama.metrics import llama_metrics
+from weft.serve.llama import add_llama
 from weft.serve.metrics import CONTENT_TYPE, exposition
+from weft.serve.middleware import HeadAsGet, Hosts, Watch
 from weft.serve.ollama import add_ollama
+from weft.serve.openai.endpoints import add_openai
+from weft.serve.openai.transcriptions import add_transcriptions
 from weft.serve.options import ServeOptions
 from weft.serve.page import add_page, add_plan
-from weft.serve.ranking import add_rerank
+from weft.serve.resources import Shared
 from weft.serve.responses import add_kept_responses, add_responses
 from weft.serve.schema import AdaptersBody
 from weft.serve.service import Service
-from weft.serve.shared import Shared
-from weft.serve.transcriptions import add_transcriptions
-from weft.serve.watch import Watch
 from weft.version import __version__
 
-__all__ = ["add_middleware", "create_app"]
+__all__ = ["add_middleware", "create_app", "new_app"]
 
 
 def create_app(service: Service, shared: Shared | None = None, *, guarded: bool = True) -> FastAPI:
@@ -46,32 +42,16 @@ def create_app(service: Service, shared: Shared | None = None, *, guarded: bool 
     Raises the errors of `Shared.of`."""
     own = Shared.of(service.options) if shared is None else None
     shared = own or shared or Shared()
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        await run_in_threadpool(service.close)
-        if own is not None:
-            await run_in_threadpool(own.close)
-
     options = service.options
-    # FastAPI's pages are off, because they load scripts from other sites
-    app = FastAPI(
-        title="weft", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
-        default_response_class=Json,
-    )  # fmt: skip
+    app = new_app(service.close, *([] if own is None else [own.close]))
     if guarded:
         add_middleware(app, options, shared, service.model_id)
     install_handlers(app)
-    add_generation(app, service)
-    add_embeddings(app, service)
-    add_rerank(app, service)
+    add_openai(app, service)
     add_responses(app, service, shared.responses)
     add_anthropic(app, service)
     add_transcriptions(app, service)
-    add_tokens(app, service)
-    add_completion(app, service)
-    add_state(app, service)
+    add_llama(app, service)
     add_ollama(app, service)
     if guarded:
         add_kept_responses(app, shared.responses)
@@ -83,12 +63,29 @@ def create_app(service: Service, shared: Shared | None = None, *, guarded: bool 
     return app
 
 
+def new_app(*closes: Callable[[], object]) -> FastAPI:
+    """An application that calls these functions at its end. FastAPI's pages are off, because they
+    load scripts from other sites."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        for close in closes:
+            await run_in_threadpool(close)
+
+    return FastAPI(
+        title="weft", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
+        default_response_class=Json,
+    )  # fmt: skip
+
+
 def add_middleware(app: FastAPI, options: ServeOptions, shared: Shared, model: str = "") -> None:
     """Adds what looks at every request first: the log, hosts, origins, keys and sizes. `model` is
     the name for which usage counts where requests do not choose one."""
     app.add_middleware(HeadAsGet)
     # the form around a file has a few bytes, too
-    larger = dict.fromkeys(("/v1/files", "/files"), options.max_file + (1 << 16))
+    files = find("/v1/files")
+    larger = dict.fromkeys(files.paths if files else (), options.max_file + (1 << 16))
     app.add_middleware(
         Guard, max_body=options.max_body, users=shared.users, model=model,
         larger={} if options.files_dir is None else larger,
@@ -118,14 +115,12 @@ def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
         aliases = [about | {"id": name} for name in service.aliases]
         return [about, *aliases, *service.adapters.as_models(about)]
 
-    @app.get("/v1/models")
-    @app.get("/models", include_in_schema=False)
+    @add(app, "/v1/models", "GET")
     async def models() -> dict[str, Any]:
         """The model that is served, with its control vectors, and its adapters, as a list."""
         return {"object": "list", "data": all_models()}
 
-    @app.get("/v1/models/{name}")
-    @app.get("/models/{name}", include_in_schema=False)
+    @add(app, "/v1/models/{name}", "GET")
     async def model(name: str) -> dict[str, Any]:
         """The model or an adapter, by its name."""
         for one in all_models():
@@ -136,30 +131,29 @@ def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
             "model_not_found",
         )  # fmt: skip
 
-    @app.get("/lora-adapters")
+    @add(app, "/lora-adapters", "GET")
     async def adapters() -> list[dict[str, Any]]:
         """The adapters, with the scales of requests that name none."""
         return service.adapters.listed()
 
-    @app.post("/lora-adapters")
+    @add(app, "/lora-adapters")
     async def set_adapters(body: AdaptersBody) -> dict[str, bool]:
         """Sets these scales; adapters that are left out have scale 0."""
         service.adapters.set(body.lora)
         return {"success": True}
 
-    @app.get("/health")
-    @app.get("/v1/health", include_in_schema=False)
+    @add(app, "/health", "GET")
+    @add(app, "/v1/health", "GET")
     async def health() -> dict[str, str]:
         """200 while requests are served, with a note if a device has failed."""
         service.check_health()
         note = service.fell_back
         return {"status": "ok"} | ({"note": note} if note else {})
 
-    @app.get("/metrics")
+    @add(app, "/metrics", "GET")
     async def metrics() -> Response:
         """Counters and gauges for Prometheus."""
-        engine = service.engine_or_none
-        text = exposition(engine, shared.http) + llama_metrics(engine)
+        text = exposition(service.engine_or_none, shared.http)
         return Response(text, media_type=CONTENT_TYPE)
 
 

@@ -16,21 +16,20 @@ from starlette.types import ASGIApp
 
 from weft.errors import ContextError
 from weft.serve.connections import Connection, Door, connection_class, most_connections
-from weft.serve.house import House
 from weft.serve.log import logger
 from weft.serve.options import ServeOptions
+from weft.serve.resources import House, Shared
 from weft.serve.routes import create_app
 from weft.serve.service import Service
-from weft.serve.shared import Shared
 
 __all__ = ["run_server", "take_address"]
 
 LAST_SECONDS = 1.0
-"""Most seconds from the second signal to the end of the process."""
+"""Maximum number of seconds from the second signal to the end of the process."""
 
 
 class Served(Protocol):
-    """What a server serves: a model, or several."""
+    """A model, or several, behind a server."""
 
     @property
     def options(self) -> ServeOptions:
@@ -114,7 +113,7 @@ def run_server(
 
     `ready` is called with the URL when the server listens. `sock` is a result of `take_address`
     (None: it is called now). `house` has the keys and the certificate (None: those that the options
-    name). `make_app` makes the application of a `service` that is no `Service`. Raises ContextError
+    name). `make_app` makes the application of another kind of `service`. Raises ContextError
     if the address cannot be used, and the errors of `House`."""
     options = service.options
     if house is None:

@@ -14,15 +14,13 @@ from weft.llm.sampling import SAMPLING_OPTIONS
 from weft.serve.errors import ApiError
 from weft.serve.schema import SAMPLING_FIELDS, Generation
 
-__all__ = ["MOST_CHARACTERS", "MOST_STRINGS", "looks_at_prompt",
-           "own_constraint", "require_few", "sampling_of"]  # fmt: skip
+__all__ = ["looks_at_prompt", "own_constraint", "require_few", "sampling_of"]
 
 CONSTRAINTS = ("grammar", "json_schema", "regex")
-"""The options that constrain an answer."""
 MOST_STRINGS = 64
-"""Most strings in `stop` or `dry_sequence_breakers` of a request."""
+"""Maximum number of strings in `stop` or `dry_sequence_breakers` of a request."""
 MOST_CHARACTERS = 8192
-"""Most characters of all these strings together."""
+"""Maximum number of characters of all these strings together."""
 
 _WHOLE_API = {
     "temperature": 1.0,

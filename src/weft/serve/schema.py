@@ -18,8 +18,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from weft.llm.sampling import SAMPLING_OPTIONS
-from weft.serve.constraints import IDLE, with_constraints
-from weft.serve.words import problem_of, shown
+from weft.serve.validation import IDLE, problem_of, shown, with_constraints
 
 __all__ = [
     "SAMPLING_FIELDS",
@@ -35,7 +34,7 @@ __all__ = [
     "ResponseFormat",
     "Sampled",
     "TokenizeBody",
-]
+]  # fmt: skip
 
 _SPELLINGS = {
     "dry_penalty_last_n": "dry_last_n",
@@ -51,7 +50,7 @@ SAMPLING_FIELDS: Mapping[str, str] = {name: name for name in SAMPLING_OPTIONS} |
 """The sampling option of each field that a request may have."""
 
 MOST_TEXTS = 2048
-"""Most texts in a list, as in the OpenAI API."""
+"""Maximum number of texts in a list, as in the OpenAI API."""
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TokenId = Annotated[int, Field(ge=0)]
 Limit = Annotated[int, Field(ge=-1)]
@@ -97,6 +96,21 @@ Texts = (
 """One text or several, as strings or as lists of ids."""
 
 
+def _is_metadata(values: dict[str, Any]) -> dict[str, Any]:
+    if len(values) > 16:
+        raise ValueError(f"metadata has {len(values)} keys; it may have 16")
+    for key, value in values.items():
+        if not isinstance(value, str) or len(value) > 512 or len(key) > 64:
+            raise ValueError(
+                "metadata has texts of 512 characters at most, by keys of 64 characters at most"
+            )
+    return values
+
+
+Metadata = Annotated[dict[str, Any], AfterValidator(_is_metadata)]
+"""Values that responses and batches repeat for the client, within the bounds of the OpenAI API."""
+
+
 def _takes_null(field: FieldInfo) -> bool:
     """True if null has a meaning for a field, or the field has to be there."""
     return field.is_required() or field.get_default(call_default_factory=False) is None
@@ -122,7 +136,7 @@ class Part(BaseModel):
         }
 
     def ignored(self) -> list[str]:
-        """The names of unknown fields; those of an inner object are written as `object.field`."""
+        """The names of unknown fields; a field of an inner object is written as `object.field`."""
         names = list(self.model_extra or ())
         for name in type(self).model_fields:
             part = getattr(self, name)
@@ -160,7 +174,6 @@ class AdapterScale(Part):
 
 
 AdapterScales = Annotated[list[AdapterScale], Field(fail_fast=True, max_length=MOST_TEXTS)]
-"""Scales of adapters, by number."""
 
 
 class Sampled(Body):
@@ -196,7 +209,7 @@ class Sampled(Body):
 
 
 class Generation(Sampled):
-    """The fields that chat and completions share, besides those of `SAMPLING_FIELDS`."""
+    """The fields that chat and completions share, besides `SAMPLING_FIELDS`."""
 
     model: str | None = None
     max_tokens: Limit | None = None

@@ -24,14 +24,14 @@ from weft.llm.chat.template import ChatTemplate
 from weft.llm.config import Pooling
 from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
 from weft.llm.drafting.drafting import Drafting
-from weft.llm.drafting.options import DraftOptions
 from weft.llm.engine import Engine
-from weft.llm.senses.senses import open_towers
+from weft.llm.multimodal import open_towers
+from weft.llm.planning.draft_options import DraftOptions
 from weft.serve.adapters import ServedAdapters, ServedVectors
-from weft.serve.cards import ModelCard
 from weft.serve.embedder import Embedder
 from weft.serve.errors import ApiError
 from weft.serve.memory import PlannedBytes, planned_bytes
+from weft.serve.model_card import ModelCard
 from weft.serve.options import ServeOptions
 from weft.serve.prompts import Prompts
 from weft.serve.sizes import serve_sizes

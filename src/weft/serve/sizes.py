@@ -6,11 +6,11 @@ from typing import Any
 
 from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.config import ModelConfig
-from weft.llm.drafting.options import DraftOptions, rows_needed
+from weft.llm.planning.draft_options import DraftOptions, rows_needed
 from weft.records import dataclass
 from weft.serve.options import ServeOptions
 
-__all__ = ["ServeSizes", "serve_sizes", "writes_text"]
+__all__ = ["ServeSizes", "serve_sizes"]
 
 DEFAULT_TEXT = 2048
 """Default number of cells for each text; fewer if the model was trained for less."""

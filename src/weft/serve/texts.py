@@ -1,23 +1,26 @@
-"""The texts of one HTTP request while the engine writes them.
+"""The texts of one HTTP request while the engine writes them, and how long they took.
 
 The engine's thread puts events into a queue of the event loop. If the client leaves, the reader of
-the queue cancels the texts. How events become the body of an answer is up to each API: `answers.py`
-has those of chat and completions.
+the queue cancels the texts. The `format.py` of each API makes the body of an answer of the events.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
+from time import monotonic
 from typing import Any
 
-from weft.llm.engine import Delta, Done, Engine, Event, Ticket
+from weft.llm.answers import Event
+from weft.llm.engine import Delta, Done, Engine, Ticket
+from weft.llm.engine import Event as TextEvent
 from weft.llm.sampling import TokenLogprobs
 from weft.serve.errors import ApiError, of_exception
+from weft.serve.messages import Parts, Step
 from weft.serve.prompts import Asked
 
-__all__ = ["OneChat", "Texts"]
+__all__ = ["OneChat", "Texts", "timings_of"]
 
 
 class Texts:
@@ -29,11 +32,11 @@ class Texts:
         self.asked = asked
         self.tickets: list[Ticket] = []
         self.ends: dict[int, Done] = {}
-        """The ends of texts so far, by their numbers."""
+        """The ends of texts that have ended, by the number of the text."""
         self.n_prompt = sum(map(len, {request.prompt for request in asked.requests}))
         """Number of tokens of all prompts; one that several texts share counts once."""
         self._loop = loop
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._events: asyncio.Queue[tuple[int, TextEvent]] = asyncio.Queue()
         leaders: dict[tuple[int, ...], Ticket] = {}
         try:
             for i, request in enumerate(asked.requests):
@@ -44,7 +47,7 @@ class Texts:
             self.cancel()
             raise
 
-    def _put(self, choice: int, event: Event) -> None:
+    def _put(self, choice: int, event: TextEvent) -> None:
         self._loop.call_soon_threadsafe(self._events.put_nowait, (choice, event))
 
     @property
@@ -67,7 +70,7 @@ class Texts:
         for ticket in self.tickets:
             ticket.cancel()
 
-    async def events(self) -> AsyncIterator[tuple[int, Event]]:
+    async def events(self) -> AsyncIterator[tuple[int, TextEvent]]:
         """Yields (number of the text, event) until all texts have ended. Raises ApiError if one
         fails."""
         while len(self.ends) < len(self.tickets):
@@ -82,14 +85,14 @@ class Texts:
 
 
 class OneChat:
-    """The one text of a chat, as deltas of its message, for the APIs that have no choices."""
+    """The one text of a request, for the APIs that have no choices."""
 
     def __init__(self, texts: Texts) -> None:
-        """`texts` are those of `Prompts.of_chat` with n 1."""
-        assert texts.asked.message is not None
+        """`texts` has one text, the answer to a chat or a completion, which is all content."""
         self.texts = texts
-        self.message = texts.asked.message()
-        """The message so far; `message.whole()` is all of it."""
+        self.message = texts.asked.new_message()
+        self.parts = Parts(self.message)
+        """The parts so far, if `steps` is read."""
         self._tokens: list[TokenLogprobs] = []
 
     @property
@@ -100,21 +103,70 @@ class OneChat:
     @property
     def reason(self) -> str:
         """`finish_reason` of the chat API: "stop", "length" or "tool_calls"."""
-        reason = self.end.reason
-        return self.message.reason("length" if reason == "context" else reason)
+        return self.message.reason(self.end.reason)
 
     def take_tokens(self) -> list[TokenLogprobs]:
         """The tokens since the last call, if log-probabilities were asked for."""
         tokens, self._tokens = self._tokens, []
         return tokens
 
-    async def deltas(self) -> AsyncIterator[dict[str, Any]]:
-        """Yields the deltas of `message` in the chat API's form: each has one of `content`,
-        `reasoning_content` and `tool_calls`. Raises ApiError if the text fails."""
+    async def events(self) -> AsyncIterator[Event]:
+        """Yields the new events of `message`. Raises ApiError if the text fails."""
         async for _, event in self.texts.events():
             if isinstance(event, Delta):
                 self._tokens += event.tokens
-                for delta in self.message.push(event.text):
-                    yield delta
-        for delta in self.message.finish():
-            yield delta
+                for new in self.message.push(event.text):
+                    yield new
+        for new in self.message.finish():
+            yield new
+
+    async def steps(self) -> AsyncIterator[Step]:
+        """Yields the steps of `parts`. Raises ApiError if the text fails."""
+        async for event in self.events():
+            for step in self.parts.push(event):
+                yield step
+        for step in self.parts.finish():
+            yield step
+
+
+def timings_of(tickets: Iterable[Ticket]) -> dict[str, Any]:
+    """The numbers of tokens and the times of texts so far; of texts that run together, the longest
+    time counts."""
+    prompt_n = cache_n = predicted_n = drafted = accepted = 0
+    prompt_ms = predicted_ms = 0.0
+    seen: set[tuple[int, ...]] = set()
+    for ticket in tickets:
+        done = ticket.done("stop")
+        if ticket.request.prompt not in seen:  # texts of one prompt share its computation
+            seen.add(ticket.request.prompt)
+            cache_n += done.n_reused
+            prompt_n += done.n_prompt - done.n_reused
+            prompt_ms = max(prompt_ms, 1000 * done.prompt_seconds)
+        predicted_n += done.n_generated
+        predicted_ms = max(predicted_ms, 1000 * _writing(ticket, done))
+        drafted += ticket.growth.n_drafted
+        accepted += ticket.growth.n_accepted
+    timings = {
+        "cache_n": cache_n,
+        "prompt_n": prompt_n,
+        "prompt_ms": round(prompt_ms, 3),
+        "prompt_per_token_ms": _ratio(prompt_ms, prompt_n),
+        "prompt_per_second": _ratio(1000 * prompt_n, prompt_ms),
+        "predicted_n": predicted_n,
+        "predicted_ms": round(predicted_ms, 3),
+        "predicted_per_token_ms": _ratio(predicted_ms, predicted_n),
+        "predicted_per_second": _ratio(1000 * predicted_n, predicted_ms),
+    }
+    return timings | ({"draft_n": drafted, "draft_n_accepted": accepted} if drafted else {})
+
+
+def _writing(ticket: Ticket, done: Done) -> float:
+    """The seconds from the first token to the last, or until now."""
+    times = ticket.times
+    if not times.first:
+        return 0.0
+    return (times.last if times.ended else monotonic()) - times.first
+
+
+def _ratio(a: float, b: float) -> float:
+    return round(a / b, 3) if b else 0.0

@@ -20,15 +20,14 @@ from starlette.types import Scope
 
 from weft.errors import WeftError
 from weft.llm.engine import Done, Times
+from weft.serve.endpoints import find
 from weft.serve.record import route_of, tokens_of
 from weft.version import __version__
 
 __all__ = ["Traces"]
 
-_UNTRACED = frozenset(("/health", "/metrics"))
 _CLOSE_MILLIS = 3000
 """Milliseconds for the last spans when the server ends."""
-_OPERATIONS = {"/v1/embeddings": "embeddings", "/v1/completions": "text_completion"}
 
 
 class Traces:
@@ -45,9 +44,10 @@ class Traces:
         self._tracer = self._provider.get_tracer("weft.serve", __version__)
 
     def note(self, scope: Scope, status: int, began: float, ended: float, model: str) -> None:
-        """Makes the spans of a request that has ended; times are those of `time.monotonic`. Notes
+        """Makes the spans of a request that has ended; times are of `time.monotonic`. Notes
         the id of the trace in the request's state."""
-        if scope["path"] in _UNTRACED:
+        endpoint = find(scope["path"])
+        if endpoint is not None and endpoint.polled:
             return
         offset = time.time_ns() - round(time.monotonic() * 1e9)
         state = scope["state"]
@@ -55,7 +55,7 @@ class Traces:
         name = f"{scope['method'][:20]} {attributes['http.route']}"
         tokens = tokens_of(state)
         if tokens is not None:
-            operation = _operation(scope)
+            operation = (endpoint.operation if endpoint else "") or _operation(state)
             attributes |= {
                 "gen_ai.operation.name": operation,
                 "gen_ai.provider.name": "weft",
@@ -159,14 +159,13 @@ def _http_attributes(scope: Scope, status: int) -> dict[str, Any]:
     }
 
 
-def _operation(scope: Scope) -> str:
-    texts = scope["state"].get("texts")
-    default = "chat" if texts is None or texts.asked.message is not None else "text_completion"
-    return _OPERATIONS.get(route_of(scope), default)
+def _operation(state: dict[str, Any]) -> str:
+    texts = state.get("texts")
+    return "chat" if texts is None or texts.asked.message is not None else "text_completion"
 
 
 def _asked(state: dict[str, Any]) -> dict[str, Any]:
-    """What the first text was asked for."""
+    """Attributes of the request for the first text."""
     texts = state.get("texts")
     if texts is None or not texts.tickets:
         return {}

@@ -10,8 +10,7 @@ import pytest
 from tests.llm.answers.parsed import FAMILIES, TOOLS, format_of, joined
 from tests.llm.answers.templates import ARROWS, CHANNELS, HARMONY, OPENING, TEMPLATES
 from weft.llm.answers import AnswerFormat, Call, CallBegun, CallPiece, Content
-from weft.llm.answers.json_text import NoCallError, as_object
-from weft.llm.answers.loose import read_items, read_value
+from weft.llm.answers.json_text import NoCallError, as_object, read_items, read_value
 from weft.llm.answers.parser import AnswerParser
 from weft.llm.answers.values import typed_value
 from weft.llm.chat.template import ChatTemplate

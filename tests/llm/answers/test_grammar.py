@@ -12,7 +12,7 @@ from tests.llm.answers.templates import OPENING
 from weft.errors import ChatError, ContextError
 from weft.llm import Sampler, SamplingParams, Tokenizer
 from weft.llm.answers import AnswerFormat
-from weft.llm.answers.constrain import MOST_CALLS
+from weft.llm.answers.grammar import MOST_CALLS
 from weft.llm.chat.template import ChatTemplate
 
 SHORT = [

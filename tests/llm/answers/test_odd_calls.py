@@ -12,7 +12,7 @@ from tests.llm.answers.parsed import FAMILIES, format_of, joined
 from weft.errors import ContextError
 from weft.llm import Tokenizer
 from weft.llm.answers.values import typed_value
-from weft.serve.messages import call_schema
+from weft.serve.chats import call_schema
 
 PERSON = {"type": "object", "properties": {"name": {"enum": ["Al"]}}, "required": ["name"]}
 WHO = {"type": "object", "required": ["who"]}

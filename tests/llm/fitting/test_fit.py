@@ -16,17 +16,15 @@ from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.importance import Importance
 from weft.frontends.gguf.mixes import Choices
 from weft.llm import Model
+from weft.llm.fitting.baseline import Held, Text, text_of, write_text
 from weft.llm.fitting.budget import Budget, file_bytes
 from weft.llm.fitting.caches import CachePair, cache_pairs, usual_pairs
 from weft.llm.fitting.choices import groups_of
-from weft.llm.fitting.damage import relative_error
 from weft.llm.fitting.fit import Fit, FitOptions, fit, manner_for
-from weft.llm.fitting.held import Held, Text, text_of
-from weft.llm.fitting.kept import Kept, digest_of
-from weft.llm.fitting.measured import measure, n_probes
+from weft.llm.fitting.measured import measure, n_probes, relative_error
+from weft.llm.fitting.measurements import Kept, digest_of
 from weft.llm.fitting.plan_file import fit_data, types_in_plan
 from weft.llm.fitting.sizes import Sizes
-from weft.llm.fitting.written import write_text
 
 DEMO = Path(__file__).resolve().parents[3] / "examples" / "weft-demo.gguf"
 FEW = ("q5_0", "q4_0", "q2_0")

@@ -132,7 +132,7 @@ def test_a_vocabulary_without_an_end_token(tmp_path: Path) -> None:
     [
         ({"regex": "[ab"}, "regex: .*unclosed character class"),
         ({"regex": r"[^\x00-\x{10FFFF}]"}, "regex: no token of this vocabulary can go on"),
-        ({"grammar": "root ::= nothing"}, "grammar: .*'nothing' not found"),
+        ({"grammar": "root ::= nothing"}, "grammar: line 1: there is no rule 'nothing'"),
         ({"grammar": "start: ((("}, "grammar: "),
         ({"json_schema": "{"}, "json_schema: .*line 1 column 2"),
         ({"json_schema": {"type": "wurst"}}, "json_schema: Invalid type: wurst"),

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.llm.sampling import slow
 from tests.profiles import examples
 from weft.llm.sampling.candidates import Candidates
-from weft.llm.sampling.dry import Dry
-from weft.llm.sampling.history import History
+from weft.llm.sampling.history import Dry, History
 
 
 def costs(

@@ -26,7 +26,7 @@ from weft.errors import DeviceError, LinkError, WeftError
 from weft.flags import FLAGS
 from weft.graph.op_table import op_stamp
 from weft.links import Address, Limits, Link, connect
-from weft.links.held import HeldInterrupt
+from weft.links.link import HeldInterrupt
 
 __all__ = ["Machine", "Mark", "machine_at"]
 

@@ -1,7 +1,7 @@
 """The rules of a worker's device, answered by a local device of the same kind.
 
 Of a cpu whose kernel target this machine cannot run, the kernels are asked over the link, once for
-each kind of node (`weft.cluster.questions`).
+each kind of node (`weft.cluster.lent`).
 """
 
 from __future__ import annotations

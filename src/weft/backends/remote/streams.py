@@ -6,7 +6,7 @@ import threading
 from typing import Any, Protocol
 
 from weft.errors import DeviceError
-from weft.links.held import HeldInterrupt
+from weft.links.link import HeldInterrupt
 
 __all__ = ["GATHERED", "Stream"]
 

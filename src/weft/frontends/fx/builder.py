@@ -20,13 +20,14 @@ from weft.frontends.fx.layout import (
     broadcast_strides,
     channels_last,
     coalesce,
+    contiguous,
     folded_ne,
     inverse,
+    is_contiguous,
     joint_dims,
     product,
 )
 from weft.frontends.fx.sizes import Sizes, as_int
-from weft.frontends.fx.tensors import reshaped_to, strided, window
 from weft.frontends.fx.value import Carried, Value
 from weft.graph.graph import Graph
 from weft.graph.node import leaf
@@ -34,10 +35,10 @@ from weft.graph.size import Size, lower, upper
 from weft.graph.tensor import Buffer, Tensor
 from weft.quants import from_storage
 
-__all__ = ["Builder", "constant_leaf", "reshaped_to"]
+__all__ = ["Builder", "constant_leaf", "reshaped_to", "strided", "window"]
 
 MAX_TABLE = 2**20
-"""The largest number of values of a size from which a number is computed."""
+"""Maximum number of values of a size from which a number is computed."""
 
 Map: TypeAlias = Callable[..., Tensor]
 """A function of tensors, whose result has as many elements."""
@@ -409,3 +410,32 @@ def _reads(tensor: Tensor, leaf_: Tensor) -> bool:
                 visited.add(s)
                 stack.append(s)
     return False
+
+
+def window(v: Value, ne: Sequence[Size]) -> Tensor:
+    """A contiguous part of a tensor."""
+    if v.is_whole:
+        return reshaped_to(v.tensor, ne)
+    return g.view(v.tensor, ne, (), v.offset * v.tensor.dtype.bytes)
+
+
+def reshaped_to(t: Tensor, ne: Sequence[Size]) -> Tensor:
+    """A contiguous tensor with other sizes; the tensor itself where it has them."""
+    sizes = (*ne, *[1] * (4 - len(ne)))
+    return t if t.ne == sizes else g.reshape(t, *sizes)
+
+
+def strided(t: Tensor, ne: Sequence[Size], steps: Sequence[Size], offset: Size) -> Tensor:
+    """A view with strides in elements, innermost first; the tensor itself where the view is all of
+    it."""
+    shape, strides = tuple(reversed(ne)), tuple(reversed(steps))
+    if offset == 0 and is_contiguous(shape, strides) and product(ne) == t.n_elements:
+        return reshaped_to(t, ne)
+    size = t.dtype.bytes
+    full = contiguous(shape)[::-1]
+    # strides of dimensions of one element do not count; kernels expect them as without gaps
+    nb = [size * (s if n != 1 else f) for n, s, f in zip(ne, steps, full, strict=True)]
+    while len(nb) < 4:
+        nb.append(nb[-1] * ne[len(nb) - 1] if nb else size)
+        ne = [*ne, 1]
+    return g.view(t, ne, nb, offset * size)

@@ -25,22 +25,15 @@ from weft.frontends.fx.call import Call, StaleValueError, aten_op, op_name
 from weft.frontends.fx.channels_last import channels_last_nodes
 from weft.frontends.fx.converted import Converted, Input, Output, State
 from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
-from weft.frontends.fx.fold import known_constants
 from weft.frontends.fx.hosted import add_region, carried_input
 from weft.frontends.fx.layout import folded_ne
 from weft.frontends.fx.leaves import Weights, initial_values, state_leaf
 from weft.frontends.fx.ops.quantized import chooses_parameters
-from weft.frontends.fx.regions import Region, in_stages, regions, why_not_on_host
-from weft.frontends.fx.registry import (
-    FROM_DATA,
-    find_visitor,
-    is_from_data,
-    is_passed_on,
-    supports_call,
-)
+from weft.frontends.fx.regions import Region, in_stages, known_constants, regions, why_not_on_host
+from weft.frontends.fx.registry import find_visitor, is_from_data, supports_call
 from weft.frontends.fx.rewrite import REWRITES
 from weft.frontends.fx.sizes import Sizes
-from weft.frontends.fx.support import YES, Refusal, Support, refuse_all
+from weft.frontends.fx.support import FROM_DATA, YES, InheritedReason, Refusal, Support, refuse_all
 from weft.frontends.fx.value import Carried, Value
 from weft.graph.node import leaf
 from weft.graph.tensor import Tensor
@@ -81,7 +74,7 @@ def _unsupported(program: ExportedProgram, constants: Mapping[Node, Any]) -> lis
         answer = YES if node in constants else supports(node)
         if not answer:
             cause = next((causes[n] for n in node.all_input_nodes if n in causes), "")
-            cause = cause if is_passed_on(answer.reason) else ""
+            cause = cause if isinstance(answer.reason, InheritedReason) else ""
             refusals.append(Refusal(node.name, op_name(node.target), answer.reason, cause))
             causes[node] = cause or node.name
     return refusals
@@ -160,7 +153,7 @@ class _Walk:
         self.regions = found
         """The nodes that PyTorch runs."""
         self._constants: dict[Node, torch.Tensor] = dict(known)
-        """What a host function reads in PyTorch's memory."""
+        """Tensors that host functions read in PyTorch's memory."""
         self._drawn: Tensor | None = None
         self._given: set[Tensor] = set()
         """Tensors that outputs share memory with."""

@@ -51,7 +51,8 @@ class Output:
     mutates: int | None = None
     """The input that gets this value after the run; such an output is not returned."""
     counted: bool = False
-    """Its sizes depend on data: they come first in the tensor, as int64; `shape` bounds them."""
+    """True if the sizes depend on data: the tensor begins with them, as int64, and `shape` bounds
+    them."""
     is_number: bool = False
     """A number that the program reads out of a tensor."""
 
@@ -86,7 +87,7 @@ class Converted:
     states: tuple[State, ...]
     nodes: dict[Tensor, str] = field(repr=False)
     in_spec: Any = field(default=None, repr=False)
-    """How arguments nest (a pytree spec of (args, kwargs)), or None for a bare graph."""
+    """The nesting of arguments (a pytree spec of (args, kwargs)), or None for a bare graph."""
     out_spec: Any = field(default=None, repr=False)
     exact_activations: bool = False
     """The program quantizes weights and leaves activations unquantized."""

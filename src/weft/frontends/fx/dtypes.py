@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 from weft.dtype import DTYPES, DType
+from weft.frontends.fx.support import InheritedReason
 
 __all__ = [
     "FLOATS",
@@ -45,12 +46,12 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def refused_type(dtype: torch.dtype) -> str:
+def refused_type(dtype: torch.dtype) -> InheritedReason:
     """The reason why a type cannot be stored, with a remedy."""
     what = f"type {dtype_name(dtype)} is not supported"
     if dtype is torch.float64:
-        return f"{what}; call .float() on the module and its inputs before torch.export"
-    return what
+        what += "; call .float() on the module and its inputs before torch.export"
+    return InheritedReason(what)
 
 
 def is_float(dtype: torch.dtype) -> bool:

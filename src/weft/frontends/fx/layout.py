@@ -20,7 +20,6 @@ __all__ = [
     "is_contiguous",
     "joint_dims",
     "memory_order",
-    "normal_dim",
     "product",
     "restride",
 ]
@@ -182,8 +181,3 @@ def _goes_into(small: Size, big: Size) -> bool:
     if isinstance(small, Expr) or isinstance(big, Expr):
         return exact_div(big, small) is not None
     return small < big
-
-
-def normal_dim(dim: int, rank: int) -> int:
-    """A dimension counted from the start; a scalar has one dimension here."""
-    return dim % max(rank, 1)

@@ -1,23 +1,31 @@
-"""Nodes of a program that PyTorch itself runs, on the host: which ones, and in which groups.
+"""Nodes of a program that PyTorch itself runs: when it is converted, or later on the host.
 
 Nodes that weft does not convert become host functions (`weft.graph.host`). Neighbours are one
 function, so that values that weft has no type or no size for (float64, complex numbers, sizes that
 depend on data) stay inside.
+
+When a program is converted, PyTorch computes all values that depend on no input: positions, masks
+of fixed sizes and other small tensors, but not weights, which stay in place.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 from weft.frontends.fx.call import aten_op
+from weft.frontends.fx.sizes import is_static
 from weft.records import dataclass
 
-__all__ = ["Region", "in_stages", "is_drawn", "regions", "why_not_on_host"]
+__all__ = ["MAX_FOLDED", "Region", "folded", "in_stages", "is_drawn", "known_constants",
+           "regions", "why_not_on_host"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,3 +129,61 @@ def in_stages(nodes: Iterable[Node], found: dict[Node, Region]) -> list[Node]:
             (stage[s] + (s in found) for s in node.all_input_nodes), default=0
         )  # fmt: skip
     return sorted(ordered, key=stage.__getitem__)
+
+
+MAX_FOLDED = 2**16
+"""Maximum number of elements of a tensor that is folded."""
+
+
+_SMALL = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+def known_constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
+    """Small buffers that the program does not write, and all values that it computes from them
+    alone.
+
+    They may have any type, as long as the program uses them in the place of constants."""
+    signature = program.graph_signature
+    written = {s.target for s in signature.output_specs if s.kind is OutputKind.BUFFER_MUTATION}
+    specs = {spec.arg.name: spec for spec in signature.input_specs}
+    known: dict[Node, torch.Tensor] = {}
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            spec = specs[node.name]
+            if spec.kind in _SMALL and spec.target not in written:
+                tensor = program.state_dict.get(spec.target)
+                data = program.constants.get(spec.target) if tensor is None else tensor
+                if isinstance(data, torch.Tensor) and data.numel() <= MAX_FOLDED:
+                    known[node] = data.detach()
+        elif node.op == "call_function":
+            value = folded(node, known)
+            if value is not None:
+                known[node] = value
+    return known
+
+
+def folded(node: Node, known: Mapping[Node, torch.Tensor]) -> torch.Tensor | None:
+    """The result of a node whose tensors are all known, or None where it is not folded."""
+    fake, op = node.meta.get("val"), aten_op(node.target)
+    if op is None or op.namespace != "aten" or not isinstance(fake, torch.Tensor):
+        return None
+    if not is_static(fake.shape) or fake.numel() > MAX_FOLDED:
+        return None
+    if any(n not in known for n in node.all_input_nodes):
+        return None
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        return None
+    args: Any = map_arg(node.args, lambda n: known[n])
+    kwargs: Any = map_arg(dict(node.kwargs), lambda n: known[n])
+    try:
+        with torch.no_grad():
+            result = op(*args, **kwargs)
+    except (RuntimeError, TypeError, ValueError):
+        return None
+    if (
+        not isinstance(result, torch.Tensor)
+        or result.shape != fake.shape
+        or result.dtype != fake.dtype
+    ):
+        return None
+    return result

@@ -12,7 +12,7 @@ from torch.fx import Node
 from weft.errors import GraphError
 from weft.frontends.fx.call import Call, aten_op, fake_of, op_name
 from weft.frontends.fx.dtypes import STORED, refused_type
-from weft.frontends.fx.support import YES, Support
+from weft.frontends.fx.support import FROM_DATA, YES, Support
 from weft.frontends.fx.value import Value
 from weft.records import dataclass
 
@@ -20,13 +20,11 @@ if TYPE_CHECKING:
     from weft.frontends.fx.builder import Builder
 
 __all__ = [
-    "FROM_DATA",
     "VISITORS",
     "Check",
     "Visitor",
     "find_visitor",
     "is_from_data",
-    "is_passed_on",
     "supports_call",
     "visitor",
     "visitor_by_name",
@@ -126,7 +124,7 @@ def supports_call(node: Node) -> Support:
 
 
 _WHY_NOT = {
-    r"aten\.(nonzero|unique|_unique|masked_select|bincount|repeat_interleave\.)": "FROM_DATA",
+    r"aten\.(nonzero|unique|_unique|masked_select|bincount|repeat_interleave\.)": FROM_DATA,
     r"aten\.(rand|bernoulli|normal|multinomial|poisson|uniform|exponential)": (
         "weft draws no random numbers; draw them outside and pass them in"
     ),
@@ -146,7 +144,7 @@ _WHY_NOT = {
 def _no_conversion(name: str) -> str:
     for pattern, why in _WHY_NOT.items():
         if re.match(pattern, name):
-            return FROM_DATA if why == "FROM_DATA" else why
+            return why
     return f"weft has no conversion of {name}"
 
 
@@ -193,18 +191,6 @@ def _bytes(call: Call) -> str | None:
 
 
 _TO_BYTES = (torch.uint8, torch.bool, torch.float32, torch.float16, torch.bfloat16)
-
-
-FROM_DATA = (
-    "a shape depends on data, so that no memory can be planned for it; torch.where and masked_fill "
-    "keep the shape"
-)
-
-
-def is_passed_on(reason: str) -> bool:
-    """Whether a node may be refused for a shape or a type that it only inherits from another
-    one."""
-    return reason == FROM_DATA or reason.startswith("type ")
 
 
 def is_from_data(size: Any) -> bool:

@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from weft.errors import UnsupportedOpError
 from weft.records import dataclass
 
-__all__ = ["YES", "Refusal", "Support", "refuse_all"]
+__all__ = ["FROM_DATA", "YES", "InheritedReason", "Refusal", "Support", "refuse_all"]
+
+
+class InheritedReason(str):
+    """A reason that a node may have from another node whose shape or type it takes over."""
+
+
+FROM_DATA = InheritedReason(
+    "a shape depends on data, so that no memory can be planned for it; torch.where and masked_fill "
+    "keep the shape"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class Description:
     version: int
     kind: str
     about: str
-    """What an adapter or a control vector is, in words; empty for other files."""
+    """Kind and size of an adapter or a control vector, in words; empty for other files."""
     architecture: str | None
     nbytes: int
     """Bytes of all files."""
@@ -114,8 +114,8 @@ def describe(file: GGUFFile, *, width: int = 80) -> Description:
 
 
 def in_words(file: GGUFFile) -> str:
-    """What an adapter or a control vector is, such as `a LoRA adapter of llama, rank 8, alpha 16,
-    14 matrices`; empty for other files."""
+    """Kind and size of an adapter or a control vector, such as `a LoRA adapter of llama, rank 8,
+    alpha 16, 14 matrices`; empty for other files."""
     arch = _string(file, "general.architecture")
     if arch == CONTROL_VECTOR:
         made_for = _string(file, f"{CONTROL_VECTOR}.model_hint")

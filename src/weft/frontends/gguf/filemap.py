@@ -34,7 +34,7 @@ class FileMap:
     not shrink while it is mapped: the system kills a process that reads a page that is gone."""
 
     whole = True
-    """False for the beginning of a file, whose tensors may lie behind its end."""
+    """False if the file is only the beginning of a file, whose tensors may lie behind its end."""
 
     def __init__(self, path: str | os.PathLike[str], *, whole: bool = True) -> None:
         self.path = Path(path)

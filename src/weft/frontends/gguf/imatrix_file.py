@@ -49,12 +49,12 @@ _MAX_ENTRIES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class ImatrixEntry:
-    """What was measured at the input of one matrix, or of a stack of experts."""
+    """Measurements at the input of one matrix, or of a stack of experts."""
 
     sums: NDArray[np.float32]
-    """`[experts, columns]`: sums of squares; of the older format, means times calls."""
+    """`[experts, columns]`: sums of squares; in the older format, means times calls."""
     counts: NDArray[np.int64]
-    """`[experts]`: tokens that each sum is of; of the older format the calls, `[1]`."""
+    """`[experts]`: number of tokens in each sum; in the older format the number of calls, `[1]`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,14 @@ class Imatrix:
     entries: Mapping[str, ImatrixEntry]
     """By the name of the weights, sorted."""
     datasets: tuple[str, ...]
-    """The texts it was measured on."""
+    """Names of the texts that the matrix was measured on."""
     chunk_count: int
     chunk_size: int
-    """Tokens of a chunk; 0 in the older format, which does not say."""
+    """Number of tokens in a chunk; 0 in the older format, which does not state it."""
     is_legacy: bool
-    """True: read from the older format."""
+    """True if the file has the older format."""
     has_metadata: bool
-    """False: a GGUF file that lacks a key of `imatrix.*`."""
+    """False for a GGUF file that lacks a key of `imatrix.*`."""
 
 
 def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from weft.dtype import DType
 from weft.errors import FormatError, UnsupportedOpError
 from weft.frontends.gguf.imatrix_file import chosen, imatrix_keys, importance_of, read_imatrix
-from weft.frontends.gguf.mixes import Mix, needs_imatrix
+from weft.frontends.gguf.mixes import Mix, is_quantized, needs_imatrix
 from weft.frontends.gguf.pruned import Pruned
-from weft.frontends.gguf.quantizable import is_quantized
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.quants import can_encode
 from weft.quants.native_rows import NEEDS_WEIGHTS, can_convert

@@ -18,7 +18,7 @@ Role: TypeAlias = Literal[
     "output", "embedding", "value", "key", "query", "attn_out", "ffn_down", "ffn_up", "ffn_gate",
     "other",
 ]  # fmt: skip
-"""What a matrix is for. Values include fused queries, keys and values, and those of latent
+"""The purpose of a matrix. Values include fused queries, keys and values, and the values of latent
 attention; `output` includes embeddings that serve as output."""
 
 
@@ -29,7 +29,7 @@ class Place:
     index: int
     count: int
     grouped: bool
-    """Four or more heads share a key."""
+    """True if four or more heads share a key."""
     falcon: bool
     n_expert: int
     imatrix: bool
@@ -63,11 +63,12 @@ class Mix:
     base: str
     rules: Mapping[Role, Rule] = field(default_factory=dict)
     wide_attention: bool = False
-    """The attention output of models with eight experts gets q5_K."""
+    """True if the attention output of models with eight experts gets q5_K."""
     low: bool = False
-    """The base type has one or two bits; models of eight experts have rules of their own."""
+    """True if the base type has one or two bits; models with eight experts then have rules of their
+    own."""
     output: str = "q6_K"
-    """The type of the output."""
+    """Name of the output's type."""
 
 
 def _always(name: str) -> Rule:

@@ -16,31 +16,60 @@ from typing import Any
 from weft.dtype import DTYPES, DType
 from weft.errors import UnsupportedOpError
 from weft.frontends.gguf.mix_table import MIXES, Mix, Place, Role
-from weft.frontends.gguf.quantizable import is_quantized
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.records import dataclass
 
-__all__ = [
-    "MIXES", "Choices", "Mix", "find_mix", "mix_types", "named_type", "needs_imatrix",
-]  # fmt: skip
+__all__ = ["MIXES", "Choices", "Mix", "find_mix", "is_quantized", "mix_types", "named_type",
+           "needs_imatrix"]  # fmt: skip
+
+_SOURCES = frozenset(DTYPES) - {"i8", "i16", "i32", "i64", "f64", "q8_1", "q8_K"}
+_LEFT_ALONE = (
+    "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "altup", "laurel",
+    "per_layer_model_proj", "position_embd", "ssm_conv1d", "shortconv.conv.weight",
+    "indexer.k_proj.weight", "indexer.q_proj.weight", "time_mix_first.weight", "time_mix_w0.weight",
+    "time_mix_w1.weight", "time_mix_w2.weight", "time_mix_v0.weight", "time_mix_v1.weight",
+    "time_mix_v2.weight", "time_mix_a0.weight", "time_mix_a1.weight", "time_mix_a2.weight",
+    "time_mix_g1.weight", "time_mix_g2.weight", "time_mix_decay_w1.weight",
+    "time_mix_decay_w2.weight", "time_mix_lerp_fused.weight", "attn_rel_b.weight", "sam.pos_embd",
+    "sam.neck.", "sam.net_", ".rel_pos", ".patch_embd", ".patch_merger", "a.rvq.codebook",
+    "mm.a.code_embd",
+)  # fmt: skip
+"""Parts of names of tensors that stay: norms, routers, tables of positions, small matrices."""
+_OF_ARCH = {
+    "glm5-next": (
+        "hc_", "indexer.attn_q_b", "indexer.attn_k", "indexer.proj", "indexer_compressor_gate",
+        "indexer_compressor_ape", "ssm_f_a.weight", "ssm_f_b.weight", "ssm_g_a.weight",
+        "ssm_g_b.weight", "ssm_beta.weight", "attn_kv_a_mqa.weight", "attn_k_b.weight",
+        "attn_v_b.weight",
+    ),
+}  # fmt: skip
+
+
+def is_quantized(t: TensorInfo, arch: str) -> bool:
+    """True if the tensor of a model of architecture `arch` gets another type: matrices, but not
+    norms, routers and small ones, by the names of llama.cpp's `llama-quant.cpp`."""
+    if t.ne[1:] == (1, 1, 1) or not t.name.endswith("weight") or t.dtype.name not in _SOURCES:
+        return False
+    if t.name == "token_types.weight":
+        return False
+    return not any(part in t.name for part in (*_LEFT_ALONE, *_OF_ARCH.get(arch, ())))
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a user chose for tensors, before the rules of the mix."""
+    """The types that a user chose for tensors, which come before the rules of the mix."""
 
     pure: bool = False
-    """The mix's base type for every matrix."""
+    """True if every matrix gets the base type of the mix."""
     leave_output: bool = False
-    """`output.weight` keeps its type."""
+    """True if `output.weight` keeps its type."""
     output: DType | None = None
     """The type of `output.weight`, and of embeddings that serve as output."""
     embedding: DType | None = None
-    """The type of token embeddings."""
     patterns: tuple[tuple[re.Pattern[str], DType], ...] = ()
     """Types of tensors whose name has a match; the first one counts."""
     imatrix: bool = False
-    """An importance matrix is at hand, with which some mixes spend bits elsewhere."""
+    """True if there is an importance matrix, with which some mixes spend bits elsewhere."""
 
 
 ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "MXFP4_MOE"}

@@ -25,7 +25,7 @@ class Pruned:
     tensors: Mapping[str, TensorInfo]
     old_names: Mapping[str, str]
     keys: Mapping[str, object]
-    """Metadata keys that change."""
+    """New values of metadata keys, by key."""
 
 
 def prune(file: GGUFFile, layers: Iterable[int]) -> Pruned:

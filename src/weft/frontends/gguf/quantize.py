@@ -155,7 +155,7 @@ def _new_metadata(
 def _about(
     file: GGUFFile, types: Mapping[str, DType], kept: Pruned, importance: Importance | None
 ) -> str:
-    """What decides the bytes of the new file beside its head."""
+    """The settings that decide the bytes of the new file, apart from its head."""
     states = [(str(path.resolve()), os.stat(path)) for path in file.paths]
     about = [f"{path} {state.st_size} {state.st_mtime_ns}" for path, state in states]
     about += [f"{kept.old_names[name]} {kind.name}" for name, kind in types.items()]
@@ -221,20 +221,12 @@ def would_be(
     """The model that `file` would be with tensors of these types, for plans: its tensors have
     sizes, and values only of those that stay."""
     kept = prune(file, without_layers)
-
-    def changed(t: TensorInfo) -> TensorInfo:
-        after = types[t.name]
-        if after is t.dtype:
-            return t
-        nbytes = after.row_bytes(t.ne[0]) * (t.n_elements // t.ne[0])
-        return replace(t, dtype=after, offset=-1, nbytes=nbytes, _make=lambda: _convert(t, after))
-
     metadata = file.metadata
     if kept.keys:
         raw = {key: file.metadata.raw(key) for key in file.metadata}
         raw |= {key: encode_value(key, value) for key, value in kept.keys.items()}
         metadata = made_metadata(file.path, raw)
-    return file.presented(metadata, [changed(t) for t in kept.tensors.values()])
+    return file.presented(metadata, [_later(t, types[t.name]) for t in kept.tensors.values()])
 
 
 def loaded_as(
@@ -276,17 +268,18 @@ def planned_as(file: GGUFFile, to: str) -> GGUFFile:
     data are read. Raises the same errors."""
     mix = find_mix(to)
     types = mix_types(file.tensors.values(), file.metadata, mix)
-
-    def later(t: TensorInfo) -> TensorInfo:
-        after = types[t.name]
-        if after is t.dtype:
-            return t
-        nbytes = after.row_bytes(t.ne[0]) * (t.n_elements // t.ne[0])
-        return replace(t, dtype=after, offset=-1, nbytes=nbytes, _make=lambda: _convert(t, after))
-
     raw = {key: file.metadata.raw(key) for key in file.metadata}
     raw["general.file_type"] = encode_value("general.file_type", mix.number)
-    return file.presented(made_metadata(file.path, raw), map(later, file.tensors.values()))
+    tensors = [_later(t, types[t.name]) for t in file.tensors.values()]
+    return file.presented(made_metadata(file.path, raw), tensors)
+
+
+def _later(t: TensorInfo, after: DType) -> TensorInfo:
+    """The tensor in another type, which is computed when its data are read."""
+    if after is t.dtype:
+        return t
+    nbytes = after.row_bytes(t.ne[0]) * (t.n_elements // t.ne[0])
+    return replace(t, dtype=after, offset=-1, nbytes=nbytes, _make=lambda: _convert(t, after))
 
 
 def convert_tensor(

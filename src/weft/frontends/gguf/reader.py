@@ -38,15 +38,15 @@ class GGUFFile:
         self._parts = parts
         first = parts[0]
         self.path: Path = first.map.path
-        """The file, or the first of its shards."""
+        """Path of the file, or of its first shard."""
         self.paths: tuple[Path, ...] = tuple(p.map.path for p in parts)
-        """The file, or all of its shards in order."""
+        """Paths of the file, or of all its shards in order."""
         self.version: int = first.version
         """The format version, 2 or 3."""
         self.alignment: int = first.alignment
         """Tensor offsets are multiples of this many bytes."""
         self.nbytes: int = sum(p.map.size for p in parts)
-        """Bytes of the file (of all shards)."""
+        """Number of bytes of the file, or of all its shards together."""
         self.metadata: Metadata = first.metadata
         """Keys and values (of the first shard: the others have none of their own)."""
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(

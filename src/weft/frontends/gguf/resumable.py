@@ -27,7 +27,7 @@ from weft.frontends.gguf.writer import Layout
 __all__ = ["ResumableFile"]
 
 _SYNC_BYTES = 256 << 20
-"""Bytes after which a journal waits for the disk."""
+"""Number of bytes after which a journal waits for the disk."""
 _READ = 16 << 20
 
 

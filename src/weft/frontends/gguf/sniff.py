@@ -7,7 +7,7 @@ import string
 __all__ = ["HEAD_BYTES", "describe_other"]
 
 HEAD_BYTES = 512
-"""The number of bytes of a file's beginning for `describe_other`."""
+"""Number of bytes at a file's beginning that `describe_other` reads."""
 
 _CONVERT = "convert the model with llama.cpp's convert_hf_to_gguf.py"
 _OLD = "convert the original model again with llama.cpp's convert_hf_to_gguf.py"

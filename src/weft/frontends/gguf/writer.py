@@ -89,7 +89,7 @@ class Row:
         return tensor_bytes(self.dtype, self.ne)
 
     def bytes(self) -> memoryview:
-        """Its bytes. Raises FormatError if there are too few or too many."""
+        """The bytes of the tensor. Raises FormatError if there are too few or too many."""
         data = self.source() if callable(self.source) else self.source
         return _checked(self.name, self.dtype, self.ne, data)
 
@@ -102,7 +102,7 @@ class Layout:
     """Everything before the first tensor."""
     rows: Sequence[Row]
     starts: Sequence[int]
-    """Where each tensor begins; zeros lie between them."""
+    """Byte offset at which each tensor begins; zeros lie between tensors."""
     size: int
     """Bytes of the whole file."""
 
@@ -115,7 +115,7 @@ def lay_out(
     version: int = 3,
     all_sizes: bool = False,
 ) -> Layout:
-    """What `write_gguf` writes; same errors, `target` is the name in them."""
+    """The layout and bytes that `write_gguf` writes; same errors, which name `target`."""
     if version not in VERSIONS:
         raise FormatError(f"{target}: cannot write GGUF version {version}; choose 2 or 3")
     if isinstance(metadata, Metadata):

@@ -1,4 +1,4 @@
-"""What config.json says and converters leave out: read here, or refused.
+"""Settings of config.json that converters leave out: read here, or refused.
 
 A file that a converter made lacks some of a model's settings: the architecture that it names has
 them in most models, and the rest would be wrong in silence.
@@ -102,7 +102,7 @@ def _rope(c: Config, keys: dict[str, object]) -> Iterator[tuple[str, object]]:
 
 
 def rotated_elements(c: Config, keys: dict[str, object]) -> int:
-    """How many elements of a head rotate, by the metadata of the architecture."""
+    """Number of elements of a head that rotate, by the metadata of the architecture."""
     n = keys.get("rope.dimension_count")
     return n if isinstance(n, int) else c.head_dim
 

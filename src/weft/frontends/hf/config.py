@@ -12,9 +12,10 @@ from weft.files import read_json
 __all__ = ["Config", "class_of", "read_config_json"]
 
 MOST_LAYERS = 1 << 12
-"""Most layers of a model; there are keys and tensors for each, before a tensor says otherwise."""
+"""Maximum number of layers of a model. There are keys and tensors for each layer before a tensor
+could contradict it."""
 MOST_WIDTH = 1 << 16
-"""Most elements of a head."""
+"""Maximum number of elements of a head."""
 _TEXT = ("text_config", "llm_config", "lm_config", "language_config")
 _WIDTH = ("hidden_size", "n_embd", "dim", "d_model")
 _HEADS = ("num_attention_heads", "n_heads", "n_head")
@@ -125,12 +126,10 @@ class Config(Mapping[str, Any]):
 
     @property
     def n_head(self) -> int:
-        """Heads of a layer."""
         return self.count(*_HEADS)
 
     @property
     def n_head_kv(self) -> int:
-        """Key and value heads of a layer."""
         kv = self.first("num_key_value_heads", "n_kv_heads")
         return kv if isinstance(kv, int) else self.n_head
 
@@ -141,7 +140,6 @@ class Config(Mapping[str, Any]):
 
     @property
     def head_dim(self) -> int:
-        """The width of a head."""
         head = self.get("head_dim")
         return head if isinstance(head, int) else self.n_embd // max(self.n_head, 1)
 

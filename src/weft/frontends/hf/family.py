@@ -20,12 +20,12 @@ from weft.frontends.hf.values import Values, stacked
 from weft.frontends.hf.vocab import Vocabulary, bpe
 from weft.records import dataclass
 
-__all__ = ["Change", "Family", "Named", "as_is", "experts_together", "family_tensors", "in_order",
-           "is_f32", "never", "text_tensors"]  # fmt: skip
+__all__ = ["DERIVED", "ROTARY", "Change", "Family", "Named", "as_is", "experts_together",
+           "family_tensors", "in_order", "is_f32", "never", "text_tensors"]  # fmt: skip
 
 Named = Iterable[tuple[str, Values]]
 Change = Callable[[Config, str, Values], Named]
-"""From a tensor's name in the folder and its values to new names and values. A result whose name
+"""Maps a tensor's name in the folder and its values to new names and values. A result whose name
 begins with `=` has its GGUF name already."""
 
 NAMES = {
@@ -83,6 +83,11 @@ _F32 = frozenset(
 )  # fmt: skip
 
 
+ROTARY = {"rope_theta": 10000.0}
+DERIVED = {**ROTARY, "head_dim": 0}
+"""Defaults of families; a `head_dim` of 0 stands for the width divided by the number of heads."""
+
+
 def as_is(c: Config, name: str, values: Values) -> Named:
     """The change that changes nothing."""
     return ((name, values),)
@@ -109,7 +114,7 @@ def never(il: int) -> bool:
 
 
 def no_variant(config: Mapping[str, Any]) -> str:
-    """A family that all folders of its classes are of."""
+    """Selects this family for every folder."""
     return ""
 
 
@@ -144,15 +149,16 @@ class Family:
     """The activation of feed-forward layers; empty: config.json may have any, and `keys` says which
     or refuses it."""
     windows: Callable[[int], bool] | None = None
-    """Which layers have the sliding window if the file does not say so, by number, in classes that
-    have one beside what `keys` has; None: other classes."""
+    """Whether a layer, by number, has the sliding window if the file does not say so; for classes
+    that have a window beside the one in `keys`. None: other classes."""
     norm_topk: bool | None = None
-    """Whether the weights of chosen experts have the sum 1 if the file does not say so, in classes
-    with `norm_topk_prob`; None: other classes, and those whose `keys` have it."""
+    """Whether the weights of chosen experts have the sum 1 if the file does not say so, for classes
+    with `norm_topk_prob`. None: other classes, and classes whose `keys` write it."""
     f32_routers: bool = True
     """False if routers have the type of other matrices."""
     variant: Callable[[Mapping[str, Any]], str] = no_variant
-    """The family in the same table that a folder is of by its config.json; empty: this one."""
+    """Name of the family in the same table that config.json selects for a folder; "" for this
+    family."""
     experts: tuple[str, ...] = ("down_proj", "gate_proj", "up_proj")
     """The matrices of an expert, in the order in which converters write them."""
 
@@ -166,7 +172,7 @@ class Family:
         return name.endswith(".weight") and any(part in name for part in self.kernels)
 
     def gguf_name(self, c: Config, name: str) -> str:
-        """What a GGUF file calls the tensor `name` of the folder. Raises FormatError if the
+        """The name of the folder's tensor `name` in a GGUF file. Raises FormatError if the
         architecture has no such tensor."""
         if name.startswith("="):
             return name[1:]

@@ -41,13 +41,13 @@ FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32, "tq1_0": 36, "tq2_0": 3
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder, read: what its GGUF file has, apart from the types of tensors."""
+    """The contents of a folder, as its GGUF file has them apart from the types of tensors."""
 
     path: Path
     family: Family
     config: Config
     stored: Mapping[str, Stored]
-    """Tensors as they are in the files."""
+    """Tensors as the safetensors files store them."""
     tensors: list[tuple[str, Values]]
     """GGUF names and values, in the order in which converters write them."""
     own_keys: dict[str, object]

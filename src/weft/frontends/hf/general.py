@@ -56,8 +56,8 @@ def general_keys(
 
 
 def _about(gguf: Any, folder: Path, name: str | None, count: int) -> Any:
-    """What the model's card and its settings say. Raises FormatError for files that the package
-    cannot read."""
+    """The contents of the model's card and its generation settings. Raises FormatError for files
+    that the package cannot read."""
     try:
         about = gguf.Metadata.load(None, folder, name, count)
         generation = gguf.Metadata.load_generation_config(folder)

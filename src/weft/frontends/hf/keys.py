@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 
-__all__ = ["Pairs", "common_keys", "pooling_keys", "window_keys"]
+__all__ = ["Pairs", "common_keys", "drafting", "n_draft", "pooling_keys", "window_keys"]
 
 Pairs = Iterable[tuple[str, object]]
 """Metadata keys without the architecture in front, and their values."""
@@ -68,6 +68,17 @@ def common_keys(c: Config) -> Iterator[tuple[str, object]]:
     yield "general.file_type", None
 
 
+def drafting(c: Config) -> Pairs:
+    """The common metadata; layers that draft tokens are counted, too."""
+    for key, value in common_keys(c):
+        yield key, value if key != "block_count" else c.n_layer + n_draft(c)
+
+
+def n_draft(c: Config) -> int:
+    """Layers that draft tokens."""
+    return int(c.get("num_nextn_predict_layers", 0))
+
+
 def _given(c: Config, table: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[tuple[str, object]]:
     for key, names in table:
         value = c.first(*names)
@@ -120,8 +131,8 @@ def window_keys(c: Config, default: Callable[[int], bool] | None = None) -> Pair
 
 
 def pooling_keys(c: Config, *, classifiers: bool = True) -> Iterator[tuple[str, object]]:
-    """How sentence-transformers makes the embedding of a text from those of its tokens, and with
-    `classifiers` what is in front of a classifier."""
+    """The pooling by which sentence-transformers makes the embedding of a text from the embeddings
+    of its tokens, and with `classifiers` the pooling in front of a classifier."""
     modules = c.folder / "modules.json"
     if modules.is_file():
         from weft.files import read_json

@@ -1,4 +1,5 @@
-"""Which pre-tokenizer a tokenizer.json has, as a name that GGUF files have in `tokenizer.ggml.pre`.
+"""Finds the pre-tokenizer of a tokenizer.json, by the name that GGUF files have in
+`tokenizer.ggml.pre`.
 
 The reference's converter encodes a text that tells pre-tokenizers apart, and looks up the hash of
 the ids: this knows a published vocabulary. With the package `tokenizers` weft does the same. Other
@@ -23,7 +24,7 @@ PROBE = (
     "\"\"\"......!!!!!!?????? I've been 'told he's there, 'RE you sure? 'M not sure I'"
     "ll make it, 'D you like some tea? We'Ve a'lL"
 )
-"""The text whose ids tell vocabularies apart."""
+"""A text whose ids differ between vocabularies."""
 
 # Names, and the beginnings of the SHA-256 sums of the ids that their vocabularies give for PROBE.
 _HASHES = """

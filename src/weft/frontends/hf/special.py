@@ -22,7 +22,7 @@ _SHOWN_SPACE = chr(ord(" ") + 256)
 
 
 class SpecialTokens:
-    """What the files of a folder say about special tokens."""
+    """The special tokens of a folder, read from its files."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class SpecialTokens:
         self._tokenizer = c.json("tokenizer.json")
         self._settings = c.json("tokenizer_config.json")
         self.ids: dict[str, int] = {}
-        """Ids by kind."""
+        """Ids of special tokens, by kind."""
         self.adds: dict[str, bool] = {}
-        """For kinds, whether a text gets the token."""
+        """Whether a text gets the special token, by kind."""
         self.merges: list[str] = []
         self.template: str | list[Any] | None = None
         """The chat template, or several by name."""
@@ -126,7 +126,8 @@ class SpecialTokens:
                 self._read_template(step)
 
     def _read_template(self, step: Mapping[str, Any]) -> None:
-        """What a template such as `<s> A </s>` puts in front of a text and behind it."""
+        """Reads the tokens that a template such as `<s> A </s>` puts in front of a text and behind
+        it."""
         s = self._settings
         single = step.get("single") or []
         first = last = None

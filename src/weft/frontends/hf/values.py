@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.frontends.hf.float8 import decode_f8
 from weft.frontends.hf.safetensors import Stored
 from weft.records import dataclass
 
-__all__ = ["Values", "stacked", "stored_values"]
+__all__ = ["Values", "decode_f8", "stacked", "stored_values"]
 
 Floats = NDArray[np.float32]
 
@@ -35,7 +34,7 @@ class Values:
     load: Callable[[], Floats]
     """Computes the values, float32 `[*shape]`."""
     stored: Stored | None = None
-    """Where the values are as they are, if the folder has them so."""
+    """The place of the values in the folder, if it has them unchanged."""
     packed: Callable[[], NDArray[np.uint8]] | None = None
     """For values that are quantized already, their blocks; `kind` names the type."""
 
@@ -47,7 +46,7 @@ class Values:
     def through(
         self, change: Callable[[Floats], Floats], shape: Sequence[int] | None = None
     ) -> Values:
-        """What `change` makes of these values; it has the sizes `shape` (None: the same)."""
+        """The values that `change` makes of these, with the sizes `shape` (None: the same)."""
         load, sizes = self.load, self.shape if shape is None else tuple(shape)
         return Values(sizes, self.kind, lambda: change(load()).reshape(sizes))
 
@@ -98,3 +97,28 @@ def _decode(t: Stored) -> Floats:
         return decode_f8(data, t.kind).reshape(t.shape)
     kind = "?" if t.kind == "BOOL" else f"<{t.kind[0].lower()}{int(t.kind[1:]) // 8}"
     return data.view(kind).astype(np.float32).reshape(t.shape)
+
+
+def decode_f8(data: NDArray[np.uint8], kind: str) -> Floats:
+    """8-bit floats as float32: E4M3 (without infinities), E5M2, or E8M0 (powers of two)."""
+    return np.asarray(_F8[kind][data], np.float32)
+
+
+def _table(n_mantissa: int, bias: int, *, infinities: bool) -> Floats:
+    code = np.arange(256)
+    exponent, mantissa = (code & 127) >> n_mantissa, code & ((1 << n_mantissa) - 1)
+    scale = np.ldexp(1.0, np.maximum(exponent, 1) - bias - n_mantissa)
+    value = (mantissa + (exponent > 0) * (1 << n_mantissa)) * scale
+    if infinities:
+        top = exponent == 31
+        value[top] = np.where(mantissa[top] == 0, np.inf, np.nan)
+    else:
+        value[code & 127 == 127] = np.nan
+    return np.asarray(np.where(code < 128, value, -value), np.float32)
+
+
+_F8: dict[str, Floats] = {
+    "F8_E4M3": _table(3, 7, infinities=False),
+    "F8_E5M2": _table(2, 15, infinities=True),
+    "F8_E8M0": np.array([*np.ldexp(1.0, np.arange(255) - 127), np.nan], np.float32),
+}

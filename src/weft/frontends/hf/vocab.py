@@ -14,23 +14,15 @@ from weft.frontends.hf.pretokenizer import name_pretokenizer
 from weft.frontends.hf.sentencepiece import Piece, read_pieces
 from weft.frontends.hf.special import SpecialTokens
 
-__all__ = [
-    "Vocabulary",
-    "base_tokens",
-    "bpe",
-    "has",
-    "llama",
-    "require_vocabulary",
-    "sentencepiece",
-    "token_id",
-    "word_pieces",
-]
+__all__ = ["Vocabulary", "base_tokens", "bpe", "has", "llama", "pieces_or_bpe", "pieces_or_llama",
+           "require_vocabulary", "sentencepiece", "token_id", "word_pieces"]  # fmt: skip
 
 Vocabulary = Iterator[tuple[str, object]]
 """Metadata keys, and their values."""
 
 SPARE_TOKENS = 1 << 16
-"""Most ids without a token, besides one for each token: a model may have some for images."""
+"""Maximum number of ids without a token, besides one for each token: a model may have some for
+images."""
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # as SentencePiece has them
 _SPACE = "\u2581"
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -79,7 +71,8 @@ def _phantom(token: str, kind: int) -> str:
 
 
 def llama(c: Config) -> Vocabulary:
-    """What LLaMA's folders have: SentencePiece, the same as tokenizer.json, or LLaMA 3's bytes."""
+    """The vocabulary of LLaMA's folders: SentencePiece, the same as tokenizer.json, or LLaMA 3's
+    bytes."""
     settings = c.json("tokenizer_config.json")
     if settings.get("add_prefix_space") is not None:
         yield "tokenizer.ggml.add_space_prefix", settings["add_prefix_space"]
@@ -95,6 +88,16 @@ def llama(c: Config) -> Vocabulary:
             yield f"tokenizer.ggml.{kind}_token_id", id_
     elif n_vocab == 49152:  # Granite's small models
         yield "tokenizer.ggml.add_bos_token", False
+
+
+def pieces_or_bpe(c: Config) -> Vocabulary:
+    """The vocabulary of tokenizer.model if the folder has one, or else the one of bytes."""
+    return sentencepiece(c) if has(c, "tokenizer.model") else bpe(c)
+
+
+def pieces_or_llama(c: Config) -> Vocabulary:
+    """The vocabulary of tokenizer.model if the folder has one, or else as LLaMA's folders."""
+    return sentencepiece(c) if has(c, "tokenizer.model") else llama(c)
 
 
 def sentencepiece(c: Config, *, n_vocab: int = 0) -> Vocabulary:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from weft.errors import GraphError
 from weft.flags import FLAGS
-from weft.graph.rewrite import cache, convolution, norm, product, quantize, softmax
-from weft.graph.rewrite.match import Fused, Matcher
+from weft.graph.rewrite.fusions import REWRITES, Rewrite
+from weft.graph.rewrite.match import Matcher
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
@@ -20,84 +20,14 @@ __all__ = ["REWRITES", "Rewrite", "Rewritten", "chosen_rewrites", "rewrite"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrite:
-    """A row of the table."""
-
-    name: str
-    pattern: str
-    """What it finds and what it makes of it, for people."""
-    match: Callable[[Matcher, Tensor], Fused | None]
-    """The replacement of the match whose last node it is given, None where there is none."""
-
-
-REWRITES: dict[str, Rewrite] = {
-    r.name: r
-    for r in (
-        Rewrite(
-            "softmax-mask-scale",
-            "SOFT_MAX(ADD(SCALE(x), mask)) -> SOFT_MAX(x, mask, scale)",
-            softmax.with_mask_and_scale,
-        ),
-        Rewrite(
-            "norm-scale",
-            "MUL(NORM or RMS_NORM(x), weight) -> NORM_SCALE(x, weight)",
-            norm.with_weight,
-        ),
-        Rewrite(
-            "norm-scale-bias",
-            "ADD(NORM_SCALE(x, weight), bias) -> NORM_SCALE(x, weight, bias)",
-            norm.with_bias,
-        ),
-        Rewrite(
-            "add-norm",
-            "NORM_SCALE(ADD(a, b), weight, bias) -> NORM_SCALE(a, weight, bias, b)",
-            norm.of_sum,
-        ),
-        Rewrite(
-            "matmul-bias",
-            "ADD(MUL_MAT(w, x), bias) -> MUL_MAT(w, x, bias)",
-            product.with_bias,
-        ),
-        Rewrite(
-            "matmul-activation",
-            "f(MUL_MAT(w, x, bias)) -> MUL_MAT(w, x, bias, f); f of UNARY, or MAP's clamp",
-            product.with_activation,
-        ),
-        Rewrite(
-            "conv-add",
-            "ADD(CONV_2D_LAST(x, w, bias), r) -> CONV_2D_LAST(x, w, bias, r)",
-            convolution.with_residual,
-        ),
-        Rewrite(
-            "conv-clamp",
-            "relu, relu6 or clamp(CONV_2D_LAST(...)) -> CONV_2D_LAST(...) with bounds",
-            convolution.with_bounds,
-        ),
-        Rewrite(
-            "norm-quantize",
-            "QUANTIZE(NORM_SCALE(...)) -> NORM_SCALE(...) as blocks",
-            quantize.norm,
-        ),
-        Rewrite("glu-quantize", "QUANTIZE(GLU(a, b)) -> GLU_QUANTIZE(a, b)", quantize.glu),
-        Rewrite(
-            "rope-cache",
-            "SET_ROWS(RESHAPE(ROPE(k)), cells, cache) -> ROPE_SET_ROWS(k, ..., cells, cache)",
-            cache.rope_into_cache,
-        ),
-    )
-}
-"""All rewrites by name, in the order in which they are tried."""
-
-
-@dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What one rewrite did."""
+    """A rewrite that was applied."""
 
     name: str
     node: str
     """Name of the fused node."""
     removed: int
-    """Nodes that are gone."""
+    """The number of nodes that it removed."""
 
 
 def rewrite(
@@ -106,9 +36,9 @@ def rewrite(
     needed: Collection[Tensor] = (),
     allowed: Callable[[Tensor], bool] = lambda node: True,
 ) -> tuple[list[Tensor], list[Rewritten]]:
-    """`nodes` (in order, changed in place) after the rewrites called `names`, and what was done.
+    """`nodes` (in order, changed in place) after the rewrites called `names`, and those applied.
 
-    `needed`: tensors that somebody outside of `nodes` reads. `allowed`: whether the device has a
+    `needed` are tensors that nodes outside of `nodes` read. `allowed` says whether the device has a
     kernel for a fused node. Outputs stay."""
     matcher = Matcher(nodes, needed)
     done: list[Rewritten] = []
@@ -126,8 +56,8 @@ def rewrite(
 
 
 def chosen_rewrites(names: Iterable[str] | None = None) -> frozenset[str]:
-    """The rewrites to use: `names`, or what WEFT_REWRITES says. Raises GraphError for a name that
-    there is none of."""
+    """The rewrites to use: `names`, by default those of WEFT_REWRITES. Raises GraphError for an
+    unknown name."""
     if names is not None:
         chosen = set(names)
     else:

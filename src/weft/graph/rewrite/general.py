@@ -132,7 +132,7 @@ def _conv_transpose(node: Tensor) -> Tensor:
                  kernel)  # fmt: skip
 
 
-# ---- patches of two dimensions are those of three, with a depth of 1 -----------------------------
+# ---- patches of two dimensions are patches of three with a depth of 1 ----------------------------
 
 
 def _im2col(node: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ def _pad_reflect_1d(node: Tensor) -> Tensor:
 
 
 def _roll(node: Tensor) -> Tensor:
-    """As much before as is taken away behind, wrapped around."""
+    """A roll is a circular padding by the shift in front, cropped by the shift behind."""
     p = node.params
     assert isinstance(p, RollParams)
     a, b, c, d = p.shift
@@ -307,8 +307,8 @@ GENERAL: dict[str, GeneralForm] = {
 
 
 def general_form(node: Tensor, ops: Collection[str]) -> list[Tensor]:
-    """What is computed instead of a node of one of `ops`, in order: new tensors, of which the last
-    stands for the node. Of other nodes: the node itself.
+    """The tensors that are computed instead of a node of one of `ops`, in order; the last stands
+    for the node. For another node, it is the node itself.
 
     Raises GraphError on a node that has no general form."""
     if node.op.name not in ops or node.op.name not in GENERAL:

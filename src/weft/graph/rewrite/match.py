@@ -1,4 +1,4 @@
-"""What patterns are made of: who reads a tensor, and a replacement of the last node of a match."""
+"""Parts of patterns: the readers of a tensor, and the replacement of the last node of a match."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Fused", "Matcher", "is_row"]
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """What `last` becomes, and which nodes it makes superfluous."""
+    """The node that `last` becomes, and the nodes that are then superfluous."""
 
     last: Tensor
     op: str
@@ -25,7 +25,7 @@ class Fused:
     removed: tuple[Tensor, ...]
 
     def as_node(self) -> Tensor:
-        """The fused node on its own, to ask a device about."""
+        """The fused node on its own, for the question whether a device runs it."""
         last = self.last
         return make_node(
             self.op, last.dtype, last.ne, *self.src, params=self.params, nb=last.nb,
@@ -34,7 +34,7 @@ class Fused:
 
 
 class Matcher:
-    """The nodes of one device and who reads them. What was fused away is in `gone`."""
+    """The nodes of one device and their readers. Nodes that were fused away are in `gone`."""
 
     def __init__(self, nodes: Sequence[Tensor], needed: Collection[Tensor]) -> None:
         self._nodes = set(nodes)
@@ -53,19 +53,19 @@ class Matcher:
             self._users.setdefault(t, []).append(node)
 
     def inner(self, t: Tensor | None, op: str, user: Tensor) -> Tensor | None:
-        """`t` where it is a node `op` that `user` alone reads, and that nothing else needs: no
-        output, no view into it, not of another device, memory of its own."""
+        """`t` if it is a node `op` that `user` alone reads and nothing else needs, else None. It is
+        not an output, has memory of its own without views into it, and runs on this device."""
         if t is None or t.op is not OPS[op] or t not in self._nodes or t in self.gone:
             return None
         outside = t in self._needed or t.is_output or t.buffer is not None
         if outside or self._users.get(t) != [user]:
             return None
         if not t.op.is_view and t.view_src is not None:
-            return None  # computed in place: its memory is somebody else's
+            return None  # computed in place, in memory of another tensor
         return t
 
     def replace(self, fused: Fused) -> None:
-        """Makes it so."""
+        """Replaces the matched nodes by the fused one in the graph."""
         for node in (*fused.removed, fused.last):
             for t in self._reads(node):
                 self._users[t].remove(node)
@@ -77,7 +77,7 @@ class Matcher:
 
 
 def is_row(t: Tensor | None, like: Tensor, dtype: DType) -> bool:
-    """Whether `t` is one row of `dtype`, as long as those of `like`: the same for every row."""
+    """Whether `t` is one row of `dtype`, as long as a row of `like`, that is used for every row."""
     return (
         t is not None
         and t.dtype is dtype

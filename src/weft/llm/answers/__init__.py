@@ -4,16 +4,12 @@
 `format.parser(tools, prompt)` reads one answer as it grows; `format.grammar(...)` constrains an
 answer to calls.
 
-    format.py       the format of a model: its parser and its grammar
-    probes.py       made-up conversations, rendered by a template
-    detect.py       the marks of calls, by what these differ in
-    thoughts.py     the marks of reasoning and content
-    markers.py      what is known of calls, and families whose templates do not tell
-    parser.py       reads an answer as it grows; harmony.py those of gpt-oss
-    calls.py        reads one call; json_text.py, loose.py and values.py its arguments
-    heard.py        what is known of a call before it is complete
-    constrain.py    grammars of calls; arguments.py and terminals.py are their parts
-    written.py      calls of earlier turns, as a template needs them
+    format.py       the format of a model: its parser, its grammar, and calls of earlier turns
+    detect.py       the marks of calls, reasoning and content, by made-up messages of probes.py
+    markers.py      the marks of calls, and families whose templates do not show them
+    parser.py       reads an answer as it grows; harmony.py reads answers of gpt-oss
+    calls.py        reads one call, and json_text.py and values.py its arguments
+    grammar.py      grammars of calls
 """
 
 from weft.llm.answers.events import Call, CallBegun, CallPiece, Content, Event, Reasoning

@@ -7,18 +7,96 @@ import re
 from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any
 
-from weft.llm.answers.heard import Heard
-from weft.llm.answers.json_text import NoCallError, Reader, as_object, members, read_object
-from weft.llm.answers.loose import read_items
+from weft.llm.answers.json_text import (
+    NoCallError,
+    Reader,
+    as_object,
+    members,
+    read_items,
+    read_object,
+)
 from weft.llm.answers.markers import HOLE, CallMarkers, bare
 from weft.llm.answers.values import element_values, typed_value
-from weft.llm.sampling.held_schema import resolved
+from weft.llm.sampling.schema import resolved
 
-__all__ = ["CallReader", "read_call"]
+__all__ = ["CallReader", "Heard", "read_call"]
+
+
+class Heard:
+    """Takes the characters of a call in JSON while it is read."""
+
+    def __init__(self, markers: CallMarkers) -> None:
+        self.name: str | None = None
+        """The name, once the arguments begin."""
+        self.pieces: list[str] = []
+        """The arguments since they were last taken, without the bracket that ends them."""
+        self._keyed = markers.kind == "keyed"
+        self._keys = markers.name, markers.arguments
+        self._said: str | None = None
+        self._key = ""
+        self._word: list[str] = []
+        self._depth = 0
+        self._least = 1  # the depth around the arguments
+        self._quoted = self._escaped = self._is_value = self._inside = False
+
+    def arguments(self, char: str) -> None:
+        """Takes a character of arguments that stand alone."""
+        self._inside, self._least = True, 0
+        self._take(char)
+
+    def call(self, char: str) -> None:
+        """Takes a character of an object with name and arguments."""
+        self._take(char)
+
+    def _take(self, char: str) -> None:
+        if self._quoted:
+            self._in_string(char)
+        elif char == '"':
+            self._quoted, self._word = True, []
+        elif char in ":," and self._depth == 1:
+            self._is_value = char == ":"
+        elif char in "{[":
+            self._depth += 1
+            if self._depth == 2 and char == "{" and self.name is None:
+                self._begin()
+        elif char in "}]":
+            self._depth -= 1
+            if self._depth == self._least:
+                self._inside = False
+        if self._inside:
+            self.pieces.append(char)
+
+    def _in_string(self, char: str) -> None:
+        ends = char == '"' and not self._escaped
+        self._escaped = char == "\\" and not self._escaped
+        if not ends:
+            self._word.append(char)
+            return
+        self._quoted = False
+        if self._depth != 1 or self._inside:
+            return
+        try:
+            text = str(json.loads(f'"{"".join(self._word)}"'))
+        except ValueError:
+            text = ""
+        if not self._is_value:
+            self._key = text
+        elif self._key == self._keys[0]:
+            self._said = text
+
+    def _begin(self) -> None:
+        """The arguments begin, if this is their key and the name is known."""
+        if self._keyed:
+            self._said = self._key
+        elif self._key not in (self._keys[1], "arguments", "parameters"):
+            return
+        if self._said is not None:
+            self.name, self._inside = self._said, True
+
 
 CallReader = Generator[None, str, tuple[str, str]]
 """Takes characters; returns name and arguments after the last one; raises NoCallError if the text
-is no call."""
+is not a call."""
 
 MAX_NAME = 256
 _NAME = re.compile(r"[\w.:/-]+")
@@ -232,7 +310,7 @@ def _until(end: str) -> Reader:
 
 
 _GAP = 64
-"""Most characters of white space between the marks behind a value."""
+"""Maximum number of characters of white space between the marks behind a value."""
 
 
 def _until_either(end: str, texts: Sequence[str]) -> Generator[None, str, tuple[str, int]]:

@@ -42,7 +42,7 @@ class CallBegun:
 @dataclass(frozen=True, slots=True)
 class CallPiece:
     """A piece of the arguments of the call that has begun. All pieces are the arguments of its
-    `Call`; those of a call that is cut are never a whole JSON object."""
+    `Call`; the pieces of a call that is cut are never a whole JSON object."""
 
     index: int
     text: str

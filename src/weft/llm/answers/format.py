@@ -2,23 +2,103 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from weft.llm.answers.constrain import call_grammar
-from weft.llm.answers.detect import find_markers
+from weft.llm.answers.detect import find_content, find_markers, find_thought
+from weft.llm.answers.grammar import call_grammar
 from weft.llm.answers.harmony import HarmonyParser, is_harmony
 from weft.llm.answers.markers import CallMarkers
 from weft.llm.answers.parser import AnswerParser
 from weft.llm.answers.probes import Probe
-from weft.llm.answers.thoughts import find_content, find_thought
-from weft.llm.answers.written import calls_as_content, with_ids_of_names
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 
 __all__ = ["AnswerFormat"]
+
+
+def calls_as_content(
+    messages: Sequence[Mapping[str, Any]], markers: CallMarkers
+) -> list[dict[str, Any]]:
+    """The messages, with the calls of assistants behind their content, in the form of `markers`.
+    Messages that are malformed stay as they are."""
+    made: list[dict[str, Any]] = []
+    for message in messages:
+        calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+        texts = [_text(call, markers) for call in calls] if isinstance(calls, list) else []
+        if not texts or None in texts:
+            made.append(dict(message) if isinstance(message, Mapping) else message)
+            continue
+        separator = markers.separator or "\n"
+        section = markers.section + separator.join(map(str, texts)) + markers.end
+        said = message.get("content")
+        before = f"{said}\n" if isinstance(said, str) and said else ""
+        rest = {key: value for key, value in message.items() if key != "tool_calls"}
+        made.append({**rest, "content": before + section})
+    return made
+
+
+def with_ids_of_names(
+    messages: Sequence[Mapping[str, Any]], *, goes_on: bool
+) -> list[dict[str, Any]]:
+    """The messages with ids as Kimi K2 has them, `functions.NAME:NUMBER`, for calls and their
+    results. Numbers start again with each message, or go on through all of them (`goes_on`)."""
+    made: list[dict[str, Any]] = []
+    ids: dict[str, str] = {}
+    n = 0
+    for message in messages:
+        new = dict(message) if isinstance(message, Mapping) else message
+        calls = new.get("tool_calls") if isinstance(new, dict) else None
+        if isinstance(calls, list):
+            n = n if goes_on else 0
+            new["tool_calls"] = [_named(call, n + i, ids) for i, call in enumerate(calls)]
+            n += len(calls)
+        if isinstance(new, dict) and isinstance(new.get("tool_call_id"), str):
+            new["tool_call_id"] = ids.get(new["tool_call_id"], new["tool_call_id"])
+        made.append(new)
+    return made
+
+
+def _named(call: Any, number: int, ids: dict[str, str]) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str):
+        return call
+    made = f"functions.{name}:{number}"
+    if isinstance(call.get("id"), str):
+        ids[call["id"]] = made
+    return {**call, "id": made}
+
+
+def _text(call: Any, markers: CallMarkers) -> str | None:
+    """One call; None: it is malformed, or its form is not one that this writes."""
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        return None
+    name, arguments = function.get("name"), function.get("arguments") or {}
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        return None
+    written = json.dumps(arguments, ensure_ascii=False)
+    if markers.kind == "object":
+        parts = {markers.name: name, markers.arguments: arguments}
+        text = json.dumps(parts, ensure_ascii=False)
+    elif markers.kind == "named":
+        text = f"{name}{markers.after_name}{written}"
+    elif markers.kind == "python":
+        pairs = (f"{key}={json.dumps(v, ensure_ascii=False)}" for key, v in arguments.items())
+        text = f"{name}({', '.join(pairs)})"
+    else:
+        return None
+    return markers.open + text + markers.close
+
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
@@ -42,7 +122,7 @@ class AnswerFormat:
     harmony: bool = False
     """True if answers are messages with headers; see `HarmonyParser`."""
     thought_end: str = ""
-    """What a prompt ends with that leaves no room for reasoning; empty: nothing tells."""
+    """The end of a prompt after which no reasoning can follow; empty: there is none."""
 
     @staticmethod
     def of(template: ChatTemplate) -> AnswerFormat:
@@ -62,7 +142,7 @@ class AnswerFormat:
     def parser(
         self, tools: Tools | None = None, prompt: str = "", *, pieces: bool = False
     ) -> AnswerParser | HarmonyParser:
-        """A parser of one answer. `tools` are those of the request; without tools no text is a
+        """A parser of one answer. `tools` are the request's tools; without tools no text is a
         call. `prompt` is the rendered prompt, which may have begun the reasoning. `pieces`: the
         answer is held to calls, so they are reported as they come."""
         if self.harmony:
@@ -97,7 +177,7 @@ class AnswerFormat:
 
     @property
     def no_thought(self) -> str:
-        """What closes reasoning that a prompt has begun, so that there is none."""
+        """The text that ends reasoning that a prompt has begun, so that it is empty."""
         return f"\n{self.thought[1]}\n\n" if self.thought else ""
 
     def before(self, prompt: str, begun: str) -> str:

@@ -14,6 +14,7 @@ import re
 
 from weft.llm.answers.events import Call, CallBegun, CallPiece, Content, Event, Reasoning
 from weft.llm.answers.json_text import as_object
+from weft.llm.answers.parser import overlap
 
 __all__ = ["HarmonyParser", "is_harmony"]
 
@@ -22,7 +23,7 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
 _TO = re.compile(r"to=(?:functions\.)?([^\s<|]+)")
 _LAST = re.compile(r"\}?\s*\Z")
 _MAX_HEADER = 512
-"""Most characters of a header; longer text is content."""
+"""Maximum number of characters of a header; longer text is content."""
 
 
 def is_harmony(source: str) -> bool:
@@ -92,7 +93,8 @@ class HarmonyParser:
     def _message(self, events: list[Event]) -> bool:
         """Reads the text of a message."""
         at = min((self._text.find(end) for end in _ENDS if end in self._text), default=-1)
-        text = self._text[:at] if at >= 0 else self._text[: len(self._text) - self._overlap()]
+        held = max(overlap(self._text, end) for end in _ENDS)
+        text = self._text[:at] if at >= 0 else self._text[: len(self._text) - held]
         rest = self._text[len(text) :]
         if self._name is not None:
             self._body.append(text)
@@ -135,11 +137,3 @@ class HarmonyParser:
         events.append(CallPiece(self._calls, new))
         self._sent += len(new)
         self._pending = self._pending[len(new) :]
-
-    def _overlap(self) -> int:
-        """The number of last characters that may begin an end mark."""
-        longest = min(len(self._text), max(map(len, _ENDS)) - 1)
-        return next(
-            (n for n in range(longest, 0, -1)
-             if any(end.startswith(self._text[-n:]) for end in _ENDS)), 0,
-        )  # fmt: skip

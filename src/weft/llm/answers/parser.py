@@ -6,20 +6,20 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.llm.answers.calls import CallReader, read_call
+from weft.llm.answers.calls import CallReader, Heard, read_call
 from weft.llm.answers.events import Call, CallBegun, CallPiece, Content, Event, Reasoning
-from weft.llm.answers.heard import Heard
 from weft.llm.answers.json_text import NoCallError
 from weft.llm.answers.markers import CallMarkers, first_mark
 
-__all__ = ["AnswerParser"]
+__all__ = ["AnswerParser", "overlap"]
 
 _FIRST = {"object": "{", "keyed": "{"}
 """The first character of a call of a kind, if it has one."""
 _HELD_SPACE = 64
-"""Most characters of white space held back, since it is dropped in front of a call or reasoning."""
+"""Maximum number of characters of white space held back, because it is dropped in front of a call
+or reasoning."""
 _PIECE = 4096
-"""Most characters processed at once."""
+"""Maximum number of characters processed at once."""
 
 
 class AnswerParser:
@@ -286,7 +286,7 @@ class AnswerParser:
             key=lambda found: (found[0], -len(found[1])),
         )  # fmt: skip
         if not end:
-            at = len(text) - max(_overlap(text, end) for end in ends)
+            at = len(text) - max(overlap(text, end) for end in ends)
         space = at - len(text[:at].rstrip())
         keep = at - min(space, _HELD_SPACE)
         self._say(kind(text[:keep]))
@@ -294,7 +294,7 @@ class AnswerParser:
         return end
 
 
-def _overlap(text: str, end: str) -> int:
+def overlap(text: str, end: str) -> int:
     """The number of characters at the end of `text` that are a beginning of `end`."""
     longest = min(len(text), len(end) - 1)
     return next((n for n in range(longest, 0, -1) if end.startswith(text[-n:])), 0)

@@ -22,7 +22,7 @@ __all__ = [
     "Probe",
     "shared_end",
     "shared_start",
-]
+]  # fmt: skip
 
 NAMES = "weft_tool_a", "weft_tool_b"
 VALUE = "weft value a"
@@ -70,7 +70,7 @@ class Probe:
         """The ends of prompts, from behind the user's text, in several modes of reasoning."""
         texts = [self._plain, self._turn("", calls=1), self._turn(SAID, calls=1), *self.prompts]
         self.head = _head([text for text in texts if text is not None])
-        """What comes between the text of a user and that of an answer."""
+        """The text between the user's message and the answer."""
 
     def plain(self) -> str | None:
         """The text of an answer without reasoning and calls, with the end of its turn."""

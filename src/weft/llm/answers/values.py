@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from weft.llm.answers.json_text import MAX_DEPTH, NoCallError
-from weft.llm.answers.loose import read_value
-from weft.llm.sampling.held_schema import resolved
+from weft.llm.answers.json_text import MAX_DEPTH, NoCallError, read_value, refuse
+from weft.llm.sampling.schema import resolved
 
 __all__ = ["element_values", "listed_in", "typed_value", "types_of"]
 
@@ -27,7 +26,7 @@ def typed_value(text: str, schema: Any, root: Any = None) -> Any:
     if text in listed or (not listed and "string" in kinds and not _is_null(text, kinds)):
         return text
     try:
-        value = json.loads(text, parse_constant=_refused)
+        value = json.loads(text, parse_constant=refuse)
     except (ValueError, RecursionError):
         if "string" in kinds or text.strip()[:1] not in ("{", "[", "(", "T", "F", "N"):
             return text
@@ -42,17 +41,13 @@ def typed_value(text: str, schema: Any, root: Any = None) -> Any:
     return value
 
 
-def _refused(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _is_null(text: str, kinds: set[str]) -> bool:
     """True for null where a text or null may stand: nobody means the word."""
     return text.strip() in ("null", "None") and "null" in kinds
 
 
 _DEPTH = 16
-"""Most schemas in schemas that types are looked for in."""
+"""Maximum nesting of schemas in which types are looked for."""
 _NAMES = {str: "string", bool: "boolean", type(None): "null", list: "array", dict: "object"}
 
 

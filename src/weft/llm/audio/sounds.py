@@ -5,29 +5,27 @@ from __future__ import annotations
 
 import importlib
 import io
-import os
 import struct
 from collections.abc import Callable
+from math import gcd
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from weft.bounds import SAMPLES
 from weft.errors import ArgumentError, ContextError
-from weft.llm.audio.resample import resampled
-from weft.llm.senses.decoding import decoding
-from weft.llm.senses.media import media_bytes
+from weft.llm.senses.media import decoding, media_bytes
 
-__all__ = ["MOST_SAMPLES", "Samples", "Sound", "open_sound"]
+__all__ = ["MOST_SAMPLES", "Samples", "open_sound", "resampled"]
 
-Sound: TypeAlias = "str | os.PathLike[str] | bytes | NDArray[Any]"
-"""A path, a data URL, the bytes of a file, or samples [n] from -1 to 1 at the rate of the tower."""
+
 Samples: TypeAlias = NDArray[np.float32]
 """One channel, f32 [n], from -1 to 1."""
 
 MOST_SAMPLES = SAMPLES
-"""Most samples of a channel of a sound, at its own rate and at the one that is wanted."""
+"""Maximum number of samples of a channel of a sound, at its own rate and at the wanted rate."""
 LEAST_RATE, MOST_RATE = 1000, 768_000
 """Samples per second."""
 MOST_CHANNELS = 64
@@ -160,7 +158,7 @@ _WIDTHS = {(_PCM, 1), (_PCM, 2), (_PCM, 3), (_PCM, 4), (_FLOAT, 4), (_FLOAT, 8)}
 
 
 def _opened(data: bytes) -> _Form:
-    """The form of a file that is no WAV."""
+    """The form of a file that is not a WAV."""
     known = (b"ID3", b"fLaC", b"OggS")
     if not data.startswith(known) and not (data[:1] == b"\xff" and data[1:2] >= b"\xe0"):
         raise ContextError("a sound is none of WAV, MP3, FLAC and Ogg, or it is damaged")
@@ -213,3 +211,42 @@ def _require_length(n: int) -> None:
         raise ContextError(
             f"a sound has more than {MOST_SAMPLES} samples; cut it into shorter ones"
         )
+
+
+ZEROS = 32
+ROLL_OFF = 0.945
+"""End of the filter, as a fraction of the lower of the two bandwidths."""
+BETA = 9.0
+"""Parameter of the Kaiser window; the stop band is below -90 dB."""
+_RESULTS_AT_ONCE = 1 << 13
+
+
+def resampled(samples: NDArray[np.float32], rate: int, new: int) -> NDArray[np.float32]:
+    """Samples f32 [n] of `rate` per second as f32 [ceil(n new / rate)] of `new` per second.
+
+    This interpolates with a windowed sinc whose filters depend on the place between two samples (a
+    polyphase filter)."""
+    if rate == new or not len(samples):
+        return samples
+    step = gcd(rate, new)
+    up, down = new // step, rate // step
+    cut = min(1.0, new / rate) * ROLL_OFF  # in samples of the old rate
+    reach = int(np.ceil(ZEROS / cut))
+    n = -(-len(samples) * up // down)
+    padded = np.pad(samples, (reach, reach + down))
+    out = np.empty(n, np.float32)
+    offsets = np.arange(1 - reach, reach + 1)
+    for phase in range(min(up, n)):  # results phase, phase + up, ... lie alike between samples
+        first, part = divmod(phase * down, up)
+        filter_ = _kernel(offsets - part / up, cut, reach)
+        windows = sliding_window_view(padded[first + 1 :], 2 * reach)[::down]
+        count = len(out[phase::up])
+        for at in range(0, count, _RESULTS_AT_ONCE):
+            end = min(at + _RESULTS_AT_ONCE, count)
+            out[phase + at * up : phase + (end - 1) * up + 1 : up] = windows[at:end] @ filter_
+    return out
+
+
+def _kernel(at: NDArray[np.floating[Any]], cut: float, reach: int) -> NDArray[np.float32]:
+    window = np.i0(BETA * np.sqrt(np.maximum(1 - (at / reach) ** 2, 0))) / np.i0(BETA)
+    return np.asarray(cut * np.sinc(cut * at) * window, np.float32)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.llm.audio.config import SoundConfig, read_sound_config
-from weft.llm.audio.family import SoundFamily
+from weft.llm.audio.family import SoundConfig, SoundFamily, read_sound_config
 from weft.llm.audio.whisper import QWEN2AUDIO, VOXTRAL
 from weft.llm.senses.tower import AnyTower
 

@@ -19,7 +19,6 @@ from weft.records import dataclass
 __all__ = ["FREE", "Cells", "Kept"]
 
 FREE = -1
-"""The position of a free cell."""
 _UNKNOWN = -2
 _END = np.iinfo(np.int32).max
 _MINUS_INF = np.float16(-np.inf).view(np.uint16)
@@ -52,7 +51,7 @@ class Cells:
         self.members: NDArray[np.bool_] = _table((n_seq_max, size), np.bool_)
         """members[s, c]: whether sequence s has cell c."""
         self.shift: NDArray[np.int32] = _table((size,), np.int32)
-        """By how much the position of each cell has changed since its key was rotated."""
+        """Change of the position of each cell since its key was rotated."""
         self.has_shift = False
         """True if keys must be rotated by `shift` before they are read again."""
         self.tokens: NDArray[np.int32] = _table((size,), np.int32, -1)
@@ -64,7 +63,7 @@ class Cells:
         self.freed = False
         """True if cells were freed since this was last set to False."""
         self.cells_step = 1
-        """What `n_read` is a multiple of."""
+        """`n_read` is a multiple of this number of cells."""
         self._clock = 0
         self._tails = [_UNKNOWN] * n_seq_max  # the last cell of each sequence; -1: it has none
         self._low = 0  # no free cell is below this one
@@ -220,6 +219,14 @@ class Cells:
         return Kept(
             cells, self.pos[cells], self.members[:, cells], self.tokens[cells], self.serial[cells]
         )
+
+    def copy(self) -> Cells:
+        """A copy of the table, without keys and values."""
+        other = Cells(self.size, self.n_seq_max)
+        for name in ("pos", "members", "tokens", "serial", "mixed"):
+            getattr(other, name)[:] = getattr(self, name)
+        other._find_bounds()
+        return other
 
     def clear(self) -> None:
         """Frees every cell."""

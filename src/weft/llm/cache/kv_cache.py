@@ -8,6 +8,7 @@ move when tokens are removed; their cells are used again. `weft.llm.cache.pages`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Event, Thread
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +18,13 @@ from weft.dtype import DType, find_dtype
 from weft.errors import ContextError, GraphError
 from weft.graph.tensor import Buffer, Tensor
 from weft.llm.cache.cells import Cells
+from weft.llm.cache.memory import PlannedMemory, allocate
 from weft.llm.cache.recurrent import StateTable, refuse_part, state_bytes
 from weft.llm.cache.window import WindowCells
-from weft.llm.compute.uninterrupted import uninterrupted
 from weft.llm.config import ModelConfig
-from weft.llm.planning.memory import PlannedMemory, allocate
 
-__all__ = ["CACHE_TYPES", "KVCache", "cache_bytes", "read_rows", "row_width", "write_rows"]
+__all__ = ["CACHE_TYPES", "KVCache", "cache_bytes", "read_rows", "row_width", "uninterrupted",
+           "write_rows"]  # fmt: skip
 
 _Moves = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
 
@@ -70,7 +71,7 @@ class KVCache(Cells):
         self.v = [leaf("cache_v", il, self.type_v, config.n_embd_v(il), t) for il, t in layers]
         """The values: per layer, a leaf of sizes [n_embd_v, size] with one row per cell."""
         self.states: StateTable | None = None
-        """The states of recurrent layers, or None if the model has none."""
+        """The states of recurrent layers; None: the model has none."""
         if config.recurrent is not None:
             self.states = StateTable(config, n_seq_max, types)
         if allocate:
@@ -78,7 +79,7 @@ class KVCache(Cells):
         # the table comes last, so that an OutOfMemoryError names a leaf and its bytes
         super().__init__(size, n_seq_max)
         self.window: WindowCells | None = None
-        """The cells of layers with a sliding window, or None if they use those of this table."""
+        """The cells of layers with a sliding window; None: they use the cells of this table."""
         if window_size:
             self.window = WindowCells(window_size, n_seq_max, config.window)
         self.scales: dict[str, NDArray[np.float32]] = {}
@@ -271,6 +272,43 @@ def write_rows(t: Tensor, cells: NDArray[np.int64], rows: NDArray[np.uint8]) -> 
     memory = t.buffer.data
     for a, b in _runs(cells):
         memory.write(int(cells[a]) * rows.shape[1], np.ascontiguousarray(rows[a:b]).reshape(-1))
+
+
+def uninterrupted(work: Callable[[], None]) -> None:
+    """Runs `work` on a thread of its own, which Ctrl-C does not reach, and raises what it raises.
+
+    A Ctrl-C that comes meanwhile is raised when the work has ended."""
+    go, ended = Event(), Event()
+    failures = list[BaseException]()
+    given_up = False
+
+    def body() -> None:
+        go.wait()
+        try:
+            if not given_up:
+                work()
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            ended.set()
+
+    interrupt = None
+    try:
+        Thread(target=body, name="weft-uninterrupted", daemon=True).start()
+    except BaseException:  # Ctrl-C while the thread starts: nothing has begun
+        given_up = True
+        go.set()
+        raise
+    while not ended.is_set():
+        try:
+            go.set()
+            ended.wait()
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if failures:
+        raise failures[0]
+    if interrupt is not None:
+        raise interrupt
 
 
 def _cache_type(argument: str, name: str | DType, head_dim: int) -> DType:

@@ -88,14 +88,13 @@ def _behind(
 
 @dataclass(slots=True, eq=False)
 class _Room:
-    """Where the next tokens of a sequence keep the order of its cells."""
+    """Cells in which the next tokens of a sequence keep the order of its cells."""
 
     behind: NDArray[np.int64]
-    """Their cells."""
+    """Free cells behind the cells of the sequence."""
     source: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """Cells of the sequence that move there."""
+    """Cells of the sequence that move to `target`."""
     target: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """Where they move to."""
 
 
 def _in_order(table: Cells, free: NDArray[np.bool_], seq: int, tail: int, n: int) -> _Room | None:

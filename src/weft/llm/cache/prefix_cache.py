@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.llm.cache.kept import LEAST, Checkpoint, KeptText
+from weft.llm.cache.snapshots import LEAST, Checkpoint, KeptText
 
 __all__ = ["PrefixCache", "common_length", "holds"]
 
@@ -20,15 +20,14 @@ Tokens = NDArray[np.int32]
 
 
 class PrefixCache:
-    """What is kept of texts beside a context; what was used longest ago goes first."""
+    """Texts and checkpoints beside a context; the least recently used ones are evicted first."""
 
     def __init__(self, most_bytes: int, most_checkpoints: int) -> None:
         self.most_bytes = most_bytes
         self.most_checkpoints = most_checkpoints
         self.nbytes = 0
-        """Bytes of all texts and checkpoints."""
         self.n_evicted = 0
-        """Texts and checkpoints that had to go since the start."""
+        """Texts and checkpoints evicted since the start."""
         self._checkpoints: OrderedDict[bytes, Checkpoint] = OrderedDict()
         self._texts: OrderedDict[bytes, KeptText] = OrderedDict()
         self._used: dict[bytes, int] = {}  # when each was last used

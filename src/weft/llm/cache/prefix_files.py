@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from weft.errors import ContextError, FormatError
 from weft.file_lock import locked
 from weft.files import replacing
-from weft.llm.cache.kept import Checkpoint, KeptText
 from weft.llm.cache.prefix_cache import common_length, holds
+from weft.llm.cache.snapshots import Checkpoint, KeptText
 from weft.records import dataclass
 
 __all__ = ["Layout", "PrefixFiles", "Stored"]
@@ -50,25 +50,25 @@ _LENGTH = struct.Struct("<I")
 _DIGEST = hashlib.sha256().digest_size
 _MOST_HEADER = 1 << 20
 _WAIT = 60.0
-"""Seconds that a writer waits for another one."""
+"""Seconds that a writer waits for another writer."""
 _PENDING = 2
-"""Most texts that wait to be written."""
+"""Maximum number of texts that wait to be written."""
 
 Tokens = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the files of a context look like."""
+    """The layout of the files of a context."""
 
     maker: str
     """Hash of the model and of all that decides the bits of a result."""
     row_bytes: Sequence[int]
     """Bytes of a token's row, for each leaf."""
     window: int
-    """Most rows of sliding-window layers in a checkpoint."""
+    """Maximum number of rows of sliding-window layers in a checkpoint."""
     window_row: int
-    """Bytes of one of these rows, of all such layers."""
+    """Bytes of one such row, over all these layers."""
     state: int
     """Bytes of the recurrent states in a checkpoint."""
 

@@ -22,15 +22,15 @@ class PrefixOptions:
     out of range."""
 
     cache_ram: int = 1 << 30
-    """Most bytes of host memory for all that is kept; 0: nothing is."""
+    """Maximum number of bytes of host memory for texts and checkpoints; 0: none are kept."""
     ctx_checkpoints: int = 32
-    """Most checkpoints for each sequence of the context; 0: none."""
+    """Maximum number of checkpoints for each sequence of the context; 0: none."""
     checkpoint_every: int = 8192
     """A checkpoint at every multiple of so many tokens; 0: only where messages and prompts end."""
     cache_dir: Path | None = None
     """Folder that keeps texts when the process ends; None: there is none."""
     cache_dir_size: int = 8 << 30
-    """Most bytes of the files in `cache_dir`."""
+    """Maximum number of bytes of the files in `cache_dir`."""
 
     def __post_init__(self) -> None:
         for name in ("cache_ram", "ctx_checkpoints", "checkpoint_every", "cache_dir_size"):

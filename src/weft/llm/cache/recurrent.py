@@ -16,8 +16,8 @@ from weft.backends.memory import BufferType
 from weft.dtype import DTYPES
 from weft.errors import ContextError
 from weft.graph.tensor import Buffer, Tensor
+from weft.llm.cache.memory import PlannedMemory, allocate
 from weft.llm.config import ModelConfig
-from weft.llm.planning.memory import PlannedMemory, allocate
 
 __all__ = ["StateTable", "state_bytes"]
 
@@ -36,7 +36,6 @@ class StateTable:
         assert r is not None
         self.n_slots = 2 * n_seq_max + 1
         self.slot: NDArray[np.int32] = np.zeros(n_seq_max, np.int32)
-        """The slot of each sequence."""
         layers = [il for il, recurrent in enumerate(r.layers) if recurrent]
 
         def leaf(name: str, il: int, n: int) -> Tensor:
@@ -46,7 +45,7 @@ class StateTable:
         self.conv = {il: leaf("cache_r", il, r.conv_size) for il in layers}
         """Per recurrent layer, [conv_size, n_slots]: the last inputs of the convolution."""
         self.state = {il: leaf("cache_s", il, r.state_size) for il in layers if r.state_size}
-        """Per state-space layer, [state_size, n_slots]."""
+        """The states, per state-space layer [state_size, n_slots]."""
 
     def allocate(self) -> None:
         """Allocates the memory of all leaves; raises OutOfMemoryError if there is not enough."""

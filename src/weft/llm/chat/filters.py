@@ -26,7 +26,7 @@ from weft.llm.chat.meter import STEP, charge, counted, measure, number, text
 __all__ = ["FILTERS", "GLOBALS", "METHODS", "TESTS", "Refusal", "formatted", "multiplied"]
 
 MAX_TEXT = 1 << 24
-"""Most characters or elements of a value."""
+"""Maximum number of characters or elements of a value."""
 
 
 class Refusal(Exception):

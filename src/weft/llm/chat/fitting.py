@@ -22,12 +22,12 @@ Messages = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a template writes."""
+    """The parts of a conversation that a template writes."""
 
     system: bool = True
-    """True if it writes a system message."""
+    """True if the template writes a system message."""
     parts: bool = False
-    """True if it writes texts only where they are in a list of parts."""
+    """True if the template writes texts only when they are in a list of parts."""
 
 
 def probed(render: Callable[[list[dict[str, Any]]], str]) -> Traits:

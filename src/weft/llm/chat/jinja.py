@@ -39,9 +39,9 @@ from weft.llm.chat.meter import METER, STEP, Meter, charge, counted, measure, nu
 __all__ = ["JinjaTemplate"]
 
 MAX_SOURCE = 1 << 16
-"""Most characters of a template; the longest ones in use have some 25,000."""
+"""Maximum number of characters of a template; the longest ones in use have some 25,000."""
 MAX_DEPTH = 150
-"""Deepest nesting of expressions and blocks."""
+"""Maximum depth of nested expressions and blocks."""
 
 _REFUSED = (
     nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import ChatError
 from weft.frontends.gguf import GGUFFile
-from weft.llm.chat.arguments import Arguments
+from weft.llm.chat.arguments import Arguments, with_short_ids
 from weft.llm.chat.fitting import (
     Traits,
     in_parts,
@@ -26,20 +26,14 @@ from weft.llm.chat.fitting import (
     probed,
     with_known_roles,
 )
-from weft.llm.chat.ids import with_short_ids
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from weft.llm.chat.jinja import JinjaTemplate
+import secrets
 
-__all__ = [
-    "CHATML",
-    "NO_REASONING",
-    "OWN_VARIABLES",
-    "ChatTemplate",
-    "Message",
-    "prompt_tokens",
-]
+__all__ = ["CHATML", "NO_REASONING", "OWN_VARIABLES", "ChatTemplate", "Message", "prompt_tokens",
+           "render_begun"]  # fmt: skip
 
 Message = Mapping[str, Any]
 """A message: `role` (system, user, assistant, tool), `content` (text, or a list of `{"type":
@@ -327,3 +321,21 @@ def _plain_call(call: Any) -> Any:
         return call
     text = written if isinstance(written, str) else None
     return {**call, "arguments": Arguments(arguments, text)}
+
+
+def render_begun(
+    template: ChatTemplate, messages: Sequence[Message], begun: str, **options: Any
+) -> str:
+    """The text of `messages` and of an answer that begins with `begun`, where the model goes on.
+
+    The template writes the answer as one of earlier turns, so what it puts before an answer (an
+    empty reasoning, for example) is there. If it does not write an answer at the end, `begun`
+    follows the text that asks for one. `options` are those of `ChatTemplate.render`, which says
+    what is raised."""
+    mark = f"<begun-{secrets.token_hex(8)}>"  # no text of a user can be one
+    answer = {"role": "assistant", "content": mark}
+    whole = template.render([*messages, answer], add_generation_prompt=False, **options)
+    before, found, _ = whole.rpartition(mark)
+    if not found:
+        before = template.render(messages, **options)
+    return before + begun

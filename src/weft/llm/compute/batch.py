@@ -18,10 +18,8 @@ __all__ = ["Batch", "Outputs", "Ubatch", "checked", "one_token", "require_encode
 Outputs = Literal["last", "all"] | ArrayLike
 """The tokens whose rows are returned: the last one, all, or those where an array [n] is true."""
 
-_LISTS = (list, tuple)
 
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Batch:
     """The arguments of `Context.decode` as one object, with rows in place of tokens if wanted."""
 
@@ -36,7 +34,6 @@ class Batch:
     """Float rows [n, n_embd] instead of tokens. The first layer reads them in place of (scaled)
     token embeddings; they come from an image encoder or a learned prompt, for example."""
     types: ArrayLike | None = None
-    """Types of the tokens [n], for models that tell a second sentence from the first; None: 0."""
     states: ArrayLike | None = None
     """For a layer that drafts, the states of the tokens before these, f32 [n, n_embd]."""
 
@@ -55,16 +52,16 @@ class Ubatch:
     outputs: NDArray[np.bool_]
     """Whether the row of each token is wanted."""
     rows: NDArray[np.intp]
-    """Where `outputs` is true, the token's row of the result."""
+    """Row of the result for each token whose `outputs` is true."""
     types: NDArray[np.int32]
     """The type of each token."""
     n_seqs: int = 1
     """For recurrent models: the number of sequences, which have the same number of tokens each and
     follow one another."""
     ids: NDArray[np.int32] | None = None
-    """Where `tokens` are rows of an image, their ids; see `InputRows`."""
+    """Ids of the tokens, if `tokens` are rows of an image; see `InputRows`."""
     planes: NDArray[np.int32] | None = None
-    """Rotary positions [n, 4], where they are not `positions`; see `InputRows.planes`."""
+    """Rotary positions [n, 4], where they differ from `positions`; see `InputRows.planes`."""
     together: bool = False
     """True if these rows all see one another, whatever their positions."""
     at: NDArray[np.intp] | None = None
@@ -97,37 +94,23 @@ class Ubatch:
         )
 
 
-def one_token(
-    tokens: ArrayLike | Batch,
-    positions: ArrayLike | None,
-    seqs: Sequence[Sequence[int]] | None,
-    outputs: Outputs,
-) -> tuple[int, int, int] | None:
-    """Recognizes a call with a single token of one sequence whose row is wanted.
-
-    Returns (token, position, sequence), with position -1 if none is given, or None for any other
-    call, which goes through `checked`."""
-    if not isinstance(tokens, _LISTS) or len(tokens) != 1 or type(tokens[0]) is not int:
+def one_token(batch: Batch) -> tuple[int, int | None, int] | None:
+    """The token, position (None: not given) and sequence of a batch with a single token of one
+    sequence whose row is wanted; None for any other batch, which goes through `checked`."""
+    tokens: Any = batch.tokens
+    positions: Any = batch.positions
+    seqs: Any = batch.seqs
+    match tokens, positions, seqs, batch.outputs:
+        case [_], None | [_], None | [[_]], "last" | "all" | [True]:
+            token, position = tokens[0], None if positions is None else positions[0]
+            seq = 0 if seqs is None else seqs[0][0]
+        case _:
+            return None
+    if type(token) is not int or type(seq) is not int:
         return None
-    position, seq = -1, 0
-    if positions is not None:
-        if not isinstance(positions, _LISTS) or len(positions) != 1:
-            return None
-        position = positions[0]
-        if type(position) is not int or not 0 <= position < 1 << 30:
-            return None
-    if seqs is not None:
-        if not isinstance(seqs, _LISTS) or len(seqs) != 1:
-            return None
-        own = seqs[0]
-        if not isinstance(own, _LISTS) or len(own) != 1 or type(own[0]) is not int:
-            return None
-        seq = own[0]
-    if isinstance(outputs, str):
-        wanted = outputs in ("last", "all")
-    else:
-        wanted = isinstance(outputs, _LISTS) and len(outputs) == 1 and outputs[0] is True
-    return (tokens[0], position, seq) if wanted else None
+    if position is not None and (type(position) is not int or not 0 <= position < 1 << 30):
+        return None
+    return (token, position, seq) if batch.types is batch.states is None else None
 
 
 def checked(

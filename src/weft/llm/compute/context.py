@@ -17,20 +17,21 @@ from weft.backends.base import Backend
 from weft.errors import ContextError, DeviceError
 from weft.execute import Profile, Progress, Session, TensorCallback
 from weft.llm.adapters import Adapters
-from weft.llm.cache.sequences import Sequences
+from weft.llm.cache.cells import Cells
 from weft.llm.cache.state import load_state, save_state
-from weft.llm.compute.batch import Batch, Outputs, one_token
+from weft.llm.compute.batch import Batch, Outputs
 from weft.llm.compute.counters import Counters, MemoryUse, memory_use
 from weft.llm.compute.decoding import Decoding
-from weft.llm.compute.fallback import Held, Loaded, decode_anew, load, load_without_failed, remember
-from weft.llm.compute.in_flight import InFlight, Step
+from weft.llm.compute.fallback import Loaded, decode_anew, load, load_without_failed
 from weft.llm.compute.input_rows import InputRows
+from weft.llm.compute.inputs import Regime
 from weft.llm.compute.pooling import BehindPooling, require_pooling
+from weft.llm.compute.sequences import Sequences
+from weft.llm.compute.steps import Step, Steps
 from weft.llm.config import Pooling
 from weft.llm.control_vectors import ControlVectors
 from weft.llm.model import Model
 from weft.llm.planning.options import PLAN_OPTIONS, PlanArguments
-from weft.llm.planning.regime import Regime
 from weft.llm.scaled_files import Chosen
 from weft.notebook import in_notebook
 from weft.options import shows_options
@@ -86,7 +87,7 @@ class Context(Sequences):
         self.n_ubatch = chosen.n_ubatch
         self.n_outputs = chosen.n_outputs
         self.n_ctx_seq = self.n_ctx if kv_unified else self.n_ctx // chosen.n_seq_max
-        """Most cells of one sequence."""
+        """Maximum number of cells of one sequence."""
         if self.n_ctx_seq < 1:
             raise ContextError(
                 f"{self.n_ctx} cells are not enough for {chosen.n_seq_max} sequences with cells of "
@@ -95,7 +96,6 @@ class Context(Sequences):
         self.embeddings = chosen.embeddings
         """True if the rows of `decode` are embeddings instead of logits."""
         self.pooling: Pooling = model.config.pooling if pooling is None else pooling
-        """The default pooling of `embed`."""
         self.input_rows = InputRows(model.config.n_vocab, model.config.row_width)
         """Rows of images, which ids beyond the vocabulary stand for, or tokens for an encoder."""
         if model.config.n_encoder:
@@ -122,14 +122,15 @@ class Context(Sequences):
         if self._eval is not None:
             self._graphs.watch(self._eval)
         self._decoding = Decoding(self.plan, self._graphs, self.input_rows, self.n_ctx_seq)
-        goes_on = self._options.get("fallback") or self._options.get("machines")
-        self._in_flight = InFlight(self._decoding, self.n_batch, self._go_on if goes_on else None)
+        self._goes_on = bool(self._options.get("fallback") or self._options.get("machines"))
+        resume = self._go_on if self._goes_on else None
+        self._in_flight = Steps(self._decoding, self._graphs, self.n_batch, resume)
         self.counters = self._graphs.counters
         programs = [regime.program for regime in self._graphs.all]
         self.memory = memory_use(self.plan.needs(), programs)
 
     def _go_on(
-        self, error: DeviceError, held: Held, batches: Sequence[Batch]
+        self, error: DeviceError, held: Cells, batches: Sequence[Batch]
     ) -> list[NDArray[np.float32]]:
         """Changes to the fallback, computes the cache `held` again, and decodes `batches`."""
         options, serial = self._options, self._serial
@@ -240,16 +241,6 @@ class Context(Sequences):
             self._compact_where_it_pays()
         if graphs.why:
             graphs.why.clear()
-        if graphs.takes_one and not self.cache.has_shift:
-            one = one_token(tokens, positions, seqs, outputs)
-            if one is not None:
-                try:
-                    row = self._decoding.decode_one(*one)
-                except DeviceError as error:
-                    batch = Batch([one[0]], positions, seqs, outputs)
-                    return self._go_on(error, remember(self.cache), [batch])[0]
-                if row is not None:
-                    return row
         if not isinstance(tokens, Batch):
             tokens = Batch(tokens, positions, seqs, outputs)
         elif (
@@ -258,13 +249,19 @@ class Context(Sequences):
             or not (isinstance(outputs, str) and outputs == "last")
         ):
             raise ContextError("a Batch has its positions, seqs and outputs itself")
-        if not self._options.get("fallback") and not self._options.get("machines"):
-            return self._decoding.decode(tokens, self.n_batch)
-        held = remember(self.cache)  # before the call, because some failures empty the cache
+        held: Cells | None = None
         try:
+            if graphs.takes_one and not self.cache.has_shift:
+                row = self._decoding.decode_one(tokens)
+                if row is not None:
+                    return row
+            if self._goes_on:
+                held = self.cache.copy()  # before the call, because some failures empty it
             return self._decoding.decode(tokens, self.n_batch)
         except DeviceError as error:
-            return self._go_on(error, held, [tokens])[0]
+            if not self._goes_on:
+                raise
+            return self._go_on(error, held or self.cache.copy(), [tokens])[0]
 
     @property
     def most_in_flight(self) -> int:

@@ -18,17 +18,14 @@ class Counters:
     After the warm-up only `graphs_reused` grows, and the last two if the cache is compacted."""
 
     graphs_built: int = 0
-    """Graphs built, planned and compiled."""
     graphs_reused: int = 0
     """Ubatches that ran a graph compiled before."""
     reserves: int = 0
     """Memory plans made."""
     reallocs: int = 0
-    """Times that an arena had to grow."""
+    """Number of times that an arena had to grow."""
     compactions: int = 0
-    """Compactions of the cache; see `Context.compact`."""
     cells_moved: int = 0
-    """Cells moved by compactions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,27 +7,17 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.llm.cache.pages import next_cell
-from weft.llm.cache.rollback import Change, OneChange
-from weft.llm.compute.batch import Batch, Ubatch, checked, require_encoded
+from weft.llm.compute.batch import Batch, Ubatch, checked, one_token, require_encoded
 from weft.llm.compute.graphs import Graphs
 from weft.llm.compute.input_rows import InputRows
-from weft.llm.compute.pipelined import UnderWay
-from weft.llm.compute.ubatches import split, together_sizes
+from weft.llm.compute.rollback import Change, OneChange
+from weft.llm.compute.ubatches import split
+from weft.llm.models.step import together_sizes
 from weft.llm.planning.plan import ContextPlan
-from weft.records import dataclass
 
-__all__ = ["Decoding", "Started"]
+__all__ = ["Decoding"]
 
 _LAST = np.iinfo(np.int32).max
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Started:
-    """A batch that is being computed."""
-
-    change: Change
-    """Its cells."""
-    run: UnderWay
 
 
 class Decoding:
@@ -49,7 +39,8 @@ class Decoding:
         """With the option `states`, what the output projection read of each token of the last call,
         [n, n_embd], in their order."""
 
-    def _checked(self, tokens: Batch, n_batch: int) -> Ubatch:
+    def checked(self, tokens: Batch, n_batch: int) -> Ubatch:
+        """The tokens of a batch as arrays. Raises ContextError for what cannot be computed."""
         known, config, cache = self._input_rows, self._config, self.cache
         batch = checked(tokens, config, cache, n_batch, known)
         if config.n_encoder:
@@ -60,40 +51,18 @@ class Decoding:
         self._require_window(batch)
         return batch
 
-    def start(self, tokens: Batch, n_batch: int) -> Started | None:
-        """Begins to compute a batch beside others; None: it needs `decode`.
-
-        Raises ContextError as `decode` does; others go on then. After any other error nothing is
-        under way any more."""
-        batch, cache = self._checked(tokens, n_batch), self.cache
-        n_ubatch, n_outputs = self._options.n_ubatch, self._options.n_outputs
-        odd = batch.is_rows or bool(batch.tokens.max() >= self._config.n_vocab)
-        if odd or cache.has_shift or len(batch) > n_ubatch or batch.outputs.sum() > n_outputs:
-            return None
-        change = Change(cache, len(batch))
-        try:
-            run = self._graphs.start(batch, change.occupy(batch))
-        except BaseException:
-            change.undo()
-            raise
-        if run is None:
-            change.undo()
-            return None
-        return Started(change, run)
-
-    def result(self, oldest: Started) -> NDArray[np.float32]:
-        """Waits for the batch that was started first, and returns its rows. After an error nothing
-        is under way any more; the caller undoes the changes."""
-        rows = self._graphs.result(oldest.run)
-        if rows is None:
-            return np.empty((0, self._width), np.float32)
-        return rows.copy() if rows.base is not None else rows
+    def is_one_ubatch(self, batch: Ubatch) -> bool:
+        """Whether a batch of tokens can be computed at once, as the cache is now."""
+        known = not batch.is_rows and batch.tokens.max() < self._config.n_vocab
+        fits = len(batch) <= self._options.n_ubatch
+        fits = fits and batch.outputs.sum() <= self._options.n_outputs
+        return bool(known and fits and not self.cache.has_shift)
 
     def decode(self, tokens: Batch, n_batch: int) -> NDArray[np.float32]:
         """The rows of a batch of at most `n_batch` tokens; see `Context.decode`."""
         known, config, cache = self._input_rows, self._config, self.cache
         n_ubatch, n_outputs = self._options.n_ubatch, self._options.n_outputs
-        batch = self._checked(tokens, n_batch)
+        batch = self.checked(tokens, n_batch)
         parts = split(
             batch,
             n_ubatch,
@@ -127,10 +96,14 @@ class Decoding:
             change.undo()
             raise
 
-    def decode_one(self, token: int, position: int, seq: int) -> NDArray[np.float32] | None:
-        """The row of a single token; None: this call needs `decode`."""
+    def decode_one(self, batch: Batch) -> NDArray[np.float32] | None:
+        """The row of a batch of a single token; None: the batch needs `decode`."""
+        one = one_token(batch)
+        if one is None:
+            return None
+        token, position, seq = one
         cache, config = self.cache, self._config
-        if position < 0:
+        if position is None:
             position = cache.pos_max(0) + 1
         cell = next_cell(cache, seq) if 0 <= seq < cache.n_seq_max else -1
         if (

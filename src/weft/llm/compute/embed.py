@@ -24,9 +24,10 @@ class Pair(list[int]):
 
 
 MOST = 32
-"""Most texts in a batch, for models whose sequences need only cells."""
+"""Maximum number of texts in a batch, for models whose sequences need only cells."""
 MOST_RECURRENT = 4
-"""Most texts in a batch for recurrent models, where each sequence has megabytes of states."""
+"""Maximum number of texts in a batch for recurrent models, where each sequence has megabytes of
+states."""
 
 
 def sequences_for(config: ModelConfig, n_texts: int) -> int:

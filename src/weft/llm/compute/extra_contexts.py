@@ -9,7 +9,7 @@ from typing import Any
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.compute.fallback import on_fallback
-from weft.llm.engine.turn_lock import TurnLock
+from weft.llm.compute.turn_lock import TurnLock
 
 __all__ = ["ExtraContexts"]
 

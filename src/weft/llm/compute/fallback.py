@@ -4,7 +4,7 @@ again from the tokens."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Protocol, cast
 
@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from weft.backends.registry import require_known
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.execute import Progress
-from weft.llm.cache.cells import FREE, Cells, Kept
-from weft.llm.cache.rollback import Change
+from weft.llm.cache.cells import Cells
 from weft.llm.compute.graphs import Graphs
 from weft.llm.model import Model
 from weft.llm.planning.options import PlanArguments, context_options
@@ -24,13 +23,11 @@ from weft.llm.planning.prepare import given_plan, prepare
 from weft.records import dataclass
 
 __all__ = [
-    "Held",
     "Loaded",
     "decode_anew",
     "load",
     "load_without_failed",
     "on_fallback",
-    "remember",
 ]
 
 _MOVED = ("n_gpu_layers", "place", "plan", "fit", "memory", "policy", "profile")
@@ -46,11 +43,12 @@ class Loaded:
     plan: ContextPlan
     graphs: Graphs
     options: PlanArguments
-    """The options that the plan was made with: the caller's, or those of the fallback."""
+    """The options that the plan was made with: the options of the caller, or of the
+    fallback."""
     fell_back: str = ""
-    """Says what failed and which devices go on; empty if nothing failed."""
+    """What failed and which devices go on; empty if nothing failed."""
     serial: int = 0
-    """That of the machines that it was loaded on (`MachineGroup.serial`)."""
+    """`MachineGroup.serial` of the machines that the model was loaded on."""
 
 
 def load(
@@ -61,7 +59,7 @@ def load(
     *,
     repack_later: bool = False,
 ) -> Loaded:
-    """Plans and loads a context; `repack_later` is that of `Graphs`.
+    """Plans and loads a context; `repack_later` is passed to `Graphs`.
 
     If a device fails to open or to load, the fallback is used. A plan that needs too much memory
     remains an OutOfMemoryError, and an unknown device in the fallback is an error at once."""
@@ -158,40 +156,6 @@ def on_fallback(options: Mapping[str, Any]) -> PlanArguments | None:
 # ---- the contents of the cache -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A copy of the table of a cache: its tokens, without keys and values."""
-
-    pos: NDArray[np.int32]
-    members: NDArray[np.bool_]
-    tokens: NDArray[np.int32]
-    serial: NDArray[np.int64]
-    mixed: NDArray[np.bool_]
-
-    def without(self, changes: Sequence[Change]) -> Held:
-        """The copy without the cells that these have taken."""
-        gone = np.zeros(len(self.pos), np.bool_)
-        for change in changes:
-            gone |= change.cells_in(self.serial, self.members)
-        pos, members = np.where(gone, FREE, self.pos), self.members & ~gone
-        return Held(pos, members, self.tokens, self.serial, self.mixed)
-
-    def cells(self) -> Cells:
-        """The copy as a table of cells."""
-        n_seq, size = self.members.shape
-        table, used = Cells(size, n_seq), np.flatnonzero(self.pos >= 0)
-        rows = self.pos[used], self.members[:, used], self.tokens[used], self.serial[used]
-        table.put_back(Kept(used, *rows))
-        table.mixed[:] = self.mixed
-        return table
-
-
-def remember(cache: Cells) -> Held:
-    """Copies the table of a cache; this happens before every call, so it copies whole arrays."""
-    tables = cache.pos.copy(), cache.members.copy(), cache.tokens.copy(), cache.serial.copy()
-    return Held(*tables, cache.mixed.copy())
-
-
 class _Decodes(Protocol):
     n_batch: int
 
@@ -205,13 +169,13 @@ class _Decodes(Protocol):
     ) -> NDArray[np.float32]: ...
 
 
-def decode_anew(context: _Decodes, cache: Held) -> list[int]:
-    """Computes the sequences of `cache` again in an empty context, shared tokens only once.
+def decode_anew(context: _Decodes, held: Cells) -> list[int]:
+    """Computes the sequences of `held`, the copy of a table of cells, again in an empty context,
+    shared tokens only once.
 
     Returns the sequences that cannot be computed from their tokens, because they were made of rows,
     their positions were changed, or they were assembled from parts of others. Raises the errors of
     `decode`."""
-    held = cache.cells()
     texts = {seq: held.cells_of(seq) for seq in range(held.n_seq_max) if held.members[seq].any()}
     lost = [seq for seq, cells in texts.items() if not _is_text(held, seq, held.tokens[cells])]
     is_due = np.ones(held.size, np.bool_)

@@ -20,14 +20,14 @@ from weft.errors import AbortedError, OutOfMemoryError
 from weft.execute import ArenaPool, Profile, Progress, Session, TensorCallback, WatchedSession
 from weft.flags import FLAGS
 from weft.graph import Graph
-from weft.llm.cache.rollback import Change, Places
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.counters import Counters
 from weft.llm.compute.in_place import MOST_IN_PLACE, can_wait, in_place
-from weft.llm.compute.pipelined import Pipelined, Rows, UnderWay, several_stages
+from weft.llm.compute.inputs import Regime
+from weft.llm.compute.pipeline import Pipelined, Rows, UnderWay, several_stages
+from weft.llm.compute.rollback import Change, Places
 from weft.llm.compute.rotation import rotate_keys
 from weft.llm.planning.plan import ContextPlan
-from weft.llm.planning.regime import Regime
 from weft.program import Program
 
 __all__ = ["Graphs"]
@@ -51,7 +51,7 @@ class Graphs:
         """True if compiled graphs are reused; False: each run compiles its graph again."""
         self._fresh: Session | None = None  # the session of the last run without reuse
         self.why: list[str] = []
-        """Reasons why ubatches of the last call did not run the graph of the ubatch before."""
+        """Reasons why ubatches of the last call ran another graph than the ubatch before."""
         config = plan.model.config
         self._config = config
         self._width = config.n_embd if plan.options.embeddings else config.n_vocab
@@ -67,22 +67,20 @@ class Graphs:
             for regime, program in zip(plan.all_regimes, programs, strict=True)
         ]
         self.together: Regime | None = regimes.pop(0) if plan.together else None
-        """For recurrent models, the graph of several sequences at once; that of an encoder, which
-        reads prompts, where there is one."""
+        """For recurrent models, the graph of several sequences at once; for a model with an
+        encoder, the graph of the encoder."""
         self.regimes = regimes
         """A graph for each range of batch sizes that devices treat differently; the largest
         last."""
         self.program: Program = programs[-1]
-        """The program of the largest batches."""
         self.pipelined = self._pipelined()
         """Computes several of the largest ubatches at the same time; None: there is one copy."""
         self._stages = several_stages(self.program)
         self.session = self.regimes[-1].session
-        """The session of the last run."""
         self._last: Regime = self.regimes[-1]
         self.states: NDArray[np.float32] | None = None
-        """What the output projection reads of the tokens of the last run [n_tokens, n_embd], valid
-        until the next one; None: the graphs do not keep it."""
+        """Rows that the output projection reads of the tokens of the last run [n_tokens, n_embd],
+        valid until the next one; None: the graphs do not keep it."""
         self._rows: Regime | None = None
         self._shift: Session | None = None
         self._stop = False
@@ -194,10 +192,7 @@ class Graphs:
         while overlap and n < len(ubatches) and self._is_large(ubatches[n]):
             n += 1
         if self.pipelined is not None and n > 1:
-            self._choose(ubatches[0])
-            self._use_threads(self._threads[1])
-            if self._stop:
-                raise AbortedError("decode was stopped by abort()")
+            self._begin_large(ubatches[0])
             yield from self.pipelined.run(ubatches[:n], change, self._sizes)
             self.session = largest.session
             self.counters.graphs_reused += n
@@ -217,39 +212,42 @@ class Graphs:
             return 1
         return plan.n_copies if self._stages else 1
 
-    def start(self, ubatch: Ubatch, places: Places) -> UnderWay | None:
-        """Begins to compute a ubatch whose cells are occupied, beside others. None: it needs
-        `run`. After an error nothing is under way any more."""
-        if self.pipelined is None or not self._is_large(ubatch):
-            return None
-        self._has_run = True
-        self._choose(ubatch)
-        self._use_threads(self._threads[1])
-        try:
-            if self._stop:
-                raise AbortedError("decode was stopped by abort()")
-            return self.pipelined.start(ubatch, places, self._sizes)
-        except BaseException:
-            self._reset()
-            raise
+    def is_pipelined(self, ubatch: Ubatch) -> bool:
+        """Whether `start` takes a ubatch; else it needs `run`."""
+        return self.pipelined is not None and self._is_large(ubatch)
 
-    def result(self, oldest: UnderWay) -> NDArray[np.float32] | None:
-        """Waits for the ubatch that was started first. Its rows, as `run` returns them, are valid
-        until the next `start`. After an error nothing is under way any more."""
+    def start(self, ubatch: Ubatch, places: Places) -> UnderWay:
+        """Begins to compute a ubatch whose cells are occupied, beside others. After an error, call
+        `reset`."""
         assert self.pipelined is not None
-        try:
-            rows = self.pipelined.result(oldest)
-        except BaseException:
-            self._reset()
-            raise
-        self.counters.graphs_reused += 1
-        return rows
+        self._has_run = True
+        self._begin_large(ubatch)
+        return self.pipelined.start(ubatch, places, self._sizes)
 
-    def _reset(self) -> None:
+    def result(self, oldest: UnderWay) -> NDArray[np.float32]:
+        """Waits for the ubatch that was started first, and returns its rows. After an error, call
+        `reset`."""
+        assert self.pipelined is not None
+        rows = self.pipelined.result(oldest)
+        self.counters.graphs_reused += 1
+        if rows is None:
+            return np.empty((0, self._width), np.float32)
+        return rows.copy() if rows.base is not None else rows
+
+    def reset(self) -> None:
         """Stops and drops all ubatches that were started, on other machines, too."""
         assert self.pipelined is not None
         self.pipelined.reset()
         self.drop()
+
+    def _begin_large(self, ubatch: Ubatch) -> None:
+        self._choose(ubatch)
+        self._use_threads(self._threads[1])
+        self._require_go()
+
+    def _require_go(self) -> None:
+        if self._stop:
+            raise AbortedError("decode was stopped by abort()")
 
     def _is_large(self, ubatch: Ubatch) -> bool:
         smaller = self.regimes[-2].max_tokens if len(self.regimes) > 1 else 0
@@ -279,8 +277,7 @@ class Graphs:
         regime.inputs.write(ubatch, places, out_ids)
         values = self._sizes(ubatch)
         self._use_threads(self._threads[len(ubatch) > 1])
-        if self._stop:
-            raise AbortedError("decode was stopped by abort()")
+        self._require_go()
         session.execute(values)
         self.session = session
         self.counters.graphs_reused += self.reuse
@@ -312,8 +309,7 @@ class Graphs:
         values["n_kv"] = n_kv
         if self._threads_used != self._threads[0]:
             self._use_threads(self._threads[0])
-        if self._stop:
-            raise AbortedError("decode was stopped by abort()")
+        self._require_go()
         session.execute(values)
         self.session = session
         self.counters.graphs_reused += 1

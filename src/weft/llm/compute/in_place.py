@@ -14,8 +14,8 @@ from weft.graph.tensor import Tensor
 __all__ = ["MOST_IN_PLACE", "can_wait", "in_place"]
 
 MOST_IN_PLACE = 256
-"""Most tokens of the first batch on weights in place. Longer prompts gain more from panels than the
-first token waits for them."""
+"""Maximum number of tokens of the first batch on weights in place. Longer prompts gain more from
+repacked weights than the first token waits for them."""
 
 
 _ORDERED = OrderedBufferType()

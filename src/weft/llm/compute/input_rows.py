@@ -21,7 +21,7 @@ from weft.records import dataclass
 __all__ = ["MOST_BYTES", "InputRows", "Run"]
 
 MOST_BYTES = 256 << 20
-"""Most bytes of rows that are kept for further turns."""
+"""Maximum number of bytes of rows that are kept for further turns."""
 _SPREAD = (1 << 30) - 1
 
 
@@ -30,7 +30,6 @@ class Run:
     """The rows of one image."""
 
     ids: tuple[int, ...]
-    """An id for each row."""
     rows: NDArray[np.float32]
     """[n, n_embd]"""
     together: bool
@@ -64,7 +63,7 @@ class InputRows:
     ) -> list[int]:
         """Keeps rows [n, n_embd] and returns their ids, which depend on `key` and n only. With
         `together`, each row sees all others in attention, as Gemma 3 does with images. `width` is
-        that of `Run`.
+        stored in the `Run`.
 
         Raises ContextError for rows of another size."""
         known = self.find(key)

@@ -1,4 +1,4 @@
-"""`Inputs` writes the inputs of a compiled graph straight into its memory."""
+"""`Regime`: a compiled graph for a range of batch sizes; `Inputs` writes into its memory."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
-from weft.execute import Session
+from weft.execute import ArenaPool, Session
+from weft.graph.size import evaluate
 from weft.llm.cache.cells import Cells
 from weft.llm.cache.kv_cache import KVCache
-from weft.llm.cache.rollback import Places
 from weft.llm.compute.batch import Ubatch
-from weft.llm.compute.distances import Distances
+from weft.llm.compute.rollback import Places
 from weft.llm.config import ModelConfig
 from weft.native import _native
+from weft.program import Program
 
-__all__ = ["Inputs"]
+__all__ = ["FARTHEST", "Distances", "Inputs", "Regime"]
 
 
 class Inputs:
@@ -170,3 +171,76 @@ class Inputs:
         out = self._views[name].view(np.float16)[: n * n_kv].reshape(n, n_kv)
         seen = p > p[:, None] - window if window else np.ones((n, n), np.bool_)
         out[:, own] = np.where(seen, 0, -np.inf)
+
+
+class Regime:
+    """A compiled graph for up to `max_tokens` tokens, its inputs and its output."""
+
+    __slots__ = ("inputs", "max_tokens", "one_row", "output", "program", "rows", "session",
+                 "states")  # fmt: skip
+
+    def __init__(
+        self,
+        max_tokens: int,
+        program: Program,
+        arenas: ArenaPool,
+        cache: KVCache,
+        config: ModelConfig,
+        session: Session | None = None,
+    ) -> None:
+        """`session` runs a program with the inputs and outputs of `program`; None: a plain one."""
+        self.max_tokens = max_tokens
+        self.program = program
+        self.session = Session(program, arenas) if session is None else session
+        program = self.session.program
+        self.inputs = Inputs(self.session, cache, config)
+        self.output: str = next(name for name in program.outputs if name != "states")
+        """Name of the output with the rows that `decode` returns."""
+        self.states: NDArray[Any] | None = None
+        """Rows that the output projection reads of the tokens of the last run [n_tokens * n_embd],
+        if the graph keeps it."""
+        if "states" in program.outputs:
+            self.states = self.session.output_view("states")
+        rows = program.tensors[program.outputs[self.output]]
+        self.rows: NDArray[Any] | None = None
+        """The output of the last run [rows * width], or None if it cannot be read in place."""
+        if program.buffers[rows.buffer].buffer_type.is_host:
+            self.rows = self.session.output_view(self.output)
+        self.one_row: NDArray[Any] | None = None
+        """The first row of the output of the last run [1, width]."""
+        if self.rows is not None:
+            width = evaluate(rows.ne[0], {})
+            self.one_row = self.rows[:width].reshape(1, width)
+
+    @property
+    def takes_one(self) -> bool:
+        """True if a single token can be written, and its row read, directly in memory."""
+        return self.inputs.takes_one and self.one_row is not None
+
+
+FARTHEST = 128
+"""The shortest distance whose tokens are in the last bucket."""
+
+
+class Distances:
+    """Buckets of distances between tokens, for which T5 (arXiv 1910.10683) has learned biases: one
+    for each of the shortest distances, wider ones up to `FARTHEST`, and the last for the others.
+
+    With `both`, as in encoders, each side of a token has buckets of its own."""
+
+    def __init__(self, n_buckets: int, *, both: bool) -> None:
+        n = n_buckets // 2 if both else n_buckets
+        away = np.arange(FARTHEST + 1, dtype=np.float32)
+        exact = np.float32(n // 2)
+        wider = np.log(np.maximum(away, exact) / exact) / np.float32(np.log(FARTHEST / exact))
+        wide = (wider * np.float32(n - n // 2)).astype(np.int32) + n // 2
+        before = np.where(away < exact, away, np.minimum(wide, n - 1)).astype(np.int32)
+        # tokens behind, which a decoder does not see, share the bucket of no distance
+        behind = before[1:] + n if both else np.zeros(FARTHEST, np.int32)
+        self._table = np.concatenate([before[::-1], behind]).astype(np.int32)
+
+    def __call__(self, seen: NDArray[np.int32], positions: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The bucket [n, n_kv] of each position `seen` [n_kv] from each of `positions` [n]."""
+        apart = seen - positions[:, None]
+        buckets: NDArray[np.int32] = self._table[np.clip(apart, -FARTHEST, FARTHEST) + FARTHEST]
+        return buckets

@@ -50,12 +50,10 @@ class Perplexity:
     """The estimate from all chunks scored so far."""
 
     value: float
-    """The perplexity."""
     error: float
     """One standard error of `value`."""
     n_chunks: int
     n_scored: int
-    """Number of scored tokens."""
     nll: float
     """Mean negative log-likelihood of a token, in nats."""
 

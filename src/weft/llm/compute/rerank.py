@@ -1,4 +1,4 @@
-"""How well documents answer a query, by a model with a classifier (a reranker).
+"""Scores of documents for a query, by a model with a classifier (a reranker).
 
 The model reads a query and a document as one text. A file with the chat template `rerank` says how
 they are written; without it the two are put side by side, `<s> query </s> </s> document </s>` with

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from weft.execute import Session
 from weft.llm.cache.cells import Cells
-from weft.llm.cache.kv_cache import KVCache
-from weft.llm.compute.uninterrupted import uninterrupted
+from weft.llm.cache.kv_cache import KVCache, uninterrupted
 
 __all__ = ["rotate_keys"]
 

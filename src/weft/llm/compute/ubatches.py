@@ -17,26 +17,9 @@ from numpy.typing import NDArray
 from weft.errors import ContextError
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.input_rows import InputRows
-from weft.records import dataclass
+from weft.llm.models.step import Together
 
-__all__ = ["Together", "split", "together_sizes"]
-
-
-@dataclass(frozen=True, slots=True)
-class Together:
-    """The largest ubatch of the graph that computes several sequences at once."""
-
-    n_seqs: int
-    """Most sequences."""
-    n_each: int
-    """Most tokens of each sequence."""
-
-
-def together_sizes(n_ubatch: int, n_seq_max: int) -> Together | None:
-    """The sizes of the graph for several sequences: `n_seq_max` of them share a ubatch equally, so
-    that the graph needs memory for one ubatch. None: there is only one sequence."""
-    n_seqs = min(n_seq_max, n_ubatch)
-    return Together(n_seqs, n_ubatch // n_seqs) if n_seqs > 1 else None
+__all__ = ["split"]
 
 
 def split(

@@ -10,13 +10,12 @@ from weft.execute import Progress
 from weft.frontends.gguf import GGUFFile
 from weft.llm.compute.context import Context
 from weft.llm.drafting.drafter import Drafter
-from weft.llm.drafting.drafting import Drafting
+from weft.llm.drafting.drafting import Drafting, why_no_drafts
 from weft.llm.drafting.next_tokens import NextTokens
 from weft.llm.drafting.ngram import NgramDrafter
-from weft.llm.drafting.options import DraftOptions
 from weft.llm.drafting.second_model import SecondModel
-from weft.llm.drafting.where import why_no_drafts
 from weft.llm.model import Model
+from weft.llm.planning.draft_options import DraftOptions
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
 from weft.records import dataclass
@@ -24,7 +23,7 @@ from weft.records import dataclass
 __all__ = ["DraftModels", "contexts_of", "make_drafting", "open_drafts"]
 
 PADDED = 256
-"""By how many tokens the vocabularies may differ in size: some files are padded."""
+"""Maximum difference of the sizes of the vocabularies, in tokens: some files are padded."""
 
 
 @dataclass(frozen=True, slots=True)

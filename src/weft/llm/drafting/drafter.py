@@ -18,10 +18,9 @@ class Drafter(Protocol):
     how much it would be worth, and `propose` makes it."""
 
     name: str
-    """Its name in messages and statistics."""
     trust: Sequence[float]
-    """For each class of its proposals, how many of 1 tokens are expected to be right. This is the
-    belief before anything has been measured."""
+    """Prior acceptance probability of a token, for each class of proposals, before anything has
+    been measured."""
 
     def look(self, seq: int, tokens: Sequence[int]) -> tuple[int, int]:
         """The class of the proposal that it would make for the text `tokens` (ids, at least one) of
@@ -44,7 +43,7 @@ class Reader(Drafter, Protocol):
     Reading takes time, so it is asked for by itself, and only where drafts may pay."""
 
     def unread(self, seq: int, tokens: Sequence[int]) -> int:
-        """How many of `tokens` it must read before it can propose what follows them."""
+        """Number of `tokens` that it must read before it can propose what follows them."""
         ...
 
     def read(self, seq: int, tokens: Sequence[int]) -> None:

@@ -10,14 +10,17 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.backends.cpu import CpuBackend
+from weft.llm.compute.context import Context
 from weft.llm.drafting.drafter import Drafter, Reader, StateReader
 from weft.llm.drafting.gain import LENGTHS, Chance, Credit, Gain, Odds
 from weft.records import dataclass
 
-__all__ = ["MOST_TEXTS", "Drafting", "Outcome", "Wanted"]
+__all__ = ["MOST_COLUMNS", "MOST_TEXTS", "Drafting", "Outcome", "Wanted", "why_no_drafts"]
+
 
 MOST_TEXTS = 4
-"""Most texts that are written at the same time while drafts are made: with more, the columns of
+"""Maximum number of texts written at the same time while drafts are made: with more, the columns of
 their batch use the processor already."""
 FEW = 2
 """Tokens that a drafter reads as a part of a proposal: the last two of a text whose draft was right
@@ -25,10 +28,10 @@ are new to it."""
 MANY = 32
 """With more tokens to read, a drafter reads them by itself first, where that pays."""
 FADES = 0.99
-"""By how much the known time of a drafter shrinks in each step without a draft, so that it is tried
-again; what that may cost is bounded by the credit."""
+"""Factor by which the known time of a drafter shrinks in each step without a draft, so that it is
+tried again; the credit bounds what that may cost."""
 GUESS = 0.02
-"""The time that a drafter takes to read a token, in steps, as long as it is unknown."""
+"""Steps that a drafter is assumed to take to read a token, until this was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,31 +41,29 @@ class Wanted:
     seq: int
     tokens: Sequence[int]
     most: int
-    """Most tokens of a draft."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a draft."""
+    """The result of a draft."""
 
     seq: int
     n_drafted: int
     n_drawn: int
     """Tokens drawn in the step: the right ones of the draft, and one more."""
     failed: bool
-    """True if a token of the draft was wrong."""
 
 
 @dataclass(slots=True)
 class _Made:
-    """What is known of a text."""
+    """The credit and the last draft of a text."""
 
     credit: Credit
     n_tokens: int
     odds: Sequence[Odds] = ()
-    """The class of its last draft, and that of all by the same drafter."""
+    """Acceptance rates of the class of the last draft, and of all drafts by the same drafter."""
     asked: int = 0
-    """Tokens that were asked for then."""
+    """Number of tokens asked for in the last draft."""
 
 
 @dataclass(slots=True)
@@ -70,13 +71,13 @@ class _Source:
     drafter: Drafter
     odds: list[Odds]
     all: Odds
-    """Those of all classes."""
+    """Acceptance rates over all classes of drafts together."""
     reader: Reader | None = None
     """The drafter, if it must read texts."""
     seconds: float = 0.0
-    """Time of a token."""
+    """Seconds per drafted token."""
     reading: float = 0.0
-    """Time of a token that it reads; 0: not known."""
+    """Seconds per token that the drafter reads; 0: not known."""
     failed: bool = False
 
 
@@ -90,17 +91,17 @@ class Drafting:
     drafters: Sequence[Drafter]
     n_vocab: int
     most: int = LENGTHS[-1]
-    """Most tokens of all drafts of a step."""
+    """Maximum number of tokens of all drafts of a step."""
     least: int = 1
-    """Shorter drafts are not checked."""
+    """Minimum number of tokens of a draft that is checked."""
     gain: Gain = field(default_factory=Gain)
     clock: Callable[[], float] = perf_counter
     rests: int = 0
-    """Steps in which nothing should be looked for, because looking takes long beside a step."""
+    """Number of steps in which no draft should be looked for, because looking takes long beside a
+    step."""
     n_drafted: int = 0
-    """Tokens drafted."""
     n_accepted: int = 0
-    """Tokens among them that were right."""
+    """Drafted tokens that were right."""
     _sources: list[_Source] = field(default_factory=list)
     _texts: dict[int, _Made] = field(default_factory=dict)
     _followed: set[int] = field(default_factory=set)
@@ -310,3 +311,26 @@ def _note(each: Sequence[Odds], n_right: int, ended: bool) -> None:
 
 
 _NO_ODDS = Odds(0.0)
+
+
+MOST_COLUMNS = 31
+"""Maximum number of columns of a batch with drafts: from 32 on, devices may take products that are
+left to the cpu for single tokens, and round differently."""
+
+
+def why_no_drafts(context: Context) -> str:
+    """Why drafts cannot be checked without a chance of other texts; empty if they can."""
+    for regime in context.regimes:
+        used = {split.device for split in regime.program.splits}
+        for device in (d for d in regime.program.devices if d.name in used):
+            if not isinstance(device, CpuBackend):
+                return f"device {device.name} may round a batch otherwise than single tokens"
+            if device.activations == "bf16":
+                return "with bf16 activations, a batch is rounded otherwise than single tokens"
+        if regime.max_tokens >= MOST_COLUMNS:
+            break
+    if context.cache.window is not None:
+        return "with swa_full=False, attention adds up in the order of cells that are used again"
+    if not context.plan.options.flash:
+        return "without flash attention, a batch is rounded otherwise than single tokens"
+    return ""

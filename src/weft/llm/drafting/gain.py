@@ -18,24 +18,24 @@ LENGTHS = (1, 3, 5, 7, 11, 15, 23, 30)
 """Lengths of drafts that are weighed against each other. Kernels take columns in groups, and few
 lengths are measured sooner."""
 WORTH = 1.05
-"""A draft must be expected to make a step so many times as fast per token."""
+"""Minimum factor by which a draft must be expected to speed a step up, per token."""
 SLOWEST = 0.98
-"""And no text beside it slower than this."""
+"""Minimum factor for every other text in the batch."""
 START = 2.0
 """Steps that may be lost before anything has been gained."""
 GROWTH = 0.01
-"""Part of a step that may be lost for each token."""
+"""Fraction of a step that may be lost for each token."""
 MOST = 24.0
-"""Most steps that a credit grows to."""
+"""Maximum of a credit, in steps."""
 MEASURED = 2
-"""Steps without drafts that must have been measured."""
+"""Minimum number of measured steps without drafts."""
 AGAIN = 128
-"""After so many steps with drafts there is one without, so that its time is known."""
+"""Number of steps with drafts after which one step is made without, so that its time is known."""
 LOOKING = 0.007
-"""Part of a step that may be spent on looking for drafts in vain."""
+"""Fraction of a step that may be spent on looking for drafts in vain."""
 MOST_RESTS = 64
 SLOPE = 0.5
-"""The cost of one more column in columns, as long as it is unknown."""
+"""Assumed cost of one more column, in columns, until this was measured."""
 
 
 class Costs:
@@ -85,7 +85,7 @@ class Costs:
 
 
 class Odds:
-    """How often the tokens of one class of proposals are right."""
+    """The acceptance rate of the tokens of one class of proposals."""
 
     __slots__ = ("_right", "_wrong")
 
@@ -112,7 +112,7 @@ class Odds:
 
 @dataclass(slots=True)
 class Credit:
-    """What drafts may still lose, in steps without drafts."""
+    """The time that drafts may still lose, in steps without drafts."""
 
     left: float = START
 
@@ -123,16 +123,15 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """What could be drafted for one text."""
+    """The possible draft of one text."""
 
     odds: Odds
     most: int
-    """Most tokens."""
     credit: Credit
     seconds: float = 0.0
-    """Time that the drafter takes for each token."""
+    """Seconds that the drafter takes for each token."""
     start: float = 0.0
-    """Time that it takes before the first."""
+    """Seconds that the drafter takes before the first token."""
 
     def cost(self, n: int) -> float:
         """The seconds that the drafter takes for `n` tokens."""
@@ -146,7 +145,7 @@ class Gain:
     costs: Costs = field(default_factory=Costs)
     credit: Credit = field(default_factory=Credit)
     each: float = 0.0
-    """Time of a token outside the batch: sampling, text."""
+    """Seconds of a token outside the batch, for sampling and text."""
     _since: int = 0
 
     def length(self, chances: Sequence[Chance], n_base: int, room: int) -> int:

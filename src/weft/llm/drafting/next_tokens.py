@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.llm.compute.batch import Batch
 from weft.llm.compute.context import Context
 from weft.llm.drafting.own_cache import OwnCache
 from weft.llm.drafting.second_model import class_of_last, sureness
@@ -20,7 +19,7 @@ from weft.llm.drafting.second_model import class_of_last, sureness
 __all__ = ["NextTokens"]
 
 MOST_STATES = 512
-"""Most states that wait to be read; older ones are dropped."""
+"""Maximum number of states that wait to be read; older ones are dropped."""
 
 
 class _Waiting:
@@ -30,7 +29,7 @@ class _Waiting:
 
     def __init__(self) -> None:
         self.start = 0
-        """The position of the first."""
+        """The position of the first state."""
         self.rows: list[NDArray[np.float32]] = []
 
     @property
@@ -73,7 +72,7 @@ class NextTokens:
         self.p_min = p_min
         self._waiting = [_Waiting() for _ in range(n_seqs)]
         self._start = [0] * n_seqs
-        """The position in the text that is the first in the cache."""
+        """Position in the text of the first token in the cache."""
         self._last: dict[int, tuple[int, list[int]]] = {}
 
     @property
@@ -129,7 +128,7 @@ class NextTokens:
             if len(draft) >= most or at >= cache.longest or cache.make_room(1) < 1:
                 break
             assert self.context.states is not None
-            row = self._decode(seq, [token], at, self.context.states[-1:])
+            row = cache.decode(seq, [token], at, self.context.states[-1:])
             at += 1
         if at > own:  # their states were guesses
             cache.cut(seq, own)
@@ -161,22 +160,6 @@ class NextTokens:
         at = waiting.start - self._start[seq]
         if not new or at + len(new) > cache.longest or cache.make_room(len(new)) < len(new):
             return None
-        row = self._decode(seq, new, at, np.stack(waiting.rows[: len(new)]))
+        row = cache.decode(seq, new, at, np.stack(waiting.rows[: len(new)]))
         waiting.drop(len(new))
-        return row
-
-    def _decode(
-        self, seq: int, tokens: list[int], start: int, states: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
-        step = self.context.n_step
-        row: NDArray[np.float32] | None = None
-        for at in range(0, len(tokens), step):
-            part = tokens[at : at + step]
-            positions = range(start + at, start + at + len(part))
-            batch = Batch(
-                part, list(positions), [(seq,)] * len(part), states=states[at : at + step]
-            )
-            row = self.context.decode(batch)[0]
-            self.cache.held[seq] += part
-        assert row is not None
         return row

@@ -13,7 +13,8 @@ __all__ = ["NgramDrafter"]
 LONG = 4
 """Number of tokens that are looked up first."""
 PLACES = 8
-"""Most places of the same LONG tokens that are compared further back, the newest first."""
+"""Maximum number of places of the same LONG tokens that are compared further back, the newest
+first."""
 FAR = 32
 """Number of equal tokens from which on a place is not compared further."""
 
@@ -53,7 +54,7 @@ class NgramDrafter:
 
 
 class _Places:
-    """Where tokens of a text are that have a successor."""
+    """Positions of the tokens of a text that have a successor."""
 
     __slots__ = ("_last", "_long", "_n", "_one", "_two", "start")
 
@@ -64,7 +65,6 @@ class _Places:
         self._n = 1  # the successor to enter next
         self._last: Sequence[int] = ()
         self.start = 0
-        """Where the proposal begins in the text."""
 
     def belongs_to(self, tokens: Sequence[int]) -> bool:
         """True if `tokens` go on from the text before. A full context loses tokens in front."""

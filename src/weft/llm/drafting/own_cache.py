@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
+from weft.llm.compute.batch import Batch
 from weft.llm.compute.context import Context
 
 __all__ = ["OwnCache", "same"]
 
 WORTH_COPYING = 16
-"""Another sequence must hold so many more tokens of a text to be copied."""
+"""Minimum number of additional tokens of a text that another sequence must hold to be copied."""
 
 
 class OwnCache:
@@ -29,19 +30,18 @@ class OwnCache:
         states (`scratch`)."""
         self.context = context
         self.held: list[list[int]] = [[] for _ in range(n_seqs)]
-        """The tokens that each sequence has in the cache."""
         self._writes: set[int] = set()
         self._clock = 0
         self._used = [0] * n_seqs
         c = context.model.config
         self.n_vocab = c.n_vocab
         self.longest = min(context.n_ctx_seq, c.n_positions or context.n_ctx_seq)
-        """Most tokens of one text."""
+        """Maximum number of tokens of one text."""
         self._known = [0] * n_seqs
 
     @property
     def recurrent(self) -> bool:
-        """True if a sequence cannot be cut, because its states are those of the whole."""
+        """True if a sequence cannot be cut, because its states belong to the whole."""
         return self.context.cache.states is not None
 
     def scratch(self, seq: int) -> int:
@@ -59,7 +59,7 @@ class OwnCache:
         return True
 
     def begun(self, seq: int, tokens: Sequence[int]) -> int:
-        """How many first tokens the sequence would keep; changes nothing."""
+        """Number of first tokens that the sequence would keep; changes nothing."""
         held = self.held[seq]
         n = same(held, tokens)
         return n if n == len(held) or not self.recurrent else 0
@@ -105,14 +105,23 @@ class OwnCache:
             self.cut(min(idle, key=self._used.__getitem__), 0)
         return free
 
-    def decode(self, seq: int, tokens: Sequence[int], start: int) -> NDArray[np.float32]:
-        """Computes tokens from position `start` on; returns the logits of the last, [n_vocab]."""
+    def decode(
+        self,
+        seq: int,
+        tokens: Sequence[int],
+        start: int,
+        states: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
+        """Computes tokens from position `start` on; returns the logits of the last, [n_vocab]. A
+        layer that drafts also reads `states` [n, n_embd]."""
         row: NDArray[np.float32] | None = None
         step = self.context.n_step
         for at in range(0, len(tokens), step):
             part = list(tokens[at : at + step])
-            positions = list(range(start + at, start + at + len(part)))
-            row = self.context.decode(part, positions, seqs=[(seq,)] * len(part))[0]
+            batch = Batch(part, list(range(start + at, start + at + len(part))))
+            batch.seqs = [(seq,)] * len(part)
+            batch.states = None if states is None else states[at : at + step]
+            row = self.context.decode(batch)[0]
             if seq < len(self.held):
                 self.held[seq] += part
         assert row is not None

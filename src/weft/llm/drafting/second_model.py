@@ -92,12 +92,13 @@ class SecondModel:
 
 
 def sureness(row: NDArray[np.float32], token: int) -> float:
-    """The probability of `token` by the logits `row` [n_vocab], whose largest is that of it."""
+    """The probability of `token` by the logits `row` [n_vocab], the largest of which is the logit
+    of `token`."""
     return 1.0 / float(np.exp(row - row[token]).sum())
 
 
 def class_of_last(last: tuple[int, list[int]] | None, tokens: Sequence[int]) -> int:
-    """What became of the last draft of a text, given with its start: 0 if nothing of it was right,
+    """The class of the last draft of a text, given with its start: 0 if nothing of it was right,
     2 if all was, 1 otherwise or if there was none."""
     if last is None or not last[1]:
         return 1

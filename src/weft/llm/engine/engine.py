@@ -70,7 +70,6 @@ class Engine:
         self.tokenizer = tokenizer
         self.max_queue = max_queue
         self.max_text = self._writer.max_text
-        """Most tokens of one text, its prompt included."""
         self.stats = self._writer.stats
         self._arrived: deque[Ticket] = deque()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
@@ -141,12 +140,12 @@ class Engine:
 
     @property
     def prompt_chunk(self) -> int:
-        """Most prompt tokens of the next step, if texts are written in it too."""
+        """Maximum number of prompt tokens in the next step, if texts are written in it too."""
         return self._writer.prompt_chunk
 
     @property
     def prefixes(self) -> Prefixes:
-        """What is kept of texts beside the cache."""
+        """The texts and checkpoints beside the cache."""
         return self._writer.prefixes
 
     @property

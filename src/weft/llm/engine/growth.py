@@ -30,24 +30,21 @@ class Stats:
     For a list of prompts, numbers are sums and all time counts as generation."""
 
     n_prompt: int = 0
-    """Number of tokens of the prompt."""
     n_cached: int = 0
-    """Number of these that were in the cache and not computed again."""
+    """Number of prompt tokens that were in the cache and not computed again."""
     prompt_seconds: float = 0.0
     """Time of the prompt and of the first token, which is drawn from its logits."""
     n_generated: int = 0
     """Number of tokens drawn, the one that ended the text included."""
     generation_seconds: float = 0.0
-    """Time of all tokens but the first."""
+    """Time of all tokens except the first."""
     finish_reason: FinishReason = ""
     """The reason why the text ended, see `FinishReason`; for a list of prompts, the last text's."""
     n_drafted: int = 0
-    """Number of tokens that were drafted, see `weft.llm.drafting`."""
     n_accepted: int = 0
     """Number of drafted tokens that were right."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """Log-probabilities of all drawn tokens, the one that ended the text included, if they were
-    asked for."""
+    """Log-probabilities of all drawn tokens, the end token included, if they were asked for."""
     why_not_reused: str = ""
     """Why no more tokens were in the cache; empty if those were all that an earlier text had in
     common with the prompt. For a list of prompts, the last text's."""
@@ -100,7 +97,6 @@ class Growth:
         self.n_accepted = 0
         """Number of drafted tokens that were right."""
         self.token = -1
-        """The token drawn last."""
         self.ids: list[int] = []
         """All tokens drawn, without one that ended the text."""
         self.ended_by_token = False

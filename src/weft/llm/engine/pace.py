@@ -1,4 +1,4 @@
-"""How many tokens of prompts a step may have in which texts are written too, and so wait."""
+"""The number of prompt tokens in a step in which texts are written too, which wait for them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Pace:
         self._cost: float | None = None
         """Seconds of a token of a prompt."""
         self._writing: dict[int, float] = {}
-        """Seconds of a step without prompts, by its number of tokens: one of each text, and those
-        that are checked."""
+        """Seconds of a step without prompts, by its number of tokens: one of each text, and the
+        tokens of drafts."""
 
     @property
     def chunk(self) -> int:

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.llm.cache.kept import (
+from weft.llm.cache.kv_cache import KVCache
+from weft.llm.cache.prefix_cache import PrefixCache, common_length
+from weft.llm.cache.prefix_options import PrefixOptions
+from weft.llm.cache.snapshots import (
     LEAST,
     Checkpoint,
     KeptText,
@@ -27,47 +30,45 @@ from weft.llm.cache.kept import (
     row_bytes,
     tokens_of,
 )
-from weft.llm.cache.kv_cache import KVCache
-from weft.llm.cache.prefix_cache import PrefixCache, common_length
-from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
 from weft.records import dataclass
 
 if TYPE_CHECKING:
     from weft.llm.cache.prefix_files import PrefixFiles, Stored
+from weft.llm.engine.request import Request
 
-__all__ = ["Found", "PrefixUse", "Prefixes"]
+__all__ = ["Found", "PrefixUse", "Prefixes", "why_not_reused"]
+
 
 SPACING = 256
-"""Least tokens between checkpoints at the ends of messages, except the last."""
+"""Minimum number of tokens between checkpoints at the ends of messages, except the last."""
 
 Tokens = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixUse:
-    """What is kept of texts beside the cache, at one moment."""
+    """Numbers and bytes of texts and checkpoints beside the cache, at one moment."""
 
     nbytes: int
     """Bytes of host memory that kept texts and checkpoints take."""
     most_bytes: int
-    """Most bytes that they may take (`cache_ram`)."""
+    """Maximum number of these bytes (`cache_ram`)."""
     n_texts: int
-    """Number of texts."""
     n_checkpoints: int
     """Number of states to which a text can go back."""
     n_evicted: int
-    """Texts and checkpoints that had to go since the start."""
+    """Texts and checkpoints evicted since the start."""
     n_restored: int
     """Texts that came back to the cache, from host memory or the folder."""
     n_tokens_restored: int
-    """Number of the tokens of these, which were not computed again."""
+    """Number of restored tokens, which were not computed again."""
     n_written: int = 0
     """Texts written to the folder (`cache_dir`)."""
     n_read: int = 0
-    """Texts read from it."""
+    """Texts read from the folder."""
     n_refused: int = 0
-    """Files in it that were damaged."""
+    """Damaged files in the folder."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +78,7 @@ class Found:
     n: int
     """Number of tokens that can be taken up."""
     text: KeptText | None
-    """None: it is in the folder."""
+    """None: the text is in the folder."""
     stored: Stored | None
     checkpoint: Checkpoint | None
     """The state after `n` tokens, if the cache needs one and it is in memory."""
@@ -99,7 +100,7 @@ class Prefixes:
         self.files: PrefixFiles | None = None
         """The folder; None: there is none."""
         if options.cache_dir is not None and self._works:
-            from weft.llm.compute.maker import files_of
+            from weft.llm.compute.fingerprint import files_of
 
             self.files = files_of(context, options.cache_dir, options.cache_dir_size)
         self._plan = context.plan
@@ -110,7 +111,7 @@ class Prefixes:
 
     @property
     def use(self) -> PrefixUse:
-        """What is kept now."""
+        """The numbers and bytes now."""
         m, f = self.memory, self.files
         return PrefixUse(
             nbytes=m.nbytes, most_bytes=m.most_bytes, n_texts=m.n_texts,
@@ -280,3 +281,30 @@ class Prefixes:
 def _last(checkpoints: Sequence[Checkpoint], most: int) -> Checkpoint | None:
     """The longest checkpoint of at most `most` tokens."""
     return next((c for c in reversed(checkpoints) if c.n <= most), None)
+
+
+def why_not_reused(request: Request, context: Context, n: int, same: int) -> str:
+    """Says why only `n` tokens of a prompt are taken over; empty if those are all that it has in
+    common with a text that is kept. `same` is the number of tokens that it has in common."""
+    if not request.reuse:
+        return "cache_prompt is False"
+    if request.prompt_logprobs is not None:
+        return "log-probabilities of the prompt are wanted, so all of it is computed"
+    if n and n >= same:
+        return ""
+    config = context.model.config
+    if config.n_encoder or not config.causal:
+        return "each token sees those behind it, so the prompt is computed as a whole"
+    if not same:
+        others = (
+            " and was computed with the same adapters and control vectors"
+            if context.cache.scales
+            else ""
+        )
+        return f"no text that is kept begins like it{others}"
+    what = "recurrent states" if context.cache.states is not None else "small sliding windows"
+    at = f"the last one before that is at token {n}" if n else "there is none before that"
+    return (
+        f"it begins with {same} token{'s' if same > 1 else ''} of a text that is kept, but {what} "
+        f"go back to checkpoints only, and {at}"
+    )

@@ -29,14 +29,14 @@ class Request:
     prompt: tuple[int, ...]
     """Token ids, at least one."""
     max_tokens: int | None = None
-    """Most tokens to draw; None: until the model ends the text or the context is full; 0: only
-    compute the prompt."""
+    """Maximum number of tokens to draw; None: until the model ends the text or the context is full;
+    0: only compute the prompt."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     logprobs: int | None = None
     """Number of likeliest tokens whose log-probabilities are reported beside those of the drawn
     tokens; None: report none."""
     prompt_logprobs: int | None = None
-    """The same for the tokens of the prompt, which are reported as an event `Read`. The whole
+    """Same number for the tokens of the prompt, which are reported as an event `Read`. The whole
     prompt is then computed."""
     penalize_prompt: bool = False
     """True if penalties count the tokens of the prompt too."""
@@ -84,11 +84,11 @@ class Times:
 
     asked: float = 0.0
     started: float = 0.0
-    """When it got a slot, which ends its time in the queue."""
+    """Time at which the text got a slot and left the queue."""
     first: float = 0.0
-    """When its first token was drawn."""
+    """Time at which the first token was drawn."""
     last: float = 0.0
-    """When its latest token was drawn."""
+    """Time at which the latest token was drawn."""
     ended: float = 0.0
 
 
@@ -97,7 +97,6 @@ class Read:
     """The prompt has been computed. Reported only if `prompt_logprobs` were asked for."""
 
     tokens: tuple[TokenLogprobs, ...]
-    """The tokens of the prompt from the second on, each given those before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +116,19 @@ class Done:
 
     reason: Reason
     n_prompt: int
-    """Number of tokens of the prompt."""
     n_reused: int
-    """Number of these that were in the cache already."""
+    """Number of prompt tokens that were in the cache."""
     n_generated: int
-    """Number of tokens drawn."""
     error: Exception | None = None
     why_not_reused: str = ""
-    """Why no more tokens were in the cache; empty if those were all that an earlier text had in
-    common with the prompt."""
+    """Reason why no more prompt tokens were in the cache; empty if the cache had all that an
+    earlier text had in common with the prompt."""
     times: Times | None = None
-    """When the text was asked for, started, had its first token and ended."""
+    """Times of the request, the start, the first token and the end."""
     ids: tuple[int, ...] = ()
-    """The tokens drawn, without the one that ended the text."""
+    """The drawn tokens, without the end token."""
     stopped_by: str | None = None
-    """The stop string that ended the text; None: none did."""
+    """The stop string that ended the text, if one did."""
     prompt_seconds: float = 0.0
     """Time from the start of the text to its first token, without the time in a queue."""
     generation_seconds: float = 0.0
@@ -188,7 +185,7 @@ class Ticket:
         self.why_not_reused = ""
         """Why there were no more of these, as in `Done`."""
         self.n_read = 0
-        """Number of tokens of the prompt that are in the cache now."""
+        """Number of prompt tokens that are in the cache now."""
         self.read: list[TokenLogprobs] = []
         """Log-probabilities of the prompt's tokens so far, if they were asked for."""
         self.n_told = 0

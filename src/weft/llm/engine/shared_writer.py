@@ -10,11 +10,11 @@ from weft.errors import ContextError
 from weft.execute import Progress
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
+from weft.llm.compute.turn_lock import TurnLock
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.growth import Stats
 from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Done, Event, Read, Request, Ticket
-from weft.llm.engine.turn_lock import TurnLock
 from weft.llm.engine.writer import Writer
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
@@ -34,7 +34,7 @@ class SharedWriter:
         drafting: Drafting | None = None,
         prefixes: PrefixOptions | None = None,
     ) -> None:
-        """`drafting` and `prefixes` are those of `Writer`."""
+        """`drafting` and `prefixes` are passed to `Writer`."""
         self._tokenizer = tokenizer
         self._writer = Writer(
             context, tokenizer, prompt_share=context.n_batch, drafting=drafting, prefixes=prefixes
@@ -67,7 +67,7 @@ class SharedWriter:
 
     @property
     def prefixes(self) -> Prefixes:
-        """What is kept of texts beside the cache."""
+        """The texts and checkpoints beside the cache."""
         return self._writer.prefixes
 
     def _ticket(self, request: Request, number: int, events: deque[tuple[int, Event]]) -> Ticket:

@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
-from weft.llm.cache.kept import LEAST, Checkpoint, cut, share
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.pages import has_room_in_order
+from weft.llm.cache.snapshots import LEAST, Checkpoint, cut, share
 from weft.llm.compute.context import Context
-from weft.llm.engine.prefixes import Prefixes
+from weft.llm.engine.prefixes import Prefixes, why_not_reused
 from weft.llm.engine.request import Ticket
-from weft.llm.engine.reused import why_not_reused
 from weft.records import dataclass
 
 __all__ = ["MOST_COMPARED", "ROOM", "Slot", "Slots"]
@@ -50,18 +49,18 @@ class Slot:
         self.tokens: list[int] = []
         """The tokens of the text, in order of position."""
         self.n_done = 0
-        """Number of these that are in the cache."""
+        """Number of tokens of the text that are in the cache."""
         self.draft: Sequence[int] = ()
         """Tokens that may follow, to be checked in this step."""
         self.in_flight = False
-        """Its next tokens are being computed."""
+        """True while the next tokens of the slot are being computed."""
         self.turn = 0
-        """Number of the step in flight that it was in last."""
+        """Number of the last batch in flight that had this slot."""
         self.known: NDArray[np.int64] | None = None
-        """The prompt of the text, or all tokens that the last one left; None: not known."""
+        """The prompt of the text, or all tokens that the last text left; None: not known."""
         self.last_used = 0
         self.runs: list[tuple[int, int]] = []
-        """Where images are in the tokens, first and end, that are computed at once."""
+        """First and end token of each image whose tokens are computed at once."""
         self.stops: list[int] = []
         """Numbers of tokens after which the state is kept, in ascending order."""
 

@@ -1,16 +1,51 @@
-"""The counters of an engine."""
+"""The counters and histograms of an engine."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from time import monotonic
 
-from weft.llm.engine.histogram import SECONDS, TOKENS, Histogram
 from weft.llm.engine.request import Done, Times
 from weft.records import dataclass
 
-__all__ = ["EngineStats"]
+__all__ = ["SECONDS", "TOKENS", "EngineStats", "Histogram"]
+
+
+SECONDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
+)
+TOKENS = tuple(float(2**i) for i in range(18))
+"""Bounds for numbers of tokens: 1 to 131,072."""
+
+
+class Histogram:
+    """Counts of values between bounds, as Prometheus has them. One thread adds values; any thread
+    may read."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds` are in rising order; a value counts for the first bound that is not less."""
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        """Counts a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def cumulative(self) -> Iterator[tuple[float, int]]:
+        """For each bound, and then infinity, how many values are at most that."""
+        total = 0
+        for bound, count in zip((*self.bounds, float("inf")), tuple(self.counts), strict=True):
+            total += count
+            yield bound, total
+
 
 _WINDOW = 10.0  # seconds over which speeds are averaged
 
@@ -20,7 +55,6 @@ class EngineStats:
     """Totals since the engine started. Its thread writes them; any thread may read them."""
 
     accepted: int = 0
-    """Requests accepted."""
     refused: int = 0
     """Requests refused because the queue was full."""
     ended: Counter[str] = field(default_factory=Counter)
@@ -31,9 +65,8 @@ class EngineStats:
     """Prompt tokens that were in the cache."""
     generated_tokens: int = 0
     drafted_tokens: int = 0
-    """Tokens drafted, see `weft.llm.drafting`."""
     accepted_tokens: int = 0
-    """Tokens among them that were right."""
+    """Drafted tokens that were right."""
     steps: int = 0
     step_seconds: float = 0.0
     """Time of all steps, sampling included."""
@@ -42,19 +75,17 @@ class EngineStats:
     first_token_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     """Time of each text from the request to its first token."""
     between_tokens_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
-    """Time of each token from the one before."""
+    """Time of each token from the token before it."""
     text_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     """Time of each text from the request to its end."""
     prompt_sizes: Histogram = field(default_factory=lambda: Histogram(TOKENS))
-    """Prompt tokens of each text."""
     text_sizes: Histogram = field(default_factory=lambda: Histogram(TOKENS))
-    """Generated tokens of each text."""
     prompt_seconds: float = 0.0
-    """Times from the start of each ended text to its first token, together."""
+    """Sum of the times from the start of each ended text to its first token."""
     generation_seconds: float = 0.0
-    """Times from the first token of each ended text to its end, together."""
+    """Sum of the times from the first token of each ended text to its end."""
     recent: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=4096))
-    """For each of the last steps, its end, its prompt tokens and its generated tokens."""
+    """End, prompt tokens and generated tokens of each of the last steps."""
 
     def count_token(self, times: Times) -> None:
         """Counts a token that has just been drawn, and notes when in `times`."""

@@ -4,9 +4,9 @@
     while writer.step():
         pass                      # new text has been passed to each ticket's on_event
 
-A step has two halves. Prompts in: waiting texts get slots, and the next tokens of all running texts
-are packed into a batch. Tokens out: the batch is computed, and every text whose last token was in
-it draws the next one.
+A step has three parts. `schedule` gives slots to waiting texts and packs the next tokens of running
+texts into a batch, `run` computes it, and `postprocess` draws a token for every text whose last
+token was in it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from numpy.typing import NDArray
 
 from weft.errors import AbortedError, ContextError
 from weft.llm.cache.prefix_options import PrefixOptions
-from weft.llm.compute.batch import Batch as ContextBatch
 from weft.llm.compute.context import Context
-from weft.llm.compute.in_flight import Step
+from weft.llm.compute.steps import Step
 from weft.llm.drafting.drafting import Drafting
-from weft.llm.engine.batching import Batch, pack
-from weft.llm.engine.checking import Checking
+from weft.llm.engine.batches import Flights, StepBatch, pack
 from weft.llm.engine.pace import DELAY, Pace
 from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Delta, Done, Read, Reason, Request, Ticket
 from weft.llm.engine.slots import Slot, Slots
 from weft.llm.engine.stats import EngineStats
+from weft.llm.engine.verification import Verification
 from weft.llm.prompts import require_fits
 from weft.llm.sampling import token_logprobs
 from weft.llm.tokenizers.tokenizer import Tokenizer
@@ -56,32 +55,30 @@ class Writer:
         """`context` needs a sequence for each text that runs at the same time (`n_seq_max`), and as
         many rows of logits (`n_outputs`).
 
-        `max_text` is the most tokens of one text, its prompt included (default: all that the
-        context holds). `prompt_share` is the most prompt tokens in a step in which texts are
-        written too; None: as many as take about `prompt_delay` seconds (`Pace`). `drafting`
-        proposes tokens, which are checked in the rows that `n_outputs` has beyond one for each
-        text. `prefixes` says what is kept of texts that leave the cache; None: the default."""
+        `max_text` is the maximum number of tokens of one text, its prompt included (default: all
+        that the context holds). `prompt_share` is the maximum number of prompt tokens in a step in
+        which texts are written too; None: as many as take about `prompt_delay` seconds (`Pace`).
+        `drafting` proposes tokens, which are checked in the rows that `n_outputs` has beyond one
+        for each text. `prefixes` says what is kept of texts that leave the cache; None: the
+        default."""
         self.context = context
         self.tokenizer = tokenizer
         limits = (max_text, context.model.config.n_positions, context.n_ctx)
         self.max_text = min(n for n in limits if n)
-        """Most tokens of one text, its prompt included."""
+        """Maximum number of tokens of one text, its prompt included."""
         self.waiting: deque[Ticket] = deque()
         """Texts without a slot, in order of arrival."""
         self.stats = EngineStats()
         self._share = prompt_share
         self._pace = Pace(prompt_delay, most=context.n_step)
         self.prefixes = Prefixes(context, prefixes or PrefixOptions(), tokenizer.vocab.eog)
-        """What is kept of texts beside the cache."""
         self._slots = Slots(context, self.max_text, self.prefixes)
-        self._flights: deque[tuple[Batch, Step, float]] = deque()
-        """Steps that are being computed, with what is in them, and when they began."""
-        self._n_submitted = 0
-        self._landed = 0.0
-        """When the last of them was over."""
-        self._checking: Checking | None = None
+        self._flights = Flights(context)
+        self._ended = 0.0
+        """End of the last step, in seconds."""
+        self._verification: Verification | None = None
         if drafting is not None:
-            self._checking = Checking(context, self._slots, drafting)
+            self._verification = Verification(context, self._slots, drafting)
 
     @property
     def n_slots(self) -> int:
@@ -99,7 +96,7 @@ class Writer:
 
     @property
     def prompt_chunk(self) -> int:
-        """Most prompt tokens of the next step, if texts are written in it too."""
+        """Maximum number of prompt tokens in the next step, if texts are written in it too."""
         return self._pace.chunk if self._share is None else self._share
 
     def check(self, request: Request) -> None:
@@ -125,133 +122,170 @@ class Writer:
     def step(self) -> bool:
         """Computes one batch and draws a token for every text in it; True if there is more to do.
 
-        Where layers are on several machines, texts are in groups: the batch of one group is
-        submitted, and that of another, which was submitted before, is collected."""
-        flies = self._flies()
-        if not flies:
+        Where layers are on several machines, texts are in groups; see `Flights`."""
+        overlapping = self._overlaps()
+        if not overlapping:
             self.land()
-        start = perf_counter()
-        self._drop_cancelled()
-        # ---- prompts in ----
-        self._admit()
-        dropped = self._slots.shift()
-        if self._checking is not None:
-            for slot, at, n in dropped:
-                self._checking.dropped(slot, at, n)
-            self._checking.prepare()
-        if flies:
-            self._submit(start)
-        else:
-            batch = pack(self._slots.running, self.context.n_step, self.prompt_chunk)
+        batch = self.schedule(overlapping)
+        if overlapping:
             if batch.tokens:
-                self._compute(batch, start)
+                self._submit(batch)
+            if self._flights.are_full or all(slot.in_flight for slot in self._slots.running):
+                self._land_one()
+        elif batch.tokens:
+            self._compute(batch)
         return bool(self._slots.running or self.waiting)
 
-    # ---- tokens out ----
+    def schedule(self, overlapping: bool = False) -> StepBatch:
+        """Gives slots to waiting texts, makes room, and packs the next tokens of running texts: of
+        all, or if batches are `overlapping`, of the group whose turn it is. It may be empty."""
+        start = perf_counter()
+        self._drop_cancelled()
+        self._admit()
+        dropped = self._slots.shift()
+        if self._verification is not None:
+            for slot, at, n in dropped:
+                self._verification.dropped(slot, at, n)
+            self._verification.prepare()
+        slots, n_most = self._slots.running, self.context.n_step
+        if overlapping:
+            slots = self._flights.next_group(slots)
+            n_most = min(self.context.n_ubatch, self.context.n_batch)
+        batch = pack(slots, n_most, self.prompt_chunk, delays=overlapping)
+        batch.start = start
+        return batch
 
-    def _compute(self, batch: Batch, start: float, step: Step | None = None) -> None:
-        """Computes a batch, or waits for the step in which it is computed, and draws tokens. Its
-        time counts from `start` on."""
+    def run(self, batch: StepBatch, step: Step | None = None) -> NDArray[np.float32]:
+        """Computes a batch, or waits for the step in flight that computes it. Returns its rows."""
+        if step is not None:
+            return step.collect()
+        self._slots.make_room_for(batch.parts)
+        rows = self.context.decode(batch)
+        if self._verification is not None:
+            self._verification.take(batch)
+        return rows
+
+    def postprocess(self, batch: StepBatch, rows: NDArray[np.float32]) -> None:
+        """Draws a token for every text whose last token was in a batch, and checks its drafts."""
+        for slot, n in batch.parts:
+            slot.n_done += n
+        for slot in batch.prompts:
+            _text(slot).n_read = min(slot.n_done, len(_text(slot).request.prompt))
+        self._slots.note_stops(batch.prompts)
+        checks = self._verification.checks if self._verification is not None else {}
+        for (slot, at), row in zip(batch.wanted, rows, strict=True):
+            text, check = slot.text, checks.get(slot)
+            if text is None or (check and check.failed):  # ended, or after a wrong token of a draft
+                continue
+            try:
+                if at < len(slot.tokens):
+                    top = text.request.prompt_logprobs or 0
+                    text.read.append(token_logprobs(row, slot.tokens[at], top))
+                    continue
+                self._draw(slot, text, row)
+                if check is not None:
+                    check.note(text.growth.token)
+            except Exception as error:
+                self._end(slot, "error", error)
+        if checks and self._verification is not None:
+            self._verification.settle(self.stats)
+
+    def _compute(self, batch: StepBatch, step: Step | None = None) -> None:
+        """Runs and postprocesses a batch, or the step that computes it, and learns from its time,
+        which counts from the end of the step before on."""
         before = self.stats.generated_tokens
-        n_prompt, n_texts = batch.n_prompt, len(self._slots.running)
-        n_columns = len(batch.tokens)
+        n_prompt, n_texts, n_columns = batch.n_prompt, len(self._slots.running), len(batch.tokens)
         began, ended = perf_counter(), 0.0
         try:
-            rows = self._decode(batch) if step is None else step.collect()
+            rows = self.run(batch, step)
         except AbortedError:
             raise
         except Exception as error:
             self._isolate(batch, error)
         else:
             ended = perf_counter()
-            self._hand_out(batch, rows)
-            if self._checking is not None and batch.prompts:
-                self._checking.follow(batch)
+            self.postprocess(batch, rows)
+            if self._verification is not None and batch.prompts:
+                self._verification.follow(batch)
         drawn = self.stats.generated_tokens - before
-        seconds = perf_counter() - start
+        now = perf_counter()
+        seconds, self._ended = now - max(batch.start, self._ended), now
         self.stats.count_step(seconds, n_prompt, drawn)
         self._pace.learn(n_prompt, n_columns - n_prompt, seconds)
-        if self._checking is not None and ended and not n_prompt:
-            self._checking.learn(n_columns, n_texts, ended - began, seconds, drawn)
+        if self._verification is not None and ended and not n_prompt:
+            self._verification.learn(n_columns, n_texts, ended - began, seconds, drawn)
 
-    # ---- steps in flight ----
+    def _isolate(self, batch: StepBatch, error: Exception) -> None:
+        """Computes each text of a failed batch by itself, so that only those end that fail."""
+        alone = len(batch.parts) == 1
+        if self._verification is not None and self._verification.checks:
+            self._verification.drop()
+            alone = False  # it may go on without its draft
+        for slot, n in batch.parts:
+            if not self._slots.recover() and alone:
+                self._end(slot, "error", error)
+                return
+            part = StepBatch()
+            part.add(slot, min(n, slot.n_left))
+            try:
+                rows = self.run(part)
+            except Exception as own:
+                own.__context__ = error
+                self._end(slot, "error", own)
+            else:
+                self.postprocess(part, rows)
 
-    def _flies(self) -> bool:
-        """Whether steps of groups of texts follow one another through the machines. Prompts alone
+    # ---- batches in flight ----
+
+    def _overlaps(self) -> bool:
+        """Whether batches of groups of texts follow one another through the machines. Prompts alone
         are computed in ubatches that do."""
         running = self._slots.running
         if len(running) < 2 or self.context.most_in_flight < 2:
             return False
-        if self._checking is not None and self._checking.may_draft():
+        if self._verification is not None and self._verification.may_draft():
             return False
         return any(slot.in_flight or slot.n_left == 1 for slot in running)
 
-    def _submit(self, start: float) -> None:
-        """Submits a step of texts that are in none, and waits for the oldest step where no other
-        can be submitted."""
-        most, running = self.context.most_in_flight, self._slots.running
-        ready = [slot for slot in running if not slot.in_flight]
-        if ready and len(self._flights) < most:
-            ready.sort(key=lambda slot: slot.turn)
-            group, room = ready[: -(-len(running) // most)], self.context.n_ubatch
-            batch = pack(group, min(room, self.context.n_batch), self.prompt_chunk, delays=True)
-            if batch.tokens:
-                self._begin(batch, start)
-        if len(self._flights) == most or all(slot.in_flight for slot in running):
-            self._land()
-
-    def _begin(self, batch: Batch, start: float) -> None:
+    def _submit(self, batch: StepBatch) -> None:
+        """Begins to compute a batch beside others, or computes it after them."""
         try:
             self._slots.make_room_for(batch.parts)
-            step = self.context.submit(
-                ContextBatch(batch.tokens, batch.positions, batch.seqs, batch.outputs)
-            )
+            if self._flights.submit(batch):
+                return
         except AbortedError:
             raise
         except Exception as error:
             self.land()
             self._isolate(batch, error)
             return
-        if step is None:
-            self.land()
-            self._compute(batch, start)
-            return
-        self._n_submitted += 1
-        for slot, _ in batch.parts:
-            slot.in_flight, slot.turn = True, self._n_submitted
-        self._flights.append((batch, step, start))
+        self.land()
+        self._compute(batch)
 
     def land(self) -> None:
-        """Waits for the steps in flight and draws their tokens, so that the context can be used."""
+        """Waits for the batches in flight and draws their tokens, so that the context can be
+        used."""
         while self._flights:
-            self._land()
+            self._land_one()
 
-    def _land(self) -> None:
-        if not self._flights:
-            return
-        batch, step, start = self._flights.popleft()
-        for slot, _ in batch.parts:
-            slot.in_flight = False
-        if not step.given_up:  # else its texts are packed again
-            self._compute(batch, max(start, self._landed), step)
-            self._landed = perf_counter()
+    def _land_one(self) -> None:
+        if self._flights:
+            batch, step = self._flights.take()
+            if not step.given_up:  # else its texts are packed again
+                self._compute(batch, step)
 
-    def _drop_steps(self) -> None:
-        """Waits for the steps in flight, and draws nothing."""
-        while self._flights:
-            batch, step, _ = self._flights.popleft()
-            for slot, _ in batch.parts:
-                slot.in_flight = False
+    # ---- texts ----
+
+    def cancel_all(self) -> None:
+        """Ends every text as "cancelled"."""
+        while self._flights:  # draws nothing from them
+            batch, step = self._flights.take()
             try:
                 step.collect()
             except Exception:  # the cache is as it was before the step
                 continue
             for slot, n in batch.parts:
                 slot.n_done += n
-
-    def cancel_all(self) -> None:
-        """Ends every text as "cancelled"."""
-        self._drop_steps()
         for slot in list(self._slots.running):
             self._end(slot, "cancelled")
         while self.waiting:
@@ -288,59 +322,6 @@ class Writer:
             self.stats.queue_seconds.add(text.times.started - text.times.asked)
             self.stats.reused_tokens += text.n_reused
 
-    def _decode(self, batch: Batch) -> NDArray[np.float32]:
-        self._slots.make_room_for(batch.parts)
-        rows = self.context.decode(
-            batch.tokens, batch.positions, seqs=batch.seqs, outputs=batch.outputs
-        )
-        if self._checking is not None:
-            self._checking.take(batch)
-        return rows
-
-    def _hand_out(self, batch: Batch, rows: NDArray[np.float32]) -> None:
-        for slot, n in batch.parts:
-            slot.n_done += n
-        for slot in batch.prompts:
-            _text(slot).n_read = min(slot.n_done, len(_text(slot).request.prompt))
-        self._slots.note_stops(batch.prompts)
-        checks = self._checking.checks if self._checking is not None else {}
-        for (slot, at), row in zip(batch.rows, rows, strict=True):
-            text, check = slot.text, checks.get(slot)
-            if text is None or (check and check.failed):  # ended, or after a wrong token of a draft
-                continue
-            try:
-                if at < len(slot.tokens):
-                    top = text.request.prompt_logprobs or 0
-                    text.read.append(token_logprobs(row, slot.tokens[at], top))
-                    continue
-                self._draw(slot, text, row)
-                if check is not None:
-                    check.note(text.growth.token)
-            except Exception as error:
-                self._end(slot, "error", error)
-        if checks and self._checking is not None:
-            self._checking.settle(self.stats)
-
-    def _isolate(self, batch: Batch, error: Exception) -> None:
-        """Computes each text of a failed batch by itself, so that only those end that fail."""
-        alone = len(batch.parts) == 1
-        if self._checking is not None and self._checking.checks:
-            self._checking.drop()
-            alone = False  # it may go on without its draft
-        for slot, n in batch.parts:
-            if not self._slots.recover() and alone:
-                self._end(slot, "error", error)
-                return
-            part = Batch()
-            part.add(slot, min(n, slot.n_left))
-            try:
-                rows = self._decode(part)
-            except Exception as own:
-                own.__context__ = error
-                self._end(slot, "error", own)
-            else:
-                self._hand_out(part, rows)
-
     def _draw(self, slot: Slot, text: Ticket, row: NDArray[np.float32]) -> None:
         """Draws the next token of a text from the logits of its last token."""
         if slot.scores:
@@ -370,8 +351,8 @@ class Writer:
     def _end(self, slot: Slot, reason: Reason, error: Exception | None = None) -> None:
         text = _text(slot)
         self._slots.release(slot, keep=reason != "error")
-        if self._checking is not None:
-            self._checking.end(slot)
+        if self._verification is not None:
+            self._verification.end(slot)
         self._tell(text, text.done(reason, error))
 
     def _tell(self, text: Ticket, done: Done) -> None:

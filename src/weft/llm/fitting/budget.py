@@ -26,14 +26,14 @@ _TRIES = 8
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a choice may take; None: as much as it likes."""
+    """The limits of a choice; None: no limit."""
 
     memory: int | None = None
-    """Bytes of a whole context."""
+    """Maximum number of bytes of a whole context."""
     file: int | None = None
-    """Bytes of tensors in the file."""
+    """Maximum number of bytes of the tensors in the file."""
     seconds: float | None = None
-    """Of a generated token, as predicted."""
+    """Maximum predicted number of seconds for a generated token."""
 
     def holds(self, whole: Whole, file: int) -> bool:
         """Whether a choice is within the budget."""
@@ -63,7 +63,7 @@ class Choice:
     types: Mapping[str, DType]
     """Name of a group -> type."""
     kl: float
-    """The sum of what groups and cache cause alone, nats."""
+    """Sum of the divergences that each group and the cache cause alone, in nats."""
     whole: Whole
     file: int
     """Bytes of all tensors in the file."""
@@ -137,8 +137,8 @@ class Fitting:
     def choice(
         self, name: str, types: Mapping[str, DType], cache: CachePair, *, planned: bool = True
     ) -> Choice:
-        """A choice that is given, by group, of types that the groups may have. Without `planned`
-        its sizes are sums of parts, which are right but for small buffers."""
+        """The choice of a fixed type for each group. Without `planned` its sizes are sums of parts,
+        which are right but for small buffers."""
         by_tensor = self.by_tensor(types)
         cost = next(c for c in self.caches if c.pair == cache)
         kl = cost.kl + sum(self.sensitivities[g.name][types[g.name].name] for g in self.groups)
@@ -167,7 +167,7 @@ class Fitting:
         return found
 
     def by_tensor(self, types: Mapping[str, DType]) -> dict[str, DType]:
-        """Types by tensor, of types by group."""
+        """Types by tensor, from types by group."""
         return {name: types[g.name] for g in self.groups for name in g.tensors}
 
     def _solved(

@@ -1,4 +1,4 @@
-"""What types of cached keys and values cost: divergence on a text, and bytes of a context."""
+"""The cost of types of cached keys and values: divergence on a text, and bytes of a context."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from itertools import product
 from weft.dtype import DTYPES
 from weft.llm.cache.kv_cache import CACHE_TYPES
 from weft.llm.config import ModelConfig
-from weft.llm.fitting.held import Held
-from weft.llm.fitting.kept import Kept
+from weft.llm.fitting.baseline import Held
+from weft.llm.fitting.measurements import Kept
 from weft.llm.quality.divergence import KLDivergence
 from weft.records import dataclass
 
 __all__ = ["CachePair", "cache_pairs", "measure_caches", "score_cache", "usual_pairs"]
 
 _ORDER = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
-"""From the most bits to the fewest."""
+"""Cache types, in falling order of bits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from weft.dtype import DTYPES, DType
 from weft.errors import UnsupportedOpError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.importance import Importance
-from weft.frontends.gguf.mixes import MIXES, Choices, named_type, needs_imatrix
-from weft.frontends.gguf.quantizable import is_quantized
+from weft.frontends.gguf.mixes import MIXES, Choices, is_quantized, named_type, needs_imatrix
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.quants.native_rows import NEEDS_WEIGHTS, can_convert
 from weft.records import dataclass
@@ -23,14 +22,14 @@ from weft.records import dataclass
 __all__ = ["MOST_GROUPS", "Group", "groups_of"]
 
 MOST_GROUPS = 256
-"""Most groups; those of more layers join."""
+"""Maximum number of groups; in larger models the groups of several layers join."""
 
 TYPES = (
     "q8_0", "q6_K", "q5_K", "q5_1", "q5_0", "q4_K", "q4_1", "q4_0", "iq4_nl", "iq4_xs", "mxfp4",
     "nvfp4", "q3_K", "iq3_s", "iq3_xxs", "q2_K", "iq2_s", "iq2_xs", "iq2_xxs", "q2_0", "iq1_m",
     "iq1_s", "q1_0",
 )  # fmt: skip
-"""Types that tensors may get, those of most bits first."""
+"""Types that tensors may get, in falling order of bits."""
 _FLOATS = ("f16", "bf16")
 
 
@@ -41,7 +40,8 @@ class Group:
     name: str
     tensors: tuple[str, ...]
     types: tuple[DType, ...]
-    """The types that it may get; the first is that of the file, where all have the same."""
+    """The types that the group may get. The first is the type in the file, if all its tensors have
+    the same."""
     before: DType
     """The type of the first tensor in the file."""
 
@@ -114,7 +114,8 @@ def _can_write(t: TensorInfo, dtype: DType, weighted: bool) -> bool:
 def _joined(
     tensors: Sequence[TensorInfo], allowed: Mapping[str, Sequence[DType]], most: int
 ) -> Iterable[list[TensorInfo]]:
-    """Tensors one by one, or of so many layers together that there are at most `most` groups."""
+    """Tensors one by one, or of several layers together, so that there are at most `most`
+    groups."""
     for n_layers in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 1 << 30):
         groups: dict[tuple[object, ...], list[TensorInfo]] = {}
         for t in tensors:

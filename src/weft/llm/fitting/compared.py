@@ -7,8 +7,8 @@ from typing import Unpack
 
 from weft.errors import ContextError
 from weft.frontends.gguf import GGUFFile
+from weft.llm.fitting.baseline import Held, Text
 from weft.llm.fitting.caches import CachePair
-from weft.llm.fitting.held import Held, Text
 from weft.llm.fitting.sizes import Whole, whole_of
 from weft.llm.model import Model
 from weft.llm.planning.options import PlanArguments
@@ -31,12 +31,11 @@ class Compared:
 
     name: str
     file: int
-    """Bytes of the weights in the file."""
+    """Number of bytes of the weights in the file."""
     bits: float
-    """Bits per weight."""
     figures: KLDivergence
     whole: Whole
-    """What a context takes, as planned."""
+    """The planned memory and time of a context."""
 
 
 def compare_models(
@@ -87,7 +86,7 @@ def compare_caches(
 
 
 def memory_of(model: Model, n_ctx: int, profile: Profile | None, options: PlanArguments) -> Whole:
-    """What a context of a model takes, as planned, whether or not it fits."""
+    """The planned memory and time of a context of a model, whether or not it fits."""
     merged: PlanArguments = {**options}
     if profile is not None:
         merged["profile"] = profile

@@ -14,6 +14,7 @@ from weft.errors import ContextError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.importance import Importance
 from weft.frontends.gguf.mixes import Choices
+from weft.llm.fitting.baseline import Held, Text
 from weft.llm.fitting.budget import (
     Budget,
     CacheCost,
@@ -25,10 +26,9 @@ from weft.llm.fitting.budget import (
 )
 from weft.llm.fitting.caches import CachePair, measure_caches, usual_pairs
 from weft.llm.fitting.choices import TYPES, Group, groups_of
-from weft.llm.fitting.held import Held, Text
-from weft.llm.fitting.kept import Kept, digest_of, kept_folder
 from weft.llm.fitting.knapsack import require_solver
 from weft.llm.fitting.measured import Manner, Sensitivities, measure, n_probes, retyped
+from weft.llm.fitting.measurements import Kept, digest_of, kept_folder
 from weft.llm.fitting.sizes import Sizes
 from weft.llm.model import Model
 from weft.llm.planning.options import PlanArguments
@@ -38,25 +38,27 @@ from weft.schedule import Profile
 __all__ = ["Fit", "FitOptions", "Tried", "fit", "manner_for"]
 
 _MOST_WORK = 2e13
-"""Products of weights and tokens up to which every group is measured in every type: minutes."""
+"""Maximum number of products of weights and tokens for which every group is measured in every type:
+minutes of work."""
 _MOST_PROBES = 2000
 _MUCH = 0.25
-"""The share of the budget from which on a cache is a large part."""
+"""Share of the budget above which a cache is a large part of it."""
 _N_CURVE = 17
 _N_MIXES = 4
-"""Named mixes that are measured: those of the least predicted divergence within the budget."""
+"""Number of named mixes that are measured: the ones of least predicted divergence within the
+budget."""
 
 Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """What is asked for."""
+    """The options of `fit`."""
 
     budget: Budget
     n_ctx: int
     manner: Manner | None = None
-    """None: `each` where that takes minutes, else `scaled`."""
+    """The manner of measuring; None: `each` if that takes minutes, else `scaled`."""
     types: Sequence[str] = TYPES
     choices: Choices | None = None
     importance: Importance | None = None
@@ -66,7 +68,7 @@ class FitOptions:
     speeds: Profile | None = None
     n_mixes: int = _N_MIXES
     keep: bool = True
-    """Whether what is measured is kept in the user's cache folder."""
+    """True to keep measurements in the user's cache folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Fit:
     fitting: Fitting
     sensitivities: Sensitivities
     solved: Choice
-    """What the solver chose."""
+    """The solver's choice."""
     tried: list[Tried]
     """The solver's choice and named mixes, the best first among those within the budget."""
     mixes: list[Choice]

@@ -22,18 +22,18 @@ from weft.records import dataclass
 __all__ = ["Option", "Solution", "require_solver", "solve"]
 
 _SECONDS = 20.0
-"""After so long the best solution so far counts."""
+"""Number of seconds after which the best solution so far counts."""
 _SCALE = 1e6
-"""Costs are scaled to this sum; HiGHS stops at an absolute gap of 1e-6."""
+"""Sum to which costs are scaled; HiGHS stops at an absolute gap of 1e-6."""
 _UNITS = 1e6
-"""Limits are scaled to this number, so that the solver's tolerance of 1e-6 is less than a byte."""
+"""Number to which limits are scaled, so that the solver's tolerance of 1e-6 is less than a byte."""
 _TRIES = 12
 _ROUNDING = 1e-13
-"""Sums that miss a limit by so small a part of it are rounded; of 8 TiB it is a byte."""
+"""Share of a limit by which a sum may miss it through rounding; for 8 TiB it is a byte."""
 _LEAST = 1e-9
 _GAP = 1e-4
-"""A solution within limits that costs at most so much more than the first, which was not, is the
-best as far as figures tell."""
+"""Relative cost by which a solution within the limits may exceed the first one, which was not, and
+still count as the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Option:
 
     cost: float
     sizes: tuple[float, ...]
-    """As many as there are limits."""
+    """Amount of each limit that the option uses; same length and order as the limits."""
 
 
 @dataclass(frozen=True, slots=True)

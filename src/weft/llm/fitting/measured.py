@@ -18,20 +18,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
+from weft import quants
 from weft.dtype import DType
 from weft.errors import ArgumentError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.importance import Importance
 from weft.frontends.gguf.quantize import convert_tensor, would_be
 from weft.frontends.gguf.tensors import TensorInfo
+from weft.llm.fitting.baseline import Held
 from weft.llm.fitting.choices import Group
-from weft.llm.fitting.damage import relative_error
-from weft.llm.fitting.held import Held
-from weft.llm.fitting.kept import Kept
+from weft.llm.fitting.measurements import Kept
 from weft.llm.model import Model
 from weft.llm.quality.divergence import KLDivergence
 
-__all__ = ["MANNERS", "Manner", "Sensitivities", "divergence_of", "measure", "n_probes"]
+__all__ = ["MANNERS", "Manner", "Sensitivities", "divergence_of", "measure", "n_probes",
+           "relative_error"]  # fmt: skip
 
 Manner: TypeAlias = Literal["each", "scaled", "error"]
 MANNERS: tuple[Manner, ...] = get_args(Manner)
@@ -41,7 +45,7 @@ Sensitivities: TypeAlias = dict[str, dict[str, float]]
 Progress: TypeAlias = Callable[[int, int, str], None]
 
 _PROBE_BITS = 4.5
-"""The type that stands for others has about so many bits: its divergence is well above rounding,
+"""Number of bits, about, of the type that stands for others: its divergence is well above rounding,
 and still small."""
 
 
@@ -155,3 +159,47 @@ def _errors(
     file: GGUFFile, group: Group, dtype: DType, importance: Importance | None
 ) -> Iterator[float]:
     return (relative_error(file.tensors[name], dtype, importance) for name in group.tensors)
+
+
+_SAMPLE = 1 << 21
+"""Maximum number of values that are encoded."""
+
+
+def relative_error(t: TensorInfo, dtype: DType, importance: Importance | None = None) -> float:
+    """sum w (x - q(x))^2 / sum w x^2 over the values of `t` in type `dtype`; 0 for its own type.
+
+    The weight of a column is the mean square of the activations that meet it, if an importance
+    matrix has it. For large tensors, rows at even distances stand for all.
+
+    Raises FormatError for values that are not finite."""
+    if dtype is t.dtype:
+        return 0.0
+    part = _sampled(t)
+    n = t.ne[0]
+    given = None if importance is None else importance.of(t)
+    weights = None if given is None else given.mean(axis=0, keepdims=True)
+    coded = convert_tensor(part, dtype, weights)
+    x = _values(part.data, part)
+    error = _values(coded, replace(part, dtype=dtype)) - x
+    w = np.ones((1, n), np.float32) if weights is None else weights
+    whole = float((w * x * x).sum(dtype=np.float64))
+    lost = float((w * error * error).sum(dtype=np.float64))
+    return lost / whole if whole > 0 else 0.0
+
+
+def _sampled(t: TensorInfo) -> TensorInfo:
+    """A matrix of rows of a tensor: all, or as many as `_SAMPLE` values are."""
+    if t.dtype.name == "i2_s":  # one scale for all rows
+        return t
+    rows = t.data.reshape(-1, t.dtype.row_bytes(t.ne[0]))
+    some = np.ascontiguousarray(rows[:: max(1, len(rows) * t.ne[0] // _SAMPLE)])
+    sizes = (t.ne[0], len(some), 1, 1)
+    return replace(t, ne=sizes, nbytes=some.nbytes, offset=-1, _make=lambda: some.reshape(-1))
+
+
+def _values(data: NDArray[np.uint8], t: TensorInfo) -> NDArray[np.float32]:
+    """The values of a matrix, f32 [n, ne0]."""
+    n = t.ne[0]
+    if t.dtype.name == "i2_s":
+        return quants.decode_i2_s(data, t.n_elements).reshape(-1, n)
+    return quants.decode(data.reshape(-1, t.dtype.row_bytes(n)), t.dtype, n)

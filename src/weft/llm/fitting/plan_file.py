@@ -15,7 +15,7 @@ from weft.dtype import DTYPES, DType
 from weft.errors import FormatError
 from weft.files import read_json
 from weft.frontends.gguf import GGUFFile
-from weft.frontends.gguf.quantizable import is_quantized
+from weft.frontends.gguf.mixes import is_quantized
 from weft.llm.fitting.budget import Choice, file_bytes_of
 from weft.llm.fitting.choices import Group
 from weft.llm.fitting.fit import Fit, Tried
@@ -116,7 +116,7 @@ def _alone(group: Group, name: str) -> Group:
 
 
 def _why(fit: Fit, group: Group, dtype: DType) -> str:
-    """What the next smaller and larger types would save and cost."""
+    """The savings and costs of the next smaller and larger types."""
     if len(group.types) == 1:
         return "it has no other type to choose from, or was given one"
     costs = fit.sensitivities[group.name]

@@ -33,9 +33,9 @@ class Whole:
     """A context of a model as a whole."""
 
     nbytes: int
-    """Memory in all: weights, cache, compute buffers, scratch of the threads."""
+    """Number of bytes in all: weights, cache, compute buffers, scratch of the threads."""
     cache: int
-    """Bytes of it that the cache takes."""
+    """Number of bytes of the cache."""
     weights: int
     seconds: float
     """Predicted time of a generated token with a full cache; 0 without a profile."""
@@ -47,7 +47,7 @@ class Whole:
 
 
 class Sizes:
-    """What the types of groups take."""
+    """The memory and time that types of groups take."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Sizes:
         self._cache = self._other_weights = 0
         fixed = [self._learn(dtype) for dtype in every]
         self.fixed_bytes = min(n for n, _ in fixed)
-        """What is no group's: the least of all plans."""
+        """Bytes that belong to no group: the minimum over all plans."""
         self.fixed_seconds = min(s for _, s in fixed)
 
     def nbytes(self, group: Group, dtype: DType) -> int:

@@ -1,8 +1,8 @@
 """The architectures, by the names that GGUF files have in `general.architecture`.
 
-A new architecture is a file with a table `ARCHITECTURES`, which says how it differs from the
-skeleton in `architecture.py` and is composed of the parts in `parts.py`, and a line here. The steps
-are in docs/add-a-model.md.
+A new architecture is a row of `ARCHITECTURES` in a file of this folder, which says how it differs
+from the skeleton in `architecture.py` and is composed of the parts in `parts.py`, and a line in
+`frontends/architectures.py`. The steps are in docs/add-a-model.md.
 """
 
 from __future__ import annotations
@@ -12,85 +12,19 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from weft.errors import FormatError
+from weft.frontends.architectures import FILES, RELATED
 from weft.llm.models.architecture import Architecture
 
 __all__ = ["ARCHITECTURES", "Architecture", "find_architecture"]
-
-_FILES = {
-    "afmoe": ("afmoe", "laguna"),
-    "apertus": ("apertus",),
-    "arcee": ("arcee", "jais2"),
-    "arctic": ("arctic",),
-    "bert": ("bert", "jina-bert-v2", "jina-bert-v3", "nomic-bert", "nomic-bert-moe"),
-    "bitnet": ("bitnet",),
-    "bloom": ("bloom",),
-    "commandr": ("command-r", "cohere2", "cohere2moe", "plamo"),
-    "dbrx": ("dbrx",),
-    "deepseek": ("bailingmoe", "deepseek"),
-    "deci": ("deci",),
-    "deepseek2": ("deepseek2", "mistral4"),
-    "deepseek32": ("deepseek32", "glm-dsa"),
-    "delta": ("qwen3next", "qwen35", "qwen35moe"),
-    "dots1": ("bailingmoe2", "dots1"),
-    "encoders": ("eurobert", "gemma-embedding", "llama-embed", "modern-bert", "neo-bert"),
-    "ernie": ("ernie4_5", "ernie4_5-moe"),
-    "exaone4": ("exaone", "exaone4", "exaone-moe"),
-    "falcon": ("falcon",),
-    "gemma": ("gemma",),
-    "gemma2": ("gemma2",),
-    "gemma3": ("gemma3",),
-    "gemma3n": ("gemma3n",),
-    "gemma4": ("gemma4",),
-    "glm4": ("chatglm", "glm4", "glm4moe"),
-    "gpt2": ("gpt2", "starcoder"),
-    "gptneox": ("gptneox",),
-    "gptoss": ("gpt-oss",),
-    "granite": ("granite", "granite_swa", "granitemoe", "minicpm"),
-    "grok": ("grok",),
-    "hrm_text": ("hrm_text",),
-    "hybrid": ("granitehybrid", "jamba", "falcon-h1", "nemotron_h", "nemotron_h_moe"),
-    "hunyuan": ("hunyuan-dense", "hunyuan-moe", "hy_v3", "maincoder"),
-    "jais": ("jais",),
-    "kimi": ("kimi-linear",),
-    "lfm2": ("lfm2", "lfm2moe"),
-    "llama": ("baichuan", "internlm2", "llama", "mistral3", "orion", "refact", "xverse"),
-    "llama4": ("llama4",),
-    "mamba": ("mamba", "mamba2"),
-    "maple": ("maple",),
-    "mimo2": ("mimo2",),
-    "minicpm3": ("minicpm3", "plm"),
-    "minimax": ("minimax-m2",),
-    "mpt": ("mpt",),
-    "muse": ("muse-glimmer",),
-    "nanbeige": ("nanbeige",),
-    "nemotron": ("nemotron",),
-    "olmo": ("olmo",),
-    "olmo2": ("olmo2",),
-    "olmoe": ("olmoe",),
-    "phi2": ("phi2",),
-    "phi3": ("phi3",),
-    "phimoe": ("phimoe",),
-    "qwen2": ("qwen", "qwen2", "pangu-embedded", "qwen2vl", "qwen2moe"),
-    "qwen3": ("mellum", "openelm", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe"),
-    "rwkv": ("rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"),
-    "seed_oss": ("seed_oss",),
-    "smallthinker": ("smallthinker",),
-    "smollm3": ("smollm3",),
-    "spark": ("spark2_5",),
-    "stablelm": ("stablelm",),
-    "starcoder2": ("codeshell", "starcoder2"),
-    "stepfun": ("step35",),
-    "t5": ("t5", "t5encoder"),
-    "talkie": ("talkie",),
-}
-"""The files of this folder, and the architectures in each."""
 
 
 class _Table(Mapping[str, Architecture]):
     """Architectures by name; a file is imported when one of its architectures is first used."""
 
     def __init__(self) -> None:
-        self._file_of = {name: file for file, names in _FILES.items() for name in names}
+        self._file_of = {
+            name: file for file, names in FILES.items() for name in names if name not in RELATED
+        }
 
     def __getitem__(self, name: str) -> Architecture:
         module = import_module(f"{__name__}.{self._file_of[name]}")
@@ -113,7 +47,7 @@ _OTHERS = {
     **dict.fromkeys(("pockettts", "qwen3tts", "wavtokenizer-dec"), "makes sound"),
     "clip": "turns images into rows for another model (give it as --mmproj)",
 }
-"""Architectures that are no models of text by themselves, and what they do."""
+"""Architectures that are not models of text by themselves, and what they do."""
 
 _NOT_YET = (
     *("bailingmoe3", "chameleon", "cogvlm", "deepseek2-ocr", "deepseek4", "dots3note", "glm5-next"),

@@ -10,8 +10,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models import common
-from weft.llm.models.heads import Head
-from weft.llm.models.parts import RMS, Attention, Gated, Norm, Part
+from weft.llm.models.parts import RMS, Attention, Gated, Head, Norm, Part
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass

@@ -21,12 +21,12 @@ from weft.llm.config_keys import Keys
 from weft.llm.models import common
 from weft.llm.models.architecture import Architecture, Configure, last
 from weft.llm.models.experts import Experts, require_experts
-from weft.llm.models.heads import Head
 from weft.llm.models.parts import (
     LAYER,
     Attention,
     FusedGated,
     Gated,
+    Head,
     HeadNorm,
     Mlp,
     Part,

@@ -22,6 +22,7 @@ __all__ = [
     "attention",
     "cached",
     "embed",
+    "heads",
     "layer_norm",
     "linear",
     "norm",
@@ -49,8 +50,8 @@ def linear(w: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def adapted(w: Weights, name: str, columns: Tensor, ids: Tensor | None = None) -> Tensor:
-    """What adapters add to the product of the matrix `name` with x: B (s * columns), where the
-    columns are A x. With `ids` i32 [n_used, n_tokens] it is a product with these experts."""
+    """The term that adapters add to the product of the matrix `name` with x: B (s * columns), where
+    the columns are A x. With `ids` i32 [n_used, n_tokens] it is a product with these experts."""
     n_rows, *sizes = columns.ne
     for s in w.scales:
         if s.ne[1] == columns.ne[2] and ids is not None:
@@ -81,6 +82,12 @@ def steered(step: Step, il: int, x: Tensor) -> Tensor:
     if x.ne[2] != 1:
         y = G.reshape(y, y.ne[0], 1, columns)
     return G.add(x, y).named(f"l_out-{il}")
+
+
+def heads(x: Tensor, d: int, n_head: int, stride: int, start: int) -> Tensor:
+    """The `d` elements of each head from `start` on, of x [stride n_head, n_tokens]."""
+    size = x.dtype.bytes
+    return G.cont(G.view_3d(x, d, n_head, x.ne[1], stride * size, x.nb[1], start * size))
 
 
 def norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:

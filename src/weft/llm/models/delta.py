@@ -82,7 +82,7 @@ class GatedAttention(Attention):
         c, layer, n_tokens = step.config, w.layer(il), x.ne[1]
         d, n_head, n_kv = c.head_dim_k, c.n_head(il), c.n_head_kv(il)
         both = linear(layer, "attn_q", x)  # [2 d n_head, n_tokens]
-        q, gate = (_each(both, d, n_head, 2 * d, at) for at in (0, d))
+        q, gate = (common.heads(both, d, n_head, 2 * d, at) for at in (0, d))
         k = G.reshape(linear(layer, "attn_k", x), d, n_kv, n_tokens)
         v = G.reshape(linear(layer, "attn_v", x), c.head_dim_v, n_kv, n_tokens)
         q, k, v = self.norm_heads(c, layer, q, k, v)
@@ -90,12 +90,6 @@ class GatedAttention(Attention):
         y = common.attention(step, il, q, k, v)
         y = G.mul(y, G.sigmoid(G.reshape(gate, d * n_head, n_tokens)))
         return linear(layer, "attn_output", y)
-
-
-def _each(x: Tensor, n: int, n_head: int, stride: int, start: int) -> Tensor:
-    """The `n` elements of each head from `start` on, of x [stride n_head, n_tokens]."""
-    size = x.dtype.bytes
-    return G.cont(G.view_3d(x, n, n_head, x.ne[1], stride * size, x.nb[1], start * size))
 
 
 @dataclass(frozen=True)
@@ -136,8 +130,8 @@ class DeltaOrAttention(GatedAttention):
         qkv, z = self._inputs(step, layer, x)
         qkv = G.silu(convolve(step, il, qkv, layer["ssm_conv1d.weight"]))
         n_k, stride = r.n_group, d
-        q, k = (unit(_each(qkv, d, n_k, stride, at)) for at in (0, d * n_k))
-        v = _each(qkv, d, r.n_head, stride, 2 * d * n_k)
+        q, k = (unit(common.heads(qkv, d, n_k, stride, at)) for at in (0, d * n_k))
+        v = common.heads(qkv, d, r.n_head, stride, 2 * d * n_k)
         if self.grouped:
             q, k = (beside(t, r.n_head // n_k) for t in (q, k))
         beta, alpha = self._rates(step, layer, x)
@@ -157,20 +151,21 @@ class DeltaOrAttention(GatedAttention):
         d, n_k, n = r.head_dim, r.n_group, r.head_dim * (r.n_head // r.n_group)
         parts = []
         for size, start in ((d, 0), (d, d), (n, 2 * d), (n, 2 * d + n)):
-            part = _each(together, size, n_k, 2 * (d + n), start)
+            part = common.heads(together, size, n_k, 2 * (d + n), start)
             parts.append(G.reshape(part, size * n_k, n_tokens))
         q, k, v, z = parts
         return G.concat(G.concat(q, k, 0), v, 0), z
 
     def _rates(self, step: Step, w: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What beta and the decay are computed from, [n_head, n_tokens] each."""
+        """The inputs of beta and of the decay, [n_head, n_tokens] each."""
         r = require_recurrent(step.config)
         if not self.grouped:
             return linear(w, "ssm_beta", x), linear(w, "ssm_alpha", x)
         n = r.n_head // r.n_group  # for each key head, so many of one and then of the other
         both = linear(w, "ssm_ba", x)
         beta, alpha = (
-            G.reshape(_each(both, n, r.n_group, 2 * n, at), r.n_head, x.ne[1]) for at in (0, n)
+            G.reshape(common.heads(both, n, r.n_group, 2 * n, at), r.n_head, x.ne[1])
+            for at in (0, n)
         )
         return beta, alpha
 

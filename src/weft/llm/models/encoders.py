@@ -16,10 +16,9 @@ from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
-from weft.llm.models import gemma3
 from weft.llm.models.architecture import Architecture
-from weft.llm.models.heads import Head
-from weft.llm.models.parts import EACH_HEAD, Attention, FusedGated, Gated, Norm
+from weft.llm.models.gemma import configure_gemma3
+from weft.llm.models.parts import EACH_HEAD, Attention, FusedGated, Gated, Head, Norm
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights
 
@@ -33,7 +32,7 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 def configure_gemma(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Sets Gemma 3's windows, rotations and scale."""
-    return configure(gemma3.configure(c, keys), keys)
+    return configure(configure_gemma3(c, keys), keys)
 
 
 def configure_modern(c: ModelConfig, keys: Keys) -> ModelConfig:
@@ -76,7 +75,10 @@ _ACTS = {
     "gelu_pytorch_tanh": FusedGated(G.geglu),
     "silu": FusedGated(G.swiglu),
 }
+
+
 _EURO = Architecture(RopeMode.NEOX, configure, embeds=True)
+
 
 ARCHITECTURES = {
     "eurobert": _EURO,

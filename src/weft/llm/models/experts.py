@@ -19,7 +19,7 @@ from weft.records import dataclass
 __all__ = ["Experts", "require_experts", "through_experts"]
 
 _LEAST_SUM = 2.0**-14
-"""Least divisor of expert weights."""
+"""Minimum divisor of expert weights."""
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ class Granite(Architecture):
 
 _GRANITE = Granite(RopeMode.NORMAL, configure, feed_forward=Experts(shared="added"))
 
+
 ARCHITECTURES = {
     "granite": _GRANITE,
     "granite_swa": replace(

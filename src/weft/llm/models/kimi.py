@@ -19,7 +19,7 @@ from weft.llm.config import ModelConfig, RecurrentConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.common import linear
-from weft.llm.models.deepseek2 import LatentAttention, configure_latent
+from weft.llm.models.deepseek import LatentAttention, configure_latent
 from weft.llm.models.experts import Experts
 from weft.llm.models.parts import RMS, linear_rows
 from weft.llm.models.recurrence import convolve, delta_rule, require_recurrent, unit

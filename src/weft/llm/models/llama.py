@@ -1,24 +1,41 @@
-"""LLaMA (arXiv 2302.13971, 2307.09288, 2407.21783), and models of the same shape: Mistral
-(arXiv 2310.06825), Mixtral (arXiv 2401.04088), TinyLlama and many others. Ministral 3 (mistral3)
-sharpens the scores of late tokens; Orion (arXiv 2401.12246) has LayerNorm; Refact and the large
-Baichuan (arXiv 2309.10305) have ALiBi (arXiv 2108.12409) in place of a rotation.
-
-A block is  x + attention(norm(x)), then  x + feed_forward(norm(x)); the feed-forward layer is dense
-or, when the metadata has `expert_count`, a mixture of experts.
-"""
+"""LLaMA's blocks, and models that differ from them in one part."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+from weft import graph as G
 from weft.graph import RopeMode
+from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig, Temperature
 from weft.llm.config_keys import Keys
-from weft.llm.models.architecture import Architecture
+from weft.llm.models import common
+from weft.llm.models.architecture import Architecture, last
+from weft.llm.models.common import linear
 from weft.llm.models.experts import Experts
-from weft.llm.models.parts import LAYER
+from weft.llm.models.parts import (
+    EACH_HEAD,
+    LAYER,
+    RMS,
+    Attention,
+    Gated,
+    Mlp,
+    linear_rows,
+    squared_relu,
+)
+from weft.llm.models.step import Step
+from weft.llm.weights import Row, Weights
 
 __all__ = ["ARCHITECTURES"]
+
+# LLaMA (arXiv 2302.13971, 2307.09288, 2407.21783), and models of the same shape: Mistral (arXiv
+# 2310.06825), Mixtral (arXiv 2401.04088), TinyLlama and many others. Ministral 3 (mistral3)
+# sharpens the scores of late tokens; Orion (arXiv 2401.12246) has LayerNorm; Refact and the large
+# Baichuan (arXiv 2309.10305) have ALiBi (arXiv 2108.12409) in place of a rotation.
+#
+# A block is  x + attention(norm(x)), then  x + feed_forward(norm(x)); the feed-forward layer is
+# dense or, when the metadata has `expert_count`, a mixture of experts.
 
 
 def configure_temperature(c: ModelConfig, keys: Keys) -> ModelConfig:
@@ -39,6 +56,157 @@ def configure_baichuan(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 _LLAMA = Architecture(RopeMode.NORMAL, feed_forward=Experts())
 
+
+# SmolLM3 (Hugging Face, 2025): LLaMA's blocks, with no rotary embedding in every fourth layer
+# (NoPE, arXiv 2501.18795).
+
+
+def configure_smollm3(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the layers that rotate; no key has them."""
+    none = replace(c.rope, n_dims=0)
+    return replace(c, ropes=tuple(none if il % 4 == 3 else c.rope for il in range(c.n_layer)))
+
+
+# Apertus (Swiss AI, arXiv 2509.14233): LLaMA's blocks with an RMS norm of each query and key head,
+# and a feed-forward layer without a gate. Its activation is xIELU (arXiv 2411.13010) with
+# parameters of its own in each layer.
+
+
+_XIELU = ("alpha_n", "alpha_p", "beta", "eps")
+
+
+def configure_apertus(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Reads the parameters of the activation."""
+    columns = [keys.plain_numbers(f"xielu.{name}", c.n_layer) for name in _XIELU]
+    return replace(c, activation=tuple(zip(*columns, strict=True)))
+
+
+class Xielu(Mlp):
+    """down(xielu(up x))."""
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """The layer, from x [n_embd, n_tokens] to the same sizes."""
+        layer = w.layer(il)
+        inside = G.xielu(linear(layer, "ffn_up", x), *step.config.activation[il])
+        return linear(layer, "ffn_down", inside)
+
+
+# BitNet b1.58 (arXiv 2402.17764): LLaMA's blocks with ternary matrices, and one more norm in front
+# of each block's last matrix (SubLN, arXiv 2210.06423). The output is tied to the embedding.
+
+
+class SubNormedAttention(Attention):
+    """Attention with a norm in front of the output matrix."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """The projections and the norm."""
+        yield from super().rows(c, il)
+        yield from RMS.rows(f"blk.{il}.attn_sub_norm", c.n_head(il) * c.head_dim_v)
+
+    def output(self, step: Step, w: Weights, y: Tensor) -> Tensor:
+        """The output projection, from y [dv * n_head, n_tokens] to [n_embd, n_tokens]."""
+        return super().output(step, w, RMS(step.config, w, "attn_sub_norm", y))
+
+
+class SubNormedGated(Gated):
+    """A gated feed-forward layer with one more norm: down(norm(silu(gate x) * up x))."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """The three matrices and the norm."""
+        yield from super().rows(c, il)
+        yield from RMS.rows(f"blk.{il}.ffn_sub_norm", c.n_ff(il))
+
+    def inner(self, step: Step, w: Weights, inside: Tensor) -> Tensor:
+        """Norms the input of the last matrix, [n_ff, n_tokens]."""
+        return RMS(step.config, w, "ffn_sub_norm", inside)
+
+
+# DeciLM and Nemotron NAS (arXiv 2411.19146): LLaMA's blocks, of which a search over architectures
+# has changed some: fewer key heads, a matrix in place of attention, or nothing; a feed-forward
+# layer of another width, or none.
+
+
+class Deci(Architecture):
+    """Layers without heads have no attention, those without key heads a matrix in its place."""
+
+    def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Tensors of a layer."""
+        if c.n_head(il):
+            yield from self.norm.rows(f"blk.{il}.attn_norm", c.n_embd)
+            if c.n_head_kv(il):
+                yield from self.attention.rows(c, il)
+            else:
+                yield from linear_rows(f"blk.{il}.attn_output", c.n_embd, c.n_embd)
+        if c.n_ff(il):
+            yield from self.norm.rows(f"blk.{il}.ffn_norm", c.n_embd)
+            yield from self.feed_forward.rows(c, il)
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """One layer, from x [n_embd, n_tokens] to the same sizes."""
+        c, layer = step.config, w.layer(il)
+        if c.n_head(il):
+            y = self.normed(step, layer, "attn_norm", x)
+            attends = c.n_head_kv(il) > 0
+            y = self.attention(step, w, il, y) if attends else linear(layer, "attn_output", y)
+            x, y = last(step, il, x, y)
+            x = G.add(x, y)
+        else:
+            (x,) = last(step, il, x)
+        if c.n_ff(il):
+            y = self.normed(step, layer, "ffn_norm", x)
+            x = G.add(x, self.feed_forward(step, w, il, y))
+        return x
+
+
+# Nanbeige 4.2 (Nanbeige, 2026): LLaMA's blocks, all of which run several times one after another,
+# with keys and values cached each time and the last norm between the runs.
+
+
+def configure_nanbeige(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets how often the layers run, and whether a norm is between the runs; a layer of the config
+    is one run of a layer."""
+    n_runs = keys.count("num_loops", 1, most=1 << 10)
+    if c.n_layer * n_runs > 1 << 16:
+        raise keys.bad("num_loops", n_runs, f"at most {(1 << 16) // c.n_layer}")
+    return replace(
+        c,
+        n_layer=c.n_layer * n_runs,
+        heads=c.heads * n_runs,
+        heads_kv=c.heads_kv * n_runs,
+        widths=c.widths * n_runs,
+        cycles=(c.n_layer, n_runs, 0),
+        norm_cycles=not keys.flag("skip_loop_final_norm", False),
+    )
+
+
+class Runs(Architecture):
+    """Layers that run several times."""
+
+    def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Tensors of a layer, which the file has once for all runs."""
+        if il < c.cycles[0]:
+            yield from super().block_rows(c, il)
+
+    def forward(self, step: Step, w: Weights) -> Tensor:
+        """Computes logits [n_vocab, n_outputs] from tokens."""
+        c, w = step.config, for_all_runs(step.config, w)
+        x = self.embed(step, w)
+        for il in range(c.n_layer):
+            x = common.steered(step, il, self.block(step, w, il, x))
+            if c.norm_cycles and il < c.n_layer - 1 and (il + 1) % c.cycles[0] == 0:
+                x = self.normed(step, w, self.last_norm, x)
+        return self.logits(step, w, x)
+
+
+def for_all_runs(c: ModelConfig, w: Weights) -> Weights:
+    """The weights of each run of a layer, which are those of the layer."""
+    leaves = {name: w[name] for name in w if not name.startswith("blk.")}
+    for il in range(c.n_layer):
+        layer = w.layer(il % c.cycles[0])
+        leaves |= {f"blk.{il}.{name}": layer[name] for name in layer}
+    return Weights(leaves, scales=w.scales)
+
+
 ARCHITECTURES = {
     "baichuan": Architecture(RopeMode.NORMAL, configure_baichuan),
     "internlm2": _LLAMA,
@@ -47,4 +215,20 @@ ARCHITECTURES = {
     "orion": Architecture(RopeMode.NEOX, norm=LAYER),
     "refact": Architecture(RopeMode.NORMAL, configure_alibi, feed_forward=Experts()),
     "xverse": _LLAMA,
+    # Arcee (AFM-4.5B, 2025): LLaMA's blocks, with squared ReLU (arXiv 2109.08668) and no gate in
+    # the feed-forward layer. Jais 2 (MBZUAI, 2025) has LayerNorm, biases, and rotates halves.
+    "arcee": Architecture(RopeMode.NORMAL, feed_forward=Mlp(squared_relu)),
+    "jais2": Architecture(RopeMode.NEOX, norm=LAYER, feed_forward=Mlp(squared_relu)),
+    # Seed-OSS (ByteDance, 2025): LLaMA's blocks with biases on q, k and v. Files call the norm in
+    # front of the feed-forward layer `post_attention_norm`.
+    "seed_oss": Architecture(RopeMode.NEOX, before=("attn_norm", "post_attention_norm")),
+    "smollm3": Architecture(RopeMode.NORMAL, configure_smollm3, feed_forward=Experts()),
+    "apertus": Architecture(
+        RopeMode.NEOX, configure_apertus, attention=Attention(EACH_HEAD), feed_forward=Xielu()
+    ),
+    "bitnet": Architecture(
+        RopeMode.NEOX, attention=SubNormedAttention(), feed_forward=SubNormedGated()
+    ),
+    "deci": Deci(RopeMode.NORMAL),
+    "nanbeige": Runs(RopeMode.NORMAL, configure_nanbeige),
 }

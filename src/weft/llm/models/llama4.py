@@ -23,7 +23,7 @@ __all__ = ["ARCHITECTURES"]
 
 _SPAN = 8192
 _UNNORMED = 128
-"""The number of experts of Maverick, which norms no heads."""
+"""Number of experts of Maverick, whose heads have no norm."""
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:

@@ -142,7 +142,7 @@ def _normed_heads(step: Step, w: Weights, y: Tensor) -> Tensor:
 
 
 class TimeMix:
-    """What RWKV has instead of attention."""
+    """RWKV's recurrent layer in place of attention."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """The projections."""

@@ -1,4 +1,4 @@
-"""`Step`: the inputs from which a model's graph is built."""
+"""`Step`: the inputs from which a model's graph is built; `Together`: how many sequences it has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,24 @@ from weft.llm.cache.kv_cache import KVCache
 from weft.llm.config import ModelConfig
 from weft.records import dataclass
 
-__all__ = ["Step"]
+__all__ = ["Step", "Together", "together_sizes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """The largest ubatch of the graph that computes several sequences at once."""
+
+    n_seqs: int
+    """Most sequences."""
+    n_each: int
+    """Most tokens of each sequence."""
+
+
+def together_sizes(n_ubatch: int, n_seq_max: int) -> Together | None:
+    """The sizes of the graph for several sequences: `n_seq_max` of them share a ubatch equally, so
+    that the graph needs memory for one ubatch. None: there is only one sequence."""
+    n_seqs = min(n_seq_max, n_ubatch)
+    return Together(n_seqs, n_ubatch // n_seqs) if n_seqs > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +48,7 @@ class Step:
     mask: Tensor
     """f16 [n_kv, n_tokens]: 0 where a token sees a cell, -inf elsewhere."""
     window_mask: Tensor | None
-    """The same for sliding-window layers; None when the architecture has none."""
+    """The mask of sliding-window layers; None if the architecture has none."""
     out_ids: Tensor
     """i32 [n_outputs]: the tokens whose logits are wanted."""
     rope_mode: G.RopeMode
@@ -61,7 +78,8 @@ class Step:
     directions: Mapping[int, Tensor] = field(default_factory=dict)
     """Directions of control vectors by layer, f32 [n_vectors, n_embd] each."""
     vector_scales: tuple[Tensor, ...] = ()
-    """Their scales, f32 [n_vectors, n]: of all tokens, and of those whose logits are wanted."""
+    """Scales of the control vectors, f32 [n_vectors, n]: for all tokens, and for the tokens whose
+    logits are wanted."""
     writes: list[Tensor] = field(default_factory=list)
     """Writes of recurrent states, which the graph computes besides its output."""
 
@@ -74,8 +92,8 @@ class Step:
     states_in: Tensor | None = None
     """f32 [n_embd, n_tokens]: for a layer that drafts, the states of the model's last layer."""
     states: list[Tensor] | None = None
-    """Takes what the output projection reads, [n_embd, n_tokens], of every token; None: it is
-    computed of the tokens whose logits are wanted."""
+    """Collects the inputs of the output projection, [n_embd, n_tokens], for every token; None: they
+    are computed for the tokens whose logits are wanted."""
 
     chosen: list[Tensor] = field(default_factory=list)
     """Masks of the positions that layers have chosen, f16 [n_kv, n_tokens] each."""

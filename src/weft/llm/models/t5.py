@@ -21,7 +21,7 @@ from weft.llm.config_keys import Keys
 from weft.llm.models import common
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.common import linear
-from weft.llm.models.heads import Head
+from weft.llm.models.parts import Head
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
 

@@ -6,12 +6,12 @@ from html import escape
 from typing import Any
 
 from weft.errors import ContextError
-from weft.llm.cache.kept import checkpoint_bytes, needs_checkpoints, row_bytes
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.prefix_options import PrefixOptions
-from weft.llm.compute.context import Context
+from weft.llm.cache.snapshots import checkpoint_bytes, needs_checkpoints, row_bytes
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.regime import RegimePlan
+from weft.program import Program
 from weft.schedule.explain import prediction_text, table_lines
 from weft.tables import html_table, size_text, text_table
 
@@ -104,11 +104,11 @@ def memory_cells(rows: list[dict[str, Any]]) -> list[list[str]]:
     ]
 
 
-def html_of(context: Context, title: str) -> str:
+def html_of(plan: ContextPlan, scratch: int, program: Program, title: str) -> str:
     """A context as HTML for notebooks: its memory and the splits for the largest batches."""
-    rows = memory_cells(memory_rows(context.plan, context.memory.scratch))
+    rows = memory_cells(memory_rows(plan, scratch))
     memory = html_table("memory", MEMORY_COLUMNS, rows, ("bytes", "size"))
-    return f"<p>{escape(title)}</p>{memory}{context.program.html('Program')}"
+    return f"<p>{escape(title)}</p>{memory}{program.html('Program')}"
 
 
 def _other_plan(other: RegimePlan, hint: str) -> str:

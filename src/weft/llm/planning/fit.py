@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from weft.backends.base import Backend
 from weft.errors import OutOfMemoryError, ScheduleError
 from weft.execute.arena import is_at
-from weft.llm.planning import memory as system
+from weft.llm.cache import memory as system
 from weft.llm.planning.offload import Homes, all_layers
 from weft.llm.planning.plan import ContextPlan, MemoryNeed
 from weft.llm.planning.request import Request

@@ -15,8 +15,7 @@ from weft.llm.cache.kv_cache import KVCache
 from weft.llm.planning.offload import SHARED, layer_of_weight
 from weft.records import dataclass
 from weft.schedule.machines import machine_of
-from weft.schedule.timing import Point
-from weft.schedule.work import nbytes_at
+from weft.schedule.timing import Point, nbytes_at
 
 __all__ = ["BEFORE", "Traffic", "cache_layers", "devices_by_layer", "layers_of", "traffic"]
 
@@ -41,24 +40,20 @@ def layers_of(graph: Graph, cache_layer: Mapping[Tensor, int], n_layer: int) -> 
             own.add(node)
             of[node] = min(max(known), n_layer)
         else:
-            of[node] = max((of.get(_base(s), BEFORE) for s in node.src if s), default=BEFORE)
+            of[node] = max((of.get(s.base, BEFORE) for s in node.src if s), default=BEFORE)
         for src in node.src:
             if src is not None and src is not node:
-                readers.setdefault(_base(src), []).append(node)
+                readers.setdefault(src.base, []).append(node)
     for node in reversed(work):
         if node in own or not readers.get(node):
             continue
         target = min(of[r] for r in readers[node])
-        sources = [_base(s) for s in node.src if s is not None]
+        sources = [s.base for s in node.src if s is not None]
         made = [s for s in sources if s in of and of[s] < target]
         there = (any(of[r] == target and r is not node for r in readers[s]) for s in made)
         if target > of[node] and all(there):
             of[node] = target
     return of
-
-
-def _base(tensor: Tensor) -> Tensor:
-    return tensor if tensor.view_src is None else tensor.view_src
 
 
 def _by_leaf(
@@ -67,7 +62,7 @@ def _by_leaf(
     """The layer that a source, or the memory of a result, says a node is in."""
     if src is None:
         return None
-    leaf = _base(src)
+    leaf = src.base
     if leaf in cache_layer:
         return cache_layer[leaf]
     if leaf.buffer is None or leaf.name.startswith(SHARED):
@@ -84,19 +79,18 @@ class Traffic:
     passes."""
 
     inputs: tuple[NDArray[np.float64], NDArray[np.float64]]
-    """Of what is there before the first layer."""
+    """Number and bytes of copies of tensors that exist before the first layer."""
     crossing: tuple[NDArray[np.float64], NDArray[np.float64]]
-    """Of the results of layers before `first`."""
+    """Number and bytes of copies of the results of layers before `first`."""
     result: tuple[float, float]
-    """Of the outputs."""
+    """Number and bytes of copies of the outputs of the graph."""
     values: list[Tensor] = field(default_factory=list)
-    """The tensors that cross, for reports."""
 
 
 def traffic(
     graph: Graph, of: Mapping[Tensor, int], n_layer: int, points: Sequence[Point]
 ) -> Traffic:
-    """What has to be copied if layers are on different devices."""
+    """The copies that are needed if layers are on different devices."""
     size = n_layer + 2
     tables = [np.zeros((size, size)) for _ in range(4)]
     read_in: dict[Tensor, set[int]] = {}
@@ -106,7 +100,7 @@ def traffic(
                 read_in.setdefault(src, set()).add(layer)
     found = []
     for value, layers in read_in.items():
-        base = _base(value)
+        base = value.base
         if base.buffer is not None and not base.name.startswith(SHARED):
             continue
         made = of.get(base, BEFORE) if base.buffer is None else 0
@@ -165,4 +159,4 @@ def devices_by_layer(
 
 
 def _leaves(node: Tensor) -> list[Tensor]:
-    return [_base(t) for t in (*node.src, node) if t is not None and _base(t).buffer is not None]
+    return [t.base for t in (*node.src, node) if t is not None and t.base.buffer is not None]

@@ -42,13 +42,11 @@ class Homes:
     """The device of each weight, by name. `output.weight` is among them even if the file has none
     and uses the embedding instead, because the output may need a copy on another device."""
     caches: list[int]
-    """The device of each layer's cache."""
     n_gpu_layers: int | None = 0
     """Number of layers to offload, the output included; None: homes were chosen one by one."""
     kept: dict[str, str] = field(default_factory=dict)
     """Weights and caches that stay in host memory against the rule, with the device's reason."""
     forced: frozenset[str] = frozenset()
-    """Weights that a glob has placed."""
 
     def of_layers(self) -> list[int]:
         """The device of each layer, the one that has most of its weights, and that of the output as

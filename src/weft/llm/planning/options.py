@@ -18,8 +18,8 @@ from weft.llm.cache.kv_cache import CACHE_TYPES
 from weft.llm.cache.prefix_options import PREFIX_OPTIONS, PrefixArguments
 from weft.llm.cache.window import window_size
 from weft.llm.config import ModelConfig, Pooling
-from weft.llm.drafting.options import DraftOptions
 from weft.llm.model import Model
+from weft.llm.planning.draft_options import DraftOptions
 from weft.llm.planning.saved_plan import SavedPlan
 from weft.options import Option, require_choice
 from weft.records import dataclass

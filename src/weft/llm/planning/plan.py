@@ -1,7 +1,7 @@
 """`ContextPlan`: a context before any of it has memory.
 
 It says which device has which layer, where each node runs, and how much of each memory is needed. A
-`Context` is made from a plan, `weft explain` prints one, and `fitted` and `by_time` try several.
+`Context` is made from a plan, `weft explain` prints one, and `prepare` may try several.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ class MemoryNeed:
     """The bytes that a plan needs in one memory."""
 
     memory: str
-    """Name of the memory."""
     devices: tuple[str, ...]
-    """Devices that compute in this memory."""
     is_host: bool
     shares: bool = False
     """True if the device uses weights where they are in host memory."""
@@ -46,13 +44,12 @@ class MemoryNeed:
     cache: int = 0
     compute: int = 0
     lower_bound: int = 0
-    """Bytes of `compute` that are in use at the peak; no plan needs fewer."""
+    """Bytes of `compute` in use at the peak; no plan needs fewer."""
     copies: int = 0
     """Compute memory of the other ubatches that run at the same time."""
     repacked: dict[str, int] = field(default_factory=dict)
     """Weights that are repacked on loading, by the name of their memory; not in `weights`."""
     experts: int = 0
-    """The arena of experts whose others stay in the file."""
     tower_weights: int = 0
     towers: int = 0
     """Compute memory of towers for images and sound."""
@@ -92,8 +89,8 @@ class ContextPlan:
     """A plan for each range of batch sizes that is placed in its own way; the largest last."""
     graphs_built: int
     together: RegimePlan | None = None
-    """For recurrent models, the plan for several sequences at once; that of an encoder, which reads
-    prompts, where there is one."""
+    """For recurrent models, the plan for several sequences at once; for a model with an
+    encoder, the plan of the encoder."""
     rewrites: Sequence[str] | None = None
     """Names of the fusions to use; None: the default."""
     predicted: Prediction | None = None

@@ -10,18 +10,24 @@ import numpy as np
 
 from weft.allocate import Memory
 from weft.backends.base import Backend, OnMachine
-from weft.compiler import Plan, plan_graph, repacked
+from weft.backends.cpu import CpuBackend
+from weft.backends.cpu.experts import ExpertArena, ExpertBufferType, ExpertStack, expert_arena
+from weft.compiler import Plan, of_one_op, plan_graph, repacked
+from weft.errors import ContextError
 from weft.graph import Graph
+from weft.graph.op import OPS
+from weft.graph.size import upper
+from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache
-from weft.llm.compute.ubatches import Together, together_sizes
 from weft.llm.model import Model
-from weft.llm.planning.experts import with_experts
+from weft.llm.models.step import Together, together_sizes
 from weft.llm.planning.layers import devices_by_layer
 from weft.llm.planning.offload import Homes, homes_by_layer, keep_what_runs
 from weft.llm.planning.options import ContextOptions, Placement
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.regime import RegimePlan, bounds, plan_regimes
 from weft.llm.planning.saved_plan import SavedPlan
+from weft.program import Layout
 from weft.records import dataclass
 from weft.schedule import CostOptions, Point, Schedule
 from weft.schedule.parts import Prediction
@@ -43,7 +49,6 @@ class Request:
     rewrites: Sequence[str] | None = None
     """Fusions to use; None: what WEFT_REWRITES says, or all."""
     memory: Memory = "best"
-    """How memory is planned."""
 
     @cached_property
     def cost(self) -> CostOptions | None:
@@ -216,13 +221,11 @@ class Request:
             prompt = self._prediction(regimes[-1].plan.schedule, self.cost.points[0])
             token = self._prediction(regimes[0].plan.schedule, self.cost.points[1])
             predicted = prompt.plus(token, self.cost.what)
-        if self.options.repack:
-            every = [*regimes, together] if together else regimes
-            plans = repacked([regime.plan for regime in every])
-            every = [replace(r, plan=plan) for r, plan in zip(every, plans, strict=True)]
-            regimes, together = every[: len(regimes)], every[-1] if together else None
         every = [*regimes, together] if together else regimes
-        plans, experts = with_experts(self.model, [regime.plan for regime in every], self.options)
+        plans = [regime.plan for regime in every]
+        if self.options.repack:
+            plans = repacked(plans)
+        plans, experts = _with_experts(self.model, plans, self.options)
         every = [replace(r, plan=plan) for r, plan in zip(every, plans, strict=True)]
         regimes, together = every[: len(regimes)], every[-1] if together else None
         return ContextPlan(
@@ -248,11 +251,80 @@ class Draft:
     model: Model
     cache: KVCache
     graphs: dict[int, Graph]
-    """Graphs by their most tokens, the largest first."""
+    """Graphs by their maximum number of tokens, the largest first."""
     together: Graph | None = None
-    """The graph for several sequences at once, or that of the encoder."""
+    """The graph for several sequences at once, or the graph of the encoder."""
 
     @property
     def all_graphs(self) -> list[Graph]:
         """All graphs, that for several sequences included."""
         return [*self.graphs.values(), *([self.together] if self.together else [])]
+
+
+_PRODUCT = OPS["MUL_MAT_ID"]
+
+
+def _with_experts(
+    model: Model, plans: Sequence[Plan], options: ContextOptions
+) -> tuple[list[Plan], ExpertArena | None]:
+    """The plans with an arena for experts, if the options have a budget for them.
+
+    Raises ContextError for a model without experts that the cpu reads, and for a budget that is too
+    small for a token."""
+    if options.expert_budget is None:
+        return list(plans), None
+    layouts = dict(plans[0].layouts)
+    readers = of_one_op([plan.schedule for plan in plans], _PRODUCT)
+    layers = _layers(plans[0])
+    stacks: list[ExpertStack] = []
+    leaves: list[Tensor] = []
+    numbers: dict[int, int] = {}
+    for leaf, (layer, n_used) in layers.items():
+        backend = readers[leaf][0] if leaf in readers else None
+        info = model.file.tensors.get(leaf.name)
+        in_file = info is not None and info.offset >= 0
+        if not isinstance(backend, CpuBackend) or not in_file or leaf.dtype.tail:
+            continue
+        assert leaf.buffer is not None and info is not None
+        # what is read from the file is put in order on the way, not made anew
+        in_order = leaf in layouts and layouts[leaf].layout == "interleaved"
+        layout: Layout = "interleaved" if in_order else "rows"
+        ne = (upper(leaf.ne[0]), upper(leaf.ne[1]), upper(leaf.ne[2]))
+        number = numbers.setdefault(layer, len(numbers))
+        stacks.append(
+            ExpertStack(
+                leaf.name, leaf.buffer.data, info.path.absolute(), info.offset, leaf.dtype, ne,
+                layout, number, n_used,
+            )
+        )  # fmt: skip
+        leaves.append(leaf)
+    if not stacks:
+        raise ContextError(
+            f"expert_budget (--expert-budget) is for mixtures of experts on the cpu, and "
+            f"{model.file.path.name} has {_what_it_has(model)}; leave it out"
+        )
+    arena = expert_arena(stacks, options.expert_budget, options.expert_policy)
+    types: dict[Layout, ExpertBufferType] = {}
+    for leaf, stack in zip(leaves, stacks, strict=True):
+        layouts[leaf] = types.setdefault(stack.layout, ExpertBufferType(arena, stack.layout))
+    return [replace(plan, layouts=layouts) for plan in plans], arena
+
+
+def _layers(plan: Plan) -> dict[Tensor, tuple[int, int]]:
+    """For each stack of experts, in the order of the nodes that read them: a number that stacks
+    with the same ids share, and the experts of a token."""
+    layers: dict[Tensor, tuple[int, int]] = {}
+    by_ids: dict[Tensor, int] = {}
+    for split in plan.schedule.splits:
+        for node in split.nodes:
+            if node.op is not _PRODUCT:
+                continue
+            experts, ids = node.src[0], node.src[2]
+            assert experts is not None and ids is not None
+            base = ids.view_src or ids
+            layers.setdefault(experts, (by_ids.setdefault(base, len(by_ids)), upper(ids.ne[0])))
+    return layers
+
+
+def _what_it_has(model: Model) -> str:
+    return "no experts" if model.config.moe is None else "none that only the cpu reads"

@@ -1,4 +1,4 @@
-"""What a plan over several machines comes to: stages, bytes on links, tokens per second, idleness.
+"""Report of a plan over several machines: stages, bytes on links, tokens per second, idleness.
 
     report = stage_report(plan, profile)
     report.stages[0].machine, report.links[0].token_bytes, report.loads[1].tokens_per_second
@@ -20,12 +20,23 @@ from weft.llm.planning.explain import plan_for
 from weft.llm.planning.plan import ContextPlan, MemoryNeed
 from weft.llm.planning.regime import RegimePlan
 from weft.records import dataclass
+from weft.schedule.explain import seconds_text
 from weft.schedule.machines import machine_of, machines_of, unmeasured
 from weft.schedule.profile import Profile
-from weft.schedule.timing import Point, TimeModel
-from weft.schedule.work import nbytes_at
+from weft.schedule.timing import Point, TimeModel, nbytes_at
+from weft.tables import size_text, text_table
 
-__all__ = ["LinkUse", "Load", "Pass", "Stage", "StageReport", "one_pass", "stage_report"]
+__all__ = [
+    "LinkUse",
+    "Load",
+    "Pass",
+    "Stage",
+    "StageReport",
+    "load_text",
+    "one_pass",
+    "stage_lines",
+    "stage_report",
+]
 
 
 @dataclass(slots=True)
@@ -34,7 +45,7 @@ class Pass:
 
     n_tokens: int
     busy: dict[str, float]
-    """Device -> seconds that it works."""
+    """Seconds that each device works."""
     links: dict[tuple[str, str], tuple[int, int, float]]
     """(from, to) -> copies, bytes, seconds; the ends are machines, or memories of one machine."""
 
@@ -51,31 +62,29 @@ class Pass:
 
 @dataclass(slots=True)
 class Stage:
-    """What one device holds and does."""
+    """The layers, memory and work of one device."""
 
     machine: str
     device: str
     holds: str
-    """The layers it has, in words; empty: none."""
+    """The layers of the stage, in words; empty: none."""
     memory: dict[str, Any]
-    """Of its memory: the name, bytes of `weights`, `cache`, `compute`, all (`bytes`), and `room`
+    """Name of the memory, bytes of `weights`, `cache`, `compute` and all (`bytes`), and `room`
     (None: not known)."""
     token_seconds: float
-    """Seconds that it works for one token of one sequence."""
+    """Seconds of work for one token of one sequence."""
 
 
 @dataclass(slots=True)
 class LinkUse:
-    """What goes over one link in one direction."""
+    """Traffic over one link in one direction."""
 
     source: str
     target: str
     token_bytes: int
-    """Bytes for one token of one sequence."""
     token_copies: int
     token_seconds: float
     prompt_bytes: int
-    """Bytes for an ubatch of a prompt."""
 
 
 @dataclass(slots=True)
@@ -87,15 +96,14 @@ class Load:
     """`pp`: prompts, `tg`: generated tokens."""
     sequences: int
     n_tokens: int
-    """Tokens of a pass."""
     in_flight: int
-    """Passes that are under way at the same time."""
+    """Number of passes that are under way at the same time."""
     seconds: float
     """Seconds of a pass from tokens to logits."""
     tokens_per_second: float
-    """Of all sequences together."""
+    """Speed over all sequences together."""
     idle: dict[str, float]
-    """Device -> share of the time in which it waits."""
+    """Fraction of the time in which each device waits."""
 
 
 @dataclass(slots=True)
@@ -104,10 +112,10 @@ class StageReport:
 
     machines: list[str]
     stages: list[Stage]
-    """In the order in which a token passes them."""
+    """The stages in the order in which a token passes them."""
     links: list[LinkUse]
     loads: list[Load]
-    """Empty where speeds are not known."""
+    """The loads; empty where speeds are not known."""
     has_times: bool = True
     """False where speeds are not known, so that times mean nothing."""
 
@@ -278,3 +286,84 @@ def _words(layers: Sequence[int], n_layer: int) -> list[str]:
         words.append(f"layer {run[0]}" if n == 1 else f"layers {run[0]} to {run[n - 1]}")
         run = run[n:]
     return [*words, "output"] if n_layer in layers else words
+
+
+_UNKNOWN = (
+    "speeds are not known: `weft calibrate` with the same machines and -o FILE measures them, and "
+    "--speeds FILE predicts tokens per second from them"
+)
+
+
+def stage_lines(report: StageReport) -> list[str]:
+    """The tables, with a title and an empty line before each."""
+    return [
+        "",
+        "stages, as a token passes them",
+        *_stages(report),
+        "",
+        "links, for one token of one text and for an ubatch of a prompt",
+        *_links(report),
+        "",
+        *(["predicted, with a full cache", *_loads(report)] if report.has_times else [_UNKNOWN]),
+    ]
+
+
+def _if_timed(report: StageReport, text: str) -> tuple[str, ...]:
+    """The text, where speeds are known."""
+    return (text,) if report.has_times else ()
+
+
+def _stages(report: StageReport) -> list[str]:
+    numbers = ("weights", "cache", "compute", "all", "there", *_if_timed(report, "time per token"))
+    rows = []
+    for stage in report.stages:
+        need = stage.memory
+        sizes = [size_text(need[key]) for key in ("weights", "cache", "compute", "bytes")]
+        there = "?" if need["room"] is None else size_text(need["room"])
+        seconds = seconds_text(stage.token_seconds)
+        held = stage.holds or "nothing"
+        own = _if_timed(report, seconds)
+        rows.append([stage.device, held, need["memory"], *sizes, there, *own])
+    return text_table(("device", "holds", "memory", *numbers), rows, numbers)
+
+
+def _links(report: StageReport) -> list[str]:
+    numbers = (
+        *("bytes per token", "copies"), *_if_timed(report, "time per token"), "bytes per ubatch",
+    )  # fmt: skip
+    rows = [
+        [
+            link.source or "here",
+            link.target or "here",
+            f"{link.token_bytes:,}",
+            str(link.token_copies),
+            *_if_timed(report, seconds_text(link.token_seconds)),
+            f"{link.prompt_bytes:,}",
+        ]
+        for link in report.links
+    ]
+    return text_table(("from", "to", *numbers), rows, numbers)
+
+
+def _loads(report: StageReport) -> list[str]:
+    devices = [stage.device for stage in report.stages if stage.token_seconds]
+    idle = [f"{device} idle" for device in devices]
+    numbers = ("tokens/s", "a pass takes", "passes at a time", *idle)
+    rows = [
+        [
+            load_text(load),
+            f"{load.tokens_per_second:.4g}",
+            seconds_text(load.seconds),
+            str(load.in_flight),
+            *(f"{load.idle.get(device, 1.0):.0%}" for device in devices),
+        ]
+        for load in report.loads
+    ]
+    return text_table(("load", *numbers), rows, numbers)
+
+
+def load_text(load: Load) -> str:
+    """A load in words, such as `pp512, one ubatch`."""
+    n = load.n_tokens
+    each = f" in {load.in_flight} groups of {n}" if load.kind == "tg" and load.in_flight > 1 else ""
+    return f"pp{n}, {load.what}" if load.kind == "pp" else f"tg, {load.what}{each}"

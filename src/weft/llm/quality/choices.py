@@ -1,4 +1,4 @@
-"""Which of several answers a model takes for the best, by llama-perplexity's methods.
+"""Finds the answer that a model prefers among several, by llama-perplexity's methods.
 
 The answers of a task share the cells of their common beginning, and as many tasks as the context
 has cells and sequences for are computed together. Only rows that are read are computed, at most
@@ -38,7 +38,7 @@ class Score:
     n_tasks: int
     n_right: int
     n_answers: int
-    """All answers of these tasks."""
+    """Number of answers of all tasks together."""
 
     @property
     def accuracy(self) -> float:
@@ -71,7 +71,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What became of one task."""
+    """The result of one task."""
 
     scores: tuple[float, ...]
     """The mean log p of each answer."""
@@ -94,7 +94,7 @@ def score_choices(
 def score_blanks(
     context: Context, tokenizer: Tokenizer, tasks: Sequence[Blank]
 ) -> Iterator[TaskResult]:
-    """As `score_choices`, of sentences with a gap."""
+    """Scores tasks as `score_choices` does, for sentences with a gap."""
     prepared = (_Prepared.of_blank(tokenizer, task) for task in tasks)
     return _scored(context, prepared, [frozenset({task.right}) for task in tasks])
 
@@ -105,12 +105,12 @@ class _Prepared:
 
     answers: list[list[int]]
     common: int
-    """Tokens that all answers begin with."""
+    """Number of tokens with which all answers begin."""
     pairs: list[list[tuple[int, int, int]]]
     """For each answer, what is scored: the answer and index of the token whose row predicts, and
     the token that is predicted. A token of the common beginning counts to answer 0."""
     later_wins: bool = False
-    """Of equal scores the last one wins, else the first."""
+    """True if the last of equal scores wins, False if the first does."""
 
     @property
     def n_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""How far the probabilities of a model are from those of another, by llama-perplexity's method.
+"""The divergence between the probabilities of two models, by llama-perplexity's method.
 
     statistics = KLStatistics()
     for base, logits, targets in ...:         # a few rows at a time
@@ -39,13 +39,13 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How the values of single tokens are distributed."""
+    """The distribution of a figure over single tokens."""
 
     minimum: float
     median: float
     maximum: float
     percentiles: dict[float, float]
-    """By per cent, e.g. 99.9."""
+    """The value at each percentage, for example 99.9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,15 @@ class KLDivergence:
     ppl: Estimate
     ppl_base: Estimate
     correlation: float
-    """Of log p and log q of the tokens of the text."""
+    """Correlation of log p and log q over the tokens of the text."""
     ln_ppl_ratio: Estimate
     """ln(ppl / ppl_base)."""
     ppl_ratio: Estimate
     ppl_difference: Estimate
     kl: Estimate
-    """Mean KL divergence of a token, nats."""
+    """Mean KL divergence per token, in nats."""
     kl_spread: Spread | None
-    """None while only sums are asked for."""
+    """The distribution over tokens; None if only sums were asked for."""
     p_change: Estimate
     """Mean Δp, 0 to 1."""
     p_change_spread: Spread | None

@@ -37,32 +37,32 @@ _KEY = "weft.imatrix."
 
 @dataclass(frozen=True, slots=True)
 class ImatrixOptions:
-    """How an importance matrix is measured and written."""
+    """Options for measuring and writing an importance matrix."""
 
     n_ctx: int = 512
-    """Tokens of a chunk."""
+    """Number of tokens in a chunk."""
     n_chunks: int | None = None
-    """At most so many chunks; None: all."""
+    """Maximum number of chunks; None: all."""
     from_chunk: int = 0
-    """Chunks at the beginning of the text that are left out."""
+    """Number of chunks left out at the beginning of the text."""
     output: bool = False
-    """Measures `output.weight`, too."""
+    """True to measure `output.weight`, too."""
     ppl: bool = True
-    """Scores the text besides; without it, logits are not computed."""
+    """True to score the text as well; without it, logits are not computed."""
     legacy: bool = False
-    """Writes the older format, which a later run cannot go on from."""
+    """True to write the older format, which a later run cannot go on from."""
     output_every: int = 10
-    """The file is written after so many chunks; 0: at the end alone."""
+    """Number of chunks after which the file is written; 0: at the end alone."""
     save_every: int = 0
-    """A copy, FILE.at_N, is kept after so many chunks; 0: none."""
+    """Number of chunks after which a copy, FILE.at_N, is kept; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImatrixProgress:
-    """What is done so far."""
+    """The progress of a measurement."""
 
     n_chunks: int
-    """Chunks of the text that are measured."""
+    """Number of chunks of the text that are measured."""
     n_all: int
     ppl: Perplexity | None
 
@@ -127,7 +127,7 @@ class ImatrixRun:
         self._totals = Totals()
         self._mark = self._print_of(in_files)
         self.n_done = self._resumed()
-        """Chunks that an earlier run has measured."""
+        """Number of chunks that an earlier run has measured."""
         if not self.n_done:
             files = [read_imatrix(file) for file in in_files]
             self._squares.sums = merged(files, options.n_ctx)

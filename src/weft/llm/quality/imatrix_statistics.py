@@ -22,7 +22,7 @@ from weft.records import dataclass
 __all__ = ["LayerStatistics", "TensorStatistics", "imatrix_statistics", "layer_statistics"]
 
 _NO_INPUT = 1e-5
-"""Columns with a mean square up to this are inactive."""
+"""Mean square up to which a column is inactive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class TensorStatistics:
     name: str
     layer: int | None
     n: int
-    """Values: columns, times experts that saw tokens."""
+    """Number of values: columns, times experts that saw tokens."""
     total: float
     minimum: float
     maximum: float
@@ -41,13 +41,13 @@ class TensorStatistics:
     active: float
     """Share of values above 1e-5."""
     entropy: float
-    """Of the values as shares of their total, in bits."""
+    """Entropy of the values as shares of their total, in bits."""
     entropy_share: float
-    """`entropy` of the most there can be."""
+    """`entropy` as a share of its maximum."""
     far: float
-    """Share of values of more than one deviation above the mean."""
+    """Share of values that lie more than one deviation above the mean."""
     cosine: float
-    """Between the sums of this layer and of the one before; 0 where there is none."""
+    """Cosine between the sums of this layer and of the layer before; 0 if there is none before."""
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain data, for JSON."""

@@ -24,17 +24,17 @@ __all__ = ["InputSquares", "Sums", "names_of"]
 
 @dataclass(slots=True)
 class Sums:
-    """What is known of one tensor of weights."""
+    """The measurements of one tensor of weights."""
 
     squares: NDArray[np.float64]
     """Sums of squares of the inputs, [n_matrices, n_columns]."""
     counts: NDArray[np.int64]
-    """The tokens of each matrix; one number where all have seen the same."""
+    """Number of tokens of each matrix; one number if all have seen the same."""
 
 
 @dataclass(slots=True)
 class _Mixture:
-    """What experts read, until both parts are computed."""
+    """The inputs of experts, until both parts are computed."""
 
     n_experts: int
     x: NDArray[np.float32] | None = None

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MOST_ROW_BYTES = 64 << 20
-"""Bytes of logits that a context for scoring holds at once."""
+"""Maximum number of bytes of logits that a context for scoring holds at once."""
 
 
 def n_outputs_for(n_vocab: int, n_ubatch: int) -> int:

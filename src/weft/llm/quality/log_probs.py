@@ -21,11 +21,11 @@ Rows = NDArray[np.float32]
 """f32 [n_rows, n_vocab]: logits, or natural logarithms of probabilities."""
 
 DEPTH = 16.0
-"""Logits lower than the largest by more than this are not told apart in a file."""
+"""Difference to the largest logit beyond which logits are not told apart in a file."""
 
 _STEPS = 65535
 _NUMBERS = 1 << 18
-"""Numbers of a block of rows that are worked on together: 1 MiB, which caches hold."""
+"""Number of values in a block of rows that is processed at once: 1 MiB, which caches hold."""
 
 
 def n_packed(n_vocab: int) -> int:

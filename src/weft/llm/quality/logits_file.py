@@ -107,7 +107,7 @@ class LogitsFile:
                 f"{MAGIC.decode()!r}; write one with `weft perplexity --kl-base FILE`"
             )
         self.n_ctx, self.n_vocab, self.n_chunks = map(int, np.frombuffer(head[8:], "<i4"))
-        """Tokens of a chunk, tokens of the vocabulary, chunks."""
+        """Number of tokens in a chunk, of tokens in the vocabulary, and of chunks."""
         if (
             not 4 <= self.n_ctx <= _MOST_TOKENS
             or not 1 <= self.n_vocab <= _MOST_VOCAB

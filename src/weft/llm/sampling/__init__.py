@@ -9,11 +9,8 @@ params.py      every option, checked, and the order of the chain
 sampler.py     `Sampler`, the chain over one text's state
 candidates.py  the tokens that samplers have left, and fast selection among them
 cuts.py        samplers that remove tokens: top-k, top-p, min-p, typical, top-n-sigma, XTC
-scale.py       temperature, fixed or by entropy
-history.py     the last tokens, and the penalties for repeating them
-dry.py         penalties for repeating sequences
-mirostat.py    keeps the surprise of tokens steady
-adaptive.py    keeps the probability of tokens steady
+scale.py       temperature, fixed or by entropy, mirostat and adaptive-p
+history.py     the last tokens, and the penalties for repeating them and sequences of them (DRY)
 constraint.py  grammar, JSON schema, regular expression
 logprobs.py    log-probabilities of the model, before sampling
 """

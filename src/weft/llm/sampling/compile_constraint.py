@@ -2,36 +2,45 @@
 
 llguidance recurses into what a constraint nests, so that a deep one ends the process, and some
 short ones take hours. Here that ends only this program: it has a small stack, and the limits that
-`weft.llm.sampling.trial` sets. It imports nothing of weft, so that it starts at once.
+`weft.llm.sampling.trial` sets. It imports nothing of weft but `gbnf.py` beside it, by its path, so
+that it starts at once.
 
 Arguments: the folder that has llguidance, the bytes of stack, the seconds of a processor for each
 constraint, and the most bytes of address space. On standard input and output are messages of JSON,
 each behind the eight bytes of its length:
 
-    {"kind", "text", "vocabulary": {"n_vocab", "end": [...], "special": {id: text}} or null}
+    {"kind", "text", "vocabulary": {"n_vocab", "end": [...], "special": {id: text}} or null,
+     "tokens": {name: id}, the tokens that a grammar in llama.cpp's notation names}
     {"source": the grammar for llguidance} or {"error": why there is none}
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import signal
 import sys
 import threading
 from math import ceil
+from pathlib import Path
 from typing import Any, BinaryIO
 
-FUEL = 400_000
-"""Most expressions that llguidance may build for a constraint, about a second of work."""
+LIMITS: dict[str, Any] = {
+    "initial_lexer_fuel": 400_000,
+    "max_items_in_row": 20_000,
+    "step_max_items": 200_000,
+}
+"""The maximum numbers of llguidance: expressions built for a constraint (about a second of work),
+alternatives at one place of a text, and places looked at for the next token (10 ms)."""
 # White space between the parts of JSON: one space, or a line break and an indent. Models that may
 # write any amount of white space sometimes never stop.
 WHITE_SPACE = r" |\n[ \t]{0,20}"
 _STEPS = 16
-"""Tokens that a constraint is followed for."""
+"""Number of tokens for which a constraint is followed."""
 _IDLE_SECONDS = 300
-"""Seconds without a constraint after which this program ends."""
+"""Number of seconds without a constraint after which this program ends."""
 _VOCABULARIES = 4
-"""Vocabularies that are kept."""
+"""Maximum number of vocabularies kept."""
 
 
 class _Bytes:
@@ -57,15 +66,16 @@ class _Bytes:
 class Compiler:
     """Compiles constraints, one after another."""
 
-    def __init__(self, guidance: Any) -> None:
+    def __init__(self, guidance: Any, gbnf: Any) -> None:
         self._guidance = guidance
+        self._gbnf = gbnf
         self._tokenizers: dict[str, Any] = {}
 
     def answer(self, message: dict[str, Any]) -> dict[str, str]:
         """The answer to a message."""
         kind, text = message["kind"], message["text"]
         try:
-            source = self._source(kind, text)
+            source = self._source(kind, text, message["tokens"])
             wrong = self._tried(source, message["vocabulary"])
         except RecursionError:
             return {"error": "it is nested too deeply"}
@@ -73,13 +83,15 @@ class Compiler:
             return {"error": str(error)}
         return {"error": wrong} if wrong else {"source": source}
 
-    def _source(self, kind: str, text: str) -> str:
+    def _source(self, kind: str, text: str, tokens: dict[str, int]) -> str:
         """The constraint as a grammar for llguidance."""
         guidance = self._guidance
         if kind == "regex":
             source: str = guidance.LLMatcher.grammar_from_regex(text)
         elif kind == "grammar":
-            source = guidance.grammar_from("grammar", text)
+            if self._gbnf.is_gbnf(text):
+                text = self._gbnf.lark_of(text, tokens)
+            source = guidance.LLMatcher.grammar_from_lark(text)
         else:
             schema = json.loads(text)  # its errors name the position
             if not isinstance(schema, dict):
@@ -92,7 +104,7 @@ class Compiler:
     def _tried(self, source: str, vocabulary: dict[str, Any] | None) -> str:
         """Compiles a grammar and follows it for some tokens; says what is wrong with it."""
         guidance = self._guidance
-        limits = guidance.LLParserLimits(initial_lexer_fuel=FUEL)
+        limits = guidance.LLParserLimits(**LIMITS)
         if vocabulary is None:
             wrong: str = guidance.LLMatcher.validate_grammar(source)
             if wrong:
@@ -162,7 +174,11 @@ def main() -> None:
     sys.path.append(folder)
     import llguidance
 
-    compiler = Compiler(llguidance)
+    spec = importlib.util.spec_from_file_location("gbnf", Path(__file__).with_name("gbnf.py"))
+    assert spec is not None and spec.loader is not None
+    gbnf = sys.modules["gbnf"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(gbnf)
+    compiler = Compiler(llguidance, gbnf)
     threading.stack_size(stack)
     while True:
         if hasattr(signal, "alarm"):

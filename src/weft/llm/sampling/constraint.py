@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from weft.bounds import CONSTRAINT_BYTES
 from weft.errors import ContextError
-from weft.llm.sampling.compile_constraint import FUEL
-from weft.llm.sampling.held_schema import held_schema
+from weft.llm.sampling.compile_constraint import LIMITS
+from weft.llm.sampling.gbnf import token_names
 from weft.llm.sampling.params import SamplingParams
+from weft.llm.sampling.schema import held_schema
 from weft.llm.sampling.trial import tried
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.tokenizers.vocab import TokenType
@@ -31,10 +32,13 @@ __all__ = ["Constraint", "check_constraint"]
 
 _KINDS = ("grammar", "json_schema", "regex")
 _SHORT = 600
-"""Most characters of a library's message that are passed on."""
+"""Maximum number of characters of a library's message that are passed on."""
 
+_MAX_NAMES = 10_000
+"""Maximum number of tokens that a grammar names; looking each up takes a few microseconds."""
 _COMPILED = 4
-"""Compiled constraints that are kept for a vocabulary: the choices of a request share one."""
+"""Maximum number of compiled constraints kept for a vocabulary: the choices of a request share
+one."""
 
 _shared: WeakKeyDictionary[Tokenizer, _Shared] = WeakKeyDictionary()
 
@@ -52,7 +56,7 @@ class Constraint:
         shared = _shared.get(tokenizer)
         if shared is None:
             shared = _shared[tokenizer] = _Shared(tokenizer)
-        self._matcher = shared.matcher(_source(params, shared.about))
+        self._matcher = shared.matcher(_source(params, shared.about, tokenizer))
         if self._matcher.is_error():
             raise ContextError(f"{self._what}: {_reason(self._matcher.get_error())}")
         self._has_end = bool(tokenizer.vocab.eog)
@@ -113,14 +117,16 @@ def check_constraint(params: SamplingParams) -> None:
     llguidance is not installed."""
     if params.constrained:
         _require_llguidance()
-        _source(params, None)
+        _source(params, None, None)
 
 
 def _kind(params: SamplingParams) -> str:
     return next(name for name in _KINDS if getattr(params, name) is not None)
 
 
-def _source(params: SamplingParams, about: dict[str, Any] | None) -> str:
+def _source(
+    params: SamplingParams, about: dict[str, Any] | None, tokenizer: Tokenizer | None
+) -> str:
     """The constraint as a grammar for llguidance, which another process could compile."""
     kind = _kind(params)
     text = getattr(params, kind)
@@ -132,10 +138,29 @@ def _source(params: SamplingParams, about: dict[str, Any] | None) -> str:
         raise ContextError(f"{kind}: {_reason(str(error))}") from None
     if kind == "json_schema" and len(text) <= CONSTRAINT_BYTES:
         text = _held(text)
+    tokens = _named_tokens(text, tokenizer) if kind == "grammar" else {}
     try:
-        return tried(kind, text, about)
+        return tried(kind, text, about, tokens)
     except ContextError as error:
         raise ContextError(_reason(str(error))) from None
+
+
+def _named_tokens(text: str, tokenizer: Tokenizer | None) -> dict[str, int]:
+    """The ids of the tokens that a grammar in llama.cpp's notation names, as `<think>`; without a
+    tokenizer, any id stands for them. A name that is not exactly one token is left out."""
+    found = {}
+    names = token_names(text)
+    if len(names) > _MAX_NAMES:
+        raise ContextError(
+            f"grammar: it has {len(names)} names of tokens; {_MAX_NAMES} are allowed"
+        )
+    for name in names:
+        ids = [0]
+        if tokenizer is not None:
+            ids = tokenizer.encode(name, add_special=False, parse_special=True, continues=True)
+        if len(ids) == 1:
+            found[name] = int(ids[0])
+    return found
 
 
 def _held(text: str) -> str:
@@ -213,8 +238,8 @@ class _Wrapped:
 
 
 class _Shared:
-    """What the constraints of a vocabulary share: its trie, which takes a moment to build, and the
-    latest constraints, compiled."""
+    """The state that the constraints of a vocabulary share: its trie, which takes a moment to
+    build, and the latest constraints, compiled."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
@@ -227,7 +252,7 @@ class _Shared:
             "end": wrapped.ends,
             "special": {id_: token.decode("latin-1") for id_, token in special.items()},
         }
-        """The vocabulary as the process that tries constraints wants it."""
+        """The vocabulary in the form for the process that tries constraints."""
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._lock = Lock()
 
@@ -240,7 +265,7 @@ class _Shared:
                 return known.deep_copy()
         from llguidance import LLMatcher, LLParserLimits
 
-        limits = LLParserLimits(initial_lexer_fuel=FUEL)
+        limits = LLParserLimits(**LIMITS)
         made = LLMatcher(self._trie, source, log_level=0, limits=limits)
         if made.is_error():
             return made

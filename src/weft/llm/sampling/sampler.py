@@ -12,13 +12,11 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.llm.sampling import cuts, scale
-from weft.llm.sampling.adaptive import AdaptiveP
 from weft.llm.sampling.candidates import Candidates, Running
 from weft.llm.sampling.constraint import Constraint
-from weft.llm.sampling.dry import Dry
-from weft.llm.sampling.history import History, Penalties
-from weft.llm.sampling.mirostat import Mirostat
+from weft.llm.sampling.history import Dry, History, Penalties
 from weft.llm.sampling.params import SamplingParams
+from weft.llm.sampling.scale import AdaptiveP, Mirostat
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["Sampler"]

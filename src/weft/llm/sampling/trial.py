@@ -29,9 +29,9 @@ from weft.llm.sampling import compile_constraint
 __all__ = ["tried"]
 
 _KEPT = 64
-"""Answers that are kept."""
+"""Maximum number of kept answers."""
 _KEPT_BYTES = 16 << 20
-"""Most bytes of all of them."""
+"""Maximum number of bytes of all kept answers."""
 _DEEP = (
     "it is nested too deeply to be compiled; its rules, references and groups may be nested some "
     "hundred levels deep"
@@ -59,11 +59,17 @@ _WINDOWS_STACK = 0xC00000FD
 """The status of a process of Windows whose stack was too small."""
 
 
-def tried(kind: str, text: str, vocabulary: dict[str, Any] | None = None) -> str:
+def tried(
+    kind: str,
+    text: str,
+    vocabulary: dict[str, Any] | None = None,
+    tokens: dict[str, int] | None = None,
+) -> str:
     """The grammar for llguidance of a constraint that another process could compile.
 
     `kind` is "grammar", "json_schema" or "regex"; `vocabulary` has the number of tokens, the end
-    tokens and the special ones (see `compile_constraint`).
+    tokens and the special ones (see `compile_constraint`); `tokens` has the ids of tokens that a
+    grammar names.
 
     Raises ContextError for a constraint that is malformed, or exceeds a bound; BusyError if others
     keep it waiting for too long."""
@@ -72,7 +78,8 @@ def tried(kind: str, text: str, vocabulary: dict[str, Any] | None = None) -> str
         raise ContextError(
             f"{kind}: it has {len(data)} bytes; a constraint may have {CONSTRAINT_BYTES}"
         )
-    message = json.dumps({"kind": kind, "text": text, "vocabulary": vocabulary}).encode()
+    request = {"kind": kind, "text": text, "vocabulary": vocabulary, "tokens": tokens or {}}
+    message = json.dumps(request).encode()
     answer = _trials.answer(message)
     if "error" in answer:
         raise ContextError(f"{kind}: {answer['error']}")

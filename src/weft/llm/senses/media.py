@@ -1,26 +1,41 @@
-"""Bytes of an image or a sound from a path, a data URL or an object, within a limit."""
+"""Bytes of an image or a sound from a path, a data URL or an object, within a limit; and limits of
+what is decoded at a time, since files of a few kilobytes may have gigabytes of pixels and
+samples."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import ctypes
 import os
 import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from weft.bounds import MEDIA_BYTES
-from weft.errors import ContextError
+from weft.bounds import (
+    DECODED_AT_ONCE,
+    DECODED_OF_REQUEST,
+    DECODING_SECONDS,
+    DECODINGS_WAITING,
+    MEDIA_BYTES,
+)
+from weft.errors import BusyError, ContextError
 
-__all__ = ["MOST_BYTES", "media_bytes"]
+__all__ = ["MOST_BYTES", "decoding", "media_bytes", "one_request"]
+
 
 MOST_BYTES = MEDIA_BYTES
-"""Most bytes of a file of an image or a sound."""
+"""Maximum number of bytes of a file of an image or a sound."""
 _ADDRESS = re.compile(r"(?:https?|ftp|s3):/", re.IGNORECASE)
 _DATA = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:; *[\w.+=-]+)*?; *base64,", re.ASCII | re.IGNORECASE)
 _STANDARD = str.maketrans("-_", "+/")
-"""The letters of base64 for addresses, and those of the standard."""
+"""Maps the letters of URL-safe base64 to the letters of the standard."""
 
 
 def media_bytes(given: Any, what: str, example: str, *, files: bool) -> Any:
@@ -86,3 +101,92 @@ def _read(path: Path, what: str) -> bytes:
         why = getattr(error, "strerror", None) or error
         noun = what.partition(" ")[2]
         raise ContextError(f"{noun} {str(path)[:200]!r} cannot be read: {why}") from None
+
+
+_LARGE = 1 << 21
+"""Number of values after whose decoding memory is given back to the system."""
+_spent: ContextVar[list[int] | None] = ContextVar("spent", default=None)
+
+
+class _Room:
+    """The number of values that all threads are decoding."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._n = 0
+        self._n_waiting = 0
+
+    @contextmanager
+    def taken(self, n: int) -> Iterator[None]:
+        """Waits for room for `n` values. Raises BusyError if too many wait, or for too long."""
+        with self._changed:
+            if not self._fits(n):
+                self._wait(n)
+            self._n += n
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._n -= n
+                self._changed.notify_all()
+
+    def _fits(self, n: int) -> bool:
+        return not self._n or self._n + n <= DECODED_AT_ONCE
+
+    def _wait(self, n: int) -> None:
+        full = self._n_waiting >= DECODINGS_WAITING
+        self._n_waiting += 1
+        try:
+            if full or not self._changed.wait_for(lambda: self._fits(n), DECODING_SECONDS):
+                raise BusyError("too many images and sounds are being decoded; try again later")
+        finally:
+            self._n_waiting -= 1
+
+
+_room = _Room()
+
+
+@contextmanager
+def decoding(n: int) -> Iterator[None]:
+    """Decodes `n` pixels or samples in the block, when there is room for them.
+
+    Raises ContextError if the request (see `one_request`) has too many of them, and BusyError if
+    there is no room for a while."""
+    spent = _spent.get()
+    if spent is not None:
+        spent[0] += n
+        if spent[0] > DECODED_OF_REQUEST:
+            raise ContextError(
+                f"images and sounds have more than {DECODED_OF_REQUEST} pixels and samples "
+                "together; give fewer, or smaller ones"
+            )
+    with _room.taken(n):
+        yield
+    if n >= _LARGE:
+        _give_back()
+
+
+@contextmanager
+def one_request() -> Iterator[None]:
+    """Counts all that this thread decodes in the block as one request."""
+    before = _spent.set([0])
+    try:
+        yield
+    finally:
+        _spent.reset(before)
+
+
+_given_back = [0.0]
+
+
+def _give_back() -> None:
+    """Lets glibc return what decoders have freed: gigabytes after a few large images. Other C
+    libraries return it by themselves."""
+    now = time.monotonic()
+    if now - _given_back[0] < 0.1:
+        return
+    _given_back[0] = now
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):
+        pass

@@ -18,7 +18,7 @@ KINDS: Mapping[str, Kind] = {
     "image_url": "image", "input_image": "image", "image": "image",
     "input_audio": "audio", "audio_url": "audio", "audio": "audio",
 }  # fmt: skip
-"""What a part is, by its type."""
+"""Kind of medium by the type of a part."""
 NOUNS: Mapping[Kind, str] = {"image": "image", "audio": "sound"}
 _EXAMPLES = {
     "image": '{"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}',
@@ -37,7 +37,7 @@ class Medium:
 
     @property
     def noun(self) -> str:
-        """What it is, in words."""
+        """The kind of medium in words."""
         return NOUNS[self.kind]
 
 
@@ -47,7 +47,7 @@ class Marked:
 
     messages: list[Any]
     media: list[Medium]
-    """In order of their marks."""
+    """The media in order of their marks."""
     mark: str
     """The text of every mark."""
 
@@ -63,7 +63,7 @@ class Marked:
 
 
 def counted(media: Sequence[Medium]) -> str:
-    """How many there are, in words."""
+    """The numbers of images and sounds, in words."""
     counts = Counter(medium.kind for medium in media)
     return " and ".join(f"{n} {NOUNS[kind]}s" for kind, n in counts.items())
 

@@ -23,7 +23,8 @@ __all__ = ["AnyConfig", "AnyFamily", "AnyTower", "open_mmproj", "projector_of"]
 F = TypeVar("F")
 _WHAT = {"vision": "images", "audio": "sound"}
 _AUDIO = ("a.", "mm.a.")
-"""Where the names of tensors of a tower for sound begin; the others are of one for images."""
+"""Prefixes of the names of tensors of a tower for sound; the other names are of a tower for
+images."""
 
 
 class AnyConfig(Protocol):
@@ -35,7 +36,7 @@ class AnyConfig(Protocol):
 
 
 class AnyFamily(Protocol):
-    """What differs from tower to tower, as functions of the config."""
+    """A kind of tower, as functions of the config."""
 
     @property
     def rows(self) -> Callable[[Any], Iterable[Row]]:
@@ -56,7 +57,6 @@ class AnyTower(ABC):
 
     sense: ClassVar[Literal["vision", "audio"]]
     families: ClassVar[Mapping[str, AnyFamily]]
-    """The kinds of towers, by `clip.projector_type`."""
     family: AnyFamily
     config: AnyConfig
 
@@ -80,14 +80,14 @@ class AnyTower(ABC):
         return _WHAT[self.sense]
 
     def planned(self, backends: Sequence[Backend]) -> Plan:
-        """Where the tower would be computed on these devices, worked out once."""
+        """The plan of the tower on these devices, made once."""
         key = tuple(map(id, backends))
         if key not in self._plans:
             self._plans[key] = backends, plan_graph(self.build(), backends)
         return self._plans[key][1]
 
     def require_width(self, n_embd: int, model: str) -> None:
-        """Raises FormatError for the tower of another model than that of the name `model`."""
+        """Raises FormatError for the tower whose width differs from the model named `model`."""
         if self.n_out != n_embd:
             raise FormatError(
                 f"{self.file.path}: its rows have {self.n_out} numbers, but those of {model} have "

@@ -14,8 +14,7 @@ from itertools import pairwise
 
 from weft.errors import TokenizerError
 from weft.llm.tokenizers.pretokenizers import PRETOKENIZERS
-from weft.llm.tokenizers.vocab import TokenType, Vocab
-from weft.llm.tokenizers.word_ids import WordIds
+from weft.llm.tokenizers.vocab import TokenType, Vocab, WordIds
 
 __all__ = ["SYMBOLS", "BpeModel", "merge"]
 

@@ -69,7 +69,7 @@ class StopStrings:
         self._state = 0
         self._held = ""
         self.met: str | None = None
-        """The string that was met; None: none so far."""
+        """The stop string that was met, or None."""
 
     def push(self, text: str) -> tuple[str, bool]:
         """Adds text to the stream. Returns the text that can be let out, and whether a stop string

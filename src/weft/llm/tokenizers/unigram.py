@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import TokenizerError
-from weft.llm.tokenizers.vocab import TokenType, Vocab
-from weft.llm.tokenizers.word_ids import WordIds
+from weft.llm.tokenizers.vocab import TokenType, Vocab, WordIds
 
 __all__ = ["CharsMap", "UnigramModel"]
 

@@ -7,7 +7,7 @@ special tokens are recognized by their texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from weft.frontends.gguf import GGUFFile, Metadata
 from weft.llm.tokenizers.pretokenizers import PRETOKENIZERS
 from weft.records import dataclass
 
-__all__ = ["TokenType", "Vocab"]
+__all__ = ["TokenType", "Vocab", "WordIds"]
 
 _PREFIX = "tokenizer.ggml"
 
@@ -156,7 +156,7 @@ class Vocab:
     """The tokens of a model, by id, and the ids that have a special meaning."""
 
     model: str
-    """Kind of tokenizer, GGUF's `tokenizer.ggml.model`."""
+    """The kind of tokenizer, by GGUF's `tokenizer.ggml.model`."""
     pre: str
     """Name of the pre-tokenizer of a byte-level vocabulary, `tokenizer.ggml.pre`; may be empty."""
     tokens: list[bytes]
@@ -373,3 +373,23 @@ def _rstrip(
     kinds = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
     special = set(np.flatnonzero(np.isin(types, kinds)).tolist())
     return frozenset(special - {index.get(t) for t in (b"<unk>", b"<s>", b"<|endoftext|>")})
+
+
+_MOST_WORDS = 1 << 16
+_LONGEST = 64  # characters; longer words hardly occur twice
+
+
+class WordIds(dict[str, list[int]]):
+    """A cache of the ids of words; an unknown word is encoded when it is looked up."""
+
+    def __init__(self, encode: Callable[[str], list[int]]) -> None:
+        super().__init__()
+        self._encode = encode
+
+    def __missing__(self, word: str) -> list[int]:
+        ids = self._encode(word)
+        if len(word) <= _LONGEST:
+            if len(self) >= _MOST_WORDS:
+                self.clear()
+            self[word] = ids
+        return ids

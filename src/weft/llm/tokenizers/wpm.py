@@ -15,8 +15,7 @@ from functools import partial
 
 from weft.errors import TokenizerError
 from weft.llm.tokenizers.characters import WHITESPACE, CharTable, category
-from weft.llm.tokenizers.vocab import Vocab
-from weft.llm.tokenizers.word_ids import WordIds
+from weft.llm.tokenizers.vocab import Vocab, WordIds
 
 __all__ = ["WordPieceModel"]
 

@@ -56,7 +56,7 @@ def embed_patches(c: TowerConfig, w: Weights, patches: Tensor) -> Tensor:
 
 
 class BlockConfig(Protocol):
-    """What blocks need to know of a tower for images or sound."""
+    """The sizes of a tower for images or sound that blocks need."""
 
     @property
     def n_embd(self) -> int: ...
@@ -137,8 +137,8 @@ def encode(
     at: str = "v",
     mask: Tensor | None = None,
 ) -> Tensor:
-    """The blocks from `first` to before `n_layer` over rows x [n_embd, n]; `at` is that of
-    `block_rows`, `mask` that of `attention`."""
+    """The blocks from `first` to before `n_layer` over rows x [n_embd, n]; `at` is as in
+    `block_rows`, `mask` as in `attention`."""
     d, n = c.n_embd // c.n_head, x.ne[1]
     up, down = _up_down(c)
     for il in range(first, n_layer):

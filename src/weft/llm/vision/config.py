@@ -31,23 +31,25 @@ class TowerConfig:
     patch_size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    """Of each colour, of values from 0 to 1."""
+    """Standard deviation of each colour, for values from 0 to 1."""
     act: str
     """Activation: "gelu", "silu" or "gelu_quick"."""
     merge: int
     """Patches of each side of a square that becomes one row."""
     full_every: int = 0
-    """One layer of so many sees the whole image, the others windows; 0: all see it."""
+    """One layer in this many sees the whole image, the others windows; 0: all see it."""
     deepstack: tuple[int, ...] = ()
     """Layers whose outputs become further parts of a row."""
     layers: tuple[int, ...] = ()
-    """The numbers of layers after which rows go to the projector, side by side; none: the last."""
+    """Numbers of the layers whose rows go to the projector, side by side; empty: the last layer
+    only."""
     swapped: bool = False
     """True if a file calls the first matrix of a feed-forward layer `ffn_down`."""
     tiles: bool = False
     """True if the tower sees an image in several tiles."""
     n_positions: int = 0
-    """Learned positions along a side, where height and width have their own; 0: they have not."""
+    """Number of learned positions along a side, where height and width have their own; 0: they have
+    none."""
     n_projector: int = 0
     """Width between the matrices of a projector `mm.1`, `mm.2` or `mm.up`, `mm.down`; 0: there are
     none."""
@@ -55,10 +57,10 @@ class TowerConfig:
     """Pixels of the longer side of an image before it is cut into tiles."""
     least_tiles: int = 0
     most_tiles: int = 0
-    """Of an image, if the file says; 0: it does not."""
+    """Maximum number of tiles of an image; 0: the file does not say."""
     least_pixels: int = 0
     most_pixels: int = 0
-    """Of an image in its own proportions, if the file says; 0: it does not."""
+    """Maximum number of pixels of an image in its own proportions; 0: the file does not say."""
 
     @property
     def side(self) -> int:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from weft.graph.tensor import Tensor
 from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights
 from weft.records import dataclass
 
@@ -25,7 +25,7 @@ class Tile:
     """A part of an image that the tower sees by itself."""
 
     pixels: Pixels
-    """In the size that the tower takes."""
+    """Pixels in the size that the tower takes."""
     before: str = ""
     after: str = ""
     """Text in front of its rows and behind them."""
@@ -36,17 +36,15 @@ class Family:
     """A kind of tower."""
 
     rows: Callable[[TowerConfig], Iterable[Row]]
-    """The tensors of a file."""
     inputs: Callable[[TowerConfig], dict[str, Tensor]]
-    """The inputs of the graph, by name."""
     forward: Callable[[TowerConfig, Weights, Mapping[str, Tensor]], Tensor]
-    """From the inputs to rows [n_out, n]."""
+    """Computes rows [n_out, n] from the inputs."""
     sized: Callable[[TowerConfig, Pixels], Pixels]
     """An image in a size that the tower takes."""
     values: Callable[[TowerConfig, Pixels], dict[str, NDArray[Any]]]
-    """The values of the inputs for an image of such a size."""
+    """Values of the inputs for an image of such a size."""
     n_rows: Callable[[TowerConfig, int, int], int]
-    """The number of rows of an image of a height and a width, in any size."""
+    """Number of rows of an image of any height and width."""
     tiles: Callable[[TowerConfig, Pixels], Sequence[Tile]] | None = None
     """The tiles of an image in any size, if the tower sees several."""
     merge: int = 1
@@ -59,7 +57,7 @@ class Family:
     line: Callable[[TowerConfig, int, int], int] | None = None
     """Rows of a line of an image of a height and a width, if a token stands between lines."""
     line_end: str = ""
-    """The text of this token."""
+    """Text of the token between lines."""
     lines: bool = False
     """True if the decoder's positions have height and width (M-RoPE)."""
 

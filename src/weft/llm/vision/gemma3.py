@@ -10,7 +10,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.vision import blocks
 from weft.llm.vision.config import TowerConfig
 from weft.llm.vision.family import Family, patches_of
-from weft.llm.vision.pictures import resized
+from weft.llm.vision.images import resized
 from weft.llm.weights import Row, Weights, need
 
 __all__ = ["GEMMA3"]

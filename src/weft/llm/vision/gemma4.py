@@ -22,7 +22,7 @@ from weft.llm.models import common
 from weft.llm.vision import blocks, qwen
 from weft.llm.vision.config import TowerConfig
 from weft.llm.vision.family import Family, patches_of, rows_by, sized_by
-from weft.llm.vision.pictures import Pixels
+from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
 __all__ = ["GEMMA4"]
@@ -31,7 +31,6 @@ MOST = 280
 """Rows of an image, if the file says nothing else."""
 THETA = 100.0
 POSITIONS = 10240
-"""Learned positions along a side."""
 _BOUNDS = ("input_min", "input_max", "output_min", "output_max")
 _MATRICES = ("attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down")
 
@@ -60,7 +59,7 @@ def rows(c: TowerConfig) -> Iterator[Row]:
 
 
 def most_rows(c: TowerConfig) -> int:
-    """Most rows of an image."""
+    """Maximum number of rows of an image."""
     return max(c.most_pixels // (c.patch_size * c.merge) ** 2, 1) if c.most_pixels else MOST
 
 

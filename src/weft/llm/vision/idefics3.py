@@ -19,13 +19,13 @@ from weft.graph.tensor import Tensor
 from weft.llm.vision import blocks, qwen
 from weft.llm.vision.config import TowerConfig
 from weft.llm.vision.family import Family, Tile, patches_of
-from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, need
 
 __all__ = ["IDEFICS3", "inputs", "merged_rows", "values"]
 
 MOST_SIDE = 4096
-"""Most pixels of a side of an image before it is cut."""
+"""Maximum number of pixels of a side of an image before it is cut."""
 TILES = 4
 """Tiles of the longer side, if the file says nothing else."""
 _AROUND = "<fake_token_around_image>"

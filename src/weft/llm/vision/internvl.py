@@ -12,13 +12,13 @@ from weft.llm.models import common
 from weft.llm.vision import blocks, idefics3
 from weft.llm.vision.config import TowerConfig
 from weft.llm.vision.family import Family, Tile
-from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, maybe, need
 
 __all__ = ["INTERNVL"]
 
 TILES = (1, 12)
-"""The least and the most tiles of an image, if the file says nothing else."""
+"""Minimum and maximum number of tiles of an image, if the file does not say."""
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:

@@ -21,7 +21,7 @@ from weft.llm.models import common
 from weft.llm.vision import blocks, internvl, qwen
 from weft.llm.vision.config import TowerConfig
 from weft.llm.vision.family import Family, Tile, patches_of
-from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, maybe, need
 
 __all__ = ["LFM2"]
@@ -31,9 +31,9 @@ LEAST, MOST = 64, 256
 TILE = 512
 """Pixels of each side of a tile."""
 TILES = (2, 10)
-"""The least and the most tiles of a large image."""
+"""Minimum and maximum number of tiles of a large image."""
 TOLERANCE = 2
-"""How many times as large as `MOST` an image may be without being cut."""
+"""Factor by which an image may exceed `MOST` rows without being cut."""
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:

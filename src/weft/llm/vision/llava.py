@@ -14,13 +14,13 @@ from weft.llm.models import common
 from weft.llm.vision import blocks
 from weft.llm.vision.config import TowerConfig
 from weft.llm.vision.family import Family, patches_of
-from weft.llm.vision.pictures import Pixels, resized
+from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, maybe, need
 
 __all__ = ["LLAVA"]
 
 MOST_SIDE = 8192
-"""Most pixels of a side of an image before it is padded."""
+"""Maximum number of pixels of a side of an image before it is padded."""
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:

@@ -20,7 +20,7 @@ from weft.llm.models import common
 from weft.llm.vision import blocks, qwen
 from weft.llm.vision.config import TowerConfig
 from weft.llm.vision.family import Family, patches_of, sized_by
-from weft.llm.vision.pictures import Pixels
+from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
 __all__ = ["PIXTRAL"]

@@ -49,5 +49,5 @@ class Tower(AnyTower):
 
     @property
     def n_rows(self) -> int:
-        """Most rows of an image of a usual size."""
+        """Maximum number of rows of an image of a usual size."""
         return self.family.n_rows(self.config, self.config.image_size, self.config.image_size)

@@ -8,11 +8,10 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
-from weft.serve.anthropic.errors import message_error
+from weft.serve.anthropic.format import MessageWriter
 from weft.serve.anthropic.schema import CountBody, MessagesBody
 from weft.serve.anthropic.translate import begun_of, chat_of
-from weft.serve.anthropic.written import MessageWriter
-from weft.serve.errors import SHAPES
+from weft.serve.endpoints import add
 from weft.serve.log import say_tokens
 from weft.serve.prompts import Asked
 from weft.serve.respond import note, respond, start
@@ -20,14 +19,11 @@ from weft.serve.service import Service
 
 __all__ = ["add_anthropic"]
 
-SHAPES |= {"/v1/messages": message_error, "/messages": message_error}
-
 
 def add_anthropic(app: FastAPI, service: Service) -> None:
     """Adds the endpoints to an application."""
 
-    @app.post("/v1/messages")
-    @app.post("/messages", include_in_schema=False)
+    @add(app, "/v1/messages")
     async def messages(body: MessagesBody, http: Request) -> Response:
         """An answer to messages, in the form of Anthropic's API."""
         note(http, body, service)
@@ -37,8 +33,7 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
         writer = MessageWriter(texts, name, thinks=body.thinks, stops=stops)
         return await respond(writer, http, stream=body.stream)
 
-    @app.post("/v1/messages/count_tokens")
-    @app.post("/messages/count_tokens", include_in_schema=False)
+    @add(app, "/v1/messages/count_tokens")
     async def count(body: CountBody, http: Request) -> dict[str, int]:
         """The number of tokens of messages, in the form of Anthropic's API."""
         note(http, body, service)

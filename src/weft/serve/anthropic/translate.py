@@ -1,6 +1,6 @@
-"""Turns messages of Anthropic's API into those of chats, which templates take.
+"""Turns bodies of Anthropic's API into bodies of chats, whose messages templates take.
 
-What a chat has no place for is a 400 that names it, as `messages.2.content.0`.
+Content that a chat cannot have is a 400 that names it, such as `messages.2.content.0`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BILLING = "x-anthropic-billing-header:"
 differs from request to request, so with it no kept prefix would fit."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _THINKS = {"chat_template_kwargs": {"enable_thinking": True, "thinking": True}}
-"""What templates call the wish for reasoning."""
+"""Variables by which templates know that reasoning is wanted."""
 _TEXT_BLOCKS = ("text", "image", "document")
 
 

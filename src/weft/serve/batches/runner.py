@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from starlette.types import ASGIApp
@@ -16,23 +16,56 @@ from weft.batch.lines import count_lines
 from weft.errors import FormatError, WeftError
 from weft.files import private
 from weft.keys import LimitError
-from weft.serve.batches.room import Room
+from weft.serve.access import Users
 from weft.serve.batches.store import Batch, ClientFile, FileStore
-from weft.serve.inside import line_handler
+from weft.serve.internal import line_handler
 from weft.serve.log import logger
-from weft.serve.users import Users
+from weft.serve.metrics import HttpMetrics
 
-__all__ = ["BatchRunner", "owner_of"]
+__all__ = ["BatchRunner", "Room", "owner_of"]
+
+LOOK_SECONDS = 0.02
+"""Seconds between two checks for a free slot."""
+
+
+class Room:
+    """Admits lines while slots are idle: with the requests and lines that are under way, no more
+    than `parallel` are used, and no more than `most` by lines, so that with `most` below `parallel`
+    a request always finds a slot. While requests wait for a slot, no line is admitted."""
+
+    def __init__(
+        self, parallel: int, most: int, http: HttpMetrics, n_waiting: Callable[[], int]
+    ) -> None:
+        """`n_waiting` says how many texts wait in the engine."""
+        self._parallel, self._most, self._http, self._n_waiting = parallel, most, http, n_waiting
+        self.n_lines = 0
+        """Number of lines that are being answered."""
+
+    @asynccontextmanager
+    async def line(self) -> AsyncIterator[None]:
+        """A block for a line, which begins when there is room."""
+        while not self._free():
+            await asyncio.sleep(LOOK_SECONDS)
+        self.n_lines += 1
+        try:
+            yield
+        finally:
+            self.n_lines -= 1
+
+    def _free(self) -> bool:
+        n_used = self._http.n_asking + self.n_lines
+        return self.n_lines < self._most and n_used < self._parallel and not self._n_waiting()
+
 
 NOBODY = ""
 """The owner of files where keys have no names."""
 _PAUSE_SECONDS = 5.0
 """Seconds until a batch is tried again that has to wait: for its model, or for its key's tokens."""
 _MOST_PAUSES = 60
-"""Tries after which a batch fails that gets no further."""
+"""Number of tries without a further row after which a batch fails."""
 
 _MOST_ATTEMPTS = 5
-"""Ends of the server, without a further row in between, after which a batch fails."""
+"""Number of ends of the server without a further row in between, after which a batch fails."""
 
 
 def owner_of(key: str | None) -> str:
@@ -55,8 +88,8 @@ class BatchRunner:
         self._paused_at, self._n_pauses = ("", 0), 0
 
     def start(self, app: ASGIApp, room: Room, parallel: int) -> None:
-        """Starts to run batches by `app`, `parallel` lines at a time, also those of before a
-        restart."""
+        """Starts to run batches by `app`, `parallel` lines at a time, including batches from
+        before a restart."""
         self._task = asyncio.create_task(self._run(app, room, parallel))
 
     async def stop(self) -> None:

@@ -140,11 +140,11 @@ class FileStore:
     # ---- files ----
 
     def path(self, file_id: str) -> Path:
-        """Where the content of a file is."""
+        """The path of the content of a file."""
         return self.folder / file_id
 
     def journal(self, batch_id: str) -> Path:
-        """Where the rows of a batch that runs are."""
+        """The path of the rows of a batch that runs."""
         return self.folder / f"{batch_id}.rows"
 
     def set_aside(self, batch_id: str) -> None:

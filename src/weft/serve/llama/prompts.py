@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.llm import Tokenizer
-from weft.serve.cards import FIM_ROLES
 from weft.serve.errors import ApiError
-from weft.serve.inputs import require_whole
 from weft.serve.llama.schema import InfillRequest
-from weft.serve.prompts import Prompts
+from weft.serve.model_card import FIM_ROLES
+from weft.serve.prompts import Prompts, require_whole
 
 __all__ = ["infill_prompt", "prompts_of"]
 

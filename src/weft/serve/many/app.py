@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from fastapi import FastAPI
-from fastapi.concurrency import run_in_threadpool
 
 from weft.errors import AbortedError
-from weft.llm.planning.memory import available_bytes
+from weft.llm.cache.memory import available_bytes
 from weft.serve.batches import add_batches, add_files
-from weft.serve.errors import Json, install_handlers
+from weft.serve.errors import install_handlers
 from weft.serve.many.catalog import Catalog, Entry
 from weft.serve.many.dispatch import Dispatch
 from weft.serve.many.endpoints import add_fleet
-from weft.serve.many.fleet import Fleet
-from weft.serve.many.options import ManyOptions
-from weft.serve.many.place import Loaded
+from weft.serve.many.fleet import Fleet, ManyOptions
+from weft.serve.many.loader import Loaded
 from weft.serve.many.planned import Recipe
+from weft.serve.resources import Shared
 from weft.serve.responses import add_kept_responses
-from weft.serve.routes import add_middleware, create_app
+from weft.serve.routes import add_middleware, create_app, new_app
 from weft.serve.service import Service
-from weft.serve.shared import Shared
-from weft.version import __version__
 
 __all__ = ["create_many_app", "make_fleet"]
 
@@ -39,7 +33,7 @@ def make_fleet(catalog: Catalog, options: ManyOptions, recipe: Recipe) -> Fleet:
 
     def load(entry: Entry) -> Loaded:
         def progress(done: int, total: int) -> None:
-            if fleet.closing:
+            if fleet.loader.closing:
                 raise AbortedError("the server is stopping")
 
         arguments = recipe.arguments(entry) | {"progress": progress}
@@ -54,15 +48,7 @@ def make_fleet(catalog: Catalog, options: ManyOptions, recipe: Recipe) -> Fleet:
 def create_many_app(fleet: Fleet, shared: Shared) -> FastAPI:
     """The ASGI application of a fleet, which it closes at its end. `shared` has keys and counts."""
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        await run_in_threadpool(fleet.close)
-
-    app = FastAPI(
-        title="weft", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
-        default_response_class=Json,
-    )  # fmt: skip
+    app = new_app(fleet.close)
     app.add_middleware(Dispatch, fleet=fleet)
     add_middleware(app, fleet.options, shared)
     install_handlers(app)

@@ -21,7 +21,7 @@ __all__ = ["Catalog", "Entry", "find_models"]
 
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}$")
 MOST_MODELS = 4096
-"""Most models of a server."""
+"""Maximum number of models of a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Entry:
     path: Path
     settings: ModelSettings
     mmproj: Path | None = None
-    """The file of its towers for images and sound."""
+    """The file of the model's encoders for images and sound."""
 
 
 class Catalog:

@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from weft.serve.endpoints import nearest
 from weft.serve.errors import ApiError, Json, error_response
-from weft.serve.many.asking import Asking, read_asking, replayed
 from weft.serve.many.fleet import Fleet
-from weft.serve.many.place import Loaded, Place
+from weft.serve.many.loader import Loaded, Place
 from weft.serve.many.settings import parse_duration
-from weft.serve.ollama.written import loaded_answer
+from weft.serve.ollama.format import loaded_answer
+from weft.serve.request_body import Asking, read_asking, replayed
 
-__all__ = ["OWN", "Dispatch"]
-
-OWN = re.compile(
-    r"/|/page/.*|/health|/metrics|/openapi\.json|(?:/v1)?/models(?:/.*)?"
-    r"|/api/(?:tags|ps|version|show|pull|push|create|copy|delete)|/api/blobs/.*"
-    r"|(?:/v1)?/(?:files|batches)(?:/.*)?"
-    r"|(?:/v1)?/responses/(?!input_tokens$)[^/]+(?:/input_items|/cancel)?"
-)
-"""The paths that are about all models, or about models that need not be loaded."""
+__all__ = ["Dispatch"]
 
 
 class Dispatch:
     """ASGI middleware inside of all others."""
 
     def __init__(self, app: ASGIApp, *, fleet: Fleet) -> None:
-        """`app` has the endpoints of `OWN`."""
+        """`app` has the endpoints that are not owned by one model."""
         self._app = app
         self._fleet = fleet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, or hands it on."""
-        if scope["type"] != "http" or OWN.fullmatch(scope["path"]):
+        if scope["type"] != "http" or nearest(scope["path"]).owner != "model":
             return await self._app(scope, receive, send)
         try:
             asking = await read_asking(scope, receive)
@@ -94,7 +86,7 @@ class Dispatch:
     def _keep_alive(self, scope: Scope, asking: Asking) -> float | str | None:
         """The seconds that an Ollama client asks for; empty: it asks for nothing."""
         value = asking.fields.get("keep_alive")
-        if value is None or not scope["path"].startswith("/api/"):
+        if value is None or nearest(scope["path"]).shape != "ollama":
             return ""
         try:
             return parse_duration(value)
@@ -110,7 +102,7 @@ def _only_loads(scope: Scope, asking: Asking) -> bool:
 
 
 async def _unless_left(lease: Any, receive: Receive) -> Loaded | None:
-    """What `lease` comes to; None if the client leaves before."""
+    """The result of `lease`; None if the client leaves before."""
     waits = asyncio.ensure_future(lease)
     left = asyncio.ensure_future(receive())
     try:

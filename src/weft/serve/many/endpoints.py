@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,20 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from weft.errors import WeftError
-from weft.serve.cards import ModelCard
+from weft.serve.endpoints import add
 from weft.serve.errors import ApiError, without_folders
+from weft.serve.internal import get
 from weft.serve.many.fleet import Fleet
-from weft.serve.many.gathered import about_fleet, asked, joined
-from weft.serve.many.place import Place
+from weft.serve.many.loader import Place
 from weft.serve.many.planned import card_of
-from weft.serve.metrics import CONTENT_TYPE, exposition
-from weft.serve.ollama.about import listed, shown_model
-from weft.serve.ollama.endpoints import add_refusals, expires, loaded_row, version
-from weft.serve.ollama.route import OllamaRoute
+from weft.serve.metrics import CONTENT_TYPE, Metric, exposition, joined, metric_lines
+from weft.serve.model_card import ModelCard
+from weft.serve.ollama.endpoints import OllamaRoute, add_refusals, expires, loaded_row, version
+from weft.serve.ollama.format import listed, shown_model
 from weft.serve.ollama.schema import ShowRequest
 from weft.serve.page import add_page
+from weft.serve.resources import Shared
 from weft.serve.schema import Body
-from weft.serve.shared import Shared
 from weft.version import __version__
 
 __all__ = ["add_fleet"]
@@ -45,7 +46,7 @@ def add_fleet(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
 
 
 class _Cards:
-    """What the files of models say, read once for each version of a file."""
+    """The cards of models, read once for each version of a file."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -62,13 +63,12 @@ class _Cards:
 
 
 def _add_models(app: FastAPI, fleet: Fleet) -> None:
-    @app.get("/v1/models")
-    @app.get("/models", include_in_schema=False)
+    @add(app, "/v1/models", "GET")
     async def models() -> dict[str, Any]:
         """All models, with their states and the bytes that they need."""
         return {"object": "list", "data": [_about(p) for p in fleet.places.values()]}
 
-    @app.post("/models/load")
+    @add(app, "/models/load")
     async def load(body: ModelBody) -> dict[str, bool]:
         """Loads a model."""
         place = fleet.place_of(body.model)
@@ -76,7 +76,7 @@ def _add_models(app: FastAPI, fleet: Fleet) -> None:
         async with fleet.lease(place):
             return {"success": True}
 
-    @app.post("/models/unload")
+    @add(app, "/models/unload")
     async def unload(body: ModelBody) -> dict[str, bool]:
         """Unloads a model as soon as its requests have ended."""
         place = fleet.place_of(body.model)
@@ -84,8 +84,7 @@ def _add_models(app: FastAPI, fleet: Fleet) -> None:
             raise ApiError(400, f"{place.entry.name} is not loaded", "model")
         return {"success": True}
 
-    @app.get("/v1/models/{name:path}")
-    @app.get("/models/{name:path}", include_in_schema=False)
+    @add(app, "/v1/models/{name:path}", "GET")
     async def model(name: str) -> dict[str, Any]:
         """One model, with its state and the bytes that it needs."""
         place = fleet.place_of(name)
@@ -137,10 +136,10 @@ def _add_state(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
 
     add_page(app, overview)
 
-    @app.get("/health")
+    @add(app, "/health", "GET")
     async def health() -> dict[str, Any]:
         """200 while requests are served."""
-        if fleet.closing:
+        if fleet.loader.closing:
             raise ApiError(503, "the server is stopping; try another one")
         places = fleet.places.values()
         loaded = [p for p in places if p.loaded is not None and p.state == "loaded"]
@@ -152,7 +151,7 @@ def _add_state(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
         about = {"status": "ok", "models_loaded": len(loaded), "models": len(places)}
         return about | ({"notes": notes} if notes else {})
 
-    @app.get("/metrics")
+    @add(app, "/metrics", "GET")
     async def metrics(http: Request) -> Response:
         """Counters and gauges of all loaded models for Prometheus."""
         wanted = http.query_params.get("model")
@@ -160,20 +159,21 @@ def _add_state(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
         texts = {}
         for place in places:
             if place.loaded is not None and place.state == "loaded":
-                texts[place.entry.name] = await asked(place.loaded.app, "/metrics")
-        text = about_fleet(fleet) + exposition(None, shared.http) + joined(texts)
+                texts[place.entry.name] = await get(place.loaded.app, "/metrics")
+        own = "\n".join(metric_lines(_metrics(fleet)))
+        text = f"{own}\n{exposition(None, shared.http)}{joined(texts)}"
         return Response(text, media_type=CONTENT_TYPE)
 
 
 def _add_ollama(app: FastAPI, fleet: Fleet, cards: _Cards) -> None:
     router = APIRouter(route_class=OllamaRoute)
 
-    @router.get("/api/version")
+    @add(router, "/api/version", "GET")
     async def about_version() -> dict[str, str]:
         """The version of this server."""
         return version()
 
-    @router.get("/api/tags")
+    @add(router, "/api/tags", "GET")
     async def tags() -> dict[str, Any]:
         """All models whose files can be read, in Ollama's form."""
 
@@ -188,13 +188,13 @@ def _add_ollama(app: FastAPI, fleet: Fleet, cards: _Cards) -> None:
 
         return {"models": await run_in_threadpool(rows)}
 
-    @router.post("/api/show")
+    @add(router, "/api/show")
     async def show(body: ShowRequest) -> dict[str, Any]:
         """What there is to know about a model, in Ollama's form. It is not loaded for this."""
         place = fleet.place_of(body.model or body.name or "")
         return await run_in_threadpool(lambda: shown_model(cards.of(place)))
 
-    @router.get("/api/ps")
+    @add(router, "/api/ps", "GET")
     async def running() -> dict[str, Any]:
         """The loaded models and their memory, in Ollama's form."""
         now = asyncio.get_running_loop().time()
@@ -209,3 +209,15 @@ def _add_ollama(app: FastAPI, fleet: Fleet, cards: _Cards) -> None:
 
     add_refusals(router)
     app.include_router(router)
+
+
+def _metrics(fleet: Fleet) -> Iterator[Metric]:
+    loaded = [p for p in fleet.places.values() if p.state == "loaded"]
+    yield "models", "gauge", "Models that can be loaded.", len(fleet.places)
+    yield "models_loaded", "gauge", "Models that are loaded.", len(loaded)
+    yield "models_bytes", "gauge", "Planned bytes of loaded models.", fleet.loader.nbytes
+    if fleet.loader.budget is not None:
+        yield "models_bytes_limit", "gauge", "Most bytes of loaded models.", fleet.loader.budget
+    yield "models_waiting", "gauge", "Requests that wait for a model.", fleet.n_waiting
+    yield "model_loads_total", "counter", "Models loaded.", fleet.loader.n_loads
+    yield "model_unloads_total", "counter", "Models unloaded.", fleet.loader.n_unloads

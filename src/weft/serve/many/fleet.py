@@ -11,18 +11,41 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
-from weft.errors import WeftError
+from weft.errors import ContextError, WeftError
+from weft.records import dataclass
 from weft.serve.errors import ApiError
 from weft.serve.log import logger
 from weft.serve.many.catalog import Catalog, Entry
-from weft.serve.many.loader import Loader, stopping
-from weft.serve.many.options import ManyOptions
-from weft.serve.many.place import Loaded, Place
+from weft.serve.many.loader import Loaded, Loader, Place, stopping
 from weft.serve.memory import PlannedBytes
 from weft.serve.options import ServeOptions
-from weft.serve.responses.kept import KeptResponses
+from weft.serve.responses.store import KeptResponses
 
-__all__ = ["Fleet"]
+__all__ = ["Fleet", "ManyOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class ManyOptions:
+    """The options besides `ServeOptions`. Raises ContextError for a value out of range."""
+
+    memory: int | None = None
+    """Maximum planned bytes of all loaded models; None: what the system has at the start."""
+    most: int | None = None
+    """Maximum number of models that are loaded at the same time; None: as many as fit."""
+    keep_alive: float | None = None
+    """Seconds after its last request until a model is unloaded; None: when another needs room."""
+    wait: float = 600.0
+    """Maximum number of seconds that a request waits for its model to be loaded."""
+    max_waiting: int = 256
+    """Maximum number of requests that wait for models to be loaded; further ones get 503."""
+
+    def __post_init__(self) -> None:
+        for name, low in (("memory", 1), ("most", 1), ("keep_alive", 0), ("max_waiting", 0)):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ContextError(f"{name} is {value}; it must be {low} or more")
+        if not 0 < self.wait < 1e6:
+            raise ContextError(f"wait is {self.wait}; it is a number of seconds")
 
 
 class Fleet:
@@ -44,11 +67,12 @@ class Fleet:
         self.many = options
         self.options = served
         self.responses = KeptResponses()
-        """Responses outlive the models that wrote them."""
+        """The kept responses, which outlive the models that wrote them."""
         self.places = {
             name: Place(entry, self._keep_alive(entry)) for name, entry in catalog.entries.items()
         }
-        self._loader = Loader(
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loader = Loader(
             self.places.values(), budget=budget, most=options.most, plan=plan, load=load
         )
 
@@ -78,25 +102,22 @@ class Fleet:
         try:
             yield loaded
         finally:
-            self._loader.give_back(place)
+            self.loader.give_back(place)
 
     async def unload(self, place: Place) -> bool:
         """Unloads a model once its requests have ended; False if it was not loaded."""
-        self._loader.loop = asyncio.get_running_loop()
         if place.state not in ("loaded", "unloading"):
             return False
-        await self._loader.unload(place)
+        await self.loader.unload(place)
         return True
 
     async def plan(self, place: Place) -> PlannedBytes:
-        """What a model needs. Raises ApiError for a model that cannot be planned."""
-        self._loader.loop = asyncio.get_running_loop()
-        return await self._loader.plan(place)
+        """The bytes that a model needs. Raises ApiError for a model that cannot be planned."""
+        return await self.loader.plan(place)
 
     def begin(self) -> None:
         """Loads the models that are to be there from the start, and plans the others meanwhile."""
-        self._loader.loop = asyncio.get_running_loop()
-        self._loader.start(self._begin())
+        self.loader.start(self._begin())
 
     async def _begin(self) -> None:
         places = sorted(self.places.values(), key=lambda p: not p.entry.settings.load)
@@ -107,7 +128,7 @@ class Fleet:
                         continue
                 await self.plan(place)
             except (WeftError, ApiError, OSError) as error:
-                if self.closing:
+                if self.loader.closing:
                     return
                 logger.warning("%s: %s", place.entry.name, error)
             except RuntimeError:  # the thread has ended with the server
@@ -117,32 +138,7 @@ class Fleet:
         """Says how long a model stays after its last request; None: until another needs room."""
         place.keep_alive = seconds
         if place.idle:
-            self._loader.set_timer(place)
-
-    @property
-    def budget(self) -> int | None:
-        """Most bytes of all loaded models; None: no limit is known."""
-        return self._loader.budget
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all models that are loaded, or being loaded or unloaded, as planned."""
-        return self._loader.nbytes
-
-    @property
-    def n_loads(self) -> int:
-        """Number of times that a model was loaded."""
-        return self._loader.n_loads
-
-    @property
-    def n_unloads(self) -> int:
-        """Number of times that a model was unloaded."""
-        return self._loader.n_unloads
-
-    @property
-    def closing(self) -> bool:
-        """True once the models are being ended."""
-        return self._loader.closing
+            self.loader.set_timer(place)
 
     @property
     def n_waiting(self) -> int:
@@ -151,23 +147,23 @@ class Fleet:
 
     def close(self, grace: float = 0.0) -> None:
         """Ends all models: texts have `grace` seconds. May be called from any thread, twice."""
-        self._loader.closing, loop = True, self._loader.loop
-        if loop is not None and loop.is_running():
-            loop.call_soon_threadsafe(self._loader.send_away)
+        self.loader.closing = True
+        if self._loop is not None and self._loop.is_running():
+            self._loop.call_soon_threadsafe(self.loader.send_away)
         services = [p.loaded.service for p in self.places.values() if p.loaded is not None]
         with ThreadPoolExecutor(max(len(services), 1)) as threads:
             for done in [threads.submit(service.close, grace) for service in services]:
                 done.result()
-        self._loader.end()
+        self.loader.end()
 
     # ---- leases ----
 
     async def _take(self, place: Place) -> Loaded:
-        self._loader.loop = loop = asyncio.get_running_loop()
-        if self.closing:
+        self._loop = loop = asyncio.get_running_loop()
+        if self.loader.closing:
             raise stopping()
         if place.loaded is not None and place.state == "loaded" and not place.leaves:
-            return self._loader.lent(place)
+            return self.loader.lent(place)
         if place.error is not None and loop.time() < place.error_until:
             raise place.error
         if self.n_waiting >= self.many.max_waiting:
@@ -177,14 +173,14 @@ class Fleet:
             )  # fmt: skip
         future: asyncio.Future[Loaded] = loop.create_future()
         place.waiting.append(future)
-        self._loader.want(place)
+        self.loader.want(place)
         try:
             async with asyncio.timeout(self.many.wait):
                 return await future
         except BaseException as error:
             # it may have been lent at the very moment
             if future.done() and not future.cancelled() and future.exception() is None:
-                self._loader.give_back(place)
+                self.loader.give_back(place)
             if isinstance(error, TimeoutError):
                 raise ApiError(
                     503, f"{place.entry.name} could not be loaded within {self.many.wait:g} "
@@ -194,4 +190,4 @@ class Fleet:
         finally:
             if future in place.waiting:
                 place.waiting.remove(future)
-            self._loader.note_change()
+            self.loader.note_change()

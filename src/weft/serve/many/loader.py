@@ -8,22 +8,103 @@ requests until theirs have ended, so that a busy model cannot keep out another f
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import functools
+import gc
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+
+from starlette.types import ASGIApp
 
 from weft.errors import AbortedError, OutOfMemoryError, WeftError
+from weft.records import dataclass
 from weft.serve.errors import ApiError, without_folders
 from weft.serve.log import logger
 from weft.serve.many.catalog import Entry
-from weft.serve.many.freed import give_back_memory
-from weft.serve.many.place import Loaded, Place
 from weft.serve.memory import PlannedBytes
+from weft.serve.service import Service
 from weft.tables import size_text
 
-__all__ = ["Loader", "stopping"]
+__all__ = ["Loaded", "Loader", "Place", "State", "give_back_memory", "stopping"]
+
+
+def give_back_memory() -> None:
+    """Frees the endpoints of applications that are gone and cycles, of which contexts have some,
+    and lets glibc return what it keeps for the next allocation: tens of MiB after a model of a few.
+    Other C libraries return it by themselves."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("fastapi."):  # which keeps the handlers of thousands of endpoints
+            for value in list(vars(module).values()):
+                if isinstance(value, functools._lru_cache_wrapper):
+                    value.cache_clear()
+    gc.collect()
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return
+    trim(0)
+
+
+State = Literal["unloaded", "loading", "loaded", "unloading"]
+
+
+@dataclass(slots=True, eq=False)
+class Loaded:
+    """A loaded model: what its requests are handed to."""
+
+    service: Service
+    app: ASGIApp
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A model and its state. The event loop alone changes it."""
+
+    entry: Entry
+    keep_alive: float | None
+    """Seconds after the last request until the model is unloaded; None: when another needs room."""
+    planned: PlannedBytes | None = None
+    """The bytes that the model needs; None: not known yet."""
+    state: State = "unloaded"
+    loaded: Loaded | None = None
+    leases: int = 0
+    """Number of requests that are using the model."""
+    last_used: float = 0.0
+    """The time when the last lease ended, by the clock of the event loop."""
+    leaves: bool = False
+    """True if the model makes room for another as soon as its requests have ended."""
+    told: bool = False
+    """True if the model is unloaded because a client has asked for that."""
+    error: ApiError | None = None
+    """Why the model could not be loaded; None: it could be, or was never tried."""
+    error_until: float = 0.0
+    """The time from which a request may try again."""
+    waiting: deque[asyncio.Future[Loaded]] = field(default_factory=deque)
+    """Requests that wait for the model, in order of arrival."""
+    timer: asyncio.TimerHandle | None = None
+    n_loads: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """True if it is loaded and no request uses it."""
+        return self.state == "loaded" and not self.leases
+
+    @property
+    def wanted(self) -> bool:
+        """True if a request waits for it."""
+        return any(not future.done() for future in self.waiting)
+
+    def stop_timer(self) -> None:
+        """Forgets when it was to be unloaded."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
 
 _T = TypeVar("_T")
 
@@ -53,7 +134,6 @@ class Loader:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._threads = ThreadPoolExecutor(1, "weft-models")
-        self.loop: asyncio.AbstractEventLoop | None = None
         self.closing = False
         self.n_loads = 0
         self.n_unloads = 0
@@ -72,7 +152,7 @@ class Loader:
             self._worker = asyncio.get_running_loop().create_task(self._work())
 
     async def plan(self, place: Place) -> PlannedBytes:
-        """What a model needs. Raises the errors of `plan`."""
+        """The bytes that a model needs. Raises the errors of `plan`."""
         if place.planned is None:
             place.planned = await self._in_thread(partial(self._plan, place.entry))
         return place.planned
@@ -101,9 +181,8 @@ class Loader:
 
     def give_back(self, place: Place) -> None:
         """Ends a lease."""
-        assert self.loop is not None
         place.leases -= 1
-        place.last_used = self.loop.time()
+        place.last_used = asyncio.get_running_loop().time()
         if not place.leases and place.state == "loaded":
             if place.leaves:
                 self.start(self._unload(place))
@@ -114,14 +193,14 @@ class Loader:
     def set_timer(self, place: Place) -> None:
         """Lets a model be unloaded when nobody has used it for as long as it is kept."""
         place.stop_timer()
-        if place.keep_alive is None or self.loop is None or self.closing:
+        if place.keep_alive is None or self.closing:
             return
 
         def expired() -> None:
             if place.idle and not self.closing:
                 self.start(self._unload(place))
 
-        place.timer = self.loop.call_later(place.keep_alive, expired)
+        place.timer = asyncio.get_running_loop().call_later(place.keep_alive, expired)
 
     # ---- loading ----
 
@@ -271,13 +350,12 @@ class Loader:
 
     def _refuse(self, place: Place, error: Exception) -> None:
         """Tells those who wait for a model why it cannot be loaded."""
-        assert self.loop is not None
         known = _as_api(place, error)
         if not isinstance(error, WeftError | ApiError):
             logger.error("%s: %s", place.entry.name, error, exc_info=error)
         else:
             logger.warning("%s cannot be loaded: %s", place.entry.name, error)
-        place.error, place.error_until = known, self.loop.time() + RETRY
+        place.error, place.error_until = known, asyncio.get_running_loop().time() + RETRY
         for future in tuple(place.waiting):
             if not future.done():
                 future.set_exception(known)

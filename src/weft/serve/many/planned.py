@@ -10,12 +10,12 @@ from weft.frontends.gguf.quantize import planned_as
 from weft.frontends.models import open_model
 from weft.llm import Model
 from weft.llm.drafting.build import open_drafts
-from weft.llm.drafting.options import DraftOptions
+from weft.llm.multimodal import open_towers
+from weft.llm.planning.draft_options import DraftOptions
 from weft.llm.planning.prepare import prepare
-from weft.llm.senses.senses import open_towers
-from weft.serve.cards import ModelCard
 from weft.serve.many.catalog import Entry
 from weft.serve.memory import PlannedBytes, planned_bytes
+from weft.serve.model_card import ModelCard
 from weft.serve.options import ServeOptions
 from weft.serve.sizes import serve_sizes
 

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from numpy.typing import NDArray
 
+from weft.serve.endpoints import ENDPOINTS, add
 from weft.serve.errors import ApiError, Json
-from weft.serve.log import say_tokens
-from weft.serve.ollama.about import details_of, listed, same_name, shown_model
-from weft.serve.ollama.route import OllamaRoute
+from weft.serve.ollama.format import (
+    NDJSON,
+    Kind,
+    OllamaAnswer,
+    details_of,
+    listed,
+    loaded_answer,
+    same_name,
+    shown_model,
+)
 from weft.serve.ollama.schema import (
     ChatRequest,
     EmbeddingsRequest,
@@ -26,19 +37,44 @@ from weft.serve.ollama.schema import (
     Writing,
 )
 from weft.serve.ollama.translate import chat_of, completion_of, wants_template
-from weft.serve.ollama.written import NDJSON, Kind, OllamaAnswer, loaded_answer
 from weft.serve.prompts import Asked
-from weft.serve.respond import note, respond, start
-from weft.serve.schema import ChatBody, Part
+from weft.serve.respond import embedded, note, respond, start
+from weft.serve.schema import ChatBody
 from weft.serve.service import Service
 from weft.version import __version__
 
-__all__ = ["add_ollama", "add_refusals", "version"]
+__all__ = ["OllamaRoute", "add_ollama", "add_refusals", "version"]
+
+
+class OllamaRoute(APIRoute):
+    """A route whose bodies need no `Content-Type`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler that answers a request."""
+        handler = super().get_route_handler()
+
+        async def answered(request: Request) -> Response:
+            return await handler(_as_json(request))
+
+        return answered
+
+
+def _as_json(request: Request) -> Request:
+    """Takes a body without a type for JSON, as curl -d sends it, unless a web page sends it (which
+    has an `Origin`): a page of another site may send such bodies without asking."""
+    headers = request.scope["headers"]
+    names = {name for name, _ in headers}
+    if b"origin" in names or b"sec-fetch-site" in names:
+        return request
+    kept = [(name, value) for name, value in headers if name != b"content-type"]
+    scope = {**request.scope, "headers": [*kept, (b"content-type", b"application/json")]}
+    return Request(scope, request.receive)
+
 
 OLLAMA_VERSION = "0.14.0"
-"""A version of Ollama that has all that is served here, and that programs ask for."""
+"""A version of Ollama that has all that is served here, and that clients accept."""
 FOREVER = "2318-01-01T00:00:00Z"
-"""When a model that stays is unloaded; clients need some time."""
+"""The time at which a model that stays is unloaded, because clients expect a time."""
 
 
 def add_ollama(app: FastAPI, service: Service) -> None:
@@ -58,23 +94,23 @@ def version() -> dict[str, str]:
 
 
 def _add_writing(router: APIRouter, service: Service) -> None:
-    @router.post("/api/chat")
+    @add(router, "/api/chat")
     async def chat(body: ChatRequest, http: Request) -> Response:
         """An answer to messages, in Ollama's form."""
         if not body.messages:
             return Json(loaded_answer("chat", body.model))
         made, ignored = chat_of(body)
-        _note(http, body, ignored, service)
+        note(http, body, service, ignored)
         make = partial(service.prompts.of_chat, made)
         return await _answer(service, "chat", body, http, make)
 
-    @router.post("/api/generate")
+    @add(router, "/api/generate")
     async def generate(body: GenerateRequest, http: Request) -> Response:
         """An answer to a prompt, or its continuation, in Ollama's form."""
         if not body.prompt and body.suffix is None and not body.images:
             return Json(loaded_answer("generate", body.model))
         made, ignored = completion_of(body)
-        _note(http, body, ignored, service)
+        note(http, body, service, ignored)
 
         def make() -> Asked:
             if isinstance(made, ChatBody):
@@ -112,80 +148,44 @@ def _continuing(asked: Asked, body: GenerateRequest, service: Service) -> Asked:
     return replace(asked, requests=[replace(request, prompt=(*body.context, *ids))])
 
 
-def _note(http: Request, body: Part, options: list[str], service: Service) -> None:
-    """Notes unknown fields and options for a header, or refuses them if the server is strict."""
-    note(http, body, service)
-    if options and service.options.strict:
-        raise ApiError(400, f"{options[0][:80]} is not known here; leave it out", options[0])
-    http.state.ignored = [*http.state.ignored, *options]
-
-
 def _add_embeddings(router: APIRouter, service: Service) -> None:
-    async def rows_of(
-        texts: list[str], name: str, cut: bool, dimensions: int | None, http: Request
-    ) -> tuple[list[list[float]], int]:
-        if service.embedder.pooling == "rank":
-            raise ApiError(400, f"{service.model_id} ranks documents; ask /v1/rerank", "model")
-        ids = await run_in_threadpool(_ids_of, service, texts, name, cut)
-        rows = await service.embed(ids, dimensions, http.is_disconnected)
-        n_tokens = sum(map(len, ids))
-        say_tokens(http.scope["state"], n_tokens, 0)
-        return [row.tolist() for row in rows], n_tokens
-
-    @router.post("/api/embed")
+    @add(router, "/api/embed")
     async def embed(body: EmbedRequest, http: Request) -> dict[str, Any]:
         """Embeddings of texts, of length 1, in Ollama's form."""
         began = perf_counter()
         note(http, body, service)
-        width = service.n_embd
-        if body.dimensions is not None and body.dimensions > width:
-            raise ApiError(400, f"dimensions is {body.dimensions}, but the model gives {width}")
-        texts = [body.input] if isinstance(body.input, str) else body.input
-        rows, n_tokens = await rows_of(texts, "input", body.truncate, body.dimensions, http)
+        rows: list[NDArray[np.float32]] = []
+        n_tokens = 0
+        if body.input != []:
+            rows, n_tokens = await embedded(
+                service, http, body.input, "input", body.dimensions, cut=body.truncate
+            )
         return {
-            "model": body.model, "embeddings": rows,
+            "model": body.model, "embeddings": [row.tolist() for row in rows],
             "total_duration": round((perf_counter() - began) * 1e9), "load_duration": 0,
             "prompt_eval_count": n_tokens,
         }  # fmt: skip
 
-    @router.post("/api/embeddings")
+    @add(router, "/api/embeddings")
     async def embeddings(body: EmbeddingsRequest, http: Request) -> dict[str, Any]:
         """The embedding of one text, of length 1, in Ollama's older form."""
         note(http, body, service)
-        rows, _ = await rows_of([body.prompt], "prompt", True, None, http)
-        return {"embedding": rows[0]}
-
-
-def _ids_of(service: Service, texts: list[str], name: str, cut: bool) -> list[list[int]]:
-    """The token ids of texts; those that are too long lose their end if `cut`."""
-    most, tokenizer = service.embedder.max_tokens, service.tokenizer
-    end = tokenizer.vocab.suffix
-    lists = []
-    for number, text in enumerate(texts):
-        ids = tokenizer.encode(text)
-        if len(ids) > most and cut:
-            ids = [*ids[: most - len(end)], *end]
-        if not 1 <= len(ids) <= most:
-            raise ApiError(
-                400, f"text {number} of {name} has {len(ids)} tokens; it must be 1 to {most}",
-                name, "context_length_exceeded" if ids else None,
-            )  # fmt: skip
-        lists.append(ids)
-    return lists
+        rows, _ = await embedded(service, http, body.prompt, "prompt", cut=True)
+        return {"embedding": rows[0].tolist()}
 
 
 def _add_about(router: APIRouter, service: Service) -> None:
-    @router.get("/api/version")
+    @add(router, "/api/version", "GET")
     async def about_version() -> dict[str, str]:
         """The version of this server."""
         return version()
 
-    @router.get("/api/tags")
+    @add(router, "/api/tags", "GET")
     async def tags() -> dict[str, Any]:
         """The model, in Ollama's form."""
         return {"models": [await run_in_threadpool(listed, service.card)]}
 
-    @router.post("/api/show")
+    @add(router, "/api/show")
     async def show(body: ShowRequest) -> dict[str, Any]:
         """What there is to know about the model, in Ollama's form."""
         name = body.model or body.name or ""
@@ -193,7 +193,7 @@ def _add_about(router: APIRouter, service: Service) -> None:
             raise ApiError(404, f"model {name!r:.80} not found; this is {service.model_id}")
         return await run_in_threadpool(shown_model, service.card)
 
-    @router.get("/api/ps")
+    @add(router, "/api/ps", "GET")
     async def running() -> dict[str, Any]:
         """The loaded model and its memory, in Ollama's form."""
         return {"models": [await run_in_threadpool(loaded_row, service, FOREVER)]}
@@ -224,11 +224,9 @@ def add_refusals(router: APIRouter) -> None:
             "its folder, or start it with another MODEL", code="unsupported",
         )  # fmt: skip
 
-    for path in ("pull", "push", "create", "copy"):
-        router.add_api_route(f"/api/{path}", refuse, methods=["POST"], include_in_schema=False)
-    router.add_api_route("/api/delete", refuse, methods=["DELETE"], include_in_schema=False)
-    blobs = ["HEAD", "POST"]
-    router.add_api_route("/api/blobs/{digest}", refuse, methods=blobs, include_in_schema=False)
+    for endpoint in ENDPOINTS:
+        if endpoint.shape == "ollama" and not endpoint.listed:
+            add(router, endpoint.path, endpoint.method)(refuse)
 
 
 def expires(seconds: float | None) -> str:

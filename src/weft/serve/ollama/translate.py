@@ -1,4 +1,4 @@
-"""Turns bodies of Ollama's API into bodies of the OpenAI API, whose prompts are made already."""
+"""Turns bodies and options of Ollama's API into bodies of the OpenAI API."""
 
 from __future__ import annotations
 
@@ -7,11 +7,60 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.serve.errors import ApiError
-from weft.serve.ollama.options import fields_of
 from weft.serve.ollama.schema import ChatRequest, GenerateRequest, Writing
 from weft.serve.schema import ChatBody, CompletionBody
+from weft.serve.validation import shown
 
-__all__ = ["chat_of", "completion_of", "messages_of", "wants_template"]
+__all__ = ["chat_of", "completion_of", "fields_of", "messages_of", "wants_template"]
+
+_DEFAULTS: Mapping[str, Any] = {
+    "temperature": 0.8,
+    "top_k": 40,
+    "top_p": 0.9,
+    "min_p": 0.0,
+    "repeat_penalty": 1.1,
+    "repeat_last_n": 64,
+}
+"""Ollama's defaults for options that neither a request nor a model sets."""
+_SAME = frozenset((
+    *("temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n"),
+    *("presence_penalty", "frequency_penalty", "seed", "stop"),
+    *("mirostat", "mirostat_tau", "mirostat_eta"),
+))  # fmt: skip
+"""Options with the same name and meaning."""
+_OF_LOADING = frozenset((
+    *("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "use_mmap"),
+    *("use_mlock", "low_vram", "f16_kv", "vocab_only", "logits_all", "embedding_only", "num_keep"),
+))  # fmt: skip
+"""Options of loading, which the command line of the server has instead, and `num_keep`, because
+texts end when the context is full."""
+
+
+def fields_of(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[str]]:
+    """The fields of `options`, with Ollama's defaults, and the names of options without an effect.
+
+    Raises ApiError for a `num_predict` that is not a number."""
+    fields, ignored = dict(_DEFAULTS), list[str]()
+    for name, value in (options or {}).items():
+        if value is None:
+            continue
+        if name in _SAME:
+            fields[name] = value
+        elif name == "num_predict":
+            fields["max_tokens"] = _limit(value)
+        elif name not in _OF_LOADING:
+            ignored.append(f"options.{name}")
+    return fields, ignored
+
+
+def _limit(value: Any) -> int:
+    """The maximum number of tokens; -1 for 0 and for every number below it, which mean no limit."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ApiError(
+            400, f"num_predict is {shown(value)}; it must be a whole number, -1 for no limit",
+            "num_predict",
+        )  # fmt: skip
+    return max(value, -1) or -1
 
 
 def chat_of(body: ChatRequest) -> tuple[ChatBody, list[str]]:
@@ -27,8 +76,8 @@ def wants_template(body: GenerateRequest) -> bool:
 
 
 def completion_of(body: GenerateRequest) -> tuple[ChatBody | CompletionBody, list[str]]:
-    """What `/api/generate` asks for: a chat of one message, or the text as it stands for `raw` and
-    `suffix`. Raises ApiError for a template of Ollama's own kind."""
+    """The body that `/api/generate` asks for: a chat of one message, or a completion of the plain
+    text for `raw` and `suffix`. Raises ApiError for a template in Ollama's language."""
     if body.template:
         raise ApiError(
             400, "template is in Go's language, which is not known here; leave it out to use the "

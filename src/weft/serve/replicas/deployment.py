@@ -20,11 +20,11 @@ from weft.errors import WeftError
 from weft.serve.replicas.loaded import Call, Loaded, Part
 from weft.serve.replicas.recipe import Recipe
 
-__all__ = ["FRONT_SECONDS", "Files", "FilesActor", "Replica", "files_actor", "reader"]
+__all__ = ["Files", "FilesActor", "Replica", "files_actor", "last_line", "reader"]
 
 _SPACE = "weft"
 FRONT_SECONDS = 60.0
-"""Seconds without a sign of the server in front after which replicas end themselves."""
+"""Seconds without a beat of the server in front after which replicas end themselves."""
 
 
 class Replica:
@@ -112,3 +112,8 @@ def reader(name: str) -> ReadPart | None:
         return data
 
     return read
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of an error of Ray, which says why."""
+    return (str(error).strip().split("\n") or [""])[-1][:300]

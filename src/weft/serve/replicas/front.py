@@ -4,10 +4,7 @@ everything else is handed to a replica."""
 from __future__ import annotations
 
 import asyncio
-import json
-import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,56 +14,50 @@ from fastapi.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from weft.cluster.prefixes import blocks_of
+from weft.cluster.routing import routed_counts
 from weft.errors import WeftError
 from weft.serve.batches import add_batches, add_files
+from weft.serve.endpoints import add, nearest
 from weft.serve.errors import (
     ApiError,
-    Json,
     error_response,
     install_handlers,
     shaped_error,
     to_json,
 )
-from weft.serve.many.asking import LARGE, Asking, read_asking
-from weft.serve.metrics import CONTENT_TYPE
+from weft.serve.metrics import (
+    CONTENT_TYPE,
+    HttpMetrics,
+    Metric,
+    exposition,
+    joined,
+    metric_lines,
+)
 from weft.serve.page import add_page
-from weft.serve.replicas.gathered import gathered
 from weft.serve.replicas.loaded import Call, Part
 from weft.serve.replicas.replicas import Replicas
+from weft.serve.request_body import LARGE, Asking, read_asking
+from weft.serve.resources import Shared
+from weft.serve.respond import sse
 from weft.serve.responses import KeptResponses, add_kept_responses
-from weft.serve.responses.kept import Kept
-from weft.serve.routes import add_middleware
-from weft.serve.shared import Shared
+from weft.serve.responses.store import Kept
+from weft.serve.routes import add_middleware, new_app
 from weft.version import __version__
 
 __all__ = ["create_front"]
 
-OWN = re.compile(
-    r"/|/page/.*|/health|/metrics|(?:/v1)?/(?:files|batches)(?:/.*)?"
-    r"|(?:/v1)?/responses/(?!input_tokens$)[^/]+(?:/input_items|/cancel)?"
-)
-"""The paths that the server in front answers itself."""
+
 _OF_ALL = {("POST", "/lora-adapters"): "name the adapter as `model` of a request instead"}
-"""What would change one replica alone, and what to do instead."""
+"""Requests that would change one replica alone, and what to do instead."""
 _NOT_SENT = (b"authorization", b"x-api-key", b"cookie", b"content-length", b"transfer-encoding")
-_EVENTS = ("/v1/messages", "/v1/responses", "/responses")
-"""Paths whose streams name the kind of each event."""
 
 
 def create_front(replicas: Replicas, shared: Shared) -> FastAPI:
     """The ASGI application in front of `replicas`, which it closes at its end. `shared` has keys
     and counts."""
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        await run_in_threadpool(replicas.close)
-
     options = replicas.options
-    app = FastAPI(
-        title="weft", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
-        default_response_class=Json,
-    )  # fmt: skip
+    app = new_app(replicas.close)
     app.add_middleware(_HandOn, replicas=replicas, kept=shared.responses)
     add_middleware(app, options, shared, replicas.model_id)
     install_handlers(app)
@@ -75,7 +66,7 @@ def create_front(replicas: Replicas, shared: Shared) -> FastAPI:
     add_kept_responses(app, shared.responses)
     add_page(app, lambda: _overview(replicas))
 
-    @app.get("/health")
+    @add(app, "/health", "GET")
     async def health() -> dict[str, Any]:
         """200 while a replica answers requests."""
         try:
@@ -84,10 +75,10 @@ def create_front(replicas: Replicas, shared: Shared) -> FastAPI:
             raise ApiError(503, str(error)) from None
         return {"status": "ok", "replicas": replicas.n_running}
 
-    @app.get("/metrics")
+    @add(app, "/metrics", "GET")
     async def metrics() -> Response:
         """Counters and gauges of all replicas for Prometheus."""
-        return Response(await gathered(replicas, shared.http), media_type=CONTENT_TYPE)
+        return Response(await _exposition(replicas, shared.http), media_type=CONTENT_TYPE)
 
     return app
 
@@ -104,12 +95,12 @@ class _HandOn:
     """ASGI middleware inside of all others, which hands requests to replicas."""
 
     def __init__(self, app: ASGIApp, *, replicas: Replicas, kept: KeptResponses) -> None:
-        """`app` has the endpoints of `OWN`."""
+        """`app` has the endpoints that the server owns."""
         self._app, self._replicas, self._kept = app, replicas, kept
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, or hands it on."""
-        if scope["type"] != "http" or OWN.fullmatch(scope["path"]):
+        if scope["type"] != "http" or nearest(scope["path"]).owner == "server":
             return await self._app(scope, receive, send)
         path = scope["path"]
         try:
@@ -179,7 +170,7 @@ class _HandOn:
 
     def _goes_on_with(self, scope: Scope, asking: Asking) -> list[Kept]:
         """The kept responses that a request names. Raises ApiError for one that is not kept."""
-        if not scope["path"].removeprefix("/v1").startswith("/responses"):
+        if nearest(scope["path"]).shape != "responses":
             return []
         owner = scope["state"].get("key")
         id_, given = asking.fields.get("previous_response_id"), asking.fields.get("input")
@@ -211,13 +202,29 @@ def _call(scope: Scope, body: bytes, kept: list[Kept]) -> Call:
 
 
 def _last_event(error: ApiError, path: str, media: str) -> bytes | None:
-    """An error as the last part of a stream; None: the answer is no stream of parts."""
+    """An error as the last part of a stream; None: the answer is not a stream."""
     shown = shaped_error(error, path)
     if media.startswith("application/x-ndjson"):
         return to_json(shown) + b"\n"
     if not media.startswith("text/event-stream"):
         return None
-    kind = b""
-    if path.startswith(_EVENTS):
-        kind, shown = b"event: error\n", {"type": "error"} | shown
-    return b"%sdata: %s\n\n" % (kind, json.dumps(shown).encode())
+    if nearest(path).shape in ("anthropic", "responses"):  # whose events have names
+        return sse({"type": "error"} | shown, "error")
+    return sse(shown)
+
+
+async def _exposition(replicas: Replicas, http: HttpMetrics) -> str:
+    """All metrics as text; metrics of replicas have a label `replica` with its name."""
+    of_replicas = joined(await replicas.metrics(), "replica")
+    return exposition(None, http) + "\n".join(metric_lines(_metrics(replicas))) + "\n" + of_replicas
+
+
+def _metrics(replicas: Replicas) -> Iterator[Metric]:
+    options = replicas.replicas
+    yield "replicas", "gauge", "Replicas that answer requests.", replicas.n_running
+    yield "replicas_least", "gauge", "Replicas that are always there.", options.least
+    yield "replicas_most", "gauge", "Most replicas.", options.most
+    yield "replica_requests", "gauge", "Requests without a whole answer.", replicas.n_open
+    again = "Requests given to a second replica after the first one died."
+    yield "replica_retries_total", "counter", again, replicas.n_retried
+    yield "routed_total", "counter", "Requests by why they went to their replica.", routed_counts()

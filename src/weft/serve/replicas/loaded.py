@@ -12,24 +12,23 @@ from starlette.types import Message, Scope
 
 from weft.batch import Answer
 from weft.cluster.model_files import ReadPart
-from weft.serve.inside import ask
+from weft.serve.internal import ask, get, internal_scope, whole_body
 from weft.serve.log import logger
-from weft.serve.many.gathered import asked
 from weft.serve.record import Counted, n_ended, route_of, tokens_of
 from weft.serve.replicas.recipe import Recipe
-from weft.serve.responses.kept import Items, Kept, KeptResponses
+from weft.serve.resources import Shared
+from weft.serve.responses.store import Items, Kept, KeptResponses
 from weft.serve.routes import create_app
 from weft.serve.service import Service
-from weft.serve.shared import Shared
 
 __all__ = ["PIECE", "Call", "Head", "Loaded", "Part"]
 
 KEPT_BYTES = 32 << 20
-"""Most bytes of responses that a replica holds; the server in front keeps them for longer."""
+"""Maximum bytes of responses that a replica keeps; the server in front keeps them for longer."""
 
 
 PIECE = 1 << 20
-"""Most bytes of a body in one part of an answer."""
+"""Maximum bytes of a body in one part of an answer."""
 
 
 class Call(NamedTuple):
@@ -41,7 +40,7 @@ class Call(NamedTuple):
     headers: Sequence[tuple[bytes, bytes]]
     body: bytes
     state: dict[str, Any]
-    """What the server in front has noted: the name of the key, the id."""
+    """The name of the key and the id of the request, from the server in front."""
     kept: Sequence[Kept] = ()
     """Responses that the request goes on with."""
 
@@ -52,7 +51,6 @@ class Head(NamedTuple):
     status: int
     headers: Sequence[tuple[bytes, bytes]]
     route: str
-    """The path of the endpoint."""
     ignored: Sequence[str]
     """Unknown fields of the body."""
 
@@ -65,7 +63,7 @@ class Part(NamedTuple):
     last: bool
     counted: Counted
     kept: Sequence[Kept]
-    """Responses to be kept, in the last part."""
+    """Responses to be kept; empty except in the last part."""
 
 
 _NEW: ContextVar[list[Kept] | None] = ContextVar("new responses", default=None)
@@ -97,7 +95,7 @@ class Loaded:
         If it is cancelled, so is the request."""
         for kept in call.kept:
             self._shared.responses.take(kept)
-        scope = _scope(call)
+        scope = internal_scope(call.method, call.path, call.headers, call.state, call.query)
         messages: asyncio.Queue[Message | None] = asyncio.Queue()
         new: list[Kept] = []
         task = asyncio.create_task(self._run(call.body, scope, messages, new))
@@ -139,7 +137,7 @@ class Loaded:
 
     async def metrics(self) -> str:
         """The metrics of the model."""
-        return await asked(self._app, "/metrics")
+        return await get(self._app, "/metrics")
 
     def check_health(self) -> None:
         """Raises ApiError if nothing can be served any more."""
@@ -153,19 +151,12 @@ class Loaded:
         self, body: bytes, scope: Scope, messages: asyncio.Queue[Message | None], new: list[Kept]
     ) -> None:
         _NEW.set(new)
-        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def receive() -> Message:
-            if unread:
-                return unread.pop()
-            await asyncio.get_running_loop().create_future()  # who leaves cancels the task
-            raise AssertionError
 
         async def send(message: Message) -> None:
             messages.put_nowait(message)
 
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, whole_body(body), send)  # a client that leaves cancels the task
         except Exception:
             logger.exception("%s %s", scope["method"], scope["path"])  # it has answered before
         finally:
@@ -175,12 +166,3 @@ class Loaded:
 def _head(start: Message, scope: Scope) -> Head:
     ignored = tuple(scope["state"].get("ignored", ()))
     return Head(start["status"], tuple(start["headers"]), route_of(scope), ignored)
-
-
-def _scope(call: Call) -> Scope:
-    return {
-        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1",
-        "method": call.method, "scheme": "http", "path": call.path,
-        "raw_path": call.path.encode(), "query_string": call.query, "root_path": "",
-        "client": None, "server": None, "headers": list(call.headers), "state": dict(call.state),
-    }  # fmt: skip

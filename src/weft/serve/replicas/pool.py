@@ -12,14 +12,14 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 from weft.batch import Answer, Line, StoppedError
 from weft.errors import DeviceError, WeftError
 from weft.serve.errors import error_body
-from weft.serve.replicas.deployment import files_actor, reader
+from weft.serve.replicas.deployment import files_actor, last_line, reader
 from weft.serve.replicas.loaded import Loaded
 from weft.serve.replicas.recipe import Recipe
 
 __all__ = ["BatchActor", "Pool"]
 
 TRIES = 3
-"""Actors that a line is given to, one after another, if they die of it."""
+"""Number of actors that a line is given to, one after another, if they die of it."""
 _TELL_SECONDS = 20.0
 _MOST_CALLS = 1000
 
@@ -70,7 +70,7 @@ class Pool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_watched = False
         self.n_died = 0
-        """Actors that died and were started again."""
+        """Number of actors that died and were started again."""
 
     @property
     def most_open(self) -> int:
@@ -92,7 +92,7 @@ class Pool:
         try:
             why = ray.get(done[0])
         except RayError as error:
-            why = _last_line(error)
+            why = last_line(error)
         if why:
             raise DeviceError(f"the model cannot be loaded on a machine: {why}")
         self._places[refs.index(done[0])].is_up = True
@@ -116,7 +116,7 @@ class Pool:
                     self.n_died += 1
                     self._watch(place)
             except RayError as error:
-                why = f"the actor failed on this line: {_last_line(error)}"
+                why = f"the actor failed on this line: {last_line(error)}"
                 return Answer(500, "", error_body(500, why))
             finally:
                 place.n_open -= 1
@@ -165,7 +165,3 @@ class Pool:
     async def _tell(self) -> None:
         async with self._moved:
             self._moved.notify_all()
-
-
-def _last_line(error: BaseException) -> str:
-    return (str(error).strip().split("\n") or [""])[-1][:300]

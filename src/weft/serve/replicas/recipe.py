@@ -1,4 +1,4 @@
-"""What a replica loads: arguments of `Service`, and the files that a machine may lack."""
+"""The recipe of a replica: arguments of `Service`, and the files that a machine may lack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_FRONT = ("api_key", "api_key_file", "keys", "ssl_key_file", "ssl_cert_file",
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a model is loaded, as data that goes to other machines."""
+    """The arguments and files of a model, as data that is sent to other machines."""
 
     model: str
     options: ServeOptions

@@ -14,23 +14,61 @@ from uuid import uuid4
 
 import ray
 from ray import serve
+from ray.exceptions import RayActorError, RayError
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.exceptions import RayServeException
 
 from weft.cluster import notes
 from weft.cluster.prefixes import Block
-from weft.errors import BusyError, DeviceError
+from weft.errors import BusyError, ContextError, DeviceError
+from weft.records import dataclass
+from weft.serve.endpoints import nearest
+from weft.serve.errors import ApiError
 from weft.serve.log import logger
 from weft.serve.options import ServeOptions
-from weft.serve.replicas.calls import answer_of
-from weft.serve.replicas.deployment import FilesActor, Replica, files_actor
+from weft.serve.replicas.deployment import FilesActor, Replica, files_actor, last_line
 from weft.serve.replicas.loaded import PIECE, Call, Part
-from weft.serve.replicas.options import ReplicaOptions
 from weft.serve.replicas.recipe import Recipe
 
-__all__ = ["Replicas"]
+__all__ = ["ReplicaOptions", "Replicas"]
 
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOptions:
+    """The options of replicas. Raises ContextError for a value out of range."""
+
+    least: int = 1
+    """Minimum number of replicas."""
+    most: int = 1
+    """Maximum number of replicas, under load."""
+    cpus: float = 1
+    """Number of CPUs of the cluster that each replica takes."""
+    upscale_delay: float = 10.0
+    """Seconds of more requests than the replicas can compute after which a replica is added."""
+    downscale_delay: float = 300.0
+    """Seconds of fewer requests after which a replica ends."""
+    health_period: float = 5.0
+    """Seconds between two health checks of a replica."""
+    start_seconds: float = 3600.0
+    """Maximum number of seconds until the first replicas have loaded the model."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise ContextError(
+                f"replicas are {self.least} to {self.most}; the least comes first, and is 1 or more"
+            )
+
+    @property
+    def varies(self) -> bool:
+        """True if the number of replicas follows the load."""
+        return self.least < self.most
+
+
+TRIES = 3
+"""Number of replicas that a request is given to, one after another, if they die before they
+answer."""
 _SPARE = 2
-"""Requests beside the texts of a replica that it may have, for questions that take no time."""
+"""Number of requests that a replica may have beside its texts, for those that take no time."""
 _BEAT_SECONDS = 2.0
 _NAME = "model"
 ROUTER = "weft.cluster.prefix_router.PrefixRouter"
@@ -40,7 +78,7 @@ class Replicas:
     """The replicas of a model. What a server serves, see `run_server`."""
 
     def __init__(self, recipe: Recipe, options: ServeOptions, replicas: ReplicaOptions) -> None:
-        """`options` are those of the server in front. Nothing is started yet."""
+        """`options` are the options of the server in front. Nothing is started yet."""
         self.options = options
         self.replicas = replicas
         self._recipe = recipe
@@ -54,9 +92,9 @@ class Replicas:
         self._n_running = 0
         self._since_none = time.monotonic()
         self.n_open = 0
-        """Requests without a whole answer."""
+        """Number of requests without a whole answer."""
         self.n_retried = 0
-        """Requests that were given to another replica, for theirs had died."""
+        """Number of requests that were given to another replica because the first had died."""
 
     # ---- what a server asks ----
 
@@ -135,8 +173,54 @@ class Replicas:
         most = max(self._n_running, 1) * self._recipe.options.parallel + self.options.max_queue
         if self.n_open >= most:
             raise BusyError(f"{self.options.max_queue} requests wait already; try again later")
-        small = len(call.body) <= PIECE and not call.kept and "/responses" not in call.path
-        return answer_of(self, self._quick if small else self._handle, call, blocks)
+        large = len(call.body) > PIECE or call.kept or nearest(call.path).shape == "responses"
+        return self._answer(self._handle if large else self._quick, call, blocks)
+
+    async def _answer(
+        self, handle: Any, call: Call, blocks: Sequence[Block]
+    ) -> AsyncIterator[Part]:
+        """Yields the parts of an answer. If it is closed early, the replica ends the request.
+
+        Raises ApiError if the replica dies in the midst of its answer, or too many before."""
+        self.n_open += 1
+        try:
+            for n_tries in range(1, TRIES + 1):
+                began = False
+                response = handle.answer.remote(call, blocks=blocks)
+                try:
+                    async for part in response:
+                        began = True
+                        yield part
+                    response = None
+                    return
+                except RayActorError:
+                    response = None
+                    logger.error(
+                        "a replica died while it answered %s%s", call.path,
+                        "" if began or n_tries == TRIES else "; another one answers",
+                    )  # fmt: skip
+                    if began:
+                        raise ApiError(
+                            502,
+                            "the replica that wrote this answer died; ask again",
+                            code="replica_died",
+                        ) from None
+                    self.n_retried += n_tries < TRIES
+                except (RayError, RayServeException) as error:
+                    response = None
+                    logger.error("a replica failed on %s: %s", call.path, last_line(error))
+                    raise ApiError(
+                        500, "the replica failed on this request; the server's log says more"
+                    ) from None
+                finally:
+                    if response is not None:
+                        response.cancel()
+            raise ApiError(
+                502, f"{TRIES} replicas died on this request; it is not tried again",
+                code="replica_died",
+            )  # fmt: skip
+        finally:
+            self.n_open -= 1
 
     async def metrics(self) -> dict[str, str]:
         """The metrics of each replica, by its name; a replica that does not answer is left out."""

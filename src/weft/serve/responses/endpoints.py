@@ -1,28 +1,28 @@
-"""The endpoints `/v1/responses` and `/v1/responses/input_tokens`, which need a model."""
+"""The endpoints `/v1/responses` and those below it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
+from weft.serve.endpoints import add
 from weft.serve.errors import ApiError
 from weft.serve.log import say_tokens
 from weft.serve.prompts import Asked
 from weft.serve.respond import note, respond, start
-from weft.serve.responses.kept import Kept, KeptResponses, owner_of
+from weft.serve.responses.format import ResponseWriter, new_id
 from weft.serve.responses.schema import CountBody, ResponsesBody
+from weft.serve.responses.store import Items, Kept, KeptResponses, owner_of
 from weft.serve.responses.translate import chat_of, items_of
-from weft.serve.responses.written import ResponseWriter, new_id
 from weft.serve.service import Service
 
-__all__ = ["add_responses"]
+__all__ = ["add_kept_responses", "add_responses"]
 
-Items = list[dict[str, Any]]
 _T = TypeVar("_T")
 _NAMES = {
     "messages": "input",
@@ -35,8 +35,7 @@ _NAMES = {
 def add_responses(app: FastAPI, service: Service, kept: KeptResponses) -> None:
     """Adds the endpoints to an application; responses go to `kept`."""
 
-    @app.post("/v1/responses")
-    @app.post("/responses", include_in_schema=False)
+    @add(app, "/v1/responses")
     async def create(body: ResponsesBody, http: Request) -> Response:
         """A response to items: OpenAI's newer API, with answers that it keeps."""
         note(http, body, service)
@@ -49,8 +48,7 @@ def add_responses(app: FastAPI, service: Service, kept: KeptResponses) -> None:
         kept.running[writer.id] = writer
         return await respond(writer, http, stream=bool(body.stream))
 
-    @app.post("/v1/responses/input_tokens")
-    @app.post("/responses/input_tokens", include_in_schema=False)
+    @add(app, "/v1/responses/input_tokens")
     async def count(body: CountBody, http: Request) -> dict[str, Any]:
         """The number of tokens of the input of a response."""
         note(http, body, service)
@@ -61,7 +59,7 @@ def add_responses(app: FastAPI, service: Service, kept: KeptResponses) -> None:
 
 
 def _conversation(body: CountBody, kept: KeptResponses, owner: object) -> tuple[Kept | None, Items]:
-    """What `previous_response_id` names, and the new items."""
+    """The response that `previous_response_id` names, and the new items."""
     id_ = body.previous_response_id
     before = None if id_ is None else kept.get(id_, owner)
     new = items_of(body.input, lambda id_: kept.item(id_, owner))
@@ -81,7 +79,7 @@ def _count(service: Service, body: CountBody, before: Kept | None, new: Items) -
 
 
 def _renamed(make: Callable[[], _T]) -> _T:
-    """What `make` gives; errors name the fields of this API."""
+    """The result of `make`, whose errors name the fields of this API."""
     try:
         return make()
     except ApiError as error:
@@ -94,3 +92,60 @@ def _renamed(make: Callable[[], _T]) -> _T:
         raise ApiError(
             error.status, text, name, error.code, tokens=error.tokens
         ) from None  # fmt: skip
+
+
+def add_kept_responses(app: FastAPI, kept: KeptResponses) -> None:
+    """Adds the endpoints to an application."""
+
+    @add(app, "/v1/responses/{response_id}", "GET")
+    async def retrieve(response_id: str, http: Request, stream: bool = False) -> dict[str, Any]:
+        """A response that was stored."""
+        if stream:
+            raise ApiError(400, "a stored response comes whole; leave stream out", "stream")
+        writer = kept.written_now(response_id, owner_of(http))
+        if writer is not None:
+            return writer.so_far()
+        return kept.get(response_id, owner_of(http)).response
+
+    @add(app, "/v1/responses/{response_id}", "DELETE")
+    async def delete(response_id: str, http: Request) -> dict[str, Any]:
+        """Deletes a response that was stored."""
+        kept.delete(response_id, owner_of(http))
+        return {"id": response_id, "object": "response", "deleted": True}
+
+    @add(app, "/v1/responses/{response_id}/input_items", "GET")
+    async def input_items(
+        response_id: str, http: Request,
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+        order: Literal["asc", "desc"] = "desc",
+        after: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """The items that a stored response answers, the newest first."""
+        items = kept.get(response_id, owner_of(http)).items
+        return _page(items if order == "asc" else items[::-1], limit, after)
+
+    @add(app, "/v1/responses/{response_id}/cancel")
+    async def cancel(response_id: str, http: Request) -> dict[str, Any]:
+        """Ends a response that is being written, as it is; one that has ended stays."""
+        writer = kept.written_now(response_id, owner_of(http))
+        if writer is None:
+            return kept.get(response_id, owner_of(http)).response
+        writer.cancel()
+        return writer.so_far()
+
+
+def _page(items: Items, limit: int, after: str | None) -> dict[str, Any]:
+    """A list of items behind the one called `after`."""
+    if after is not None:
+        at = next((i for i, item in enumerate(items) if item.get("id") == after), None)
+        if at is None:
+            raise ApiError(400, f"after names no item of this response: {after[:80]!r}", "after")
+        items = items[at + 1 :]
+    page = items[:limit]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(items) > limit,
+    }

@@ -7,12 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from weft.serve.schema import Part, Sampled
+from weft.serve.schema import Metadata, Part, Sampled
 
 __all__ = ["LEFT_OUT", "CountBody", "ResponsesBody"]
 
-MOST_KEYS = 16
-"""Most keys of `metadata`, as in the OpenAI API."""
 _INCLUDABLE = frozenset((
     "message.output_text.logprobs",
     "reasoning.encrypted_content",
@@ -60,17 +58,6 @@ def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("the parameters of a function are a JSON schema, an object")
     _is_plain(tool)
     return tool
-
-
-def _is_few(metadata: dict[str, Any]) -> dict[str, Any]:
-    if len(metadata) > MOST_KEYS:
-        raise ValueError(f"metadata has {len(metadata)} keys; it may have {MOST_KEYS}")
-    for key, value in metadata.items():
-        if not isinstance(value, str) or len(value) > 512 or len(key) > 64:
-            raise ValueError(
-                "metadata has texts of 512 characters at most, by keys of 64 characters at most"
-            )
-    return metadata
 
 
 def _is_known(names: list[str]) -> list[str]:
@@ -161,7 +148,7 @@ class ResponsesBody(CountBody):
     stream_options: StreamOptions | None = None
     store: bool | None = None
     include: Annotated[list[str], AfterValidator(_is_known)] | None = None
-    metadata: Annotated[dict[str, Any], AfterValidator(_is_few)] | None = None
+    metadata: Metadata | None = None
     background: bool | None = None
     prompt: Any = None
     # these have no effect here

@@ -1,6 +1,6 @@
 """Turns items of the Responses API into messages of chats, which templates take.
 
-What a chat has no place for is a 400 that names it, as `input.2.content.0`.
+Content that a chat cannot have is a 400 that names it, such as `input.2.content.0`.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ def chat_of(body: CountBody, items: Sequence[Item]) -> ChatBody:
     fields: dict[str, Any] = {"model": body.model, "messages": _messages(body.instructions, items)}
     choice = body.tool_choice
     tools = [tool for tool in body.tools or () if tool["type"] == "function"]
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        tools, choice = _allowed(tools, choice)
-    elif isinstance(choice, dict):
+    if isinstance(choice, dict) and choice.get("type") != "allowed_tools":
         if choice.get("type") != "function":
             raise ApiError(
                 400, f"tool_choice of type {str(choice.get('type'))[:40]!r} is not here; it may "
@@ -231,22 +229,6 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     names = ("name", "description", "parameters")
     function = {name: tool[name] for name in names if tool.get(name) is not None}
     return {"type": "function", "function": function}
-
-
-def _allowed(
-    tools: list[dict[str, Any]], choice: Mapping[str, Any]
-) -> tuple[list[dict[str, Any]], Any]:
-    """The tools that `tool_choice` allows, and its mode."""
-    given = choice.get("tools")
-    listed = given if isinstance(given, list) else []
-    names = [t.get("name") for t in listed if isinstance(t, Mapping)]
-    allowed = [tool for tool in tools if tool["name"] in names]
-    if not allowed or choice.get("mode") not in ("auto", "required"):
-        raise ApiError(
-            400, "tool_choice of type allowed_tools has a mode, auto or required, and names of "
-            "functions in tools", "tool_choice",
-        )  # fmt: skip
-    return allowed, choice["mode"]
 
 
 def _format(form: Format) -> dict[str, Any]:

@@ -1,12 +1,10 @@
 """Visitors, a file per family. Importing this package registers all of them."""
 
-from weft.frontends.fx.ops import (
+from weft.frontends.fx.ops import (  # noqa: F401
     attention,
     binary,
     cache,
     conv,
-    embedding,
-    experts,
     generate,
     index,
     matmul,
@@ -17,21 +15,3 @@ from weft.frontends.fx.ops import (
     shape,
     unary,
 )
-
-__all__ = [
-    "attention",
-    "binary",
-    "cache",
-    "conv",
-    "embedding",
-    "experts",
-    "generate",
-    "index",
-    "matmul",
-    "move",
-    "norm",
-    "quantized",
-    "reduce",
-    "shape",
-    "unary",
-]

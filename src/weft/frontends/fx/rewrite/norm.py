@@ -1,21 +1,34 @@
-"""rms-norm: x rsqrt(mean(x^2) + eps) along the last dimension is RMS_NORM.
+"""Rewrites of normalisations.
 
-As in Hugging Face models, with conversions of type anywhere in it and without the weight, which is
-a product of its own.
+rms-norm: x rsqrt(mean(x^2) + eps) along the last dimension is RMS_NORM, as in Hugging Face models:
+with conversions of type anywhere in it and without the weight, which is a product of its own.
+
+batch-norm: a normalisation with fixed statistics becomes part of the weights before it. The weights
+are those of a convolution or linear layer; without one, the normalisation is a factor and a summand
+for each channel.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch.fx import Node
 
 from weft import graph as g
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call, fake_of
+from weft.frontends.fx.ops.binary import combined
+from weft.frontends.fx.ops.conv import convolved
+from weft.frontends.fx.ops.matmul import linear_of
 from weft.frontends.fx.ops.norm import rows_of
 from weft.frontends.fx.rewrite.table import factors, is_call, rewrite, source_of
 from weft.frontends.fx.value import Value
+from weft.quants import from_storage
+
+__all__ = []
 
 aten = torch.ops.aten
 
@@ -57,3 +70,74 @@ def _is_mean_square(b: Builder, mean: Any, x: Any) -> bool:
     if is_call(square, "mul"):
         return all(source_of(a, *_CASTS) is base for a in square.args[:2])
     return is_call(square, "square") and source_of(square.args[0], *_CASTS) is base
+
+
+Array = NDArray[np.float32]
+
+
+@rewrite("batch-norm", aten._native_batch_norm_legit_no_training.default)
+def batch_norm(b: Builder, call: Call) -> list[Value | None] | None:
+    """The normalisation, where its parameters are constants; else None."""
+    if any(call.is_read(i) for i in (1, 2)):
+        return None
+    terms = _terms(b, call)
+    if terms is None:
+        return None
+    factor, shift = terms
+    result = _into_weights(b, call, factor, shift)
+    if result is None:
+        v = call.value("input")
+        shape = (factor.size, *[1] * (v.rank - 2))
+        for kind, array in (("mul", factor), ("add", shift)):
+            term = b.constant(array.reshape(shape), torch.float32)
+            v = combined(b, kind, v, term, v.shape)
+        result = v
+    return [result, None, None]
+
+
+def _terms(b: Builder, call: Call) -> tuple[Array, Array] | None:
+    """The factor and the shift of y = factor x + shift."""
+    arrays: dict[str, Array] = {}
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        if call.has(name):
+            array = _floats(b, call.value(name))
+            if array is None:
+                return None
+            arrays[name] = array.astype(np.float64)
+    mean, var = arrays["running_mean"], arrays["running_var"]
+    factor = arrays.get("weight", np.ones_like(var)) / np.sqrt(var + float(call.number("eps")))
+    shift = arrays.get("bias", np.zeros_like(var)) - mean * factor
+    return factor.astype(np.float32), shift.astype(np.float32)
+
+
+def _floats(b: Builder, v: Value) -> Any:
+    array = b.array(v)
+    return None if array is None else from_storage(np.ascontiguousarray(array), v.tensor.dtype)
+
+
+def _into_weights(b: Builder, call: Call, factor: Array, shift: Array) -> Value | None:
+    """The layer before with other weights, where only this normalisation reads it; else None."""
+    node = call.args["input"]
+    if not isinstance(node, Node) or len(node.users) != 1:
+        return None
+    if not is_call(node, "convolution", "linear"):
+        return None
+    layer = call.of(node)
+    weight = _floats(b, layer.value("weight"))
+    if weight is None:
+        return None
+    bias = np.zeros_like(factor)
+    if layer.has("bias"):
+        bias = _floats(b, layer.value("bias"))
+        if bias is None:
+            return None
+    transposed = bool(layer.raw("transposed", False))
+    if transposed and layer.raw("groups", 1) != 1:
+        return None
+    along = [1] * weight.ndim
+    along[1 if transposed else 0] = factor.size
+    w = b.constant(weight * factor.reshape(along), torch.float32)
+    c = b.constant(bias * factor + shift, torch.float32)
+    if is_call(node, "linear"):
+        return linear_of(b, layer.value("input"), w, c, call.shape())
+    return convolved(b, layer, w, c)

@@ -12,14 +12,15 @@ from weft.frontends.hf.unigrams import is_unigram, unigrams
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, word_pieces
 
-__all__ = ["FAMILIES", "label_keys"]
+__all__ = ["FAMILIES", "encoder_keys", "label_keys"]
 
 _ROOTS = ("bert.", "distilbert.", "roberta.", "new.", "model.")
 _NOMIC_TRAINED = {8192: 2048, 2048: 512}
 """Tokens that Nomic's models were trained for, by `n_positions`."""
 
 
-def _keys(c: Config) -> Pairs:
+def encoder_keys(c: Config) -> Pairs:
+    """The keys of all encoders: tokens see tokens on both sides, pooling and labels."""
     yield "attention.causal", False
     yield from pooling_keys(c)
     yield from label_keys(c)
@@ -93,7 +94,7 @@ def _nomic_common(c: Config) -> Pairs:
 
 
 def _moe_keys(c: Config) -> Pairs:
-    yield from _keys(c)
+    yield from encoder_keys(c)
     yield "moe_every_n_layers", c["moe_every_n_layers"]
     yield "expert_used_count", c["moe_top_k"]
 
@@ -175,7 +176,7 @@ _NAMES = {
 
 _BERT = Family(
     "bert",
-    _keys,
+    encoder_keys,
     names=_NAMES,
     outer=_OUTER,
     change=_change,

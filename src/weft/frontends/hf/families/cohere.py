@@ -6,7 +6,7 @@ import numpy as np
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.qwen import split_experts
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.family import ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys, window_keys
 from weft.frontends.hf.values import Values
 
@@ -93,14 +93,14 @@ FAMILIES = {
         "cohere2moe",
         _keys_moe,
         change=_experts_without_biases,
-        defaults={"rope_theta": 10000.0, "logit_scale": 0.0625, "head_dim": 128},
+        defaults={**ROTARY, "logit_scale": 0.0625, "head_dim": 128},
     ),
     "cohere2": Family(
         "cohere2",
         _keys2,
         change=_without_biases,
         defaults={
-            "rope_theta": 10000.0,
+            **ROTARY,
             "logit_scale": 0.0625,
             "head_dim": 0,
             "sliding_window": 4096,

@@ -1,18 +1,23 @@
-"""DeepSeek-V2 to V3.2, GLM-4.7-Flash and GLM-5: latent attention, shared and routed experts."""
+"""DeepSeek and GLM with latent attention, and relatives: DeepSeekMoE, Ling, dots.llm1, MiniCPM3."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+
+import numpy as np
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.others import glm_vocab
-from weft.frontends.hf.family import Family, Named
-from weft.frontends.hf.keys import Pairs, common_keys
+from weft.frontends.hf.families.qwen import expert_keys, split_experts
+from weft.frontends.hf.family import ROTARY, Family, Named, never
+from weft.frontends.hf.keys import Pairs, common_keys, drafting, n_draft
+from weft.frontends.hf.rope import long_factors
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
-from weft.frontends.hf.vocab import Vocabulary, llama, token_id
+from weft.frontends.hf.vocab import Vocabulary, bpe, llama, pieces_or_bpe, sentencepiece, token_id
 
-__all__ = ["FAMILIES", "LATENT_NAMES", "MTP_NAMES", "glm_moe_vocab", "split_latent"]
+__all__ = ["FAMILIES", "LATENT_NAMES", "MTP_NAMES", "SPECIAL_KEYS", "glm_moe_vocab", "glm_vocab",
+           "split_latent", "weight_keys"]  # fmt: skip
 
 
 def _common(c: Config) -> Pairs:
@@ -107,8 +112,6 @@ def _change(c: Config, name: str, values: Values) -> Named:
         return
     stem = name.removesuffix(".weight")
     if stem.endswith("mlp.experts.gate_up_proj"):
-        from weft.frontends.hf.families.qwen import split_experts
-
         yield from split_experts(c, name, values)
         return
     yield (f"{stem}.weight" if stem.endswith("mlp.experts.down_proj") else name), values
@@ -151,7 +154,6 @@ MTP_NAMES = {
     "shared_head.norm": "nextn.shared_head_norm",
 }  # fmt: skip
 """Names of the tensors of layers that draft tokens, beside those of a layer."""
-
 LATENT_NAMES = {
     "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
     "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
@@ -159,46 +161,174 @@ LATENT_NAMES = {
     "self_attn.k_b_proj": "attn_k_b", "self_attn.v_b_proj": "attn_v_b",
 }  # fmt: skip
 """Names of the tensors of latent attention."""
-
 _NAMES = MTP_NAMES | LATENT_NAMES
 _INDEXED = _NAMES | {
     "self_attn.indexer.wq_b": "indexer.attn_q_b", "self_attn.indexer.wk": "indexer.attn_k",
     "self_attn.indexer.k_norm": "indexer.k_norm", "self_attn.indexer.weights_proj": "indexer.proj",
 }  # fmt: skip
-_DEFAULTS = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "head_dim": 64}
+_DEFAULTS = {**ROTARY, "rms_norm_eps": 1e-6, "head_dim": 64}
+
+
+def _bailing_parts(c: Config, name: str, values: Values) -> Named:
+    stem, found, kind = name.partition("attention.query_key_value")
+    if name == "lm_head.weight" and c.get("norm_head"):
+        # the matrix of the head is normed column by column
+        values = values.through(
+            lambda x: x / np.maximum(np.sqrt((x * x).sum(0, keepdims=True)), np.float32(1e-7))
+        )
+    if not found:
+        yield name, values
+        return
+    q, kv = c.n_head * c.head_dim, c.n_head_kv * c.head_dim
+    for part, cut in zip("qkv", values.split(q, kv, kv), strict=True):
+        yield f"{stem}self_attn.{part}_proj{kind}", cut
+
+
+def _deepseek_keys(c: Config) -> Pairs:
+    yield "rope.dimension_count", c.head_dim
+    yield "rope.scaling.type", "none"
+    yield "leading_dense_block_count", c["first_k_dense_replace"]
+    yield "vocab_size", c.count("vocab_size")
+    yield "expert_feed_forward_length", c["moe_intermediate_size"]
+    yield "expert_weights_scale", 1.0
+    yield "expert_count", c["n_routed_experts"]
+    yield "expert_shared_count", c["n_shared_experts"]
+
+
+def _bailing_keys(c: Config) -> Pairs:
+    yield "rope.dimension_count", c.head_dim
+    yield "leading_dense_block_count", c["first_k_dense_replace"]
+    yield "vocab_size", c.count("vocab_size")
+    yield "expert_feed_forward_length", c["moe_intermediate_size"]
+    yield "expert_weights_scale", 1.0
+    yield "expert_shared_count", c["num_shared_experts"]
+    yield "expert_weights_norm", bool(c["norm_topk_prob"])
+
+
+def _minicpm3_keys(c: Config) -> Pairs:
+    for key, value in (("scale_emb", 12), ("scale_depth", 1.4), ("dim_model_base", 256)):
+        if c.get(key, value) != value:  # files have no keys for them
+            raise c.bad(key, f"is {c[key]}, and weft knows only {value}")
+    yield "general.file_type", None
+    yield "context_length", c["max_position_embeddings"]
+    yield "embedding_length", c.n_embd
+    yield "block_count", c.n_layer
+    yield "feed_forward_length", c["intermediate_size"]
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", c.n_head_kv
+    yield "attention.layer_norm_rms_epsilon", float(c["rms_norm_eps"])
+    yield "vocab_size", c.count("vocab_size")
+    if c.get("q_lora_rank") is not None:
+        yield "attention.q_lora_rank", c["q_lora_rank"]
+    yield "attention.kv_lora_rank", c["kv_lora_rank"]
+    yield "attention.key_length", c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
+    yield "rope.dimension_count", c["qk_rope_head_dim"]
+
+
+def _ling_keys(c: Config) -> Pairs:
+    width, n_shared = c["moe_intermediate_size"], c["num_shared_experts"]
+    yield "rope.dimension_count", int(c.head_dim * c.rope.get("partial_rotary_factor", 0.5))
+    yield "leading_dense_block_count", c["first_k_dense_replace"]
+    yield "vocab_size", c.count("vocab_size")
+    yield "expert_feed_forward_length", width
+    yield (
+        "expert_shared_feed_forward_length",
+        c.get("moe_shared_expert_intermediate_size", width * n_shared),
+    )
+    yield "expert_weights_scale", float(c["routed_scaling_factor"])
+    yield "expert_shared_count", n_shared
+    yield "expert_weights_norm", bool(c["norm_topk_prob"])
+    if "num_nextn_predict_layers" in c:
+        yield "nextn_predict_layers", n_draft(c)
+
+
+def _ling_change(c: Config, name: str, values: Values) -> Named:
+    if name.endswith("gate.expert_bias"):
+        name += ".bias"
+    yield from split_experts(c, name, values)
+
+
+def weight_keys(c: Config) -> Pairs:
+    yield "expert_weights_scale", float(c["routed_scaling_factor"])
+    yield "expert_weights_norm", bool(c["norm_topk_prob"])
+
+
+def _dots_keys(c: Config) -> Pairs:
+    yield from expert_keys(c)
+    yield "leading_dense_block_count", c["first_k_dense_replace"]
+    yield "expert_shared_count", c["n_shared_experts"]
+    yield from weight_keys(c)
+
+
+def glm_vocab(c: Config) -> Vocabulary:
+    """The vocabulary of GLM 4, whose texts end with <|endoftext|> and turns with <|user|>."""
+    special = SpecialTokens(c, merges=True)
+    yield from (pair for pair in bpe(c) if not pair[0].startswith(SPECIAL_KEYS))
+    for kind, text in (("eos", "<|endoftext|>"), ("eot", "<|user|>"), ("unk", "<|endoftext|>"),
+                       ("bos", "<|endoftext|>")):  # fmt: skip
+        special.set(kind, token_id(c, text))
+    yield from special.keys()
+
+
+SPECIAL_KEYS = ("tokenizer.ggml.merges", "tokenizer.ggml.add_", "tokenizer.chat_template",
+                 "tokenizer.ggml.normalizer", *(f"tokenizer.ggml.{k}_token_id" for k in (
+                     "bos", "eos", "unknown", "seperator", "padding", "cls", "mask")))  # fmt: skip
+
+
+_LATENT = Family(
+    "deepseek2", _keys, common=_common, names=_NAMES, change=_change, defaults=_DEFAULTS
+)
+_SPARSE = replace(_LATENT, arch="deepseek32", keys=_indexed, names=_INDEXED)
 
 FAMILIES = {
-    "deepseek2": Family(
-        "deepseek2", _keys, common=_common, names=_NAMES, change=_change, defaults=_DEFAULTS
+    "deepseek2": _LATENT,
+    "mistral4": replace(
+        _LATENT, arch="mistral4", vocab=llama, defaults={**ROTARY, "rms_norm_eps": 1e-6}
     ),
-    "mistral4": Family(
-        "mistral4",
-        _keys,
-        common=_common,
-        names=_NAMES,
-        change=_change,
-        vocab=llama,
-        defaults={"rope_theta": 10000.0, "rms_norm_eps": 1e-6},
+    "glm4_moe_lite": replace(
+        _LATENT, vocab=glm_moe_vocab, defaults={**ROTARY, "rms_norm_eps": 1e-5}
     ),
-    "glm4_moe_lite": Family(
-        "deepseek2",
-        _keys,
-        common=_common,
-        names=_NAMES,
-        change=_change,
+    "deepseek32": _SPARSE,
+    "glm-dsa": replace(
+        _SPARSE,
+        arch="glm-dsa",
         vocab=glm_moe_vocab,
-        defaults={"rope_theta": 10000.0, "rms_norm_eps": 1e-5},
+        defaults={**ROTARY, "rms_norm_eps": 1e-5},
     ),
-    "deepseek32": Family(
-        "deepseek32", _indexed, common=_common, names=_INDEXED, change=_change, defaults=_DEFAULTS
+    "bailingmoe": Family(
+        "bailingmoe",
+        _bailing_keys,
+        change=_bailing_parts,
+        names={"attention.dense": "attn_output"},
+        defaults=ROTARY,
+        adjacent=True,
     ),
-    "glm-dsa": Family(
-        "glm-dsa",
-        _indexed,
-        common=_common,
-        names=_INDEXED,
-        change=_change,
-        vocab=glm_moe_vocab,
-        defaults={"rope_theta": 10000.0, "rms_norm_eps": 1e-5},
+    "deepseek": Family(
+        "deepseek", _deepseek_keys, vocab=pieces_or_bpe, defaults=ROTARY, adjacent=True
     ),
+    "minicpm3": Family(
+        "minicpm3",
+        common=_minicpm3_keys,
+        names=LATENT_NAMES,
+        extra=long_factors,
+        vocab=sentencepiece,
+        defaults=ROTARY,
+    ),
+    "bailingmoe2": Family(
+        "bailingmoe2",
+        _ling_keys,
+        common=drafting,
+        names={
+            **MTP_NAMES,
+            "attention.query_key_value": "attn_qkv",
+            "attention.dense": "attn_output",
+            "attention.query_layernorm": "attn_q_norm",
+            "attention.key_layernorm": "attn_k_norm",
+            "mlp.gate.expert_bias": "exp_probs_b",
+            "final_layernorm": "layer_output_norm",
+        },
+        change=_ling_change,
+        defaults=ROTARY,
+    ),
+    "dots1": Family("dots1", _dots_keys, change=split_experts, defaults=ROTARY, windows=never),
 }

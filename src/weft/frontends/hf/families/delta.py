@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.qwen import expert_keys, split_experts
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.family import ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.safetensors import open_shards
 from weft.frontends.hf.values import Values
@@ -143,7 +143,7 @@ _NAMES = {
     "embed_tokens": "nextn.embed_tokens", "shared_head.head": "nextn.shared_head_head",
     "shared_head.norm": "nextn.shared_head_norm",
 }  # fmt: skip
-_DEFAULTS = {"rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+_DEFAULTS = {**ROTARY, "partial_rotary_factor": 0.25}
 
 FAMILIES = {
     "qwen3next": Family(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from weft.errors import FormatError
 from weft.files import read_json
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.bert import label_keys
+from weft.frontends.hf.families.bert import encoder_keys
 from weft.frontends.hf.families.gemma import FAMILIES as GEMMA
 from weft.frontends.hf.families.llama import FAMILIES as LLAMA
 from weft.frontends.hf.family import Family, Named
@@ -19,14 +19,8 @@ from weft.frontends.hf.vocab import Vocabulary, bpe, word_pieces
 __all__ = ["FAMILIES", "dense_keys", "dense_tensors"]
 
 
-def _encoder_keys(c: Config) -> Pairs:
-    yield "attention.causal", False
-    yield from pooling_keys(c)
-    yield from label_keys(c)
-
-
 def _modern_keys(c: Config) -> Pairs:
-    yield from _encoder_keys(c)
+    yield from encoder_keys(c)
     yield "attention.sliding_window", c["local_attention"]
     every = c.get("global_attn_every_n_layers")
     if every is not None:
@@ -63,7 +57,7 @@ def _euro_vocab(c: Config) -> Vocabulary:
 
 
 def _neo_keys(c: Config) -> Pairs:
-    yield from _encoder_keys(c)
+    yield from encoder_keys(c)
     yield "feed_forward_length", 2 * c["intermediate_size"] // 3
     yield "rope.freq_base", 10000.0
     yield "rope.scaling.type", "none"
@@ -137,6 +131,7 @@ _NEO = {
     "ffn.w12": "ffn_up", "ffn.w3": "ffn_down",
 }  # fmt: skip
 _NEO_OUTER = {"layer_norm": "enc.output_norm", "dense": "cls", "classifier": "cls.output"}
+
 
 FAMILIES = {
     "modern-bert": Family(

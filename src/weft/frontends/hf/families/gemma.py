@@ -7,7 +7,7 @@ from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
-from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece
+from weft.frontends.hf.vocab import Vocabulary, bpe, has, pieces_or_llama
 
 __all__ = ["FAMILIES", "NORMS", "gemma3_keys", "gemma3_vocab"]
 
@@ -73,7 +73,7 @@ def _shifted(c: Config, name: str, values: Values) -> Named:
 
 
 def _vocab(c: Config) -> Vocabulary:
-    yield from _pieces(c)
+    yield from pieces_or_llama(c)
     special = SpecialTokens(c, kinds=("prefix", "suffix", "middle", "fsep", "eot"))
     ids = (("prefix", 67), ("suffix", 69), ("middle", 68), ("fsep", 70), ("eot", 107))
     for kind, id_ in ids:  # of CodeGemma, and written for all
@@ -83,12 +83,8 @@ def _vocab(c: Config) -> Vocabulary:
     yield "tokenizer.ggml.add_space_prefix", False
 
 
-def _pieces(c: Config) -> Vocabulary:
-    return sentencepiece(c) if has(c, "tokenizer.model") else llama(c)
-
-
 def _vocab2(c: Config) -> Vocabulary:
-    yield from _pieces(c)
+    yield from pieces_or_llama(c)
     yield "tokenizer.ggml.add_space_prefix", False
 
 

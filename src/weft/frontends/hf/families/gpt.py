@@ -1,16 +1,19 @@
-"""Older decoders: GPT-2, GPT-NeoX, BLOOM, MPT, Falcon, StarCoder 2."""
+"""GPT-2 and models of its kind: Bloom, Falcon, GPT-NeoX, MPT, StarCoder, CodeShell, StableLM."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.family import Family, Named, never
+from weft.frontends.hf.family import ROTARY, Family, Named, never
 from weft.frontends.hf.keys import Pairs
-from weft.frontends.hf.values import Values
+from weft.frontends.hf.values import Values, stacked
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "GPT_LAYER"]
 
 
 def _require(c: Config, **values: bool) -> None:
@@ -154,6 +157,55 @@ _BLOOM_NAMES = {
     "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
 }  # fmt: skip
 
+
+def _codeshell_keys(c: Config) -> Pairs:
+    yield "context_length", c["n_positions"]
+    yield "embedding_length", c.n_embd
+    yield "feed_forward_length", 4 * c.n_embd
+    yield "block_count", c.n_layer
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", c["num_query_groups"]
+    yield "attention.layer_norm_epsilon", float(c["layer_norm_epsilon"])
+    yield "general.file_type", None
+    yield "rope.freq_base", 10000.0
+    yield "rope.scaling.type", "linear"
+    yield "rope.scaling.factor", 1.0
+
+
+GPT_LAYER = {
+    "ln_1": "attn_norm", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+}  # fmt: skip
+
+
+def _stablelm_keys(c: Config) -> Pairs:
+    yield "context_length", c["max_position_embeddings"]
+    yield "embedding_length", c.n_embd
+    yield "block_count", c.n_layer
+    yield "feed_forward_length", c["intermediate_size"]
+    part = c.rope.get("partial_rotary_factor", 0.25)
+    yield "rope.dimension_count", int(part * (c.n_embd // c.n_head))
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", c.n_head_kv
+    yield "use_parallel_residual", bool(c.get("use_parallel_residual", False))
+    yield "attention.layer_norm_epsilon", float(c.first("layer_norm_eps", "norm_eps"))
+    yield "general.file_type", None
+
+
+def _norms_together(c: Config, tensors: Named) -> Iterator[tuple[str, Values]]:
+    """Joins the norms of heads of StableLM 2 12B, which are a tensor each."""
+    waiting: dict[str, dict[int, Values]] = {}
+    for name, values in tensors:
+        norm = re.fullmatch(r"(.*\.([qk])_layernorm)\.norms\.(\d+)\.weight", name)
+        if norm is None:
+            yield name, values
+            continue
+        heads = waiting.setdefault(norm[1], {})
+        heads[int(norm[3])] = values
+        if len(heads) == (c.n_head if norm[2] == "q" else c.n_head_kv):
+            yield f"{norm[1]}.weight", stacked([heads[i] for i in sorted(heads)])
+
+
 FAMILIES = {
     "gpt2": Family(
         "gpt2",
@@ -220,12 +272,25 @@ FAMILIES = {
     ),
     "starcoder2": Family(
         "starcoder2",
-        defaults={"rope_theta": 10000.0},
+        defaults=ROTARY,
         names={
             "mlp.c_fc": "ffn_up",
             "mlp.c_proj": "ffn_down",
         },
         windows=never,
         activation="gelu",
+    ),
+    "codeshell": Family(
+        "codeshell",
+        common=_codeshell_keys,
+        names=GPT_LAYER | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+        activation="gelu",
+    ),
+    "stablelm": Family(
+        "stablelm",
+        common=_stablelm_keys,
+        names={"self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm"},
+        join=_norms_together,
+        defaults={**ROTARY, "partial_rotary_factor": 0.25, "layer_norm_eps": 1e-5},
     ),
 }

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.llama import granite_keys, granite_parts
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.families.granite import granite_keys, granite_parts
+from weft.frontends.hf.family import ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece
@@ -267,8 +267,6 @@ _BAMBA = {
     "pre_ff_layernorm": "ffn_norm", "feed_forward.gate_proj": "ffn_gate",
     "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
 }  # fmt: skip
-_ROTARY = {"rope_theta": 10000.0}
-
 _GRANITE = Family(
     "granitehybrid",
     _granite_keys,
@@ -276,9 +274,10 @@ _GRANITE = Family(
     names={**_MAMBA, "block_sparse_moe.router.layer": "ffn_gate_inp"},
     change=_granite_change,
     vocab=_granite_vocab,
-    defaults=_ROTARY,
+    defaults=ROTARY,
     adjacent=True,
 )
+
 
 FAMILIES = {
     "granitehybrid": replace(_GRANITE, variant=_granite_variant),
@@ -286,7 +285,7 @@ FAMILIES = {
         _GRANITE,
         names=_MAMBA | _BAMBA,
         outer={"final_layernorm": "output_norm"},
-        defaults={**_ROTARY, "partial_rotary_factor": 0.5},
+        defaults={**ROTARY, "partial_rotary_factor": 0.5},
     ),
     "granite": replace(_GRANITE, arch="granite"),
     "granitemoe": replace(_GRANITE, arch="granitemoe"),

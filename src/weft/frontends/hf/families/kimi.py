@@ -87,6 +87,7 @@ _NAMES = LATENT_NAMES | {
     "block_sparse_moe.down_proj": "ffn_down",
 }  # fmt: skip
 
+
 FAMILIES = {
     "kimi-linear": Family(
         "kimi-linear",

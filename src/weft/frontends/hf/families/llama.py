@@ -1,23 +1,25 @@
-"""LLaMA, and models with its tensors: Mistral, Mixtral, Arcee, SmolLM3, Granite, BitNet."""
+"""LLaMA and models of its shape, from Mistral and Apertus to Baichuan, Orion and DeciLM."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.family import Family, Named, never
-from weft.frontends.hf.keys import Pairs, pooling_keys, window_keys
+from weft.frontends.hf.families.gpt import GPT_LAYER
+from weft.frontends.hf.family import DERIVED, ROTARY, Family, Named, never
+from weft.frontends.hf.keys import Pairs, common_keys, pooling_keys
 from weft.frontends.hf.rope import llama3_factors
 from weft.frontends.hf.safetensors import open_shards
+from weft.frontends.hf.sentencepiece import read_normalizer
+from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values, stored_values
-from weft.frontends.hf.vocab import llama, sentencepiece
+from weft.frontends.hf.vocab import Vocabulary, base_tokens, bpe, llama, sentencepiece
 
-__all__ = ["DERIVED", "FAMILIES", "ROTARY", "granite_keys", "granite_parts", "llama_keys"]
-
-ROTARY = {"rope_theta": 10000.0}
-DERIVED = {**ROTARY, "head_dim": 0}
+__all__ = ["FAMILIES", "llama_keys"]
 
 
 def llama_keys(c: Config) -> Pairs:
@@ -40,12 +42,6 @@ def _mistral3_keys(c: Config) -> Pairs:
             yield "rope.scaling.yarn_log_multiplier", float(c.rope["mscale_all_dim"])
         yield "attention.temperature_scale", float(c.rope["llama_4_scaling_beta"])
         yield "rope.scaling.original_context_length", c.rope["original_max_position_embeddings"]
-
-
-def _minicpm_keys(c: Config) -> Pairs:
-    yield "embedding_scale", float(c["scale_emb"])
-    yield "residual_scale", c["scale_depth"] / c.n_layer**0.5
-    yield "logit_scale", c.n_embd / c["dim_model_base"]
 
 
 _XIELU = ("alpha_n", "alpha_p", "beta", "eps")
@@ -72,52 +68,6 @@ def _arcee_keys(c: Config) -> Pairs:
     yield from pooling_keys(c)
 
 
-def granite_keys(c: Config) -> Pairs:
-    """Granite's factors, and the width of its shared experts."""
-    yield from llama_keys(c)
-    for key, name in (
-        ("attention.scale", "attention_multiplier"),
-        ("embedding_scale", "embedding_multiplier"),
-        ("residual_scale", "residual_multiplier"),
-        ("logit_scale", "logits_scaling"),
-        ("expert_shared_feed_forward_length", "shared_intermediate_size"),
-    ):
-        value = c.get(name)
-        if value:
-            yield key, value if isinstance(c.get(name), int) and "length" in key else float(value)
-    if c.get("shared_intermediate_size") and not c.n_expert:
-        yield "feed_forward_length", c["shared_intermediate_size"]
-
-
-def _granite_swa_keys(c: Config) -> Pairs:
-    yield from granite_keys(c)
-    yield from window_keys(c, lambda il: il % 4 != 0)
-    rotates = c.get("no_rope_layers")
-    if rotates:
-        yield "attention.rope_pattern", [bool(r) for r in rotates]
-
-
-def _named_sinks(c: Config, name: str, values: Values) -> Named:
-    yield (f"{name}.weight" if name.endswith("sinks") else name), values
-
-
-def granite_parts(c: Config, name: str, values: Values) -> Named:
-    """Takes gate and up apart, which Granite's mixtures have as one matrix."""
-    kind = ("shexp" if c.n_expert else "") if "shared_mlp." in name else "exps"
-    layer = f"model.layers.{name.split('.layers.')[-1].split('.')[0]}"
-    blk = layer.replace("model.layers", "=blk")
-    if name.endswith("input_linear.weight"):
-        n = values.shape[-2] // 2
-        for part, start in (("gate", 0), ("up", n)):
-            shape = (*values.shape[:-2], n, values.shape[-1])
-            cut = values.taken(..., slice(start, start + n), slice(None), shape=shape)
-            yield f"{blk}.ffn_{part}{'_' if kind else ''}{kind}.weight", cut
-    elif name.endswith("output_linear.weight"):
-        yield f"{blk}.ffn_down{'_' if kind else ''}{kind}.weight", values
-    else:
-        yield name, values
-
-
 def _ternary(c: Config, name: str, values: Values) -> Named:
     """BitNet's weights are trained as -1, 0 or 1 times the mean magnitude of the matrix, and stored
     as they were before rounding."""
@@ -138,78 +88,179 @@ def _bitnet_keys(c: Config) -> Pairs:
     yield "rope.scaling.factor", 1.0
 
 
-_MIXTRAL = {**DERIVED, "rope_theta": 1e6}
-_MIXTRAL.pop("head_dim")
-_EXPERTS = ("w1", "w2", "w3")
-_GRANITE_NAMES = {
-    "block_sparse_moe.router.layer": "ffn_gate_inp",
-}
+_LAYOUT = "Meta AI original pth"
+
+
+def _layout(c: Config) -> Pairs:
+    yield "tensor_data_layout", _LAYOUT
+    yield "rope.dimension_count", c.n_embd // c.n_head
+
+
+def _plain_pieces(c: Config) -> Vocabulary:
+    """XVERSE's vocabulary, whose pieces have no scores."""
+    tokens, kinds = base_tokens(c, ())
+    yield "tokenizer.ggml.model", "llama"
+    yield "tokenizer.ggml.pre", "default"
+    yield "tokenizer.ggml.tokens", tokens
+    yield "tokenizer.ggml.token_type", np.array(kinds, np.int32)
+    yield from SpecialTokens(c, n_vocab=len(tokens)).keys()
+
+
+def _internlm_vocab(c: Config) -> Vocabulary:
+    """Chat models end a text where their turn ends."""
+    pairs = dict(sentencepiece(c))
+    tokens, kinds = pairs["tokenizer.ggml.tokens"], pairs["tokenizer.ggml.token_type"]
+    assert isinstance(tokens, list) and isinstance(kinds, np.ndarray)
+    for i, text in enumerate(tokens):
+        if text == "\0":  # an empty text in C
+            tokens[i] = "\U0001f409"
+        elif text.startswith("[UNUSED"):
+            kinds[i] = 5
+    end, added = "tokenizer.ggml.eos_token_id", c.json("tokenizer_config.json")
+    for id_, row in (added.get("added_tokens_decoder") or {}).items():
+        if end in pairs and row["content"] == "<|im_end|>":
+            pairs[end] = int(id_)
+    for key, value in pairs.items():
+        yield key, value
+        if key == "tokenizer.ggml.token_type":
+            prefix = read_normalizer(c.folder / "tokenizer.model").get(3, 1)
+            yield "tokenizer.ggml.add_space_prefix", bool(prefix)
+
+
+# **** Projections that are fused ****
+
+
+def _packed(c: Config, name: str, values: Values) -> Named:
+    """Baichuan's W_pack."""
+    stem, found, kind = name.partition("W_pack")
+    if not found:
+        yield name, values
+        return
+    n = values.shape[0] // 3
+    for part, cut in zip("qkv", values.split(n, n, n), strict=True):
+        yield f"{stem}{part}_proj{kind}", cut
+
+
+def _grouped(c: Config, name: str, values: Values) -> Named:
+    """InternLM 2's wqkv: for each key head, its query heads, the key and the value."""
+    stem, found, kind = name.partition("attention.wqkv")
+    if not found:
+        yield name, values
+        return
+    n, per = c.n_head_kv, c.n_head // c.n_head_kv
+    d, rest = c.n_embd // c.n_head, values.shape[1:]
+
+    def of(start: int, stop: int) -> Values:
+        rows = n * (stop - start) * d
+        return values.through(
+            lambda x: x.reshape(n, per + 2, d, *rest)[:, start:stop].reshape(rows, *rest),
+            (rows, *rest),
+        )
+
+    for part, start, stop in (("q", 0, per), ("k", per, per + 1), ("v", per + 1, per + 2)):
+        yield f"{stem}self_attn.{part}_proj{kind}", of(start, stop)
+
+
+def _refact_parts(c: Config, name: str, values: Values) -> Named:
+    for fused, parts in (("attn.kv.", "kv"), ("mlp.gate_up_proj.", ("gate", "up"))):
+        stem, found, kind = name.partition(fused)
+        if found:
+            n = c.n_embd // c.n_head if parts == "kv" else values.shape[0] // 2
+            head = f"{stem}self_attn." if parts == "kv" else f"{stem}mlp."
+            for part, cut in zip(parts, values.split(n, values.shape[0] - n), strict=True):
+                yield f"{head}{part}_proj.{kind}", cut
+            return
+    yield name, values
+
+
+# **** Metadata ****
+
+
+def _orion_keys(c: Config) -> Pairs:
+    yield "general.file_type", None
+    yield "tensor_data_layout", _LAYOUT
+    longest = c.first("max_sequence_length", "max_position_embeddings", "model_max_length")
+    yield "context_length", longest
+    yield "embedding_length", c.n_embd
+    yield "block_count", c.n_layer
+    yield "feed_forward_length", c["intermediate_size"]
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", c.n_head_kv
+    yield "attention.layer_norm_epsilon", float(c["rms_norm_eps"])  # norms are LayerNorms
+
+
+def _refact_keys(c: Config) -> Pairs:
+    yield "context_length", c["n_positions"]
+    yield "embedding_length", c.n_embd
+    yield "feed_forward_length", -(-int(8 * c.n_embd / 3) // 256) * 256
+    yield "block_count", c.n_layer
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", 1
+    yield "attention.layer_norm_rms_epsilon", float(c["layer_norm_epsilon"])
+    yield "general.file_type", None
+
+
+def _refact_vocab(c: Config) -> Vocabulary:
+    yield from bpe(c)
+    for kind, id_ in (("prefix", 1), ("suffix", 3), ("middle", 2)):
+        yield f"tokenizer.ggml.{kind}_token_id", id_
+
+
+def _deci_blocks(c: Config) -> tuple[list[int], list[int], list[int]]:
+    """Heads, key heads and the width of the feed-forward layer, by layer."""
+    heads, heads_kv, widths = [], [], []
+    for block in c["block_configs"]:
+        group = block["attention"]["n_heads_in_group"]
+        linear = bool(block["attention"].get("replace_with_linear"))
+        heads.append(c.n_head if group or linear else 0)
+        heads_kv.append(c.n_head // group if group else 0)
+        width = int(2 * (block["ffn"]["ffn_mult"] or 0) * c.n_embd / 3)
+        widths.append(-(-width // 256) * 256)
+    return heads, heads_kv, widths
+
+
+def _deci_common(c: Config) -> Pairs:
+    blocks = _deci_blocks(c) if "block_configs" in c else None
+    each = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
+    for key, value in common_keys(c):
+        if blocks and key in each:
+            value = blocks[each.index(key)]
+        yield key, value
+    if blocks:
+        yield each[1], blocks[1]
+        yield each[2], blocks[2]
+    elif "num_key_value_heads_per_layer" in c:
+        yield each[1], c["num_key_value_heads_per_layer"]
+    yield "vocab_size", c.count("vocab_size")
+    yield "rope.dimension_count", c.head_dim
+
+
+def _deci_change(c: Config, name: str, values: Values) -> Named:
+    yield name.replace("self_attn.linear_attn", "self_attn.o_proj"), values
+
+
+def _deci_vocab(c: Config) -> Vocabulary:
+    return llama(c) if c.count("vocab_size") != 128256 else bpe(c)
+
+
+_LLAMA = Family(
+    "llama", llama_keys, extra=llama3_factors, vocab=llama, defaults=DERIVED, adjacent=True
+)
+_MISTRAL = replace(_LLAMA, windows=never)
 
 FAMILIES = {
-    "llama": Family(
-        "llama", llama_keys, extra=llama3_factors, vocab=llama, defaults=DERIVED, adjacent=True
-    ),
+    "llama": _LLAMA,
     "internlm3": Family("llama", llama_keys, vocab=sentencepiece, defaults=DERIVED, adjacent=True),
-    "mistral": Family(
-        "llama",
-        llama_keys,
-        extra=llama3_factors,
-        vocab=llama,
-        defaults=DERIVED,
-        adjacent=True,
-        windows=never,
-    ),
-    "mistral3": Family(
-        "mistral3",
-        _mistral3_keys,
-        extra=llama3_factors,
-        vocab=llama,
-        defaults=DERIVED,
-        adjacent=True,
-        windows=never,
-    ),
-    "mixtral": Family(
-        "llama",
-        llama_keys,
-        extra=llama3_factors,
-        vocab=llama,
-        defaults=_MIXTRAL,
-        adjacent=True,
-        experts=_EXPERTS,
-        windows=never,
-    ),
-    "arcee": Family(
-        "arcee",
-        _arcee_keys,
-        extra=llama3_factors,
-        vocab=llama,
-        defaults=DERIVED,
-        adjacent=True,
-        activation="relu2",
-    ),
-    "smollm3": Family(
-        "smollm3",
-        _smollm3_keys,
-        extra=llama3_factors,
-        vocab=llama,
+    "mistral": _MISTRAL,
+    "mistral3": replace(_MISTRAL, arch="mistral3", keys=_mistral3_keys),
+    "mixtral": replace(_MISTRAL, defaults={"rope_theta": 1e6}, experts=("w1", "w2", "w3")),
+    "arcee": replace(_LLAMA, arch="arcee", keys=_arcee_keys, activation="relu2"),
+    "smollm3": replace(
+        _MISTRAL,
+        arch="smollm3",
+        keys=_smollm3_keys,
         defaults={"rope_theta": 2e6, "use_sliding_window": False},
-        adjacent=True,
-        windows=never,
     ),
-    "granite": Family(
-        "granite", granite_keys, extra=llama3_factors, vocab=llama, defaults=ROTARY, adjacent=True
-    ),
-    "granitemoe": Family(
-        "granitemoe",
-        granite_keys,
-        names=_GRANITE_NAMES,
-        change=granite_parts,
-        extra=llama3_factors,
-        vocab=llama,
-        defaults=ROTARY,
-        adjacent=True,
-    ),
-    "minicpm": Family("minicpm", _minicpm_keys, vocab=llama, defaults=ROTARY, adjacent=True),
     "apertus": Family(
         "apertus",
         llama_keys,
@@ -220,15 +271,6 @@ FAMILIES = {
         vocab=llama,
         defaults={"rope_theta": 12e6},
         activation="",
-    ),
-    "granite_swa": Family(
-        "granite_swa",
-        _granite_swa_keys,
-        change=_named_sinks,
-        extra=llama3_factors,
-        vocab=llama,
-        defaults={**ROTARY, "sliding_window": 128},
-        adjacent=True,
     ),
     "jais2": Family("jais2", _jais2_keys, defaults=ROTARY, activation="relu2"),
     "bitnet": Family(
@@ -244,5 +286,48 @@ FAMILIES = {
         },
         defaults=ROTARY,
         activation="relu2",
+    ),
+    "baichuan": Family(
+        "baichuan", _layout, change=_packed, vocab=sentencepiece, defaults=ROTARY, adjacent=True
+    ),
+    "internlm2": Family(
+        "internlm2",
+        change=_grouped,
+        names={
+            "attention_norm": "attn_norm",
+            "ffn_norm": "ffn_norm",
+            "attention.wo": "attn_output",
+            "feed_forward.w1": "ffn_gate",
+            "feed_forward.w2": "ffn_down",
+            "feed_forward.w3": "ffn_up",
+        },
+        outer={"tok_embeddings": "token_embd", "output": "output"},
+        vocab=_internlm_vocab,
+        defaults=ROTARY,
+        adjacent=True,
+    ),
+    "orion": Family("orion", common=_orion_keys, vocab=sentencepiece, defaults=ROTARY),
+    "refact": Family(
+        "refact",
+        common=_refact_keys,
+        change=_refact_parts,
+        names=GPT_LAYER | {"attn.q": "attn_q", "mlp.c_proj": "ffn_down"},
+        vocab=_refact_vocab,
+        activation="",
+    ),
+    "xverse": Family("xverse", _layout, vocab=_plain_pieces, defaults=ROTARY, adjacent=True),
+    "seed_oss": Family(
+        "seed_oss",
+        names={"post_attention_layernorm": "post_attention_norm"},
+        defaults={**ROTARY, "head_dim": 128},
+    ),
+    "deci": Family(
+        "deci",
+        common=_deci_common,
+        change=_deci_change,
+        extra=llama3_factors,
+        vocab=_deci_vocab,
+        defaults=DERIVED,
+        adjacent=True,
     ),
 }

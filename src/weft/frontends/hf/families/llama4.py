@@ -58,6 +58,7 @@ _PARTS = {
     for kind in ("gate", "up", "down")
 }
 
+
 FAMILIES = {
     "llama4": Family(
         "llama4",
@@ -67,5 +68,5 @@ FAMILIES = {
         extra=llama3_factors,
         names=_PARTS | {"feed_forward.router": "ffn_gate_inp"},
         defaults={"rope_theta": 500000.0, "head_dim": 128},
-    )
+    ),
 }

@@ -8,7 +8,7 @@ from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.values import Values
-from weft.frontends.hf.vocab import Vocabulary, bpe, has, sentencepiece
+from weft.frontends.hf.vocab import Vocabulary, pieces_or_bpe
 
 __all__ = ["FAMILIES"]
 
@@ -74,7 +74,7 @@ def _change(c: Config, name: str, values: Values) -> Named:
 
 
 def _vocab(c: Config) -> Vocabulary:
-    yield from sentencepiece(c) if has(c, "tokenizer.model") else bpe(c)
+    yield from pieces_or_bpe(c)
 
 
 _OUTER = {"embeddings": "token_embd", "embedding": "token_embd", "norm_f": "output_norm"}

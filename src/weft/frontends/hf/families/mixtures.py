@@ -1,44 +1,24 @@
-"""Mixtures of experts with a difference or two: dots.llm1, ERNIE 4.5, K-EXAONE, GLM 4.5, Hunyuan,
-MiniMax-M2, DBRX."""
+"""Mixtures of experts with a difference or two, and dense models of the same makers: DBRX,
+ERNIE 4.5, GLM 4, Hunyuan, MiniMax-M2, Solar Open."""
 
 from __future__ import annotations
 
-import re
-
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.deepseek import MTP_NAMES, glm_moe_vocab
-from weft.frontends.hf.families.others import ernie_parts, ernie_vocab, exaone_keys
-from weft.frontends.hf.families.qwen import expert_keys, split_experts
-from weft.frontends.hf.family import Family, Named, never
-from weft.frontends.hf.keys import Pairs, common_keys
-from weft.frontends.hf.rope import llama3_factors
+from weft.frontends.hf.families.deepseek import (
+    MTP_NAMES,
+    SPECIAL_KEYS,
+    glm_moe_vocab,
+    glm_vocab,
+    weight_keys,
+)
+from weft.frontends.hf.families.qwen import split_experts
+from weft.frontends.hf.family import DERIVED, ROTARY, Family, Named
+from weft.frontends.hf.keys import Pairs, drafting, n_draft
+from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
-from weft.frontends.hf.vocab import Vocabulary, bpe
+from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece, token_id
 
-__all__ = ["FAMILIES", "drafting", "glm_keys", "n_draft"]
-
-
-def drafting(c: Config) -> Pairs:
-    """The common metadata; layers that draft tokens are counted, too."""
-    for key, value in common_keys(c):
-        yield key, value if key != "block_count" else c.n_layer + n_draft(c)
-
-
-def n_draft(c: Config) -> int:
-    """Layers that draft tokens."""
-    return int(c.get("num_nextn_predict_layers", 0))
-
-
-def _weights(c: Config) -> Pairs:
-    yield "expert_weights_scale", float(c["routed_scaling_factor"])
-    yield "expert_weights_norm", bool(c["norm_topk_prob"])
-
-
-def _dots_keys(c: Config) -> Pairs:
-    yield from expert_keys(c)
-    yield "leading_dense_block_count", c["first_k_dense_replace"]
-    yield "expert_shared_count", c["n_shared_experts"]
-    yield from _weights(c)
+__all__ = ["FAMILIES"]
 
 
 def _ernie_keys(c: Config) -> Pairs:
@@ -61,34 +41,6 @@ def _ernie_change(c: Config, name: str, values: Values) -> Named:
         yield from split_experts(c, new, changed)
 
 
-def _exaone_moe_keys(c: Config) -> Pairs:
-    yield from exaone_keys(c)
-    width, n_shared = c["moe_intermediate_size"], c["num_shared_experts"]
-    yield "expert_feed_forward_length", width
-    yield "expert_shared_count", n_shared
-    yield "expert_shared_feed_forward_length", width * n_shared
-    yield from _weights(c)
-    yield "leading_dense_block_count", c.get("first_k_dense_replace", 0)
-    yield "nextn_predict_layers", n_draft(c)
-    yield "rope.scaling.type", "none"
-
-
-_MTP = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm",
-        "norm": "shared_head.norm"}  # fmt: skip
-
-
-def _exaone_change(c: Config, name: str, values: Values) -> Named:
-    draft = re.fullmatch(r"mtp\.layers\.(\d+)\.(.+)", name)
-    outer = re.fullmatch(r"mtp\.(\w+)\.weight", name)
-    if draft:
-        name = f"model.layers.{int(draft[1]) + c.n_layer}.{draft[2]}"
-    elif outer and outer[1] in _MTP:  # all layers that draft share these
-        for il in range(c.n_layer, c.n_layer + n_draft(c)):
-            yield f"model.layers.{il}.{_MTP[outer[1]]}.weight", values
-        return
-    yield from split_experts(c, name, values)
-
-
 def glm_keys(c: Config) -> Pairs:
     """GLM-4.5's metadata."""
     yield "rope.dimension_count", int(c.head_dim * c.rope.get("partial_rotary_factor", 0.5))
@@ -97,7 +49,7 @@ def glm_keys(c: Config) -> Pairs:
     yield "expert_shared_count", c["n_shared_experts"]
     yield "leading_dense_block_count", c["first_k_dense_replace"]
     yield "expert_gating_func", 2
-    yield from _weights(c)
+    yield from weight_keys(c)
     if "num_nextn_predict_layers" in c:
         yield "nextn_predict_layers", n_draft(c)
 
@@ -189,10 +141,94 @@ def _dbrx_change(c: Config, name: str, values: Values) -> Named:
     yield f"{name}.weight", stack
 
 
-_ROTARY = {"rope_theta": 10000.0}
+def ernie_vocab(c: Config) -> Vocabulary:
+    """The vocabulary of ERNIE 4.5."""
+    if not has(c, "tokenizer.model"):
+        yield from llama(c)
+        return
+    yield from sentencepiece(c)
+    settings = c.json("tokenizer_config.json")
+    if "add_prefix_space" in settings:
+        yield "tokenizer.ggml.add_space_prefix", settings["add_prefix_space"]
+
+
+def ernie_parts(c: Config, name: str, values: Values) -> Named:
+    """Takes fused projections apart."""
+    name = name.replace("ernie.", "model.")
+    if "qkv_proj" in name:
+        q, kv = c.n_head * c.head_dim, c.n_head_kv * c.head_dim
+        for part, cut in zip("qkv", values.split(q, kv, kv), strict=True):
+            yield name.replace("qkv_proj", f"{part}_proj"), cut
+    elif "up_gate_proj" in name:
+        n = values.shape[0] // 2
+        for part, cut in zip(("gate", "up"), values.split(n, n), strict=True):
+            yield name.replace("up_gate_proj", f"{part}_proj"), cut
+    else:
+        yield name, values
+
+
+def _glm_keys(c: Config) -> Pairs:
+    part = c.rope.get("partial_rotary_factor", 0.5)
+    yield "rope.dimension_count", int(c.head_dim * part)
+
+
+def _chat_vocab(c: Config) -> Vocabulary:
+    """The same without a BOS of its own."""
+    special = SpecialTokens(c, merges=True)
+    yield from (pair for pair in bpe(c) if not pair[0].startswith(SPECIAL_KEYS))
+    for kind, text in (("eos", "<|endoftext|>"), ("eot", "<|user|>"), ("unk", "<|endoftext|>")):
+        special.set(kind, token_id(c, text))
+    yield from special.keys()
+
+
+def _chat_keys(c: Config) -> Pairs:
+    width = c.n_embd
+    yield "context_length", c.get("seq_length", width)
+    yield "embedding_length", width
+    yield "feed_forward_length", c.first("ffn_hidden_size", "intermediate_size") or 4 * width
+    yield "block_count", c.n_layer
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", c.get("multi_query_group_num", c.n_head_kv)
+    eps = c.first("layernorm_epsilon", "rms_norm_eps")
+    yield "attention.layer_norm_rms_epsilon", float(eps or 1e-5)
+    yield "general.file_type", None
+    dim = c.get("attention_dim", width // c.n_head)
+    yield "rope.dimension_count", int(dim * c.rope.get("partial_rotary_factor", 0.5))
+    yield "tokenizer.ggml.add_bos_token", False
+    yield "rope.freq_base", float(c.rope.get("rope_theta", 10000) * c.get("rope_ratio", 1))
+
+
+def _glm_halves(c: Config, name: str, values: Values) -> Named:
+    """Puts the rows of queries and keys of GLM-4.1V in the order in which halves rotate, as files
+    with sections have them."""
+    if c.rope.get("mrope_section") and name.rpartition(".")[0].endswith(("q_proj", "k_proj")):
+        n_rot = int(c.head_dim * c.rope.get("partial_rotary_factor", 0.5))
+        order = [*range(0, n_rot, 2), *range(1, n_rot, 2), *range(n_rot, c.head_dim)]
+        values = values.through(
+            lambda x: x.reshape(-1, c.head_dim, *x.shape[1:])[:, order].reshape(x.shape)
+        )
+    yield name, values
+
+
+_PARTIAL = {**ROTARY, "partial_rotary_factor": 0.5}
+_GLM_NAMES = {
+    "post_attention_layernorm": "ffn_norm",
+    "post_self_attn_layernorm": "post_attention_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
+}
+
+
+def _solar_keys(c: Config) -> Pairs:
+    for key, value in glm_keys(c):
+        whole = key == "rope.dimension_count" and "partial_rotary_factor" not in c.rope
+        yield key, c.head_dim if whole else value
+
+
+def _head_keys(c: Config) -> Pairs:
+    yield "rope.dimension_count", c.head_dim
+
 
 FAMILIES = {
-    "dots1": Family("dots1", _dots_keys, change=split_experts, defaults=_ROTARY, windows=never),
     "ernie4_5-moe": Family(
         "ernie4_5-moe",
         _ernie_keys,
@@ -201,15 +237,6 @@ FAMILIES = {
         defaults={"rope_theta": 500000.0},
         experts=("gate_proj", "up_proj", "down_proj"),
     ),
-    "exaone-moe": Family(
-        "exaone-moe",
-        _exaone_moe_keys,
-        common=drafting,
-        names=MTP_NAMES,
-        change=_exaone_change,
-        extra=llama3_factors,
-        defaults=_ROTARY,
-    ),
     "glm4moe": Family(
         "glm4moe",
         glm_keys,
@@ -217,7 +244,7 @@ FAMILIES = {
         names={**MTP_NAMES, "post_attention_layernorm": "post_attention_norm"},
         change=split_experts,
         vocab=glm_moe_vocab,
-        defaults={**_ROTARY, "head_dim": 128},
+        defaults={**ROTARY, "head_dim": 128},
     ),
     "hunyuan-dense": Family(
         "hunyuan-dense",
@@ -225,7 +252,7 @@ FAMILIES = {
         vocab=_hunyuan_vocab,
         names=_HEADS,
         change=_untied,
-        defaults=_ROTARY,
+        defaults=ROTARY,
     ),
     "hunyuan-moe": Family(
         "hunyuan-moe",
@@ -239,7 +266,7 @@ FAMILIES = {
             "mlp.shared_mlp.down_proj": "ffn_down_shexp",
         },
         change=_untied,
-        defaults=_ROTARY,
+        defaults=ROTARY,
     ),
     "hy_v3": Family(
         "hy_v3",
@@ -254,13 +281,13 @@ FAMILIES = {
             "mlp.shared_mlp.down_proj": "ffn_down_shexp",
         },
         change=split_experts,
-        defaults=_ROTARY,
+        defaults=ROTARY,
     ),
     "minimax-m2": Family(
         "minimax-m2",
         _minimax_keys,
         names={"block_sparse_moe.e_score_correction": "exp_probs_b"},
-        defaults=_ROTARY,
+        defaults=ROTARY,
         experts=("w1", "w2", "w3"),
     ),
     "dbrx": Family(
@@ -280,4 +307,36 @@ FAMILIES = {
             "ffn.experts.mlp.w2": "ffn_down_exps",
         },
     ),
+    "ernie4_5": Family(
+        "ernie4_5",
+        change=ernie_parts,
+        vocab=ernie_vocab,
+        defaults={"rope_theta": 500000.0, "head_dim": 128},
+    ),
+    "chatglm": Family(
+        "chatglm",
+        common=_chat_keys,
+        vocab=_chat_vocab,
+        defaults=_PARTIAL,
+    ),
+    "glm4": Family(
+        "glm4", _glm_keys, vocab=glm_vocab, names=_GLM_NAMES, defaults={**_PARTIAL, "head_dim": 128}
+    ),
+    "glm4v": Family(
+        "glm4",
+        _glm_keys,
+        vocab=glm_vocab,
+        change=_glm_halves,
+        names=_GLM_NAMES,
+        defaults=_PARTIAL,
+    ),
+    "solar_open": Family(
+        "glm4moe",
+        _solar_keys,
+        common=drafting,
+        names={"post_attention_layernorm": "post_attention_norm"},
+        change=split_experts,
+        defaults={"rope_theta": 1e6, "head_dim": 128, "first_k_dense_replace": 0},
+    ),
+    "maincoder": Family("maincoder", _head_keys, defaults=DERIVED),
 }

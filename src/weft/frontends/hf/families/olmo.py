@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.qwen import split_experts
-from weft.frontends.hf.family import Family
+from weft.frontends.hf.family import ROTARY, Family
 from weft.frontends.hf.keys import Pairs, window_keys
 
 __all__ = ["FAMILIES"]
@@ -31,11 +31,9 @@ def _keys_moe(c: Config) -> Pairs:
     yield "attention.layer_norm_rms_epsilon", float(c.get("rms_norm_eps", 1e-5))
 
 
-_ROTARY = {"rope_theta": 10000.0}
-
 FAMILIES = {
-    "olmo": Family("olmo", _keys, defaults=_ROTARY, adjacent=True),
-    "olmo2": Family("olmo2", _keys2, names=_BEHIND, defaults=_ROTARY),
+    "olmo": Family("olmo", _keys, defaults=ROTARY, adjacent=True),
+    "olmo2": Family("olmo2", _keys2, names=_BEHIND, defaults=ROTARY),
     "olmo3": Family(
         "olmo2", _keys2, names=_BEHIND, defaults={"rope_theta": 500000.0, "sliding_window": 4096}
     ),
@@ -43,7 +41,7 @@ FAMILIES = {
         "olmoe",
         _keys_moe,
         change=split_experts,
-        defaults=_ROTARY,
+        defaults=ROTARY,
         norm_topk=False,
     ),
 }

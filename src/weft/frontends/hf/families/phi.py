@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.family import Family, never
+from weft.frontends.hf.family import ROTARY, Family, never
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.rope import long_factors, long_magnitude, original_length
-from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece
+from weft.frontends.hf.vocab import Vocabulary, bpe, pieces_or_llama
 
 __all__ = ["FAMILIES"]
 
@@ -58,7 +58,7 @@ def _vocab3(c: Config) -> Vocabulary:
     if c.json("tokenizer_config.json").get("tokenizer_class") == "GPT2Tokenizer":
         yield from bpe(c)
     else:
-        yield from sentencepiece(c) if has(c, "tokenizer.model") else llama(c)
+        yield from pieces_or_llama(c)
 
 
 FAMILIES = {
@@ -70,7 +70,7 @@ FAMILIES = {
             "mlp.fc1": "ffn_up",
             "mlp.fc2": "ffn_down",
         },
-        defaults={"rope_theta": 10000.0, "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5},
+        defaults={**ROTARY, "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5},
         activation="gelu",
     ),
     "phi3": Family(
@@ -80,7 +80,7 @@ FAMILIES = {
         extra=long_factors,
         vocab=_vocab3,
         defaults={
-            "rope_theta": 10000.0,
+            **ROTARY,
             "rms_norm_eps": 1e-5,
             "original_max_position_embeddings": 4096,
         },

@@ -1,4 +1,4 @@
-"""Qwen2, Qwen2-MoE, Qwen3 and Qwen3-MoE."""
+"""Qwen2, Qwen2-MoE, Qwen3 and Qwen3-MoE, openPangu and Mellum."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from typing import Any
 
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.family import Family, Named, never
-from weft.frontends.hf.keys import Pairs, pooling_keys
+from weft.frontends.hf.family import DERIVED, ROTARY, Family, Named, never
+from weft.frontends.hf.keys import Pairs, pooling_keys, window_keys
 from weft.frontends.hf.values import Values
-from weft.frontends.hf.vocab import Vocabulary, bpe, has, sentencepiece, token_id
+from weft.frontends.hf.vocab import pieces_or_bpe, pieces_or_llama, token_id
 
-__all__ = ["FAMILIES", "split_experts"]
-
-
-def _vocab(c: Config) -> Vocabulary:
-    return sentencepiece(c) if has(c, "tokenizer.model") else bpe(c)
+__all__ = ["FAMILIES", "expert_keys", "split_experts"]
 
 
 def expert_keys(c: Config) -> Pairs:
@@ -93,7 +89,7 @@ def _qwen3_keys(c: Config) -> Pairs:
 
 
 def _qwen3_change(c: Config, name: str, values: Values) -> Named:
-    """Of a reranker's output matrix, the rows of "yes" and "no" are left."""
+    """Keeps the rows of "yes" and "no" of a reranker's output matrix."""
     tied = bool(c.get("tie_word_embeddings"))
     if name.endswith("embed_tokens.weight" if tied else "lm_head.weight") and _ranks(c):
         ids = [token_id(c, word) for word in ("yes", "no")]
@@ -119,19 +115,33 @@ def _of_internvl(config: Mapping[str, Any]) -> str:
     return {"qwen3": "qwen3", "qwen3_moe": "qwen3moe"}.get(kind, "")
 
 
-_ROTARY = {"rope_theta": 10000.0, "use_sliding_window": False}
+_ROTARY = {**ROTARY, "use_sliding_window": False}
 _AUDIO_DEFAULTS = {
     **_ROTARY, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
     "num_key_value_heads": 32, "intermediate_size": 22016, "max_position_embeddings": 32768,
     "rms_norm_eps": 1e-6,
 }  # fmt: skip
 
+
+def _pangu_keys(c: Config) -> Pairs:
+    yield "vocab_size", c.count("vocab_size")
+    yield "rope.dimension_count", c.head_dim
+    yield "attention.key_length", c.head_dim
+    yield "attention.value_length", c.head_dim
+
+
+def _mellum_keys(c: Config) -> Pairs:
+    yield "expert_feed_forward_length", c["moe_intermediate_size"]
+    if c.get("use_sliding_window", True):
+        yield from window_keys(c)
+
+
 FAMILIES = {
-    "qwen2": Family("qwen2", pooling_keys, vocab=_vocab, defaults=_ROTARY, windows=never),
+    "qwen2": Family("qwen2", pooling_keys, vocab=pieces_or_bpe, defaults=_ROTARY, windows=never),
     "internvl": Family(
-        "qwen2", vocab=_vocab, defaults=_ROTARY, windows=never, variant=_of_internvl
+        "qwen2", vocab=pieces_or_bpe, defaults=_ROTARY, windows=never, variant=_of_internvl
     ),
-    "qwen2audio": Family("qwen2", vocab=_vocab, defaults=_AUDIO_DEFAULTS, windows=never),
+    "qwen2audio": Family("qwen2", vocab=pieces_or_bpe, defaults=_AUDIO_DEFAULTS, windows=never),
     "qwen2moe": Family(
         "qwen2moe",
         expert_keys,
@@ -140,13 +150,15 @@ FAMILIES = {
         windows=never,
         norm_topk=False,
     ),
-    "qwen2vl": Family("qwen2vl", vocab=_vocab, defaults=_ROTARY, windows=never),
-    "qwen3vl": Family("qwen3vl", _vision_keys, vocab=_vocab, defaults={**_ROTARY, "head_dim": 128}),
+    "qwen2vl": Family("qwen2vl", vocab=pieces_or_bpe, defaults=_ROTARY, windows=never),
+    "qwen3vl": Family(
+        "qwen3vl", _vision_keys, vocab=pieces_or_bpe, defaults={**_ROTARY, "head_dim": 128}
+    ),
     "qwen3vlmoe": Family(
         "qwen3vlmoe",
         _vision_keys,
         change=_split_transposed,
-        vocab=_vocab,
+        vocab=pieces_or_bpe,
         defaults=_ROTARY,
         norm_topk=True,
     ),
@@ -154,7 +166,7 @@ FAMILIES = {
         "qwen3",
         _qwen3_keys,
         change=_qwen3_change,
-        vocab=_vocab,
+        vocab=pieces_or_bpe,
         defaults={**_ROTARY, "head_dim": 128},
         windows=never,
     ),
@@ -163,6 +175,16 @@ FAMILIES = {
         _qwen3moe_keys,
         change=split_experts,
         defaults=_ROTARY,
+        norm_topk=True,
+    ),
+    "pangu-embedded": Family(
+        "pangu-embedded", _pangu_keys, vocab=pieces_or_llama, defaults=DERIVED
+    ),
+    "mellum": Family(
+        "mellum",
+        _mellum_keys,
+        change=split_experts,
+        defaults=ROTARY,
         norm_topk=True,
     ),
 }

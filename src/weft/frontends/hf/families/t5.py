@@ -49,7 +49,7 @@ def _common(c: Config, *, decoder: bool) -> Pairs:
 
 
 def _own_keys(c: Config) -> Pairs:
-    """What files of the reference do not say: an activation other than GELU in a gate."""
+    """Checks a setting that GGUF has no key for: an activation other than GELU in a gate."""
     farthest = c["relative_attention_max_distance"]
     if farthest != 128:
         raise c.bad("relative_attention_max_distance", f"is {farthest}; weft computes 128 only")

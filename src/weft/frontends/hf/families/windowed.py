@@ -1,12 +1,12 @@
-"""Mixtures of experts whose layers differ in their window: AFMoE, Laguna, Mellum 2."""
+"""AFMoE, Laguna and MiMo-V2: most layers see only a sliding window."""
 
 from __future__ import annotations
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.llama import llama_keys
 from weft.frontends.hf.families.qwen import split_experts
-from weft.frontends.hf.family import Family, Named
-from weft.frontends.hf.keys import Pairs, window_keys
+from weft.frontends.hf.family import ROTARY, Family, Named
+from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import llama
 
@@ -57,10 +57,36 @@ def _laguna_keys(c: Config) -> Pairs:
             yield f"rope.dimension_count{key}", int(c.head_dim * part)
 
 
-def _mellum_keys(c: Config) -> Pairs:
+def _mimo_windows(c: Config) -> list[bool]:
+    kinds = c.get("layer_types")
+    if kinds:
+        return [kind == "sliding_attention" for kind in kinds]
+    return [bool(flag) for flag in c["hybrid_layer_pattern"]]
+
+
+def _mimo_keys(c: Config) -> Pairs:
+    n_kv, windows = c.n_head_kv, _mimo_windows(c)
+    of_windows = c.get("swa_num_key_value_heads", 2 * n_kv)
+    yield "attention.head_count_kv", [of_windows if window else n_kv for window in windows]
+    yield "attention.sliding_window", c["sliding_window"]
+    yield "attention.sliding_window_pattern", windows
+    yield "attention.value_length", c["v_head_dim"]
+    yield "expert_count", c["n_routed_experts"]
     yield "expert_feed_forward_length", c["moe_intermediate_size"]
-    if c.get("use_sliding_window", True):
-        yield from window_keys(c)
+    part = c.main_rope.get("partial_rotary_factor", 0.334)
+    yield "rope.dimension_count", int(c.head_dim * part)
+    yield "attention.layer_norm_rms_epsilon", float(c.first("layernorm_epsilon", "rms_norm_eps"))
+    if c.get("attention_value_scale") is not None:
+        yield "attention.value_scale", float(c["attention_value_scale"])
+    if c.get("routed_scaling_factor", 1.0) != 1.0:
+        yield "expert_weights_scale", float(c["routed_scaling_factor"])
+
+
+def _mimo_change(c: Config, name: str, values: Values) -> Named:
+    if name.startswith("model.mtp."):  # layers that draft tokens
+        return
+    name = name.replace("attention_sink_bias", "sinks")
+    yield from split_experts(c, f"{name}.weight" if name.endswith(".sinks") else name, values)
 
 
 FAMILIES = {
@@ -77,7 +103,7 @@ FAMILIES = {
             "mlp.router.gate": "ffn_gate_inp",
             "mlp.expert_bias": "exp_probs_b",
         },
-        defaults={"rope_theta": 10000.0, "head_dim": 128},
+        defaults={**ROTARY, "head_dim": 128},
         experts=("gate_proj", "up_proj", "down_proj"),
         windows=lambda il: il % 4 != 3,
     ),
@@ -93,11 +119,11 @@ FAMILIES = {
         experts=("gate_proj", "up_proj", "down_proj"),
         windows=lambda il: il % 4 != 0,
     ),
-    "mellum": Family(
-        "mellum",
-        _mellum_keys,
-        change=split_experts,
-        defaults={"rope_theta": 10000.0},
+    "mimo2": Family(
+        "mimo2",
+        _mimo_keys,
+        change=_mimo_change,
+        defaults={"rope_theta": 5e6},
         norm_topk=True,
     ),
 }

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.family import Family, Named, as_is
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary
@@ -22,11 +22,6 @@ _LAYER = re.compile(r"(.*\.(?:layers|blocks|layer))\.(\d+)\.(.+)")
 _KINDS = (".weight", ".bias")
 
 
-def unchanged(c: Config, name: str, values: Values) -> Named:
-    """The change that changes nothing."""
-    return ((name, values),)
-
-
 @dataclass(frozen=True)
 class TowerFamily:
     """A kind of tower in folders."""
@@ -34,15 +29,16 @@ class TowerFamily:
     keys: Callable[[Config], Pairs]
     """Metadata, without `clip.` in front."""
     starts: tuple[str, ...]
-    """Where the names of its tensors begin, `model.` left out; others are of the text model."""
+    """Beginnings of the names of this tower's tensors, without `model.`; other tensors belong to
+    the text model."""
     layers: Mapping[str, str]
-    """What stands in front of the number of a layer, in the folder and in a file."""
+    """The text in front of the number of a layer: in the folder -> in a file."""
     names: Mapping[str, str]
-    """Names of a layer's tensors, and of others, in the folder and in a file."""
-    change: Callable[[Config, str, Values], Named] = unchanged
-    """From a tensor by its name in a file to those that the file has."""
+    """Names of a layer's tensors, and of others: in the folder -> in a file."""
+    change: Callable[[Config, str, Values], Named] = as_is
+    """Converts one folder tensor, given by its name in a file, into the tensors of the file."""
     unused: tuple[str, ...] = ()
-    """Where the names of tensors begin that are of another task."""
+    """Beginnings of the names of tensors that serve another task."""
     kernels: tuple[str, ...] = ()
     """Parts of the names of matrices that are f16 in a file of any type."""
 
@@ -54,7 +50,7 @@ class TowerFamily:
                 yield from self.change(c, self.gguf_name(c, name), values)
 
     def gguf_name(self, c: Config, name: str) -> str:
-        """What a file calls the tensor `name` of the folder, `model.` left out."""
+        """The name in a file of the folder's tensor `name`, without `model.`."""
         layer = _LAYER.fullmatch(name)
         inner = layer[3] if layer else name
         kind = next((kind for kind in _KINDS if inner.endswith(kind)), "")

@@ -302,7 +302,7 @@ class _Kind:
     keys: Callable[[Config], Pairs]
     """Metadata beside the common."""
     change: Callable[[Config, str, Values], Named]
-    """From a tensor's name behind those of tower and projector to its names in a file."""
+    """Maps a tensor's name, without the name of tower or projector, to its names in a file."""
     defaults: Mapping[str, Any]
     """Values that config.json and the image processor may leave out."""
 

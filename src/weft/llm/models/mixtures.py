@@ -1,0 +1,170 @@
+"""Mixtures of experts in LLaMA's blocks, and the dense models of the same makers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from weft import graph as G
+from weft.graph import RopeMode
+from weft.graph.tensor import Tensor
+from weft.llm.config import ModelConfig
+from weft.llm.config_keys import Keys
+from weft.llm.models.architecture import Architecture, last
+from weft.llm.models.experts import Experts, require_experts
+from weft.llm.models.parts import (
+    EACH_HEAD,
+    WHOLE,
+    Attention,
+    ClampedAttention,
+    FusedGated,
+    Gated,
+    HeadNorm,
+    Norm,
+)
+from weft.llm.models.step import Step
+from weft.llm.weights import Row, Weights, maybe
+
+__all__ = ["ARCHITECTURES"]
+
+# Arctic (Snowflake, 2024): beside attention and a small dense feed-forward layer, as wide as the
+# model, a mixture of experts reads the input of the block.
+#
+#     h = x + attention(norm(x));  h + dense(norm(h)) + experts(norm(x))
+
+
+_DENSE = Gated()
+
+
+class Arctic(Architecture):
+    """A block with a dense layer and experts."""
+
+    def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Tensors of a layer."""
+        yield from super().block_rows(c, il)
+        yield from self.norm.rows(f"blk.{il}.ffn_norm_exps", c.n_embd)
+        yield from _DENSE.sized_rows(c, il, c.n_embd)
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """One layer, from x [n_embd, n_tokens] to the same sizes."""
+        layer = w.layer(il)
+        y = self.attention(step, w, il, self.normed(step, layer, "attn_norm", x))
+        x, y = last(step, il, x, y)
+        h = G.add(x, y)
+        h = G.add(h, _DENSE(step, w, il, self.normed(step, layer, "ffn_norm", h)))
+        return G.add(
+            h, self.feed_forward(step, w, il, self.normed(step, layer, "ffn_norm_exps", x))
+        )
+
+
+# ERNIE 4.5 (Baidu, 2025), the dense models: LLaMA's blocks. The weights are trained for a rotation
+# of adjacent pairs, so converters do not reorder their rows.
+#
+# In the mixture of experts, a learned bias takes part in the choice, and shared experts are added.
+
+
+def configure_ernie(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the width of the shared experts, which files state wrongly for some sizes, and that
+    weights are a softmax although there is a bias."""
+    moe = require_experts(c)
+    n_shared = keys.count("expert_shared_count", 0, least=0)
+    return replace(c, moe=replace(moe, sigmoid=False, n_ff_shared=n_shared * moe.n_ff))
+
+
+# GLM-4 (arXiv 2406.12793): LLaMA's blocks with rotation of a part of each head, and gate and up in
+# one matrix (chatglm). The models of 2025 (0414) have RMS norms behind attention and feed-forward
+# layer as well.
+#
+# GLM-4.5 (arXiv 2508.06471) has a mixture of experts behind the first layers; its large model
+# norms each query and key head.
+
+
+_CHAT = Architecture(RopeMode.NORMAL, feed_forward=FusedGated())
+
+
+# Hunyuan (arXiv 2411.02265, and Tencent, 2025): LLaMA's blocks with an RMS norm of each query and
+# key head behind the rotation; the mixture of experts of A13B has a shared expert. Hy 3 (hy_v3,
+# Tencent, 2026) norms heads in front of the rotation, and has experts chosen by sigmoids and a
+# learned bias behind dense layers. Maincoder (Maincode, 2025) is Hunyuan's dense model, with pairs
+# of adjacent elements that rotate.
+
+
+def configure_hunyuan(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets where heads are normed."""
+    return replace(c, heads_last=True)
+
+
+def configure_hunyuan_experts(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the width of the shared expert as well, which is that of dense layers if not stated."""
+    moe = require_experts(c)
+    moe = replace(moe, n_ff_shared=moe.n_ff_shared or c.n_ff())
+    return replace(c, heads_last=True, moe=moe)
+
+
+def configure_hunyuan_v3(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets what no key has: the number of dense layers, by their tensors, that weights are
+    sigmoids, and the width of the shared expert if it is not stated."""
+    moe = require_experts(c)
+    sparse = (f"blk.{il}.ffn_gate_inp.weight" in keys.file.tensors for il in range(c.n_layer))
+    n_dense = next((il for il, has_experts in enumerate(sparse) if has_experts), moe.n_dense)
+    sigmoid = moe.sigmoid or f"{c.arch}.expert_gating_func" not in keys.file.metadata
+    n_shared = moe.n_ff_shared or moe.n_ff
+    return replace(c, moe=replace(moe, n_dense=n_dense, sigmoid=sigmoid, n_ff_shared=n_shared))
+
+
+class BareBias(Experts):
+    """A mixture whose files call the bias `exp_probs_b`, without `.bias`."""
+
+    def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Router, experts and the bias."""
+        yield from super().rows(c, il)
+        if not require_experts(c).is_dense(il):
+            yield maybe(f"blk.{il}.exp_probs_b", require_experts(c).n_expert)
+
+
+ARCHITECTURES = {
+    "arctic": Arctic(RopeMode.NORMAL, feed_forward=Experts(dense=None)),
+    # DBRX (Databricks, 2024): a mixture of experts in every layer, LayerNorm without biases,
+    # clamped queries, keys and values.
+    "dbrx": Architecture(
+        RopeMode.NEOX,
+        norm=Norm(centred=True),
+        before=("attn_norm", "attn_output_norm"),
+        attention=ClampedAttention(),
+        feed_forward=Experts(dense=None),
+    ),
+    "ernie4_5": Architecture(RopeMode.NORMAL),
+    "ernie4_5-moe": Architecture(
+        RopeMode.NORMAL, configure_ernie, feed_forward=Experts(shared="added", balanced=True)
+    ),
+    "chatglm": _CHAT,
+    "glm4": replace(_CHAT, after=("post_attention_norm", "post_ffw_norm")),
+    "glm4moe": Architecture(
+        RopeMode.NEOX,
+        before=("attn_norm", "post_attention_norm"),
+        attention=Attention(HeadNorm(optional=True)),
+        feed_forward=Experts(shared="added", renormalise=False, balanced=True),
+    ),
+    "hunyuan-dense": Architecture(RopeMode.NEOX, configure_hunyuan, attention=Attention(EACH_HEAD)),
+    "hunyuan-moe": Architecture(
+        RopeMode.NEOX,
+        configure_hunyuan_experts,
+        attention=Attention(EACH_HEAD),
+        feed_forward=Experts(dense=None, shared="added"),
+    ),
+    "hy_v3": Architecture(
+        RopeMode.NEOX,
+        configure_hunyuan_v3,
+        attention=Attention(EACH_HEAD),
+        feed_forward=BareBias(shared="added", renormalise=False),
+    ),
+    "maincoder": Architecture(RopeMode.NORMAL, configure_hunyuan, attention=Attention(EACH_HEAD)),
+    # MiniMax-M2 (MiniMax, 2025): a mixture of experts in every layer, chosen by sigmoids and a
+    # learned bias, rotation of a part of each head, and queries and keys normed over all heads at
+    # once.
+    "minimax-m2": Architecture(
+        RopeMode.NEOX,
+        attention=Attention(WHOLE),
+        feed_forward=Experts(dense=None, balanced=True),
+    ),
+}

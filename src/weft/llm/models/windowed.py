@@ -1,0 +1,255 @@
+"""Models in which most layers see only a sliding window, with experts or gates of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from weft import graph as G
+from weft.graph import RopeMode
+from weft.graph.tensor import Tensor
+from weft.llm.config import ModelConfig
+from weft.llm.config_keys import Keys
+from weft.llm.models.architecture import Architecture, last
+from weft.llm.models.common import linear
+from weft.llm.models.experts import Experts, require_experts
+from weft.llm.models.parts import EACH_HEAD, Attention, Gated, HeadNorm
+from weft.llm.models.step import Step
+from weft.llm.weights import Weights
+
+__all__ = ["ARCHITECTURES"]
+
+# AFMoE (Arcee Trinity, 2025): norms in front of attention and feed-forward layer and behind them,
+# a gate on the results of heads, and shared and routed experts behind the first layers. Three of
+# four layers see only a sliding window, and those alone rotate (arXiv 2501.18795).
+#
+# Laguna (Poolside, 2026) has no norms behind, gates of heads or elements through softplus, and
+# rotates everywhere, in layers with a window in another way. The first layer of four sees
+# everything.
+
+
+def configure_afmoe(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets windows, the layers that rotate, and the factor of embeddings."""
+    windowed = keys.windowed(4, c.n_layer)
+    none = replace(c.rope, n_dims=0)
+    return replace(
+        c,
+        embedding_scale=math.sqrt(c.n_embd),
+        windowed=windowed if c.sliding_window else (),
+        ropes=tuple(c.rope if w else none for w in windowed),
+    )
+
+
+def configure_laguna(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets windows and rotations, the kind of gate, and a shared expert, which files always
+    have."""
+    moe = require_experts(c)
+    gate = keys.file.tensors.get("blk.0.attn_gate.weight")
+    c = replace(
+        c,
+        gated_heads=gate is not None and gate.ne[1] == c.n_head(),
+        moe=replace(moe, n_ff_shared=moe.n_ff_shared or moe.n_ff),
+    )
+    if not c.sliding_window:
+        return c
+    windowed = keys.windowed(4, c.n_layer, first=True)
+    local = keys.local_rope(c)
+    return replace(c, windowed=windowed, ropes=tuple(local if w else c.rope for w in windowed))
+
+
+_EXPERTS = Experts(shared="added", balanced=True)
+
+
+# Maple (Deepgrove, 2026): a mixture of experts in every layer, whose gate and up are limited, and
+# norms of each head. Only layers with a sliding window rotate.
+
+
+def configure_maple(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the layers that rotate, and the limit of each layer; 0: there is none."""
+    other, none = keys.local_rope(c), replace(c.rope, n_dims=0)
+    local = replace(c.rope, n_dims=other.n_dims, freq_base=other.freq_base)
+    limits = keys.numbers("swiglu_clamp_exp", c.n_layer, 0.0)
+    return replace(
+        c,
+        ropes=tuple(local if c.is_windowed(il) else none for il in range(c.n_layer)),
+        activation=tuple((limit,) for limit in limits),
+    )
+
+
+class LimitedGate(Experts):
+    """Experts with the limit of their layer: silu(min(gate, limit)) * clamp(up)."""
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """The mixture, from x [n_embd, n_tokens] to the same sizes."""
+        (limit,) = step.config.activation[il]
+        act = partial(G.swiglu_clamp, limit=limit) if limit > 0 else G.swiglu
+        return Experts(None, act=act)(step, w, il, x)
+
+
+# MiMo-V2 (arXiv 2601.02780): five of six layers have a sliding window, another number of key
+# heads, a rotation with a base of its own, and attention sinks; values are scaled. Behind the
+# first layer are experts, chosen by sigmoids and a learned bias.
+
+
+def configure_mimo2(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets windows, rotations and the scale of values, and what no key has: the layers without
+    experts, by their tensors, and that weights are sigmoids."""
+    tensors, local = keys.file.tensors, keys.local_rope(c)
+    dense = (il for il in range(c.n_layer) if f"blk.{il}.ffn_gate_inp.weight" not in tensors)
+    return replace(
+        c,
+        ropes=tuple(local if c.is_windowed(il) else c.rope for il in range(c.n_layer)),
+        value_scale=keys.number("attention.value_scale", 0.0),
+        moe=replace(require_experts(c), sigmoid=True, dense=tuple(dense)),
+    )
+
+
+class ScaledValues(Attention):
+    """Attention whose values are scaled."""
+
+    def output(self, step: Step, w: Weights, y: Tensor) -> Tensor:
+        """The output projection of the heads' results y [dv * n_head, n_tokens]."""
+        scale = step.config.value_scale
+        return super().output(step, w, G.scale(y, scale) if scale else y)
+
+
+# SmallThinker (arXiv 2507.20984): the router reads the input of the block, in front of attention
+# and its norm, so that experts can be fetched meanwhile. Experts have ReLU gates. Three of four
+# layers see only a sliding window, and those alone rotate.
+
+
+_RELU_EXPERTS = Experts(dense=None, act=G.reglu)
+
+
+def configure_smallthinker(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets windows and the layers that rotate; without a window all do."""
+    if not c.sliding_window:
+        return c
+    windowed = keys.windowed(4, c.n_layer, first=True)
+    local = replace(c.rope, freq_base=keys.local_rope(c).freq_base)
+    none = replace(c.rope, n_dims=0)
+    return replace(c, windowed=windowed, ropes=tuple(local if w else none for w in windowed))
+
+
+class Early(Architecture):
+    """The router reads the input of the block."""
+
+    def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """One layer, from x [n_embd, n_tokens] to the same sizes."""
+        layer = w.layer(il)
+        scores = linear(layer, "ffn_gate_inp", x)
+        y = self.attention(step, w, il, self.normed(step, layer, "attn_norm", x))
+        x, y, scores = last(step, il, x, y, scores)
+        x = G.add(x, y)
+        y = self.normed(step, layer, "ffn_norm", x)
+        return G.add(x, _RELU_EXPERTS.mixture(layer, y, require_experts(step.config), scores))
+
+
+# Spark X2.5 (iFlytek, 2026): layers with a sliding window rotate in a way of their own, the
+# results of heads have a gate of one number for each head, and the feed-forward layer has GELU.
+
+
+def configure_spark(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the rotation of each layer, and what gates are of."""
+    other = keys.local_rope(c)
+    local = replace(c.rope, n_dims=other.n_dims, freq_base=other.freq_base)
+    ropes = tuple(local if c.is_windowed(il) else c.rope for il in range(c.n_layer))
+    return replace(c, gated_heads=True, ropes=ropes)
+
+
+# Step 3.5 and 3.7 (StepFun, 2026): three of four layers have a sliding window, another number of
+# heads and a rotation of their own; the others rotate half of each head. The results of heads have
+# a gate, and experts, chosen by sigmoids and a learned bias, are behind the first layers. In some
+# layers the halves of the gated product are limited:
+#
+#     down(min(silu(gate x), limit) * clamp(up x, -limit, limit))
+
+
+def configure_step(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets rotations, limits, and that weights are sigmoids where no key says otherwise. Divisors
+    of angles are for layers without a window."""
+    moe = require_experts(c)
+    if c.rope.n_dims % 4:
+        raise keys.bad("rope.dimension_count", c.rope.n_dims, "a multiple of 4")
+    half = replace(c.rope, n_dims=c.rope.n_dims // 2)
+    local = replace(keys.local_rope(c), factored=False)
+    limits = (keys.numbers(f"swiglu_clamp_{name}", c.n_layer, 0.0) for name in ("exp", "shexp"))
+    stated = f"{c.arch}.expert_gating_func" in keys.file.metadata
+    return replace(
+        c,
+        gated_heads=True,
+        ropes=tuple(local if c.is_windowed(il) else half for il in range(c.n_layer)),
+        activation=tuple(zip(*limits, strict=True)),
+        moe=replace(moe, sigmoid=moe.sigmoid or not stated),
+    )
+
+
+def limited(limit: float) -> Callable[..., Tensor]:
+    """The activation of gate and up in a layer; with a limit of 0 there is none."""
+
+    def act(gate: Tensor, up: Tensor | None = None) -> Tensor:
+        if up is None:  # one matrix, one after another
+            n, size = gate.ne[0], gate.dtype.bytes
+            assert isinstance(n, int)
+            gate, up = (
+                G.cont(G.view_3d(gate, n // 2, *gate.ne[1:3], *gate.nb[1:3], start * size))
+                for start in (0, n // 2)
+            )
+        return G.mul(G.clamp(G.silu(gate), -math.inf, limit), G.clamp(up, -limit, limit))
+
+    return act if limit > 0 else G.swiglu
+
+
+class LimitedHalves(Experts):
+    """Experts and dense layers with the limits of their layer."""
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        """The mixture or the dense layer, from x [n_embd, n_tokens] to the same sizes."""
+        routed, always = (limited(limit) for limit in step.config.activation[il])
+        same = Experts(Gated(always), self.shared, self.softmax_first, self.renormalise,
+                       self.balanced, act=routed, shared_act=always)  # fmt: skip
+        return same(step, w, il, x)
+
+
+ARCHITECTURES = {
+    "afmoe": Architecture(
+        RopeMode.NEOX,
+        configure_afmoe,
+        attention=Attention(EACH_HEAD, gate=G.sigmoid),
+        feed_forward=_EXPERTS,
+        after=("post_attention_norm", "post_ffw_norm"),
+    ),
+    "laguna": Architecture(
+        RopeMode.NEOX,
+        configure_laguna,
+        attention=Attention(EACH_HEAD, gate=G.softplus),
+        feed_forward=_EXPERTS,
+    ),
+    "maple": Architecture(
+        RopeMode.NEOX,
+        configure_maple,
+        attention=Attention(EACH_HEAD),
+        feed_forward=LimitedGate(None),
+    ),
+    "mimo2": Architecture(
+        RopeMode.NEOX,
+        configure_mimo2,
+        attention=ScaledValues(sinks="some"),
+        feed_forward=Experts(balanced=True),
+    ),
+    "smallthinker": Early(RopeMode.NEOX, configure_smallthinker, feed_forward=_RELU_EXPERTS),
+    "spark2_5": Architecture(
+        RopeMode.NEOX,
+        configure_spark,
+        attention=Attention(gate=G.sigmoid),
+        feed_forward=Gated(G.geglu),
+    ),
+    "step35": Architecture(
+        RopeMode.NEOX,
+        configure_step,
+        attention=Attention(HeadNorm(optional=True), gate=G.sigmoid),
+        feed_forward=LimitedHalves(shared="added", renormalise=False, balanced=True),
+    ),
+}

@@ -1,0 +1,416 @@
+"""JSON schemas as the grammar compiler takes them.
+
+Schemas come with keywords that say something about a value without narrowing it, which are left
+out; with keywords that narrow it and that no grammar can follow, which are refused by name; and
+with objects that list their properties and say nothing of others. The standard lets these have any
+others. The schemas of programs do not mean that, and small models would write them without end:
+such objects are closed, as llama.cpp, vLLM and OpenAI have it, unless a schema opens them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+from weft.errors import ContextError
+
+__all__ = ["has_references", "held_parameters", "held_schema", "pointed", "pointer", "resolved",
+           "under"]  # fmt: skip
+
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_ONE = ("items", "additionalProperties", "additionalItems")
+_JOINS = ("allOf", "anyOf", "oneOf", "$ref")
+_VALUES = frozenset((
+    *("type", "enum", "const", "required", "multipleOf", "minimum", "maximum", "exclusiveMinimum"),
+    *("exclusiveMaximum", "minLength", "maxLength", "minItems", "maxItems", "minProperties"),
+    *("maxProperties", "x-guidance"),
+))  # fmt: skip
+_FORMATS = frozenset((
+    *("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"),
+))  # fmt: skip
+"""The formats that a grammar follows; all others are annotations, as the standard has them."""
+_DRAFT = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/(2019-09|2020-12))/schema#?")
+_UNHELD = re.compile(r"\(\?(?:[=!]|<[=!])|\\[bB1-9]|\\k<")
+"""Constructs of patterns that no automaton can follow: lookaround and back references."""
+_MOST_REFERENCES = 32
+"""Maximum number of references that are followed from one to the next."""
+_COUNT = re.compile(r"\{\d+(?:,\d*)?\}")
+
+
+def held_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema without annotations, with closed objects, and with references that are pointers.
+
+    Raises ContextError for a keyword that narrows values and cannot be held."""
+    try:
+        work = _Schema(schema)
+        held = work.held(schema, "#", "")
+        return held if isinstance(held, dict) else {"not": {}}
+    except RecursionError:
+        raise ContextError("it is nested too deeply") from None
+
+
+def pointer(*names: str) -> str:
+    """The end of a pointer to a member of a member."""
+    escaped = (name.replace("~", "~0").replace("/", "~1") for name in names)
+    return "".join("/" + quote(name, safe="~!$&'()*+,;=:@") for name in escaped)
+
+
+def pointed(root: Any, ref: str) -> Any:
+    """The target of a local reference, or None."""
+    if not ref.startswith("#"):
+        return None
+    at = root
+    for part in ref[1:].split("/")[1:]:
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(at, Mapping):
+            at = at.get(name)
+        elif isinstance(at, list) and name.isdigit() and len(name) < 8:
+            at = at[int(name)] if int(name) < len(at) else None
+        else:
+            return None
+    return at
+
+
+def under(schema: Any, where: str) -> Any:
+    """A schema whose references are pointers, for a place `where` in another one, as
+    `#/properties/arguments`."""
+    if isinstance(schema, list):
+        return [under(one, where) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        name: where + value[1:]
+        if name == "$ref" and isinstance(value, str) and value.startswith("#")
+        else value
+        if name in ("enum", "const") and not isinstance(value, Mapping)
+        else under(value, where)
+        for name, value in schema.items()
+    }
+
+
+def has_references(schema: Any) -> bool:
+    """True if a schema refers to another one."""
+    if isinstance(schema, list):
+        return any(map(has_references, schema))
+    if not isinstance(schema, Mapping):
+        return False
+    return isinstance(schema.get("$ref"), str) or any(map(has_references, schema.values()))
+
+
+def resolved(schema: Any, root: Any) -> Any:
+    """The schema that a schema refers to, if it is only a reference to another one of `root`."""
+    for _ in range(_MOST_REFERENCES):
+        if not isinstance(schema, Mapping) or "type" in schema:
+            break
+        every = schema.get("allOf")
+        if isinstance(schema.get("$ref"), str):
+            schema = pointed(root, schema["$ref"])
+        elif isinstance(every, list) and len(every) == 1:
+            schema = every[0]
+        else:
+            break
+    return schema
+
+
+def held_parameters(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of the arguments of a tool, as `held_schema` makes it; errors name the tool."""
+    try:
+        held = held_schema(schema)
+        whole = resolved(held, held)
+        if whole is not held and isinstance(whole, Mapping):
+            parts = {key: held[key] for key in held if key in ("$defs", "definitions")}
+            held = {**parts, **whole}
+        return held
+    except ContextError as error:
+        raise ContextError(f"the parameters of the tool {name[:64]!r}: {error}") from None
+
+
+class _Schema:
+    """One schema with its references."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        own = root.get("$id", root.get("id"))
+        self._id = own.rstrip("#") if isinstance(own, str) else ""
+        self._anchors: dict[str, str] = {}
+        self._kept: set[str] = set()  # members of the root that only references name
+        self._open: set[str] = set()
+        joined: list[str] = []
+        for place, one, open_ in self._all(root, "#", False):
+            for name in ("$anchor", "$dynamicAnchor"):
+                if isinstance(one.get(name), str):
+                    self._anchors[one[name]] = place
+            ref = one.get("$ref")
+            if isinstance(ref, str):
+                first = ref.removeprefix(self._id)[2:].split("/")[0]
+                self._kept.add(unquote(first))
+                if open_:
+                    joined.append(ref)
+        while joined:  # what a reference in a conjunction points to is a part of it
+            place = self._local(joined.pop())
+            target = pointed(root, place)
+            if place in self._open or not isinstance(target, Mapping):
+                continue
+            self._open.add(place)
+            inner = self._all(target, place, True)
+            joined += [one["$ref"] for _, one, _ in inner if isinstance(one.get("$ref"), str)]
+
+    def _all(self, schema: Any, place: str, open_: bool) -> Iterator[tuple[str, Any, bool]]:
+        """Every schema in a schema, with its place and whether it is a part of a conjunction."""
+        if not isinstance(schema, Mapping):
+            return
+        inside = open_ or _joins(schema)
+        yield place, schema, inside
+        for name, value in schema.items():
+            if name in _MAPS and isinstance(value, Mapping):
+                parts = [(pointer(name, key), one) for key, one in value.items()]
+            elif name in (*_LISTS, "items") and isinstance(value, list):
+                parts = [(pointer(name, str(i)), one) for i, one in enumerate(value)]
+            elif name in _ONE:
+                parts = [(pointer(name), value)]
+            elif place == "#" and isinstance(value, Mapping) and name not in _VALUES:
+                # OpenAPI has components/schemas
+                parts = [(pointer(name), value)]
+                parts += [
+                    (pointer(name, key, one), deep)
+                    for key, inner in value.items() if isinstance(inner, Mapping)
+                    for one, deep in inner.items()
+                ]  # fmt: skip
+            else:
+                continue
+            apart = name in ("$defs", "definitions")
+            for where, one in parts:
+                yield from self._all(one, place + where, inside and not apart)
+
+    def _local(self, ref: str) -> str:
+        """A reference as a pointer."""
+        if self._id and ref.startswith(self._id):
+            ref = ref[len(self._id) :] or "#"
+        if ref.startswith("#") and not ref.startswith("#/") and ref != "#":
+            return self._anchors.get(unquote(ref[1:]), ref)
+        return ref
+
+    def held(self, schema: Any, place: str, words: str, open_: bool = False) -> Any:
+        """A part of the schema at `place`, which `words` name in errors."""
+        if not isinstance(schema, Mapping):
+            return schema
+        open_ = open_ or place in self._open
+        schema = _rewritten(schema, words)
+        joins = _joins(schema)
+        made: dict[str, Any] = {}
+
+        def inner(one: Any, *names: str) -> Any:
+            return self.held(
+                one, place + pointer(*names), ".".join(filter(None, [words, *names])),
+                (open_ or joins) and names[0] not in ("$defs", "definitions"),
+            )  # fmt: skip
+
+        for name, value in schema.items():
+            if name in _MAPS and isinstance(value, Mapping):
+                made[name] = {key: inner(one, name, key) for key, one in value.items()}
+            elif name in (*_LISTS, "items") and isinstance(value, list):
+                made[name] = [inner(one, name, str(i)) for i, one in enumerate(value)]
+            elif name in _ONE:
+                made[name] = inner(value, name)
+            elif name == "$ref" and isinstance(value, str):
+                made[name] = self._reference(value, words)
+            elif name == "pattern" and isinstance(value, str):
+                made[name] = _pattern(value, words)
+            elif name == "format" and value in _FORMATS:
+                made[name] = value
+            elif name == "$schema" and isinstance(value, str) and _DRAFT.fullmatch(value):
+                made[name] = value
+            elif name == "required":
+                made |= {name: value} if isinstance(value, list) else {}
+            elif name in _VALUES:
+                made[name] = value
+            elif place == "#" and name in self._kept and name not in _IGNORED:
+                made[name] = self._container(value, place + pointer(name), name)
+        if "patternProperties" in made and isinstance(made["patternProperties"], dict):
+            patterns = made["patternProperties"].items()
+            made["patternProperties"] = {_pattern(key, words): one for key, one in patterns}
+        return _counted(_closed(made, open_ or joins), words)
+
+    def _container(self, value: Any, place: str, words: str) -> Any:
+        """A member of the root that is no keyword: schemas are what references name in it."""
+        if not isinstance(value, Mapping):
+            return value
+        if any(name in value for name in (*_MAPS, *_LISTS, "type", "enum", "const", "$ref")):
+            return self.held(value, place, words)
+        return {
+            key: self._container(one, place + pointer(key), f"{words}.{key}")
+            for key, one in value.items()
+        }
+
+    def _reference(self, ref: str, words: str) -> str:
+        local = self._local(ref)
+        if not local.startswith("#"):
+            raise _unheld(words, "$ref", f"to {ref[:60]!r}, another document; put it into $defs")
+        return local
+
+
+_IGNORED = frozenset(("$schema", "$id", "id", "default", "examples", "title", "description"))
+
+
+def _joins(schema: Mapping[str, Any]) -> bool:
+    """True if an object is described in several places, all of which hold."""
+    branches = [
+        one for name in ("allOf", "anyOf", "oneOf")
+        for one in _listed(schema.get(name))
+        if isinstance(one, Mapping)
+    ]  # fmt: skip
+    some = [one for one in branches if {"properties", "additionalProperties", *_JOINS} & set(one)]
+    here = "properties" in schema or "additionalProperties" in schema
+    every = schema.get("allOf")
+    if isinstance(every, list) and len(every) > 1 and some:
+        return True
+    n_joins = sum(name in schema for name in _JOINS)
+    return bool(("$ref" in schema or some) and (here or n_joins > 1))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _rewritten(schema: Mapping[str, Any], words: str) -> dict[str, Any]:
+    """A schema whose narrowing keywords are ones that can be held. Raises ContextError for one that
+    cannot."""
+    made = dict(schema)
+    for old, new in (("$dynamicRef", "$ref"), ("$recursiveRef", "$ref")):
+        if isinstance(made.get(old), str):
+            made.setdefault(new, made.pop(old))
+    joins = any(name in made for name in _JOINS)
+    for name, instead in (
+        ("unevaluatedProperties", "additionalProperties"),
+        ("unevaluatedItems", "items"),
+    ):
+        rest = made.pop(name, True)
+        if rest is not True and rest != {}:
+            if joins:
+                raise _unheld(words, name)
+            made.setdefault(instead, rest)
+    if made.get("uniqueItems") is True and made.get("maxItems", 2) not in (0, 1):
+        raise _unheld(words, "uniqueItems")
+    if "if" in made and ("then" in made or "else" in made):
+        raise _unheld(words, "if")
+    if "not" in made and made["not"] is not False:
+        raise _unheld(words, "not")
+    if "contains" in made and (made.get("minContains") != 0 or "maxContains" in made):
+        raise _unheld(words, "contains")
+    for name in ("dependentRequired", "dependentSchemas", "dependencies"):
+        if made.get(name):
+            raise _unheld(words, name)
+    if "propertyNames" in made:
+        made = _named(made, words)
+    if made.get("nullable") is True:
+        made = _nullable(made)
+    return made
+
+
+def _named(schema: dict[str, Any], words: str) -> dict[str, Any]:
+    """A schema without `propertyNames`."""
+    names = schema.pop("propertyNames")
+    names = {} if names is True else names
+    if not isinstance(names, Mapping):
+        raise _unheld(words, "propertyNames")
+    known = ("type", "enum", "const", "pattern", "title", "description", "$comment", "$schema")
+    rest = schema.get("additionalProperties", True)
+    listed = [names["const"]] if "const" in names else names.get("enum")
+    narrows = "pattern" in names or listed is not None
+    if set(names) - set(known) or (narrows and "patternProperties" in schema):
+        raise _unheld(words, "propertyNames")
+    if not narrows:
+        return schema
+    own = schema.get("properties", {})
+    if listed is not None and isinstance(listed, list) and isinstance(own, Mapping):
+        texts = [name for name in listed if isinstance(name, str)]
+        schema["properties"] = {name: own.get(name, rest) for name in texts}
+        return schema | {"additionalProperties": False}
+    if own or not isinstance(names["pattern"], str):
+        raise _unheld(words, "propertyNames")
+    return schema | {"patternProperties": {names["pattern"]: rest}, "additionalProperties": False}
+
+
+def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    """OpenAPI's way to allow null."""
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        schema["type"] = [kind, "null"]
+        if isinstance(schema.get("enum"), list) and None not in schema["enum"]:
+            schema["enum"] = [*schema["enum"], None]
+    elif "$ref" in schema:
+        return {"anyOf": [{"$ref": schema["$ref"]}, {"type": "null"}]}
+    return schema
+
+
+def _closed(schema: dict[str, Any], open_: bool) -> dict[str, Any]:
+    """An object that lists its properties has no others, unless it says so."""
+    own = schema.get("properties")
+    opened = "additionalProperties" in schema or "patternProperties" in schema
+    if open_ or opened or not isinstance(own, dict):
+        return schema
+    if any(name not in own for name in schema.get("required") or ()):
+        return schema
+    return {**schema, "additionalProperties": False}
+
+
+def _counted(schema: dict[str, Any], words: str) -> dict[str, Any]:
+    """A schema without numbers of properties that hold anyway."""
+    own, required = schema.get("properties"), schema.get("required") or []
+    if not isinstance(own, dict) or not own:
+        return schema
+    least, most = schema.get("minProperties"), schema.get("maxProperties")
+    if isinstance(least, int) and least <= len(required):
+        del schema["minProperties"]
+    if isinstance(most, int) and len(own) <= most and schema.get("additionalProperties") is False:
+        del schema["maxProperties"]
+    for name in ("minProperties", "maxProperties"):
+        if name in schema and any(key not in required for key in own):
+            raise _unheld(words, name, "beside properties that may be missing")
+    return schema
+
+
+def _pattern(pattern: str, words: str) -> str:
+    """A pattern of ECMAScript as one of the grammar compiler: braces that count nothing and
+    brackets in a class are letters there."""
+    found = _UNHELD.search(pattern)
+    while found is not None:
+        before = pattern[: found.start()]
+        escaped = (len(before) - len(before.rstrip("\\"))) % 2
+        if not escaped:
+            raise _unheld(words, "pattern", f"with {found[0]}")
+        found = _UNHELD.search(pattern, found.end())
+    made: list[str] = []
+    at, inside = 0, False
+    while at < len(pattern):
+        char = pattern[at]
+        count = None if inside else _COUNT.match(pattern, at)
+        if char == "\\":
+            made.append(pattern[at : at + 2])
+            at += 1
+        elif inside:
+            first = pattern[at - 1 : at] == "[" or pattern[at - 2 : at] == "[^"
+            inside = char != "]"
+            double = char in "&~-" and pattern[at : at + 2] == char * 2
+            made.append(f"\\{char}" if char == "[" or (double and not first) else char)
+        elif count is not None and made:
+            made.append(count[0])
+            at = count.end() - 1
+        elif char in "{}":
+            made.append(f"\\{char}")
+        else:
+            inside = char == "["
+            made.append(char)
+        at += 1
+    return "".join(made)
+
+
+def _unheld(words: str, keyword: str, more: str = "") -> ContextError:
+    where = f"{words[:200]} has" if words else "it has"
+    said = f"{keyword} {more}" if more else keyword
+    return ContextError(
+        f"{where} {said}, which no answer can be held to; leave {keyword} out, and check it in "
+        "your program"
+    )

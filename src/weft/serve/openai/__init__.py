@@ -1,0 +1,1 @@
+"""The OpenAI API: chats, completions, embeddings, ranks and transcripts."""
