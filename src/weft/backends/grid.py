@@ -30,7 +30,7 @@ class Grid:
     devices: tuple[str, ...]
     answers: tuple[Answer, ...]
     uncovered: tuple[str, ...]
-    """Ops of the table that no case tries, so that nothing is known about them."""
+    """Ops of the table that no case tries; their support is unknown."""
 
     def count(self, op: str, device: int) -> tuple[int, int]:
         """The number of cases of an op that a device takes, and the number of all its cases."""

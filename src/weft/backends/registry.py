@@ -129,7 +129,7 @@ def _find(spec: str) -> tuple[str, str]:
 
 
 def rules_of(name: str) -> Rules:
-    """The rules of a backend, asked without a device where the backend can answer so.
+    """The rules of a backend, without opening a device where the backend allows that.
 
     Raises DeviceError as `make_backend` does."""
     module = _load(*_find(name))

@@ -52,10 +52,10 @@ class Lowered:
     program: Program
     label: str
     stopped: tuple[int, int] = (1, 0)
-    """The first and the last of the runs that are not wanted any more."""
+    """The first and the last of the runs that the client has cancelled."""
 
     def wants(self, run: int) -> bool:
-        """Whether a run is to be done."""
+        """True unless the run is cancelled."""
         return not self.stopped[0] <= run <= self.stopped[1]
 
 

@@ -47,7 +47,7 @@ class Device:
         )
 
     def shared(self, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """One array for the same bytes, so that several clients share what is made of it."""
+        """One array for the same bytes, so that several clients share the results made of it."""
         return self._shared.setdefault((data.ctypes.data, data.nbytes), data)
 
     def left(self, worker: int | None) -> int | None:
@@ -115,12 +115,12 @@ class Lender:
 
     @property
     def left(self) -> int | None:
-        """The bytes that it may still lend; None: no limit is known."""
+        """The bytes that the worker may still lend; None: no limit is known."""
         return None if self.memory is None else max(0, self.memory - self._used)
 
 
 def free_memory() -> int | None:
-    """Bytes of memory that this machine could give; None where it does not say."""
+    """Bytes of memory that this machine has left; None: unknown."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:

@@ -1,4 +1,4 @@
-"""The request router of Ray Serve that prefers the replica which knows most of a prompt.
+"""The request router of Ray Serve that prefers the replica with the longest prefix of a prompt.
 
 Ray Serve sends this module, as source of its own, to every process that sends requests, so it holds
 nothing; `routing.py` does. The requests carry the blocks of their prompts (`prefixes.py`) as the

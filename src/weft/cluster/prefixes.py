@@ -22,7 +22,7 @@ MOST_BLOCKS = 1024
 KNOWN_BLOCKS = 1 << 15
 """Maximum number of blocks remembered for a replica; the least recently used ones go first."""
 _IN_FRONT = ("model", "tools", "system", "instructions")
-"""Fields of a body that stand in front of its prompt, or say which adapter computes it."""
+"""Fields of a body that stand in front of its prompt, or choose the adapter."""
 
 Replica = TypeVar("Replica", bound=Hashable)
 

@@ -122,7 +122,7 @@ def _room(cpus: list[int], each: int) -> int:
 
 
 def _require_answer(address: str) -> None:
-    """Raises DeviceError where nobody listens at HOST:PORT; Ray would try for minutes."""
+    """Raises DeviceError if HOST:PORT accepts no connection; Ray would try for minutes."""
     host, colon, port = address.rpartition(":")
     if not colon:
         return

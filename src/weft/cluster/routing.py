@@ -1,4 +1,5 @@
-"""Chooses the replica of a request: the one that knows most of its prompt, within a bound."""
+"""Chooses the replica of a request: the replica with the longest prefix of its prompt, within a
+bound."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ class Routing(Generic[Replica]):
     """The requests and the known prompts of each replica. For one thread."""
 
     def __init__(self, most_ahead: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """A replica that knows a prompt is preferred as long as it has at most `most_ahead`
-        requests more than the one with the fewest."""
+        """A replica with a prefix of the prompt is preferred as long as it has at most `most_ahead`
+        requests more than the replica with the fewest."""
         self._most_ahead, self._clock = most_ahead, clock
         self._known: KnownPrefixes[Replica] = KnownPrefixes()
         self._running: dict[str, Replica] = {}

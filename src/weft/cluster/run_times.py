@@ -1,4 +1,4 @@
-"""When a worker did each step of the runs of a client that records them."""
+"""The times at which a worker did each step of the runs of a client that records them."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class Listener:
             link.close("the listener takes no more connections")
 
     def close(self) -> None:
-        """Takes no more connections, and closes links that nobody accepted; wakes `accept`."""
+        """Takes no more connections, closes links that wait for `accept`, and wakes it."""
         if self._closed:
             return
         self._closed = True

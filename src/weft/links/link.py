@@ -265,7 +265,7 @@ class Link:
         self._check(n_text, n_arrays, sum(sizes), self.limits.frame)
         header = json.loads(bytes(table[8 * n_arrays :]))
         if not isinstance(header, dict):
-            raise LinkError("its header is no JSON object")
+            raise LinkError("its header is not a JSON object")
         views = [memoryview(view).cast("B") for view in place(header, sizes)]
         if len(views) != n_arrays or any(v.nbytes < n for v, n in zip(views, sizes, strict=True)):
             raise LinkError(f"it sent arrays of {list(sizes)} bytes, which are not the expected")

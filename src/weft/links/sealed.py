@@ -1,4 +1,4 @@
-"""Records that nobody can read or change on the way: AES-256-GCM, numbered.
+"""Records that cannot be read or changed on the way: AES-256-GCM, numbered.
 
 The number of a record in its direction is its nonce. So a record that was changed, repeated, left
 out or moved fails its check, as does one of another connection, whose keys are others.
@@ -49,7 +49,7 @@ class HalfExchange:
         """32 bytes for the other side."""
 
     def shared(self, public: bytes) -> bytes:
-        """32 bytes that both sides know, and nobody who saw only the public parts.
+        """The secret of both sides, 32 bytes; it does not follow from the public parts.
 
         Raises LinkError where `public` is none of a peer that follows the protocol."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey

@@ -349,7 +349,7 @@ def _cache(plan: ContextPlan) -> dict[str, list[int]]:
             if leaf not in (plan.cache.k[il], plan.cache.v[il]):
                 kind, n = 2, slots
             if size % n:
-                raise NotCarried(f"the bytes of {leaf.name} are no multiple of its rows")
+                raise NotCarried(f"the bytes of {leaf.name} are not a multiple of its rows")
             row[kind] += size // n
     return sizes
 

@@ -57,7 +57,7 @@ class ExpertStack:
 
     name: str
     source: NDArray[Any]
-    """The mapped bytes, which identify the tensor; nobody reads them."""
+    """The mapped bytes; only their address is used, which identifies the tensor."""
     path: Path
     offset: int
     """Bytes from the start of the file."""
@@ -87,7 +87,7 @@ class ExpertStats:
     """Counters of a store since it was made."""
 
     hits: int
-    """Experts that were in memory when a step asked for them."""
+    """Experts that were in memory when a step needed them."""
     predicted: int
     """Hits that are due to a prediction."""
     misses: int
@@ -101,7 +101,7 @@ class ExpertStats:
 
     @property
     def hit_rate(self) -> float:
-        """Hits among all experts asked for, 0 to 1; 0 before the first."""
+        """The share of hits among all experts that steps needed, 0 to 1; 0 before the first."""
         asked = self.hits + self.misses
         return self.hits / asked if asked else 0.0
 
@@ -294,7 +294,7 @@ class ExpertMemory:
 
     @property
     def address(self) -> int:
-        """An address that nothing else has, and nobody can read."""
+        """A unique address that cannot be read."""
         return int(self.store.address(self.index))
 
     def write(self, offset: int, data: NDArray[np.uint8]) -> None:
@@ -351,7 +351,7 @@ def _least(stacks: Sequence[ExpertStack]) -> int:
 
 
 def _needs(stacks: Sequence[ExpertStack]) -> dict[int, tuple[int, int]]:
-    """For each size of slots: the experts of a token, and of all layers together."""
+    """By size of slots: the number of experts of a token, and of experts in all layers together."""
     needs: dict[int, tuple[int, int]] = {}
     for s in stacks:
         used, n = needs.get(s.slot_bytes, (0, 0))

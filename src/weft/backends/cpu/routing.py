@@ -16,8 +16,8 @@ __all__ = ["SIMULATED", "Routing", "best_policy", "simulate"]
 
 SimulatedPolicy = Literal["lru", "lfu", "predict", "best"]
 SIMULATED: tuple[SimulatedPolicy, ...] = ("lru", "lfu", "predict", "best")
-"""The policies of `simulate`. "best" knows what comes and drops what is needed last (Belady): no
-policy has more hits without predictions."""
+"""The policies of `simulate`. "best" reads the future and drops the expert that is needed last
+(Belady): no policy has more hits without predictions."""
 
 _FORMAT = "weft routing 1"
 
@@ -36,7 +36,7 @@ class Routing:
 
     @property
     def n_asked(self) -> int:
-        """How often an expert was asked for."""
+        """How often experts were needed."""
         return len(self.record) - 2 * self.n_steps
 
     @property
@@ -82,7 +82,7 @@ class Routing:
                 record += (layer, len(experts), *experts)
         except (ValueError, KeyError, IndexError, TypeError):
             raise FormatError(
-                f"{path}, line {number}: this is no record of `weft experts --save`; record again"
+                f"{path}, line {number}: not a record of `weft experts --save`; record again"
             ) from None
         return Routing(n_experts, tuple(record))
 

@@ -69,7 +69,7 @@ def choose_method(
 
 
 def forget() -> None:
-    """Drops the methods that this process knows; the file stays."""
+    """Drops the methods that this process has in memory; the file stays."""
     with _LOCK:
         _known.clear()
 

@@ -42,8 +42,8 @@ class ThreadOptions:
     poll: int = 50
     """The time that threads poll for work before they sleep, from 0 (none) to 100 (200 us)."""
     numa: Numa | None = None
-    """On a machine with several memory nodes: `distribute` threads, and pages of caches, compute
-    memory and repacked weights, over all of them; `isolate` both on the node of the caller; or run
+    """The policy for several memory nodes: `distribute` threads, and pages of caches, compute
+    memory and repacked weights, over all nodes; `isolate` both on the node of the caller; or run
     where `numactl` has put the process. Memory is the process's: the last device decides."""
 
     def __post_init__(self) -> None:
@@ -162,5 +162,5 @@ def cpus_of_range(text: str) -> tuple[int, ...]:
         raise DeviceError(f"a range of processors is FIRST-LAST, e.g. 0-3; got {text!r}")
     low, high = int(first), int(last)
     if low > high or high > 8191:
-        raise DeviceError(f"processors {text} are no range from low to high, below 8192")
+        raise DeviceError(f"processors {text} are not a range from low to high, below 8192")
     return tuple(range(low, high + 1))

@@ -42,7 +42,7 @@ class DriverCalls:
         self._streams = [called(cu.cuStreamCreate(flag)) for _ in (KERNELS, COPIES)]
         self._modules: dict[tuple[str, tuple[str, ...]], Any] = {}
         self._events: dict[bool, list[Any]] = {False: [], True: []}
-        """Events that nobody uses, with times or without."""
+        """Events for reuse, by whether they are timed."""
         self._peers: dict[int, bool] = {}
         weakref.finalize(
             self, _close, cu, self._handle, self._context, self._streams, self._modules,
@@ -67,7 +67,7 @@ class DriverCalls:
         called(self._enter().cuMemFree(address))
 
     def free_bytes(self) -> int:
-        """The bytes of the device that nobody uses."""
+        """The free bytes of the device."""
         free, _ = called(self._enter().cuMemGetInfo())
         return int(free)
 
@@ -198,7 +198,7 @@ class DriverCalls:
 
 
 class _Event:
-    """An event of the driver's, which another may have once nobody has this object any more."""
+    """An event of the driver's; once this object is gone, the event is reused."""
 
     __slots__ = ("_free", "handle")
 

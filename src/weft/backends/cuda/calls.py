@@ -91,7 +91,7 @@ class Calls(Protocol):
         """Gives memory back once the work enqueued so far is done."""
 
     def free_bytes(self) -> int:
-        """The bytes of the device that nobody uses."""
+        """The free bytes of the device."""
 
     def pinned(self, nbytes: int) -> Bytes:
         """Host memory that copies of all devices read and write by themselves; it lives as long as
@@ -107,7 +107,7 @@ class Calls(Protocol):
         """Enqueues a copy within the device."""
 
     def reaches(self, other: Calls) -> bool:
-        """Whether `copy_from` and `order` know another device."""
+        """True if `copy_from` and `order` take the other device."""
 
     def copy_from(self, other: Any, to: int, source: int, nbytes: int, lane: int = KERNELS) -> None:
         """Enqueues a copy from memory of another device."""

@@ -19,7 +19,7 @@ __all__ = ["STAND_INS", "Found", "find_devices", "limits_for", "pick"]
 
 GIB = 1 << 30
 _OLDEST = 75
-"""Turing: the compilers of CUDA 13 know none before."""
+"""Turing, the oldest architecture of the compilers of CUDA 13."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Found:
     pageable: bool
     """It reads any memory of the process at the host's address."""
     bandwidth: int = 0
-    """Bytes per second of its memory, by clock and width; 0: the driver does not say."""
+    """Bytes per second of its memory, by clock and width; 0: unknown."""
     open: Callable[[int], Calls] = DriverCalls
     """Opens the device of a number."""
 

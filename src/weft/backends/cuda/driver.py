@@ -34,7 +34,7 @@ _SHARED = 48 << 10
 
 
 class Buffer:
-    """Memory of the device, given back when nobody has it any more."""
+    """Memory of the device, freed with the last reference."""
 
     __slots__ = ("__weakref__", "address", "keep", "nbytes", "packed")
 
@@ -97,7 +97,7 @@ class CudaDriver(KernelDriver):
         self._copied: tuple[int, Any] = (0, None)
         """The number of the last work in the lane of copies, and the event behind it."""
         self._awaited = 0
-        """The last of it for which the lane of kernels waits."""
+        """The number of the last work in the lane of copies for which the lane of kernels waits."""
         self._apart = False
         """There is work in the lane of kernels that came from no queue."""
         self._tables: dict[bytes, Buffer] = {}

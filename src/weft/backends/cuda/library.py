@@ -12,7 +12,7 @@ from weft.flags import said_to_others
 __all__ = ["called", "driver", "hidden", "nvrtc"]
 
 _OLDEST = 13_000
-"""The version of CUDA that the driver must know, as it says it."""
+"""The version of CUDA that the driver must support, as `cuDriverGetVersion` returns it."""
 _STICKY = frozenset(
     f"CUDA_ERROR_{name}"
     for name in (

@@ -23,7 +23,7 @@ def key_of(text: str, options: tuple[str, ...], architecture: int) -> str:
 
 
 def pack(images: Mapping[str, bytes]) -> bytes:
-    """A file of images by their keys: a line that says where each is, then all of them."""
+    """A file of images by their keys: a line with the offset of each, then all images."""
     index, at = {}, 0
     for key, image in images.items():
         index[key] = (at, len(image))

@@ -26,7 +26,8 @@ from weft.program import Layout
 __all__ = ["KernelBackend"]
 
 _MIN_BATCH = 32
-"""The number of columns from which sending weights of the host pays (the reference's bound)."""
+"""The number of columns from which sending weights of the host is faster (the reference's
+bound)."""
 
 
 class KernelBackend(BackendBase):
@@ -73,7 +74,7 @@ class KernelBackend(BackendBase):
         return max(0, self.memory_type.capacity - self.memory_type.in_use)
 
     def weight_layout(self, leaf: Tensor, uses: Sequence[Use]) -> WeightBufferType | None:
-        """Planes, where the device reads them faster and the kernels of all uses know them."""
+        """Planes, where the device reads them faster and the kernels of all uses support them."""
         return self._planes if self._planes and can_be_planes(leaf, uses) else None
 
     @property

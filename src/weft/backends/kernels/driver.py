@@ -165,7 +165,7 @@ class KernelDriver:
         raise NotImplementedError
 
     def reaches(self, other: KernelDriver) -> bool:
-        """Whether `order` knows events of another device."""
+        """True if `order` takes events of the other device."""
         return False
 
     # ---- graphs ----------------------------------------------------------------------------------

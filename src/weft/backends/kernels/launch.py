@@ -160,7 +160,7 @@ def pieces(launch: Launch, most: int) -> Iterator[tuple[Sizes, Sizes | None]]:
 
 
 class Call(NamedTuple):
-    """A step with all sizes known."""
+    """A step whose sizes are all numbers."""
 
     op: str
     dst: View

@@ -40,7 +40,7 @@ class Found:
     handle: Any
     """The driver's object."""
     fault: str = ""
-    """The driver's error when it was asked about the device, which is then otherwise unknown."""
+    """The error of the driver's queries; the other fields are then unknown."""
 
     @property
     def shares_memory(self) -> bool:

@@ -120,7 +120,7 @@ def _transposed(x: F64, w: F64, p: ConvNdParams) -> F64:
 
 
 def _windows(p: PoolNdParams, d: int, size: int, out: int) -> list[tuple[Sequence[int], int]]:
-    """For each output along dimension `d`: the places of its window inside the data, and its length
+    """The window of each output along dimension `d`: its places inside the data, and its length
     with padding."""
     windows: list[tuple[Sequence[int], int]] = []
     if p.adaptive:

@@ -40,8 +40,8 @@ class RemoteBackend(BackendBase):
     kind: DeviceKind = "ACCEL"
 
     def __init__(self, machine: Machine, device: str = "cpu", name: str | None = None) -> None:
-        """`device` is the worker's name of it. Raises DeviceError where the worker has none such,
-        naming those that it has."""
+        """`device` is the worker's name of the device. Raises DeviceError, naming the devices that
+        the worker has, where it has no such device."""
         found = {str(d["name"]): (n, d) for n, d in enumerate(machine.facts["devices"])}
         if device not in found:
             raise DeviceError(
@@ -75,7 +75,7 @@ class RemoteBackend(BackendBase):
         return self._inner.work_bytes(node)
 
     def memory_limit(self) -> int | None:
-        """The bytes that the worker can still lend, now; None where it does not say."""
+        """The bytes that the worker can still lend, now; None: unknown."""
         left, _ = self.machine.call(["left", self.memory_type.number])
         return left if isinstance(left, int) else None
 

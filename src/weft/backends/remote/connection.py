@@ -23,7 +23,7 @@ _UNDER_WAY = 128
 """Frames that may be on their way, or wait at the worker."""
 _BYTES_UNDER_WAY = 64 << 20
 _SWEEP = 1.0
-"""Seconds without a frame after which what was freed meanwhile is told to the worker."""
+"""Seconds without a frame after which the worker is told of the memory that was freed meanwhile."""
 _KINDS: dict[str, type[WeftError]] = {
     "memory": OutOfMemoryError,
     "program": ProgramError,
@@ -69,13 +69,13 @@ class Connection:
         self.link = link
         self.next = 1
         self.done = 0
-        """The number of the last frame that the worker is known to have done."""
+        """The number of the last frame whose end the worker has confirmed."""
         self.lost: str = ""
         self.fault: WeftError | None = None
         self.clears = False
-        """The next frame says that the failure is known."""
+        """True if the next frame acknowledges the failure."""
         self.known = 0
-        """Failures of frames below this number are known."""
+        """Failures of frames below this number are acknowledged."""
         self.answers: dict[int, Answer] = {}
         self.under_way: deque[tuple[int, int]] = deque()
         self.bytes_under_way = 0
@@ -144,7 +144,7 @@ class Connection:
             self.changed.notify_all()
 
     def told(self) -> WeftError | None:
-        """The failure that nobody was told of yet; the caller raises it."""
+        """The failure that was not raised yet; the caller raises it."""
         with self.changed:
             fault, self.fault = self.fault, None
             self.clears, self.known = True, self.next

@@ -136,7 +136,7 @@ def decoded(data: object, buffer_type: Any, device: str) -> Program:
     try:
         return _program(_table(data), buffer_type, device)
     except (GraphError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ProgramError(f"this is no program: {error}") from error
+        raise ProgramError(f"this is not a program: {error}") from error
 
 
 def _program(data: Mapping[str, Any], buffer_type: Any, device: str) -> Program:
@@ -188,7 +188,7 @@ def _step(row: object, n_tensors: int) -> StepSpec:
     number, dst, src, slots = _row(row, 4, "a step")
     op = op_numbered(number)
     if op.is_view or op.name in ("NONE", "HOST"):
-        raise ValueError(f"{op.name} is no step")
+        raise ValueError(f"{op.name} is not a step")
     sources = tuple(
         whole(s, -1, n_tensors - 1, "a source") for s in _list(src, _LIMITS.sources, "sources")
     )
@@ -245,7 +245,7 @@ def _value(value: object, kind: str, members: Any) -> Any:
 
 def _finite(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return float(value)
 
 
@@ -288,7 +288,7 @@ def whole(value: object, least: int, most: int, what: str) -> int:
 
 def _table(value: object) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError("it is no table")
+        raise ValueError("the data are not a table")
     return value
 
 

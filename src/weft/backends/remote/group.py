@@ -38,15 +38,16 @@ SOURCES = {"ray": "weft.cluster.ray_workers"}
 
 
 class WorkerSource(Protocol):
-    """Workers that somebody starts, watches and ends."""
+    """A source of workers, which starts, watches and ends them."""
 
     key: bytes | None
 
     def addresses(self) -> Sequence[Address]:
-        """Where the workers are, one per machine."""
+        """The addresses of the workers, one per machine."""
 
     def again(self, worker: int, seconds: float) -> Address | None:
-        """Where worker number `worker` is now, once it is back; None if it is not, in that time."""
+        """The address of worker number `worker` once it is back; None if it is not, in
+        `seconds`."""
 
     def close(self) -> None:
         """Ends the workers."""

@@ -34,11 +34,11 @@ __all__ = ["Machine", "Mark", "machine_at"]
 Bytes = NDArray[np.uint8]
 
 _LEFT = threading.local()
-"""Per thread, the machine for which commands wait that nobody has to wait for."""
+"""The machine of each thread whose gathered commands were not sent yet."""
 
 
 class Machine:
-    """A connection to a worker; made again after it was lost, when memory is next asked for.
+    """A connection to a worker; after a loss it is made again when memory is next allocated.
 
     All its methods may be called from any thread."""
 
@@ -60,9 +60,9 @@ class Machine:
         self.frames = 0
         """Frames that were sent so far."""
         self.recording: Recording | None = None
-        """Times of runs, while somebody records them."""
+        """The times of runs, while they are recorded."""
         self.waits = 0
-        """How often this side waited for an answer: the round trips."""
+        """The number of round trips: how often this side waited for an answer."""
         self._connect()
 
     def _connect(self) -> None:
@@ -77,7 +77,7 @@ class Machine:
         header, _ = link.receive(self._timeout)
         if "devices" not in header:
             link.close()
-            raise LinkError(f"{self.name}: {header.get('e', 'it is no worker')}")
+            raise LinkError(f"{self.name}: {header.get('e', 'it is not a worker')}")
         self.facts: dict[str, Any] = header
         """The worker's description of itself, its devices among it."""
         self._now.start(self.name, self)
@@ -103,7 +103,7 @@ class Machine:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the worker was lost, and nobody has asked for memory since."""
+        """True if the worker was lost, and no memory was allocated since."""
         return bool(self._now.lost)
 
     def revive(self) -> None:
@@ -231,14 +231,14 @@ class Machine:
         _LEFT.machine = self
 
     def mark(self) -> Mark:
-        """Sends what was gathered, and returns the point at which all of it is done."""
+        """Sends the gathered commands, and returns the point at which all of them are done."""
         self.turn()
         with self._lock:
             self._check()
             return Mark(self, self._now, self._send(None, marks=True))
 
     def require(self, connection: Connection) -> None:
-        """Raises what happened to a connection, unless somebody was told of it before."""
+        """Raises the failure of a connection, unless it was raised before."""
         if connection.lost or connection.fault is not None:
             self._raise(connection)
 
@@ -271,7 +271,7 @@ class Machine:
     # ---- sending ---------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Raises a failure that nobody was told of yet."""
+        """Raises a failure that was not raised yet."""
         connection = self._now
         if connection.lost:
             raise self._is_lost(connection)

@@ -212,7 +212,7 @@ class RemoteWeights:
     is_host = False
 
     def __init__(self, home: RemoteBufferType, inner: Any) -> None:
-        """`inner` is the buffer type of such a device here, which knows sizes."""
+        """`inner` is the buffer type of a local device of that kind, which computes sizes."""
         self.name = f"{home.device} {inner.name}"
         self.device = home.device
         self.layout: Layout = inner.layout

@@ -19,6 +19,6 @@ OWN: Own = {
     "NORM_SCALE": norm_scale,
     "GLU": glu,
 }
-"""A function returns None where its kernels do not know types, sizes or layouts of a call."""
+"""A function returns None where its kernels do not support types, sizes or layouts of a call."""
 
 KERNELS = OwnKernels(OWN, {("MUL_MAT", "ADD"): mul_mat_add}, read_bytes)

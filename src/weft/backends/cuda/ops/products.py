@@ -21,13 +21,13 @@ from weft.backends.kernels.ops.matmul import used
 __all__ = ["CODES", "FEW", "mul_mat", "mul_mat_add", "mul_mat_id"]
 
 FEW = 8
-"""The most columns of a warp of lanes; `Limits.few` says up to how many lanes multiply at all."""
+"""The maximum number of columns per warp of lanes; up to `Limits.few` columns lanes multiply."""
 
 _HALVES = ("f16", "bf16")
 _FLOATS = ("f32", *_HALVES)
 _WARPS = 4
 _MOST_EXPERTS = 12_000
-"""Their numbers fit shared memory."""
+"""The maximum number of experts whose counters fit shared memory."""
 _TILE_ROWS = 128
 
 
@@ -69,8 +69,8 @@ def _narrows(w: View, x: View) -> bool:
 
 
 def _narrow(w: View, x: View) -> tuple[tuple[str, ...], Scratch]:
-    """How `gemm_half.cu` is built for such weights, and where activations of 16 bits are, each
-    column with a factor."""
+    """The defines of `gemm_half.cu` for these weights, and the scratch memory of activations of
+    16 bits with a factor for each column."""
     bf16 = ("TO_BF16",) if w.dtype.name == "bf16" else ()
     decoded = ("DECODED", *used(W=w)) if w.dtype.is_quantized else ()
     defines = (f"X={x.dtype.name}", *bf16, *decoded)

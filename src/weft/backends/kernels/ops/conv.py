@@ -119,7 +119,7 @@ def _conv_nd(call: Call) -> list[Launch]:
 
 
 def _last(view: View, order: tuple[int, ...] = (1, 2, 0, 3)) -> _Field:
-    """A tensor whose (w, h, channel, batch) are these dimensions of it."""
+    """A field of a tensor; `order` has the dimensions that are (w, h, channel, batch)."""
     (w, h, *other_dims) = order
     sizes = (view.ne[w], view.ne[h], 1, *(view.ne[d] for d in other_dims))
     return _Field(view, sizes, (view.nb[w], view.nb[h], 0, *(view.nb[d] for d in other_dims)))

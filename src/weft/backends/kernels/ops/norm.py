@@ -126,7 +126,7 @@ def _rotation(call: Call, s: View, factors: View | None) -> tuple[Table, bytes]:
 
 @lru_cache(maxsize=64)
 def _rope_table(p: RopeParams, n_pairs: int) -> tuple[bytes, float]:
-    """For each pair, the factor of its position and the plane of positions; and the magnitude.
+    """The factor of the position and the plane of positions of each pair, and the magnitude.
 
     YaRN (arXiv 2309.00071) is linear in the position, so the factor contains it."""
     factor, magnitude = [], _f32(p.attn_factor)

@@ -43,16 +43,17 @@ class Family:
 
 
 Own: TypeAlias = Mapping[str, Callable[[Call], list[Launch] | None]]
-"""By op, launches of better kernels that a kind of device has besides; None where they do not know
-types, sizes or layouts of the call."""
+"""The launches of faster kernels that only one kind of device has, by op; None where the kernels do
+not support types, sizes or layouts of the call."""
 
 
 class OwnKernels(NamedTuple):
-    """All that a kind of device does better than the table says."""
+    """The kernels and fusions of one kind of device beside the table."""
 
     launches: Own
     joined: Mapping[tuple[str, str], Callable[[Call, Call], list[Launch] | None]]
-    """By the ops of two steps in a row, of which the second reads the result of the first."""
+    """The launches of two consecutive steps by their ops; the second reads the result of the
+    first."""
     feeds: Callable[[DType, Layout], bool]
     """Whether products with such weights read activations in the form of `Launch.makes`."""
 
