@@ -160,8 +160,8 @@ def measure_link_of(
 
 
 def measure_pair(a: Any, b: Any, seconds: float) -> tuple[LinkProfile, LinkProfile] | None:
-    """Measures copies from memory of one worker to that of another, and back; None where they do
-    not reach one another, so that bytes go through this process."""
+    """Measures copies from the memory of one worker to the memory of another, and back; None where
+    they do not reach one another, so that bytes go through this process."""
     ends: tuple[RemoteMemory, RemoteMemory] = a.allocate(_SMALL), b.allocate(_SMALL)
     if not ends[1].copy_from(0, ends[0], 0, 64) or not ends[0].copy_from(0, ends[1], 0, 64):
         return None
@@ -212,8 +212,8 @@ def _with_messages(
 
 
 def measure_split(device: Backend, seconds: float) -> float:
-    """Seconds from sending the inputs of a split of one op to a worker's device, as many as a token
-    has, until its result is here."""
+    """Number of seconds from sending the inputs of a split of one op to a worker's device until its
+    result is here. The inputs have the size of a token's."""
     names = [f"x{i}" for i in range(_INPUTS)]
     total = functools.reduce(G.add, [G.input(name, (_WIDTH,), "f32") for name in names])
     graph = G.Graph(total.as_output("y"))

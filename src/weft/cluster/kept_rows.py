@@ -1,8 +1,8 @@
 """Answers that several processes keep in one folder, for a later run.
 
 Every process writes a file of its own, a row at a time, as lines `KEY VALUE`: 16 hexadecimal digits
-and JSON. A process that is killed leaves whole rows and at most a part of one behind them, which
-nobody reads. What the files hold is found by key; memory: 24 bytes a row.
+and JSON. A process that is killed leaves whole rows and at most a part of one behind them, which is
+never read. What the files hold is found by key; memory: 24 bytes a row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class KeptRows:
     """The rows that earlier processes kept in a folder, and the rows that this process adds."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        """`name` is that of no other process. Raises FormatError if the folder cannot be used."""
+        """No other process uses the same `name`. Raises FormatError if the folder cannot be
+        used."""
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -51,7 +51,8 @@ class Device:
         return self._shared.setdefault((data.ctypes.data, data.nbytes), data)
 
     def left(self, worker: int | None) -> int | None:
-        """The bytes that it can lend, where the worker has so many left; None: nobody knows."""
+        """Number of bytes that the device can lend, within what the worker has left; None:
+        unknown."""
         most = [n for n in (worker, self.backend.memory_limit()) if n is not None]
         return min(most) if most else None
 
@@ -147,8 +148,8 @@ _MOST = 1 << 40
 
 
 def answered(backend: Backend, question: object, values: Sequence[Any]) -> Any:
-    """The answer of the kernels of a cpu. Raises DeviceError or ValueError for what is no question
-    to them."""
+    """The answer of the kernels of a cpu. Raises DeviceError or ValueError for a question that they
+    do not answer."""
     from weft.backends.cpu import CpuBackend
     from weft.native import _native
 

@@ -3,7 +3,7 @@
     source = start()                    # or start("10.0.0.1:6379")
     group = MachineGroup(source)        # LLM(..., machines="ray") does both
 
-One actor for each node but that of this process (all, if there is no other) serves the node's cpu
+One actor for each node but this process's own (all, if there is no other) serves the node's cpu
 device on a port of its own, under a key that is made for this cluster of workers. Bytes of tensors
 go over those links, never through Ray. Where this process ends, however it ends, Ray ends the
 actors.
@@ -143,7 +143,7 @@ class RayWorkers:
 
 
 def _nodes(ray: Any) -> list[Machine]:
-    """The nodes that get a worker: all with a CPU but that of this process, or else that one."""
+    """The nodes that get a worker: all with a CPU but this process's own, or else its own."""
     here = ray.get_runtime_context().get_node_id()
     found = [machine for machine in machines() if machine.cpus > 0]
     others = [machine for machine in found if machine.id != here]

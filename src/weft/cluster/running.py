@@ -56,7 +56,7 @@ def run_worker(
     ends_with_stdin: bool = False,
 ) -> None:
     """Lends devices on a socket that listens, until Ctrl-C. Model files are looked for in
-    `model_dirs`, in the hub's cache and in that of packages.
+    `model_dirs`, in the hub's cache and in the cache of packages.
 
     With `ends_with_stdin`, also until the process that started this one is gone: the other end of
     stdin is closed then."""

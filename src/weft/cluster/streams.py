@@ -115,7 +115,7 @@ class Outlet:
 
     def send(self, number: int, data: Any) -> None:
         """Sends the bytes of copy `number`. Where they do not arrive, the receiver's commands fail,
-        or it is gone: that is no failure of this worker, whose other clients' work goes on."""
+        or it is gone: this worker has not failed then, whose other clients' work goes on."""
         self._send({"s": number}, data)
 
     def fail(self, number: int, why: str) -> None:

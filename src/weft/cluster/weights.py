@@ -50,7 +50,7 @@ class WeightFiles:
     # ---- files of this machine -------------------------------------------------------------------
 
     def has_size(self, size: int) -> bool:
-        """Whether there is a file of so many bytes."""
+        """Whether there is a file of `size` bytes."""
         return next(self._of_size(size), None) is not None
 
     def part(self, sha: str, size: int, offset: int, nbytes: int) -> Bytes | None:

@@ -35,8 +35,8 @@ def connect(
 ) -> Link:
     """A link to the listener at `address`, which proves that it knows `key`, as this side does.
 
-    `facts` are compared with those of the other side; weft's version always is. `timeout` bounds
-    the whole of it, in seconds. Raises LinkError, naming the address."""
+    `facts` are compared with the facts of the other side; weft's version always is. `timeout`
+    bounds the whole of it, in seconds. Raises LinkError, naming the address."""
     at = Address(*address)
     if key is None and not is_loopback(at.host):
         raise LinkError(
@@ -93,8 +93,8 @@ def bound_socket(at: Address) -> socket.socket:
 class Listener:
     """Waits for connections and makes links of those that prove the key.
 
-    A handshake has a thread and `timeout` seconds; those of strangers hold up nobody. `on_refused`
-    is told, from such a thread, why a connection came to nothing."""
+    A handshake has a thread and `timeout` seconds; handshakes of strangers do not hold up others.
+    `on_refused` is told, from such a thread, why a connection came to nothing."""
 
     def __init__(
         self,

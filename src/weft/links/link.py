@@ -184,7 +184,7 @@ class Link:
     def ping(self, padding: int = 0) -> None:
         """Asks the other side whether it is there; `rtt` has the time when the answer has come.
 
-        With so many bytes of padding, at most PROBE, `probes` has it."""
+        With `padding` bytes of padding, at most PROBE, `probes` has the time."""
         now = time.perf_counter_ns()
         with HeldInterrupt(), self._sending:
             if padding:

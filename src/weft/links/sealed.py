@@ -74,7 +74,7 @@ class Sealer(_Numbered):
     """Makes the records of one direction; for one thread at a time."""
 
     def seal(self, contents: memoryview | bytes, into: memoryview) -> None:
-        """Writes a record to `into`, whose size is that of the contents and TAG."""
+        """Writes a record to `into`, whose size is the size of the contents plus TAG."""
         self._cipher.encrypt_into(self._nonce(), contents, None, into)
 
 

@@ -177,7 +177,7 @@ def encode(x: ArrayLike, dtype: DType | str) -> U8:
 def encode_runtime(x: ArrayLike, dtype: DType | str) -> U8:
     """float32 `[..., ne0]` to the bytes an op writes (CPY, SET_ROWS, KV cache).
 
-    The bytes equal those of `encode`, except for iq4_nl, q8_0 and f16 NaNs; same errors."""
+    The bytes equal the bytes of `encode`, except for iq4_nl, q8_0 and f16 NaNs; same errors."""
     kind = find_dtype(dtype)
     if kind.is_quantized:
         return _encode_with(_RUNTIME_ENCODERS, x, kind)

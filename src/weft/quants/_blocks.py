@@ -5,7 +5,7 @@ values `[n_blocks, block_length]`. Searches over sub-blocks put the element axis
 that one step of a C loop over `n` elements is one NumPy operation over `m` sub-blocks.
 
 The reference quantizers are plain float32 C, and their bytes depend on the order of operations.
-These helpers give C's results exactly, and those of x86 where C leaves them open.
+These helpers give C's results exactly, and the results of x86 where C leaves them open.
 """
 
 from __future__ import annotations

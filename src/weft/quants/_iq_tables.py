@@ -35,7 +35,8 @@ class Grid:
 
 @cache
 def grid(name: str) -> F32:
-    """The codebook of type `name` as float32 `[n_vectors, length]`; iq1_m has that of iq1_s.
+    """The codebook of type `name` as float32 `[n_vectors, length]`; iq1_m has the codebook of
+    iq1_s.
 
     Raises GraphError for a type without a codebook."""
     table = GRIDS.get("iq1_s" if name == "iq1_m" else name)

@@ -1,7 +1,7 @@
 """Rows converted by native code, on several threads: the encoders of files.
 
 They give the bytes of the reference's `ggml_quantize_chunk`, without and with an importance matrix;
-where `weft.quants` has an encoder, too, those of `weft.quants.encode`.
+where `weft.quants` has an encoder, too, they equal the bytes of `weft.quants.encode`.
 """
 
 from __future__ import annotations
