@@ -74,7 +74,7 @@ class Value:
     def reading_order(self) -> tuple[int, ...]:
         """The order of dimensions in which a copy is fastest.
 
-        It is `order`, channels last for part of such a value, else that of the shape."""
+        It is `order`, channels last for part of such a value, else the order of the shape."""
         usual = tuple(range(self.rank))
         if self.order is not None:
             return self.order

@@ -65,7 +65,7 @@ class Score:
 
     @property
     def chance_error(self) -> float:
-        """One standard error of `chance`, for so many tasks."""
+        """One standard error of `chance` for the number of tasks."""
         return _binomial(self.chance, self.n_tasks)
 
 

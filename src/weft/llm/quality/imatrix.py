@@ -113,7 +113,7 @@ class ImatrixRun:
         text_name: str = "",
         in_files: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
-        """`tokens` are those of the text; `bos` replaces the first of each chunk. What `in_files`
+        """`tokens` are the ids of the text; `bos` replaces the first of each chunk. What `in_files`
         have is added to what is measured.
 
         Raises ContextError for a text that is too short and options out of range, and FormatError
@@ -206,7 +206,7 @@ class ImatrixRun:
         }
 
     def _print_of(self, in_files: Sequence[str | os.PathLike[str]]) -> str:
-        """Tells this run from those of other models, texts and options."""
+        """Tells this run from runs with other models, texts and options."""
         file, o = self.model.file, self.options
         tensors = sorted((t.name, t.dtype.name, tuple(t.ne)) for t in file.tensors.values())
         what: list[Any] = [file.path.name, tensors, self._bos, o.n_ctx, o.output, o.ppl,

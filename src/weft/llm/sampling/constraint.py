@@ -164,8 +164,8 @@ def _named_tokens(text: str, tokenizer: Tokenizer | None) -> dict[str, int]:
 
 
 def _held(text: str) -> str:
-    """The text of a schema as `held_schema` makes it; one that is no object stays as it is, since
-    the compiler says what is wrong with it."""
+    """The text of a schema as `held_schema` makes it; a text that is not an object stays as it is,
+    since the compiler says what is wrong with it."""
     try:
         schema = json.loads(text)
         return json.dumps(held_schema(schema)) if isinstance(schema, dict) else text
