@@ -115,7 +115,7 @@ def require_options(what: str, names: Iterable[str], known: Sequence[str], see: 
 
 
 def require_choice(
-    what: str, value: object, known: Sequence[str], error: type[WeftError] = ArgumentError
+    argument: str, value: object, known: Sequence[str], error: type[WeftError] = ArgumentError
 ) -> None:
     """Raises `error`, which suggests the nearest word, if `value` is not in `known`."""
     if value in known:
@@ -123,7 +123,7 @@ def require_choice(
     near = nearest(value, known) if isinstance(value, str) else None
     hint = f"; did you mean {near!r}?" if near else ""
     words = " or ".join(map(repr, known))
-    raise error(f"{what} is {value!r}; it must be {words}{hint}")
+    raise error(f"is {value!r}; it must be {words}{hint}", argument=argument)
 
 
 def shows_options(types: type, options: Mapping[str, Option], heading: str) -> Callable[[F], F]:

@@ -27,7 +27,7 @@ from weft.errors import UnsupportedOpError
 from weft.frontends.fx.call import op_name
 from weft.frontends.fx.channels_last import channels_last_nodes
 from weft.frontends.fx.convert import weight_nodes
-from weft.frontends.fx.registry import is_passed_on
+from weft.frontends.fx.dtypes import PassedOn
 from weft.frontends.fx.sizes import Sizes
 from weft_executorch.backend import NOTES, WeftBackend, declared_ranges
 from weft_executorch.dynamic_sizes import untold
@@ -196,7 +196,7 @@ def _in_order(nodes: Iterable[Node], refused: Mapping[Node, str]) -> Iterator[tu
         if node in refused:
             reason = refused[node]
             cause = next((causes[n] for n in node.all_input_nodes if n in causes), node)
-            causes[node] = cause if is_passed_on(reason) else node
+            causes[node] = cause if isinstance(reason, PassedOn) else node
             follows = causes[node] is not node
             yield node, f"follows {cause.name}: {reason.partition(',')[0]}" if follows else reason
 

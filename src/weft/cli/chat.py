@@ -40,7 +40,7 @@ from weft.cli.text_input import (
     with_input,
 )
 from weft.cli.unused_options import REASONING
-from weft.errors import ChatError, ContextError, TokenizerError
+from weft.errors import ChatError, ContextError, ContextFull, TokenizerError
 from weft.llm import LLM, SamplingParams
 from weft.llm.drafting.options import DraftOptions
 from weft.llm.generate_options import GenerateOptions
@@ -190,7 +190,7 @@ def _talk(conversation: Conversation) -> None:
             conversation.take(text)
         except (ChatError, ContextError, TokenizerError) as error:
             show_error(error)
-            if "but the context holds" in str(error) and conversation.has_answers:
+            if isinstance(error, ContextFull) and conversation.has_answers:
                 say("/clear forgets what was said before", style="dim")
 
 

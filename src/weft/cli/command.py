@@ -30,6 +30,7 @@ __all__ = [
     "ReaderLeft",
     "UsageError",
     "WeftCommand",
+    "in_words",
     "usage_error",
 ]
 
@@ -264,7 +265,16 @@ def _unknown_option(
         is_word = re.fullmatch(r"--?[A-Za-z][\w-]*", name)
         if is_word and name not in known and _caused(error, name):
             return usage_error(f"there is no option {name}{_meant(name, shown)}", ctx)
-    return error
+    return in_words(error)
+
+
+def in_words(error: Any) -> Exception:
+    """The parser's error, with weft's sentence for an unknown option."""
+    if not hasattr(error, "possibilities"):  # which the error for an unknown option has
+        known: Exception = error
+        return known
+    name, near = error.option_name, set(error.possibilities or ())
+    return usage_error(f"there is no option {name}{_meant(name, near)}", error.ctx)
 
 
 def _caused(error: Exception, name: str) -> bool:

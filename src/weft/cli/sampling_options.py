@@ -18,9 +18,9 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from weft.cli.command import CONSTRAINTS, SAMPLING, SAMPLING_MORE
-from weft.cli.mistakes import in_flags
+from weft.cli.mistakes import flag_name
 from weft.cli.replaced import replaces
-from weft.errors import ContextError
+from weft.errors import ContextError, named
 from weft.llm.sampling import BREAKERS, SAMPLERS, SAMPLING_OPTIONS, SamplingParams
 from weft.options import require_options
 
@@ -54,7 +54,7 @@ class _Flag:
         self._other = other
         group = SAMPLING if names[0] in _USUAL else SAMPLING_MORE
         panel = CONSTRAINTS if names[0] in _LIMITING else group
-        about = help or in_flags(SAMPLING_OPTIONS[option].about.replace("`", ""))
+        about = help or named(SAMPLING_OPTIONS[option].about, flag_name)
         self._typer = typer.Option(*names, help=about, metavar=metavar, rich_help_panel=panel)
 
     def signature(self, option: str) -> inspect.Parameter:

@@ -24,7 +24,7 @@ from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call, StaleValueError, aten_op, op_name
 from weft.frontends.fx.channels_last import channels_last_nodes
 from weft.frontends.fx.converted import Converted, Input, Output, State
-from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
+from weft.frontends.fx.dtypes import STORED, PassedOn, refused_type, stored_type
 from weft.frontends.fx.fold import known_constants
 from weft.frontends.fx.hosted import add_region, carried_input
 from weft.frontends.fx.layout import folded_ne
@@ -35,7 +35,6 @@ from weft.frontends.fx.registry import (
     FROM_DATA,
     find_visitor,
     is_from_data,
-    is_passed_on,
     supports_call,
 )
 from weft.frontends.fx.rewrite import REWRITES
@@ -81,7 +80,7 @@ def _unsupported(program: ExportedProgram, constants: Mapping[Node, Any]) -> lis
         answer = YES if node in constants else supports(node)
         if not answer:
             cause = next((causes[n] for n in node.all_input_nodes if n in causes), "")
-            cause = cause if is_passed_on(answer.reason) else ""
+            cause = cause if isinstance(answer.reason, PassedOn) else ""
             refusals.append(Refusal(node.name, op_name(node.target), answer.reason, cause))
             causes[node] = cause or node.name
     return refusals

@@ -16,6 +16,7 @@ __all__ = [
     "FLOATS",
     "INTS",
     "STORED",
+    "PassedOn",
     "compute_type",
     "dtype_name",
     "is_float",
@@ -45,12 +46,16 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def refused_type(dtype: torch.dtype) -> str:
+class PassedOn(str):
+    """The reason why a node is refused for a shape or a type, which later nodes inherit."""
+
+
+def refused_type(dtype: torch.dtype) -> PassedOn:
     """The reason why a type cannot be stored, with a remedy."""
     what = f"type {dtype_name(dtype)} is not supported"
     if dtype is torch.float64:
-        return f"{what}; call .float() on the module and its inputs before torch.export"
-    return what
+        what += "; call .float() on the module and its inputs before torch.export"
+    return PassedOn(what)
 
 
 def is_float(dtype: torch.dtype) -> bool:

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from weft.errors import GraphError
 from weft.frontends.fx.call import Call, aten_op, fake_of, op_name
-from weft.frontends.fx.dtypes import STORED, refused_type
+from weft.frontends.fx.dtypes import STORED, PassedOn, refused_type
 from weft.frontends.fx.support import YES, Support
 from weft.frontends.fx.value import Value
 from weft.records import dataclass
@@ -26,7 +26,6 @@ __all__ = [
     "Visitor",
     "find_visitor",
     "is_from_data",
-    "is_passed_on",
     "supports_call",
     "visitor",
     "visitor_by_name",
@@ -195,16 +194,10 @@ def _bytes(call: Call) -> str | None:
 _TO_BYTES = (torch.uint8, torch.bool, torch.float32, torch.float16, torch.bfloat16)
 
 
-FROM_DATA = (
+FROM_DATA = PassedOn(
     "a shape depends on data, so that no memory can be planned for it; torch.where and masked_fill "
     "keep the shape"
 )
-
-
-def is_passed_on(reason: str) -> bool:
-    """Whether a node may be refused for a shape or a type that it only inherits from another
-    one."""
-    return reason == FROM_DATA or reason.startswith("type ")
 
 
 def is_from_data(size: Any) -> bool:

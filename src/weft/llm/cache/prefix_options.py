@@ -36,7 +36,7 @@ class PrefixOptions:
         for name in ("cache_ram", "ctx_checkpoints", "checkpoint_every", "cache_dir_size"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
-                raise ContextError(f"{name} is {value!r}; it must be 0 or more")
+                raise ContextError(f"is {value!r}; it must be 0 or more", argument=name)
 
 
 class PrefixArguments(TypedDict, total=False):
@@ -88,7 +88,7 @@ def prefix_options(arguments: Mapping[str, Any]) -> tuple[PrefixOptions, dict[st
             try:
                 given[name] = parse_size(given[name])
             except FormatError as error:
-                raise ContextError(f"{name}: {error}") from None
+                raise ContextError(f": {error}", argument=name) from None
     if given.get("cache_dir") is not None:
         given["cache_dir"] = Path(given["cache_dir"])
     return PrefixOptions(**given), rest

@@ -327,14 +327,17 @@ class Placement:
         others = self.fit or self.n_gpu_layers is not None or self.place or not self.offload_kv
         if self.saved is not None and (others or self.policy != "ggml"):
             raise ScheduleError(
-                "a plan file says where everything is; leave out n_gpu_layers, offload_kv, place, "
-                "fit, policy"
+                "a plan file says where everything is; leave out `n_gpu_layers`, `offload_kv`, "
+                "`place`, `fit`, `policy`"
             )
         if self.fit and self.n_gpu_layers is not None:
-            raise ScheduleError("fit chooses the number of layers; leave out n_gpu_layers")
+            raise ScheduleError(
+                "chooses the number of layers; leave out `n_gpu_layers`", argument="fit"
+            )
         if self.policy == "cost" and self.profile is None:
             raise ScheduleError(
-                "policy 'cost' needs a machine profile; measure one with `weft calibrate`"
+                "'cost' needs a machine profile; measure one with `weft calibrate`",
+                argument="policy",
             )
         require_choice("policy", self.policy, ("ggml", "cost"), ScheduleError)
 
@@ -368,8 +371,9 @@ def context_options(
         _require_count(name, value, missing=False)
     if n_batch is not None and sizes["n_ubatch"] > n_batch:
         raise ContextError(
-            f"n_ubatch is {sizes['n_ubatch']}, but n_batch is {n_batch}: a call has at most "
-            "n_batch tokens; make n_batch larger or n_ubatch smaller"
+            f"is {sizes['n_ubatch']}, but `n_batch` is {n_batch}: a call has at most `n_batch` "
+            "tokens; make `n_batch` larger or `n_ubatch` smaller",
+            argument="n_ubatch",
         )
     sizes["n_ubatch"] = min(sizes["n_ubatch"], sizes["n_ctx"])
     sizes["n_outputs"] = min(sizes["n_outputs"], sizes["n_ubatch"])
@@ -394,7 +398,7 @@ def _require_count(name: str, value: Any, *, missing: bool = True) -> None:
     if value is None and missing:
         return
     if not isinstance(value, int) or not 1 <= value < 1 << 31:
-        raise ContextError(f"{name} is {value}; it must be 1 or more")
+        raise ContextError(f"is {value}; it must be 1 or more", argument=name)
 
 
 def _expert_options(arguments: PlanArguments) -> dict[str, Any]:
@@ -404,17 +408,17 @@ def _expert_options(arguments: PlanArguments) -> dict[str, Any]:
         require_choice("expert_policy", policy, POLICIES, ContextError)
         if budget is None:
             raise ContextError(
-                "expert_policy (--expert-policy) says what expert_budget (--expert-budget) holds; "
-                "give a budget, too, or leave it out"
+                "says what `expert_budget` holds; give a budget, too, or leave it out",
+                argument="expert_policy",
             )
     if budget is None:
         return {}
     try:
         size = parse_size(budget)
     except FormatError as error:
-        raise ContextError(f"expert_budget (--expert-budget): {error}") from None
+        raise ContextError(f": {error}", argument="expert_budget") from None
     if size < 1:
-        raise ContextError(f"expert_budget (--expert-budget) is {size}; it must be 1 or more bytes")
+        raise ContextError(f"is {size}; it must be 1 or more bytes", argument="expert_budget")
     return {"expert_budget": size, "expert_policy": policy or "auto"}
 
 
@@ -422,6 +426,7 @@ def _require_flash(options: ContextOptions) -> None:
     name = options.type_v
     if not options.flash and name in CACHE_TYPES and find_dtype(name).is_quantized:
         raise ContextError(
-            f"type_v is {name}, but attention without flash reads values column by column and "
-            "cannot cut blocks; leave flash on, or make type_v f16"
+            f"is {name}, but attention without flash reads values column by column and cannot "
+            "cut blocks; leave `flash` on, or make `type_v` f16",
+            argument="type_v",
         )

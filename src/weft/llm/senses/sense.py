@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.compiler import Plan, lower_plan, plan_graph, resolve_devices
-from weft.errors import ContextError
+from weft.errors import ContextFull
 from weft.execute import Session
 from weft.llm.compute.context import Context
 from weft.llm.senses.tower import AnyTower
@@ -72,7 +72,7 @@ class Sense(ABC):
 
     def _require_room(self, n: int) -> None:
         if n > self._context.n_ctx_seq:
-            raise ContextError(
+            raise ContextFull(
                 f"{self.noun} has {n} rows, but the context holds {self._context.n_ctx_seq} "
-                f"tokens; make n_ctx (-c) larger, or the {self.noun.split()[1]} smaller"
+                f"tokens; make `n_ctx` larger, or the {self.noun.split()[1]} smaller"
             )

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Literal
 
-from weft.errors import ContextError, FormatError
+from weft.errors import ContextError, ContextFull, FormatError
 from weft.llm.audio.hearing import Hearing
 from weft.llm.audio.tower import SoundTower
 from weft.llm.compute.context import Context
@@ -103,9 +103,9 @@ class Senses:
         senses = [self.of(medium.kind) for medium in media]
         least = sum(sense.least for sense in senses)
         if least > self._context.n_ctx_seq:
-            raise ContextError(
+            raise ContextFull(
                 f"{counted(media)} have {least} rows, but the context holds "
-                f"{self._context.n_ctx_seq}; make n_ctx (-c) larger, or give fewer"
+                f"{self._context.n_ctx_seq}; make `n_ctx` larger, or give fewer"
             )
         rows: list[list[int]] = []
         n, most = 0, self._context.n_ctx_seq
@@ -114,9 +114,9 @@ class Senses:
                 rows.append(sense.ids(medium.value, files=files))
                 n += len(rows[-1])
                 if n > most:  # before the others are decoded
-                    raise ContextError(
+                    raise ContextFull(
                         f"{counted(media)} have more than {most} rows, which is what the context "
-                        "holds; make n_ctx (-c) larger, or give fewer"
+                        "holds; make `n_ctx` larger, or give fewer"
                     )
         ids: list[int] = []
         for i, piece in enumerate(pieces):

@@ -35,8 +35,8 @@ class Sight(Sense):
         self._together = tower.family.together and context.model.config.rows_join != "none"
         if self._together and tower.n_rows > context.n_ubatch:
             raise ContextError(
-                f"an image has {tower.n_rows} rows that are computed at once, but n_ubatch is "
-                f"{context.n_ubatch}; make n_ubatch (-ub) {tower.n_rows} or more"
+                f"an image has {tower.n_rows} rows that are computed at once, but `n_ubatch` is "
+                f"{context.n_ubatch}; make `n_ubatch` {tower.n_rows} or more"
             )
         end = tower.family.line_end
         self._line_end = self._encoded(end)
