@@ -13,9 +13,10 @@ import pytest
 
 from tests.cli.in_process import weft
 from weft.cli.app import COMMANDS
-from weft.cli.mistakes import flag_name, flag_of
+from weft.cli.mistakes import flag_name
 from weft.errors import ContextError, ContextFull, WeftError
 from weft.llm import SamplingParams
+from weft.llm.sampling import SAMPLING_OPTIONS
 from weft.version import __version__
 
 
@@ -89,7 +90,7 @@ def test_wrong_usage_is_said_as_other_errors_are(words: tuple[str, ...], said: s
 def test_every_field_of_sampling_has_a_flag() -> None:
     text = help_of("run")
     for field in SamplingParams.__dataclass_fields__:
-        assert flag_of()[field] in text
+        assert flag_name(field) in text and SAMPLING_OPTIONS[field].flags[0] in text
 
 
 @pytest.mark.parametrize(

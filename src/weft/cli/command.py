@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from weft.cli.foreign_options import foreign_option, in_place_of, without_usual
 from weft.cli.quick_values import take_plain_values
+from weft.options import ADAPTERS, ADVANCED, DEVICES, MODEL, PLACEMENT
 
 __all__ = [
     "ADAPTERS",
@@ -45,20 +46,15 @@ def usage_error(message: str, ctx: Any = None) -> Exception:
     return error
 
 
-MODEL = "Model and context"
 FIT = "The best types for a machine"
-ADAPTERS = "Adapters"
-DEVICES = "Devices and threads"
 SAMPLING = "Sampling"
 CONSTRAINTS = "Constraints of the text"
 SAMPLING_MORE = "More of sampling"
 TEMPLATE = "Chat template and reasoning"
-PLACEMENT = "Placement by hand"
 THREADS = "Threads in detail"
 MACHINES = "Many machines"
 SEVERAL = "Several models"
 OTHERS = "A server for others"
-ADVANCED = "Advanced"
 
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 _GROUPS = (

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import typer
@@ -16,59 +15,30 @@ from weft.cli.command import ReaderLeft, UsageError
 from weft.cli.console import forget_notes, say, text_out
 from weft.errors import ErrorWarning, WeftError
 
-__all__ = ["exit_code", "flag_name", "flag_of", "show_error", "show_warning"]
+__all__ = ["exit_code", "flag_name", "name_flag", "show_error", "show_warning"]
 
-_FLAG_OF = {
-    "n_ctx": "-c",
-    "n_ubatch": "-ub",
-    "n_batch": "-b",
-    "n_seq_max": "--parallel",
-    "max_tokens": "-n",
-    "n_keep": "--keep",
-    "n_gpu_layers": "-ngl",
-    "n_copies": "--n-copies",
-    "n_threads": "-t",
-    "n_threads_batch": "-tb",
-    "n_chunks": "--chunks",
-    "from_chunk": "--from-chunk",
-    "output_every": "--output-frequency",
-    "save_every": "--save-frequency",
-    "ppl_stride": "--ppl-stride",
-    "offload_kv": "--no-kv-offload",
-    "swa_full": "--swa-full",
-    "type_k": "-ctk",
-    "type_v": "-ctv",
-    "flash": "-fa",
-    "fit": "--fit",
-    "place": "--place",
-    "memory": "--memory",
-    "policy": "--policy",
-    "devices": "--devices",
+_names = {
     "cpus": "--cpu-mask and --cpu-range",
-    "numa": "--numa",
-    "poll": "--poll",
     "strict": "--cpu-strict",
-    "expert_budget": "--expert-budget",
-    "expert_policy": "--expert-policy",
+    "priority": "--prio",
+    "n_batch": "-b",
     "p_min": "--draft-p-min",
-    "mmproj": "--mmproj",
-    "repack": "--repack",
+    "n_seq_max": "--parallel",
+    "offload_kv": "--no-kv-offload",
     "embed": "`weft embed`",
 }
-"""The flags of the library's arguments, besides the options of sampling."""
+"""The names of the library's arguments in the words of the command line. Groups of options add the
+flags of their fields; here are those that are called otherwise."""
 
 
-@cache
-def flag_of() -> dict[str, str]:
-    """The flags of all arguments of the library that have one."""
-    from weft.llm.sampling import SAMPLING_OPTIONS  # imports NumPy, which takes time
-
-    return _FLAG_OF | {name: option.flags[0] for name, option in SAMPLING_OPTIONS.items()}
+def name_flag(argument: str, flag: str) -> None:
+    """Says which flag of the command that runs gives an argument of the library."""
+    _names.setdefault(argument, flag)
 
 
-def flag_name(argument: str) -> str:
-    """The name that an argument of the library has on the command line."""
-    return flag_of().get(argument, argument)
+def flag_name(argument: str, unknown: str = "{}") -> str:
+    """The name that an argument of the library has on the command line, or `unknown` with it."""
+    return _names.get(argument) or unknown.format(argument)
 
 
 def exit_code(command: Callable[[], Any]) -> int:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 
@@ -92,6 +92,8 @@ def _converted(kind: Any, value: Any, about: Any) -> Any:
     if kind in (str, int, float, bool) and type(value) is kind:
         return value
     if isinstance(kind, type) and issubclass(kind, Enum) and isinstance(value, kind):
+        return value
+    if get_origin(kind) is Literal and value in get_args(kind):
         return value
     if not isinstance(value, str):
         return _NONE
