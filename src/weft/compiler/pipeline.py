@@ -291,7 +291,7 @@ def resolve_devices(devices: Sequence[str | Backend], **options: Any) -> list[Ba
     Raises ArgumentError for an option that the cpu does not have, or that no listed device
     takes."""
     if isinstance(devices, str):
-        raise ScheduleError(f"devices must be a list, e.g. [{devices!r}]")
+        raise ScheduleError(f"must be a list, e.g. [{devices!r}]", argument="devices")
     if not devices:
         raise ScheduleError("the list of devices is empty; name one, e.g. cpu")
     require_options("cpu", set(options) - {"even_if_failing"}, CPU_OPTIONS)

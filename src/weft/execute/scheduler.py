@@ -84,7 +84,7 @@ class Scheduler:
 
         Raises ScheduleError for a list of devices or an option that is not possible."""
         if n_copies < 1:
-            raise ScheduleError(f"n_copies is {n_copies}; it must be 1 or more")
+            raise ScheduleError(f"is {n_copies}; it must be 1 or more", argument="n_copies")
         require_choice("policy", policy, ("ggml",), ScheduleError)
         require_choice("memory", memory, ("best", "ggml"), ScheduleError)
         self.backends: tuple[Backend, ...] = tuple(resolve_devices(devices, **options))

@@ -315,9 +315,11 @@ def _cache_type(argument: str, name: str | DType, head_dim: int) -> DType:
     try:
         dtype = find_dtype(name)
     except GraphError as e:
-        raise ContextError(f"{argument}: {e}") from None
+        raise ContextError(f": {e}", argument=argument) from None
     if dtype.name not in CACHE_TYPES:
-        raise ContextError(f"{argument} is {dtype.name}; it must be {' or '.join(CACHE_TYPES)}")
+        raise ContextError(
+            f"is {dtype.name}; it must be {' or '.join(CACHE_TYPES)}", argument=argument
+        )
     if head_dim % dtype.block:
         raise ContextError(
             f"{argument} is {dtype.name}, which has blocks of {dtype.block} numbers, but heads of "

@@ -253,8 +253,8 @@ def require_least(fitting: Fitting, budget: Budget, n_ctx: int) -> None:
         raise OutOfMemoryError(
             f"no types fit into {size_text(budget.memory)}: with a context of {n_ctx} tokens, the "
             f"smallest take {size_text(whole.nbytes)} (weights {size_text(whole.weights)}, cache "
-            f"{size_text(whole.cache)} as {least.cache}, compute {size_text(rest)}); make -c "
-            "smaller, or --fit larger"
+            f"{size_text(whole.cache)} as {least.cache}, compute {size_text(rest)}); make "
+            "`n_ctx` smaller, or --fit larger"
         )
     if budget.file is not None and least.file > budget.file:
         raise OutOfMemoryError(

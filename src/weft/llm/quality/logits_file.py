@@ -68,7 +68,8 @@ def writing_logits(
     if size > free:
         raise FormatError(
             f"{os.fspath(path)!r} would have {size_text(size)} for {n_chunks} chunks, but "
-            f"{size_text(free)} are free there; give fewer chunks with n_chunks, or another folder"
+            f"{size_text(free)} are free there; give fewer chunks with `n_chunks`, or another "
+            "folder"
         )
     with replacing(path) as file:
         file.write(MAGIC + np.array([n_ctx, n_vocab, n_chunks], "<i4").tobytes())

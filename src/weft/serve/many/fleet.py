@@ -43,9 +43,9 @@ class ManyOptions:
         for name, low in (("memory", 1), ("most", 1), ("keep_alive", 0), ("max_waiting", 0)):
             value = getattr(self, name)
             if value is not None and value < low:
-                raise ContextError(f"{name} is {value}; it must be {low} or more")
+                raise ContextError(f"is {value}; it must be {low} or more", argument=name)
         if not 0 < self.wait < 1e6:
-            raise ContextError(f"wait is {self.wait}; it is a number of seconds")
+            raise ContextError(f"is {self.wait}; it is a number of seconds", argument="wait")
 
 
 class Fleet:
