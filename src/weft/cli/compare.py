@@ -27,8 +27,8 @@ from weft.llm.fitting.compared import (
     require_same_vocabulary,
 )
 from weft.llm.fitting.held import Text, beginning, text_of
+from weft.llm.opening import DEFAULT_N_CTX
 from weft.llm.planning.memory import available_bytes
-from weft.llm.sizes import DEFAULT_N_CTX
 
 __all__ = ["compare"]
 

