@@ -36,12 +36,12 @@ from time import process_time
 
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, DraftOptions, Model, SamplingParams, Tokenizer
-from weft.llm.drafting.build import make_drafting, open_drafts
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine import writer as writer_module
 from weft.llm.engine.growth import Growth
 from weft.llm.engine.request import Request, Ticket
 from weft.llm.engine.writer import Writer
+from weft.llm.opening import DraftModels
 from weft.llm.planning.draft_options import MOST, P_MIN
 from weft.llm.sampling import Sampler
 
@@ -92,7 +92,7 @@ def main() -> None:
                       states=any(each[name].layers for name in by))  # fmt: skip
     for how, name in product(by, args.texts.split(",")):
         options = each[how]
-        made = make_drafting(context, options, open_drafts(model, options))
+        made = DraftModels(model, options).drafting(context)
         assert made is not None
         prompt, answer = texts[name]
         times: tuple[list[float], list[float]] = ([], [])

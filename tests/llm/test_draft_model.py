@@ -15,12 +15,12 @@ from tests.llm.drafted_texts import PROMPTS, SAMPLING, Eager, drafting, made, re
 from tests.llm.tiny import metadata, tokens, weights, write_model
 from weft.errors import ContextError, OutOfMemoryError
 from weft.llm import LLM, Context, DraftOptions, Model, SamplingParams
-from weft.llm.drafting.build import make_drafting, open_drafts
 from weft.llm.drafting.drafting import Drafting, Outcome, Wanted
 from weft.llm.drafting.gain import Gain
 from weft.llm.drafting.ngram import NgramDrafter
 from weft.llm.drafting.own_cache import same
 from weft.llm.drafting.second_model import SecondModel
+from weft.llm.opening import DraftModels
 from weft.llm.planning.prepare import prepare
 
 GREEDY = SAMPLING[0]
@@ -263,7 +263,7 @@ def test_another_vocabulary(paths: tuple[Path, Path], tmp_path: Path) -> None:
     for change, what in ((262, "token 262 is '<other>', not"), (-1, "it has 10 tokens, not 274")):
         path = other_vocabulary(tmp_path / f"{change}.gguf", change)
         with pytest.raises(ContextError, match=what) as caught:
-            open_drafts(model, DraftOptions(model=path))
+            DraftModels(model, DraftOptions(model=path))
         assert str(path) in str(caught.value) and str(paths[0]) in str(caught.value)
 
 
@@ -273,8 +273,8 @@ def test_llm(paths: tuple[Path, Path]) -> None:
     texts = []
     for options in each:
         with LLM(paths[0], n_ctx=128, n_threads=1, drafting=options) as llm:
-            if llm._loaded is not None and llm._loaded.drafting is not None:
-                llm._loaded.drafting.gain = Eager()
+            if llm._parts is not None and llm._parts.loaded.drafting is not None:
+                llm._parts.loaded.drafting.gain = Eager()
             texts.append([
                 llm.generate(p, max_tokens=30, temperature=1, seed=2, ignore_eos=True)
                 for p in ("the abc", ["the abc the", "abc"])
@@ -290,7 +290,7 @@ def test_llm(paths: tuple[Path, Path]) -> None:
 def test_its_memory_counts(paths: tuple[Path, Path]) -> None:
     model = Model.open(paths[0])
     drafting = DraftOptions(model=paths[1])
-    (plan,) = open_drafts(model, drafting).plans(128, 1, drafting)
+    (plan,) = DraftModels(model, drafting).plans(128, 1)
     options: dict[str, Any] = {"n_ctx": 128, "n_outputs": 31}
     alone = sum(need.total for need in prepare(model, **options).needs())
     needed = sum(need.total for need in plan.needs())
@@ -307,7 +307,7 @@ def test_where_drafts_cannot_be_checked_it_is_not_loaded(paths: tuple[Path, Path
     context = Context(model, 64, devices=["reference"])
     options = DraftOptions(ngram=False, model=paths[1])
     with pytest.warns(UserWarning, match="no model drafts: device reference"):
-        assert make_drafting(context, options, open_drafts(model, options)) is None
+        assert DraftModels(model, options).drafting(context) is None
 
 
 def test_same() -> None:

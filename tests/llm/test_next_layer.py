@@ -18,8 +18,8 @@ from weft.errors import ContextError, FormatError
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.writer import write_gguf
 from weft.llm import LLM, Batch, Context, DraftOptions, Model
-from weft.llm.drafting.build import make_drafting, open_drafts
 from weft.llm.drafting.next_tokens import NextTokens
+from weft.llm.opening import DraftModels
 
 IDS = [1, 259, 265, 270, 261, 262, 7, 90]
 ARCHS = ["glm4moe", "qwen35", "qwen3next", "deepseek2", "minimax-m2", "nemotron_h_moe",
@@ -233,9 +233,9 @@ def test_llm(tmp_path: Path) -> None:
 
 def test_a_context_without_states(tmp_path: Path) -> None:
     model, options = Model.open(with_next_layer(tmp_path, "glm4moe")), DraftOptions(layers=True)
-    models = open_drafts(model, options)
+    models = DraftModels(model, options)
     with pytest.warns(UserWarning, match="no model drafts: layers .* states=True"):
-        drafts = make_drafting(Context(model, 64, n_threads=1), options, models)
+        drafts = models.drafting(Context(model, 64, n_threads=1))
     assert drafts is not None and len(drafts.drafters) == 1
     layer = Context(model.next_layer(), 64, n_threads=1)
     with pytest.raises(ContextError, match=r"give Batch\.states"):

@@ -28,7 +28,7 @@ from weft.llm.fitting.compared import (
     compare_models,
     require_same_vocabulary,
 )
-from weft.llm.sizes import DEFAULT_N_CTX
+from weft.llm.opening import DEFAULT_N_CTX
 from weft.options import option, parse_tokens
 
 __all__ = ["compare"]

@@ -23,7 +23,7 @@ from weft.errors import ContextError
 from weft.llm import Context, Model, Tokenizer
 from weft.llm.compute.embed import embed_texts, sequences_for, unit_rows
 from weft.llm.config import Pooling
-from weft.llm.sizes import DEFAULT_N_CTX
+from weft.llm.opening import DEFAULT_N_CTX
 from weft.options import option
 
 __all__ = ["context_for", "embed"]

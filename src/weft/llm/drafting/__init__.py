@@ -7,7 +7,6 @@ next_tokens.py   proposes what a layer of the model expects that was trained for
 own_cache.py     the cache of a model that drafts, which follows the texts
 gain.py          `Gain`: whether a draft pays, from times and acceptance measured as it runs
 options.py       `DraftOptions`, what a caller chooses
-build.py         makes the drafters of these options
 where.py         where drafts can be checked
 drafting.py      `Drafting`: asks drafters for all texts of a step, and learns from the results
 """

@@ -14,8 +14,8 @@ from weft.backends.cpu.experts import POLICIES, ExpertPolicy
 from weft.dtype import find_dtype
 from weft.errors import ContextError, FormatError, ScheduleError
 from weft.execute import Progress
-from weft.llm.cache.kv_cache import CACHE_TYPES
-from weft.llm.cache.prefix_options import PREFIX_OPTIONS, PrefixArguments
+from weft.llm.cache.kv_cache import CACHE_TYPES, cache_bytes
+from weft.llm.cache.prefix_options import PREFIX_OPTIONS
 from weft.llm.cache.window import window_size
 from weft.llm.config import ModelConfig, Pooling
 from weft.llm.model import Model
@@ -46,7 +46,6 @@ __all__ = [
     "PLAN_OPTIONS",
     "ContextArguments",
     "ContextOptions",
-    "LLMArguments",
     "Placement",
     "PlanArguments",
     "context_options",
@@ -337,10 +336,6 @@ LLM_OPTIONS: dict[str, Option] = {
 """Every option of `LLM`, with default and meaning."""
 
 
-class LLMArguments(PlanArguments, PrefixArguments, total=False):
-    """The arguments of `LLM` that are not parameters of their own."""
-
-
 class ContextArguments(PlanArguments, total=False):
     """All arguments of `Context` besides the model and `n_ctx`."""
 
@@ -375,6 +370,11 @@ class ContextOptions:
         if self.swa_full:
             return 0
         return window_size(config, self.n_ctx, self.n_seq_max, self.n_ubatch)
+
+    def cache_bytes(self, config: ModelConfig) -> int:
+        """Bytes of the keys, values and states of the cache."""
+        window = self.window_size(config)
+        return cache_bytes(config, self.n_ctx, self.type_k, self.type_v, self.n_seq_max, window)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from weft.compiler import resolve_devices
 from weft.compiler.homes import first_with_own_memory
 from weft.errors import OutOfMemoryError, ScheduleError
 from weft.graph.tensor import Tensor
-from weft.llm.cache.kv_cache import KVCache, cache_bytes
+from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.memory import require_memory
 from weft.llm.model import Model
 from weft.llm.planning.fit import ADVICE, fitted, limits, overfull, require
@@ -82,15 +82,7 @@ def prepare(
         options = replace(options, n_copies=_copies_for(backends, placement, model))
     alone = all(b.buffer_type is backends[-1].buffer_type for b in backends)
     if must_fit and alone and not placement.memory:
-        cells = cache_bytes(
-            model.config,
-            options.n_ctx,
-            options.type_k,
-            options.type_v,
-            options.n_seq_max,
-            options.window_size(model.config),
-        )
-        require_memory({"cache": cells}, ADVICE)
+        require_memory({"cache": options.cache_bytes(model.config)}, ADVICE)
     request = Request(model, options, backends, placement, arguments.get("rewrites"))
     plan = _planned(request, must_fit)
     if saved is None and placement.policy == "ggml" and not placement.fit:

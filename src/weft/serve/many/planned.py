@@ -6,18 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from weft.frontends.gguf.quantize import planned_as
 from weft.frontends.models import open_model
-from weft.llm import Model
-from weft.llm.drafting.build import open_drafts
-from weft.llm.multimodal import open_towers
 from weft.llm.planning.draft_options import DraftOptions
 from weft.llm.planning.prepare import prepare
 from weft.serve.many.catalog import Entry
 from weft.serve.memory import PlannedBytes, planned_bytes
 from weft.serve.model_card import ModelCard
 from weft.serve.options import ServeOptions
-from weft.serve.sizes import serve_sizes
+from weft.serve.sizes import open_served
 
 __all__ = ["Recipe", "card_of"]
 
@@ -78,30 +74,13 @@ class Recipe:
         """The bytes of the model's contexts. Nothing is loaded. Raises the errors of `Service`
         that a file or an option has."""
         given = self.arguments(entry)
-        options = self.options_of(entry)
-        type_, mmproj, drafting = given.pop("type"), given.pop("mmproj"), given.pop("drafting")
-        embeddings = given.pop("embeddings")
-        file = open_model(entry.path)
-        if type_ is not None:
-            file = planned_as(file, type_)
-        model = Model(file, given.pop("adapters", None))
-        model.towers = () if mmproj is None else open_towers(mmproj).all
-        sizes = serve_sizes(
-            model.config, options, n_ctx=given.pop("n_ctx", None),
-            n_ubatch=given.pop("n_ubatch", None), embeddings=embeddings, drafting=drafting,
-        )  # fmt: skip
+        opening, sizes = open_served(entry.path, self.options_of(entry), given, planned=True)
         given.pop("fallback", None)
-        given.pop("progress", None)
         plans = []
         if sizes.embedding is not None:
-            plans.append(prepare(model, must_fit=False, **given | sizes.embedding))
+            plans.append(prepare(opening.model, must_fit=False, **given | sizes.embedding))
         if sizes.writing is not None:
-            drafts = open_drafts(model, drafting)
-            if drafting is not None:
-                beside = drafts.plans(sizes.n_ctx, options.parallel, drafting)
-                plans += beside
-                given |= {"beside": beside, "states": drafting.layers}
-            plans.append(prepare(model, must_fit=False, **given | sizes.writing))
+            plans += opening.plans(must_fit=False, **given | sizes.writing)
         return planned_bytes(plans)
 
 

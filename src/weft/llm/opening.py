@@ -1,0 +1,267 @@
+"""Opens a model in one order: files, config, tokenizer, towers and models that draft; then sizes,
+plan and context. `LLM`, the server, its planned models and `weft explain` open models here.
+
+    opening = Opening("model.gguf")
+    context = opening.load(n_ctx=4096).context
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypedDict, Unpack, cast
+
+from weft.errors import ContextError
+from weft.execute import Progress
+from weft.frontends.gguf import GGUFFile
+from weft.frontends.models import open_model
+from weft.llm.adapter_files import AdapterFiles
+from weft.llm.chat.template import ChatTemplate
+from weft.llm.compute.context import Context
+from weft.llm.compute.embed import MOST, sequences_for
+from weft.llm.drafting.drafter import Drafter
+from weft.llm.drafting.drafting import Drafting, why_no_drafts
+from weft.llm.drafting.next_tokens import NextTokens
+from weft.llm.drafting.ngram import NgramDrafter
+from weft.llm.drafting.second_model import SecondModel
+from weft.llm.hub import local_path
+from weft.llm.model import Model
+from weft.llm.multimodal import Senses, open_towers
+from weft.llm.planning.draft_options import DraftOptions, rows_needed
+from weft.llm.planning.plan import ContextPlan
+from weft.llm.planning.prepare import prepare
+from weft.llm.scaled_files import ScaledFiles
+from weft.llm.tokenizers.tokenizer import Tokenizer
+from weft.records import dataclass
+
+__all__ = [
+    "DEFAULT_N_CTX",
+    "DraftModels",
+    "Loaded",
+    "ModelArguments",
+    "Opening",
+    "load_model",
+    "take_model_arguments",
+]
+
+DEFAULT_N_CTX = 4096
+"""Default number of cells of the cache; fewer if the model was trained for less."""
+PADDED = 256
+"""Maximum difference of the sizes of two equal vocabularies: some files are padded."""
+
+
+class ModelArguments(TypedDict, total=False):
+    """The arguments that choose the files of a model and say how they are read; see `LLM`."""
+
+    type: str | None
+    mmproj: str | os.PathLike[str] | None
+    adapters: AdapterFiles | None
+    control_vectors: ScaledFiles | None
+    control_vector_layers: Sequence[int] | None
+    metadata: Mapping[str, object] | None
+    drafting: DraftOptions | None
+    progress: Progress | None
+
+
+def take_model_arguments(arguments: dict[str, Any]) -> ModelArguments:
+    """Removes the arguments of `Opening` from `arguments` and returns them."""
+    names = [name for name in ModelArguments.__annotations__ if name in arguments]
+    return cast("ModelArguments", {name: arguments.pop(name) for name in names})
+
+
+class Opening:
+    """A model with its files open. No weight is read before `load` is called."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        whole: bool = True,
+        planned: bool = False,
+        **files: Unpack[ModelArguments],
+    ) -> None:
+        """`path` is a GGUF file, a folder or a name; the other files are those of `LLM`.
+
+        With `whole` False the beginning of a GGUF file is enough, and with `planned` no matrix is
+        quantized to `type`; such a model can be planned but not loaded.
+
+        Raises ContextError for a model that cannot draft, and FormatError for a file that is
+        missing, damaged or of an unknown kind."""
+        to, mmproj = files.get("type"), files.get("mmproj")
+        self.progress = files.get("progress")
+        file = open_model(
+            local_path(path), None if planned else to, progress=self.progress, whole=whole,
+            metadata=files.get("metadata"),
+        )  # fmt: skip
+        if planned and to is not None:
+            from weft.frontends.gguf.quantize import planned_as
+
+            file = planned_as(file, to)
+        self.towers = None if mmproj is None else open_towers(mmproj)
+        self.model = Model(
+            file, files.get("adapters"), files.get("control_vectors"),
+            files.get("control_vector_layers"),
+        )  # fmt: skip
+        self.model.towers = () if self.towers is None else self.towers.all
+        self.drafts = DraftModels(self.model, files.get("drafting", DraftOptions()))
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the file. Raises TokenizerError for an unknown one."""
+        return Tokenizer.from_gguf(self.model.file)
+
+    def load(self, **options: Any) -> Loaded:
+        """Loads the context that writes texts, with drafters and towers. `options` are the options
+        of `Context`; missing sizes are the usual ones."""
+        options = self._sized(options)
+        tokenizer = self.tokenizer  # an unknown one is an error before weights are read
+        context = Context(self.model, progress=self.progress, **options)
+        drafting = self.drafts.drafting(context, self.progress)
+        senses = None if self.towers is None else Senses(self.towers, context, tokenizer)
+        return Loaded(self, context, drafting, senses)
+
+    def plans(self, *, must_fit: bool = True, **options: Any) -> list[ContextPlan]:
+        """The plans of the contexts of models that draft, and last the plan of the context that
+        `load` would load. Without `must_fit` that plan may need more memory than there is."""
+        options = self._sized(options)
+        plan = prepare(self.model, must_fit=must_fit, **options)
+        return [*options.get("beside", ()), plan]
+
+    def _sized(self, options: dict[str, Any]) -> dict[str, Any]:
+        """`options` with the sizes that are missing, rows for drafts, and memory for the models
+        that draft. A plan file has all sizes."""
+        config, drafting = self.model.config, self.drafts.options
+        n_seqs = options.get("n_seq_max")
+        if options.get("plan") is None:
+            if options.get("n_ctx") is None:
+                options["n_ctx"] = min(config.n_ctx_train, DEFAULT_N_CTX)
+            if self.model.writes:
+                options.setdefault("n_outputs", rows_needed(n_seqs or 1, drafting))
+            else:
+                options.setdefault("n_seq_max", sequences_for(config, MOST))
+        n_ctx = options.get("n_ctx")
+        if options.get("n_ubatch") is None and (not config.causal or config.n_encoder):
+            options["n_ubatch"] = n_ctx  # every token attends to the whole text
+        if drafting is not None and n_ctx is not None and self.model.writes:
+            options["beside"] = self.drafts.plans(n_ctx, n_seqs or 1)
+            options["states"] = drafting.layers
+        return options
+
+    def template(self, source: str | ChatTemplate | None = None) -> ChatTemplate:
+        """The chat template of the file, or the one of `source`."""
+        if isinstance(source, ChatTemplate):
+            return source
+        own = ChatTemplate.from_gguf(self.model.file, self.tokenizer)
+        return own if source is None else ChatTemplate(source, bos=own.bos, eos=own.eos)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model with the context that writes its texts."""
+
+    opening: Opening
+    context: Context
+    drafting: Drafting | None
+    """The drafters of the texts; None: there are none."""
+    senses: Senses | None
+    """The towers beside the context; None: there are none."""
+
+    @property
+    def draft_contexts(self) -> dict[str, Context]:
+        """The contexts of models that draft, by what they are."""
+        drafters = () if self.drafting is None else self.drafting.drafters
+        models = (d for d in drafters if isinstance(d, SecondModel | NextTokens))
+        return {d.name: d.context for d in models}
+
+
+def load_model(path: str | os.PathLike[str], options: dict[str, Any]) -> Loaded:
+    """Opens and loads a model with the options of `Opening` and of `Opening.load`."""
+    return Opening(path, **take_model_arguments(options)).load(**options)
+
+
+class DraftModels:
+    """The models that draft for another one."""
+
+    def __init__(self, model: Model, options: DraftOptions | None) -> None:
+        """Opens the models of `options` that draft for `model`.
+
+        Raises ContextError for one that cannot draft, and the errors of `Model`."""
+        self.options = options
+        self.second: Model | None = None
+        """The model of `DraftOptions.model`."""
+        self.layer: Model | None = None
+        """A layer of the same file."""
+        if options is None or not model.writes:
+            return
+        if options.model is not None:
+            self.second = Model.open(options.model)
+            config = self.second.config
+            if not self.second.writes or config.n_encoder or not config.causal:
+                raise ContextError(
+                    f"{self.second.file.path} cannot draft: it does not continue texts"
+                )
+            _require_same_tokens(model.file, self.second.file)
+        if options.layers:
+            self.layer = model.next_layer()
+
+    def plans(self, n_ctx: int, n_seqs: int) -> list[ContextPlan]:
+        """The plans of their contexts, for `n_seqs` texts that share `n_ctx` cells."""
+        return [prepare(model, **sizes) for model, sizes in self._contexts(n_ctx, n_seqs)]
+
+    def drafting(self, context: Context, progress: Progress | None = None) -> Drafting | None:
+        """Loads the models and makes the drafters for the texts of `context`; None: there are none.
+
+        Where drafts could not be checked, no model is loaded for them, which is a warning."""
+        options, n = self.options, context.cache.n_seq_max
+        if options is None:
+            return None
+        drafters: list[Drafter] = [NgramDrafter()] if options.ngram else []
+        why = why_no_drafts(context) if self.second or self.layer else ""
+        if self.layer is not None and not context.plan.options.states:
+            why = (
+                why or "layers that draft need a context with states=True, made without a plan file"
+            )
+        if why:
+            warnings.warn(f"no model drafts: {why}", stacklevel=5)
+        else:
+            # the same threads, which take turns
+            shared: dict[str, Any] = {
+                "devices": context.plan.backends, "machines": context.machines,
+                "progress": progress,
+            }  # fmt: skip
+            for model, sizes in self._contexts(context.n_ctx, n):
+                kind = SecondModel if model is self.second else NextTokens
+                drafters.append(kind(Context(model, **shared | sizes), n, options.p_min))
+        if not drafters:
+            return None
+        n_vocab = context.model.config.n_vocab
+        return Drafting(drafters, n_vocab, most=options.most, least=max(options.least, 1))
+
+    def _contexts(self, n_ctx: int, n_seqs: int) -> list[tuple[Model, dict[str, Any]]]:
+        """Each model with the arguments of its context."""
+        contexts: list[tuple[Model, dict[str, Any]]] = []
+        options = self.options
+        if self.second is not None and options is not None:
+            twice = self.second.config.recurrent is not None  # see `OwnCache`
+            sizes = {"n_ctx": n_ctx, "n_seq_max": 2 * n_seqs if twice else n_seqs, "n_outputs": 1}
+            contexts.append((self.second, {**sizes, **options.model_options}))
+        if self.layer is not None:
+            sizes = {"n_ctx": n_ctx, "n_seq_max": n_seqs, "n_outputs": 1}
+            contexts.append((self.layer, {**sizes, "states": True}))
+        return contexts
+
+
+def _require_same_tokens(target: GGUFFile, draft: GGUFFile) -> None:
+    """Raises ContextError, which names both files, unless the ids of both have the same texts."""
+    key = "tokenizer.ggml.tokens"
+    own, other = (f.metadata.get_bytes_list(key, []) for f in (target, draft))
+    n, start = min(len(own), len(other)), f"{draft.path} cannot draft for {target.path}: "
+    advice = "; a model that drafts has the same vocabulary"
+    if max(len(own), len(other)) > n + PADDED or not n:
+        raise ContextError(f"{start}it has {len(other)} tokens, not {len(own)}{advice}")
+    if own[:n] != other[:n]:
+        id_ = next(i for i in range(n) if own[i] != other[i])
+        texts = (t[id_].decode(errors="replace") for t in (other, own))
+        raise ContextError("{}token {} is {!r}, not {!r}{}".format(start, id_, *texts, advice))
