@@ -37,7 +37,7 @@ TEXTS_PER_LINE = 16
 
 
 class BatchFlags(Group):
-    """The options of `weft batch` besides those of groups."""
+    """The options of `weft batch` that are in no group."""
 
     table = TEXT_OPTIONS
     parallel: int = option(

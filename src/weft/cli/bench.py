@@ -64,7 +64,7 @@ class BenchLoad(LoadList):
 
 
 class BenchFlags(Group):
-    """The options of `weft bench` besides those of groups."""
+    """The options of `weft bench` that are in no group."""
 
     n_prompt: _Lists = option(
         None, "Tokens of a prompt, computed together; 0: none. Default: 512.", "--n-prompt -p",

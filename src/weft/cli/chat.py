@@ -51,7 +51,7 @@ class ChatLoad(WriterLoad):
 
 
 class ChatFlags(Group):
-    """The options of `weft chat` besides those of groups."""
+    """The options of `weft chat` that are in no group."""
 
     table = TEXT_OPTIONS
     system: str | None = option(

@@ -38,7 +38,7 @@ _CHUNKS = 16
 
 
 class CompareFlags(Group):
-    """The options of `weft compare` besides those of groups."""
+    """The options of `weft compare` that are in no group."""
 
     file: Path | None = option(None, "The text; default, and with -: stdin.", "--file -f")
     chunks: int = option(_CHUNKS, "At most so many chunks; 0: the whole text.")

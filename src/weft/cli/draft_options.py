@@ -74,7 +74,7 @@ class DraftFlags(Group):
     )  # fmt: skip
 
     def made(self, given: Mapping[str, Any]) -> DraftOptions | None:
-        """What the options say; the JSON of vLLM comes first."""
+        """The drafts that the options ask for; the JSON of vLLM comes first."""
         kinds, model, most = self.spec_type, self.model_draft, self.draft_max
         if self.hf_repo_draft is not None and model is None:
             model = f"hf:{self.hf_repo_draft.removeprefix('hf:')}"

@@ -39,7 +39,7 @@ class EmbedOutput(StrEnum):
 
 
 class EmbedFlags(Group):
-    """The options of `weft embed` besides those of groups."""
+    """The options of `weft embed` that are in no group."""
 
     prompts: list[str] | None = option(
         None, "A text, as without a flag; repeatable.", "--prompt -p"

@@ -48,7 +48,7 @@ class ExplainLoad(Load):
 
 
 class ExplainFlags(Group):
-    """The options of `weft explain` besides those of groups."""
+    """The options of `weft explain` that are in no group."""
 
     table = TEXT_OPTIONS
     mmproj: Path | None
@@ -245,7 +245,7 @@ def _print_memory(title: str, plan: ContextPlan, kept: PrefixOptions | None = No
 
 
 def _hit_rates(plan: ContextPlan, path: Path) -> str:
-    """What policies would do with a record of chosen experts."""
+    """Shows how policies would serve a record of chosen experts."""
     if plan.experts is None:
         raise ContextError("--routing says how --expert-budget would do; give a budget, too")
     rates = plan.experts.simulated(Routing.load(path))

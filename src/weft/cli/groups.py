@@ -69,7 +69,7 @@ class Group:
         return [_parameter_of(name, *each) for name, each in cls.options().items()]
 
     def made(self, given: Mapping[str, Any]) -> Any:
-        """What the command gets; `given` has the values of all parameters of the command."""
+        """The object that the command gets; `given` has the values of all its parameters."""
         return self
 
 

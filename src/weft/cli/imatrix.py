@@ -37,7 +37,7 @@ DEFAULT_OUT = Path("imatrix.gguf")
 
 
 class ImatrixFlags(Group):
-    """The options of `weft imatrix` besides those of groups."""
+    """The options of `weft imatrix` that are in no group."""
 
     file: Path | None = option(None, "The text; -: stdin.", "--file -f", show_default=False)
     output: Path = option(DEFAULT_OUT, "To write.", "--output --output-file -o", metavar="FILE")

@@ -216,7 +216,7 @@ class LoadList(Load):
 
     @classmethod
     def options(cls) -> dict[str, tuple[Any, Option]]:
-        """The type and the option of each field; those of lists are texts, which may be
+        """The type and the option of each field; elements of lists are texts, which may be
         repeated."""
         own = super().options()
         for name in cls.lists:
@@ -274,7 +274,7 @@ def open_with(path: Path, load: dict[str, Any], *, whole: bool = True) -> Model:
 
 
 def context_arguments(load: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left of `load` for a `Context`."""
+    """The options of `load` for a `Context`."""
     return {name: value for name, value in load.items() if name not in _OF_MODELS}
 
 

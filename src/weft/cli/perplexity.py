@@ -34,7 +34,7 @@ __all__ = ["perplexity"]
 
 
 class PerplexityFlags(Group):
-    """The options of `weft perplexity` besides those of groups."""
+    """The options of `weft perplexity` that are in no group."""
 
     file: Path | None = option(
         None, "The text, or the tasks; default, and with -: stdin.", "--file -f --binary-file -bf"

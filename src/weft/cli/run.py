@@ -40,7 +40,7 @@ class WriterLoad(Load):
 
 
 class RunFlags(Group):
-    """The options of `weft run` besides those of groups."""
+    """The options of `weft run` that are in no group."""
 
     table = TEXT_OPTIONS
     prompt: str | None = option(

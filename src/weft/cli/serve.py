@@ -60,7 +60,7 @@ class ServeLoad(SeveralLoad):
 
 
 class ServeFlags(Group):
-    """The options of `weft serve` besides those of groups."""
+    """The options of `weft serve` that are in no group."""
 
     table = TEXT_OPTIONS
     host: str = option("127.0.0.1", "Address to listen at; 0.0.0.0 is every network.")

@@ -64,7 +64,7 @@ class TemplateFlags(Group):
     )  # fmt: skip
 
     def made(self, given: Mapping[str, Any]) -> TemplateOptions:
-        """What the options say; raises ContextError for a value without a meaning."""
+        """The template options of these flags. Raises ContextError for a wrong value."""
         if self.template is not None and self.template_file is not None:
             raise usage_error("give --chat-template or --chat-template-file, not both")
         file = self.template_file

@@ -82,7 +82,7 @@ class Opening:
         planned: bool = False,
         **files: Unpack[ModelArguments],
     ) -> None:
-        """`path` is a GGUF file, a folder or a name; the other files are those of `LLM`.
+        """`path` is a GGUF file, a folder or a name; the other files are as in `LLM`.
 
         With `whole` False the beginning of a GGUF file is enough, and with `planned` no matrix is
         quantized to `type`; such a model can be planned but not loaded.

@@ -64,7 +64,7 @@ class Context(Sequences):
 
         `n_ctx` is the number of cells of the cache (None: the length that the model was trained
         for). With `kv_unified`, sequences share all cells; without it, each has n_ctx / n_seq_max
-        cells, so that none can use those of another. `pooling` is the default of `embed` (None: the
+        cells, so that none can use cells of another. `pooling` is the default of `embed` (None: the
         model's). `warm_up` calls `Context.warm_up`. `progress` is called with (bytes done, all
         bytes) while weights are repacked or sent to a device. `eval_callback` is passed to
         `set_eval_callback`. With `repack_later`, a first batch of few tokens is computed with
@@ -185,12 +185,12 @@ class Context(Sequences):
 
     @property
     def options(self) -> PlanArguments:
-        """The options that the plan was made with: the caller's, or those of the fallback."""
+        """The options that the plan was made with: the caller's, or the options of the fallback."""
         return self._options
 
     @property
     def machines(self) -> Any:
-        """The option `machines` for another context: those of this one; None: it has none."""
+        """The option `machines` for another context: the machines of this one, or None."""
         return self._options.get("machines")
 
     def devices_beside(self) -> list[str | Backend]:
