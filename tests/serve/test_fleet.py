@@ -359,5 +359,5 @@ def test_settings_complete_each_other(tmp_path: Path) -> None:
     )
     settings = read_settings(tmp_path / "m.toml")
     own, other = settings.of("a"), settings.of("b")
-    assert (own.ctx_size, own.keep_alive, own.mmproj) == (64, None, tmp_path / "x")
-    assert (other.ctx_size, other.keep_alive, other.mmproj) == (64, 60.0, None)
+    assert (own.arguments["n_ctx"], own.keep_alive, own.mmproj) == (64, None, tmp_path / "x")
+    assert (other.arguments["n_ctx"], other.keep_alive, other.mmproj) == (64, 60.0, None)

@@ -15,7 +15,7 @@ from weft.cli.bench_kernel import (
 )
 from weft.cli.bench_options import device_sets
 from weft.cli.bench_rows import Setting, is_shown, model_name
-from weft.cli.bench_series import Series
+from weft.cli.bench_series import Runs, Series
 from weft.cli.bench_table import Output, make_printer
 from weft.cli.bench_tests import tests_of
 from weft.cli.bench_tune import tune as tune_models
@@ -177,11 +177,11 @@ def bench(
     printers = [make_printer(own.output, sys.stdout, columns_shown, widths, screen)]
     if own.output_err is not None:
         printers.append(make_printer(own.output_err, sys.stderr, columns_shown, widths))
-    series = Series(
-        tests, own.repetitions, printers, batches, kinds, warm_up=not own.no_warmup,
-        delay=own.delay, progress=own.progress, verbose=own.verbose,
+    runs = Runs(
+        own.repetitions, not own.no_warmup, own.delay, own.progress, own.verbose,
         profile=own.show_profile or own.trace is not None or own.html is not None,
     )  # fmt: skip
+    series = Series(tests, printers, batches, kinds, runs)
     series.measure(models, load)
     if own.trace is not None:
         series.profiles[-1].save_trace(own.trace)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import sleep
+from typing import NamedTuple
 
 from weft.cli.bench_rows import Result, Row, Setting, result_row
 from weft.cli.bench_table import Printer
@@ -19,9 +20,22 @@ from weft.llm import Context
 from weft.llm.compute.counters import MemoryUse
 from weft.llm.planning.plan import ContextPlan
 
-__all__ = ["Series"]
+__all__ = ["Runs", "Series"]
 
 RowOf = Callable[[Result], Row]
+
+
+class Runs(NamedTuple):
+    """How each test is measured."""
+
+    repetitions: int
+    warm_up: bool
+    delay: float
+    """Seconds before each test."""
+    progress: bool
+    """True prints a line for each run instead of one that changes."""
+    verbose: bool
+    profile: bool
 
 
 class Series:
@@ -43,25 +57,15 @@ class Series:
     def __init__(
         self,
         tests: Sequence[BenchTest],
-        repetitions: int,
         printers: Sequence[Printer],
         batches: Sequence[int],
         embeddings: Sequence[bool],
-        *,
-        warm_up: bool,
-        delay: float,
-        progress: bool,
-        verbose: bool,
-        profile: bool,
+        runs: Runs,
     ) -> None:
-        """`batches` are the numbers of prompt tokens given to a context at once, which take turns.
-        `delay` is the seconds before each test. `progress` prints a line for each run instead of
-        one that changes."""
-        self._tests, self._repetitions, self._printers = tests, repetitions, printers
+        """`batches` are the numbers of prompt tokens given to a context at once, which take
+        turns."""
+        self._tests, self._printers, self._runs = tests, printers, runs
         self._batches, self._embeddings = batches, embeddings
-        self._warm_up, self._delay = warm_up, delay
-        self._progress, self._verbose = progress, verbose
-        self._profile = profile
         self.trace = Trace()
         self._number = self._total = 0
         self._status = StatusLine()
@@ -92,7 +96,7 @@ class Series:
                 context = Context(model, n_outputs=rows, **options)
                 self.memory, self.n_contexts = context.memory, self.n_contexts + 1
                 self.plan = context.plan
-                if self._verbose:
+                if self._runs.verbose:
                     for line in plan_lines(path, context):
                         say(line)
                 for n_batch in self._batches:
@@ -104,18 +108,18 @@ class Series:
 
     def _measure_test(self, runner: Runner, test: BenchTest, row: RowOf) -> None:
         self._number += 1
-        if self._delay:
-            self._say(f"waiting {self._delay:g} s")
-            sleep(self._delay)
-        if self._warm_up:
+        if self._runs.delay:
+            self._say(f"waiting {self._runs.delay:g} s")
+            sleep(self._runs.delay)
+        if self._runs.warm_up:
             runner.run(test, f"measuring {test.name}: warming up")
         began = datetime.now(UTC)
         samples = [
-            runner.run(test, f"measuring {test.name}: {i} of {self._repetitions}")
-            for i in range(1, self._repetitions + 1)
+            runner.run(test, f"measuring {test.name}: {i} of {self._runs.repetitions}")
+            for i in range(1, self._runs.repetitions + 1)
         ]
         measured = row(Result(test, samples, began))
-        if self._profile:
+        if self._runs.profile:
             measured["profile"] = self._profiled(runner, test)
         self.rows.append(measured)
         self._status("")
@@ -130,7 +134,7 @@ class Series:
         return profile.as_json()
 
     def _say(self, text: str) -> None:
-        if self._progress:
+        if self._runs.progress:
             say(f"weft bench: {self._number}/{self._total}: {text}")
         else:
             self._status(text)

@@ -26,7 +26,7 @@ def _bytes(text: str | int) -> int:
 
 
 class ManyFlags(Group):
-    """Options of several models. The command gets them; None: the command line has one model."""
+    """Options of several models."""
 
     model_folders: list[str] | None = option(
         None, "Models that requests may choose, instead of MODEL: those of a folder, or a file; "
@@ -53,17 +53,17 @@ class ManyFlags(Group):
         "needs the room.", panel=SEVERAL, metavar="TIME",
     )  # fmt: skip
 
-    def made(self, given: Mapping[str, Any]) -> ManyFlags | None:
-        """These options, if there are several models."""
+    def are_several(self) -> bool:
+        """True if there are several models; raises a usage error for their options without."""
         if self.model_folders or self.models_config is not None:
-            return self
+            return True
         for flag, value in (
             ("--models-memory", self.models_memory), ("--models-max", self.models_max),
             ("--keep-alive", self.keep_alive),
         ):  # fmt: skip
             if value is not None:
                 raise usage_error(f"{flag} is for several models; give --models FOLDER")
-        return None
+        return False
 
 
 _OF_ONE = {

@@ -46,9 +46,11 @@ def _by_typer(param: Any, typers: Callable[[Any, Any], Any], ctx: Any, value: An
         return typers(ctx, value)
     except typer.BadParameter as error:
         kind = param.type_descriptor.annotation
-        several = get_origin(kind) is list
+        several = get_origin(kind) in (list, tuple)
         kind = get_args(kind)[0] if several else kind
-        if kind not in _WANTED or all(_is(kind, v) for v in (value if several else [value])):
+        parsed = param.type_descriptor.parameter_info.parser is not None
+        values = value if several else [value]
+        if parsed or kind not in _WANTED or all(_is(kind, v) for v in values):
             error.message = error.message.removeprefix("Value error, ")  # which pydantic puts there
             raise
         raise typer.BadParameter(_WANTED[kind], ctx, param) from None

@@ -12,7 +12,7 @@ from weft.cli.adapter_options import with_modules
 from weft.cli.command import TEMPLATE, usage_error
 from weft.cli.console import LoadProgress, say
 from weft.cli.draft_options import DraftFlags
-from weft.cli.groups import ABSENT, Group
+from weft.cli.groups import ABSENT
 from weft.cli.loading import Load, loads_model
 from weft.cli.many_models import ManyFlags, serve_many
 from weft.cli.model_file import ModelFile
@@ -59,7 +59,7 @@ class ServeLoad(SeveralLoad):
     no_effect: bool = SERVE_NO_EFFECT
 
 
-class ServeFlags(Group):
+class ServeFlags(ManyFlags, OthersFlags):
     """The options of `weft serve` that are in no group."""
 
     table = TEXT_OPTIONS
@@ -124,9 +124,7 @@ def serve(
     *,
     model: ModelFile | None = None,
     kept: Annotated[dict[str, Any], PrefixFlags],
-    several: Annotated[ManyFlags | None, ManyFlags],
     on_ray: Annotated[OnRay | None, RayFlags],
-    others: Annotated[dict[str, Any], OthersFlags],
     chats: Annotated[TemplateOptions, TemplateFlags],
     own: ServeFlags,
     drafts: Annotated[DraftOptions | None, DraftFlags],
@@ -135,7 +133,8 @@ def serve(
 ) -> None:
     """Serve a model: APIs of OpenAI, Anthropic, Ollama and llama.cpp, and a page. With --models
     several; see docs/serve.md."""
-    if (model is None) == (several is None):
+    several = own.are_several()
+    if (model is None) == (not several):
         raise usage_error(
             "give MODEL or --models, not both" if several else
             "MODEL is missing: a GGUF file, a folder with safetensors, hf:OWNER/NAME[:QUANT] or "
@@ -158,10 +157,10 @@ def serve(
         chat_template=chats.source, chat_template_kwargs=chats.variables,
         system=system_text(own.system, own.system_file, escape=None),
         log_level="error" if own.quiet else "debug" if own.verbose else own.log_level,
-        **kept, **others,
+        **kept, **own.others(),
     )  # fmt: skip
     load["adapters"] = with_modules(load["adapters"], own.lora_modules)
-    if several is not None:
+    if several:
         if on_ray is not None:
             raise usage_error("--ray serves one model; give MODEL instead of --models")
         if own.pooling is not None:
@@ -171,7 +170,7 @@ def serve(
             flag = "--alias" if own.mmproj is None else "--mmproj"
             raise usage_error(f"{flag} is of one model; serve it alone, or see --models-config")
         given = {"drafting": drafts, "embeddings": own.embeddings, "type": own.type}
-        serve_many(api, options, several, load, given, quiet=own.quiet)
+        serve_many(api, options, own, load, given, quiet=own.quiet)
         return
     assert model is not None
     arguments: dict[str, Any] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +25,7 @@ def _size(flag: str) -> Any:
 
 
 class OthersFlags(Group):
-    """Options for servers that others use. The command gets the arguments of `ServeOptions`."""
+    """Options for servers that others use."""
 
     api_key_file: Path | None = option(None, "Keys, one a line.", panel=OTHERS, metavar="FILE")
     keys: Path | None = option(
@@ -67,6 +66,7 @@ class OthersFlags(Group):
         metavar="N",
     )  # fmt: skip
 
-    def made(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that were given."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+    def others(self) -> dict[str, Any]:
+        """The arguments of `ServeOptions` that were given."""
+        values = {name: getattr(self, name) for name in OthersFlags.options()}
+        return {name: value for name, value in values.items() if value is not None}

@@ -56,16 +56,10 @@ class Recipe:
         """The arguments of its `Service`."""
         own = entry.settings
         load = {
-            **self._load, "drafting": self._drafting, "mmproj": entry.mmproj,
-            "type": own.type or self._type,
+            **self._load, "drafting": self._drafting, "mmproj": entry.mmproj, "type": self._type,
             "embeddings": self._embeddings if own.embeddings is None else own.embeddings,
+            **own.arguments,
         }  # fmt: skip
-        for name, value in (
-            ("n_ctx", own.ctx_size), ("n_ubatch", own.ubatch_size),
-            ("type_k", own.cache_type_k), ("type_v", own.cache_type_v),
-        ):  # fmt: skip
-            if value is not None:
-                load[name] = value
         if own.lora:
             load["adapters"] = dict(own.lora)
         return load

@@ -30,7 +30,9 @@ from weft.errors import ContextError, FormatError
 from weft.files import read_text
 from weft.llm.chat.template import CHATML, OWN_VARIABLES
 from weft.llm.hub import local_path
+from weft.llm.planning.options import LLM_OPTIONS
 from weft.llm.sampling import SAMPLING_OPTIONS, SamplingParams
+from weft.options import Option
 from weft.records import dataclass
 
 __all__ = ["ModelSettings", "SettingsFile", "parse_duration", "read_settings"]
@@ -67,14 +69,11 @@ class ModelSettings:
     path: Path | None = None
     aliases: tuple[str, ...] = ()
     """Further names of the model."""
-    ctx_size: int | None = None
-    ubatch_size: int | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of `Service` by weft's names, such as `n_ctx`."""
     parallel: int | None = None
     max_tokens: int | None = None
     mmproj: Path | None = None
-    type: str | None = None
-    cache_type_k: str | None = None
-    cache_type_v: str | None = None
     embeddings: bool | None = None
     keep_alive: float | str | None = field(default="")
     """Seconds; None: always; empty: as the server has it."""
@@ -111,6 +110,7 @@ class SettingsFile:
             merged[f.name] = (
                 getattr(self.defaults, f.name) if value == getattr(empty, f.name) else value
             )
+        merged["arguments"] = {**self.defaults.arguments, **own.arguments}
         return ModelSettings(**merged)
 
 
@@ -144,17 +144,17 @@ def _settings(path: Path, where: str, table: Any) -> ModelSettings:
     if not isinstance(table, dict):
         raise FormatError(f"{path}: [{where}] is no table")
     values: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for key, value in table.items():
-        reader = _READERS.get(key)
+        name, reader = _ARGUMENTS.get(key, (key.replace("-", "_"), _READERS.get(key)))
         if reader is None:
-            raise FormatError(
-                f"{path}: [{where}] has {key!r}; known are {', '.join(sorted(_READERS))}"
-            )
+            known = ", ".join(sorted({*_READERS, *_ARGUMENTS}))
+            raise FormatError(f"{path}: [{where}] has {key!r}; known are {known}")
         try:
-            values[key.replace("-", "_")] = reader(path, value)
+            (arguments if key in _ARGUMENTS else values)[name] = reader(path, value)
         except ValueError as error:
             raise FormatError(f"{path}: {key} of [{where}] is {value!r:.60}; {error}") from None
-    return ModelSettings(**values)
+    return ModelSettings(arguments=arguments, **values)
 
 
 def _count(low: int) -> Callable[[Path, Any], int]:
@@ -237,17 +237,28 @@ def _place(path: Path, value: Any) -> Path:
     return path.parent / local_path(_text(path, value)).expanduser()
 
 
-_READERS: Mapping[str, Callable[[Path, Any], Any]] = {
+Reader = Callable[[Path, Any], Any]
+
+
+def _key(option: Option) -> str:
+    """The key of an option: its flag in words."""
+    return next(flag for flag in option.flags if flag.startswith("--")).removeprefix("--")
+
+
+_ARGUMENTS: Mapping[str, tuple[str, Reader]] = {
+    _key(LLM_OPTIONS[name]): (name, reader)
+    for name, reader in (
+        ("n_ctx", _count(0)), ("n_ubatch", _count(1)), ("type", _text), ("type_k", _text),
+        ("type_v", _text),
+    )
+}  # fmt: skip
+"""By key: an argument of `Service`, and what reads its value."""
+_READERS: Mapping[str, Reader] = {
     "path": _place,
     "aliases": _names,
-    "ctx-size": _count(0),
-    "ubatch-size": _count(1),
     "parallel": _count(1),
     "max-tokens": _count(1),
     "mmproj": _place,
-    "type": _text,
-    "cache-type-k": _text,
-    "cache-type-v": _text,
     "embeddings": _flag,
     "keep-alive": lambda _, value: parse_duration(value),
     "load": _flag,
