@@ -3,7 +3,7 @@
 from weft.schedule.cause import Cause
 from weft.schedule.cost import CostOptions
 from weft.schedule.devices import Devices
-from weft.schedule.listing import listing, print_listing
+from weft.schedule.explain import listing, print_listing
 from weft.schedule.optimize import optimize_splits
 from weft.schedule.parts import Prediction, Role
 from weft.schedule.policy import Policy, schedule

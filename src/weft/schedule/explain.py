@@ -1,19 +1,30 @@
-"""A schedule in words: the table of splits and nodes, and everything about a single tensor."""
+"""A schedule in words: the table of splits and nodes, everything about a single tensor, and the
+listing of what runs."""
 
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from weft.errors import ScheduleError
+from weft.flags import FLAGS
 from weft.graph.tensor import Tensor, shape_text
 from weft.schedule.cause import code_meaning
 from weft.schedule.describe import Placed, cause_code, cause_text, name_of, refused, to_json
 
-__all__ = ["prediction_text", "seconds_text", "table", "table_lines", "why"]
+__all__ = [
+    "listing",
+    "prediction_text",
+    "print_listing",
+    "seconds_text",
+    "table",
+    "table_lines",
+    "why",
+]
 
 _WIDE = 100
 """Minimum number of columns at which a line has a node's whole name and the code of its cause."""
@@ -229,3 +240,72 @@ def _would_copy(schedule: Placed, node: Tensor, backend: int) -> str:
     total = sum(src.max_bytes for src in foreign)
     names = ", ".join(name_of(src) for src in foreign)
     return f"; it would read copies of {names} ({total:,} B)"
+
+
+_UNITS = ("B", "KiB", "MiB", "GiB")
+
+
+def print_listing(schedule: Placed) -> None:
+    """Prints the listing to stderr where WEFT_SCHED_DEBUG asks for it."""
+    if FLAGS.sched_debug > 0:
+        print(listing(schedule, nodes=FLAGS.sched_debug > 1), file=sys.stderr, flush=True)
+
+
+def listing(schedule: Placed, *, nodes: bool = True) -> str:
+    """A schedule as it runs: a line for each split, with the tensors that are copied for it.
+
+        ## split 1: cpu, 3 inputs: [x (64 B)] [node_4 (1.5 KiB)]
+        node   12  MUL_MAT     ffn_up-0        f32[32, 4]    512 B  cpu 2.sup: blk.0.ffn_up [cpu] ..
+
+    Unlike `table` it shows the nodes that run, after copies were added and nodes fused, and gives
+    the causes as codes. `nodes` adds a line for each node except views, with its bytes, device and
+    cause, and its sources with their devices."""
+    devices = [backend.name for backend in schedule.backends]
+    n_nodes = sum(len(split.nodes) for split in schedule.splits)
+    parts = "split" if len(schedule.splits) == 1 else "splits"
+    head = f"graph of {n_nodes} nodes in {len(schedule.splits)} {parts} on {', '.join(devices)}"
+    if schedule.n_copies > 1:
+        head += f", copy {schedule.cur_copy} of {schedule.n_copies}"
+    lines = [head]
+    number = 0
+    for i, split in enumerate(schedule.splits):
+        inputs = " ".join(f"[{t.name} ({_size_text(t)})]" for t in split.inputs)
+        count = len(split.inputs)
+        what = f", {count} input{'s' if count > 1 else ''}: {inputs}" if count else ""
+        lines.append(f"## split {i}: {devices[split.backend]}{what}")
+        for node in split.nodes:
+            if nodes and not node.op.is_view:
+                lines.append(_node_line(schedule, node, number, split.backend))
+            number += 1
+    return "\n".join(lines)
+
+
+def _node_line(schedule: Placed, node: Tensor, number: int, backend: int) -> str:
+    cause = cause_code(schedule, schedule.origin.get(node, node))
+    device = schedule.backends[backend].name
+    sources = " ".join(_sources(schedule, node))
+    return (
+        f"node {number:>4}  {node.op.name:<14} {node.name:<24} {node.dtype.name}{shape_text(node)} "
+        f"{_size_text(node)} {device} {cause or '-'}: {sources}"
+    )
+
+
+def _sources(schedule: Placed, node: Tensor) -> Iterator[str]:
+    for src in node.src:
+        if src is None:
+            yield "-"
+            continue
+        graphs = schedule.origin.get(src, src)
+        index, why = schedule.backend_of.get(graphs, -1), cause_code(schedule, graphs)
+        role = schedule.roles.get(src)
+        if index < 0 and role is not None:
+            index = role.backend
+        where = "-" if index < 0 else schedule.backends[index].name
+        yield f"{src.name or '?'} [{where} {why or '-'}]"
+
+
+def _size_text(t: Tensor) -> str:
+    value, unit = float(t.max_bytes), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{value:.0f} B"
