@@ -61,7 +61,9 @@ class Endpoint:
 ENDPOINTS = (
     # the OpenAI API, and ranks as Jina, Cohere and text-embeddings-inference have them
     Endpoint("/v1/chat/completions", streams=True, batchable=True, row="messages"),
-    Endpoint("/v1/completions", streams=True, batchable=True, row="prompt"),
+    Endpoint(
+        "/v1/completions", streams=True, batchable=True, row="prompt", operation="text_completion"
+    ),
     Endpoint("/v1/embeddings", batchable=True, row="input", operation="embeddings"),
     Endpoint("/v1/rerank", others=("/v2/rerank", "/v1/reranking", "/reranking")),
     Endpoint("/v1/audio/transcriptions", streams=True),
