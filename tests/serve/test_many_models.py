@@ -13,7 +13,7 @@ import pytest
 
 from tests.serve.folders import OPTIONS, SHAPES, complete, models_in
 from tests.serve.in_process import Server
-from weft.serve.request_body import read_asking
+from weft.serve.request_body import read_body
 
 
 @pytest.fixture(scope="module")
@@ -200,5 +200,5 @@ def test_a_form_names_its_model() -> None:
     async def receive() -> Any:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    asking = asyncio.run(read_asking(scope, receive))
-    assert (asking.model, asking.body) == ("one", body)
+    request = asyncio.run(read_body(scope, receive))
+    assert (request.model, request.body) == ("one", body)

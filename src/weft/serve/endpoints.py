@@ -33,21 +33,21 @@ class Endpoint:
     streams: bool = False
     """True if the answer may be a stream."""
     batchable: bool = False
-    """True if lines of a batch may ask it."""
+    """True if lines of a batch may name the path as their `url`."""
     row: str = ""
-    """The field by which a row of a dataset (`weft.ray`) asks it; empty: rows do not."""
+    """The field of a dataset's row (`weft.ray`) that is sent here; empty: no field is."""
     owner: Literal["model", "models", "server"] = "model"
-    """Who answers: a loaded model; a server of several models about all of them; or a server in
-    front of models, whatever they are."""
+    """The application that answers: a loaded model's; a server's of several models, about all of
+    them; or always the server's in front of models."""
     access: Literal["key", "open", "files", "browser", "ticket"] = "key"
-    """What a request needs where a server has keys: a key; nothing; nothing for GET; nothing for
+    """The proof that a request needs where a server has keys: a key; none; none for GET; none for
     GET by a browser; or a ticket in place of a key."""
     operation: str = ""
     """The name of the operation in traces, where the texts of a request do not tell it."""
     polled: bool = False
-    """True if programs ask all the time: it is logged at level debug, and not traced."""
+    """True if programs ask all the time: requests are logged at level debug, and not traced."""
     listed: bool = True
-    """True if the overview of the server and `/openapi.json` name it."""
+    """True if the overview of the server and `/openapi.json` show the endpoint."""
     others: tuple[str, ...] = ()
     """Other paths of the same endpoint."""
 
@@ -61,7 +61,9 @@ class Endpoint:
 ENDPOINTS = (
     # the OpenAI API, and ranks as Jina, Cohere and text-embeddings-inference have them
     Endpoint("/v1/chat/completions", streams=True, batchable=True, row="messages"),
-    Endpoint("/v1/completions", streams=True, batchable=True, row="prompt"),
+    Endpoint(
+        "/v1/completions", streams=True, batchable=True, row="prompt", operation="text_completion"
+    ),
     Endpoint("/v1/embeddings", batchable=True, row="input", operation="embeddings"),
     Endpoint("/v1/rerank", others=("/v2/rerank", "/v1/reranking", "/reranking")),
     Endpoint("/v1/audio/transcriptions", streams=True),

@@ -21,7 +21,7 @@ from typing import Any
 from starlette.types import Scope
 
 from weft.errors import FormatError
-from weft.serve.endpoints import find
+from weft.serve.endpoints import nearest
 from weft.serve.record import tokens_of
 from weft.tables import CONTROLS
 
@@ -127,8 +127,8 @@ def say_tokens(state: dict[str, Any], n_prompt: int, n_generated: int) -> None:
 def log_request(scope: Scope, status: int, seconds: float) -> None:
     """Logs a request that has ended; at level debug if programs ask all the time, and for the files
     of the page."""
-    endpoint = find(scope["path"])
-    quiet = endpoint is not None and (endpoint.polled or endpoint.access == "files")
+    endpoint = nearest(scope["path"])
+    quiet = endpoint.polled or endpoint.access == "files"
     level = logging.DEBUG if quiet else logging.INFO
     if logger.isEnabledFor(level):
         fields = _fields(scope, status, seconds)

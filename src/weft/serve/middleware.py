@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from weft.serve.endpoints import find
+from weft.serve.endpoints import nearest
 from weft.serve.errors import ApiError, error_response
 from weft.serve.internal import INSIDE
 from weft.serve.log import log_request
@@ -85,11 +85,6 @@ def _names(names: Any) -> bytes:
     return ", ".join([*plain[:16], *([f"and {more} more"] if more else [])]).encode()
 
 
-def _takes_head(path: str) -> bool:
-    endpoint = find(path)
-    return endpoint is not None and "HEAD" in endpoint.method
-
-
 class HeadAsGet:
     """ASGI middleware that answers `HEAD` as `GET`, without the body."""
 
@@ -98,7 +93,8 @@ class HeadAsGet:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on."""
-        if scope["type"] != "http" or scope["method"] != "HEAD" or _takes_head(scope["path"]):
+        is_head = scope["type"] == "http" and scope["method"] == "HEAD"
+        if not is_head or "HEAD" in nearest(scope["path"]).method:
             return await self._app(scope, receive, send)
 
         async def without_body(message: Message) -> None:
@@ -130,7 +126,7 @@ class Hosts:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on, or refuses it with 403."""
-        if scope["type"] == "http" and not _is_open(scope["path"]):
+        if scope["type"] == "http" and nearest(scope["path"]).access != "open":
             host = next((value for name, value in scope["headers"] if name == b"host"), None)
             # only HTTP/1.0, which browsers do not use, allows requests without it
             if host is not None and not self._knows(host_name(host.decode("latin-1"))):
@@ -176,11 +172,6 @@ class Hosts:
         except ValueError:
             return False
         return True
-
-
-def _is_open(path: str) -> bool:
-    endpoint = find(path)
-    return endpoint is not None and endpoint.access == "open"
 
 
 def host_name(host: str) -> str:

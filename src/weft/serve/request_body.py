@@ -21,14 +21,14 @@ from starlette.types import Message, Receive, Scope
 from weft.records import dataclass
 from weft.serve.errors import ApiError
 
-__all__ = ["Asking", "read_asking", "read_form", "replayed"]
+__all__ = ["RequestBody", "read_body", "read_form", "replayed"]
 
 LARGE = 1 << 16
 """Bytes from which a body is read in another thread, so that other requests go on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class RequestBody:
     """A request whose body has been read."""
 
     model: str | None
@@ -40,7 +40,7 @@ class Asking:
     """False if the client left before the end of its body."""
 
 
-async def read_asking(scope: Scope, receive: Receive) -> Asking:
+async def read_body(scope: Scope, receive: Receive) -> RequestBody:
     """Reads the body of a request, whose size others limit, and finds the model that it names.
 
     Raises ApiError for a body that is not JSON, and for a model that is not a text."""
@@ -49,7 +49,7 @@ async def read_asking(scope: Scope, receive: Receive) -> Asking:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return Asking(None, {}, b"", False)
+            return RequestBody(None, {}, b"", False)
         parts.append(message.get("body", b""))
         more = message.get("more_body", False)
     body = b"".join(parts)
@@ -66,7 +66,7 @@ async def read_asking(scope: Scope, receive: Receive) -> Asking:
             raise ApiError(400, f"model is {json.dumps(model)[:60]}; it must be a text", "model")
     if model is None:
         model = parse_qs(scope["query_string"].decode("latin-1")).get("model", [None])[0]
-    return Asking(model or None, fields, body, True)
+    return RequestBody(model or None, fields, body, True)
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:

@@ -23,13 +23,13 @@ from weft.serve.schema import Part
 from weft.serve.service import Service
 from weft.serve.texts import Texts
 
-__all__ = ["Written", "embedded", "note", "respond", "sse", "sse_error", "start"]
+__all__ = ["AnswerWriter", "embedded", "note", "respond", "sse", "sse_error", "start"]
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that keep proxies from holding back a stream."""
 
 
-class Written(Protocol):
+class AnswerWriter(Protocol):
     """Texts in the form of one API."""
 
     @property
@@ -118,15 +118,15 @@ def _embedding_ids(service: Service, texts: Input, name: str, cut: bool) -> list
 
 
 async def respond(
-    written: Written, http: Request, *, stream: bool, media_type: str = "text/event-stream",
+    writer: AnswerWriter, http: Request, *, stream: bool, media_type: str = "text/event-stream",
     form: Callable[[Any], Response] = Json,
 ) -> Response:  # fmt: skip
     """The answer of texts, as a stream of `media_type` or whole, which `form` writes; cancels the
     texts if the client leaves."""
-    http.scope["state"]["texts"] = written.texts
+    http.scope["state"]["texts"] = writer.texts
     if stream:
-        return _Stream(written, media_type)
-    whole = asyncio.create_task(written.whole())
+        return _Stream(writer, media_type)
+    whole = asyncio.create_task(writer.whole())
     left = asyncio.create_task(client_left(http))
     try:
         await asyncio.wait((whole, left), return_when=asyncio.FIRST_COMPLETED)
@@ -134,7 +134,7 @@ async def respond(
             return Response(status_code=499)  # the client has left
         return form(whole.result())
     finally:
-        written.texts.cancel()
+        writer.texts.cancel()
         whole.cancel()
         left.cancel()
 
@@ -143,9 +143,9 @@ class _Stream(StreamingResponse):
     """A streamed answer. At its end, whatever ends it and even if it never began, no text goes
     on."""
 
-    def __init__(self, written: Written, media_type: str) -> None:
-        super().__init__(written.stream(), media_type=media_type, headers=STREAM_HEADERS)
-        self._texts = written.texts
+    def __init__(self, writer: AnswerWriter, media_type: str) -> None:
+        super().__init__(writer.stream(), media_type=media_type, headers=STREAM_HEADERS)
+        self._texts = writer.texts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -15,7 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from weft.serve.anthropic.endpoints import add_anthropic
 from weft.serve.batches.endpoints import add_batches, add_files
-from weft.serve.endpoints import add, find
+from weft.serve.endpoints import add, nearest
 from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.guard import Guard
 from weft.serve.llama.endpoints import add_llama
@@ -84,8 +84,7 @@ def add_middleware(app: FastAPI, options: ServeOptions, shared: Shared, model: s
     the name for which usage counts where requests do not choose one."""
     app.add_middleware(HeadAsGet)
     # the form around a file has a few bytes, too
-    files = find("/v1/files")
-    larger = dict.fromkeys(files.paths if files else (), options.max_file + (1 << 16))
+    larger = dict.fromkeys(nearest("/v1/files").paths, options.max_file + (1 << 16))
     app.add_middleware(
         Guard, max_body=options.max_body, users=shared.users, model=model,
         larger={} if options.files_dir is None else larger,

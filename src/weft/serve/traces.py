@@ -20,7 +20,7 @@ from starlette.types import Scope
 
 from weft.errors import WeftError
 from weft.llm.engine import Done, Times
-from weft.serve.endpoints import find
+from weft.serve.endpoints import nearest
 from weft.serve.record import route_of, tokens_of
 from weft.version import __version__
 
@@ -46,8 +46,8 @@ class Traces:
     def note(self, scope: Scope, status: int, began: float, ended: float, model: str) -> None:
         """Makes the spans of a request that has ended; times are of `time.monotonic`. Notes
         the id of the trace in the request's state."""
-        endpoint = find(scope["path"])
-        if endpoint is not None and endpoint.polled:
+        endpoint = nearest(scope["path"])
+        if endpoint.polled:
             return
         offset = time.time_ns() - round(time.monotonic() * 1e9)
         state = scope["state"]
@@ -55,7 +55,7 @@ class Traces:
         name = f"{scope['method'][:20]} {attributes['http.route']}"
         tokens = tokens_of(state)
         if tokens is not None:
-            operation = (endpoint.operation if endpoint else "") or _operation(state)
+            operation = endpoint.operation or _operation(state)
             attributes |= {
                 "gen_ai.operation.name": operation,
                 "gen_ai.provider.name": "weft",

@@ -27,7 +27,7 @@ _Item = TypeVar("_Item")
 
 
 class MessageWriter:
-    """The message that answers one request; see `Written`."""
+    """The message that answers one request; see `AnswerWriter`."""
 
     def __init__(
         self, texts: Texts, model: str, *, thinks: bool, stops: Collection[str] = ()

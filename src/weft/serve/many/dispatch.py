@@ -13,7 +13,7 @@ from weft.serve.many.fleet import Fleet
 from weft.serve.many.loader import Loaded, Place
 from weft.serve.many.settings import parse_duration
 from weft.serve.ollama.format import loaded_answer
-from weft.serve.request_body import Asking, read_asking, replayed
+from weft.serve.request_body import RequestBody, read_body, replayed
 
 __all__ = ["Dispatch"]
 
@@ -31,22 +31,22 @@ class Dispatch:
         if scope["type"] != "http" or nearest(scope["path"]).owner != "model":
             return await self._app(scope, receive, send)
         try:
-            asking = await read_asking(scope, receive)
-            if not asking.whole:
+            request = await read_body(scope, receive)
+            if not request.whole:
                 return
-            place = self._place(scope, asking)
-            seconds = self._keep_alive(scope, asking)
-            if seconds == 0 and _only_loads(scope, asking):
+            place = self._place(scope, request)
+            seconds = self._keep_alive(scope, request)
+            if seconds == 0 and _only_loads(scope, request):
                 await self._fleet.unload(place)
                 kind: Any = scope["path"].removeprefix("/api/")
-                answer = loaded_answer(kind, asking.model or place.entry.name, "unload")
+                answer = loaded_answer(kind, request.model or place.entry.name, "unload")
                 return await Json(answer)(scope, receive, send)
         except ApiError as error:
             return await error_response(error, scope["path"])(scope, receive, send)
-        await self._hand_on(place, seconds, asking, scope, receive, send)
+        await self._hand_on(place, seconds, request, scope, receive, send)
 
     async def _hand_on(
-        self, place: Place, seconds: float | str | None, asking: Asking, scope: Scope,
+        self, place: Place, seconds: float | str | None, request: RequestBody, scope: Scope,
         receive: Receive, send: Send,
     ) -> None:  # fmt: skip
         lease = self._fleet.lease(place)
@@ -60,20 +60,20 @@ class Dispatch:
             if not isinstance(seconds, str):
                 self._fleet.set_keep_alive(place, seconds)
             scope["state"]["model"] = place.entry.name  # for usage and traces
-            await loaded.app(scope, replayed(asking.body, receive), send)
+            await loaded.app(scope, replayed(request.body, receive), send)
         finally:
             await lease.__aexit__(None, None, None)
 
-    def _place(self, scope: Scope, asking: Asking) -> Place:
+    def _place(self, scope: Scope, request: RequestBody) -> Place:
         """The model of a request. One that names none, and sends nothing, is about the model that
         was used last."""
         fleet = self._fleet
-        if asking.model is not None:
-            return fleet.place_of(asking.model)
+        if request.model is not None:
+            return fleet.place_of(request.model)
         if len(fleet.places) == 1:
             return next(iter(fleet.places.values()))
         loaded = [p for p in fleet.places.values() if p.state == "loaded"]
-        if not asking.body:
+        if not request.body:
             if loaded:
                 return max(loaded, key=lambda p: (p.leases > 0, p.last_used))
             raise ApiError(
@@ -83,9 +83,9 @@ class Dispatch:
         names = ", ".join(fleet.places)[:400]
         raise ApiError(400, f"model is missing; there are {names}", "model")
 
-    def _keep_alive(self, scope: Scope, asking: Asking) -> float | str | None:
+    def _keep_alive(self, scope: Scope, request: RequestBody) -> float | str | None:
         """The seconds that an Ollama client asks for; empty: it asks for nothing."""
-        value = asking.fields.get("keep_alive")
+        value = request.fields.get("keep_alive")
         if value is None or nearest(scope["path"]).shape != "ollama":
             return ""
         try:
@@ -94,11 +94,11 @@ class Dispatch:
             raise ApiError(400, f"keep_alive is {value!r:.60}; {error}", "keep_alive") from None
 
 
-def _only_loads(scope: Scope, asking: Asking) -> bool:
+def _only_loads(scope: Scope, request: RequestBody) -> bool:
     """True for a request to Ollama's API that writes nothing."""
     needed = {"/api/generate": ("prompt", "suffix", "images"), "/api/chat": ("messages",)}
     names = needed.get(scope["path"])
-    return names is not None and not any(asking.fields.get(name) for name in names)
+    return names is not None and not any(request.fields.get(name) for name in names)
 
 
 async def _unless_left(lease: Any, receive: Receive) -> Loaded | None:

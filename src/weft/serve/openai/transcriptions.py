@@ -57,7 +57,7 @@ class TranscriptionBody(Body):
 
 
 class TranscriptWriter:
-    """The transcript that answers one request; see `Written`."""
+    """The transcript that answers one request; see `AnswerWriter`."""
 
     def __init__(self, texts: Texts, n_vocab: int, more: dict[str, Any]) -> None:
         """Ids of prompts from `n_vocab` on stand for sound. `more` are further fields of a whole

@@ -36,7 +36,7 @@ from weft.serve.metrics import (
 from weft.serve.page.endpoints import add_page
 from weft.serve.replicas.loaded import Call, Part
 from weft.serve.replicas.replicas import Replicas
-from weft.serve.request_body import LARGE, Asking, read_asking
+from weft.serve.request_body import LARGE, RequestBody, read_body
 from weft.serve.resources import Shared
 from weft.serve.respond import sse
 from weft.serve.responses.endpoints import add_kept_responses
@@ -107,14 +107,14 @@ class _HandOn:
             instead = _OF_ALL.get((scope["method"], path))
             if instead is not None:
                 raise ApiError(400, f"{path} would change one replica of several; {instead}")
-            asking = await read_asking(scope, receive)
-            if not asking.whole:
+            request = await read_body(scope, receive)
+            if not request.whole:
                 return
-            before = self._goes_on_with(scope, asking)
-            fields = _with_conversation(asking.fields, before)
-            large = len(asking.body) > LARGE
+            before = self._goes_on_with(scope, request)
+            fields = _with_conversation(request.fields, before)
+            large = len(request.body) > LARGE
             blocks = await run_in_threadpool(blocks_of, fields) if large else blocks_of(fields)
-            call = _call(scope, asking.body, before)
+            call = _call(scope, request.body, before)
             parts = self._replicas.parts(call, blocks)
         except (ApiError, WeftError) as error:
             return await error_response(error, path)(scope, receive, send)
@@ -168,12 +168,12 @@ class _HandOn:
             scope["route"] = SimpleNamespace(path=part.head.route)
             state["ignored"] = part.head.ignored
 
-    def _goes_on_with(self, scope: Scope, asking: Asking) -> list[Kept]:
+    def _goes_on_with(self, scope: Scope, request: RequestBody) -> list[Kept]:
         """The kept responses that a request names. Raises ApiError for one that is not kept."""
         if nearest(scope["path"]).shape != "responses":
             return []
         owner = scope["state"].get("key")
-        id_, given = asking.fields.get("previous_response_id"), asking.fields.get("input")
+        id_, given = request.fields.get("previous_response_id"), request.fields.get("input")
         found = [self._kept.get(id_, owner)] if isinstance(id_, str) else []
         for item in given if isinstance(given, list) else ():
             if isinstance(item, dict) and isinstance(item.get("id"), str):

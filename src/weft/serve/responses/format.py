@@ -32,7 +32,7 @@ def new_id(prefix: str) -> str:
 
 
 class ResponseWriter:
-    """The response to one request; see `Written`."""
+    """The response to one request; see `AnswerWriter`."""
 
     def __init__(
         self, texts: Texts, tokenizer: Tokenizer, body: ResponsesBody, model: str, owner: object
