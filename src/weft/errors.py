@@ -14,13 +14,20 @@
       AbortedError        a run that abort() stopped
       TokenizerError      a vocabulary or text that cannot be tokenized
       ContextError        a call that an inference context cannot serve
+        ContextFull       a call with more tokens than there is room for
       ChatError           a chat template that is broken, or messages that it refuses
       BusyError           a request that an engine has no room for now
       ArgumentError       an option that a call does not have, or a value of the wrong type
                           (a TypeError, too)
 
-A message names the tensor, file or argument, and says what is wrong and how to fix it.
+A message names the tensor, file or argument, and says what is wrong and how to fix it. Arguments
+have other names on the command line, in files of settings and in requests; see `WeftError.told`.
 """
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
 
 __all__ = [
     "AbortedError",
@@ -29,6 +36,7 @@ __all__ = [
     "BusyError",
     "ChatError",
     "ContextError",
+    "ContextFull",
     "DeviceError",
     "FormatError",
     "GraphError",
@@ -43,8 +51,45 @@ __all__ = [
 ]
 
 
+_REFERENCE = re.compile(r"`(\w+)`")
+
+
+def named(text: str, name: Callable[[str], str]) -> str:
+    """A text in which `name` has replaced the arguments of weft that stand in backquotes."""
+    return _REFERENCE.sub(lambda found: name(found[1]), text)
+
+
 class WeftError(Exception):
-    """Base of every error that weft raises on purpose."""
+    """Base of every error that weft raises on purpose.
+
+    `argument` is the argument that is wrong: its name comes in front of the text, in which others
+    stand in backquotes. `calls`, behind the text, is advice for programs only."""
+
+    def __init__(self, text: str = "", *, argument: str | None = None, calls: str = "") -> None:
+        super().__init__(text)
+        self.argument = argument
+        self._calls = calls
+
+    def told(self, name: Callable[[str], str]) -> str:
+        """The message for people, in which `name` gives the names of weft's arguments."""
+        text = str(self.args[0])
+        if self.argument is not None:
+            text = f"`{self.argument}`{text}" if text[:1] == ":" else f"`{self.argument}` {text}"
+        return named(text, name)
+
+    def __str__(self) -> str:
+        return self.told(str) + self._calls
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+
+class ErrorWarning(UserWarning):
+    """A warning with the words of an error, whose arguments a surface may name."""
+
+    def __init__(self, error: WeftError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class GraphError(WeftError):
@@ -97,6 +142,10 @@ class TokenizerError(WeftError):
 
 class ContextError(WeftError):
     """An inference context cannot serve a call."""
+
+
+class ContextFull(ContextError):
+    """A context has no room for the tokens of a call."""
 
 
 class BusyError(WeftError):

@@ -1,20 +1,33 @@
-"""Options by name: errors that suggest the nearest one, and signatures that show all of them.
+"""Options by name: a record of each, errors that suggest the nearest one, and signatures that show
+all of them.
 
 A table of options maps names to `Option`s; a TypedDict with the same keys has their types.
-`shows_options` adds a table to what `help()` and `inspect.signature` show.
+`shows_options` adds a table to what `help()` and `inspect.signature` show; `weft.cli.groups` makes
+flags of it, and `weft.serve.many.settings` keys of files.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from weft.errors import ArgumentError, WeftError
 
-__all__ = ["Option", "nearest", "require_choice", "require_options", "shows_options"]
+__all__ = [
+    "ADAPTERS", "ADVANCED", "DEVICES", "MODEL", "PLACEMENT", "Option", "nearest", "option",
+    "parse_layers", "parse_tokens", "require_choice", "require_options", "shows_options",
+]  # fmt: skip
+
+MODEL = "Model and context"
+ADAPTERS = "Adapters"
+DEVICES = "Devices and threads"
+PLACEMENT = "Placement by hand"
+ADVANCED = "Advanced"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,13 +85,53 @@ _WRITTEN = {"ray": ("machines", 'machines="ray", or machines="ray:HOST:PORT"')}
 
 
 class Option(NamedTuple):
-    """An option, as `help()` shows it besides its type."""
+    """All that is said about an option besides its type."""
 
     default: Any
     about: str
     """Says what the option does, in which unit, and what a default of None means."""
     flags: tuple[str, ...] = ()
-    """The names of the option on the command line; empty: it has no flag."""
+    """The names of the option on the command line, the one for errors first; `--on/--off` has a
+    name for each of two values. Empty: it has no flag."""
+    panel: str = ""
+    """The group in which the help of commands lists the flags."""
+    metavar: str | None = None
+    """Stands for a value in the help of commands; None: the type says it."""
+    help: str = ""
+    """The text for the command line; empty: `about`."""
+    read: Callable[[Any], Any] | None = None
+    """Converts a text of the command line; raises ValueError. None: the type says how."""
+    more: Mapping[str, Any] = MappingProxyType({})
+    """Other arguments of `typer.Option`."""
+
+
+def option(
+    default: Any, about: str, flags: str = "", panel: str = "", metavar: str | None = None,
+    *, help: str = "", read: Callable[[Any], Any] | None = None, **more: Any,
+) -> Any:  # fmt: skip
+    """An `Option`, as the entry of a table or the value of a field; `flags` has spaces between."""
+    return Option(default, about, tuple(flags.split()), panel, metavar, help, read, more)
+
+
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([km]?)", re.IGNORECASE)
+
+
+def parse_tokens(text: str | int) -> int:
+    """Parses a number of tokens, such as `4096`, `4k` or `0.5k` (k: 1024, m: 1024 k)."""
+    count = _COUNT.fullmatch(str(text).strip())
+    if count is None:
+        raise ValueError(f"{text!r} is no number of tokens; write 4096, 32k or 1m")
+    return int(float(count[1]) * {"": 1, "k": 1 << 10, "m": 1 << 20}[count[2].lower()])
+
+
+def parse_layers(text: str | int) -> int:
+    """Parses a number of layers, such as `20`; -1 for `all`, `auto` or `-1`."""
+    word = str(text).strip().lower()
+    if word in ("all", "auto", "-1"):
+        return -1
+    if not word.isdigit():
+        raise ValueError(f"{text!r} is no number of layers; write 20, or all")
+    return int(word)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -115,7 +168,7 @@ def require_options(what: str, names: Iterable[str], known: Sequence[str], see: 
 
 
 def require_choice(
-    what: str, value: object, known: Sequence[str], error: type[WeftError] = ArgumentError
+    argument: str, value: object, known: Sequence[str], error: type[WeftError] = ArgumentError
 ) -> None:
     """Raises `error`, which suggests the nearest word, if `value` is not in `known`."""
     if value in known:
@@ -123,7 +176,7 @@ def require_choice(
     near = nearest(value, known) if isinstance(value, str) else None
     hint = f"; did you mean {near!r}?" if near else ""
     words = " or ".join(map(repr, known))
-    raise error(f"{what} is {value!r}; it must be {words}{hint}")
+    raise error(f"is {value!r}; it must be {words}{hint}", argument=argument)
 
 
 def shows_options(types: type, options: Mapping[str, Option], heading: str) -> Callable[[F], F]:

@@ -83,7 +83,9 @@ def map_batches(
     for name, value in (("replicas", least), ("threads", threads), ("parallel", parallel),
                         ("batch_size", batch_size)):  # fmt: skip
         if value < 1 or most < least:
-            raise ContextError(f"{name} is {value}; it must be 1 or more, and the least first")
+            raise ContextError(
+                f"is {value}; it must be 1 or more, and the least first", argument=name
+            )
     join(what="weft.ray")
     from ray.data import ActorPoolStrategy
 

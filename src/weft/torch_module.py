@@ -5,6 +5,7 @@ Needs the extra `weft[torch]`; importing weft does not import torch.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -77,7 +78,18 @@ def from_torch(
         whole = exported(program, example_inputs, example_kwargs, dynamic_shapes)
         core = core_program(whole, host=host)
         converted = convert(core, names=dim_names(whole, dynamic_shapes), host=host)
+    if isinstance(program, torch.nn.Module) and program.training and _drops_out(whole):
+        warnings.warn(
+            "the module is in training mode, so that its dropout draws random numbers in every "
+            "call; call eval() on the module before from_torch",
+            stacklevel=2,
+        )
     return TorchModule(converted, devices, options, parameters=parameter_names(program))
+
+
+def _drops_out(program: torch.export.ExportedProgram) -> bool:
+    nodes = (n for n in program.graph.nodes if "dropout" in str(n.target))
+    return any(True in n.args or n.kwargs.get("train") for n in nodes)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -125,6 +137,12 @@ class TorchModule:
         """Describes where each op runs and why, and the memory of each device, as
         `Program.explain` does. Compiles the program if it was not used before."""
         return self.session.explain(width)
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise TypeError(
+            "a TorchModule cannot be copied or pickled, because it uses the memory of its module; "
+            "call from_torch again, or keep the program with torch.export.save"
+        )
 
     def __repr__(self) -> str:
         shown = repr(self.graph).removeprefix("<Graph ").removesuffix(">")

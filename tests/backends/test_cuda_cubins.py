@@ -174,7 +174,8 @@ _DEFINES: dict[str, tuple[str, ...]] = {
     "planes.cl": ("F=q6_K",),
     "hyper.cl": ("K=f16", "USE_f16"),
 }  # fmt: skip
-ARRAYS = {"copy.cl": 128, "gather.cl": 192, "reduce.cl": 32, "rope.cl": 32, "tensor_reduce.cl": 128}
+ARRAYS = {"copy.cl": 128, "gather.cl": 192, "reduce.cl": 32, "rope.cl": 32, "tensor_reduce.cl": 128,
+          "unary.cl": 32}  # fmt: skip
 """Bytes of local memory that a thread has for arrays; sines of large angles have one, too."""
 FILES = sorted(p.name for p in (Path(shared.__file__).parent / "sources").glob("*.cl"))
 

@@ -10,7 +10,7 @@ from tests.cli.in_process import weft
 from tests.llm.adapter_files import matrices_of, pairs, write_adapter
 from tests.llm.vector_files import directions, write_vector
 from tests.serve.server import DEMO
-from weft.cli.adapter_options import adapter_arguments, with_modules
+from weft.cli.adapter_options import AdapterFlags, with_modules
 from weft.llm import LLM, Model
 
 QUESTION = "Count from 8 to 11?"
@@ -20,8 +20,11 @@ RUN = ("run", str(DEMO), "-p", QUESTION, "-n", "8", "--temp", "0", "--ignore-eos
 def test_ways_to_name_files(tmp_path: Path) -> None:
     odd = tmp_path / "a,b=c.gguf"
     odd.touch()
-    assert adapter_arguments(None, None) is None
-    assert adapter_arguments(["x.gguf,n=y.gguf", str(odd)], ["z.gguf:-0.5,w=C:/w.gguf:2"]) == {
+    assert AdapterFlags().adapter_arguments()["adapters"] is None
+    flags = AdapterFlags(
+        lora=["x.gguf,n=y.gguf", str(odd)], lora_scaled=["z.gguf:-0.5,w=C:/w.gguf:2"]
+    )
+    assert flags.adapter_arguments()["adapters"] == {
         "x": (Path("x.gguf"), 1.0), "n": (Path("y.gguf"), 1.0), "a,b=c": (odd, 1.0),
         "z": (Path("z.gguf"), -0.5), "w": (Path("C:/w.gguf"), 2.0),
     }  # fmt: skip

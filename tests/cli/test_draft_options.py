@@ -11,7 +11,7 @@ import pytest
 from tests.cli.in_process import weft
 from tests.llm.tiny import metadata, weights, write_model
 from weft.cli.command import UsageError
-from weft.cli.draft_options import draft_options
+from weft.cli.draft_options import DraftFlags
 from weft.llm.planning.draft_options import MOST, P_MIN, DraftOptions
 
 DEMO = Path(__file__).parents[2] / "examples/weft-demo.gguf"
@@ -58,7 +58,7 @@ def fails(*args: str | Path) -> str:
 )  # fmt: skip
 def test_options(given: dict[str, Any], wanted: DraftOptions | None) -> None:
     assert P_MIN == DraftOptions().p_min and MOST == DraftOptions().most
-    assert draft_options(**given) == wanted
+    assert DraftFlags(**given).made({}) == wanted
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_options(given: dict[str, Any], wanted: DraftOptions | None) -> None:
 )
 def test_mistakes(given: dict[str, Any], what: str) -> None:
     with pytest.raises(UsageError, match=what):
-        draft_options(**given)
+        DraftFlags(**given).made({})
 
 
 def test_run_with_a_second_model(tmp_path: Path) -> None:

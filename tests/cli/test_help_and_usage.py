@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import pytest
 
 from tests.cli.in_process import weft
 from weft.cli.app import COMMANDS
-from weft.cli.mistakes import flag_of, in_flags
+from weft.cli.mistakes import flag_name
+from weft.errors import ContextError, ContextFull, WeftError
 from weft.llm import SamplingParams
+from weft.llm.sampling import SAMPLING_OPTIONS
 from weft.version import __version__
 
 
@@ -87,30 +90,43 @@ def test_wrong_usage_is_said_as_other_errors_are(words: tuple[str, ...], said: s
 def test_every_field_of_sampling_has_a_flag() -> None:
     text = help_of("run")
     for field in SamplingParams.__dataclass_fields__:
-        assert flag_of()[field] in text
+        assert flag_name(field) in text and SAMPLING_OPTIONS[field].flags[0] in text
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("error", "python", "said"),
     [
-        ("top_p is 3.0; it must be 0 to 1", "--top-p is 3.0; it must be 0 to 1"),
-        ("max_tokens is -1; it must be 1 or more", "-n is -1; it must be 1 or more"),
-        ("shorten it or make n_ctx (-c) larger (the m", "shorten it or make -c larger (the m"),
-        ("make n_ctx larger, or remove", "make -c larger, or remove"),
         (
+            ContextError("is 3.0; it must be 0 to 1", argument="top_p"),
+            "top_p is 3.0; it must be 0 to 1",
+            "--top-p is 3.0; it must be 0 to 1",
+        ),
+        (
+            ContextFull("make `n_ctx` larger", calls=", or remove tokens first (seq_rm, clear)"),
+            "make n_ctx larger, or remove tokens first (seq_rm, clear)",
+            "make -c larger",
+        ),
+        (
+            ContextError("chooses the number; leave out `n_gpu_layers`", argument="fit"),
             "fit chooses the number; leave out n_gpu_layers",
             "--fit chooses the number; leave out -ngl",
         ),
-        ("json_schema: type must be a string", "--json-schema: type must be a string"),
-        ("memory of the device is full", "memory of the device is full"),
-        ("no tensor called 'n_ctx'", "no tensor called 'n_ctx'"),
-        ("/home/n_ctx/top_p.gguf: no such file", "/home/n_ctx/top_p.gguf: no such file"),
-        ("make n_ctx larger, or remove tokens first (seq_rm, clear)", "make -c larger"),
-        ("n_ubatch is 64, but n_batch is 8", "-ub is 64, but -b is 8"),
+        (
+            ContextError(": type must be a string", argument="json_schema"),
+            "json_schema: type must be a string",
+            "--json-schema: type must be a string",
+        ),
+        (
+            ContextError("memory of 'n_ctx' in /home/top_p.gguf; `weft bench`"),
+            "memory of 'n_ctx' in /home/top_p.gguf; `weft bench`",
+            "memory of 'n_ctx' in /home/top_p.gguf; `weft bench`",
+        ),
     ],
 )
-def test_arguments_become_flags(message: str, said: str) -> None:
-    assert in_flags(message) == said
+def test_arguments_become_flags(error: WeftError, python: str, said: str) -> None:
+    assert (str(error), error.told(flag_name)) == (python, said)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.told(flag_name), again.argument) == (python, said, error.argument)
 
 
 def complete(words: str, shell: str = "bash") -> list[str]:

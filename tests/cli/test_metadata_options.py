@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.in_process import weft
 from tests.llm.tiny import metadata, write_model
-from weft.cli.metadata_options import metadata_arguments
+from weft.cli.metadata_options import MetadataFlags
 from weft.frontends.gguf import open_gguf
 from weft.frontends.models import open_model
 from weft.llm.config import ModelConfig
@@ -44,7 +44,8 @@ def text(*words: str | Path) -> str:
 
 
 def config(path: Path, *words: Any) -> ModelConfig:
-    with open_model(path, **metadata_arguments(*words)) as file:
+    flags = MetadataFlags(**dict(zip(MetadataFlags.options(), words, strict=False)))
+    with open_model(path, **flags.metadata_arguments()) as file:
         return read_config(file)
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from weft.cli import sampling_options
-from weft.cli.mistakes import flag_of
-from weft.cli.sampling_options import sampling_flags, sampling_params
-from weft.errors import ArgumentError, ContextError
+from weft.cli.groups import grouped
+from weft.cli.mistakes import flag_name
+from weft.cli.sampling_options import SamplingFlags
+from weft.errors import ContextError
 from weft.llm import SamplingParams
 from weft.llm.sampling import SAMPLING_OPTIONS
 
@@ -24,13 +24,20 @@ def parsed(*arguments: str) -> tuple[str, SamplingParams, int]:
     app = typer.Typer()
 
     @app.command()
-    @sampling_flags
-    def command(name: str, *, sampling: SamplingParams, count: int = 3) -> None:
+    @grouped
+    def command(
+        name: str, *, sampling: Annotated[SamplingParams, SamplingFlags], count: int = 3
+    ) -> None:
         seen.append((name, sampling, count))
 
     result = CliRunner().invoke(app, ["x", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return seen[0]
+
+
+def sampling_params(**flags: Any) -> SamplingParams:
+    params: SamplingParams = SamplingFlags(**flags).made({})
+    return params
 
 
 def test_defaults_are_those_of_the_library() -> None:
@@ -39,13 +46,13 @@ def test_defaults_are_those_of_the_library() -> None:
 
 
 def test_every_option_has_a_flag_with_its_default() -> None:
-    flags = sampling_options._FLAGS
-    assert SAMPLING_OPTIONS.keys() == flags.keys()
-    assert all(SAMPLING_OPTIONS[option].flags[0] == flag_of()[option] for option in flags)
-    for option, parameter in sampling_options._PARAMETERS.items():
-        if option not in ("dry_sequence_breakers", "samplers"):
-            assert parameter.default == SAMPLING_OPTIONS[option].default
-    with pytest.raises(ArgumentError, match="no option 'tmp'; did you mean temp"):
+    parameters = {p.name: p for p in SamplingFlags.parameters()}
+    assert SAMPLING_OPTIONS.keys() == parameters.keys()
+    assert all(option.flags[0] == flag_name(name) for name, option in SAMPLING_OPTIONS.items())
+    for name, parameter in parameters.items():
+        if name not in ("dry_sequence_breakers", "samplers"):
+            assert parameter.default == SAMPLING_OPTIONS[name].default
+    with pytest.raises(TypeError, match="SamplingFlags has no tmp"):
         sampling_params(tmp=0.5)
 
 
@@ -88,7 +95,7 @@ def test_minus_one_is_what_it_is_elsewhere() -> None:
 
 
 def test_no_breakers() -> None:
-    assert sampling_params(dry_sequence_breaker=["none"]).dry_sequence_breakers == ()
+    assert sampling_params(dry_sequence_breakers=["none"]).dry_sequence_breakers == ()
 
 
 def test_text_or_file(tmp_path: Path) -> None:

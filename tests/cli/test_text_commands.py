@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from rich.console import Console
 
 from tests.cli.in_process import weft
@@ -17,8 +16,8 @@ from tests.llm.encoder_models import make_encoder
 from tests.llm.tiny import metadata, write_model
 from weft.cli import console as console_module
 from weft.cli.console import PromptProgress
-from weft.cli.options import parse_count
 from weft.llm import LLM
+from weft.options import parse_tokens
 
 TEXT = "the abc teh b the the abc\n" * 30
 
@@ -141,13 +140,13 @@ def test_the_text_to_continue(path: Path, tmp_path: Path) -> None:
     [("4096", 4096), ("32k", 32768), ("32K", 32768), ("1m", 1 << 20), ("1.5k", 1536), ("0", 0)],
 )
 def test_counts(text: str, count: int) -> None:
-    assert parse_count(text) == count
+    assert parse_tokens(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "k", "-1", "3x", "1kb", "1e3", "0x10", "1 000"])
 def test_counts_that_are_none(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="write 4096, 32k or 1m"):
-        parse_count(text)
+    with pytest.raises(ValueError, match="write 4096, 32k or 1m"):
+        parse_tokens(text)
 
 
 def test_sizes_of_commands(path: Path) -> None:

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from tests.cli.in_process import Done, weft
 from tests.llm.tiny import metadata, tokens, write_model
-from weft.cli.options import most_tokens, parse_layers
+from weft.cli.options import most_tokens
 from weft.cli.text_input import unescaped
 from weft.errors import ContextError
 from weft.files import MOST_BYTES
 from weft.llm import LLM, Context
+from weft.options import parse_layers
 
 FEW = ("-n", "4", "--temp", "0", "-t", "1")
 
@@ -112,7 +112,7 @@ def test_how_many_tokens(path: Path) -> None:
 def test_layers() -> None:
     assert [parse_layers(text) for text in ("20", "all", "auto", "-1", "0")] == [20, -1, -1, -1, 0]
     for wrong in ("-3", "some", "1.5"):
-        with pytest.raises(typer.BadParameter, match="number of layers"):
+        with pytest.raises(ValueError, match="number of layers"):
             parse_layers(wrong)
 
 

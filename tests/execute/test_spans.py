@@ -3,8 +3,7 @@
 import numpy as np
 
 from weft.execute.profile_lines import Line
-from weft.execute.profile_trace import Trace
-from weft.execute.spans import overlap, overlapping
+from weft.execute.profile_trace import Trace, overlap, overlapping
 
 
 def spans(*steps: list[tuple[int, int]]) -> np.ndarray:

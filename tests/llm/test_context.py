@@ -252,7 +252,7 @@ def _relative(error: np.ndarray, x: np.ndarray) -> float:
     return float(np.sqrt(np.square(error).mean() / np.square(x).mean()))
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"])
+@pytest.mark.parametrize("dtype", ["bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"])
 def test_small_caches_are_close(wide: Model, dtype: str) -> None:
     def run(device: str, **types: str) -> np.ndarray:
         options = {"devices": [device]} | ({"activations": "f32"} if device == "cpu" else {})

@@ -25,7 +25,7 @@ from tests.schedule.planning_graphs import (
 from tests.vectors.sched import Driver, GraphCase, load_cases
 from weft.allocate import allocate, validate
 from weft.compiler import plan_graph
-from weft.compiler.limits import memory_needs
+from weft.compiler.pipeline import memory_needs
 from weft.errors import OutOfMemoryError, ScheduleError, UnsupportedOpError
 from weft.graph.graph import Graph
 from weft.graph.node import leaf

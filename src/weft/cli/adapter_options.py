@@ -4,96 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from weft.cli.command import usage_error
+from weft.cli.groups import Group
+from weft.options import ADAPTERS, option
 
-from weft.cli.command import ADAPTERS, usage_error
-
-__all__ = [
-    "ControlVector",
-    "ControlVectorLayers",
-    "ControlVectorScaled",
-    "Lora",
-    "LoraLater",
-    "LoraModules",
-    "LoraScaled",
-    "adapter_arguments",
-    "scaled_path",
-    "vector_arguments",
-    "with_modules",
-]
-
-Lora = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--lora", metavar="[NAME=]FILE,...", rich_help_panel=ADAPTERS,
-        help="A LoRA adapter: a GGUF file; repeatable. Its name is the file's if none is given.",
-    ),
-]  # fmt: skip
-LoraScaled = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--lora-scaled", metavar="[NAME=]FILE:SCALE,...", rich_help_panel=ADAPTERS,
-        help="The same at another scale than 1; repeatable.",
-    ),
-]  # fmt: skip
-LoraModules = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--lora-modules", metavar="NAME=FILE", rich_help_panel=ADAPTERS,
-        help="An adapter for requests alone that name it as their model; repeatable.",
-    ),
-]  # fmt: skip
-LoraLater = Annotated[
-    bool,
-    typer.Option(
-        "--lora-init-without-apply", rich_help_panel=ADAPTERS,
-        help="Adapters start at scale 0, until a request or POST /lora-adapters says otherwise.",
-    ),
-]  # fmt: skip
-ControlVector = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--control-vector", metavar="[NAME=]FILE,...", rich_help_panel=ADAPTERS,
-        help="A control vector, which steers the model: a GGUF file; repeatable.",
-    ),
-]  # fmt: skip
-ControlVectorScaled = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--control-vector-scaled", metavar="[NAME=]FILE:SCALE,...", rich_help_panel=ADAPTERS,
-        help="The same at another scale than 1; repeatable.",
-    ),
-]  # fmt: skip
-ControlVectorLayers = Annotated[
-    tuple[int, int] | None,
-    typer.Option(
-        "--control-vector-layer-range", metavar="START END", rich_help_panel=ADAPTERS,
-        help="Steer these layers only, both included.",
-    ),
-]  # fmt: skip
+__all__ = ["AdapterFlags", "scaled_path", "with_modules"]
 
 Scaled = tuple[Path, float]
 
 
-def adapter_arguments(
-    lora: Sequence[str] | None, lora_scaled: Sequence[str] | None
-) -> dict[str, Scaled] | None:
-    """The adapters that these options name, as an argument of `LLM`; None: there are none."""
-    return _given("--lora", "adapter", lora, lora_scaled)
+class AdapterFlags(Group):
+    """The options for adapters and control vectors of every command that loads a model."""
 
+    lora: list[str] | None = option(
+        None, "A LoRA adapter: a GGUF file; repeatable. Its name is the file's if none is given.",
+        panel=ADAPTERS, metavar="[NAME=]FILE,...",
+    )  # fmt: skip
+    lora_scaled: list[str] | None = option(
+        None, "The same at another scale than 1; repeatable.", panel=ADAPTERS,
+        metavar="[NAME=]FILE:SCALE,...",
+    )  # fmt: skip
+    control_vector: list[str] | None = option(
+        None, "A control vector, which steers the model: a GGUF file; repeatable.", panel=ADAPTERS,
+        metavar="[NAME=]FILE,...",
+    )  # fmt: skip
+    control_vector_scaled: list[str] | None = option(
+        None, "The same at another scale than 1; repeatable.", panel=ADAPTERS,
+        metavar="[NAME=]FILE:SCALE,...",
+    )  # fmt: skip
+    control_vector_layers: tuple[int, int] | None = option(
+        None, "Steer these layers only, both included.", "--control-vector-layer-range", ADAPTERS,
+        metavar="START END",
+    )  # fmt: skip
 
-def vector_arguments(
-    vectors: Sequence[str] | None,
-    vectors_scaled: Sequence[str] | None,
-    layers: tuple[int, int] | None,
-) -> dict[str, Any]:
-    """The control vectors that these options name, as arguments of `LLM`."""
-    given = _given("--control-vector", "control vector", vectors, vectors_scaled)
-    if given is None and layers is not None:
-        raise usage_error("--control-vector-layer-range is for --control-vector FILE")
-    return {"control_vectors": given, "control_vector_layers": layers}
+    def adapter_arguments(self) -> dict[str, Any]:
+        """The adapters and control vectors that the options name, as arguments of `LLM`."""
+        vectors = _given("--control-vector", "control vector", self.control_vector,
+                         self.control_vector_scaled)  # fmt: skip
+        layers = self.control_vector_layers
+        if vectors is None and layers is not None:
+            raise usage_error("--control-vector-layer-range is for --control-vector FILE")
+        return {
+            "adapters": _given("--lora", "adapter", self.lora, self.lora_scaled),
+            "control_vectors": vectors,
+            "control_vector_layers": layers,
+        }
 
 
 def scaled_path(flag: str, text: str) -> tuple[str, float]:
@@ -116,7 +73,7 @@ def _given(
 def with_modules(
     adapters: Mapping[str, Scaled] | None, lora_modules: Sequence[str] | None
 ) -> dict[str, Scaled] | None:
-    """The adapters of `adapter_arguments` and those that only requests which name them use."""
+    """The adapters of `AdapterFlags` and those that only requests which name them use."""
     given = [(text, 0.0) for text in _parts(lora_modules)]
     return _added(adapters or {}, given, "--lora", "adapter") or None
 

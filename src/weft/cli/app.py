@@ -7,12 +7,14 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from weft.cli.command import WeftCommand
+from weft.cli.command import UsageError, WeftCommand, in_words, usage_error
+from weft.cli.foreign_options import in_place_of_command
 from weft.cli.mistakes import exit_code, show_warning
 from weft.cli.quick_values import take_plain_values
 from weft.lazy import import_at_once
@@ -93,7 +95,21 @@ class _Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses what is before the name of a command."""
         take_plain_values(self.get_params(ctx))
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            raise in_words(error) from None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Finds a command; an unknown name is told what there is instead."""
+        name = args[0]
+        if name not in COMMANDS:
+            near = get_close_matches(name, COMMANDS)
+            here = in_place_of_command(name)
+            meant = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+            hint = f"; {here}" if here else meant
+            raise usage_error(f"there is no command {name!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The commands in the order of the table."""

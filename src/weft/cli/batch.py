@@ -15,16 +15,17 @@ import typer
 from weft.batch import Answer, Counts, Journal, Line, read_lines, run_batch
 from weft.batch.lines import LONGEST_LINE, count_lines
 from weft.cli.console import CountProgress, LoadProgress, say
-from weft.cli.draft_options import draft_flags
-from weft.cli.loading import loads_model_with
+from weft.cli.draft_options import DraftFlags
+from weft.cli.groups import Group
+from weft.cli.loading import loads_model
 from weft.cli.model_file import ModelFile
-from weft.cli.options import MmProj, WeightType
-from weft.cli.prefix_flags import prefix_flags, without_kept
-from weft.cli.ray_options import OnRay, ray_flags
-from weft.cli.serve import AllTexts, calm_collector, service_lines
-from weft.cli.unused_options import UNUSED_BY_SERVE
+from weft.cli.options import TEXT_OPTIONS
+from weft.cli.prefix_flags import PrefixFlags
+from weft.cli.ray_options import OnRay, RayFlags
+from weft.cli.serve import SeveralLoad, calm_collector, service_lines
 from weft.errors import ContextError, WeftError
 from weft.llm.planning.draft_options import DraftOptions
+from weft.options import option
 
 __all__ = ["Answerer", "batch", "one_machine", "serving"]
 
@@ -35,16 +36,31 @@ TEXTS_PER_LINE = 16
 """Most texts of one line (prompts times `n`), as in the server."""
 
 
-@prefix_flags
-@draft_flags
-@ray_flags
-@loads_model_with(
-    without=("ray",), instead={"ctx_size": AllTexts}, unused=without_kept(UNUSED_BY_SERVE)
-)
+class BatchFlags(Group):
+    """The options of `weft batch` besides those of groups."""
+
+    table = TEXT_OPTIONS
+    parallel: int = option(
+        8, "Texts written at the same time.", "--parallel -np --max-num-seqs", min=1
+    )
+    ordered: bool = option(False, "Write answers in the order of IN, not as they are done.")
+    alias: str | None = option(
+        None, "The model's name in answers; default: the file's.", "--alias -a"
+    )
+    max_tokens: int | None = option(None, "Most tokens that a request may ask for.")
+    mmproj: Path | None
+    type: str | None
+    embeddings: bool = option(
+        False, "Give embeddings, too; so does a file whose first line asks for one.",
+        "--embeddings --embedding",
+    )  # fmt: skip
+    quiet: bool = option(False, "Print errors only.", "--quiet -q")
+
+
+@loads_model
 def batch(
     model: ModelFile,
-    load: dict[str, Any],
-    kept: dict[str, Any],
+    kept: Annotated[dict[str, Any], PrefixFlags],
     requests: Annotated[
         Path, typer.Argument(metavar="IN.jsonl", help="Requests, one a line.", show_default=False)
     ],
@@ -55,36 +71,10 @@ def batch(
             help="Answers, one a line; one that exists is gone on with.",
         ),
     ],
-    parallel: Annotated[
-        int,
-        typer.Option(
-            "--parallel", "-np", "--max-num-seqs", min=1, help="Texts written at the same time."
-        ),
-    ] = 8,
-    ordered: Annotated[
-        bool,
-        typer.Option("--ordered", help="Write answers in the order of IN, not as they are done."),
-    ] = False,
-    alias: Annotated[
-        str | None,
-        typer.Option("--alias", "-a", help="The model's name in answers; default: the file's."),
-    ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens that a request may ask for.")
-    ] = None,
-    mmproj: MmProj = None,
-    weight_type: WeightType = None,
-    embeddings: Annotated[
-        bool,
-        typer.Option(
-            "--embeddings", "--embedding",
-            help="Give embeddings, too; so does a file whose first line asks for one.",
-        ),
-    ] = False,
-    *,
-    on_ray: OnRay | None,
-    drafts: DraftOptions | None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    own: BatchFlags,
+    on_ray: Annotated[OnRay | None, RayFlags],
+    drafts: Annotated[DraftOptions | None, DraftFlags],
+    load: Annotated[dict[str, Any], SeveralLoad],
 ) -> None:  # fmt: skip
     """Answer a file of requests, in OpenAI's batch format. Stop it as you like: the same command
     goes on from there. The exit code is 1 if a row of OUT has an error."""
@@ -92,28 +82,30 @@ def batch(
     n_lines, asks_embedding = _look_at(requests)
     with Journal(answers) as journal:
         options = api.ServeOptions(
-            alias=alias, parallel=parallel, max_tokens=max_tokens,
-            max_queue=(2 * TEXTS_PER_LINE) * parallel, max_choices=TEXTS_PER_LINE, **kept,
+            alias=own.alias, parallel=own.parallel, max_tokens=own.max_tokens,
+            max_queue=(2 * TEXTS_PER_LINE) * own.parallel, max_choices=TEXTS_PER_LINE, **kept,
         )  # fmt: skip
         arguments: dict[str, Any] = {
-            "type": weight_type, "embeddings": embeddings or asks_embedding, "drafting": drafts,
-            "mmproj": mmproj, **load,
+            "type": own.type, "embeddings": own.embeddings or asks_embedding, "drafting": drafts,
+            "mmproj": own.mmproj, **load,
         }  # fmt: skip
         if on_ray is None:
-            answerer = one_machine(api, model, options, arguments, quiet=quiet)
+            answerer = one_machine(api, model, options, arguments, quiet=own.quiet)
         else:
             from weft.cli.replicas import batch_actors
 
-            answerer = batch_actors(model, options, arguments, on_ray, quiet=quiet)
+            answerer = batch_actors(model, options, arguments, on_ray, quiet=own.quiet)
         try:
             with answerer as (handle, n_open), CountProgress("answering requests") as bar:
-                if not quiet and journal.n_rows:
+                if not own.quiet and journal.n_rows:
                     say(f"{answers} has {journal.n_rows} rows; going on from there")
-                counts = asyncio.run(_run(handle, requests, journal, ordered, n_open, bar, n_lines))
+                counts = asyncio.run(
+                    _run(handle, requests, journal, own.ordered, n_open, bar, n_lines)
+                )
         except KeyboardInterrupt:
             say(f"{answers} has {journal.n_rows} rows; the same command goes on from there")
             raise
-    if not quiet:
+    if not own.quiet:
         say(_summary(counts, answers))
     if counts.failed:
         raise typer.Exit(1)

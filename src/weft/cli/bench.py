@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from weft.cli.bench_kernel import (
     DEFAULT_COLUMNS,
     DEFAULT_FORMATS,
     DEFAULT_SHAPE,
     bench_kernels,
 )
-from weft.cli.bench_options import BenchDevices, BenchNoEffect
+from weft.cli.bench_options import device_sets
 from weft.cli.bench_rows import Setting, is_shown, model_name
 from weft.cli.bench_series import Series
 from weft.cli.bench_table import Output, make_printer
@@ -23,14 +21,16 @@ from weft.cli.bench_tests import tests_of
 from weft.cli.bench_tune import tune as tune_models
 from weft.cli.console import note, say, size_text, wide
 from weft.cli.explain_machines import print_predicted
-from weft.cli.loading import Loading, loads_model_with, open_with
+from weft.cli.groups import ABSENT, Group, changed
+from weft.cli.loading import Loading, LoadList, loads_model, open_with
 from weft.cli.model_file import ModelFiles
-from weft.cli.options import parse_count
 from weft.cli.profile_view import print_profile
 from weft.cli.unused_options import UNUSED_BY_BENCH
 from weft.cli.value_lists import numbers, switches
 from weft.errors import ContextError
 from weft.files import write_text
+from weft.llm.planning.options import LLM_OPTIONS
+from weft.options import option, parse_tokens
 
 __all__ = ["bench"]
 
@@ -43,190 +43,155 @@ _Lists = list[str] | None
 _FOR_KERNELS = (Output.md, Output.csv, Output.json)
 
 
-@loads_model_with(
-    without=("ctx_size", "fallback", "old_speeds", "batch_size", "tuned"),
-    instead={"devices": BenchDevices, "no_effect": BenchNoEffect},
-    lists=(
-        *("gpu_layers", "devices", "ubatch", "type_k", "type_v", "no_kv_offload", "flash_attn"),
-        *("threads", "threads_batch", "cpu_mask", "cpu_strict", "poll"),
-    ),
-    unused=UNUSED_BY_BENCH,
-)
+class BenchLoad(LoadList):
+    """The options of `weft bench` for its models."""
+
+    unused = UNUSED_BY_BENCH
+    lists = (
+        *("n_gpu_layers", "devices", "n_ubatch", "type_k", "type_v", "no_kv_offload", "flash"),
+        *("n_threads", "n_threads_batch", "cpu_mask", "cpu_strict", "poll"),
+    )
+    n_ctx = fallback = old_speeds = batch_size = tuned = ABSENT
+    devices: str | None = changed(
+        LLM_OPTIONS["devices"],
+        read=device_sets,
+        help="Devices, highest priority first, e.g. opencl:0,cpu; several sets as "
+        "opencl:0/cpu,none.",
+    )
+    no_effect: bool = option(
+        False, "", "--warmup --perf --no-perf --color -co --log-disable", hidden=True
+    )
+
+
+class BenchFlags(Group):
+    """The options of `weft bench` besides those of groups."""
+
+    n_prompt: _Lists = option(
+        None, "Tokens of a prompt, computed together; 0: none. Default: 512.", "--n-prompt -p",
+        metavar="N,...",
+    )  # fmt: skip
+    n_gen: _Lists = option(
+        None, "Tokens generated one by one; 0: none. Default: 128.", "--n-gen -n", metavar="N,..."
+    )
+    pairs: _Lists = option(
+        None, "A prompt of PP tokens, then TG generated; repeatable.", "-pg", metavar="PP,TG"
+    )
+    n_depth: _Lists = option(
+        None, "Tokens in the cache before each test. Default: 0.", "--n-depth -d", metavar="N,..."
+    )
+    batch_size: _Lists = option(
+        None, "Tokens of a prompt handed over at once, computed -ub at a time. Default: 2048.",
+        "--batch-size -b", metavar="N,...",
+    )  # fmt: skip
+    embeddings: _Lists = option(
+        None, "1: give embeddings instead of logits. Default: 0.", "--embeddings -embd",
+        metavar="0|1,...",
+    )  # fmt: skip
+    repetitions: int = option(5, "Timed runs of each test.", "--repetitions -r")
+    no_warmup: bool = option(False, "Leave out the run before those that are timed.")
+    delay: float = option(0.0, "Rest before each test.", metavar="SECONDS")
+    output: Output = option(Output.md, "Format.", "--output -o")
+    output_err: Output | None = option(None, "Format of the same on stderr.", "--output-err -oe")
+    progress: bool = option(False, "Print a line to stderr for each run.")
+    verbose: bool = option(False, "Print where each model is, to stderr.", "--verbose -v")
+    show_profile: bool = option(
+        False, "Show where the time goes, against this machine's peaks.", "--profile"
+    )
+    slowest: int = option(8, "With --profile: number of slowest tensors to list.")
+    trace: Path | None = option(
+        None, "Write a timeline of all threads for ui.perfetto.dev, as JSON.", metavar="FILE"
+    )
+    html: Path | None = option(
+        None,
+        "Write a report to look at, one HTML file: the timeline of the profile, and the plan. "
+        "Takes one model with one setting.", metavar="FILE",
+    )  # fmt: skip
+    tune: bool = option(
+        False,
+        "Find the -t, -tb and -ub that are fastest, of those listed or of the usual ones, and "
+        "remember them for `weft run`, `chat` and `serve`. Results stay the same.",
+    )  # fmt: skip
+    tune_seconds: float = option(
+        90.0, "With --tune: about how long it may take.", metavar="SECONDS"
+    )
+    kernel: bool = option(False, "Compare the ways to multiply with weights, without a model.")
+    shape: str = option(
+        DEFAULT_SHAPE, "With --kernel: weights.", panel=KERNEL, metavar="ROWSxDEPTH,..."
+    )
+    columns: str = option(
+        DEFAULT_COLUMNS, "With --kernel: columns of activations (tokens at once).", panel=KERNEL,
+        metavar="N,...",
+    )  # fmt: skip
+    formats: str = option(
+        DEFAULT_FORMATS, "With --kernel: formats of the weights.", panel=KERNEL, metavar="TYPE,..."
+    )
+
+
+@loads_model
 def bench(
-    load: list[Loading],
     models: ModelFiles,
-    n_prompt: Annotated[
-        _Lists,
-        typer.Option(
-            "--n-prompt", "-p", metavar="N,...",
-            help="Tokens of a prompt, computed together; 0: none. Default: 512.",
-        ),
-    ] = None,
-    n_gen: Annotated[
-        _Lists,
-        typer.Option(
-            "--n-gen", "-n", metavar="N,...",
-            help="Tokens generated one by one; 0: none. Default: 128.",
-        ),
-    ] = None,
-    pairs: Annotated[
-        _Lists,
-        typer.Option(
-            "-pg", metavar="PP,TG", help="A prompt of PP tokens, then TG generated; repeatable."
-        ),
-    ] = None,
-    n_depth: Annotated[
-        _Lists,
-        typer.Option(
-            "--n-depth", "-d", metavar="N,...",
-            help="Tokens in the cache before each test. Default: 0.",
-        ),
-    ] = None,
-    batch_size: Annotated[
-        _Lists,
-        typer.Option(
-            "--batch-size", "-b", metavar="N,...",
-            help="Tokens of a prompt handed over at once, computed -ub at a time. Default: 2048.",
-        ),
-    ] = None,
-    embeddings: Annotated[
-        _Lists,
-        typer.Option(
-            "--embeddings", "-embd", metavar="0|1,...",
-            help="1: give embeddings instead of logits. Default: 0.",
-        ),
-    ] = None,
-    repetitions: Annotated[
-        int, typer.Option("--repetitions", "-r", help="Timed runs of each test.")
-    ] = 5,
-    no_warmup: Annotated[
-        bool, typer.Option("--no-warmup", help="Leave out the run before those that are timed.")
-    ] = False,
-    delay: Annotated[float, typer.Option(metavar="SECONDS", help="Rest before each test.")] = 0.0,
-    output: Annotated[Output, typer.Option("--output", "-o", help="Format.")] = Output.md,
-    output_err: Annotated[
-        Output | None, typer.Option("--output-err", "-oe", help="Format of the same on stderr.")
-    ] = None,
-    progress: Annotated[
-        bool, typer.Option("--progress", help="Print a line to stderr for each run.")
-    ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print where each model is, to stderr.")
-    ] = False,
-    profile: Annotated[
-        bool,
-        typer.Option("--profile", help="Show where the time goes, against this machine's peaks."),
-    ] = False,
-    slowest: Annotated[
-        int, typer.Option(help="With --profile: number of slowest tensors to list.")
-    ] = 8,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write a timeline of all threads for ui.perfetto.dev, as JSON."
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a report to look at, one HTML file: the timeline of the profile, and the "
-            "plan. Takes one model with one setting.",
-        ),
-    ] = None,
-    tune: Annotated[
-        bool,
-        typer.Option(
-            "--tune",
-            help="Find the -t, -tb and -ub that are fastest, of those listed or of the usual ones, "
-            "and remember them for `weft run`, `chat` and `serve`. Results stay the same.",
-        ),
-    ] = False,
-    tune_seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", help="With --tune: about how long it may take.")
-    ] = 90.0,
-    kernel: Annotated[
-        bool,
-        typer.Option(
-            "--kernel", help="Compare the ways to multiply with weights, without a model."
-        ),
-    ] = False,
-    shape: Annotated[
-        str,
-        typer.Option(
-            metavar="ROWSxDEPTH,...", help="With --kernel: weights.", rich_help_panel=KERNEL
-        ),
-    ] = DEFAULT_SHAPE,
-    columns: Annotated[
-        str,
-        typer.Option(
-            metavar="N,...", help="With --kernel: columns of activations (tokens at once).",
-            rich_help_panel=KERNEL,
-        ),
-    ] = DEFAULT_COLUMNS,
-    formats: Annotated[
-        str,
-        typer.Option(
-            metavar="TYPE,...", help="With --kernel: formats of the weights.",
-            rich_help_panel=KERNEL,
-        ),
-    ] = DEFAULT_FORMATS,
-) -> None:  # fmt: skip
+    own: BenchFlags,
+    load: Annotated[list[Loading], BenchLoad],
+) -> None:
     """Measure tokens per second. Mean and standard deviation over the repetitions, with
     llama-bench's options and fields. Options that show ... take several values, with commas or
     repeated, and ranges: 1-4, 512-2048+512, 64-1024*2; every combination is measured. With
     --kernel: matrix products in every layout of the weights."""
-    tests = tests_of(n_prompt or ["512"], n_gen or ["128"], pairs or (), n_depth or ["0"])
-    batches = numbers("-b", batch_size or ["2048"], parse_count)
-    kinds = switches("-embd", embeddings or ["0"])
-    if not tests or repetitions < 1:
+    tests = tests_of(
+        own.n_prompt or ["512"], own.n_gen or ["128"], own.pairs or (), own.n_depth or ["0"]
+    )
+    batches = numbers("-b", own.batch_size or ["2048"], parse_tokens)
+    kinds = switches("-embd", own.embeddings or ["0"])
+    if not tests or own.repetitions < 1:
         raise ContextError("bench needs -p or -n above 0 and at least one repetition (-r)")
     if min(batches) < 1:
         raise ContextError("-b is 0; it must be at least 1")
-    if not 0 <= delay <= 3600:
-        raise ContextError(f"--delay is {delay:g}; it must be 0 to 3600 seconds")
-    if kernel:
+    if not 0 <= own.delay <= 3600:
+        raise ContextError(f"--delay is {own.delay:g}; it must be 0 to 3600 seconds")
+    if own.kernel:
         if models:
             raise ContextError("bench --kernel takes no model")
-        if output not in _FOR_KERNELS:
-            raise ContextError(f"-o {output}: bench --kernel writes {', '.join(_FOR_KERNELS)}")
+        if own.output not in _FOR_KERNELS:
+            raise ContextError(f"-o {own.output}: bench --kernel writes {', '.join(_FOR_KERNELS)}")
         threads = load[0].arguments["threads"]
-        bench_kernels(shape, columns, formats, repetitions, threads, output.value)
+        bench_kernels(
+            own.shape, own.columns, own.formats, own.repetitions, threads, own.output.value
+        )
         return
     if not models:
         raise ContextError("bench needs a model, or --kernel")
-    if tune:
-        if not 1 <= tune_seconds <= 86400:
-            raise ContextError(f"--tune-seconds is {tune_seconds:g}; it must be 1 to 86400")
-        if output is not Output.md:
-            raise ContextError(f"-o {output}: bench --tune writes text only")
-        tune_models(models, load, tests, tune_seconds)
+    if own.tune:
+        if not 1 <= own.tune_seconds <= 86400:
+            raise ContextError(f"--tune-seconds is {own.tune_seconds:g}; it must be 1 to 86400")
+        if own.output is not Output.md:
+            raise ContextError(f"-o {own.output}: bench --tune writes text only")
+        tune_models(models, load, tests, own.tune_seconds)
         return
-    if html is not None and len(models) * len(load) * len(kinds) > 1:
+    if own.html is not None and len(models) * len(load) * len(kinds) > 1:
         raise ContextError("--html shows one model with one setting; measure the others apart")
     settings = [Setting(one.typed, n, kind) for one in load for kind in kinds for n in batches]
     names = [_checked(path, load[0], max(test.n_cells for test in tests)) for path in models]
     widths = {"model": max(map(len, names)), "test": max(len(test.name) for test in tests)}
     columns_shown = _shown(settings)
     screen = wide().width if sys.stdout.isatty() else None
-    printers = [make_printer(output, sys.stdout, columns_shown, widths, screen)]
-    if output_err is not None:
-        printers.append(make_printer(output_err, sys.stderr, columns_shown, widths))
+    printers = [make_printer(own.output, sys.stdout, columns_shown, widths, screen)]
+    if own.output_err is not None:
+        printers.append(make_printer(own.output_err, sys.stderr, columns_shown, widths))
     series = Series(
-        tests, repetitions, printers, batches, kinds, warm_up=not no_warmup, delay=delay,
-        progress=progress, verbose=verbose,
-        profile=profile or trace is not None or html is not None,
+        tests, own.repetitions, printers, batches, kinds, warm_up=not own.no_warmup,
+        delay=own.delay, progress=own.progress, verbose=own.verbose,
+        profile=own.show_profile or own.trace is not None or own.html is not None,
     )  # fmt: skip
     series.measure(models, load)
-    if trace is not None:
-        series.profiles[-1].save_trace(trace)
-    if html is not None:
-        _write_report(html, series)
-    if output is Output.md:
+    if own.trace is not None:
+        series.profiles[-1].save_trace(own.trace)
+    if own.html is not None:
+        _write_report(own.html, series)
+    if own.output is Output.md:
         _print_notes(series)
-    if profile and output not in (Output.json, Output.jsonl):
+    if own.show_profile and own.output not in (Output.json, Output.jsonl):
         for measured in series.profiles:
-            print_profile(measured, slowest, to_error=output is not Output.md)
+            print_profile(measured, own.slowest, to_error=own.output is not Output.md)
             print_predicted(measured, series.plan, load[-1].arguments)
 
 

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
-
-from weft.cli.command import DEVICES
-
-__all__ = ["BenchDevices", "BenchNoEffect", "device_sets"]
+__all__ = ["device_sets"]
 
 
 def device_sets(texts: Sequence[str]) -> list[str | None]:
@@ -24,20 +19,3 @@ def device_sets(texts: Sequence[str]) -> list[str | None]:
         for names in parts if several else [text]:
             sets.append(None if names == "auto" else names.replace("/", ","))
     return sets
-
-
-BenchDevices = Annotated[
-    str | None,
-    typer.Option(
-        "--devices", "--device", "-dev", parser=device_sets, metavar="NAMES",
-        rich_help_panel=DEVICES,
-        help="Devices, highest priority first, e.g. opencl:0,cpu; several sets as "
-        "opencl:0/cpu,none.",
-    ),
-]  # fmt: skip
-BenchNoEffect = Annotated[
-    bool,
-    typer.Option(
-        *("--warmup", "--perf", "--no-perf", "--color", "-co", "--log-disable"), hidden=True
-    ),
-]

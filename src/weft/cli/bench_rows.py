@@ -61,10 +61,10 @@ class Setting:
         typed = self.typed
         devices = typed["devices"]
         overrides = ";".join(typed["place"] or ()) or "none"
-        layers = typed["gpu_layers"]
+        layers = typed["n_gpu_layers"]
         return {
             "n_batch": self.n_batch,
-            "n_ubatch": typed["ubatch"] or DEFAULTS["n_ubatch"],
+            "n_ubatch": typed["n_ubatch"] or DEFAULTS["n_ubatch"],
             "cpu_mask": typed["cpu_mask"] or DEFAULTS["cpu_mask"],
             "cpu_strict": bool(typed["cpu_strict"]),
             "poll": typed["poll"],
@@ -75,7 +75,7 @@ class Setting:
             "split_mode": "layer",
             "main_gpu": 0,
             "no_kv_offload": bool(typed["no_kv_offload"]),
-            "flash_attn": _FLASH.get(str(typed["flash_attn"]).lower(), 1),
+            "flash_attn": _FLASH.get(str(typed["flash"]).lower(), 1),
             "devices": "auto" if devices is None else devices.replace(",", "/"),
             "tensor_split": "0.00",
             "tensor_buft_overrides": overrides,

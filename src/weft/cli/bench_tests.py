@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.cli.command import usage_error
-from weft.cli.options import parse_count
 from weft.cli.value_lists import numbers
 from weft.execute import Profile
 from weft.llm import Context
+from weft.options import parse_tokens
 from weft.records import dataclass
 
 __all__ = ["BenchTest", "Runner", "tests_of"]
@@ -51,15 +51,15 @@ def tests_of(
 ) -> list[BenchTest]:
     """The tests that -p, -n, -pg and -d ask for, by depth. Raises a usage error for text that is
     not a list of numbers."""
-    prompts = [(n, 0) for n in numbers("-p", n_prompt, parse_count)]
-    texts = [(0, n) for n in numbers("-n", n_gen, parse_count)]
-    depths = numbers("-d", n_depth, parse_count)
+    prompts = [(n, 0) for n in numbers("-p", n_prompt, parse_tokens)]
+    texts = [(0, n) for n in numbers("-n", n_gen, parse_tokens)]
+    depths = numbers("-d", n_depth, parse_tokens)
     sizes = [*prompts, *texts, *map(_pair, pairs)]
     return [BenchTest(p, n, depth) for depth in depths for p, n in sizes if p or n]
 
 
 def _pair(text: str) -> tuple[int, int]:
-    counts = numbers("-pg", [text], parse_count)
+    counts = numbers("-pg", [text], parse_tokens)
     if len(counts) != 2:
         raise usage_error(f"-pg {text}: write tokens of the prompt, and generated: 512,128")
     return counts[0], counts[1]

@@ -42,7 +42,7 @@ _UNCHANGED = 0.98
 _WORTH = 1.01
 """Values that make no test so many times as fast are not kept."""
 _FIXED = (
-    *("devices", "gpu_layers", "place", "fit", "memory", "plan", "speeds", "no_rewrite"),
+    *("devices", "n_gpu_layers", "place", "fit", "memory", "plan", "profile", "no_rewrite"),
     *("cpu_mask", "cpu_range", "numa", "lora", "lora_scaled"),
     *("control_vector", "control_vector_scaled"),
 )
@@ -288,7 +288,7 @@ def _compare_others(
     """Says what other cache types and attention of the command line would gain."""
 
     def changes(one: Loading) -> tuple[Any, ...]:
-        return one.typed.get("type_k"), one.typed.get("type_v"), one.typed.get("flash_attn")
+        return one.typed.get("type_k"), one.typed.get("type_v"), one.typed.get("flash")
 
     numbers = {changes(one): i for i, one in reversed(list(enumerate(load)))}
     ways = sorted(numbers.values())

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.table import Table
 
 from weft.backends import Backend, known_backends, make_backend
 from weft.cli.console import StatusLine, device_list, say, wide
-from weft.cli.machine_options import MachineKeyFile, Machines, RayNodes, machines_of
+from weft.cli.groups import Group, grouped
+from weft.cli.machine_options import MACHINE_OPTIONS, machines_of
 from weft.errors import ContextError
 from weft.execute.measure import measure_machine
 from weft.files import write_text
+from weft.llm.planning.options import LLM_OPTIONS
+from weft.options import option
 from weft.schedule.machines import host_memories
 from weft.schedule.profile import Profile
 
@@ -28,51 +30,48 @@ _NOT_MEASURED = ("null", "reference")
 """Devices that are measured only if `--devices` names them; nobody runs models on them."""
 
 
-def calibrate(
-    machines: Machines = None,
-    ray: RayNodes = None,
-    key_file: MachineKeyFile = None,
-    save: Annotated[
-        Path | None,
-        typer.Option("--save", "-o", metavar="FILE", help="The file to write; default: print it."),
-    ] = None,
-    devices: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES", help="Devices, highest priority first, e.g. opencl,cpu; default: all."
-        ),
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option("--threads", "-t", help="CPU threads; default: cores.")
-    ] = None,
-    seconds: Annotated[
-        float,
-        typer.Option("--seconds", metavar="SECONDS", help="How long each figure is measured."),
-    ] = 0.2,
-) -> None:
+class CalibrateFlags(Group):
+    """The options of `weft calibrate`."""
+
+    table = LLM_OPTIONS | MACHINE_OPTIONS
+    machines: str | None
+    ray: str | None
+    machine_key_file: Path | None
+    save: Path | None = option(
+        None, "The file to write; default: print it.", "--save -o", metavar="FILE"
+    )
+    devices: str | None = option(
+        None, "Devices, highest priority first, e.g. opencl,cpu; default: all.", metavar="NAMES"
+    )
+    threads: int | None = option(None, "CPU threads; default: cores.", "--threads -t")
+    seconds: float = option(0.2, "How long each figure is measured.", metavar="SECONDS")
+
+
+@grouped
+def calibrate(own: CalibrateFlags) -> None:
     """Measure what ops and copies cost here. The file is for --speeds and --machine. With
     --machines or --ray: on all workers and between them, for `weft explain --machines FILE`."""
-    if not 0 < seconds <= _LONGEST:
-        raise ContextError(f"--seconds is {seconds:g}; it must be above 0, at most {_LONGEST}")
-    names = _all_devices() if devices is None else device_list(devices)
+    if not 0 < own.seconds <= _LONGEST:
+        raise ContextError(f"--seconds is {own.seconds:g}; it must be above 0, at most {_LONGEST}")
+    names = _all_devices() if own.devices is None else device_list(own.devices)
     backends = [
-        make_backend(name, **({"n_threads": threads} if name == "cpu" and threads else {}))
+        make_backend(name, **({"n_threads": own.threads} if name == "cpu" and own.threads else {}))
         for name in names
     ]
-    others = machines_of(machines, ray, key_file)
+    others = machines_of(own.machines, own.ray, own.machine_key_file)
     with StatusLine() as status:
         if others.get("machines"):
-            machine = _with_machines(others, backends, seconds, status)
+            machine = _with_machines(others, backends, own.seconds, status)
         else:
-            machine = measure_machine(backends, seconds, status)
+            machine = measure_machine(backends, own.seconds, status)
     text = machine.to_toml()
-    if save is None:
+    if own.save is None:
         print(text, end="")
         return
-    write_text(save, text)
+    write_text(own.save, text)
     _print_figures(machine)
     _print_links(machine)
-    say(f"speeds saved to {save}; --speeds {save} takes them")
+    say(f"speeds saved to {own.save}; --speeds {own.save} takes them")
 
 
 def _with_machines(

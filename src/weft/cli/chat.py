@@ -13,24 +13,16 @@ import typer
 
 from weft.cli.console import LoadProgress, errors, say
 from weft.cli.conversation import Conversation
-from weft.cli.draft_options import draft_flags
-from weft.cli.loading import loads_model_with
+from weft.cli.draft_options import DraftFlags
+from weft.cli.groups import Group
+from weft.cli.loading import loads_model
 from weft.cli.mistakes import show_error
 from weft.cli.model_file import ModelFile
-from weft.cli.options import (
-    ContextShift,
-    Escape,
-    Images,
-    Keep,
-    MmProj,
-    Sounds,
-    Special,
-    WeightType,
-    most_tokens,
-)
-from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
-from weft.cli.sampling_options import sampling_flags
-from weft.cli.template_options import TemplateOptions, template_flags
+from weft.cli.options import TEXT_OPTIONS, most_tokens
+from weft.cli.prefix_flags import UNUSED_BY_WRITERS, PrefixFlags
+from weft.cli.run import WriterLoad
+from weft.cli.sampling_options import SamplingFlags
+from weft.cli.template_options import TemplateFlags, TemplateOptions
 from weft.cli.text_input import (
     read_file,
     read_line,
@@ -40,108 +32,95 @@ from weft.cli.text_input import (
     with_input,
 )
 from weft.cli.unused_options import REASONING
-from weft.errors import ChatError, ContextError, TokenizerError
+from weft.errors import ChatError, ContextError, ContextFull, TokenizerError
 from weft.llm import LLM, SamplingParams
 from weft.llm.generate_options import GenerateOptions
 from weft.llm.planning.draft_options import DraftOptions
 from weft.llm.sampling.constraint import check_constraint
+from weft.options import option
 
 __all__ = ["chat", "read_message"]
 
 QUOTES = '"""'
 
 
-@prefix_flags
-@sampling_flags
-@draft_flags
-@template_flags
-@loads_model_with(unused=(*UNUSED_BY_WRITERS, REASONING))
+class ChatLoad(WriterLoad):
+    """The options of `weft chat` for its model."""
+
+    unused = (*UNUSED_BY_WRITERS, REASONING)
+
+
+class ChatFlags(Group):
+    """The options of `weft chat` besides those of groups."""
+
+    table = TEXT_OPTIONS
+    system: str | None = option(
+        None, "What the model should keep to.", "--system --system-prompt -sys"
+    )
+    prompt: str | None = option(None, "The first message.", "--prompt -p")
+    file: Path | None = option(None, "Read the first message here.", "--file -f")
+    system_file: Path | None
+    single_turn: bool = option(False, "Leave after the first answer.", "--single-turn -st")
+    max_tokens: int = option(
+        -1, "Most tokens of an answer; -1: no limit; -2: until the context is full.",
+        "--n-predict --predict --max-tokens -n",
+    )  # fmt: skip
+    stop: list[str] | None = option(
+        None, "Text that ends an answer; repeatable.", "--stop --reverse-prompt -r"
+    )
+    context_shift: bool
+    n_keep: int
+    mmproj: Path | None
+    image: list[Path] | None
+    audio: list[Path] | None
+    type: str | None
+    ignore_eos: bool
+    escape: bool | None
+    special: bool
+    quiet: bool = option(False, "Print answers only.", "--quiet -q")
+    verbose: bool = option(False, "Say tokens and speed after each answer.", "--verbose -v")
+    conversation: bool = option(
+        False, "", "--conversation -cnv --interactive -i --interactive-first -if", hidden=True
+    )
+
+
+@loads_model
 def chat(
+    *,
     model: ModelFile,
-    load: dict[str, Any],
     text: Annotated[
         str | None, typer.Argument(metavar="[MESSAGE]", help="The first message, as with -p.")
     ] = None,
-    system: Annotated[
-        str | None,
-        typer.Option(
-            "--system", "--system-prompt", "-sys", help="What the model should keep to."
-        ),
-    ] = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The first message.")] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Read the first message here.")
-    ] = None,
-    system_file: Annotated[
-        Path | None,
-        typer.Option("--system-prompt-file", "-sysf", hidden=True, metavar="FILE"),
-    ] = None,
-    single_turn: Annotated[
-        bool, typer.Option("--single-turn", "-st", help="Leave after the first answer.")
-    ] = False,
-    n_predict: Annotated[
-        int,
-        typer.Option(
-            "--n-predict", "--predict", "--max-tokens", "-n",
-            help="Most tokens of an answer; -1: no limit; -2: until the context is full.",
-        ),
-    ] = -1,
-    *,
-    kept: dict[str, Any],
-    sampling: SamplingParams,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option("--stop", "--reverse-prompt", "-r", help="Text that ends an answer; "
-                     "repeatable."),
-    ] = None,
-    context_shift: ContextShift = False,
-    keep: Keep = 0,
-    mmproj: MmProj = None,
-    image: Images = None,
-    audio: Sounds = None,
-    weight_type: WeightType = None,
-    drafts: DraftOptions | None,
-    chats: TemplateOptions,
-    ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
-    ] = False,
-    escape: Escape = None,
-    special: Special = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print answers only.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say tokens and speed after each answer.")
-    ] = False,
-    conversation: Annotated[
-        bool,  # as it is
-        typer.Option(
-            *("--conversation", "-cnv", "--interactive", "-i", "--interactive-first", "-if"),
-            hidden=True,
-        ),
-    ] = False,
-) -> None:  # fmt: skip
+    kept: Annotated[dict[str, Any], PrefixFlags],
+    sampling: Annotated[SamplingParams, SamplingFlags],
+    own: ChatFlags,
+    drafts: Annotated[DraftOptions | None, DraftFlags],
+    chats: Annotated[TemplateOptions, TemplateFlags],
+    load: Annotated[dict[str, Any], ChatLoad],
+) -> None:
     """Talk with a model; /help lists the commands. Lines of a pipe are messages; behind a first
     message, a pipe is its rest."""
-    most = most_tokens(n_predict)
-    if text is not None and prompt is not None:
+    most = most_tokens(own.max_tokens)
+    if text is not None and own.prompt is not None:
         raise ContextError("give the message as an argument or with -p, not both")
-    first = text if prompt is None else prompt
-    if first is not None and file is not None:
+    first = text if own.prompt is None else own.prompt
+    if first is not None and own.file is not None:
         raise ContextError("give the message as text or with --file, not both")
-    system = system_text(system, system_file, escape)
+    system = system_text(own.system, own.system_file, own.escape)
     if first is not None:
-        first = with_input(first if escape is False else unescaped(first))
-    if file is not None:
-        first = read_file(file).removesuffix("\n")
-        first = unescaped(first) if escape else first
+        first = with_input(first if own.escape is False else unescaped(first))
+    if own.file is not None:
+        first = read_file(own.file).removesuffix("\n")
+        first = unescaped(first) if own.escape else first
     check_constraint(sampling)
     with LoadProgress() as progress:
         llm = LLM(
-            model, type=weight_type, context_shift=context_shift and n_predict != -2, n_keep=keep,
-            chat_template=chats.source, drafting=drafts, mmproj=mmproj, progress=progress,
-            **kept, **load,
+            model, type=own.type, context_shift=own.context_shift and own.max_tokens != -2,
+            n_keep=own.n_keep, chat_template=chats.source, drafting=drafts, mmproj=own.mmproj,
+            progress=progress, **kept, **load,
         )  # fmt: skip
     llm.chat_template.render([{"role": "user", "content": "x"}])  # raises if the template is broken
-    if not quiet:
+    if not own.quiet:
         config = llm.model.config
         say(
             f"{model.name}: {config.arch}, {llm.context.n_ctx} tokens of context. /help lists the "
@@ -151,17 +130,23 @@ def chat(
     options: GenerateOptions = {
         "max_tokens": most,
         "sampling": sampling,
-        "stop": tuple(unescaped_texts(stop, escape)),
-        "special": special,
-        "ignore_eos": ignore_eos,
+        "stop": tuple(unescaped_texts(own.stop, own.escape)),
+        "special": own.special,
+        "ignore_eos": own.ignore_eos,
     }
     talk = Conversation(
-        llm, system, options, chats.variables, single=single_turn, quiet=quiet, verbose=verbose
+        llm,
+        system,
+        options,
+        chats.variables,
+        single=own.single_turn,
+        quiet=own.quiet,
+        verbose=own.verbose,
     )
     try:
-        for path in image or ():
+        for path in own.image or ():
             talk.take(f"/image {path}")
-        for path in audio or ():
+        for path in own.audio or ():
             talk.take(f"/audio {path}")
         if first is not None:
             talk.ask(first)
@@ -190,7 +175,7 @@ def _talk(conversation: Conversation) -> None:
             conversation.take(text)
         except (ChatError, ContextError, TokenizerError) as error:
             show_error(error)
-            if "but the context holds" in str(error) and conversation.has_answers:
+            if isinstance(error, ContextFull) and conversation.has_answers:
                 say("/clear forgets what was said before", style="dim")
 
 

@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from weft.cli.foreign_options import foreign_option, in_place_of, without_usual
 from weft.cli.quick_values import take_plain_values
+from weft.options import ADAPTERS, ADVANCED, DEVICES, MODEL, PLACEMENT
 
 __all__ = [
     "ADAPTERS",
@@ -30,6 +31,7 @@ __all__ = [
     "ReaderLeft",
     "UsageError",
     "WeftCommand",
+    "in_words",
     "usage_error",
 ]
 
@@ -44,20 +46,15 @@ def usage_error(message: str, ctx: Any = None) -> Exception:
     return error
 
 
-MODEL = "Model and context"
 FIT = "The best types for a machine"
-ADAPTERS = "Adapters"
-DEVICES = "Devices and threads"
 SAMPLING = "Sampling"
 CONSTRAINTS = "Constraints of the text"
 SAMPLING_MORE = "More of sampling"
 TEMPLATE = "Chat template and reasoning"
-PLACEMENT = "Placement by hand"
 THREADS = "Threads in detail"
 MACHINES = "Many machines"
 SEVERAL = "Several models"
 OTHERS = "A server for others"
-ADVANCED = "Advanced"
 
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 _GROUPS = (
@@ -264,7 +261,16 @@ def _unknown_option(
         is_word = re.fullmatch(r"--?[A-Za-z][\w-]*", name)
         if is_word and name not in known and _caused(error, name):
             return usage_error(f"there is no option {name}{_meant(name, shown)}", ctx)
-    return error
+    return in_words(error)
+
+
+def in_words(error: Any) -> Exception:
+    """The parser's error, with weft's sentence for an unknown option."""
+    if not hasattr(error, "possibilities"):  # which the error for an unknown option has
+        known: Exception = error
+        return known
+    name, near = error.option_name, set(error.possibilities or ())
+    return usage_error(f"there is no option {name}{_meant(name, near)}", error.ctx)
 
 
 def _caused(error: Exception, name: str) -> bool:

@@ -8,15 +8,15 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
 
 from weft.cli.bench_tests import BenchTest, Runner
 from weft.cli.command import usage_error
 from weft.cli.console import StatusLine, say, size_text, wide
-from weft.cli.loading import context_arguments, loads_model_with, open_with
+from weft.cli.groups import ABSENT, Group
+from weft.cli.loading import Load, context_arguments, loads_model, open_with
 from weft.cli.model_file import ModelFiles
-from weft.cli.options import context_option, parse_count
+from weft.cli.options import context_option
 from weft.cli.text_input import read_text
 from weft.llm import Context, Model, Tokenizer
 from weft.llm.cache.memory import available_bytes
@@ -29,85 +29,77 @@ from weft.llm.fitting.compared import (
     require_same_vocabulary,
 )
 from weft.llm.sizes import DEFAULT_N_CTX
+from weft.options import option, parse_tokens
 
 __all__ = ["compare"]
 
 _CHUNK = 512
 _CHUNKS = 16
 
-Chunk = Annotated[
-    int | None,
-    context_option(f"Tokens of a chunk of the text. Default: {_CHUNK}, or what was trained for."),
-]
+
+class CompareFlags(Group):
+    """The options of `weft compare` besides those of groups."""
+
+    file: Path | None = option(None, "The text; default, and with -: stdin.", "--file -f")
+    chunks: int = option(_CHUNKS, "At most so many chunks; 0: the whole text.")
+    n_prompt: int = option(
+        512, "Tokens of a timed prompt; 0: no timing.", "--n-prompt -p", metavar="N"
+    )
+    n_gen: int = option(64, "Tokens of a timed text; 0: no timing.", "--n-gen -n", metavar="N")
+    repetitions: int = option(3, "Timed runs of each, whose median counts.", "--repetitions -r")
+    memory_ctx: int | None = option(
+        None, "The context whose memory is planned. Default: as trained, at most 4096.",
+        metavar="TOKENS", read=parse_tokens,
+    )  # fmt: skip
+    cache_types: bool = option(
+        False, "Compare the types that keys and values of one model can be cached in."
+    )
+    as_json: bool = option(False, "Print JSON.", "--json")
 
 
-@loads_model_with(
-    instead={"ctx_size": Chunk}, without=("tuned", "plan", "type_k", "type_v", "fallback")
-)
+class CompareLoad(Load):
+    """The options of `weft compare` for its models."""
+
+    n_ctx: int | None = context_option(
+        f"Tokens of a chunk of the text. Default: {_CHUNK}, or what was trained for."
+    )
+    tuned = plan = type_k = type_v = fallback = ABSENT
+
+
+@loads_model
 def compare(
-    load: dict[str, Any],
     models: ModelFiles,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="The text; default, and with -: stdin.")
-    ] = None,
-    chunks: Annotated[
-        int, typer.Option(help="At most so many chunks; 0: the whole text.")
-    ] = _CHUNKS,
-    n_prompt: Annotated[
-        int,
-        typer.Option(
-            "--n-prompt", "-p", metavar="N", help="Tokens of a timed prompt; 0: no timing."
-        ),
-    ] = 512,
-    n_gen: Annotated[
-        int,
-        typer.Option("--n-gen", "-n", metavar="N", help="Tokens of a timed text; 0: no timing."),
-    ] = 64,
-    repetitions: Annotated[
-        int, typer.Option("--repetitions", "-r", help="Timed runs of each, whose median counts.")
-    ] = 3,
-    memory_ctx: Annotated[
-        int | None,
-        typer.Option(
-            metavar="TOKENS", parser=parse_count,
-            help="The context whose memory is planned. Default: as trained, at most 4096.",
-        ),
-    ] = None,
-    cache_types: Annotated[
-        bool,
-        typer.Option(
-            "--cache-types",
-            help="Compare the types that keys and values of one model can be cached in.",
-        ),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:  # fmt: skip
+    own: CompareFlags,
+    load: Annotated[dict[str, Any], CompareLoad],
+) -> None:
     """Compare models on a text: size, perplexity, KL divergence, speed and memory. The
     divergence is that from the first model. The text is cut into chunks, and the second half of
     each is scored, as `weft perplexity` does."""
-    for flag, n in (("--chunks", chunks), ("-p", n_prompt), ("-n", n_gen)):
+    for flag, n in (("--chunks", own.chunks), ("-p", own.n_prompt), ("-n", own.n_gen)):
         if n < 0:
             raise usage_error(f"{flag} is {n}; it must be 0 or more")
-    if repetitions < 1:
-        raise usage_error(f"-r is {repetitions}; it must be 1 or more")
-    if cache_types and len(models) != 1:
+    if own.repetitions < 1:
+        raise usage_error(f"-r is {own.repetitions}; it must be 1 or more")
+    if own.cache_types and len(models) != 1:
         raise usage_error(f"--cache-types is of one model; {len(models)} are given")
-    if not cache_types and len(models) < 2:
+    if not own.cache_types and len(models) < 2:
         raise usage_error("name at least two models, or one with --cache-types")
-    text = read_text(None, file)
+    text = read_text(None, own.file)
     loaded = [open_with(path, dict(load)) for path in models]
     for other in loaded[1:]:
         require_same_vocabulary(loaded[0], other)
-    chunk, n_ctx = load["n_ctx"], memory_ctx
+    chunk, n_ctx = load["n_ctx"], own.memory_ctx
     options = {k: v for k, v in context_arguments(load).items() if v is not None and k != "n_ctx"}
     trained = min(model.config.n_ctx_train for model in loaded)
     n_ctx = min(trained, DEFAULT_N_CTX) if n_ctx is None else n_ctx or trained
-    cut = _cut(loaded[0], text, min(_CHUNK, trained) if chunk is None else chunk, chunks or None)
-    if cache_types:
-        _caches(loaded[0], cut, n_ctx, options, as_json)
+    cut = _cut(
+        loaded[0], text, min(_CHUNK, trained) if chunk is None else chunk, own.chunks or None
+    )
+    if own.cache_types:
+        _caches(loaded[0], cut, n_ctx, options, own.as_json)
     else:
-        sizes = n_prompt, n_gen
-        _models(loaded, cut, n_ctx, options, sizes, repetitions, as_json)
+        sizes = own.n_prompt, own.n_gen
+        _models(loaded, cut, n_ctx, options, sizes, own.repetitions, own.as_json)
 
 
 def _cut(model: Model, text: str, n_ctx: int, chunks: int | None) -> Text:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 from weft.cli.adapter_options import scaled_path
 from weft.cli.command import usage_error
 from weft.cli.console import PATIENCE, WaitingBar, errors, size_text
+from weft.cli.groups import Group, grouped
 from weft.frontends.gguf.mixes import MIXES, find_mix
 from weft.frontends.gguf.quantize import quantize_file
 from weft.frontends.hf.convert import OUTPUT_TYPES, ConvertedTensor, convert_folder
@@ -19,8 +19,9 @@ from weft.frontends.hf.lora import is_peft, read_settings
 from weft.frontends.models import open_model
 from weft.llm.hub import local_path
 from weft.llm.merge import MergedTensor, merge_adapters
+from weft.options import option
 
-__all__ = ["MaxSize", "convert", "parse_size"]
+__all__ = ["SPLIT_OPTIONS", "convert", "parse_size"]
 
 
 def parse_size(text: str | int) -> int:
@@ -29,26 +30,49 @@ def parse_size(text: str | int) -> int:
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     factor = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}.get(unit)
     if factor is None or not number.isdigit():
-        raise typer.BadParameter(f"{text!r} is no size; write 4G, 500M or a number of bytes")
+        raise ValueError(f"{text!r} is no size; write 4G, 500M or a number of bytes")
     return int(number) * factor
 
 
-MaxSize = Annotated[
-    int,
-    typer.Option(
-        "--split-max-size", "--split", "--max-size", parser=parse_size, metavar="SIZE",
-        help="Several files of at most so many bytes: 4G, 500M.", show_default=False,
+SPLIT_OPTIONS = {
+    "max_bytes": option(
+        0, "Several files of at most so many bytes: 4G, 500M.",
+        "--split-max-size --split --max-size", metavar="SIZE", read=parse_size, show_default=False,
     ),
-]  # fmt: skip
-MaxTensors = Annotated[
-    int,
-    typer.Option(
-        "--split-max-tensors", "--max-tensors", metavar="N", min=0, show_default=False,
-        help="Several files of at most so many tensors.",
+    "max_tensors": option(
+        0, "Several files of at most so many tensors.", "--split-max-tensors --max-tensors",
+        metavar="N", min=0, show_default=False,
     ),
-]  # fmt: skip
+}  # fmt: skip
 
 
+class ConvertFlags(Group):
+    """The options of `weft convert`."""
+
+    table = SPLIT_OPTIONS
+    to: str = option(
+        "",
+        f"One of {', '.join(OUTPUT_TYPES)}, or a mix of weft quantize, such as Q4_K_M. auto, the "
+        "default, keeps the 16-bit type of the folder, or the types of a GGUF file; adapters are "
+        "f32 by default.", "--type --outtype", metavar="TYPE",
+    )  # fmt: skip
+    merge: list[str] | None = option(
+        None, "Write the model with this adapter in its weights; repeatable.",
+        metavar="ADAPTER[:SCALE]", show_default=False,
+    )  # fmt: skip
+    lora: bool = option(False, "Write an adapter that PEFT saved, as a GGUF adapter.")
+    base: Path | None = option(
+        None, "The model of the adapter; of it config.json is read.", metavar="FOLDER",
+        show_default=False,
+    )  # fmt: skip
+    max_bytes: int
+    max_tensors: int
+    name: str | None = option(None, "The name of the model.", "--model-name", metavar="NAME")
+    mmproj: bool = option(False, "Write the towers for images and sound, not the text model.")
+    verbose: bool = option(False, "List every tensor.", "--verbose -v")
+
+
+@grouped
 def convert(
     source: Annotated[
         Path,
@@ -59,70 +83,36 @@ def convert(
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
-    to: Annotated[
-        str,
-        typer.Option(
-            "--type", "--outtype", metavar="TYPE",
-            help=f"One of {', '.join(OUTPUT_TYPES)}, or a mix of weft quantize, such as Q4_K_M. "
-            "auto, the default, keeps the 16-bit type of the folder, or the types of a GGUF file; "
-            "adapters are f32 by default.",
-        ),
-    ] = "",
-    merge: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--merge", metavar="ADAPTER[:SCALE]", show_default=False,
-            help="Write the model with this adapter in its weights; repeatable.",
-        ),
-    ] = None,
-    lora: Annotated[
-        bool, typer.Option("--lora", help="Write an adapter that PEFT saved, as a GGUF adapter.")
-    ] = False,
-    base: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", show_default=False,
-            help="The model of the adapter; of it config.json is read.",
-        ),
-    ] = None,
-    max_bytes: MaxSize = 0,
-    max_tensors: MaxTensors = 0,
-    name: Annotated[
-        str | None, typer.Option("--model-name", metavar="NAME", help="The name of the model.")
-    ] = None,
-    mmproj: Annotated[
-        bool,
-        typer.Option("--mmproj", help="Write the towers for images and sound, not the text model."),
-    ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every tensor.")] = False,
+    own: ConvertFlags,
 ) -> None:  # fmt: skip
     """Write a Hugging Face folder as a GGUF file, with the bytes of llama.cpp's converter."""
-    if lora and merge:
+    if own.lora and own.merge:
         raise usage_error("--lora writes the adapter alone, --merge a model with it; give one")
-    if base is not None and not lora:
+    if own.base is not None and not own.lora:
         raise usage_error("--base is the model of an adapter; it goes with --lora")
-    if merge:
-        _merged(source, target, to or "auto", merge, max_bytes, max_tensors, name, verbose)
+    if own.merge:
+        _merged(source, target, own)
         return
-    if is_peft(source) and not lora:
+    if is_peft(source) and not own.lora:
         raise usage_error(f"{source} is an adapter of PEFT; add --lora to write it as one")
-    kind = to.lower() or "auto"
+    kind = own.to.lower() or "auto"
     if not source.is_dir():
         what = "no folder; weft quantize takes GGUF files" if source.exists() else "not there"
         raise usage_error(f"{source} is {what}")
-    if mmproj and kind not in OUTPUT_TYPES:
-        raise usage_error(f"--type {to} does not go with --mmproj; use {', '.join(OUTPUT_TYPES)}")
-    if lora:
-        if max_bytes or max_tensors:
+    if own.mmproj and kind not in OUTPUT_TYPES:
+        types = ", ".join(OUTPUT_TYPES)
+        raise usage_error(f"--type {own.to} does not go with --mmproj; use {types}")
+    if own.lora:
+        if own.max_bytes or own.max_tensors:
             raise usage_error("--split does not go with --lora; adapters are small")
-        _adapter(source, target, base, to.lower() or "f32", name, verbose)
+        _adapter(source, target, own.base, own.to.lower() or "f32", own.name, own.verbose)
         return
     if kind not in OUTPUT_TYPES:
-        _quantized(source, target, to, max_bytes or max_tensors)
+        _quantized(source, target, own.to, own.max_bytes or own.max_tensors)
         return
     tensors = convert_folder(
-        source, target, kind, name=name, max_bytes=max_bytes, max_tensors=max_tensors,
-        mmproj=mmproj, progress=_show if verbose else None,
+        source, target, kind, name=own.name, max_bytes=own.max_bytes, max_tensors=own.max_tensors,
+        mmproj=own.mmproj, progress=_show if own.verbose else None,
     )  # fmt: skip
     _say(target, len(tensors), sum(t.nbytes for t in tensors))
 
@@ -153,36 +143,34 @@ def _adapter(
     _say(target, len(tensors), sum(t.nbytes for t in tensors))
 
 
-def _merged(
-    source: Path, target: Path, to: str, merge: Sequence[str], max_bytes: int, max_tensors: int,
-    name: str | None, verbose: bool,
-) -> None:  # fmt: skip
+def _merged(source: Path, target: Path, own: ConvertFlags) -> None:
     """Writes a model with adapters in its weights."""
+    to = own.to or "auto"
     if not source.exists():
         raise usage_error(f"{source} is not there")
     if to.lower() not in OUTPUT_TYPES or (to.lower() != "auto" and not source.is_dir()):
         if to.upper() not in MIXES:
             find_mix(to)  # says what there is
-        if max_bytes or max_tensors:
+        if own.max_bytes or own.max_tensors:
             raise usage_error(f"--split does not go with --type {to}; use weft gguf split after")
     adapters = [
         (text, 1.0) if Path(text).exists() or ":" not in text else scaled_path("--merge", text)
-        for text in merge
+        for text in own.merge or ()
     ]
     written: list[MergedTensor] = []
     with WaitingBar("merging", "things", PATIENCE) as bar:
 
         def show(t: MergedTensor) -> None:
             written.append(t)
-            if verbose:
+            if own.verbose:
                 word, size = "merged" if t.changed else "kept", size_text(t.nbytes)
                 errors.print(f"{t.name:<40} {t.dtype.name:<5} {size:>12} {word}", markup=False)
             else:
                 bar(t.n_done, t.n_all)
 
         n = merge_adapters(
-            source, target, adapters, to, name=name, max_bytes=max_bytes, max_tensors=max_tensors,
-            progress=show,
+            source, target, adapters, to, name=own.name, max_bytes=own.max_bytes,
+            max_tensors=own.max_tensors, progress=show,
         )  # fmt: skip
     _say(target, len(written), sum(t.nbytes for t in written), f", {n} of them changed")
 

@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from weft.cli.command import usage_error
 from weft.cli.console import CountProgress, LoadProgress
-from weft.cli.loading import loads_model_untuned, open_with
+from weft.cli.groups import Group
+from weft.cli.loading import Untuned, loads_model, open_with
 from weft.cli.model_file import ModelFile
-from weft.cli.options import PoolingName
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
 from weft.llm import Context, Model, Tokenizer
 from weft.llm.compute.embed import embed_texts, sequences_for, unit_rows
 from weft.llm.config import Pooling
 from weft.llm.sizes import DEFAULT_N_CTX
+from weft.options import option
 
 __all__ = ["context_for", "embed"]
 
@@ -37,51 +38,49 @@ class EmbedOutput(StrEnum):
     raw = "raw"
 
 
-@loads_model_untuned
+class EmbedFlags(Group):
+    """The options of `weft embed` besides those of groups."""
+
+    prompts: list[str] | None = option(
+        None, "A text, as without a flag; repeatable.", "--prompt -p"
+    )
+    file: Path | None = option(None, "Texts, one a line.", "--file -f")
+    pooling: Pooling | None = option(None, "Default: the model's, the mean where it has none.")
+    normalize: bool = option(True, "Scale to length 1.", "--normalize/--no-normalize")
+    embd_normalize: int | None = option(None, "2: to length 1; -1: not.", hidden=True)
+    output: EmbedOutput = option(
+        EmbedOutput.text,
+        "text: a few numbers and the cosines; json: as the OpenAI API does; array: a list of "
+        "lists; raw: numbers only, a vector a line.", "--output -o --embd-output-format",
+    )  # fmt: skip
+
+
+@loads_model
 def embed(
+    *,
     model: ModelFile,
-    load: dict[str, Any],
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]", help="Without: lines of stdin.")
     ] = None,
-    prompts: Annotated[
-        list[str] | None,
-        typer.Option("--prompt", "-p", help="A text, as without a flag; repeatable."),
-    ] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="Texts, one a line.")] = None,
-    pooling: Annotated[
-        PoolingName | None,
-        typer.Option(help="Default: the model's, the mean where it has none."),
-    ] = None,
-    normalize: Annotated[
-        bool, typer.Option("--normalize/--no-normalize", help="Scale to length 1.")
-    ] = True,
-    embd_normalize: Annotated[
-        int | None, typer.Option("--embd-normalize", hidden=True, help="2: to length 1; -1: not.")
-    ] = None,
-    output: Annotated[
-        EmbedOutput,
-        typer.Option(
-            "--output", "-o", "--embd-output-format",
-            help="text: a few numbers and the cosines; json: as the OpenAI API does; array: a list "
-            "of lists; raw: numbers only, a vector a line.",
-        ),
-    ] = EmbedOutput.text,
-) -> None:  # fmt: skip
+    own: EmbedFlags,
+    load: Annotated[dict[str, Any], Untuned],
+) -> None:
     """Print embeddings of texts. For several texts also prints the cosines between them."""
-    if embd_normalize not in (None, 2, -1):
-        raise usage_error(f"--embd-normalize {embd_normalize}: weft has 2 (length 1) and -1 (none)")
-    texts = [*(texts or ()), *(prompts or ())]
-    if texts and file is not None:
+    if own.embd_normalize not in (None, 2, -1):
+        raise usage_error(
+            f"--embd-normalize {own.embd_normalize}: weft has 2 (length 1) and -1 (none)"
+        )
+    texts = [*(texts or ()), *(own.prompts or ())]
+    if texts and own.file is not None:
         raise ContextError("give texts or --file, not both")
-    lines = texts or [line for line in read_text(None, file).splitlines() if line.strip()]
+    lines = texts or [line for line in read_text(None, own.file).splitlines() if line.strip()]
     if not lines:
         raise ContextError("there is no text; give some as arguments, with --file or on stdin")
     loaded = open_with(model, load)
     tokenizer = Tokenizer.from_gguf(loaded.file)
     tokens = [tokenizer.encode(text) for text in lines]
     context = context_for(loaded, load, [len(ids) for ids in tokens])
-    chosen: Pooling | None = None if pooling is None else pooling.value
+    chosen = own.pooling
     if chosen is None and loaded.config.pooling == "none":
         chosen = "mean"
     scores = "rank" in (chosen, chosen is None and loaded.config.pooling)
@@ -89,10 +88,10 @@ def embed(
         parts = [np.atleast_2d(r) for r in embed_texts(context, tokens, chosen, progress)]
     counts = [len(part) for part in parts]
     rows = np.concatenate(parts)
-    if normalize and embd_normalize != -1 and not scores:
+    if own.normalize and own.embd_normalize != -1 and not scores:
         rows = unit_rows(rows)
-    _print(rows, output, sum(len(ids) for ids in tokens), model.name)
-    if output is EmbedOutput.text and len(lines) > 1 and max(counts) == 1 and not scores:
+    _print(rows, own.output, sum(len(ids) for ids in tokens), model.name)
+    if own.output is EmbedOutput.text and len(lines) > 1 and max(counts) == 1 and not scores:
         _print_cosines(rows)
 
 

@@ -11,7 +11,7 @@ import typer
 from weft.backends.cpu.experts import ExpertArena, expert_arena
 from weft.backends.cpu.routing import SIMULATED, Routing
 from weft.cli.console import LoadProgress, say, size_text
-from weft.cli.loading import loads_model, open_with
+from weft.cli.loading import Load, loads_model, open_with
 from weft.cli.model_file import ModelFile
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
@@ -32,8 +32,8 @@ _ASSUMED = 8 << 30
 
 @loads_model
 def experts(
+    *,
     model: ModelFile,
-    load: dict[str, Any],
     prompt: Annotated[
         str | None, typer.Option("--prompt", "-p", help="The text to continue; -: stdin.")
     ] = None,
@@ -49,6 +49,7 @@ def experts(
         Path | None, typer.Option(metavar="FILE", help="Write the record of chosen experts.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    load: Annotated[dict[str, Any], Load],
 ) -> None:
     """Simulate policies for --expert-budget with the experts that a model chooses. Generates a text
     and records its experts, then shows for several budgets how many would have been in memory with

@@ -6,20 +6,20 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
 
 from weft.backends import Backend
 from weft.backends.cpu.routing import Routing
 from weft.cli.console import note, say, wide
-from weft.cli.draft_options import draft_flags
+from weft.cli.draft_options import DraftFlags
 from weft.cli.explain_machines import on_machines, print_stages, stages_of
 from weft.cli.exported import explain_pte, is_pte, pte_report
-from weft.cli.loading import loads_model_with, open_with
+from weft.cli.groups import ABSENT, Group
+from weft.cli.loading import Load, loads_model, open_with
 from weft.cli.machine_options import are_addresses, machines_of
 from weft.cli.model_file import ModelFile
-from weft.cli.options import MmProj
-from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
+from weft.cli.options import TEXT_OPTIONS
+from weft.cli.prefix_flags import UNUSED_BY_WRITERS, PrefixFlags
 from weft.cli.unused_options import ALONE
 from weft.compiler import lower_plan
 from weft.errors import ContextError, ScheduleError
@@ -33,6 +33,7 @@ from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
 from weft.llm.planning.stage_report import stage_lines
 from weft.llm.sizes import DEFAULT_N_CTX
+from weft.options import option
 from weft.schedule.draw import dot, mermaid
 from weft.schedule.machine import paper_devices
 from weft.schedule.machines import without_slow_helpers
@@ -42,103 +43,87 @@ from weft.tables import size_text
 __all__ = ["explain"]
 
 
-@prefix_flags
-@draft_flags
-@loads_model_with(
-    without=("machines",),
-    unused=tuple(option for option in UNUSED_BY_WRITERS if option is not ALONE),
-)
+class ExplainLoad(Load):
+    """The options of `weft explain` for its model."""
+
+    unused = tuple(unused for unused in UNUSED_BY_WRITERS if unused is not ALONE)
+    machines = ABSENT
+
+
+class ExplainFlags(Group):
+    """The options of `weft explain` besides those of groups."""
+
+    table = TEXT_OPTIONS
+    mmproj: Path | None
+    machine: str | None = option(
+        None,
+        "Plan for the machine of a profile: a file, or a name that weft has. The devices need "
+        "not be here.", metavar="NAME|FILE",
+    )  # fmt: skip
+    machines: list[str] | None = option(
+        None,
+        "Plan for several machines: a profile of each (a.toml b.toml), the one that you work at "
+        "first, or a file of `weft calibrate --machines`; or for workers that run.",
+        metavar="FILE...|HOST:PORT,...",
+    )  # fmt: skip
+    link: list[str] | None = option(
+        None,
+        "With --machines: the network between them, e.g. 1Gbps,0.2ms, or a:b=10Gbps,50us for two.",
+        metavar="RATE,DELAY",
+    )  # fmt: skip
+    why: str | None = option(None, "All that is known of one node or weight.", metavar="NAME")
+    tokens: int | None = option(
+        None, "Show the plan for batches of so many tokens; default: the largest."
+    )
+    parallel: int = option(
+        1, "Texts written at the same time, as by `weft serve`.", "--parallel -np"
+    )
+    brief: bool = option(False, "Splits and totals only.")
+    as_json: bool = option(False, "Print JSON.", "--json")
+    as_mermaid: bool = option(False, "Print the graph of splits as Mermaid.", "--mermaid")
+    as_dot: bool = option(False, "Print the graph of splits for Graphviz.", "--dot")
+    save: Path | None = option(None, "Write the plan for `weft run --plan`.", metavar="FILE")
+    html: Path | None = option(None, "Write a report to look at: one HTML file.", metavar="FILE")
+    routing: Path | None = option(
+        None, "With --expert-budget: hit rates by a record of `weft experts --save`.",
+        metavar="FILE",
+    )  # fmt: skip
+
+
+@loads_model
 def explain(
     model: ModelFile,
-    load: dict[str, Any],
-    kept: dict[str, Any],
-    mmproj: MmProj = None,
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Plan for the machine of a profile: a file, or a name that weft has. The devices "
-            "need not be here.",
-        ),
-    ] = None,
-    machines: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE...|HOST:PORT,...",
-            help="Plan for several machines: a profile of each (a.toml b.toml), the one that you "
-            "work at first, or a file of `weft calibrate --machines`; or for workers that run.",
-        ),
-    ] = None,
-    link: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RATE,DELAY",
-            help="With --machines: the network between them, e.g. 1Gbps,0.2ms, or a:b=10Gbps,50us "
-            "for two.",
-        ),
-    ] = None,
-    why: Annotated[
-        str | None, typer.Option(metavar="NAME", help="All that is known of one node or weight.")
-    ] = None,
-    tokens: Annotated[
-        int | None,
-        typer.Option(help="Show the plan for batches of so many tokens; default: the largest."),
-    ] = None,
-    parallel: Annotated[
-        int,
-        typer.Option(
-            "--parallel", "-np", help="Texts written at the same time, as by `weft serve`."
-        ),
-    ] = 1,
-    brief: Annotated[bool, typer.Option("--brief", help="Splits and totals only.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    as_mermaid: Annotated[
-        bool, typer.Option("--mermaid", help="Print the graph of splits as Mermaid.")
-    ] = False,
-    as_dot: Annotated[
-        bool, typer.Option("--dot", help="Print the graph of splits for Graphviz.")
-    ] = False,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the plan for `weft run --plan`.")
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a report to look at: one HTML file."),
-    ] = None,
-    routing: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="With --expert-budget: hit rates by a record of `weft experts --save`.",
-        ),
-    ] = None,
-    *,
-    drafts: DraftOptions | None,
+    kept: Annotated[dict[str, Any], PrefixFlags],
+    own: ExplainFlags,
+    drafts: Annotated[DraftOptions | None, DraftFlags],
+    load: Annotated[dict[str, Any], ExplainLoad],
 ) -> None:
     """Show where everything would run, and why. Lists splits, the device of each op, why other
     devices refused it, and the bytes of every buffer; nothing is allocated or loaded. For an
     exported .pte file: the delegated graphs, the nodes left out, and why."""
     if is_pte(model):
-        if html is not None:
-            write_text(html, pte_report(model))
-            say(f"report written to {html}")
+        if own.html is not None:
+            write_text(own.html, pte_report(model))
+            say(f"report written to {own.html}")
             return
-        data, text = explain_pte(model, not brief)
-        print(json.dumps(data, indent=1) if as_json else text)
+        data, text = explain_pte(model, not own.brief)
+        print(json.dumps(data, indent=1) if own.as_json else text)
         return
-    if (why is not None) + as_json + as_mermaid + as_dot + (html is not None) > 1:
+    if (own.why is not None) + own.as_json + own.as_mermaid + own.as_dot + (
+        own.html is not None
+    ) > 1:
         raise ScheduleError("give only one of --why, --json, --mermaid, --dot and --html")
-    if machine is not None:
-        load |= _on_paper(machine, load)
-    if machines is not None:
-        if machine is not None:
+    if own.machine is not None:
+        load |= _on_paper(own.machine, load)
+    if own.machines is not None:
+        if own.machine is not None:
             raise ScheduleError("--machines has profiles of several machines; leave out --machine")
         load |= (
-            machines_of(",".join(machines), None, None, load.get("machine_key"))
-            if are_addresses(machines)
-            else on_machines(machines, link or (), load)
+            machines_of(",".join(own.machines), None, None, load.get("machine_key"))
+            if are_addresses(own.machines)
+            else on_machines(own.machines, own.link or (), load)
         )
-    elif link is not None:
+    elif own.link is not None:
         raise ScheduleError("--link is between machines; give --machines, too")
     if load.get("machines"):
         from weft.backends.remote.group import machine_group
@@ -151,23 +136,23 @@ def explain(
             f"{model.name} ends before its weights ({size_text(loaded.file.n_missing)} more); its "
             "beginning is enough for a plan"
         )
-    if mmproj is not None:
-        loaded.towers = open_towers(mmproj).all
+    if own.mmproj is not None:
+        loaded.towers = open_towers(own.mmproj).all
         for tower in loaded.towers:
             tower.require_width(loaded.config.n_embd, loaded.file.path.name)
     if load["n_ctx"] is None and load["plan"] is None:
         load["n_ctx"] = min(loaded.config.n_ctx_train, DEFAULT_N_CTX)
     beside: list[ContextPlan] = []
     if drafts is not None and load["n_ctx"] is not None:
-        beside = open_drafts(loaded, drafts).plans(load["n_ctx"], parallel, drafts)
+        beside = open_drafts(loaded, drafts).plans(load["n_ctx"], own.parallel, drafts)
         load |= {"beside": beside, "states": drafts.layers}
-    rows = rows_needed(parallel, drafts)
-    several = None if parallel == 1 else parallel  # a plan file may say it, too
+    rows = rows_needed(own.parallel, drafts)
+    several = None if own.parallel == 1 else own.parallel  # a plan file may say it, too
     plan = prepare(loaded, n_outputs=rows, n_seq_max=several, **load)
-    if save is not None:
-        _save(save, plan)
+    if own.save is not None:
+        _save(own.save, plan)
     report = stages_of(plan, load)
-    if html is not None:
+    if own.html is not None:
         from weft.report import page_html, plan_data  # only here, as most calls need none of it
 
         data = plan_data(
@@ -179,31 +164,31 @@ def explain(
         if report is not None:
             data["machines"] = report.to_json()
             data["text"] += stage_lines(report)
-        write_text(html, page_html(data))
-        say(f"report written to {html}")
+        write_text(own.html, page_html(data))
+        say(f"report written to {own.html}")
         return
-    regime = plan_for(plan, tokens)
+    regime = plan_for(plan, own.tokens)
     schedule = regime.plan.schedule
-    if as_json:
+    if own.as_json:
         data = _as_json(plan, PrefixOptions(**kept))
         if report is not None:
             data["machines"] = report.to_json()
         data["draft_memory"] = [memory_rows(other, _scratch(other)) for other in beside]
         print(json.dumps(data, indent=1))
-    elif as_mermaid:
+    elif own.as_mermaid:
         print(mermaid(schedule))
-    elif as_dot:
+    elif own.as_dot:
         print(dot(schedule))
-    elif why is not None:
-        print(schedule.why(why))
+    elif own.why is not None:
+        print(schedule.why(own.why))
     else:
-        _print(plan, tokens, brief, PrefixOptions(**kept))
+        _print(plan, own.tokens, own.brief, PrefixOptions(**kept))
         if report is not None:
             print_stages(report)
         for other in beside:
             _print_memory(f"memory of what drafts, of {other.model.file.path.name}", other)
-        if routing is not None:
-            wide().print(f"\n{_hit_rates(plan, routing)}")
+        if own.routing is not None:
+            wide().print(f"\n{_hit_rates(plan, own.routing)}")
 
 
 def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:

@@ -9,13 +9,32 @@ import typer
 
 from weft.cli.console import say, size_text
 from weft.cli.exported import export_gguf
+from weft.cli.groups import Group, grouped
 from weft.cli.loading import trained_context
-from weft.cli.options import CacheTypeK, CacheTypeV, UbatchSize, context_option
+from weft.cli.options import context_option
 from weft.llm.hub import local_path
+from weft.llm.planning.options import LLM_OPTIONS
+from weft.options import option
 
 __all__ = ["export"]
 
 
+class ExportFlags(Group):
+    """The options of `weft export`."""
+
+    table = LLM_OPTIONS
+    n_ctx: int | None = context_option(
+        "Tokens of the cache; 0: as many as the model was trained for. Default: the same, at "
+        "most 2048."
+    )
+    n_ubatch: int | None
+    type_k: str | None
+    type_v: str | None
+    threads: int = option(0, "Threads of a call; 0: one for each core of the machine that runs.")
+    no_repack: bool = option(False, "Weights stay rows, as the GGUF file has them.")
+
+
+@grouped
 def export(
     source: Annotated[
         Path,
@@ -26,28 +45,13 @@ def export(
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The .pte file to write.")],
-    ctx_size: Annotated[
-        int | None,
-        context_option(
-            "Tokens of the cache; 0: as many as the model was trained for. Default: the same, at "
-            "most 2048."
-        ),
-    ] = None,
-    ubatch: UbatchSize = None,
-    type_k: CacheTypeK = None,
-    type_v: CacheTypeV = None,
-    threads: Annotated[
-        int, typer.Option(help="Threads of a call; 0: one for each core of the machine that runs.")
-    ] = 0,
-    no_repack: Annotated[
-        bool, typer.Option("--no-repack", help="Weights stay rows, as the GGUF file has them.")
-    ] = False,
+    own: ExportFlags,
 ) -> None:
     """Write a model for ExecuTorch. Its method `forward(tokens, positions)` gives the logits of the
     last token. Weights keep their quantized blocks. Needs weft-executorch."""
-    n_ctx = trained_context(source) if ctx_size == 0 else ctx_size
+    n_ctx = trained_context(source) if own.n_ctx == 0 else own.n_ctx
     nbytes = export_gguf(
-        source, target, n_ctx=n_ctx, n_ubatch=ubatch, threads=threads, pack=not no_repack,
-        type_k=type_k, type_v=type_v,
+        source, target, n_ctx=n_ctx, n_ubatch=own.n_ubatch, threads=own.threads,
+        pack=not own.no_repack, type_k=own.type_k, type_v=own.type_v,
     )  # fmt: skip
     say(f"{target}: {size_text(nbytes)}")

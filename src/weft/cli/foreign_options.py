@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-__all__ = ["foreign_option", "in_place_of", "without_usual"]
+__all__ = ["foreign_option", "in_place_of", "in_place_of_command", "without_usual"]
 
 _PLACE = "--place 'GLOB=DEVICE' says which weights are on a device"
 _EXPERTS = "--place 'blk.*.ffn_*_exps=cpu' keeps the weights of experts in host memory"
@@ -165,3 +165,45 @@ def _names(args: Sequence[str], take: Collection[str]) -> Iterator[str]:
         if not value and arg.startswith("-"):
             yield arg.partition("=")[0]
         value = not value and arg in take
+
+
+_FETCHED = "weft pull hf:OWNER/NAME[:QUANT] does that"
+_FILES = "models are files: weft list shows those that were downloaded, weft rm removes one"
+_SERVED = "weft serve MODEL, or --models FOLDER, runs until Ctrl-C; weft ps shows what is loaded"
+_SEVERAL_TEXTS = (
+    "weft bench measures one text at a time; benchmarks/serve.py of weft's repository measures "
+    "several, with weft serve"
+)
+_ELSEWHERE = {
+    **dict.fromkeys(("fetch", "download"), _FETCHED),
+    **dict.fromkeys(("show", "gguf-hash", "info"), "weft inspect shows what a file holds"),
+    **dict.fromkeys(("ls", "remove", "delete", "cp", "push"), _FILES),
+    "create": "models.toml of weft serve --models keeps a model with system prompt, template, "
+    "sampling and adapters (docs/many-models.md)",
+    "launch": _SERVED,
+    **dict.fromkeys(
+        ("signin", "signout", "login"), "models are public, or need HF_TOKEN in the environment"
+    ),
+    **dict.fromkeys(("llama-completion", "llama-run", "main"), "weft run continues a text"),
+    **dict.fromkeys(("generate", "complete", "simple"), "weft run continues a text"),
+    **dict.fromkeys(("cli", "completion-cli"), "weft run continues a text, weft chat talks"),
+    **dict.fromkeys(("server", "start", "api"), "weft serve is one"),
+    "convert-hf-to-gguf": "weft convert does that",
+    **dict.fromkeys(("gguf-split", "gguf-merge"), "weft gguf split and weft gguf merge do that"),
+    **dict.fromkeys(("batched-bench", "parallel"), _SEVERAL_TEXTS),
+    "rpc-server": "weft worker lends the devices of this machine",
+    "export-lora": "weft convert MODEL OUT --merge ADAPTER does that",
+    "convert-lora-to-gguf": "weft convert FOLDER OUT --lora does that",
+    "mtmd-cli": "weft run and weft chat see images and hear sounds, with --mmproj FILE",
+    **{
+        name: f"weft {name} does that"
+        for name in ("bench", "imatrix", "quantize", "perplexity", "tokenize")
+    },
+    "embedding": "weft embed does that",
+}
+"""Commands of other engines, and what to use here instead."""
+
+
+def in_place_of_command(name: str) -> str:
+    """What there is in place of a command of other engines; empty for an unknown name."""
+    return _ELSEWHERE.get(name) or _ELSEWHERE.get(name.removeprefix("llama-"), "")

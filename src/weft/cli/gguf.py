@@ -9,11 +9,13 @@ import typer
 
 from weft.cli.command import usage_error
 from weft.cli.console import errors, say
-from weft.cli.convert import MaxSize, MaxTensors
+from weft.cli.convert import SPLIT_OPTIONS
+from weft.cli.groups import Group, grouped
 from weft.errors import FormatError
 from weft.frontends.gguf.describe import in_words
 from weft.frontends.gguf.reader import open_gguf
 from weft.frontends.gguf.shards import bad_tensors, merge_shards, set_key, split_file
+from weft.options import option
 
 __all__ = ["gguf"]
 
@@ -24,6 +26,18 @@ _WANTED = {
 """The actions, and what follows them."""
 
 
+class GgufFlags(Group):
+    """The options of `weft gguf`."""
+
+    table = SPLIT_OPTIONS
+    max_bytes: int
+    max_tensors: int
+    kind: str | None = option(
+        None, "The type of a new key: u32, f32, string, ...", "--type", metavar="TYPE"
+    )
+
+
+@grouped
 def gguf(
     action: Annotated[str, typer.Argument(metavar="|".join(_WANTED))],
     arguments: Annotated[
@@ -34,12 +48,7 @@ def gguf(
             "VALUE [OUT]; check FILE, which reads every value.",
         ),
     ],
-    max_bytes: MaxSize = 0,
-    max_tensors: MaxTensors = 0,
-    kind: Annotated[
-        str | None,
-        typer.Option("--type", metavar="TYPE", help="The type of a new key: u32, f32, string, ..."),
-    ] = None,
+    own: GgufFlags,
 ) -> None:
     """Split, merge, change or check GGUF files."""
     if action not in _WANTED:
@@ -53,15 +62,15 @@ def gguf(
         _check(source)
     elif action == "set":
         target = Path(rest[2]) if len(rest) > 2 else source
-        set_key(source, target, rest[0], rest[1], kind)
+        set_key(source, target, rest[0], rest[1], own.kind)
         say(f"{target}: {rest[0]} is {rest[1]}")
     elif action == "merge":
         merge_shards(source, rest[0])
         say(f"{rest[0]}: one file")
     else:
-        if not max_bytes and not max_tensors:
+        if not own.max_bytes and not own.max_tensors:
             raise usage_error("weft gguf split takes --max-size 4G or --max-tensors 128")
-        paths = split_file(source, rest[0], max_bytes=max_bytes, max_tensors=max_tensors)
+        paths = split_file(source, rest[0], max_bytes=own.max_bytes, max_tensors=own.max_tensors)
         say(f"{paths[0]}: {len(paths)} files")
 
 

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
-
 from weft.cli.command import usage_error
 from weft.cli.console import CountProgress, LoadProgress, note, say
+from weft.cli.groups import Group
 from weft.cli.imatrix_table import statistics_lines
-from weft.cli.loading import loads_model_with, open_with
+from weft.cli.loading import loads_model, open_with
 from weft.cli.model_file import ModelFile
-from weft.cli.options import context_option
+from weft.cli.options import DEFAULT_CHUNK, ChunkLoad
 from weft.cli.text_input import read_text
 from weft.frontends.gguf.imatrix_file import read_imatrix, write_imatrix
 from weft.llm import Context, Model, Tokenizer
@@ -30,109 +29,87 @@ from weft.llm.quality.imatrix import (
 )
 from weft.llm.quality.imatrix_statistics import imatrix_statistics
 from weft.llm.quality.kl import n_outputs_for
+from weft.options import option
 
 __all__ = ["imatrix"]
 
-DEFAULT_N_CTX = 512
 DEFAULT_OUT = Path("imatrix.gguf")
 
-Chunk = Annotated[
-    int | None,
-    context_option(
-        f"Tokens of a chunk; 0: as many as the model was trained for. Default: {DEFAULT_N_CTX}."
-    ),
-]
+
+class ImatrixFlags(Group):
+    """The options of `weft imatrix` besides those of groups."""
+
+    file: Path | None = option(None, "The text; -: stdin.", "--file -f", show_default=False)
+    output: Path = option(DEFAULT_OUT, "To write.", "--output --output-file -o", metavar="FILE")
+    output_format: Literal["gguf", "dat"] | None = option(
+        None, "dat: the older format.", show_default="gguf"
+    )
+    in_files: list[Path] | None = option(
+        None, "Add what this file has; repeatable. Without a text, files are merged.", "--in-file",
+        metavar="FILE", show_default=False,
+    )  # fmt: skip
+    n_chunks: int | None = option(None, "At most so many chunks.", "--chunks")
+    from_chunk: int = option(0, "Leave out N chunks first.", "--from-chunk --chunk", metavar="N")
+    output_every: int = option(
+        10, "Write the file after N chunks each.", "--output-frequency -ofreq", metavar="N"
+    )
+    save_every: int = option(
+        0, "Keep a copy FILE.at_N after N chunks each.", "--save-frequency", metavar="N"
+    )
+    process_output: bool = option(False, "Measure output.weight, too.")
+    ppl: bool = option(True, "Say how well the model predicts the text.", "--ppl/--no-ppl")
+    parse_special: bool = option(False, "Read special tokens in the text.")
+    show_statistics: bool = option(False, "Show what --in-file FILE has, and end.")
+    as_json: bool = option(False, "Print the result as JSON.", "--json")
 
 
-@loads_model_with(instead={"ctx_size": Chunk}, without=("tuned",))
+@loads_model
 def imatrix(
-    load: dict[str, Any],
+    *,
     model: ModelFile | None = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="The text; -: stdin.", show_default=False)
-    ] = None,
-    output: Annotated[
-        Path, typer.Option("--output", "--output-file", "-o", metavar="FILE", help="To write.")
-    ] = DEFAULT_OUT,
-    output_format: Annotated[
-        Literal["gguf", "dat"] | None,
-        typer.Option("--output-format", help="dat: the older format.", show_default="gguf"),
-    ] = None,
-    in_files: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--in-file", metavar="FILE", show_default=False,
-            help="Add what this file has; repeatable. Without a text, files are merged.",
-        ),
-    ] = None,
-    chunks: Annotated[int | None, typer.Option(help="At most so many chunks.")] = None,
-    from_chunk: Annotated[
-        int, typer.Option("--from-chunk", "--chunk", metavar="N", help="Leave out N chunks first.")
-    ] = 0,
-    output_frequency: Annotated[
-        int,
-        typer.Option(
-            "--output-frequency", "-ofreq", metavar="N", help="Write the file after N chunks each."
-        ),
-    ] = 10,
-    save_frequency: Annotated[
-        int,
-        typer.Option(
-            "--save-frequency", metavar="N", help="Keep a copy FILE.at_N after N chunks each."
-        ),
-    ] = 0,
-    process_output: Annotated[
-        bool, typer.Option("--process-output", help="Measure output.weight, too.")
-    ] = False,
-    ppl: Annotated[
-        bool, typer.Option("--ppl/--no-ppl", help="Say how well the model predicts the text.")
-    ] = True,
-    parse_special: Annotated[
-        bool, typer.Option("--parse-special", help="Read special tokens in the text.")
-    ] = False,
-    show_statistics: Annotated[
-        bool, typer.Option("--show-statistics", help="Show what --in-file FILE has, and end.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:  # fmt: skip
+    own: ImatrixFlags,
+    load: Annotated[dict[str, Any], ChunkLoad],
+) -> None:
     """Measure how much each column of a model's weights counts: the sums of squares of what the
     weights are multiplied with, over a text in chunks of -c tokens. `weft quantize --imatrix FILE`
     uses it. A run that was interrupted goes on where it last wrote the file."""
-    given = [path for text in in_files or () for path in _paths(text)]
-    if show_statistics:
-        _show(given, as_json)
+    given = [path for text in own.in_files or () for path in _paths(text)]
+    if own.show_statistics:
+        _show(given, own.as_json)
         return
-    legacy = output_format == "dat"
-    if output_format is None and output.suffix != ".gguf":
-        note(f"{output} will be GGUF; --output-format dat writes the older format")
-    if file is None:
+    legacy = own.output_format == "dat"
+    if own.output_format is None and own.output.suffix != ".gguf":
+        note(f"{own.output} will be GGUF; --output-format dat writes the older format")
+    if own.file is None:
         if not given:
             raise usage_error("give a text with -f FILE, or files to merge with --in-file FILE")
-        _merge(given, output, load["n_ctx"], legacy=legacy)
+        _merge(given, own.output, load["n_ctx"], legacy=legacy)
         return
     if model is None:
         raise usage_error("MODEL is missing: which model is to be measured on the text?")
-    text = read_text(None, file)
+    text = read_text(None, own.file)
     loaded = open_with(model, load)
     tokenizer = Tokenizer.from_gguf(loaded.file)
-    ids = tokenizer.encode(text, parse_special=parse_special)
+    ids = tokenizer.encode(text, parse_special=own.parse_special)
     options = ImatrixOptions(
-        n_ctx=DEFAULT_N_CTX if load["n_ctx"] is None else load["n_ctx"],
-        n_chunks=None if chunks == -1 else chunks,
-        from_chunk=from_chunk,
-        output=process_output,
-        ppl=ppl,
+        n_ctx=DEFAULT_CHUNK if load["n_ctx"] is None else load["n_ctx"],
+        n_chunks=None if own.n_chunks == -1 else own.n_chunks,
+        from_chunk=own.from_chunk,
+        output=own.process_output,
+        ppl=own.ppl,
         legacy=legacy,
-        output_every=output_frequency,
-        save_every=save_frequency,
+        output_every=own.output_every,
+        save_every=own.save_every,
     )
     bos = tokenizer.vocab.bos if tokenizer.vocab.add_bos else None
-    run = ImatrixRun(loaded, ids, output, options, bos=bos, text_name=str(file), in_files=given)
+    run = ImatrixRun(
+        loaded, ids, own.output, options, bos=bos, text_name=str(own.file), in_files=given
+    )
     say(f"{model.name}: {len(ids)} tokens, {run.n_all} chunks of {options.n_ctx}")
     if run.n_done:
-        say(f"{output} is of this run and unfinished: {run.n_done} chunks are done already")
-    last = _run(run.measure(_context(loaded, load, run)), quiet=as_json)
-    _sum_up(output, last, as_json=as_json)
+        say(f"{own.output} is of this run and unfinished: {run.n_done} chunks are done already")
+    last = _run(run.measure(_context(loaded, load, run)), quiet=own.as_json)
+    _sum_up(own.output, last, as_json=own.as_json)
 
 
 def _paths(path: Path) -> list[Path]:
@@ -191,7 +168,7 @@ def _merge(files: list[Path], output: Path, n_ctx: int | None, *, legacy: bool) 
     """Writes the sums of `files` together."""
     read = [read_imatrix(path) for path in files]
     sizes = {matrix.chunk_size for matrix in read} - {0}
-    size = n_ctx or (sizes.pop() if len(sizes) == 1 else DEFAULT_N_CTX)
+    size = n_ctx or (sizes.pop() if len(sizes) == 1 else DEFAULT_CHUNK)
     datasets = [name for matrix in read for name in matrix.datasets]
     result = as_imatrix(merged(read, size), datasets, size)
     write_imatrix(output, result, legacy=legacy)

@@ -14,74 +14,72 @@ import typer
 
 from weft.cli.command import usage_error
 from weft.cli.console import say
-from weft.cli.options import parse_count
+from weft.cli.groups import Group, grouped
 from weft.errors import ContextError
 from weft.keys import Key, KeyStore, Used
+from weft.options import option, parse_tokens
 
-__all__ = ["KeysFile", "keys"]
+__all__ = ["keys"]
 
 _ACTIONS = {"add": 1, "list": 0, "revoke": 1, "usage": 1}
 """The actions, and how many names they take at most."""
 
-KeysFile = typer.Option(
-    "--keys", metavar="FILE", envvar="WEFT_KEYS",
-    help="The file of keys, limits and usage (SQLite).",
-)  # fmt: skip
+
+class KeysFlags(Group):
+    """The options of `weft keys`."""
+
+    file: Path | None = option(
+        None, "The file of keys, limits and usage (SQLite).", "--keys", metavar="FILE",
+        envvar="WEFT_KEYS",
+    )  # fmt: skip
+    limit_rpm: int | None = option(None, "Requests in a minute.", metavar="N", read=parse_tokens)
+    limit_tpd: int | None = option(
+        None, "Tokens in a day (UTC), of prompts and answers, e.g. 2000000.", metavar="TOKENS",
+        read=parse_tokens,
+    )  # fmt: skip
+    max_parallel: int | None = option(None, "Requests at a time.")
+    expires: str | None = option(
+        None, "When the key ends: 12h, 30d, or a day, 2027-01-31.", metavar="WHEN"
+    )
+    since: str | None = option(None, "First day of usage; default: 30 days ago.", metavar="DAY")
+    as_json: bool = option(False, "Print JSON.", "--json")
 
 
+@grouped
 def keys(
     action: Annotated[str, typer.Argument(metavar="|".join(_ACTIONS))],
+    own: KeysFlags,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of the key.")] = None,
-    file: Annotated[Path | None, KeysFile] = None,
-    limit_rpm: Annotated[
-        int | None, typer.Option(parser=parse_count, metavar="N", help="Requests in a minute.")
-    ] = None,
-    limit_tpd: Annotated[
-        int | None,
-        typer.Option(
-            parser=parse_count, metavar="TOKENS",
-            help="Tokens in a day (UTC), of prompts and answers, e.g. 2000000.",
-        ),
-    ] = None,
-    max_parallel: Annotated[int | None, typer.Option(help="Requests at a time.")] = None,
-    expires: Annotated[
-        str | None,
-        typer.Option(metavar="WHEN", help="When the key ends: 12h, 30d, or a day, 2027-01-31."),
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="DAY", help="First day of usage; default: 30 days ago.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Add, list or revoke keys of a server, or show what they used. `weft serve --keys FILE`
     accepts them; a running server knows of changes within a second."""
     if action not in _ACTIONS:
         raise usage_error(f"{action!r} is none of {', '.join(_ACTIONS)}")
-    if file is None:
+    if own.file is None:
         raise usage_error("say which file has the keys: --keys FILE, or WEFT_KEYS")
     if name is None and action in ("add", "revoke"):
         raise usage_error(f"weft keys {action} takes the NAME of a key")
     if name is not None and not _ACTIONS[action]:
         raise usage_error(f"weft keys {action} takes no name")
-    limits = {"limit_rpm": limit_rpm, "limit_tpd": limit_tpd, "max_parallel": max_parallel}
-    if action != "add" and (expires is not None or any(limits.values())):
+    limits = {name: getattr(own, name) for name in ("limit_rpm", "limit_tpd", "max_parallel")}
+    if action != "add" and (own.expires is not None or any(limits.values())):
         raise usage_error(f"weft keys {action} takes no limits; weft keys add does")
-    if action != "add" and not file.exists():
-        raise ContextError(f"there is no file {file}; `weft keys add NAME` makes it")
-    store = KeyStore(file)
+    if action != "add" and not own.file.exists():
+        raise ContextError(f"there is no file {own.file}; `weft keys add NAME` makes it")
+    store = KeyStore(own.file)
     try:
         if action == "add" and name is not None:
-            ends = None if expires is None else _time_of(expires)
+            ends = None if own.expires is None else _time_of(own.expires)
             secret = store.add(name, expires=ends, **limits)
             say(f"{name} is added; this is its key, which is shown only now:")
-            print(json.dumps({"name": name, "key": secret}) if as_json else secret)
+            print(json.dumps({"name": name, "key": secret}) if own.as_json else secret)
         elif action == "revoke" and name is not None:
             store.revoke(name)
             say(f"{name} is revoked; its usage stays")
         elif action == "list":
-            _list(store.all(), as_json)
+            _list(store.all(), own.as_json)
         else:
-            _usage(store.usage(name, _first_day(since)), as_json)
+            _usage(store.usage(name, _first_day(own.since)), own.as_json)
     finally:
         store.close()
 

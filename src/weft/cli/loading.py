@@ -1,223 +1,265 @@
 """The options of every command that loads or plans a model, in one place.
 
     @loads_model
-    def embed(model: ModelFile, load: dict[str, Any], ...) -> None: ...
+    def embed(model: ModelFile, load: Annotated[dict[str, Any], Load], ...) -> None: ...
 
 A command declares only its own options.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import copy
-from functools import wraps
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import typer
 
-from weft.cli.adapter_options import (
-    ControlVector,
-    ControlVectorLayers,
-    ControlVectorScaled,
-    Lora,
-    LoraScaled,
-    adapter_arguments,
-    vector_arguments,
-)
-from weft.cli.command import usage_error
+from weft.backends.cpu.experts import ExpertPolicy
+from weft.cli.adapter_options import AdapterFlags
+from weft.cli.command import SWITCH, usage_error
 from weft.cli.console import device_list, say
-from weft.cli.machine_options import MachineKeyFile, Machines, RayNodes, machines_of
-from weft.cli.metadata_options import (
-    OverrideKv,
-    RopeFreqBase,
-    RopeFreqScale,
-    RopeScale,
-    RopeScaling,
-    YarnAttnFactor,
-    YarnBetaFast,
-    YarnBetaSlow,
-    YarnExtFactor,
-    YarnOrigCtx,
-    metadata_arguments,
-)
+from weft.cli.groups import ABSENT, Group, changed, grouped
+from weft.cli.machine_options import MACHINE_OPTIONS, machines_of
+from weft.cli.metadata_options import MetadataFlags
 from weft.cli.model_file import takes_model
-from weft.cli.options import (
-    ActivationsName,
-    ActivationsOption,
-    BatchSize,
-    CacheTypeK,
-    CacheTypeV,
-    CtxSize,
-    Devices,
-    ExpertBudget,
-    ExpertPolicyOption,
-    Fallback,
-    Fit,
-    FlashAttention,
-    GpuLayers,
-    ListDevices,
-    Memory,
-    NCopies,
-    NoKvOffload,
-    NoRewrite,
-    OldSpeedsFile,
-    Place,
-    PlanFile,
-    PolicyName,
-    PolicyOption,
-    Repack,
-    SpeedsFile,
-    SwaFull,
-    UbatchSize,
-    parse_switch,
-    placement_arguments,
-)
-from weft.cli.thread_options import (
-    CpuMask,
-    CpuRange,
-    CpuStrict,
-    NumaOption,
-    Poll,
-    Prio,
-    Threads,
-    ThreadsBatch,
-    thread_options,
-)
-from weft.cli.tuned_options import TunedOption, take_tuned
+from weft.cli.thread_options import ThreadFlags
+from weft.cli.tuned_options import take_tuned
 from weft.cli.unused_options import (
+    NO_EFFECT,
     UNUSED,
-    NoEffect,
     Unused,
     note_devices,
     note_memory,
     note_threads,
     note_unused,
     takes_layers,
-    unused_parameter,
+    unused_option,
 )
 from weft.cli.value_lists import MOST_VALUES, numbers, switches, words
+from weft.errors import ContextError, ScheduleError
+from weft.flags import FLAGS
 from weft.frontends.models import open_model
+from weft.graph.rewrite import REWRITES, chosen_rewrites
 from weft.llm.config_keys import read_config
 from weft.llm.model import Model
+from weft.llm.planning.options import LLM_OPTIONS
+from weft.options import ADVANCED, Option, option, parse_tokens
+from weft.schedule.profile import parse_size
 
 __all__ = [
+    "Load",
+    "LoadList",
     "Loading",
+    "Untuned",
     "context_arguments",
-    "load_arguments",
     "loads_model",
-    "loads_model_untuned",
-    "loads_model_with",
     "open_with",
+    "parse_switch",
     "trained_context",
 ]
 
-Command = Callable[..., None]
+
+def parse_switch(text: str) -> bool:
+    """True for `on` and `auto`, False for `off`."""
+    value = SWITCH.get(text.strip().lower())
+    if value is None:
+        raise ContextError(f"-fa {text}: write on, off or auto")
+    return value
 
 
-def load_arguments(
-    ctx_size: CtxSize = None,
-    ubatch: UbatchSize = None,
-    flash_attn: FlashAttention = "auto",
-    type_k: CacheTypeK = None,
-    type_v: CacheTypeV = None,
-    devices: Devices = None,
-    gpu_layers: GpuLayers = None,
-    threads: Threads = None,
-    threads_batch: ThreadsBatch = None,
-    fallback: Fallback = None,
-    machines: Machines = None,
-    ray: RayNodes = None,
-    machine_key_file: MachineKeyFile = None,
-    no_kv_offload: NoKvOffload = False,
-    place: Place = None,
-    fit: Fit = False,
-    memory: Memory = None,
-    plan: PlanFile = None,
-    policy: PolicyOption = PolicyName.ggml,
-    speeds: SpeedsFile = None,
-    old_speeds: OldSpeedsFile = None,
-    cpu_mask: CpuMask = None,
-    cpu_range: CpuRange = None,
-    cpu_strict: CpuStrict = False,
-    prio: Prio = "normal",
-    poll: Poll = 50,
-    numa: NumaOption = None,
-    activations: ActivationsOption = ActivationsName.native,
-    swa_full: SwaFull = True,
-    n_copies: NCopies = None,
-    repack: Repack = None,
-    no_rewrite: NoRewrite = None,
-    expert_budget: ExpertBudget = None,
-    expert_policy: ExpertPolicyOption = None,
-    lora: Lora = None,
-    lora_scaled: LoraScaled = None,
-    control_vector: ControlVector = None,
-    control_vector_scaled: ControlVectorScaled = None,
-    control_vector_layers: ControlVectorLayers = None,
-    batch_size: BatchSize = None,
-    override_kv: OverrideKv = None,
-    rope_scaling: RopeScaling = None,
-    rope_scale: RopeScale = None,
-    rope_freq_base: RopeFreqBase = None,
-    rope_freq_scale: RopeFreqScale = None,
-    yarn_orig_ctx: YarnOrigCtx = None,
-    yarn_ext_factor: YarnExtFactor = None,
-    yarn_attn_factor: YarnAttnFactor = None,
-    yarn_beta_slow: YarnBetaSlow = None,
-    yarn_beta_fast: YarnBetaFast = None,
-    mlock: Annotated[bool, typer.Option("--mlock", hidden=True)] = False,
-    no_mmap: Annotated[bool, typer.Option("--no-mmap", hidden=True)] = False,
-    no_effect: NoEffect = False,
-    tuned: TunedOption = True,
-    list_devices: ListDevices = False,
-) -> dict[str, Any]:
-    """Converts options to arguments of `LLM`, or of `open_with` and `Context`; an `n_ctx` of 0
-    means the length that the model was trained for."""
-    note_memory(mlock, no_mmap)
-    threads, threads_batch = (None if n == -1 else n for n in (threads, threads_batch))
-    note_threads(t=threads, tb=threads_batch)
-    if plan is None:
-        gpu_layers = _layers(devices, gpu_layers)
-    return {
-        "n_ctx": ctx_size,
-        "n_ubatch": ubatch,
-        "n_copies": n_copies,
-        "threads": thread_options(
-            threads, threads_batch, cpu_mask, cpu_range, cpu_strict, prio, poll, numa
-        ),
-        "swa_full": None if swa_full else False,
-        "offload_kv": not no_kv_offload,
-        "type_k": type_k,
-        "type_v": type_v,
-        "flash": None if parse_switch(flash_attn) else False,
-        "activations": activations.value,
-        "expert_budget": expert_budget,
-        "expert_policy": None if expert_policy is None else expert_policy.value,
-        "adapters": adapter_arguments(lora, lora_scaled),
-        **vector_arguments(control_vector, control_vector_scaled, control_vector_layers),
-        **metadata_arguments(
-            override_kv, rope_scaling, rope_scale, rope_freq_base, rope_freq_scale,
-            yarn_orig_ctx, yarn_ext_factor, yarn_attn_factor, yarn_beta_slow, yarn_beta_fast,
-        ),
-        "fallback": None if fallback is None else device_list(fallback),
-        **machines_of(machines, ray, machine_key_file),
-        **placement_arguments(
-            devices, gpu_layers, place, plan, fit, memory, policy, speeds or old_speeds, repack,
-            no_rewrite,
-        ),
-    }  # fmt: skip
+def _list_devices(wanted: bool) -> None:
+    if wanted:
+        from weft.cli.devices import print_devices
+
+        print_devices()
+        raise typer.Exit
 
 
-def _layers(devices: str | None, n: int | None) -> int | None:
-    """The number of layers for devices; None: all. Prints notes about surprising values."""
-    names = device_list(devices)
-    if devices is not None:
-        note_devices(names)
-    return None if not takes_layers(names, n) or n is None or n < 0 else n
+class _Planning(Group):
+    """The options of sizes, devices and placement."""
+
+    table = LLM_OPTIONS | MACHINE_OPTIONS
+    n_ctx: int | None
+    n_ubatch: int | None
+    flash: str = "auto"
+    type_k: str | None
+    type_v: str | None
+    devices: str | None
+    n_gpu_layers: int | None
+    n_threads: int | None
+    n_threads_batch: int | None
+    fallback: str | None
+    machines: str | None
+    ray: str | None
+    machine_key_file: Path | None
+    no_kv_offload: bool = changed(LLM_OPTIONS["offload_kv"], default=False)
+    place: list[str] | None
+    fit: bool
+    memory: list[str] | None
+    plan: Path | None
+    policy: Literal["ggml", "cost"]
+    profile: str | None
+    old_speeds: str | None = option(None, "", "--profile", metavar="FILE", hidden=True)
+    """The former name of --speeds, for commands in which --profile does not mean to measure."""
+    activations: Literal["native", "f32", "bf16"]
+    swa_full: bool = True
+    n_copies: int | None
+    repack: bool | None
+    no_rewrite: list[str] | None = option(
+        None,
+        f"Leave out a fusion of nodes, or `all`; repeatable. There are {', '.join(REWRITES)}.",
+        panel=ADVANCED, metavar="NAME",
+    )  # fmt: skip
+    expert_budget: str | None
+    expert_policy: ExpertPolicy | None
+
+    def plan_arguments(self) -> dict[str, Any]:
+        """Converts these options to arguments of `Context`, `LLM` and `prepare`."""
+        same = (
+            *("n_ctx", "n_ubatch", "n_copies", "type_k", "type_v", "activations", "plan", "fit"),
+            *("expert_budget", "expert_policy", "policy", "repack"),
+        )
+        return {
+            **{name: getattr(self, name) for name in same},
+            "swa_full": None if self.swa_full else False,
+            "offload_kv": not self.no_kv_offload,
+            "flash": None if parse_switch(self.flash) else False,
+            # None: the devices of the plan file, or the cpu
+            "devices": device_list(self.devices) if self._says_devices() else None,
+            "n_gpu_layers": self.n_gpu_layers if self.plan is not None else self._layers(),
+            "place": dict(_pairs("--place", self.place)),
+            "memory": {name: parse_size(size) for name, size in _pairs("--memory", self.memory)},
+            "profile": self.profile or self.old_speeds,
+            "rewrites": _without(self.no_rewrite),
+            "fallback": None if self.fallback is None else device_list(self.fallback),
+            **machines_of(self.machines, self.ray, self.machine_key_file),
+        }
+
+    def _says_devices(self) -> bool:
+        return self.devices is not None or (self.plan is None and bool(FLAGS.devices))
+
+    def _layers(self) -> int | None:
+        """The number of layers for devices; None: all. Prints notes about surprising values."""
+        names, n = device_list(self.devices), self.n_gpu_layers
+        if self.devices is not None:
+            note_devices(names)
+        return None if not takes_layers(names, n) or n is None or n < 0 else n
+
+
+class Load(MetadataFlags, AdapterFlags, ThreadFlags, _Planning):
+    """The options of a command that loads or plans a model. The command gets them as arguments of
+    `LLM`, or of `open_with` and `Context`."""
+
+    table = _Planning.table
+    last = True
+    unused: ClassVar[Sequence[Unused]] = UNUSED
+    """Options without an effect."""
+    batch_size: int | None = option(
+        None, "Changes nothing: prompts of any length are taken, -ub at once.", "--batch-size -b",
+        metavar="TOKENS", read=parse_tokens, hidden=True,
+    )  # fmt: skip
+    mlock: bool = option(False, "", hidden=True)
+    no_mmap: bool = option(False, "", hidden=True)
+    no_effect: bool = NO_EFFECT
+    tuned: bool = option(
+        True,
+        "Use the threads and the -ub that `weft bench --tune` found best for this model here.",
+        "--tuned/--no-tuned", ADVANCED,
+    )  # fmt: skip
+    list_devices: bool = option(False, "", callback=_list_devices, is_eager=True, hidden=True)
+    """Lists the devices as `weft devices` does, and nothing else."""
+
+    @classmethod
+    def options(cls) -> dict[str, tuple[Any, Option]]:
+        """The type and the option of each field, and those without an effect."""
+        return super().options() | dict(map(unused_option, cls.unused))
+
+    def made(self, given: Mapping[str, Any]) -> Any:
+        """The arguments of `LLM`, with what was tuned for the model of the command."""
+        note_unused(self.unused, [getattr(self, unused_option(u)[0]) for u in self.unused])
+        load = self.arguments()
+        model = given.get("model")
+        if self.tuned is True and model is not None:
+            found = take_tuned(load, vars(self), model)
+            if found is not None and given.get("verbose"):
+                say(f"tuned: {found} (weft bench --tune, {found.date}; not with --no-tuned)")
+        if load["n_ctx"] == 0 and model is not None:
+            load["n_ctx"] = trained_context(model, load.get("metadata"))
+        return load
+
+    def arguments(self) -> dict[str, Any]:
+        """Converts the options; an `n_ctx` of 0 means the length that the model was trained
+        for."""
+        note_memory(self.mlock, self.no_mmap)
+        threads = self.thread_options()
+        note_threads(t=threads.n_threads, tb=threads.n_threads_batch)
+        return {
+            **self.plan_arguments(), "threads": threads, **self.adapter_arguments(),
+            **self.metadata_arguments(),
+        }  # fmt: skip
+
+
+class Untuned(Load):
+    """The same without the values that `weft bench --tune` remembers."""
+
+    tuned = ABSENT
+
+
+class LoadList(Load):
+    """Options of which some take several values. The command gets a `Loading` for every
+    combination, in which the first option of `lists` varies least."""
+
+    lists: ClassVar[Collection[str]] = ()
+    """Fields that take several values, separated by commas or repeated."""
+
+    @classmethod
+    def options(cls) -> dict[str, tuple[Any, Option]]:
+        """The type and the option of each field; those of lists are texts, which may be
+        repeated."""
+        own = super().options()
+        for name in cls.lists:
+            kind, one = own[name]
+            metavar = "0|1,..." if "bool" in str(kind) else f"{one.metavar or 'N'},..."
+            listed = one._replace(default=None, read=None, metavar=metavar)
+            own[name] = (list[str] | None, listed)
+        return own
+
+    def made(self, given: Mapping[str, Any]) -> list[Loading]:
+        """Every combination of the values of options."""
+        note_unused(self.unused, [getattr(self, unused_option(u)[0]) for u in self.unused])
+        single = super().options()
+        each = []
+        for name in self.lists:
+            kind, one = single[name]
+            texts = getattr(self, name)
+            each.append(_values(kind, one, texts) if texts else [one.default])
+        if prod(map(len, each)) > MOST_VALUES:
+            raise usage_error(f"these lists have more than {MOST_VALUES} combinations")
+        loadings = []
+        for combination in product(*each):
+            vars(self).update(zip(self.lists, combination, strict=True))
+            loadings.append(Loading(dict(vars(self)), self.arguments()))
+        return loadings
+
+
+def _without(names: Sequence[str] | None) -> list[str] | None:
+    """The rewrites to use without those in `names`; None: the default."""
+    if not names:
+        return None
+    excluded = set(REWRITES) if "all" in names else chosen_rewrites(names)
+    return sorted(chosen_rewrites() - excluded)
+
+
+def _pairs(flag: str, texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+    """Yields the two sides of each `a=b`; a text may have several, separated by commas."""
+    for text in texts or ():
+        for part in text.split(","):
+            left, equals, right = (p.strip() for p in part.rpartition("="))
+            if not (left and equals and right):
+                raise ScheduleError(f"{flag} {part!r}: write NAME=VALUE")
+            yield left, right
 
 
 _OF_MODELS = ("adapters", "control_vectors", "control_vector_layers", "metadata")
@@ -246,100 +288,21 @@ class Loading(NamedTuple):
     """One combination of the values of options."""
 
     typed: Mapping[str, Any]
-    """The parameters of `load_arguments`, as they were typed."""
+    """The fields of the group, as they were typed."""
     arguments: dict[str, Any]
-    """The result of `load_arguments`."""
+    """The arguments of `LLM`."""
 
 
-def loads_model_with(
-    *,
-    without: Collection[str] = (),
-    instead: Mapping[str, Any] | None = None,
-    lists: Collection[str] = (),
-    unused: Sequence[Unused] = UNUSED,
-) -> Callable[[Command], Command]:
-    """Gives a command the options of `load_arguments`, whose result it gets as `load`.
-
-    `without` names parameters of `load_arguments` that the command does not have. `instead` has
-    other annotations for parameters, with another help text or flag. `lists` names parameters that
-    take several values, separated by commas or repeated; `load` is then a list with a `Loading` for
-    every combination, in which the first parameter varies least. `unused` are options without an
-    effect."""
-
-    def decorate(command: Command) -> Command:
-        own = inspect.signature(command, eval_str=True).parameters
-        shared = {
-            name: p.replace(annotation=(instead or {}).get(name, p.annotation))
-            for name, p in inspect.signature(load_arguments, eval_str=True).parameters.items()
-            if name not in without
-        }
-        kinds = {name: shared[name].annotation for name in lists}
-        shared |= {name: _as_list(shared[name]) for name in lists}
-        ignored = {p.name: p for p in map(unused_parameter, unused)}
-
-        @wraps(command)
-        def with_options(**given: Any) -> None:
-            note_unused(unused, [given.pop(name) for name in ignored])
-            values = {name: given.pop(name) for name in shared}
-            if lists:
-                command(**given, load=_loadings(values, kinds))
-                return
-            load = load_arguments(**values)
-            if values.get("tuned") and given.get("model") is not None:
-                found = take_tuned(load, values, given["model"])
-                if found is not None and given.get("verbose"):
-                    say(f"tuned: {found} (weft bench --tune, {found.date}; not with --no-tuned)")
-            if load["n_ctx"] == 0 and given.get("model") is not None:
-                load["n_ctx"] = trained_context(given["model"], load.get("metadata"))
-            command(**given, load=load)
-
-        parameters = [
-            p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for p in (*own.values(), *shared.values(), *ignored.values())
-            if p.name != "load"
-        ]
-        with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        with_options.__annotations__ = {p.name: p.annotation for p in parameters}
-        del with_options.__wrapped__  # typer would read its signature
-        return takes_model(with_options)
-
-    return decorate
-
-
-def _as_list(parameter: inspect.Parameter) -> inspect.Parameter:
-    """The option as a text with several values, which may be repeated."""
-    option = copy(get_args(parameter.annotation)[1])
-    flag = "bool" in str(get_args(parameter.annotation)[0])
-    option.parser, option.metavar = None, "0|1,..." if flag else f"{option.metavar or 'N'},..."
-    annotation = Annotated[list[str] | None, option]
-    return parameter.replace(annotation=annotation, default=None)
-
-
-def _loadings(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> list[Loading]:
-    """Yields every combination of the values of options."""
-    defaults = inspect.signature(load_arguments).parameters
-    each = []
-    for name, kind in kinds.items():
-        texts = values[name]
-        each.append(_values(kind, texts) if texts else [defaults[name].default])
-    if prod(map(len, each)) > MOST_VALUES:
-        raise usage_error(f"these lists have more than {MOST_VALUES} combinations")
-    chosen = [dict(zip(kinds, combination, strict=True)) for combination in product(*each)]
-    return [Loading({**values, **typed}, load_arguments(**{**values, **typed})) for typed in chosen]
-
-
-def _values(kind: Any, texts: Sequence[str]) -> Sequence[Any]:
-    """The values of an option whose annotation is `kind`."""
-    type_, option, *_ = get_args(kind)
-    flag = (option.default, *option.param_decls)[-1]  # the first name is taken for a default
-    if "bool" in str(type_):
+def _values(kind: Any, one: Option, texts: Sequence[str]) -> Sequence[Any]:
+    """The values of an option of which several texts were given."""
+    flag = one.flags[-1]
+    if "bool" in str(kind):
         return switches(flag, texts)
-    if "int" in str(type_):
-        return numbers(flag, texts, option.parser or int)
-    return option.parser(texts) if option.parser else words(flag, texts)
+    if "int" in str(kind):
+        return numbers(flag, texts, one.read or int)
+    return one.read(texts) if one.read else words(flag, texts)
 
 
-loads_model = loads_model_with()
-"""Gives a command all options of `load_arguments`."""
-loads_model_untuned = loads_model_with(without=("tuned",))
-"""The same without the values that `weft bench --tune` remembers."""
+def loads_model(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of its groups, and all ways to name a model."""
+    return takes_model(grouped(command))

@@ -4,42 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from weft.cli.command import DEVICES
 from weft.errors import ContextError
 from weft.flags import FLAGS
 from weft.links.addresses import parse_address
+from weft.options import DEVICES, option
 
-__all__ = ["MachineKeyFile", "Machines", "RayNodes", "are_addresses", "machine_key", "machines_of"]
+__all__ = ["MACHINE_OPTIONS", "are_addresses", "machine_key", "machines_of"]
 
-MachineKeyFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--machine-key-file", "--key-file", metavar="FILE", rich_help_panel=DEVICES,
-        help="File with the key that machines share (`weft worker --make-key`). Default: the "
-        "value of WEFT_MACHINE_KEY.",
-    ),
-]  # fmt: skip
-Machines = Annotated[
-    str | None,
-    typer.Option(
-        "--machines", metavar="HOST:PORT,...", rich_help_panel=DEVICES,
-        help="Workers (`weft worker`) that take layers, in front of --devices; or ray, or "
-        "ray:ADDRESS, for the nodes of a Ray cluster.",
-    ),
-]  # fmt: skip
 
-RayNodes = Annotated[
-    str | None,
-    typer.Option(
-        "--ray", metavar="[ADDRESS]", rich_help_panel=DEVICES,
-        help="Starts a worker on every other node of a Ray cluster, and uses them as --machines "
-        "does; auto: the cluster of RAY_ADDRESS or this machine.",
+MACHINE_OPTIONS = {
+    "ray": option(
+        None,
+        "Starts a worker on every other node of a Ray cluster, and uses them as --machines does; "
+        "auto: the cluster of RAY_ADDRESS or this machine.", panel=DEVICES, metavar="[ADDRESS]",
     ),
-]  # fmt: skip
+    "machine_key_file": option(
+        None, "File with the key that machines share (`weft worker --make-key`). Default: the "
+        "value of WEFT_MACHINE_KEY.", "--machine-key-file --key-file", DEVICES, "FILE",
+    ),
+}  # fmt: skip
 
 
 def machine_key(file: Path | None) -> bytes | None:

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from weft.cli.command import SEVERAL, usage_error
 from weft.cli.console import say
+from weft.cli.groups import Group
 from weft.errors import FormatError
-from weft.llm.planning.draft_options import DraftOptions
-from weft.records import dataclass
+from weft.options import option
 from weft.schedule.profile import parse_size
 from weft.tables import size_text
 
-__all__ = [
-    "KeepAlive",
-    "Models",
-    "ModelsConfig",
-    "ModelsMax",
-    "ModelsMemory",
-    "Several",
-    "many_options",
-    "serve_many",
-]
+__all__ = ["ManyFlags", "serve_many"]
 
 
 def _bytes(text: str | int) -> int:
@@ -36,74 +25,45 @@ def _bytes(text: str | int) -> int:
         raise usage_error(f"--models-memory {text}: give a size, e.g. 8GiB") from None
 
 
-Models = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--models", "--models-dir", metavar="FOLDER|FILE|NAME=FILE", rich_help_panel=SEVERAL,
-        help="Models that requests may choose, instead of MODEL: those of a folder, or a file; "
-        "repeatable. They are loaded when a request asks for them.",
-    ),
-]  # fmt: skip
-ModelsMemory = Annotated[
-    int | None,
-    typer.Option(
-        "--models-memory", parser=_bytes, metavar="SIZE", rich_help_panel=SEVERAL,
-        help="Most bytes of all loaded models together, as planned, e.g. 8GiB. Default: the "
-        "memory that is free at the start.",
-    ),
-]  # fmt: skip
-ModelsMax = Annotated[
-    int | None,
-    typer.Option(
-        "--models-max", metavar="N", rich_help_panel=SEVERAL,
-        help="Most models that are loaded at the same time. Default: as many as fit.",
-    ),
-]  # fmt: skip
-ModelsConfig = Annotated[
-    Path | None,
-    typer.Option(
-        "--models-config", "--models-preset", metavar="FILE", rich_help_panel=SEVERAL,
-        help="Settings of single models, TOML. Default: models.toml in the folder, if it is "
-        "there.",
-    ),
-]  # fmt: skip
-KeepAlive = Annotated[
-    str | None,
-    typer.Option(
-        "--keep-alive", metavar="TIME", rich_help_panel=SEVERAL,
-        help="Unload a model so long after its last request, e.g. 5m or 300. Default: when "
-        "another needs the room.",
-    ),
-]  # fmt: skip
+class ManyFlags(Group):
+    """Options of several models. The command gets them; None: the command line has one model."""
 
+    model_folders: list[str] | None = option(
+        None, "Models that requests may choose, instead of MODEL: those of a folder, or a file; "
+        "repeatable. They are loaded when a request asks for them.", "--models --models-dir",
+        SEVERAL, metavar="FOLDER|FILE|NAME=FILE",
+    )  # fmt: skip
+    models_memory: int | None = option(
+        None,
+        "Most bytes of all loaded models together, as planned, e.g. 8GiB. Default: the memory "
+        "that is free at the start.", panel=SEVERAL, metavar="SIZE", read=_bytes,
+    )  # fmt: skip
+    models_max: int | None = option(
+        None, "Most models that are loaded at the same time. Default: as many as fit.",
+        panel=SEVERAL, metavar="N",
+    )  # fmt: skip
+    models_config: Path | None = option(
+        None,
+        "Settings of single models, TOML. Default: models.toml in the folder, if it is there.",
+        "--models-config --models-preset", SEVERAL, metavar="FILE",
+    )  # fmt: skip
+    keep_alive: str | None = option(
+        None,
+        "Unload a model so long after its last request, e.g. 5m or 300. Default: when another "
+        "needs the room.", panel=SEVERAL, metavar="TIME",
+    )  # fmt: skip
 
-@dataclass(frozen=True, slots=True)
-class Several:
-    """The options of several models as they were typed."""
-
-    sources: Sequence[str]
-    memory: int | None
-    most: int | None
-    config: Path | None
-    keep_alive: str | None
-
-
-def many_options(
-    sources: Sequence[str] | None,
-    memory: int | None,
-    most: int | None,
-    config: Path | None,
-    keep_alive: str | None,
-) -> Several | None:
-    """The options of several models; None: the command line has one."""
-    if sources or config is not None:
-        return Several(sources or (), memory, most, config, keep_alive)
-    for flag, value in (
-        ("--models-memory", memory), ("--models-max", most), ("--keep-alive", keep_alive),
-    ):  # fmt: skip
-        if value is not None:
-            raise usage_error(f"{flag} is for several models; give --models FOLDER")
-    return None
+    def made(self, given: Mapping[str, Any]) -> ManyFlags | None:
+        """These options, if there are several models."""
+        if self.model_folders or self.models_config is not None:
+            return self
+        for flag, value in (
+            ("--models-memory", self.models_memory), ("--models-max", self.models_max),
+            ("--keep-alive", self.keep_alive),
+        ):  # fmt: skip
+            if value is not None:
+                raise usage_error(f"{flag} is for several models; give --models FOLDER")
+        return None
 
 
 _OF_ONE = {
@@ -118,48 +78,39 @@ _OF_ONE = {
 def serve_many(
     api: Any,
     options: Any,
-    several: Several,
+    several: ManyFlags,
     load: dict[str, Any],
+    given: Mapping[str, Any],
     *,
-    drafts: DraftOptions | None,
-    embeddings: bool,
-    weight_type: str | None,
-    mmproj: Path | None,
-    alias: str | None,
     quiet: bool,
 ) -> None:
     """Serves several models until a signal ends it. `api` is `weft.serve`, `options` its
-    `ServeOptions`, `load` the result of `load_arguments`."""
+    `ServeOptions`, `load` what `Load` makes; `given` has `drafting`, `embeddings` and `type`."""
     for name, flag in _OF_ONE.items():
         if load.get(name):
             raise usage_error(f"{flag} is of one model; serve that model alone")
         load.pop(name, None)
     load.pop("control_vector_layers", None)
-    given: dict[str, Any] = {"--mmproj": mmproj, "--alias": alias}
-    if drafts is not None:
-        given["--draft-model"] = drafts.model
-    for flag, value in given.items():
-        if value is not None:
-            raise usage_error(f"{flag} is of one model; serve it alone, or see --models-config")
+    drafts = given["drafting"]
+    if drafts is not None and drafts.model is not None:
+        raise usage_error("--draft-model is of one model; serve it alone, or see --models-config")
     many = importlib.import_module("weft.serve.many")
     settings = _settings(many, several)
-    catalog = many.find_models(several.sources, settings)
-    n = min(len(catalog), several.most or len(catalog))
+    catalog = many.find_models(several.model_folders or (), settings)
+    n = min(len(catalog), several.models_max or len(catalog))
     keep_alive = None if several.keep_alive is None else _seconds(many, several.keep_alive)
-    recipe = many.Recipe(
-        options, load, drafting=drafts, embeddings=embeddings, type=weight_type,
-        cache_ram=options.cache_ram // n,
-    )  # fmt: skip
+    recipe = many.Recipe(options, load, cache_ram=options.cache_ram // n, **given)
     fleet = many.make_fleet(
         catalog,
-        many.ManyOptions(memory=several.memory, most=several.most, keep_alive=keep_alive),
+        many.ManyOptions(
+            memory=several.models_memory, most=several.models_max, keep_alive=keep_alive
+        ),
         recipe,
     )
-    with api.take_address(options) as address, api.House(options) as house:
+    with api.take_address(options) as address, api.Resources(options) as resources:
         if not quiet:
-            budget = (
-                "" if fleet.loader.budget is None else f", {size_text(fleet.loader.budget)} at most"
-            )
+            most = fleet.loader.budget
+            budget = "" if most is None else f", {size_text(most)} at most"
             say(f"{len(catalog)} models{budget}: {', '.join(catalog.entries)}")
             if not options.needs_key and options.host not in ("127.0.0.1", "localhost", "::1"):
                 say("warning: without --api-key everybody in the network may use this server")
@@ -168,17 +119,15 @@ def serve_many(
             fleet.begin()
             say(f"serving {len(catalog)} models at {url}/v1; Ctrl-C stops it")
 
-        def make_app(shared: Any) -> Any:
-            return many.create_many_app(fleet, shared)
-
-        api.run_server(fleet, ready, address, house, make_app)
+        app = many.create_many_app(fleet, resources.shared)
+        api.run_server(fleet, app, resources, address, ready)
 
 
-def _settings(many: Any, several: Several) -> Any:
+def _settings(many: Any, several: ManyFlags) -> Any:
     """The settings of the file that was given, or of `models.toml` in a folder of models."""
-    path = several.config
+    path = several.models_config
     if path is None:
-        there = [Path(source) / "models.toml" for source in several.sources]
+        there = [Path(source) / "models.toml" for source in several.model_folders or ()]
         path = next((file for file in there if file.is_file()), None)
     return many.SettingsFile() if path is None else many.read_settings(path)
 

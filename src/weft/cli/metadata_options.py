@@ -3,71 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-import typer
 
-from weft.cli.command import ADVANCED, usage_error
+from weft.cli.command import usage_error
+from weft.cli.groups import Group
+from weft.options import ADVANCED, option
 
-__all__ = [
-    "OverrideKv",
-    "RopeFreqBase",
-    "RopeFreqScale",
-    "RopeScale",
-    "RopeScaling",
-    "YarnAttnFactor",
-    "YarnBetaFast",
-    "YarnBetaSlow",
-    "YarnExtFactor",
-    "YarnOrigCtx",
-    "key_and_value",
-    "metadata_arguments",
-]
+__all__ = ["MetadataFlags", "key_and_value"]
 
-
-def _number(flag: str, about: str) -> Any:
-    return typer.Option(flag, metavar="X", rich_help_panel=ADVANCED, help=about)
-
-
-OverrideKv = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--override-kv", metavar="KEY=TYPE:VALUE", show_default=False, rich_help_panel=ADVANCED,
-        help="A key of the metadata with another value than the file's, e.g. "
-        "qwen3.context_length=int:65536; TYPE is int, float, bool or str; repeatable.",
-    ),
-]  # fmt: skip
-RopeScaling = Annotated[
-    str | None,
-    typer.Option(
-        "--rope-scaling", metavar="none|linear|yarn", rich_help_panel=ADVANCED,
-        help="How positions beyond the trained length are scaled; default: the model's.",
-    ),
-]  # fmt: skip
-RopeScale = Annotated[
-    float | None, _number("--rope-scale", "Factor by which positions reach further, e.g. 4.")
-]
-RopeFreqBase = Annotated[
-    float | None, _number("--rope-freq-base", "Base of the rotary embedding's frequencies.")
-]
-RopeFreqScale = Annotated[
-    float | None, _number("--rope-freq-scale", "One divided by --rope-scale, e.g. 0.25.")
-]
-YarnOrigCtx = Annotated[
-    int | None,
-    typer.Option(
-        "--yarn-orig-ctx", metavar="N", rich_help_panel=ADVANCED,
-        help="Length that the model was trained for before its positions are scaled.",
-    ),
-]  # fmt: skip
-YarnExtFactor = Annotated[float | None, _number("--yarn-ext-factor", "YaRN: share of its mix.")]
-YarnAttnFactor = Annotated[
-    float | None, _number("--yarn-attn-factor", "YaRN: factor of the magnitude.")
-]
-YarnBetaSlow = Annotated[float | None, _number("--yarn-beta-slow", "YaRN: low bound, 1.")]
-YarnBetaFast = Annotated[float | None, _number("--yarn-beta-fast", "YaRN: high bound, 32.")]
 
 _KEY_TYPES: dict[str, Callable[[str], int | float | str | bool]] = {
     "int": int,
@@ -94,43 +40,68 @@ def key_and_value(text: str) -> tuple[str, Any]:
         ) from None
 
 
-def metadata_arguments(
-    override_kv: Sequence[str] | None,
-    rope_scaling: str | None,
-    rope_scale: float | None,
-    rope_freq_base: float | None,
-    rope_freq_scale: float | None,
-    yarn_orig_ctx: int | None,
-    yarn_ext_factor: float | None,
-    yarn_attn_factor: float | None,
-    yarn_beta_slow: float | None,
-    yarn_beta_fast: float | None,
-) -> dict[str, Any]:
-    """The argument `metadata` of `open_model`, if an option asks for one."""
-    if rope_scale is not None and rope_freq_scale is not None:
-        raise usage_error("--rope-scale N is --rope-freq-scale 1/N; give one of them")
-    scales = {"--rope-scale": rope_scale, "--rope-freq-scale": rope_freq_scale}
-    for flag, value in scales.items():
-        if value is not None and not 0 < value < float("inf"):
-            raise usage_error(f"{flag} is {value:g}; it must be above 0")
-    if rope_freq_scale is not None:
-        rope_scale = 1 / rope_freq_scale
-    numbers = {
-        ".rope.scaling.factor": rope_scale,
-        ".rope.freq_base": rope_freq_base,
-        ".rope.scaling.yarn_ext_factor": yarn_ext_factor,
-        ".rope.scaling.attn_factor": yarn_attn_factor,
-        ".rope.scaling.yarn_beta_slow": yarn_beta_slow,
-        ".rope.scaling.yarn_beta_fast": yarn_beta_fast,
-    }
-    if yarn_orig_ctx is not None and not 0 < yarn_orig_ctx < 1 << 31:
-        raise usage_error(f"--yarn-orig-ctx is {yarn_orig_ctx}; it must be 1 or more")
-    keys: dict[str, Any] = {} if rope_scaling is None else _scaling(rope_scaling)
-    keys |= {key: np.float32(value) for key, value in numbers.items() if value is not None}
-    if yarn_orig_ctx is not None:
-        keys[".rope.scaling.original_context_length"] = np.uint32(yarn_orig_ctx)
-    keys |= map(key_and_value, override_kv or ())
-    return {"metadata": keys} if keys else {}
+class MetadataFlags(Group):
+    """The options that change metadata for every command that loads a model."""
+
+    override_kv: list[str] | None = option(
+        None, "A key of the metadata with another value than the file's, e.g. "
+        "qwen3.context_length=int:65536; TYPE is int, float, bool or str; repeatable.",
+        panel=ADVANCED, metavar="KEY=TYPE:VALUE", show_default=False,
+    )  # fmt: skip
+    rope_scaling: str | None = option(
+        None, "How positions beyond the trained length are scaled; default: the model's.",
+        panel=ADVANCED, metavar="none|linear|yarn",
+    )  # fmt: skip
+    rope_scale: float | None = option(
+        None, "Factor by which positions reach further, e.g. 4.", panel=ADVANCED, metavar="X"
+    )
+    rope_freq_base: float | None = option(
+        None, "Base of the rotary embedding's frequencies.", panel=ADVANCED, metavar="X"
+    )
+    rope_freq_scale: float | None = option(
+        None, "One divided by --rope-scale, e.g. 0.25.", panel=ADVANCED, metavar="X"
+    )
+    yarn_orig_ctx: int | None = option(
+        None, "Length that the model was trained for before its positions are scaled.",
+        panel=ADVANCED, metavar="N",
+    )  # fmt: skip
+    yarn_ext_factor: float | None = option(
+        None, "YaRN: share of its mix.", panel=ADVANCED, metavar="X"
+    )
+    yarn_attn_factor: float | None = option(
+        None, "YaRN: factor of the magnitude.", panel=ADVANCED, metavar="X"
+    )
+    yarn_beta_slow: float | None = option(None, "YaRN: low bound, 1.", panel=ADVANCED, metavar="X")
+    yarn_beta_fast: float | None = option(
+        None, "YaRN: high bound, 32.", panel=ADVANCED, metavar="X"
+    )
+
+    def metadata_arguments(self) -> dict[str, Any]:
+        """The argument `metadata` of `open_model`, if an option asks for one."""
+        if self.rope_scale is not None and self.rope_freq_scale is not None:
+            raise usage_error("--rope-scale N is --rope-freq-scale 1/N; give one of them")
+        scales = {"--rope-scale": self.rope_scale, "--rope-freq-scale": self.rope_freq_scale}
+        for flag, value in scales.items():
+            if value is not None and not 0 < value < float("inf"):
+                raise usage_error(f"{flag} is {value:g}; it must be above 0")
+        if self.rope_freq_scale is not None:
+            self.rope_scale = 1 / self.rope_freq_scale
+        numbers = {
+            ".rope.scaling.factor": self.rope_scale,
+            ".rope.freq_base": self.rope_freq_base,
+            ".rope.scaling.yarn_ext_factor": self.yarn_ext_factor,
+            ".rope.scaling.attn_factor": self.yarn_attn_factor,
+            ".rope.scaling.yarn_beta_slow": self.yarn_beta_slow,
+            ".rope.scaling.yarn_beta_fast": self.yarn_beta_fast,
+        }
+        if self.yarn_orig_ctx is not None and not 0 < self.yarn_orig_ctx < 1 << 31:
+            raise usage_error(f"--yarn-orig-ctx is {self.yarn_orig_ctx}; it must be 1 or more")
+        keys: dict[str, Any] = {} if self.rope_scaling is None else _scaling(self.rope_scaling)
+        keys |= {key: np.float32(value) for key, value in numbers.items() if value is not None}
+        if self.yarn_orig_ctx is not None:
+            keys[".rope.scaling.original_context_length"] = np.uint32(self.yarn_orig_ctx)
+        keys |= map(key_and_value, self.override_kv or ())
+        return {"metadata": keys} if keys else {}
 
 
 def _scaling(text: str) -> dict[str, Any]:

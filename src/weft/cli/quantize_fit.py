@@ -16,7 +16,7 @@ from weft.backends import make_backend
 from weft.cli.calibrate import measure_machine
 from weft.cli.command import usage_error
 from weft.cli.console import StatusLine, errors, note, say, size_text, wide
-from weft.cli.fit_arguments import FitArguments
+from weft.cli.quantize_arguments import QuantizeFlags
 from weft.cli.text_input import read_text
 from weft.dtype import DTYPES, DType
 from weft.errors import FormatError
@@ -46,7 +46,7 @@ _CHUNK = 512
 
 def chosen_types(
     file: GGUFFile,
-    arguments: FitArguments,
+    arguments: QuantizeFlags,
     choices: Choices,
     importance: Importance | None,
 ) -> tuple[dict[str, DType], dict[str, Any]]:
@@ -95,17 +95,17 @@ def as_patterns(types: Mapping[str, DType], choices: Choices) -> tuple[str, Choi
 
 
 def _options(
-    file: GGUFFile, arguments: FitArguments, choices: Choices, importance: Importance | None
+    file: GGUFFile, arguments: QuantizeFlags, choices: Choices, importance: Importance | None
 ) -> FitOptions:
     if choices.pure:
         raise usage_error("--pure has one type for all, --fit chooses a type for each; give one")
-    if arguments.manner is not None and arguments.manner not in MANNERS:
-        raise usage_error(f"--probe {arguments.manner}: choose one of {', '.join(MANNERS)}")
-    manner: Manner | None = next((m for m in MANNERS if m == arguments.manner), None)
+    if arguments.probe is not None and arguments.probe not in MANNERS:
+        raise usage_error(f"--probe {arguments.probe}: choose one of {', '.join(MANNERS)}")
+    manner: Manner | None = next((m for m in MANNERS if m == arguments.probe), None)
     if arguments.speed is not None and not 0 < arguments.speed < 1e9:
         raise usage_error(f"--speed is {arguments.speed:g}; it must be above 0 tokens/s")
     budget = Budget(
-        _size("--fit", arguments.memory), _size("--fit-file", arguments.file),
+        _size("--fit", arguments.fit), _size("--fit-file", arguments.fit_file),
         None if arguments.speed is None else 1 / arguments.speed,
     )  # fmt: skip
     trained = Model(file).config.n_ctx_train
@@ -113,7 +113,7 @@ def _options(
     n_ctx = min(trained, DEFAULT_N_CTX) if n_ctx is None else n_ctx or trained
     speeds = _speeds(arguments)
     return FitOptions(
-        budget, n_ctx, manner, _types(arguments.types), choices, importance,
+        budget, n_ctx, manner, _types(arguments.fit_types), choices, importance,
         _cache(arguments), speeds,
     )  # fmt: skip
 
@@ -142,13 +142,13 @@ def _types(text: str | None) -> tuple[str, ...]:
     return tuple(name for name in TYPES if name in chosen)
 
 
-def _cache(arguments: FitArguments) -> CachePair | None:
+def _cache(arguments: QuantizeFlags) -> CachePair | None:
     if arguments.type_k is None and arguments.type_v is None:
         return None
     return CachePair(arguments.type_k or "f16", arguments.type_v or "f16")
 
 
-def _speeds(arguments: FitArguments) -> Profile | None:
+def _speeds(arguments: QuantizeFlags) -> Profile | None:
     """The speeds of this machine; those that a wish for speed needs are measured."""
     if arguments.speeds is not None:
         return load_profile(arguments.speeds)
@@ -159,13 +159,13 @@ def _speeds(arguments: FitArguments) -> Profile | None:
         return measure_machine([make_backend("cpu")], 0.1, status)
 
 
-def _text(model: Model, arguments: FitArguments, status: StatusLine) -> Text:
+def _text(model: Model, arguments: QuantizeFlags, status: StatusLine) -> Text:
     """The text to measure on: that of -f, or one that the model writes."""
-    if arguments.tokens < 16:
-        raise usage_error(f"--probe-tokens is {arguments.tokens}; it must be 16 or more")
+    if arguments.probe_tokens < 16:
+        raise usage_error(f"--probe-tokens is {arguments.probe_tokens}; it must be 16 or more")
     tokenizer = Tokenizer.from_gguf(model.file)
-    chunk = min(_CHUNK, model.config.n_ctx_train, arguments.tokens)
-    n = max(1, arguments.tokens // chunk)
+    chunk = min(_CHUNK, model.config.n_ctx_train, arguments.probe_tokens)
+    n = max(1, arguments.probe_tokens // chunk)
     bos = beginning(tokenizer)
     if arguments.text is not None:
         return text_of(tokenizer.encode(read_text(None, arguments.text)), chunk, n, bos)
@@ -195,7 +195,7 @@ def _kept_text(path: Path, chunk: int, n_vocab: int) -> list[int] | None:
     return tokens if whole else None
 
 
-def _show(found: Fit, arguments: FitArguments) -> None:
+def _show(found: Fit, arguments: QuantizeFlags) -> None:
     """Prints the table of what was tried, and what the choice is for."""
     table = Table(box=None, pad_edge=False)
     table.add_column("types")

@@ -12,7 +12,9 @@ import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
+
+import typer
 
 __all__ = ["take_plain_values"]
 
@@ -33,10 +35,34 @@ def _processing(param: Any, typers: Callable[[Any, Any], Any]) -> Callable[[Any,
     def process(ctx: Any, value: Any) -> Any:
         plain = _plain(param, value)
         if plain is _NONE or (param.required and param.value_is_missing(plain)):
-            return typers(ctx, value)
+            return _by_typer(param, typers, ctx, value)
         return plain if param.callback is None else param.callback(ctx, param, plain)
 
     return process
+
+
+def _by_typer(param: Any, typers: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
+    try:
+        return typers(ctx, value)
+    except typer.BadParameter as error:
+        kind = param.type_descriptor.annotation
+        several = get_origin(kind) is list
+        kind = get_args(kind)[0] if several else kind
+        if kind not in _WANTED or all(_is(kind, v) for v in (value if several else [value])):
+            error.message = error.message.removeprefix("Value error, ")  # which pydantic puts there
+            raise
+        raise typer.BadParameter(_WANTED[kind], ctx, param) from None
+
+
+_WANTED: dict[Any, str] = {int: "write a whole number", float: "write a number"}
+
+
+def _is(kind: Callable[[Any], Any], value: Any) -> bool:
+    try:
+        kind(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _plain(param: Any, value: Any) -> Any:
@@ -66,6 +92,8 @@ def _converted(kind: Any, value: Any, about: Any) -> Any:
     if kind in (str, int, float, bool) and type(value) is kind:
         return value
     if isinstance(kind, type) and issubclass(kind, Enum) and isinstance(value, kind):
+        return value
+    if get_origin(kind) is Literal and value in get_args(kind):
         return value
     if not isinstance(value, str):
         return _NONE

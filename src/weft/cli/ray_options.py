@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
-
-import typer
+from collections.abc import Mapping
+from typing import Any
 
 from weft.cli.command import MACHINES, usage_error
-from weft.cli.replaced import parameters_of, replaces
+from weft.cli.groups import Group
+from weft.options import option
 from weft.records import dataclass
 
-__all__ = ["OnRay", "parse_replicas", "ray_flags"]
+__all__ = ["OnRay", "RayFlags", "parse_replicas"]
 
 MOST_REPLICAS = 1000
 
@@ -35,30 +35,28 @@ class OnRay:
         return n, n
 
 
-def _arguments(
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            "--ray", metavar="[ADDRESS]", rich_help_panel=MACHINES,
-            help="Replicas of the model on the machines of a Ray cluster: HOST:PORT of its head; "
-            "without an address the one that runs here, else one of this machine alone.",
-        ),
-    ] = None,
-    replicas: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|MIN..MAX", rich_help_panel=MACHINES,
-            help="With --ray, the number of replicas, or the least and the most, between which it "
-            "follows the load. Default: one for each machine.",
-        ),
-    ] = None,
-) -> OnRay | None:  # fmt: skip
-    """What was asked for; None: nothing."""
-    if ray is None:
-        if replicas is not None:
-            raise usage_error("--replicas is for many machines; give --ray, too")
-        return None
-    return OnRay(ray, None if replicas is None else parse_replicas(replicas))
+class RayFlags(Group):
+    """The machines of a Ray cluster. The command gets `OnRay`; None: nothing was asked for."""
+
+    ray: str | None = option(
+        None,
+        "Replicas of the model on the machines of a Ray cluster: HOST:PORT of its head; without "
+        "an address the one that runs here, else one of this machine alone.", panel=MACHINES,
+        metavar="[ADDRESS]",
+    )  # fmt: skip
+    replicas: str | None = option(
+        None,
+        "With --ray, the number of replicas, or the least and the most, between which it follows "
+        "the load. Default: one for each machine.", panel=MACHINES, metavar="N|MIN..MAX",
+    )  # fmt: skip
+
+    def made(self, given: Mapping[str, Any]) -> OnRay | None:
+        """What was asked for."""
+        if self.ray is None:
+            if self.replicas is not None:
+                raise usage_error("--replicas is for many machines; give --ray, too")
+            return None
+        return OnRay(self.ray, None if self.replicas is None else parse_replicas(self.replicas))
 
 
 def parse_replicas(text: str) -> tuple[int, int]:
@@ -72,7 +70,3 @@ def parse_replicas(text: str) -> tuple[int, int]:
             f"{MOST_REPLICAS}, e.g. 4 or 2..8"
         )
     return least, most
-
-
-ray_flags = replaces("on_ray", parameters_of(_arguments), _arguments)
-"""Replaces the parameter `on_ray` of a command by the options of this module."""

@@ -32,7 +32,7 @@ def serve_replicas(
     `ServeOptions`, `arguments` the further ones of `Service`."""
     from weft.cluster.ray_cluster import join
 
-    with api.take_address(options) as address, api.House(options) as house:
+    with api.take_address(options) as address, api.Resources(options) as resources:
         joined = join(on_ray.address)
         from weft.serve.log import logger
         from weft.serve.replicas import ReplicaOptions, Replicas, create_front
@@ -58,11 +58,10 @@ def serve_replicas(
             else:
                 logger.info("replicas: all are new")
 
-        house.also_reload("model", lambda: Thread(target=replace, daemon=True).start())
+        resources.also_reload("model", lambda: Thread(target=replace, daemon=True).start())
         try:
-            api.run_server(
-                replicas, ready, address, house, lambda shared: create_front(replicas, shared)
-            )
+            app = create_front(replicas, resources.shared)
+            api.run_server(replicas, app, resources, address, ready)
         finally:
             replicas.close()
 

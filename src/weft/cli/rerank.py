@@ -10,7 +10,7 @@ import typer
 
 from weft.cli.console import CountProgress
 from weft.cli.embed import context_for
-from weft.cli.loading import loads_model_untuned, open_with
+from weft.cli.loading import Untuned, loads_model, open_with
 from weft.cli.model_file import ModelFile
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
@@ -20,10 +20,10 @@ from weft.llm.compute.rerank import best_first, pair_ids, rank_pairs, require_ra
 __all__ = ["rerank"]
 
 
-@loads_model_untuned
+@loads_model
 def rerank(
+    *,
     model: ModelFile,
-    load: dict[str, Any],
     query: Annotated[
         str, typer.Argument(metavar="QUERY", help="What the documents should answer.")
     ],
@@ -41,6 +41,7 @@ def rerank(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what POST /v1/rerank answers.")
     ] = False,
+    load: Annotated[dict[str, Any], Untuned],
 ) -> None:
     """Sort documents by how well they answer a query. Prints the score, the index from 0 and the
     document, the best one first; it needs a reranker."""

@@ -10,27 +10,17 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.console import LoadProgress, PromptProgress, say, text_out
-from weft.cli.draft_options import draft_flags
+from weft.cli.draft_options import DraftFlags
 from weft.cli.dump import TensorDump
-from weft.cli.loading import loads_model_with
+from weft.cli.groups import Group
+from weft.cli.loading import Load, loads_model
 from weft.cli.model_file import ModelFile
-from weft.cli.options import (
-    ContextShift,
-    Escape,
-    Images,
-    Keep,
-    MmProj,
-    ParseSpecial,
-    Sounds,
-    Special,
-    WeightType,
-    most_tokens,
-)
+from weft.cli.options import TEXT_OPTIONS, most_tokens
 from weft.cli.plan_lines import plan_lines, prefixes_line
-from weft.cli.prefix_flags import UNUSED_BY_WRITERS, prefix_flags
-from weft.cli.sampling_options import sampling_flags
+from weft.cli.prefix_flags import UNUSED_BY_WRITERS, PrefixFlags
+from weft.cli.sampling_options import SamplingFlags
 from weft.cli.text_input import read_text, unescaped, unescaped_texts, with_input
-from weft.cli.unused_options import Conversation, Interactive, require_text_only
+from weft.cli.unused_options import require_text_only
 from weft.errors import ContextError
 from weft.llm import LLM, SamplingParams, Stats
 from weft.llm.cache.prefix_options import PrefixOptions
@@ -38,125 +28,118 @@ from weft.llm.planning.draft_options import DraftOptions
 from weft.llm.prompts import Prompt
 from weft.llm.sampling.constraint import check_constraint
 from weft.llm.senses.messages import Medium
+from weft.options import option
 
 __all__ = ["run"]
 
 
-@prefix_flags
-@sampling_flags
-@draft_flags
-@loads_model_with(unused=UNUSED_BY_WRITERS)
+class WriterLoad(Load):
+    """The options of commands that write texts."""
+
+    unused = UNUSED_BY_WRITERS
+
+
+class RunFlags(Group):
+    """The options of `weft run` besides those of groups."""
+
+    table = TEXT_OPTIONS
+    prompt: str | None = option(
+        None, "The text to continue; without it, or -: stdin.", "--prompt -p"
+    )
+    file: Path | None = option(None, "Read the text to continue here.", "--file -f")
+    max_tokens: int = option(
+        128, "Most tokens to generate; -1: no limit; -2: until the context is full.",
+        "--n-predict --predict --max-tokens -n",
+    )  # fmt: skip
+    stop: list[str] | None = option(
+        None, "Text that ends it; repeatable.", "--stop --reverse-prompt -r"
+    )
+    context_shift: bool
+    n_keep: int
+    mmproj: Path | None
+    image: list[Path] | None
+    audio: list[Path] | None
+    type: str | None
+    ignore_eos: bool
+    escape: bool | None
+    parse_special: bool
+    special: bool
+    display_prompt: bool | None = option(
+        None,
+        "Print the prompt before its continuation. Default: on a screen, unless the text has a "
+        "constraint.", "--display-prompt/--no-display-prompt",
+    )  # fmt: skip
+    dump_tensors: str | None = option(
+        None, "Print name, sizes and statistics of these tensors of the model, each time they are "
+        "computed, to stderr; e.g. 'kqv_out-*'.", metavar="GLOB",
+    )  # fmt: skip
+    quiet: bool = option(False, "Print the new text only.", "--quiet -q")
+    verbose: bool = option(
+        False, "Print the tokens of the prompt and the causes of the placement, too.",
+        "--verbose -v --verbose-prompt",
+    )  # fmt: skip
+    no_conversation: bool = option(False, "", "--no-conversation -no-cnv", hidden=True)
+    conversation: str | None = option(
+        None, "", "-sys --system-prompt --system", metavar="TEXT", hidden=True
+    )
+    interactive: bool = option(
+        False, "", "-cnv --conversation -i --interactive -st --single-turn", hidden=True
+    )
+
+
+@loads_model
 def run(
+    *,
     model: ModelFile,
-    load: dict[str, Any],
     text: Annotated[
         str | None, typer.Argument(metavar="[PROMPT]", help="The text to continue, as with -p.")
     ] = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option("--prompt", "-p", help="The text to continue; without it, or -: stdin."),
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Read the text to continue here.")
-    ] = None,
-    n_predict: Annotated[
-        int,
-        typer.Option(
-            "--n-predict", "--predict", "--max-tokens", "-n",
-            help="Most tokens to generate; -1: no limit; -2: until the context is full.",
-        ),
-    ] = 128,
-    *,
-    kept: dict[str, Any],
-    sampling: SamplingParams,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option("--stop", "--reverse-prompt", "-r", help="Text that ends it; repeatable."),
-    ] = None,
-    context_shift: ContextShift = False,
-    keep: Keep = 0,
-    mmproj: MmProj = None,
-    image: Images = None,
-    audio: Sounds = None,
-    weight_type: WeightType = None,
-    drafts: DraftOptions | None,
-    ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
-    ] = False,
-    escape: Escape = None,
-    parse_special: ParseSpecial = True,
-    special: Special = False,
-    display_prompt: Annotated[
-        bool | None,
-        typer.Option(
-            "--display-prompt/--no-display-prompt",
-            help="Print the prompt before its continuation. Default: on a screen, unless the text "
-            "has a constraint.",
-        ),
-    ] = None,
-    dump_tensors: Annotated[
-        str | None,
-        typer.Option(
-            "--dump-tensors",
-            metavar="GLOB",
-            help="Print name, sizes and statistics of these tensors of the model, each time they "
-            "are computed, to stderr; e.g. 'kqv_out-*'.",
-        ),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the new text only.")] = False,
-    verbose: Annotated[
-        bool,
-        typer.Option(
-            "--verbose", "-v", "--verbose-prompt",
-            help="Print the tokens of the prompt and the causes of the placement, too.",
-        ),
-    ] = False,
-    no_conversation: Annotated[
-        bool, typer.Option("--no-conversation", "-no-cnv", hidden=True)
-    ] = False,
-    conversation: Conversation = None,
-    interactive: Interactive = False,
-) -> None:  # fmt: skip
+    kept: Annotated[dict[str, Any], PrefixFlags],
+    sampling: Annotated[SamplingParams, SamplingFlags],
+    own: RunFlags,
+    drafts: Annotated[DraftOptions | None, DraftFlags],
+    load: Annotated[dict[str, Any], WriterLoad],
+) -> None:
     """Generate text; the plan and the speed go to stderr. In a pipe, stdout gets the new text
     alone."""
-    require_text_only(conversation, interactive)
-    most = most_tokens(n_predict)
-    if text is not None and prompt is not None:
+    require_text_only(own.conversation, own.interactive)
+    most = most_tokens(own.max_tokens)
+    if text is not None and own.prompt is not None:
         raise ContextError("give the prompt as an argument or with -p, not both")
-    start = _prompt(prompt if text is None else text, file, escape)
-    stop = unescaped_texts(stop, escape)
+    start = _prompt(own.prompt if text is None else text, own.file, own.escape)
+    stop = unescaped_texts(own.stop, own.escape)
     check_constraint(sampling)
-    dump = TensorDump(dump_tensors) if dump_tensors is not None else None
+    dump = TensorDump(own.dump_tensors) if own.dump_tensors is not None else None
     with LoadProgress() as progress:
-        shifts = context_shift and n_predict != -2
+        shifts = own.context_shift and own.max_tokens != -2
         llm = LLM(
-            model, type=weight_type, context_shift=shifts, n_keep=keep, drafting=drafts,
-            mmproj=mmproj, progress=progress, eval_callback=dump, repack_later=True,
+            model, type=own.type, context_shift=shifts, n_keep=own.n_keep, drafting=drafts,
+            mmproj=own.mmproj, progress=progress, eval_callback=dump, repack_later=True,
             **kept, **load,
         )  # fmt: skip
     if dump is not None:
         dump.require_match()
-    if not quiet:
-        _show_plan(model, llm, verbose)
-        if mmproj is not None:
+    if not own.quiet:
+        _show_plan(model, llm, own.verbose)
+        if own.mmproj is not None:
             for line in llm.senses.about():
                 say(line)
-        if verbose:
+        if own.verbose:
             say(prefixes_line(llm.context, PrefixOptions(**kept)))
-            _show_tokens(llm, start, parse_special)
+            _show_tokens(llm, start, own.parse_special)
     waiting = PromptProgress()
     pieces: Iterator[str]
-    media = [Medium("image", path) for path in image or ()]
-    media += [Medium("audio", path) for path in audio or ()]
+    media = [Medium("image", path) for path in own.image or ()]
+    media += [Medium("audio", path) for path in own.audio or ()]
     ids = _with_media(llm, start, media) if media else start
     if most == 0:
-        pieces = _compute_only(llm, ids, waiting, parse_special)
+        pieces = _compute_only(llm, ids, waiting, own.parse_special)
     else:
         pieces = llm.generate(
-            ids, max_tokens=most, sampling=sampling, stop=stop, ignore_eos=ignore_eos,
-            progress=waiting, parse_special=parse_special, special=special, stream=True,
+            ids, max_tokens=most, sampling=sampling, stop=stop, ignore_eos=own.ignore_eos,
+            progress=waiting, parse_special=own.parse_special, special=own.special, stream=True,
         )  # fmt: skip
-    shown = start if _is_shown(display_prompt, sampling, quiet) else ""
+    shown = start if _is_shown(own.display_prompt, sampling, own.quiet) else ""
     try:
         with waiting:
             for piece in pieces:  # the prompt comes with the first one, when the bar is gone
@@ -164,13 +147,13 @@ def run(
                 shown = ""
     finally:
         text_out.write(f"{shown}\n")
-        if not quiet:
+        if not own.quiet:
             _show_speed(llm.stats)
-            if verbose:
+            if own.verbose:
                 _show_drafts(llm.stats)
                 _show_reused(llm.stats)
         experts = llm.context.plan.experts
-        if verbose and experts is not None:
+        if own.verbose and experts is not None:
             say(f"experts: {experts.about()}")
         llm.close()
 

@@ -1,78 +1,26 @@
-"""The options of sampling, by llama.cpp's names.
-
-    @sampling_flags
-    def run(model: ModelFile, sampling: SamplingParams) -> None: ...
-
-The decorator replaces the parameter `sampling` by all of them.
-"""
+"""The options of sampling, by llama.cpp's names."""
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
-
-import typer
+from typing import Any, get_type_hints
 
 from weft.cli.command import CONSTRAINTS, SAMPLING, SAMPLING_MORE
-from weft.cli.mistakes import in_flags
-from weft.cli.replaced import replaces
+from weft.cli.groups import Group
 from weft.errors import ContextError
 from weft.llm.sampling import BREAKERS, SAMPLERS, SAMPLING_OPTIONS, SamplingParams
-from weft.options import require_options
+from weft.options import Option
 
-__all__ = ["default_sampling_flags", "sampling_flags", "sampling_params"]
+__all__ = ["SamplingDefaults", "SamplingFlags"]
 
 
 _USUAL = ("--temp", "--top-k", "--top-p", "--min-p", "--seed", "--repeat-penalty")
 _LIMITING = ("--grammar", "--json-schema", "--regex")
 RANDOM_SEEDS = (-1, 2**32 - 1)
 """Values of --seed that mean a random seed."""
-
-
-class _Flag:
-    """The flag of an option of `SamplingParams`."""
-
-    def __init__(
-        self,
-        option: str,
-        *,
-        help: str = "",
-        metavar: str | None = None,
-        read: Callable[[Any], Any] = lambda value: value,
-        **other: Any,
-    ) -> None:
-        """`help` is by default the library's text of the option. `read` converts the value on the
-        command line to the option's value. `other` may have a `type` and a `default` that differ
-        from those of the option."""
-        names = SAMPLING_OPTIONS[option].flags
-        self.parameter = names[0].removeprefix("--").replace("-", "_")
-        self.read = read
-        self._other = other
-        group = SAMPLING if names[0] in _USUAL else SAMPLING_MORE
-        panel = CONSTRAINTS if names[0] in _LIMITING else group
-        about = help or in_flags(SAMPLING_OPTIONS[option].about.replace("`", ""))
-        self._typer = typer.Option(*names, help=about, metavar=metavar, rich_help_panel=panel)
-
-    def signature(self, option: str) -> inspect.Parameter:
-        """The parameter of a command."""
-        return inspect.Parameter(
-            self.parameter,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=self._other.get("default", SAMPLING_OPTIONS[option].default),
-            annotation=Annotated[self._other.get("type", _TYPES[option]), self._typer],
-        )
-
-
-def _top_k(k: int) -> int:
-    return 0 if k == -1 else k
-
-
-def _seed(seed: int | None) -> int | None:
-    return None if seed in RANDOM_SEEDS else seed
 
 
 def _breakers(texts: Sequence[str] | None) -> tuple[str, ...]:
@@ -117,78 +65,77 @@ def _unescaped(text: str) -> str:
 
 
 _TYPES = get_type_hints(SamplingParams)
-_OWN: dict[str, dict[str, Any]] = {
-    "top_k": {"read": _top_k},
-    "seed": {
-        "help": "Seed of sampling; -1, the default: a random seed.",
-        "read": _seed,
-    },
-    "dry_sequence_breakers": {
+_OWN: dict[str, tuple[Any, dict[str, Any]]] = {
+    "seed": (int | None, {"help": "Seed of sampling; -1, the default: a random seed."}),
+    "dry_sequence_breakers": (list[str] | None, {
         "help": "Text that ends a sequence, in place of the defaults; repeatable; none: none.",
-        "type": list[str] | None,
         "default": None,
-        "read": _breakers,
-    },
-    "logit_bias": {
-        "help": "Added to the logit of token ID; repeatable.",
-        "metavar": "ID+X|ID-X",
-        "type": list[str] | None,
-        "read": _biases,
-    },
-    "samplers": {
-        "help": "The chain in order; those not named are left out.",
-        "metavar": "NAMES",
-        "type": str,
+    }),
+    "logit_bias": (list[str] | None, {
+        "help": "Added to the logit of token ID; repeatable.", "metavar": "ID+X|ID-X",
+    }),
+    "samplers": (str, {
+        "help": "The chain in order; those not named are left out.", "metavar": "NAMES",
         "default": ";".join(SAMPLERS),
-    },
-    "grammar": {
-        "help": "A grammar for the text, Lark or GBNF: itself or its file.",
-        "read": partial(_text_or_file, "--grammar"),
-    },
-    "json_schema": {
-        "help": "Write JSON of this schema: itself or its file.",
-        "type": str | None,
-        "read": partial(_text_or_file, "--json-schema"),
-    },
+    }),
+    "grammar": (str | None, {"help": "A grammar for the text, Lark or GBNF: itself or its file."}),
+    "json_schema": (str | None, {"help": "Write JSON of this schema: itself or its file."}),
+}  # fmt: skip
+"""Flags that differ from the options in Python: their types, and the parts of their records."""
+_READ: dict[str, Callable[[Any], Any]] = {
+    "top_k": lambda k: 0 if k == -1 else k,
+    "seed": lambda seed: None if seed in RANDOM_SEEDS else seed,
+    "dry_sequence_breakers": _breakers,
+    "logit_bias": _biases,
+    "grammar": partial(_text_or_file, "--grammar"),
+    "json_schema": partial(_text_or_file, "--json-schema"),
 }
-"""Flags whose values differ from those in Python."""
-_FLAGS = {option: _Flag(option, **_OWN.get(option, {})) for option in SAMPLING_OPTIONS}
-_PARAMETERS = {option: flag.signature(option) for option, flag in _FLAGS.items()}
+"""Makes options in Python of the values of flags."""
 
 
-def sampling_params(**values: Any) -> SamplingParams:
-    """Converts the values of flags, by their names, to `SamplingParams`; others have defaults.
-
-    Raises ContextError for values out of range."""
-    options = {}
-    for option, flag in _FLAGS.items():
-        value = values.pop(flag.parameter, _PARAMETERS[option].default)
-        options[option] = flag.read(value)
-    require_options("sampling", values, [flag.parameter for flag in _FLAGS.values()])
-    return SamplingParams(**options)
+def _panel(flag: str) -> str:
+    if flag in _LIMITING:
+        return CONSTRAINTS
+    return SAMPLING if flag in _USUAL else SAMPLING_MORE
 
 
-def _given_options(**values: Any) -> dict[str, Any]:
-    """The options of sampling that are given, as arguments of `SamplingParams`; checked.
+class SamplingFlags(Group):
+    """The options of sampling. The command gets `SamplingParams`."""
 
-    Raises ContextError for values out of range."""
-    given = {
-        option: flag.read(values[flag.parameter])
-        for option, flag in _FLAGS.items()
-        if values.get(flag.parameter) is not None
-    }
-    SamplingParams(**given)
-    return given
+    @classmethod
+    def options(cls) -> dict[str, tuple[Any, Option]]:
+        """The type and the option of every field of `SamplingParams`."""
+        own = {}
+        for name, option in SAMPLING_OPTIONS.items():
+            kind, changed = _OWN.get(name, (_TYPES[name], {}))
+            own[name] = (kind, option._replace(panel=_panel(option.flags[0]), **changed))
+        return own
+
+    def made(self, given: Mapping[str, Any]) -> Any:
+        """The options; raises ContextError for values out of range."""
+        return SamplingParams(**self.read())
+
+    def read(self) -> dict[str, Any]:
+        """The options in Python, without those that are None."""
+        values = {name: v for name, v in vars(self).items() if v is not None}
+        return {name: _READ[name](v) if name in _READ else v for name, v in values.items()}
 
 
-_DEFAULTS = [
-    parameter.replace(default=None, annotation=Annotated[args[0] | None, *args[1:]])
-    for option, parameter in _PARAMETERS.items()
-    if SAMPLING_OPTIONS[option].flags[0] not in _LIMITING
-    for args in [get_args(parameter.annotation)]
-]
-default_sampling_flags = replaces("sampling", _DEFAULTS, _given_options)
-"""Replaces the parameter `sampling` of a command by the flags that are no constraints; it gets a
-dict of those that are given."""
-sampling_flags = replaces("sampling", _PARAMETERS.values(), sampling_params)
-"""Replaces the parameter `sampling` of a command by the flags."""
+class SamplingDefaults(SamplingFlags):
+    """Options of sampling for requests that do not set them. The command gets a dict of those that
+    are given; constraints are not among them."""
+
+    @classmethod
+    def options(cls) -> dict[str, tuple[Any, Option]]:
+        """The same without defaults."""
+        return {
+            name: (kind | None, option._replace(default=None))
+            for name, (kind, option) in super().options().items()
+            if option.panel != CONSTRAINTS
+        }
+
+    def made(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that are given; raises ContextError for values out of range."""
+        options = self.read()
+        SamplingParams(**options)
+        return options

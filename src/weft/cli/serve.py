@@ -5,178 +5,136 @@ from __future__ import annotations
 import gc
 import importlib
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-import typer
-
-from weft.cli.adapter_options import LoraLater, LoraModules, with_modules
+from weft.cli.adapter_options import with_modules
 from weft.cli.command import TEMPLATE, usage_error
 from weft.cli.console import LoadProgress, say
-from weft.cli.draft_options import draft_flags
-from weft.cli.loading import loads_model_with
-from weft.cli.many_models import (
-    KeepAlive,
-    Models,
-    ModelsConfig,
-    ModelsMax,
-    ModelsMemory,
-    many_options,
-    serve_many,
-)
+from weft.cli.draft_options import DraftFlags
+from weft.cli.groups import ABSENT, Group
+from weft.cli.loading import Load, loads_model
+from weft.cli.many_models import ManyFlags, serve_many
 from weft.cli.model_file import ModelFile
-from weft.cli.options import MmProj, PoolingName, WeightType, parse_count
+from weft.cli.options import TEXT_OPTIONS, context_option
 from weft.cli.plan_lines import plan_lines, prefixes_line
-from weft.cli.prefix_flags import prefix_flags, without_kept
-from weft.cli.ray_options import OnRay, ray_flags
-from weft.cli.sampling_options import default_sampling_flags
-from weft.cli.serve_options import others_flags
-from weft.cli.template_options import TemplateOptions, template_flags
+from weft.cli.prefix_flags import PrefixFlags, without_kept
+from weft.cli.ray_options import OnRay, RayFlags
+from weft.cli.sampling_options import SamplingDefaults
+from weft.cli.serve_options import OthersFlags
+from weft.cli.template_options import TemplateFlags, TemplateOptions
 from weft.cli.text_input import system_text
-from weft.cli.unused_options import UNUSED_BY_SERVE, ServeNoEffect
+from weft.cli.unused_options import SERVE_NO_EFFECT, UNUSED_BY_SERVE
 from weft.errors import WeftError
+from weft.llm.config import Pooling
 from weft.llm.engine.pace import DELAY
 from weft.llm.planning.draft_options import DraftOptions
+from weft.options import ADAPTERS, option
 
 __all__ = ["serve"]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-AllTexts = Annotated[
-    int | None,
-    typer.Option(
-        "--ctx-size", "-c", parser=parse_count, metavar="TOKENS",
-        help="Tokens of all texts together; default: 2048 for each of --parallel, less if the "
-        "model was trained for less.",
-    ),
-]  # fmt: skip
-
-
-class LogLevel(StrEnum):
-    """The values of `--log-level`."""
-
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
-
-
-@prefix_flags
-@template_flags
-@default_sampling_flags
-@draft_flags
-@others_flags
-@ray_flags
-@loads_model_with(
-    without=("ray",),
-    instead={"ctx_size": AllTexts, "no_effect": ServeNoEffect},
-    unused=without_kept(UNUSED_BY_SERVE),
+_SAME = (
+    *("host", "port", "api_key", "parallel", "max_queue", "max_body", "max_tokens", "grace"),
+    *("prompt_delay", "max_connections", "body_timeout", "strict"),
 )
+"""Options of `ServeFlags` that `ServeOptions` has as they are."""
+
+
+class SeveralLoad(Load):
+    """The options for a model that answers several requests at a time."""
+
+    unused = without_kept(UNUSED_BY_SERVE)
+    ray = ABSENT
+    n_ctx: int | None = context_option(
+        "Tokens of all texts together; default: 2048 for each of --parallel, less if the model was "
+        "trained for less.", panel="",
+    )  # fmt: skip
+
+
+class ServeLoad(SeveralLoad):
+    """The options of `weft serve` for its model."""
+
+    no_effect: bool = SERVE_NO_EFFECT
+
+
+class ServeFlags(Group):
+    """The options of `weft serve` besides those of groups."""
+
+    table = TEXT_OPTIONS
+    host: str = option("127.0.0.1", "Address to listen at; 0.0.0.0 is every network.")
+    port: int = option(8080, "Port to listen at; 0: any free one.")
+    api_key: str | None = option(None, "Key that clients must send.", envvar="WEFT_API_KEY")
+    alias: str | None = option(
+        None, "The model's name for clients, or several with commas; default: the file's.",
+        "--alias -a --served-model-name",
+    )  # fmt: skip
+    parallel: int = option(8, "Texts written at the same time.", "--parallel -np --max-num-seqs")
+    max_queue: int = option(64, "Requests that may wait; the next gets status 429.")
+    max_body: int = option(4 << 20, "Bytes of a request's body.")
+    max_connections: int = option(256, "Connections at the same time.")
+    body_timeout: float = option(
+        60.0, "Seconds for the body of a request to come.", "--timeout -to"
+    )
+    cors_origins: list[str] | None = option(
+        None, "Origin whose web pages may use this server, or *; repeatable.", "--cors-origin"
+    )
+    allow_hosts: list[str] | None = option(
+        None, "Name by which requests may call this server without a key; repeatable.",
+        "--allow-host",
+    )  # fmt: skip
+    strict: bool = option(False, "Refuse unknown fields of requests.")
+    max_tokens: int | None = option(None, "Most tokens that a request may ask for.")
+    grace: float = option(30.0, "Seconds for running requests when the server is stopped.")
+    mmproj: Path | None
+    lora_modules: list[str] | None = option(
+        None, "An adapter for requests alone that name it as their model; repeatable.",
+        panel=ADAPTERS, metavar="NAME=FILE",
+    )  # fmt: skip
+    lora_later: bool = option(
+        False, "Adapters start at scale 0, until a request or POST /lora-adapters says otherwise.",
+        "--lora-init-without-apply", ADAPTERS,
+    )  # fmt: skip
+    type: str | None
+    system_file: Path | None
+    system: str | None = option(
+        None, "System message of chats that have none.", "--system --system-prompt -sys", TEMPLATE
+    )
+    prompt_delay: float = option(
+        DELAY, "Seconds that prompts of others may add to a step of running texts."
+    )
+    embeddings: bool = option(
+        False, "Give embeddings too, over a second context.", "--embeddings --embedding"
+    )
+    pooling: Pooling | None = option(
+        None,
+        "Pooling of embeddings, which it asks for; default: the model's, the mean where it has "
+        "none.",
+    )  # fmt: skip
+    log_level: Literal["debug", "info", "warning", "error"] = option(
+        "info", "What is logged; info has a line for each request."
+    )
+    quiet: bool = option(False, "Log errors only.", "--quiet -q")
+    verbose: bool = option(False, "The same as --log-level debug.", "--verbose -v")
+
+
+@loads_model
 def serve(
     *,
     model: ModelFile | None = None,
-    load: dict[str, Any],
-    kept: dict[str, Any],
-    model_folders: Models = None,
-    models_memory: ModelsMemory = None,
-    models_max: ModelsMax = None,
-    models_config: ModelsConfig = None,
-    keep_alive: KeepAlive = None,
-    on_ray: OnRay | None,
-    others: dict[str, Any],
-    host: Annotated[
-        str, typer.Option(help="Address to listen at; 0.0.0.0 is every network.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen at; 0: any free one.")] = 8080,
-    api_key: Annotated[
-        str | None,
-        typer.Option(envvar="WEFT_API_KEY", help="Key that clients must send."),
-    ] = None,
-    alias: Annotated[
-        str | None,
-        typer.Option(
-            "--alias", "-a", "--served-model-name",
-            help="The model's name for clients, or several with commas; default: the file's.",
-        ),
-    ] = None,
-    parallel: Annotated[
-        int,
-        typer.Option(
-            "--parallel", "-np", "--max-num-seqs", help="Texts written at the same time."
-        ),
-    ] = 8,
-    max_queue: Annotated[
-        int, typer.Option(help="Requests that may wait; the next gets status 429.")
-    ] = 64,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request's body.")] = 4 << 20,
-    max_connections: Annotated[int, typer.Option(help="Connections at the same time.")] = 256,
-    timeout: Annotated[
-        float, typer.Option("--timeout", "-to", help="Seconds for the body of a request to come.")
-    ] = 60.0,
-    cors_origin: Annotated[
-        list[str] | None,
-        typer.Option(help="Origin whose web pages may use this server, or *; repeatable."),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="Name by which requests may call this server without a key; repeatable."),
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse unknown fields of requests.")
-    ] = False,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens that a request may ask for.")
-    ] = None,
-    grace: Annotated[
-        float, typer.Option(help="Seconds for running requests when the server is stopped.")
-    ] = 30.0,
-    mmproj: MmProj = None,
-    lora_modules: LoraModules = None,
-    lora_later: LoraLater = False,
-    weight_type: WeightType = None,
-    drafts: DraftOptions | None,
-    sampling: dict[str, Any],
-    chats: TemplateOptions,
-    system_file: Annotated[
-        Path | None,
-        typer.Option("--system-prompt-file", "-sysf", hidden=True, metavar="FILE"),
-    ] = None,
-    system: Annotated[
-        str | None,
-        typer.Option(
-            "--system", "--system-prompt", "-sys", rich_help_panel=TEMPLATE,
-            help="System message of chats that have none.",
-        ),
-    ] = None,
-    prompt_delay: Annotated[
-        float,
-        typer.Option(help="Seconds that prompts of others may add to a step of running texts."),
-    ] = DELAY,
-    embeddings: Annotated[
-        bool,
-        typer.Option(
-            "--embeddings", "--embedding", help="Give embeddings too, over a second context."
-        ),
-    ] = False,
-    pooling: Annotated[
-        PoolingName | None,
-        typer.Option(
-            "--pooling", help="Pooling of embeddings, which it asks for; default: the model's, the "
-            "mean where it has none.",
-        ),
-    ] = None,
-    log_level: Annotated[
-        LogLevel, typer.Option(help="What is logged; info has a line for each request.")
-    ] = LogLevel.info,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log errors only.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="The same as --log-level debug.")
-    ] = False,
-) -> None:  # fmt: skip
+    kept: Annotated[dict[str, Any], PrefixFlags],
+    several: Annotated[ManyFlags | None, ManyFlags],
+    on_ray: Annotated[OnRay | None, RayFlags],
+    others: Annotated[dict[str, Any], OthersFlags],
+    chats: Annotated[TemplateOptions, TemplateFlags],
+    own: ServeFlags,
+    drafts: Annotated[DraftOptions | None, DraftFlags],
+    sampling: Annotated[dict[str, Any], SamplingDefaults],
+    load: Annotated[dict[str, Any], ServeLoad],
+) -> None:
     """Serve a model: APIs of OpenAI, Anthropic, Ollama and llama.cpp, and a page. With --models
     several; see docs/serve.md."""
-    several = many_options(model_folders, models_memory, models_max, models_config, keep_alive)
     if (model is None) == (several is None):
         raise usage_error(
             "give MODEL or --models, not both" if several else
@@ -192,63 +150,58 @@ def serve(
             f"the server needs {error.name}; install it with: pip install "
             f"'weft[{'serve' if on_ray is None else 'ray'}]'"
         ) from None
-    names = [name.strip() for name in (alias or "").split(",") if name.strip()]
+    names = [name.strip() for name in (own.alias or "").split(",") if name.strip()]
     options = api.ServeOptions(
-        host=host, port=port, api_key=api_key, parallel=parallel,
+        **{name: getattr(own, name) for name in _SAME}, sampling=sampling,
         alias=names[0] if names else None, aliases=tuple(names[1:]),
-        max_queue=max_queue, max_body=max_body, max_tokens=max_tokens, grace=grace,
-        prompt_delay=prompt_delay, max_connections=max_connections, body_timeout=timeout,
-        cors_origins=tuple(cors_origin or ()), allow_hosts=tuple(allow_host or ()), strict=strict,
-        chat_template=chats.source, chat_template_kwargs=chats.variables, sampling=sampling,
-        system=system_text(system, system_file, escape=None),
-        log_level="error" if quiet else "debug" if verbose else log_level.value, **kept, **others,
+        cors_origins=tuple(own.cors_origins or ()), allow_hosts=tuple(own.allow_hosts or ()),
+        chat_template=chats.source, chat_template_kwargs=chats.variables,
+        system=system_text(own.system, own.system_file, escape=None),
+        log_level="error" if own.quiet else "debug" if own.verbose else own.log_level,
+        **kept, **others,
     )  # fmt: skip
-    pooled = None if pooling is None else pooling.value
-    load["adapters"] = with_modules(load["adapters"], lora_modules)
+    load["adapters"] = with_modules(load["adapters"], own.lora_modules)
     if several is not None:
         if on_ray is not None:
             raise usage_error("--ray serves one model; give MODEL instead of --models")
-        if pooled is not None:
+        if own.pooling is not None:
             raise usage_error("--pooling is of one model; give MODEL instead of --models")
         calm_collector()
-        serve_many(
-            api, options, several, load, drafts=drafts, embeddings=embeddings,
-            weight_type=weight_type, mmproj=mmproj, alias=alias, quiet=quiet,
-        )  # fmt: skip
+        if own.mmproj is not None or own.alias is not None:
+            flag = "--alias" if own.mmproj is None else "--mmproj"
+            raise usage_error(f"{flag} is of one model; serve it alone, or see --models-config")
+        given = {"drafting": drafts, "embeddings": own.embeddings, "type": own.type}
+        serve_many(api, options, several, load, given, quiet=own.quiet)
         return
     assert model is not None
+    arguments: dict[str, Any] = {
+        "type": own.type, "embeddings": own.embeddings, "drafting": drafts, "mmproj": own.mmproj,
+        "apply_adapters": not own.lora_later, "pooling": own.pooling, **load,
+    }  # fmt: skip
     if on_ray is not None:
         from weft.cli.replicas import serve_replicas
 
-        arguments = {
-            "pooling": pooled,
-            "type": weight_type, "embeddings": embeddings, "drafting": drafts, "mmproj": mmproj,
-            "apply_adapters": not lora_later, **load,
-        }  # fmt: skip
-        serve_replicas(api, model, options, arguments, on_ray, quiet=quiet, verbose=verbose)
+        serve_replicas(api, model, options, arguments, on_ray, quiet=own.quiet, verbose=own.verbose)
         return
     # the address and files of keys fail early, before a large model is loaded
-    with api.take_address(options) as address, api.House(options) as house:
+    with api.take_address(options) as address, api.Resources(options) as resources:
         with LoadProgress() as progress:
-            service = api.Service(
-                model, options, type=weight_type, embeddings=embeddings, drafting=drafts,
-                mmproj=mmproj, apply_adapters=not lora_later, pooling=pooled,
-                progress=progress, **load,
-            )  # fmt: skip
-        if not quiet:
+            service = api.Service(model, options, progress=progress, **arguments)
+        if not own.quiet:
             for line in service_lines(model, service):
                 say(line)
-            if verbose and service.engine_or_none is not None:
+            if own.verbose and service.engine_or_none is not None:
                 say(prefixes_line(service.engine_or_none.context, options.prefixes()))
 
         def ready(url: str) -> None:
             text = f"serving {service.model_id} at {url}/v1; Ctrl-C stops it"
-            if service.engine_or_none is not None and not quiet:
+            if service.engine_or_none is not None and not own.quiet:
                 say(f"page to chat: {url}/")
             say(text)
 
         calm_collector()
-        api.run_server(service, ready, address, house)
+        app = api.create_app(service, resources.shared)
+        api.run_server(service, app, resources, address, ready)
 
 
 def calm_collector() -> None:

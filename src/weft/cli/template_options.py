@@ -1,27 +1,21 @@
-"""The options of chat templates: another template, its variables, and reasoning.
-
-    @template_flags
-    def chat(model: ModelFile, chats: TemplateOptions) -> None: ...
-
-The decorator replaces the parameter `chats` by all of them.
-"""
+"""The options of chat templates: another template, its variables, and reasoning."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from weft.cli.command import TEMPLATE, usage_error
-from weft.cli.replaced import parameters_of, replaces
+from weft.cli.groups import Group
 from weft.cli.text_input import read_file
 from weft.errors import ContextError
 from weft.llm.chat.template import CHATML, NO_REASONING, OWN_VARIABLES
+from weft.options import option
 from weft.records import dataclass
 
-__all__ = ["TemplateOptions", "template_flags"]
+__all__ = ["TemplateFlags", "TemplateOptions"]
 
 _SWITCH = {"on": True, "true": True, "1": True, "auto": None, "off": False, "false": False,
            "0": False, "none": False}  # fmt: skip
@@ -43,65 +37,57 @@ class TemplateOptions:
         return self.variables.get("enable_thinking") is not False
 
 
-def _arguments(
-    template: Annotated[
-        str | None,
-        typer.Option(
-            "--chat-template", metavar="TEXT|FILE", rich_help_panel=TEMPLATE,
-            help="A Jinja template instead of the model's: itself, its file, or chatml.",
-        ),
-    ] = None,
-    template_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--chat-template-file", metavar="FILE", rich_help_panel=TEMPLATE,
-            help="A file with a Jinja template.",
-        ),
-    ] = None,
-    kwargs: Annotated[
-        str | None,
-        typer.Option(
-            "--chat-template-kwargs", "--default-chat-template-kwargs", metavar="JSON",
-            rich_help_panel=TEMPLATE,
-            help="Variables of the template, e.g. '{\"enable_thinking\": false}'.",
-        ),
-    ] = None,
-    reasoning: Annotated[
-        str | None,
-        typer.Option(
-            "--reasoning", "-rea", "--think", metavar="on|off|EFFORT", rich_help_panel=TEMPLATE,
-            help="Whether the model reasons before it answers, if its template has a choice; low, "
-            "medium, high: how much. Default: as the template has it.",
-        ),
-    ] = None,
-    no_think: Annotated[bool, typer.Option("--no-think", hidden=True)] = False,
-    budget: Annotated[
-        int | None,
-        typer.Option(
-            "--reasoning-budget", metavar="0|-1", rich_help_panel=TEMPLATE,
-            help="0: no reasoning, as with --reasoning off; -1: any.",
-        ),
-    ] = None,
-) -> TemplateOptions:  # fmt: skip
-    if template is not None and template_file is not None:
-        raise usage_error("give --chat-template or --chat-template-file, not both")
-    source = read_file(template_file) if template_file is not None else _source(template)
-    variables = _variables(kwargs)
-    if budget not in (None, 0, -1):
-        raise ContextError(
-            f"--reasoning-budget is {budget}; it is 0 for no reasoning or -1 for any; -n limits "
-            "the answer"
-        )
-    said = None if reasoning is None else reasoning.strip().lower()
-    if said in _EFFORTS:
-        variables = {"enable_thinking": True, "reasoning_effort": said} | variables
-    elif said is not None and said not in _SWITCH:
-        raise ContextError(f"--reasoning {reasoning}: write on, off, auto, or low, medium, high")
-    elif said is not None and _SWITCH[said]:
-        variables = {"enable_thinking": True} | variables
-    if no_think or budget == 0 or (said is not None and _SWITCH.get(said, True) is False):
-        variables = NO_REASONING | variables
-    return TemplateOptions(source, variables)
+class TemplateFlags(Group):
+    """How messages are written. The command gets `TemplateOptions`."""
+
+    template: str | None = option(
+        None, "A Jinja template instead of the model's: itself, its file, or chatml.",
+        "--chat-template", TEMPLATE, metavar="TEXT|FILE",
+    )  # fmt: skip
+    template_file: Path | None = option(
+        None, "A file with a Jinja template.", "--chat-template-file", TEMPLATE, metavar="FILE"
+    )
+    kwargs: str | None = option(
+        None, "Variables of the template, e.g. '{\"enable_thinking\": false}'.",
+        "--chat-template-kwargs --default-chat-template-kwargs", TEMPLATE, metavar="JSON",
+    )  # fmt: skip
+    reasoning: str | None = option(
+        None,
+        "Whether the model reasons before it answers, if its template has a choice; low, medium, "
+        "high: how much. Default: as the template has it.", "--reasoning -rea --think", TEMPLATE,
+        metavar="on|off|EFFORT",
+    )  # fmt: skip
+    no_think: bool = option(False, "", hidden=True)
+    budget: int | None = option(
+        None, "0: no reasoning, as with --reasoning off; -1: any.", "--reasoning-budget", TEMPLATE,
+        metavar="0|-1",
+    )  # fmt: skip
+
+    def made(self, given: Mapping[str, Any]) -> TemplateOptions:
+        """What the options say; raises ContextError for a value without a meaning."""
+        if self.template is not None and self.template_file is not None:
+            raise usage_error("give --chat-template or --chat-template-file, not both")
+        file = self.template_file
+        source = read_file(file) if file is not None else _source(self.template)
+        variables = _variables(self.kwargs)
+        if self.budget not in (None, 0, -1):
+            raise ContextError(
+                f"--reasoning-budget is {self.budget}; it is 0 for no reasoning or -1 for any; -n "
+                "limits the answer"
+            )
+        said = None if self.reasoning is None else self.reasoning.strip().lower()
+        if said in _EFFORTS:
+            variables = {"enable_thinking": True, "reasoning_effort": said} | variables
+        elif said is not None and said not in _SWITCH:
+            raise ContextError(
+                f"--reasoning {self.reasoning}: write on, off, auto, or low, medium, high"
+            )
+        elif said is not None and _SWITCH[said]:
+            variables = {"enable_thinking": True} | variables
+        off = said is not None and _SWITCH.get(said, True) is False
+        if off or self.no_think or self.budget == 0:
+            variables = NO_REASONING | variables
+        return TemplateOptions(source, variables)
 
 
 def _source(given: str | None) -> str | None:
@@ -133,7 +119,3 @@ def _variables(text: str | None) -> dict[str, Any]:
     if own is not None:
         raise ContextError(f"--chat-template-kwargs has {own!r:.60}, which is not to be set")
     return variables
-
-
-template_flags = replaces("chats", parameters_of(_arguments), _arguments)
-"""Replaces the parameter `chats` of a command by the options of this module."""

@@ -5,34 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from weft.cli.command import ADVANCED
 from weft.flags import FLAGS
 from weft.frontends.models import open_model
 from weft.llm.tuned import Tuned, find, tuned_file
 
-__all__ = ["TunedOption", "take_tuned"]
+__all__ = ["take_tuned"]
 
-TunedOption = Annotated[
-    bool,
-    typer.Option(
-        "--tuned/--no-tuned", rich_help_panel=ADVANCED,
-        help="Use the threads and the -ub that `weft bench --tune` found best for this model here.",
-    ),
-]  # fmt: skip
-
-_PLACES = ("devices", "gpu_layers", "place", "fit", "memory", "plan", "speeds", "old_speeds")
-_THREADS = ("threads", "threads_batch", "cpu_mask", "cpu_range", "cpu_strict", "numa")
+_PLACES = ("devices", "n_gpu_layers", "place", "fit", "memory", "plan", "profile", "old_speeds")
+_THREADS = ("n_threads", "n_threads_batch", "cpu_mask", "cpu_range", "cpu_strict", "numa")
 
 
 def take_tuned(load: dict[str, Any], typed: Mapping[str, Any], model: Path) -> Tuned | None:
     """Puts remembered values into the arguments of `LLM`, and returns those that were taken; None:
     there are none, or the command line or the environment has its own.
 
-    `typed` are the options of `load_arguments` as they were typed. None of the values changes a
+    `typed` are the fields of `Load` as they were typed. None of the values changes a
     result."""
     if FLAGS.devices or any(typed.get(name) for name in _PLACES) or not tuned_file().exists():
         return None
@@ -42,7 +31,7 @@ def take_tuned(load: dict[str, Any], typed: Mapping[str, Any], model: Path) -> T
         return None
     if FLAGS.threads or any(typed.get(name) for name in _THREADS):
         found = replace(found, threads=None, threads_batch=None)
-    if typed.get("ubatch") is not None:
+    if typed.get("n_ubatch") is not None:
         found = replace(found, ubatch=None)
     if not found.values:
         return None

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
-from typing import Annotated, Any, get_args
-
-import typer
+from typing import Any
 
 from weft.cli.command import usage_error
 from weft.cli.console import note
 from weft.native import _native
+from weft.options import Option, option
 from weft.records import dataclass
 
 __all__ = [
     "ALONE",
+    "NO_EFFECT",
     "REASONING",
+    "SERVE_NO_EFFECT",
     "UNUSED",
     "UNUSED_BY_BENCH",
     "UNUSED_BY_SERVE",
-    "Conversation",
-    "Interactive",
-    "NoEffect",
-    "ServeNoEffect",
     "Unused",
     "note_devices",
     "note_memory",
@@ -30,43 +26,21 @@ __all__ = [
     "note_unused",
     "require_text_only",
     "takes_layers",
-    "unused_parameter",
+    "unused_option",
 ]
 
-NoEffect = Annotated[
-    bool,
-    typer.Option(
-        *("--mmap", "--jinja", "--no-jinja", "--warmup", "--no-warmup", "--perf", "--no-perf"),
-        *("--color", "-co", "--log-disable", "--simple-io", "--cont-batching", "-cb"),
-        *("--no-mmproj", "--kv-unified", "-kvu", "--no-kv-unified", "-no-kvu"),
-        hidden=True,
-        help="Has no effect.",
-    ),
-]
-
-ServeNoEffect = Annotated[
-    bool,
-    typer.Option(
-        *(*get_args(NoEffect)[1].param_decls, "--mmap", "--metrics", "--no-webui", "--no-slots"),
-        *("--webui", "--slots", "--props", "--disable-log-stats"),
-        *("--enable-auto-tool-choice", "--trust-remote-code", "--enable-prefix-caching"),
-        *("--enable-chunked-prefill", "--disable-log-requests", "--enforce-eager", "--enable-lora"),
-        hidden=True,
-    ),
-]
+_NO_EFFECT = (
+    "--mmap --jinja --no-jinja --warmup --no-warmup --perf --no-perf --color -co --log-disable "
+    "--simple-io --cont-batching -cb --no-mmproj --kv-unified -kvu --no-kv-unified -no-kvu"
+)
+NO_EFFECT = option(False, "Has no effect.", _NO_EFFECT, hidden=True)
+SERVE_NO_EFFECT = option(
+    False, "", f"{_NO_EFFECT} --metrics --no-webui --no-slots --webui --slots --props "
+    "--disable-log-stats --enable-auto-tool-choice --trust-remote-code --enable-prefix-caching "
+    "--enable-chunked-prefill --disable-log-requests --enforce-eager --enable-lora",
+    hidden=True,
+)  # fmt: skip
 """Options of other engines' servers, accepted without effect."""
-
-Interactive = Annotated[
-    bool,
-    typer.Option(
-        *("-cnv", "--conversation", "-i", "--interactive", "-st", "--single-turn"), hidden=True
-    ),
-]
-Conversation = Annotated[
-    str | None,
-    typer.Option("-sys", "--system-prompt", "--system", hidden=True, metavar="TEXT"),
-]
-"""Options that start a conversation in other engines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +90,7 @@ _FOUND = "how a model writes calls and reasoning is found from its chat template
 REASONING = Unused(("--reasoning-format",), ("auto", "deepseek"), _FOUND)
 """An option of commands for chats."""
 UNUSED_BY_SERVE = (
-    *(option for option in UNUSED if option is not ALONE),
+    *(unused for unused in UNUSED if unused is not ALONE),
     Unused(("--tool-call-parser",), ("auto",), _FOUND),
     Unused(("--reasoning-parser",), ("auto",), _FOUND),
     REASONING,
@@ -132,26 +106,24 @@ UNUSED_BY_BENCH = (
 """Options of llama-bench, accepted without effect; each takes a value."""
 
 
-def unused_parameter(option: Unused) -> inspect.Parameter:
-    """The parameter that a command needs to accept `option`."""
-    name = option.flags[-1].strip("-").replace("-", "_")
-    type_: Any = list[str] | None if option.same else bool
-    annotation = Annotated[type_, typer.Option(*option.flags, hidden=True)]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(f"unused_{name}", kind, default=None if option.same else False,
-                             annotation=annotation)  # fmt: skip
+def unused_option(unused: Unused) -> tuple[str, tuple[Any, Option]]:
+    """The name, the type and the option that a command needs to accept `unused`."""
+    name = unused.flags[-1].strip("-").replace("-", "_")
+    kind: Any = list[str] | None if unused.same else bool
+    default = None if unused.same else False
+    return f"unused_{name}", (kind, option(default, "", " ".join(unused.flags), hidden=True))
 
 
 def note_unused(options: Sequence[Unused], given: Sequence[Sequence[str] | bool | None]) -> None:
     """Notes for each option that was typed what weft does instead."""
-    for option, texts in zip(options, given, strict=True):
+    for unused, texts in zip(options, given, strict=True):
         if isinstance(texts, bool):
             if texts:
-                note(f"{option.flags[0]} changes nothing: {option.instead}")
+                note(f"{unused.flags[0]} changes nothing: {unused.instead}")
             continue
         values = [value for text in texts or () for value in text.split(",")]
-        if any(value not in option.same for value in values):
-            note(f"{option.flags[0]} {','.join(values)} changes nothing: {option.instead}")
+        if any(value not in unused.same for value in values):
+            note(f"{unused.flags[0]} {','.join(values)} changes nothing: {unused.instead}")
 
 
 _IN_HOST_MEMORY = ("cpu", "blas")

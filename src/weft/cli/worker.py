@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from weft.cli.command import usage_error
 from weft.cli.console import device_list, say
-from weft.cli.machine_options import MachineKeyFile, machine_key
+from weft.cli.groups import Group, grouped
+from weft.cli.machine_options import MACHINE_OPTIONS, machine_key
 from weft.links.addresses import Address, parse_address
+from weft.options import option
 from weft.schedule.profile import parse_size
 
 __all__ = ["worker"]
@@ -21,68 +20,52 @@ PORT = 7333
 """The port of workers where --listen names none."""
 
 
-def worker(
-    listen: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Address to listen on; 0.0.0.0 is every network of this machine, and needs a key. "
-            "Port 0 takes a free one.",
-        ),
-    ] = f"127.0.0.1:{PORT}",
-    key_file: MachineKeyFile = None,
-    make_key: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a new key to FILE, and do nothing else."),
-    ] = None,
-    devices: Annotated[
-        str | None,
-        typer.Option("--devices", metavar="NAMES", help="Devices to lend; default: cpu."),
-    ] = None,
-    model_dir: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder with model files, which are used instead of being sent; repeatable.",
-        ),
-    ] = None,
-    cache_dir: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder that keeps weights which were sent; default: in weft's cache folder.",
-        ),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Most memory that clients may use, e.g. 24G.",
-        ),
-    ] = None,
-    restart: Annotated[
-        bool,
-        typer.Option(
-            "--restart/--no-restart", help="Start again, on the same port, after a crash."
-        ),
-    ] = True,
-    serve_socket: Annotated[int | None, typer.Option(hidden=True)] = None,
-) -> None:
+class WorkerFlags(Group):
+    """The options of `weft worker`."""
+
+    table = MACHINE_OPTIONS
+    listen: str = option(
+        f'127.0.0.1:{PORT}',
+        "Address to listen on; 0.0.0.0 is every network of this machine, and needs a key. Port 0 "
+        "takes a free one.", metavar="HOST:PORT",
+    )  # fmt: skip
+    machine_key_file: Path | None
+    make_key: Path | None = option(
+        None, "Write a new key to FILE, and do nothing else.", metavar="FILE"
+    )
+    devices: str | None = option(None, "Devices to lend; default: cpu.", metavar="NAMES")
+    model_dir: list[Path] | None = option(
+        None, "Folder with model files, which are used instead of being sent; repeatable.",
+        metavar="FOLDER",
+    )  # fmt: skip
+    cache_dir: Path | None = option(
+        None, "Folder that keeps weights which were sent; default: in weft's cache folder.",
+        metavar="FOLDER",
+    )  # fmt: skip
+    memory: str | None = option(None, "Most memory that clients may use, e.g. 24G.", metavar="SIZE")
+    restart: bool = option(
+        True, "Start again, on the same port, after a crash.", "--restart/--no-restart"
+    )
+    serve_socket: int | None = option(None, "", hidden=True)
+
+
+@grouped
+def worker(own: WorkerFlags) -> None:
     """Lend the devices of this machine to weft on other machines: `weft run MODEL --machines
     HOST:PORT` uses them. Both sides run the same weft and know one key."""
     from weft.links.keys import write_key
 
-    if make_key is not None:
-        write_key(make_key)
-        say(f"wrote a new key to {make_key}; copy it to every machine")
+    if own.make_key is not None:
+        write_key(own.make_key)
+        say(f"wrote a new key to {own.make_key}; copy it to every machine")
         return
-    at = parse_address(listen, "--listen", port=PORT)
-    key = machine_key(key_file)
-    lent = ["cpu"] if devices is None else device_list(devices)
-    room = None if memory is None else parse_size(memory)
-    if serve_socket is not None:
-        sock = socket.socket(fileno=serve_socket)
-        _serve(sock, at.host, key, lent, model_dir or (), cache_dir, room, supervised=True)
+    at = parse_address(own.listen, "--listen", port=PORT)
+    key = machine_key(own.machine_key_file)
+    lent = ["cpu"] if own.devices is None else device_list(own.devices)
+    room = None if own.memory is None else parse_size(own.memory)
+    if own.serve_socket is not None:
+        sock = socket.socket(fileno=own.serve_socket)
+        _serve(sock, at.host, key, lent, own.model_dir or (), own.cache_dir, room, supervised=True)
         return
     _require_key(at, key)
     from weft.links.ends import bound_socket
@@ -93,12 +76,14 @@ def worker(
         f"({'to whoever has the key' if key else 'to processes of this machine'}, process "
         f"{os.getpid()}); Ctrl-C ends it"
     )
-    if not restart or os.name != "posix":
-        _serve(sock, at.host, key, lent, model_dir or (), cache_dir, room, supervised=False)
+    if not own.restart or os.name != "posix":
+        _serve(sock, at.host, key, lent, own.model_dir or (), own.cache_dir, room, supervised=False)
         return
     from weft.cluster.running import supervise
 
-    supervise(sock, _again(at, key_file, lent, model_dir or (), cache_dir, room), say)
+    supervise(
+        sock, _again(at, own.machine_key_file, lent, own.model_dir or (), own.cache_dir, room), say
+    )
 
 
 def _require_key(at: Address, key: bytes | None) -> None:

@@ -118,7 +118,7 @@ def _sized(profile: Profile) -> Profile:
 
 
 def _measured_there(name: str, machine: Machine, seconds: float, progress: Progress) -> Profile:
-    link = connect(machine.address, key=machine.key, timeout=5.0, facts=machine.stamp())
+    link = connect(machine.address, key=machine.key, facts=machine.stamp())
     try:
         link.send({"hello": _HELLO, "seconds": seconds})
         while True:
@@ -212,8 +212,8 @@ def _with_messages(
 
 
 def measure_split(device: Backend, seconds: float) -> float:
-    """Seconds from sending the inputs of a split of one op to a worker's device, as many as a token
-    has, until its result is here."""
+    """Number of seconds from sending the inputs of a split of one op to a worker's device until its
+    result is here. The inputs have the size of a token's."""
     names = [f"x{i}" for i in range(_INPUTS)]
     total = functools.reduce(G.add, [G.input(name, (_WIDTH,), "f32") for name in names])
     graph = G.Graph(total.as_output("y"))

@@ -1,8 +1,8 @@
 """Answers that several processes keep in one folder, for a later run.
 
 Every process writes a file of its own, a row at a time, as lines `KEY VALUE`: 16 hexadecimal digits
-and JSON. A process that is killed leaves whole rows and at most a part of one behind them, which
-nobody reads. What the files hold is found by key; memory: 24 bytes a row.
+and JSON. A process that is killed leaves whole rows and at most a part of one behind them, which is
+never read. What the files hold is found by key; memory: 24 bytes a row.
 """
 
 from __future__ import annotations

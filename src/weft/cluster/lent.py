@@ -148,8 +148,8 @@ _MOST = 1 << 40
 
 
 def answered(backend: Backend, question: object, values: Sequence[Any]) -> Any:
-    """The answer of the kernels of a cpu. Raises DeviceError or ValueError for what is no question
-    to them."""
+    """The answer of the kernels of a cpu. Raises DeviceError or ValueError for a question that they
+    do not answer."""
     from weft.backends.cpu import CpuBackend
     from weft.native import _native
 

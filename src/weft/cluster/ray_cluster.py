@@ -57,8 +57,8 @@ def join(address: str = "auto", what: str = "--ray") -> Joined:
     `RAY_ADDRESS` names, or else a new one of this machine alone; `local` is always a new one. A
     process that is in a cluster stays in it.
 
-    Raises ContextError for an address that is none, DeviceError if nobody answers there, and
-    WeftError if the extra is missing."""
+    Raises ContextError for a malformed address, DeviceError if nobody answers there, and WeftError
+    if the extra is missing."""
     ray = import_ray(what)
     if ray.is_initialized():
         return Joined(f"the Ray cluster of this process, {_sizes()}", False)

@@ -45,8 +45,8 @@ class Routing(Generic[Replica]):
     def ranked(
         self, request: str, replicas: Collection[Replica], blocks: Sequence[Block]
     ) -> list[Replica]:
-        """The replicas, the best one first. Of those with equally many requests, the one that was
-        given the fewest so far comes first."""
+        """The replicas, the best one first. Among replicas with equally many requests, the one that
+        was given the fewest so far comes first."""
         loads = self._loads()
         by_load = sorted(replicas, key=lambda one: (loads[one], self._n_routed[one]))
         ranked, why = by_load, "load"

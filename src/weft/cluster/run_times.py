@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from weft.backends.base import Executable, RecordsSpans
 from weft.errors import AbortedError
-from weft.execute.spans import overlapping
+from weft.execute.profile_trace import overlapping
 
 __all__ = ["RunTimes"]
 

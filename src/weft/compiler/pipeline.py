@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Literal, Protocol
 
@@ -13,9 +13,8 @@ from weft.backends.host import HostBackend
 from weft.compiler.check import check_program
 from weft.compiler.homes import with_weights_on_device
 from weft.compiler.layouts import Layouts, choose_layouts
-from weft.compiler.limits import within_limits
 from weft.compiler.lower import lower
-from weft.errors import AllocationError, ArgumentError, GraphError, ScheduleError
+from weft.errors import AllocationError, ArgumentError, GraphError, OutOfMemoryError, ScheduleError
 from weft.flags import FLAGS
 from weft.graph.check import check_graph
 from weft.graph.graph import Graph
@@ -32,6 +31,7 @@ __all__ = [
     "check_plan",
     "compile",
     "lower_plan",
+    "memory_needs",
     "plan_graph",
     "planned_again",
     "repacked",
@@ -176,7 +176,7 @@ def plan_graph(
 
     result = plan(policy, cost)
     if policy == "cost" and cost is not None:
-        result = within_limits(result, plan, cost)
+        result = _within_limits(result, plan, cost)
     if FLAGS.check:
         check_graph(graph)
     if FLAGS.check or memory == "ggml":
@@ -202,6 +202,76 @@ def planned_again(program: Program, keep: Collection[Tensor] = ()) -> Plan:
     return replace(plan, layouts=before.layouts)
 
 
+_TRIES = 8
+
+
+def memory_needs(plan: Plan, cost: CostOptions) -> dict[str, int]:
+    """Memory of the profile -> bytes that a plan needs there for arenas, weights and caches."""
+    model = cost.model(plan.schedule.graph, plan.schedule.backends)
+    needs: dict[str, int] = {}
+    for arena in plan.allocation.arenas:
+        name = model.memory_of(arena.buffer_type)
+        needs[name] = needs.get(name, 0) + arena.size
+    for leaf in plan.schedule.graph.leaves:
+        if leaf.buffer is not None:
+            buffer_type = _type_of(leaf, plan.schedule)
+            name = model.memory_of(buffer_type)
+            needs[name] = needs.get(name, 0) + int(buffer_type.alloc_size(leaf))
+    return needs
+
+
+def _type_of(leaf: Tensor, schedule: Schedule) -> Any:
+    assert leaf.buffer is not None
+    own = leaf.buffer.type
+    return schedule.backends[-1].buffer_type if own is None else own
+
+
+def _within_limits(
+    fastest: Plan, plan: Callable[[Policy, CostOptions | None], Plan], cost: CostOptions
+) -> Plan:
+    """`fastest` if it fits every memory of the profile, else another plan that does.
+
+    Results become more and more expensive in memories that are too full, until a plan fits; the
+    last plan follows the reference's rules. Raises OutOfMemoryError naming the memory where none
+    fits."""
+    over = _over(fastest, cost)
+    if not over:
+        return fastest
+    least = fastest
+    seconds = fastest.schedule.predicted.total if fastest.schedule.predicted else 1.0
+    surcharge = dict(cost.surcharge)
+    for number in range(_TRIES):
+        for name, (need, _) in over.items():
+            # The first price doubles the time of all that a memory holds, the last is prohibitive.
+            last = number == _TRIES - 1
+            surcharge[name] = 1.0 if last else 4 * surcharge.get(name, seconds / need)
+        least = plan("cost", replace(cost, surcharge=surcharge))
+        over = _over(least, cost)
+        if not over:
+            model = cost.model(least.schedule.graph, least.schedule.backends)
+            least.schedule.predicted = model.predict(least.schedule)
+            return least
+    rules = plan("ggml", None)
+    if not _over(rules, cost):
+        return rules
+    name, (need, limit) = next(iter(over.items()))
+    raise OutOfMemoryError(
+        f"{name} has {limit:,} bytes and no plan was found that takes less than {need:,}; use a "
+        "smaller context or batch, or leave more weights in host memory"
+    )
+
+
+def _over(plan: Plan, cost: CostOptions) -> dict[str, tuple[int, int]]:
+    """Memory -> (need, limit) in bytes, where a plan needs more than there is."""
+    memories = cost.profile.memories
+    too_full = {}
+    for name, need in memory_needs(plan, cost).items():
+        limit = memories[name].size if name in memories else None
+        if limit is not None and need > limit:
+            too_full[name] = (need, limit)
+    return too_full
+
+
 def check_plan(plan: Plan) -> None:
     """Raises AllocationError, naming both tensors, where two values share bytes that both need.
 
@@ -221,7 +291,7 @@ def resolve_devices(devices: Sequence[str | Backend], **options: Any) -> list[Ba
     Raises ArgumentError for an option that the cpu does not have, or that no listed device
     takes."""
     if isinstance(devices, str):
-        raise ScheduleError(f"devices must be a list, e.g. [{devices!r}]")
+        raise ScheduleError(f"must be a list, e.g. [{devices!r}]", argument="devices")
     if not devices:
         raise ScheduleError("the list of devices is empty; name one, e.g. cpu")
     require_options("cpu", set(options) - {"even_if_failing"}, CPU_OPTIONS)

@@ -7,15 +7,13 @@ from weft.lazy import imported_when_used
 if TYPE_CHECKING:
     from weft.execute.arena import ArenaPool, Progress, arena_bytes
     from weft.execute.bound import BoundProgram, Moved
+    from weft.execute.devices import Fault, Run
     from weft.execute.memory_plan import SchedulerCounters
     from weft.execute.pipeline import Pipeline, stage_work
     from weft.execute.profile import Line, Profile
-    from weft.execute.profile_trace import Slice, Trace
-    from weft.execute.run import Fault, Run
+    from weft.execute.profile_trace import Group, Slice, Trace
     from weft.execute.scheduler import AbortCallback, EvalCallback, Scheduler
-    from weft.execute.session import Session
-    from weft.execute.spans import Group
-    from weft.execute.state import State
+    from weft.execute.session import Session, State
     from weft.execute.watch import Reader, TensorCallback, WatchedSession, WatchedTensor
 
 __all__ = [
@@ -55,25 +53,20 @@ _HOMES = {
         "BoundProgram",
         "Moved",
     ),
+    "weft.execute.devices": ("Fault", "Run"),
     "weft.execute.memory_plan": ("SchedulerCounters",),
     "weft.execute.pipeline": ("Pipeline", "stage_work"),
     "weft.execute.profile": (
         "Line",
         "Profile",
     ),
-    "weft.execute.profile_trace": ("Slice", "Trace"),
-    "weft.execute.run": (
-        "Fault",
-        "Run",
-    ),
+    "weft.execute.profile_trace": ("Group", "Slice", "Trace"),
     "weft.execute.scheduler": (
         "AbortCallback",
         "EvalCallback",
         "Scheduler",
     ),
-    "weft.execute.session": ("Session",),
-    "weft.execute.spans": ("Group",),
-    "weft.execute.state": ("State",),
+    "weft.execute.session": ("Session", "State"),
     "weft.execute.watch": (
         "Reader",
         "TensorCallback",

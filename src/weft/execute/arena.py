@@ -16,8 +16,8 @@ from weft.program import BufferSpec, Program, TensorSpec
 __all__ = ["ArenaPool", "Progress", "arena_bytes", "arenas_of", "is_at"]
 
 Progress = Callable[[int, int], None]
-"""`progress(ready, total)`: bytes of weights that are repacked or sent to a device, and bytes of
-all that have to be."""
+"""`progress(ready, total)`: bytes of weights that are repacked or sent to a device so far, and in
+all."""
 
 
 class _Sent:

@@ -262,9 +262,9 @@ def _part(spec: SplitSpec, steps: Sequence[StepSpec]) -> SplitSpec:
 def named_fault(where: str, error: Exception) -> WeftError:
     """The error with `where` in its text.
 
-    It keeps its class if that is DeviceError or a kind of it, ProgramError (a wrong input, or a
-    program that the device refuses), or AbortedError; any other becomes a DeviceError. But for a
-    FormatError, which names a file: it stays as it is."""
+    It keeps its class if that is a DeviceError, a ProgramError (a wrong input, or a
+    program that the device refuses) or an AbortedError; any other becomes a DeviceError. A
+    FormatError, which names a file, stays as it is."""
     if isinstance(error, FormatError):
         return error
     if isinstance(error, DeviceError | ProgramError | AbortedError):

@@ -4,6 +4,10 @@ There are two planners with the same verbs. `ReferencePlanner` plans like the re
 record by record. `BestPlanner` takes the smallest plan for each graph, in memory as big as the
 biggest graph so far needed; a graph that fits the places of an earlier one, tensor by tensor, takes
 those.
+
+    reserve   plans a graph (given with its equals on other copies of the inputs), grows the memory
+    alloc     plans a graph that will run, if it needs a plan; grows the memory if it does not fit
+    measure   plans a graph and returns its bytes per backend, without allocating memory
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeAlias
 
 from weft.allocate import Allocation, Arena, GraphAllocator, Placement, allocate, validate
 from weft.errors import AllocationError, DeviceError
@@ -68,7 +72,7 @@ class PlannedGraph:
     schedule: Schedule
     allocation: Allocation | None = None
     plan_number: int = 0
-    """`MemoryPlanner.plan_number` when `allocation` was made."""
+    """The planner's `plan_number` when `allocation` was made."""
     program: Program | None = None
     index: dict[Tensor, int] = field(default_factory=dict)
     """The program's tensor for each tensor of the graph that has memory."""
@@ -81,8 +85,8 @@ class PlannedGraph:
         self.bound.clear()
 
 
-class MemoryPlanner:
-    """Plans memory, and makes the blocks of a pool as large as its plans need."""
+class _Planner:
+    """Counts plans, and makes the blocks of a pool as large as they need."""
 
     def __init__(self, buffer_types: Sequence[Any], pool: ArenaPool) -> None:
         self.counters = SchedulerCounters()
@@ -90,19 +94,6 @@ class MemoryPlanner:
         """Allocations with another number are not valid any more."""
         self.pool = pool
         self._types = list(buffer_types)
-
-    def reserve(self, graphs: Sequence[PlannedGraph]) -> None:
-        """Plans the first graph, which the others equal on other copies of its inputs, and grows
-        the memory; raises OutOfMemoryError."""
-        raise NotImplementedError
-
-    def alloc(self, graph: PlannedGraph, backends_changed: bool) -> None:
-        """Plans a graph that will run, if it needs a plan; grows the memory if it does not fit."""
-        raise NotImplementedError
-
-    def measure(self, schedule: Schedule) -> list[int]:
-        """The bytes per backend of a graph's plan, without allocating memory."""
-        raise NotImplementedError
 
     def forget(self) -> None:
         """Drops plans that later graphs could take over."""
@@ -122,7 +113,7 @@ class MemoryPlanner:
             raise _named(error, schedule, buffer_type) from error
 
 
-class ReferencePlanner(MemoryPlanner):
+class ReferencePlanner(_Planner):
     """The reference's allocator and its buffers: its last plan is for every graph that fits it."""
 
     def __init__(self, buffer_types: Sequence[Any], pool: ArenaPool) -> None:
@@ -169,7 +160,7 @@ class ReferencePlanner(MemoryPlanner):
         self.counters.reallocs = self._allocator.reallocs
 
 
-class BestPlanner(MemoryPlanner):
+class BestPlanner(_Planner):
     """The smallest plan of each graph."""
 
     def __init__(self, buffer_types: Sequence[Any], pool: ArenaPool) -> None:
@@ -217,6 +208,9 @@ class BestPlanner(MemoryPlanner):
                 missing = missing or _first_outside(schedule, plan, arena, have)
                 self._provide(schedule, arena.buffer_type, sizes)
         return missing
+
+
+MemoryPlanner: TypeAlias = BestPlanner | ReferencePlanner
 
 
 def same_places(schedule: Schedule, earlier: Schedule, plan: Allocation) -> Allocation | None:

@@ -19,10 +19,9 @@ from time import perf_counter_ns
 from weft.backends.base import OnMachine
 from weft.errors import AbortedError
 from weft.execute.bound import Moved
-from weft.execute.devices import DeviceQueues, Work
+from weft.execute.devices import DeviceQueues, Run, Work
 from weft.execute.profile import Profile
 from weft.execute.recorder import Recorder
-from weft.execute.run import Run
 from weft.execute.session import Session
 from weft.execute.split_access import SplitAccess
 from weft.program import Program

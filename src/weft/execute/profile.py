@@ -24,8 +24,7 @@ from weft.errors import ProgramError
 from weft.execute.profile_lines import Line, SplitLines, split_lines
 from weft.execute.profile_results import ProfileResults
 from weft.execute.profile_table import profile_text
-from weft.execute.profile_trace import Trace
-from weft.execute.spans import Group, length, overlap, overlapping
+from weft.execute.profile_trace import Group, Trace, length, overlap, overlapping
 from weft.files import write_text
 from weft.program import Program
 

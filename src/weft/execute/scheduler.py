@@ -30,11 +30,10 @@ from weft.compiler.pipeline import resolve_devices
 from weft.errors import ProgramError, ScheduleError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import Moved
-from weft.execute.devices import DeviceQueues, Work
+from weft.execute.devices import DeviceQueues, Run, Work
 from weft.execute.graph_plans import GraphPlans
 from weft.execute.hazards import tensor_access
 from weft.execute.memory_plan import BestPlanner, MemoryPlanner, ReferencePlanner, SchedulerCounters
-from weft.execute.run import Run
 from weft.execute.split_access import SplitAccess
 from weft.execute.values import checked_inputs, read_array, read_array_later
 from weft.flags import FLAGS
@@ -85,7 +84,7 @@ class Scheduler:
 
         Raises ScheduleError for a list of devices or an option that is not possible."""
         if n_copies < 1:
-            raise ScheduleError(f"n_copies is {n_copies}; it must be 1 or more")
+            raise ScheduleError(f"is {n_copies}; it must be 1 or more", argument="n_copies")
         require_choice("policy", policy, ("ggml",), ScheduleError)
         require_choice("memory", memory, ("best", "ggml"), ScheduleError)
         self.backends: tuple[Backend, ...] = tuple(resolve_devices(devices, **options))

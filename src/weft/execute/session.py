@@ -1,9 +1,10 @@
-"""`Session`: memory for a program, its executables, and the run."""
+"""`Session`: memory for a program, its executables, the run, and the states that it keeps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from operator import itemgetter
 from time import perf_counter_ns
 from typing import Any
@@ -12,15 +13,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weft.backends.base import Executable, NativeRun, StopsRuns
-from weft.backends.memory import HostMemory, ReadsLater
+from weft.backends.memory import HostMemory, Memory, ReadsLater
 from weft.errors import AbortedError, FormatError, ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram, Moved, named_fault
 from weft.execute.profile import Profile
 from weft.execute.recorder import Recorder
-from weft.execute.state import State, with_own_states
 from weft.execute.values import (
     check_values,
+    checked,
     checked_inputs,
     max_bytes,
     read_array,
@@ -28,9 +29,9 @@ from weft.execute.values import (
 )
 from weft.graph.size import evaluate
 from weft.notebook import in_notebook
-from weft.program import Program, TensorSpec
+from weft.program import BufferSpec, Program, TensorSpec, described
 
-__all__ = ["Session"]
+__all__ = ["Session", "State"]
 
 
 class Session:
@@ -54,7 +55,7 @@ class Session:
         self._bind()
 
     def _bind(self) -> None:
-        self._bound = BoundProgram(with_own_states(self.program), self.arenas)
+        self._bound = BoundProgram(_with_own_states(self.program), self.arenas)
         self._single: Any = None
         splits = self.program.splits
         if len(splits) == 1 and not splits[0].copies:
@@ -248,14 +249,14 @@ class Session:
         self._require_whole()
 
     def begin(self) -> None:
-        """Begins what `abort` and `drop` stop on other machines: what runs there from earlier calls
-        of `execute` goes on."""
+        """From now on, `abort` and `drop` stop only later calls of `execute` on other machines:
+        earlier calls continue."""
         for executable in self._far:
             executable.begin()
 
     def drop(self) -> None:
-        """Stops what other machines still run of the calls of `execute` since `begin`, after one
-        that failed or was interrupted. The memory it was writing is undefined."""
+        """Stops the calls of `execute` since `begin` that other machines still run, after one
+        failed or was interrupted. The memory that they were writing is undefined."""
         for executable in self._far:
             executable.abort()
             executable.clear_abort()
@@ -264,8 +265,8 @@ class Session:
         """Stops the running `run` or `execute`, from any thread.
 
         That call raises AbortedError within some 10 ms, on devices other than cpu at the end of
-        their split; the memory it was writing is undefined. Cpus of other machines stop, too, with
-        all that they have to do since `begin`. Between runs, `abort` stops the next `execute`,
+        their split; the memory it was writing is undefined. Cpus of other machines stop, too, and
+        drop all work since `begin`. Between runs, `abort` stops the next `execute`,
         unless `clear_abort` or `run` comes first."""
         self._stop = True
         for executable in self._native:
@@ -405,3 +406,59 @@ def _fixed(spec: TensorSpec, name: str) -> int:
             f"{name!r} is a view that begins at byte {spec.offset!r}; use output() and run()"
         )
     return spec.offset
+
+
+def _with_own_states(program: Program) -> Program:
+    """The program over states of its own, which hold the first values; the program itself where it
+    has none."""
+    if not program.states:
+        return program
+    of_states = {program.tensors[index].buffer for index in program.states.values()}
+
+    def own(number: int, spec: BufferSpec) -> BufferSpec:
+        return replace(spec, data=spec.data.copy()) if number in of_states else spec
+
+    buffers = tuple(own(number, spec) for number, spec in enumerate(program.buffers))
+    return replace(program, buffers=buffers)
+
+
+class State:
+    """One state of a session, see `weft.state`; use it between runs."""
+
+    def __init__(
+        self, name: str, spec: TensorSpec, first: NDArray[Any], memory: Callable[[], Memory]
+    ) -> None:
+        """`first` are the initial values, `memory` is the place where the session has the state
+        now."""
+        self.name = name
+        self._spec = spec
+        self._first = first
+        self._memory = memory
+
+    def read(self) -> NDArray[Any]:
+        """A copy of the values, in PyTorch order of sizes without leading ones (bf16 as uint16
+        bits, block types as uint8 rows). Raises DeviceError where the device fails."""
+        try:
+            return read_array(self._spec, self._memory(), {})
+        except Exception as error:
+            raise named_fault(f"state {self.name}", error) from error
+
+    def write(self, values: ArrayLike) -> None:
+        """Replaces the values by an array of the state's shape (leading ones may be left out) and
+        element type.
+
+        Raises ProgramError for another shape or type, DeviceError where the device fails."""
+        self._put(checked(self.name, np.asarray(values), self._spec, {}, "state"))
+
+    def reset(self) -> None:
+        """Puts the first values back. Raises DeviceError where the device fails."""
+        self._put(HostMemory(self._first).host())
+
+    def _put(self, raw: NDArray[np.uint8]) -> None:
+        try:
+            self._memory().write(0, raw)
+        except Exception as error:
+            raise named_fault(f"state {self.name}", error) from error
+
+    def __repr__(self) -> str:
+        return f"<State {described(self.name, self._spec)}>"

@@ -51,7 +51,7 @@ def read_array(spec: TensorSpec, memory: Memory, values: Mapping[str, int]) -> N
 def read_array_later(
     spec: TensorSpec, memory: ReadsLater, values: Mapping[str, int]
 ) -> Callable[[], NDArray[Any]]:
-    """`read_array` behind the work so far: the function that it returns waits for the array."""
+    """A function that waits for the array of `read_array` as the work so far leaves it."""
     values, where = dict(values), _place(spec, values)
     if where is None:
         return lambda: _arranged(spec, values, None)

@@ -38,7 +38,7 @@ class Reader:
     place: int
     """Which of the op's sources the tensor is."""
     first: str
-    """The name of the op's first source, of products the weights."""
+    """The name of the op's first source, which is the weights in a product."""
     first_shape: tuple[int, ...]
     """The four sizes of that source, outermost first."""
 

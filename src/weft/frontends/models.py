@@ -29,9 +29,9 @@ def open_model(
     With `to`, the name of a mix such as `q4_K_M`, matrices are quantized in memory, and `progress`
     gets the bytes that are done, and all. `to_write` is for what goes to a GGUF file: tensors of a
     folder are then in the order of GGUF files. With `whole` False the beginning of a GGUF file is
-    enough, for plans (see `open_gguf`). `metadata` has keys that are read with other
-    values than those of the file (see `with_keys`). Raises MissingFileError, FormatError, which
-    names the file and what is wrong with it, and UnsupportedOpError for an unknown type."""
+    enough, for plans (see `open_gguf`). `metadata` has keys that are read with other values than in
+    the file (see `with_keys`). Raises MissingFileError, FormatError, which names the file and what
+    is wrong with it, and UnsupportedOpError for an unknown type."""
     file = _open(path, to_write, whole)
     if metadata:
         file = with_keys(file, metadata)

@@ -19,8 +19,12 @@ from weft.links.stream import TimedOut
 
 __all__ = ["Listener", "bound_socket", "connect"]
 
+HANDSHAKE_S = 15.0
+"""Number of seconds that a connection and its handshake may take; a busy worker takes several."""
 HALF_OPEN = 32
 """Maximum number of connections whose handshake is under way; beyond it the oldest is closed."""
+_ANSWER_S = 5.0
+"""Number of seconds within which the system of the other machine answers."""
 _READY = 64
 """Maximum number of links that nobody has accepted yet."""
 
@@ -29,7 +33,7 @@ def connect(
     address: tuple[str, int],
     *,
     key: bytes | None = None,
-    timeout: float = 5.0,
+    timeout: float = HANDSHAKE_S,
     facts: Mapping[str, str] | None = None,
     limits: Limits | None = None,
 ) -> Link:
@@ -45,9 +49,9 @@ def connect(
         )
     until = time.monotonic() + timeout
     try:
-        sock = socket.create_connection(at, timeout)
+        sock = socket.create_connection(at, wait := min(timeout, _ANSWER_S))
     except TimeoutError:
-        raise LinkError(f"{at} did not answer within {timeout:g} s") from None
+        raise LinkError(f"{at} did not answer within {wait:g} s") from None
     except OSError as error:
         raise LinkError(f"cannot connect to {at}: {error.strerror or error}") from error
     return _greet(greet_server, sock, str(at), key, facts, until, limits, timeout)
@@ -102,7 +106,7 @@ class Listener:
         port: int = 0,
         *,
         key: bytes | None = None,
-        timeout: float = 5.0,
+        timeout: float = HANDSHAKE_S,
         facts: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         on_refused: Callable[[str], None] | None = None,

@@ -49,7 +49,7 @@ class ChatPrompts:
         if self._senses is None:
             raise ContextError(
                 f"{self._model.file.path.name} was opened without a tower for images or sound; "
-                "give its file as mmproj (--mmproj)"
+                "give its file as `mmproj`"
             )
         return self._senses
 

@@ -118,11 +118,13 @@ def request_of(ids: list[int], options: GenerateOptions, *, n_keep: int | None =
 def _ids(given: object) -> tuple[int, ...]:
     listed = given if isinstance(given, Collection) and not isinstance(given, str) else (given,)
     if not all(hasattr(id_, "__index__") for id_ in listed):
-        raise ArgumentError(f"stop_token_ids is {given!r:.60}; it must be a list of token ids")
+        raise ArgumentError(
+            f"is {given!r:.60}; it must be a list of token ids", argument="stop_token_ids"
+        )
     return tuple(map(index, listed))
 
 
 def _number(name: str, n: int | None, least: int) -> int | None:
     if n is not None and (not isinstance(n, int) or n < least):
-        raise ContextError(f"{name} is {n}; it must be {least} or more, or None")
+        raise ContextError(f"is {n}; it must be {least} or more, or None", argument=name)
     return n

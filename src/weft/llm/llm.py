@@ -308,7 +308,7 @@ class LLM:
         raises KeyboardInterrupt; the object can be used again."""
         require_options("generate", options, tuple(GENERATE_OPTIONS), "help(weft.LLM.generate)")
         if self.context.embeddings:
-            raise ContextError("this model makes embeddings, no text; use embed")
+            raise ContextError("this model makes embeddings, no text; use `embed`")
         parse_special = options.get("parse_special", False)
         if is_list(prompt):
             prompts = [self._prompt(p, parse_special) for p in prompt]

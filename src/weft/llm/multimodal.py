@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.compiler import Plan, lower_plan, plan_graph, resolve_devices
-from weft.errors import ContextError, FormatError
+from weft.errors import ContextError, ContextFull, FormatError
 from weft.execute import Session
 from weft.llm.audio.sounds import Samples, open_sound
 from weft.llm.audio.tower import SoundTower
@@ -117,9 +117,9 @@ class Senses:
         senses = [self.of(medium.kind) for medium in media]
         least = sum(sense.least for sense in senses)
         if least > self._context.n_ctx_seq:
-            raise ContextError(
+            raise ContextFull(
                 f"{counted(media)} have {least} rows, but the context holds "
-                f"{self._context.n_ctx_seq}; make n_ctx (-c) larger, or give fewer"
+                f"{self._context.n_ctx_seq}; make `n_ctx` larger, or give fewer"
             )
         rows: list[list[int]] = []
         n, most = 0, self._context.n_ctx_seq
@@ -128,9 +128,9 @@ class Senses:
                 rows.append(sense.ids(medium.value, files=files))
                 n += len(rows[-1])
                 if n > most:  # before the others are decoded
-                    raise ContextError(
+                    raise ContextFull(
                         f"{counted(media)} have more than {most} rows, which is what the context "
-                        "holds; make n_ctx (-c) larger, or give fewer"
+                        "holds; make `n_ctx` larger, or give fewer"
                     )
         ids: list[int] = []
         for i, piece in enumerate(pieces):
@@ -197,9 +197,9 @@ class Sense(ABC):
 
     def _require_room(self, n: int) -> None:
         if n > self._context.n_ctx_seq:
-            raise ContextError(
+            raise ContextFull(
                 f"{self.noun} has {n} rows, but the context holds {self._context.n_ctx_seq} "
-                f"tokens; make n_ctx (-c) larger, or the {self.noun.split()[1]} smaller"
+                f"tokens; make `n_ctx` larger, or the {self.noun.split()[1]} smaller"
             )
 
 
@@ -220,8 +220,8 @@ class Sight(Sense):
         self._together = tower.family.together and context.model.config.rows_join != "none"
         if self._together and tower.n_rows > context.n_ubatch:
             raise ContextError(
-                f"an image has {tower.n_rows} rows that are computed at once, but n_ubatch is "
-                f"{context.n_ubatch}; make n_ubatch (-ub) {tower.n_rows} or more"
+                f"an image has {tower.n_rows} rows that are computed at once, but `n_ubatch` is "
+                f"{context.n_ubatch}; make `n_ubatch` {tower.n_rows} or more"
             )
         end = tower.family.line_end
         self._line_end = self._encoded(end)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.errors import ArgumentError, ContextError
+from weft.errors import ArgumentError, ContextError, ContextFull
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["Prompt", "is_list", "prompt_ids", "require_fits"]
@@ -59,9 +59,9 @@ def prompt_ids(prompt: Any, tokenizer: Tokenizer, parse_special: bool) -> list[i
 
 
 def require_fits(ids: Sequence[int], n_ctx: int, n_ctx_train: int) -> None:
-    """Raises ContextError for a prompt of more than `n_ctx` tokens."""
+    """Raises ContextFull for a prompt of more than `n_ctx` tokens."""
     if len(ids) > n_ctx:
-        raise ContextError(
+        raise ContextFull(
             f"the prompt has {len(ids)} tokens, but the context holds {n_ctx}; shorten the prompt "
-            f"or make n_ctx (-c) larger (the model was trained for {n_ctx_train})"
+            f"or make `n_ctx` larger (the model was trained for {n_ctx_train})"
         )

@@ -8,8 +8,7 @@ from weft.schedule.optimize import optimize_splits
 from weft.schedule.parts import Prediction, Role
 from weft.schedule.policy import Policy, schedule
 from weft.schedule.profile import DeviceProfile, LinkProfile, MemoryProfile, Profile, load_profile
-from weft.schedule.result import Schedule, Split
-from weft.schedule.state import PlannerState
+from weft.schedule.result import PlannerState, Schedule, Split
 from weft.schedule.timing import Point, TimeModel
 
 __all__ = [

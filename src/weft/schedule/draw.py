@@ -18,7 +18,7 @@ def mermaid(schedule: Placed) -> str:
 
 
 def dot(schedule: Placed) -> str:
-    """The same for Graphviz."""
+    """The splits and the copies between them, as a graph for Graphviz."""
     boxes, edges = _split_graph(schedule)
     lines = ["digraph splits {", "  node [shape=box];"]
     lines += [f'  {key} [label="{label}"];' for key, label in boxes.items()]

@@ -16,7 +16,7 @@ from weft.schedule.describe import Placed, cause_code, cause_text, name_of, refu
 __all__ = ["prediction_text", "seconds_text", "table", "table_lines", "why"]
 
 _WIDE = 100
-"""The least number of columns at which a line has a node's whole name and the code of its cause."""
+"""Minimum number of columns at which a line has a node's whole name and the code of its cause."""
 _SHORT = {
     r"^weight (\S+) lives in \S+ memory$": r"weight \1",
     r"^(\S+) lives in \S+ memory$": r"\1 is there",

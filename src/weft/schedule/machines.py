@@ -59,7 +59,7 @@ _LINK_ADVICE = "write e.g. 1Gbps,0.2ms, or a:b=10Gbps,50us for two machines"
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """A link of two machines, or with `a` and `b` empty of all that have no other."""
+    """A link of two machines; without `a` and `b`, of all machines without one of their own."""
 
     link: LinkProfile
     a: str = ""
@@ -67,7 +67,7 @@ class Between:
 
 
 def machine_of(device: str) -> str:
-    """The machine of a device or memory called `MACHINE/NAME`; empty for one of this machine."""
+    """The machine of a device or memory called `MACHINE/NAME`; empty for `NAME` of this machine."""
     return device.rpartition("/")[0]
 
 
@@ -134,7 +134,7 @@ def load_machines(sources: Sequence[str], links: Sequence[Between] = ()) -> Prof
 def join_machines(machines: Mapping[str, Profile], links: Sequence[Between] = ()) -> Profile:
     """One profile of several, by name; the first is where the input and output are.
 
-    Machines that no link of `links` names have the one without names, or `DEFAULT_LINK`. Raises
+    Machines that no link names are joined by the link without names, or by `DEFAULT_LINK`. Raises
     FormatError for a link that names no machine, and for fewer than two machines."""
     if len(machines) < 2:
         raise FormatError(
@@ -178,8 +178,8 @@ def joined_here(
 ) -> Profile:
     """One profile of this machine, whose devices keep their names, and of others by name.
 
-    `links` are those between machines, by (from, to), this machine as an empty name. Machines
-    without one reach each other by way of this one."""
+    `links` join machines by their names (from, to); an empty name is this machine. Machines without
+    a link reach each other by way of this machine."""
     first = "\0"  # no machine is called that
     machines = {first: own, **others}
     hosts = {name: machines[name].host_memory for name in machines}

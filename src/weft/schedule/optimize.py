@@ -28,8 +28,8 @@ def optimize_splits(
 ) -> Schedule:
     """A schedule whose splits are as `RewritesSplits.optimize` wants them, with nodes fused by
     those of `rewrites` (default: WEFT_REWRITES, or all) that the backend names, and in their
-    general form where it `generalizes` their op; unchanged where no backend has anything of this.
-    `keep`: tensors of the graph that no rewrite may hide.
+    general form where it `generalizes` their op; unchanged where no backend has any of these.
+    `keep` are tensors of the graph that no rewrite may hide.
 
     A backend gets the final nodes of one split, in order, and returns the nodes to run. The nodes
     are its own copies: it may change their `src`, `op` and `params`, leave nodes out, reorder them,

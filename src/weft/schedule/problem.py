@@ -39,7 +39,7 @@ class Problem:
         self._free = set(free)
         self._types: list[Any] = []
         self.home = [self._place(t) for t in devices.buffer_types]
-        """Per device, the place of its results."""
+        """Per device, the place where its results are."""
         self.values: list[Tensor] = []
         """The tensors that nodes read."""
         self.start_place: list[int] = []

@@ -169,9 +169,10 @@ def load_profile(source: str | os.PathLike[str]) -> Profile:
     Raises FormatError naming the file and the field at fault."""
     text = str(source)
     if text in shipped_profiles():
-        return _parse(text, (files("weft.schedule") / "profiles" / f"{text}.toml").read_text())
+        shipped = files("weft.schedule") / "profiles" / f"{text}.toml"
+        return parse_profile(shipped.read_text(), text)
     try:
-        return _parse(text, read_text(text))
+        return parse_profile(read_text(text), text)
     except OSError as error:
         names = ", ".join(shipped_profiles())
         raise FormatError(
@@ -180,13 +181,6 @@ def load_profile(source: str | os.PathLike[str]) -> Profile:
         ) from None
     except UnicodeDecodeError:
         raise FormatError(f"machine profile {text} is not text") from None
-
-
-def parse_profile(text: str, where: str = "text") -> Profile:
-    """The profile in TOML text, as `Profile.to_toml` writes it; `where` names the text in messages.
-
-    Raises FormatError naming the field at fault."""
-    return _parse(where, text)
 
 
 def shipped_profiles() -> list[str]:
@@ -213,7 +207,10 @@ def parse_size(text: str | int) -> int:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def _parse(where: str, text: str) -> Profile:
+def parse_profile(text: str, where: str = "text") -> Profile:
+    """The profile in TOML text, as `Profile.to_toml` writes it; `where` names the text in messages.
+
+    Raises FormatError naming the field at fault."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -273,7 +270,7 @@ class _Table:
         return value
 
     def number(self, key: str, *default: float) -> float:
-        """A number above 0, or from 0 on where there is a default."""
+        """A number above 0; where there is a default, 0 is allowed, too."""
         value = float(self.take(key, (int, float), *default))
         if value < 0 or (value == 0 and not default) or value != value:
             self.fail(f"{key!r} is {value}; it must be positive")

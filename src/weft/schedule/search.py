@@ -52,7 +52,7 @@ class _Node:
     fixed: list[float] = field(default_factory=list)
     """Per device, the seconds of the node and of copies of values that only this node reads."""
     copies: list[bool] = field(default_factory=list)
-    """Per device, whether there are such copies."""
+    """Per device, whether there are copies of values that only this node reads."""
     foreign: list[bool] = field(default_factory=list)
     """Per device, whether it must copy a weight that only this node reads."""
 

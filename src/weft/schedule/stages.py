@@ -48,7 +48,7 @@ class StageProblem:
     room: _Floats
     """[device]: bytes that its memory has for layers; infinite: no limit known."""
     memory: Sequence[int]
-    """[device]: number of its memory. Of devices with one memory a split uses one."""
+    """[device]: number of its memory. A split uses at most one device of each memory."""
     machine: Sequence[int]
     """[device]: number of its machine."""
     home: int
@@ -60,14 +60,14 @@ class StageProblem:
     inputs: tuple[_Floats, _Floats]
     """[first, end]: copies that layers first to end - 1 need of the inputs, and their bytes."""
     crossing: tuple[_Floats, _Floats]
-    """[first, end]: the same for results of layers before `first`."""
+    """[first, end]: copies of results of layers before `first` that they need, and their bytes."""
     result: tuple[float, float]
     """The copies and the bytes of the output, which go home."""
     in_flight: int = 1
     """Passes that are under way at the same time."""
     passes: float = np.inf
-    """The number of all passes. What a pass brings to a stage from another machine is one message,
-    whose latency counts once."""
+    """The number of all passes. All tensors that a pass brings to a stage from another machine are
+    one message, whose latency counts once."""
 
     @property
     def n_layers(self) -> int:
@@ -90,7 +90,7 @@ class StageProblem:
         return found
 
     def busy(self, device: int, first: int, end: int) -> float:
-        """Seconds that a stage works."""
+        """Seconds of work of a stage."""
         return float(self.seconds[device, first:end].sum() + self.start[device])
 
     def entry(self, device: int, first: int, end: int) -> float:
@@ -99,7 +99,7 @@ class StageProblem:
         return float(self._copy(self.home, device, copies[first, end], nbytes[first, end]))
 
     def hop(self, source: int, target: int, first: int, end: int) -> float:
-        """Seconds to bring results from the stage on `source` to that on `target`."""
+        """Seconds to bring results from the stage on `source` to the stage on `target`."""
         copies, nbytes = self.crossing
         inputs = self.inputs[0][first, end]
         return float(self._hop(source, target, copies[first, end], nbytes[first, end], inputs))

@@ -11,9 +11,9 @@ order of all modules, as a ladder.
 """
 
 from weft.serve.options import ServeOptions
-from weft.serve.resources import House
+from weft.serve.resources import Resources
 from weft.serve.routes import create_app
 from weft.serve.run import run_server, take_address
 from weft.serve.service import Service
 
-__all__ = ["House", "ServeOptions", "Service", "create_app", "run_server", "take_address"]
+__all__ = ["Resources", "ServeOptions", "Service", "create_app", "run_server", "take_address"]

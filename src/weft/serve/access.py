@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
 from urllib.parse import parse_qs
 
 from starlette.types import Scope
 
-from weft.keys import Key, KeyRing, KeyStore, Limits, UsageWriter, Used
+from weft.keys import KeyRing, KeyStore, Limits, UsageWriter, Used
 from weft.keys.store import today
 from weft.serve.endpoints import find
 from weft.serve.log import logger
@@ -31,11 +30,6 @@ class Users:
         self._usage: UsageWriter | None = None
         if options.keys is not None:
             self._usage = UsageWriter(KeyStore(options.keys), logger.error)
-
-    def admit(self, key: Key, counts: bool) -> AbstractContextManager[None]:
-        """A block in which a request of the key runs. Raises LimitError if the request `counts` and
-        is beyond a limit."""
-        return self.limits.request(key) if counts else nullcontext()
 
     async def use(self, key: str, model: str, n_requests: int, tokens: Tokens) -> None:
         """Returns when the usage of a request is on disk, or cannot be written."""

@@ -10,11 +10,11 @@ from weft.llm.sampling.schema import held_parameters, under
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody, ResponseFormat
 
-__all__ = ["begun_of", "call_schema", "choice_of", "named_tool", "reasons", "schema_of", "thinks",
-           "tools_of", "variables_of"]  # fmt: skip
+__all__ = ["THINKS", "begun_of", "call_schema", "choice_of", "named_tool", "reasons", "schema_of",
+           "thinks", "tools_of", "variables_of"]  # fmt: skip
 
 _REASONING = {*NO_REASONING, "reasoning_effort"}
-_THINKS = dict.fromkeys(NO_REASONING, True)
+THINKS = dict.fromkeys(NO_REASONING, True)
 """Variables by which templates know that reasoning is wanted."""
 
 
@@ -34,7 +34,7 @@ def variables_of(body: ChatBody, usual: Mapping[str, Any]) -> dict[str, Any]:
     if _no_reasoning(body):
         own = NO_REASONING | own
     elif effort and effort != "minimal":
-        own = _THINKS | own
+        own = THINKS | own
     if (body.reasoning_budget or -1) > 0:
         raise ApiError(
             400, f"reasoning_budget is {body.reasoning_budget}; it is 0 for no reasoning or -1 for "

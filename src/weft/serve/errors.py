@@ -54,7 +54,7 @@ class ApiError(Exception):
 
 _FOLDERS = re.compile(r"""(?:(?<=[\s'"(:=])|^)(?:[A-Za-z]:)?[/\\](?:[^/\\\s'":]+[/\\])+""")
 _CONSTRAINTS = ("grammar", "json_schema", "regex")
-"""Fields whose errors come from a compiler, with the name of the field in front."""
+"""Fields whose errors come from a compiler."""
 _OURS = (DeviceError, ProgramError, AbortedError)
 """Errors that are not the fault of a request."""
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "server_error"}
@@ -95,7 +95,7 @@ def of_exception(error: BaseException) -> ApiError:
     if isinstance(error, _OURS):
         return ApiError(500, str(error))
     if isinstance(error, WeftError):
-        field = str(error).partition(": ")[0]
+        field = error.argument
         return ApiError(400, str(error), field if field in _CONSTRAINTS else None)
     return ApiError(500, "the server failed on this request; its log says more")
 

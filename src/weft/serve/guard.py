@@ -70,8 +70,10 @@ class Guard:
         if key is None or self._users is None:
             return
         scope["state"]["key"] = key.name
+        if scope["method"] != "POST":
+            return
         try:
-            admitted.enter_context(self._users.admit(key, counts=scope["method"] == "POST"))
+            admitted.enter_context(self._users.limits.request(key))
         except LimitError as error:
             raise ApiError(429, str(error), code=error.name, retry_after=error.seconds) from None
 

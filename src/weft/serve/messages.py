@@ -19,6 +19,9 @@ from weft.records import dataclass
 __all__ = ["ChatMessage", "OneCall", "Parser", "Part", "Parts", "PlainText", "Step", "Unsplit"]
 
 
+Kind = Literal["reasoning", "text", "call"]
+
+
 class Parser(Protocol):
     """Splits an answer as it grows, like `weft.llm.answers.AnswerParser`."""
 
@@ -158,7 +161,7 @@ class ChatMessage:
 class Part:
     """A part of an answer, as far as it is written."""
 
-    kind: Literal["reasoning", "text", "call"]
+    kind: Kind
     index: int
     """Number among the parts of the answer, from 0."""
     id: str = ""
@@ -215,15 +218,13 @@ class Parts:
             yield Step("end", self._open)
         self._open = None
 
-    def _begin(
-        self, kind: Literal["reasoning", "text", "call"], id_: str = "", name: str = ""
-    ) -> Iterator[Step]:
+    def _begin(self, kind: Kind, id_: str = "", name: str = "") -> Iterator[Step]:
         yield from self.finish()
         self._open = Part(kind, len(self.all), id_, name)
         self.all.append(self._open)
         yield Step("begin", self._open)
 
-    def _more(self, kind: Literal["reasoning", "text", "call"], text: str) -> Iterator[Step]:
+    def _more(self, kind: Kind, text: str) -> Iterator[Step]:
         if self._open is None or self._open.kind != kind:
             yield from self._begin(kind)
         assert self._open is not None

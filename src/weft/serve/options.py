@@ -108,20 +108,25 @@ class ServeOptions:
                 "max_connections": 1, "max_file": 1, "files_dir_size": 1}  # fmt: skip
         for name, low in lows.items():
             if getattr(self, name) < low:
-                raise ContextError(f"{name} is {getattr(self, name)}; it must be {low} or more")
+                raise ContextError(
+                    f"is {getattr(self, name)}; it must be {low} or more", argument=name
+                )
         if self.port > 65535:
-            raise ContextError(f"port is {self.port}; ports end at 65535")
+            raise ContextError(f"is {self.port}; ports end at 65535", argument="port")
         if self.max_tokens is not None and self.max_tokens < 1:
-            raise ContextError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
+            raise ContextError(f"is {self.max_tokens}; it must be 1 or more", argument="max_tokens")
         if not 0 <= self.grace < 1e6:
-            raise ContextError(f"grace is {self.grace}; it is a number of seconds")
+            raise ContextError(f"is {self.grace}; it is a number of seconds", argument="grace")
         if not 0.001 <= self.prompt_delay <= 60:
             raise ContextError(
-                f"prompt_delay is {self.prompt_delay:g}; it is a number of seconds, 0.001 to 60"
+                f"is {self.prompt_delay:g}; it is a number of seconds, 0.001 to 60",
+                argument="prompt_delay",
             )
         for name in ("head_timeout", "body_timeout"):
             if not 0 < getattr(self, name) < 1e6:
-                raise ContextError(f"{name} is {getattr(self, name)}; it is a number of seconds")
+                raise ContextError(
+                    f"is {getattr(self, name)}; it is a number of seconds", argument=name
+                )
         for origin in self.cors_origins:
             if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
                 raise ContextError(
@@ -136,8 +141,9 @@ class ServeOptions:
             raise ContextError("TLS needs both --ssl-key-file and --ssl-cert-file")
         if self.batch_parallel is not None and not 1 <= self.batch_parallel <= self.parallel:
             raise ContextError(
-                f"batch_parallel is {self.batch_parallel}; it must be 1 to {self.parallel}, the "
-                "texts at the same time"
+                f"is {self.batch_parallel}; it must be 1 to {self.parallel}, the texts at the "
+                "same time",
+                argument="batch_parallel",
             )
 
     @property

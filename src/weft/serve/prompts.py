@@ -27,6 +27,7 @@ from weft.serve.chats import (
 )
 from weft.serve.errors import ApiError
 from weft.serve.messages import ChatMessage, OneCall, Parser, PlainText, Unsplit
+from weft.serve.model_card import FIM_ROLES
 from weft.serve.options import ServeOptions
 from weft.serve.sampling import looks_at_prompt, own_constraint, require_few, sampling_of
 from weft.serve.schema import ChatBody, CompletionBody, Generation
@@ -313,13 +314,12 @@ class Prompts:
         if body.echo:
             raise ApiError(400, "echo and suffix do not go together; leave one out", "suffix")
         special = self._tokenizer.vocab.special
-        roles = ("fim_pre", "fim_suf", "fim_mid")
-        if any(role not in special for role in roles):
+        if any(role not in special for role in FIM_ROLES):
             raise ApiError(
                 400, "this model has no tokens for infilling (prefix, suffix, middle); leave "
                 "suffix out, or serve a model that was trained for it", "suffix", "unsupported",
             )  # fmt: skip
-        before, between, after = (special[role] for role in roles)
+        before, between, after = (special[role] for role in FIM_ROLES)
         suffix = self._tokenizer.encode(body.suffix or "", add_special=False, continues=True)
         bos = list(self._tokenizer.vocab.prefix) if body.add_special_tokens else []
         return [

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from starlette.types import ASGIApp
@@ -24,7 +23,7 @@ from weft.serve.options import ServeOptions
 from weft.serve.responses.store import KeptResponses
 from weft.serve.traces import Traces
 
-__all__ = ["House", "Shared", "Tls"]
+__all__ = ["Resources", "Shared", "Tls"]
 
 
 class Tls:
@@ -112,7 +111,7 @@ class Shared:
             self.batches.store.close()
 
 
-class House:
+class Resources:
     """Opened before a model is loaded, so that mistakes are told at once, and closed after the last
     request."""
 
@@ -131,12 +130,7 @@ class House:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.shared.close()
 
     def start(self, app: ASGIApp, n_waiting: Callable[[], int]) -> None:

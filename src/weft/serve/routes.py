@@ -13,21 +13,21 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
-from weft.serve.anthropic import add_anthropic
-from weft.serve.batches import add_batches, add_files
+from weft.serve.anthropic.endpoints import add_anthropic
+from weft.serve.batches.endpoints import add_batches, add_files
 from weft.serve.endpoints import add, find
 from weft.serve.errors import ApiError, Json, install_handlers
 from weft.serve.guard import Guard
-from weft.serve.llama import add_llama
+from weft.serve.llama.endpoints import add_llama
 from weft.serve.metrics import CONTENT_TYPE, exposition
 from weft.serve.middleware import HeadAsGet, Hosts, Watch
-from weft.serve.ollama import add_ollama
+from weft.serve.ollama.endpoints import add_ollama
 from weft.serve.openai.endpoints import add_openai
 from weft.serve.openai.transcriptions import add_transcriptions
 from weft.serve.options import ServeOptions
-from weft.serve.page import add_page, add_plan
+from weft.serve.page.endpoints import add_page, add_plan
 from weft.serve.resources import Shared
-from weft.serve.responses import add_kept_responses, add_responses
+from weft.serve.responses.endpoints import add_kept_responses, add_responses
 from weft.serve.schema import AdaptersBody
 from weft.serve.service import Service
 from weft.version import __version__

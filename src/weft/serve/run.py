@@ -18,9 +18,7 @@ from weft.errors import ContextError
 from weft.serve.connections import Connection, Door, connection_class, most_connections
 from weft.serve.log import logger
 from weft.serve.options import ServeOptions
-from weft.serve.resources import House, Shared
-from weft.serve.routes import create_app
-from weft.serve.service import Service
+from weft.serve.resources import Resources
 
 __all__ = ["run_server", "take_address"]
 
@@ -47,10 +45,11 @@ class _Server(uvicorn.Server):
     """Calls `ready` when it listens; on a signal it lets the engine end its texts first."""
 
     def __init__(
-        self, config: uvicorn.Config, service: Served, house: House, ready: Callable[[], None]
-    ) -> None:
+        self, config: uvicorn.Config, service: Served, resources: Resources,
+        ready: Callable[[], None],
+    ) -> None:  # fmt: skip
         super().__init__(config)
-        self._house = house
+        self._resources = resources
         self._hurries = False
         self._service = service
         self._ready = ready
@@ -62,11 +61,11 @@ class _Server(uvicorn.Server):
         most = most_connections(self._service.options.max_connections)
         for listener in sockets or ():
             self._door = Door(
-                listener, self._connection, most, self._house.tls_context,
+                listener, self._connection, most, self._resources.tls_context,
                 self._service.options.head_timeout,
             )  # fmt: skip
             self._door.open()
-        self._house.start(self.config.app, lambda: self._service.n_waiting)  # type: ignore[arg-type]
+        self._resources.start(self.config.app, lambda: self._service.n_waiting)  # type: ignore[arg-type]
         if most < self._service.options.max_connections:
             logger.warning(
                 "only %d connections at a time: the system lets this process open no more files; "
@@ -83,7 +82,7 @@ class _Server(uvicorn.Server):
         """Stops listening and waits for open answers, whose texts the engine ends in time."""
         if self._door is not None:
             self._door.close()
-        await self._house.stop()
+        await self._resources.stop()
         close = partial(self._service.close, self._service.options.grace)
         closing = asyncio.get_running_loop().run_in_executor(None, close)
         await super().shutdown([])
@@ -103,27 +102,19 @@ class _Server(uvicorn.Server):
 
 def run_server(
     service: Served,
-    ready: Callable[[str], None] = lambda url: None,
-    sock: socket.socket | None = None,
-    house: House | None = None,
-    make_app: Callable[[Shared], ASGIApp] | None = None,
+    app: ASGIApp,
+    resources: Resources,
+    sock: socket.socket,
+    ready: Callable[[str], None],
 ) -> None:
     """Serves until SIGINT or SIGTERM. Open requests then have `options.grace` seconds to finish; a
-    second signal ends them at once.
-
-    `ready` is called with the URL when the server listens. `sock` is a result of `take_address`
-    (None: it is called now). `house` has the keys and the certificate (None: those that the options
-    name). `make_app` makes the application of another kind of `service`. Raises ContextError
-    if the address cannot be used, and the errors of `House`."""
+    second signal ends them at once. `app` is the application of `service`, `sock` a result of
+    `take_address`. `ready` is called with the URL when the server listens."""
     options = service.options
-    if house is None:
-        with House(options) as house:
-            return run_server(service, ready, sock, house, make_app)
-    sock = take_address(options) if sock is None else sock
     host, port = sock.getsockname()[:2]
     name = f"[{host}]" if ":" in host else host
     config = uvicorn.Config(
-        _app_of(service, house.shared) if make_app is None else make_app(house.shared),
+        app,
         http=connection_class(options.head_timeout, options.body_timeout),
         loop="asyncio",  # uvloop leaves TLS handshakes of accepted sockets waiting
         ws="none",
@@ -137,12 +128,7 @@ def run_server(
     )
     url = f"{'http' if options.ssl_cert_file is None else 'https'}://{name}:{port}"
     with sock:
-        _Server(config, service, house, lambda: ready(url)).run(sockets=[sock])
-
-
-def _app_of(service: Served, shared: Shared) -> ASGIApp:
-    assert isinstance(service, Service)
-    return create_app(service, shared)
+        _Server(config, service, resources, lambda: ready(url)).run(sockets=[sock])
 
 
 def take_address(options: ServeOptions) -> socket.socket:

@@ -9,7 +9,9 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
+import weft  # noqa: E402
 from tests.frontends.fx.exported import check  # noqa: E402
+from weft.errors import DeviceError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -89,3 +91,56 @@ def test_the_angle_of_real_numbers() -> None:
 def test_elements_are_taken_by_their_number(index: Any) -> None:
     check(lambda x, i: x.take(i), rows(2, 3), torch.tensor(index))
     check(lambda x, i: x.t().take(i), rows(2, 3), torch.tensor(index))
+
+
+def moved() -> list[Any]:
+    """Functions that move the rows of a matrix around."""
+    return [
+        pytest.param(lambda x: x.flip(0), id="flip"),
+        pytest.param(lambda x: x.flip([0, 1]), id="flip both"),
+        *(
+            pytest.param(lambda x, by=by: torch.roll(x, by, 0), id=f"roll {by}")
+            for by in (1, -1, 2, 3, -7, 25)
+        ),
+        pytest.param(lambda x: torch.roll(x, 4), id="roll all"),
+        pytest.param(lambda x: torch.roll(x, x.shape[0] // 2, 0), id="roll half"),
+        pytest.param(lambda x: torch.roll(x, -(x.shape[0] // 2), 0), id="roll half back"),
+        pytest.param(lambda x: torch.roll(x, 2 * x.shape[0] + 1, 0), id="roll round"),
+        pytest.param(lambda x: torch.fft.fftshift(x, dim=0), id="fftshift"),
+    ]
+
+
+@pytest.mark.parametrize("function", moved())
+def test_rows_of_any_number_are_moved(function: Callable[..., Any]) -> None:
+    n = torch.export.Dim("n", min=2, max=20)
+    program = weft.from_torch(function, (rows(8, 3),), dynamic_shapes={"x": {0: n}}, host=False)
+    for size in (2, 5, 8, 20):
+        assert torch.equal(program(rows(size, 3)), function(rows(size, 3)))
+
+
+def test_places_in_nothing() -> None:
+    for shape in ((0,), (0, 3), (2, 0)):
+        function = weft.from_torch(lambda x: x.nonzero(as_tuple=True), (torch.zeros(shape),))
+        found = function(torch.zeros(shape))
+        assert [(len(places), places.dtype) for places in found] == [(0, torch.int64)] * len(shape)
+
+
+def test_a_result_has_the_dimensions_that_were_exported() -> None:
+    """PyTorch's rule for the shape says [1, n] here."""
+    program = weft.from_torch(lambda x: torch.unique_consecutive(x, dim=-1), (torch.zeros(5),))
+    with pytest.raises(DeviceError, match=r"has 2 dimensions .* but PyTorch returned \[1\]"):
+        program(torch.zeros(5))
+
+
+def test_buffers_of_double_precision_are_read_by_pytorch() -> None:
+    class Offset(torch.nn.Module):
+        def __init__(self, n: int) -> None:
+            super().__init__()
+            self.register_buffer("offset", torch.arange(n, dtype=torch.float64) / 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.offset.to(x.dtype)
+
+    for n in (3, 5000):  # folded, and not
+        module, x = Offset(n), rows(2, n)
+        assert torch.equal(weft.from_torch(module, x)(x), module(x))

@@ -1,6 +1,7 @@
 """`weft.from_torch` end to end: modules in, tensors out, state, sizes, refusals."""
 
 import copy
+import pickle
 import subprocess
 import sys
 
@@ -227,3 +228,18 @@ def test_a_weight_that_is_written_is_state() -> None:
     torch.testing.assert_close(m.linear.weight, kept)
     for _ in range(3):
         torch.testing.assert_close(f(x), m(x))
+
+
+def test_a_program_is_not_copied() -> None:
+    program = weft.from_torch(mlp(), torch.randn(3, 8))
+    for copied in (copy.deepcopy, copy.copy, pickle.dumps):
+        with pytest.raises(TypeError, match="call from_torch again"):
+            copied(program)
+
+
+def test_training_mode_is_named() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Dropout(0.5))
+    with pytest.warns(UserWarning, match=r"dropout draws random numbers .*; call eval\(\)"):
+        weft.from_torch(module.train(), torch.randn(3, 8))
+    weft.from_torch(module.eval(), torch.randn(3, 8))
+    weft.from_torch(mlp().train(), torch.randn(3, 8))  # nothing is dropped

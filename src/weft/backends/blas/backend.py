@@ -40,7 +40,7 @@ class BlasBackend(BackendBase):
     ) -> None:
         threads = default_threads() if n_threads is None else n_threads
         if not 1 <= threads <= 1024:
-            raise DeviceError(f"n_threads must be 1..1024, got {threads}")
+            raise DeviceError(f"must be 1..1024, got {threads}", argument="n_threads")
         if min_batch < 1 or decoded_bytes < 0:
             raise DeviceError(
                 f"min_batch must be 1 or more and decoded_bytes 0 or more, got {min_batch} and "

@@ -229,8 +229,8 @@ class ExpertArena:
             self._arena = HostMemory.zeros(self.nbytes, _ALIGNMENT).host()
         except MemoryError:
             raise OutOfMemoryError(
-                f"the host has no {self.nbytes} bytes left for experts; make expert_budget "
-                "(--expert-budget) smaller"
+                f"the host has no {self.nbytes} bytes left for experts; make "
+                "`expert_budget` smaller"
             ) from None
         try:
             return _native.ExpertStore(
@@ -364,8 +364,9 @@ def _pools(stacks: Sequence[ExpertStack], budget: int) -> dict[int, int]:
     needs, least = _needs(stacks), _least(stacks)
     if budget < least:
         raise ContextError(
-            f"expert_budget (--expert-budget) is {budget} bytes, but the experts of a token need "
-            f"{least} in a layer; give it {least} or more"
+            f"is {budget} bytes, but the experts of a token need {least} in a layer; give it "
+            f"{least} or more",
+            argument="expert_budget",
         )
     total = sum(size * n for size, (_, n) in needs.items())
     slots = {size: used for size, (used, _) in needs.items()}

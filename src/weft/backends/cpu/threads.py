@@ -50,21 +50,23 @@ class ThreadOptions:
         for name in ("n_threads", "n_threads_batch"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and 1 <= value <= _MOST):
-                raise DeviceError(f"{name} must be 1..{_MOST}, got {value}")
+                raise DeviceError(f"must be 1..{_MOST}, got {value}", argument=name)
         if self.cpus is not None:
             object.__setattr__(self, "cpus", tuple(self.cpus))
             if not self.cpus or any(not isinstance(c, int) or c < 0 for c in self.cpus):
-                raise DeviceError(f"cpus must be processor numbers from 0, got {self.cpus}")
+                raise DeviceError(
+                    f"must be processor numbers from 0, got {self.cpus}", argument="cpus"
+                )
         if self.priority not in get_args(Priority):
             names = ", ".join(get_args(Priority))
-            raise DeviceError(f"priority must be one of {names}, got {self.priority!r}")
+            raise DeviceError(f"must be one of {names}, got {self.priority!r}", argument="priority")
         if not (isinstance(self.poll, int) and 0 <= self.poll <= 100):
-            raise DeviceError(f"poll must be 0..100, got {self.poll}")
+            raise DeviceError(f"must be 0..100, got {self.poll}", argument="poll")
         if self.numa is not None and self.numa not in get_args(Numa):
             names = ", ".join(get_args(Numa))
-            raise DeviceError(f"numa must be one of {names}, got {self.numa!r}")
+            raise DeviceError(f"must be one of {names}, got {self.numa!r}", argument="numa")
         if self.numa is not None and self.cpus is not None:
-            raise DeviceError("numa chooses the processors; leave out cpus")
+            raise DeviceError("chooses the processors; leave out `cpus`", argument="numa")
 
     def resolved(self) -> tuple[int, int]:
         """(threads for single tokens, threads for more), with defaults filled in.

@@ -26,6 +26,7 @@ from weft.errors import DeviceError, LinkError, WeftError
 from weft.flags import FLAGS
 from weft.graph.op_table import op_stamp
 from weft.links import Address, Limits, Link, connect
+from weft.links.ends import HANDSHAKE_S
 from weft.links.link import HeldInterrupt
 
 __all__ = ["Machine", "Mark", "machine_at"]
@@ -42,7 +43,7 @@ class Machine:
     All its methods may be called from any thread."""
 
     def __init__(
-        self, address: tuple[str, int], key: bytes | None = None, *, timeout: float = 5.0
+        self, address: tuple[str, int], key: bytes | None = None, *, timeout: float = HANDSHAKE_S
     ) -> None:
         """Connects. Raises LinkError, naming the address and what was wrong."""
         self.address = Address(*address)

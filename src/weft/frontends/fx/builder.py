@@ -52,7 +52,7 @@ def constant_leaf(
 ) -> Tensor:
     """A leaf over a C-contiguous array of the type's storage, used in place.
 
-    `ne` are its sizes where they are not those of the array (blocks)."""
+    `ne` are its sizes if they differ from the sizes of the array (blocks)."""
     ne = folded_ne(array.shape) if ne is None else ne
     return leaf(dtype, ne, name, buffer=Buffer("weights", data=array))
 
@@ -249,7 +249,7 @@ class Builder:
     ) -> Value:
         """A function of the elements of values that broadcast to `shape`.
 
-        Values that share an order in memory other than that of their dimensions keep it in the
+        Values that share an order in memory other than the order of their dimensions keep it in the
         result."""
         ready = [self.computed(v) for v in values]
         order = self._common_order(shape, ready)

@@ -210,8 +210,9 @@ class _Walk:
         return Value.whole(tensor, fake.dtype, shape)
 
     def _weight(self, node: Node, name: str, data: torch.Tensor) -> Value | None:
-        """A constant as a leaf; None where weft's nodes do not read it."""
-        readers = [n for n in node.users if n not in self.regions]
+        """A constant as a leaf; None where weft's nodes do not read it. Nodes without users only
+        assert its type."""
+        readers = [n for n in node.users if n not in self.regions and (n.users or n.op == "output")]
         if data.dtype not in STORED and all(n in self.known for n in readers):
             return None
         return self.weights.value(name, data)

@@ -50,7 +50,7 @@ def _drawing(table: dict[Any, Any]) -> list[Any]:
 
 
 def core_program(program: ExportedProgram, *, host: bool = False) -> ExportedProgram:
-    """The program without in-place ops, in core ops and those of `kept_whole`; with `host`, what
+    """The program without in-place ops, in core ops and the ops of `kept_whole`; with `host`, what
     PyTorch computes faster stays whole, too."""
     table: dict[Any, Any] = default_decompositions()
     for op in table.keys() & {*kept_whole(), *_drawing(table)}:

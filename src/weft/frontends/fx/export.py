@@ -112,7 +112,7 @@ def _is_of_one_tensor(dynamic_shapes: Any) -> bool:
 def _without_cache(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterator[None]:
     """Makes models of `transformers` return no cache, unless the arguments ask for it.
 
-    A cache is no tensor, so that no exported program can return it."""
+    A cache is not a tensor, so that no exported program can return it."""
     configs = {id(c): c for m in module.modules() if (c := getattr(m, "config", None)) is not None}
     cache_arguments = kwargs.keys() & {"use_cache", "past_key_values"}
     changed = [

@@ -123,6 +123,11 @@ class _Place:
         """Puts a result of PyTorch here."""
         tensor = torch.as_tensor(result, dtype=self.dtype) if self.is_number else result
         tensor = tensor.resolve_conj().resolve_neg().contiguous()
+        if tensor.dim() != len(self.shape) or tensor.dtype != self.dtype:
+            raise ValueError(
+                f"torch.export said that a result has {len(self.shape)} dimensions and type "
+                f"{self.dtype}, but PyTorch returned {list(tensor.shape)} of {tensor.dtype}"
+            )
         at = self.offset
         if self.counted:
             head = np.array(tensor.shape, np.int64).view(np.uint8)

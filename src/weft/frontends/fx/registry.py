@@ -134,8 +134,15 @@ _WHY_NOT = {
     r"aten\.(_fft|view_as_complex|view_as_real|complex|polar|real|imag)": (
         "complex numbers are not supported; keep the real and the imaginary part as two tensors"
     ),
-    r"(cond|while_loop|scan|associative_scan|map_impl|wrap\w*)$": (
+    r"(cond|while_loop)$": (
         "which ops run depends on data; torch.where chooses between results that are both computed"
+    ),
+    r"(scan|associative_scan|map_impl|wrap\w*)$": (
+        "weft runs no functions of functions; write the steps out as a loop of Python, which "
+        "torch.export unrolls"
+    ),
+    r"auto_functionalized": (
+        "a custom op that writes its arguments (mutates_args); write one that returns its result"
     ),
 }
 """Reasons why ops have no visitor, by parts of their names."""

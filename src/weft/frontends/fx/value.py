@@ -74,7 +74,7 @@ class Value:
     def reading_order(self) -> tuple[int, ...]:
         """The order of dimensions in which a copy is fastest.
 
-        It is `order`, channels last for part of such a value, else that of the shape."""
+        It is `order`, channels last for part of such a value, else the order of the shape."""
         usual = tuple(range(self.rank))
         if self.order is not None:
             return self.order
@@ -89,8 +89,10 @@ class Value:
     def viewed(
         self, shape: Sequence[Size], strides: Sequence[Size], offset: Size | None = None
     ) -> Value:
-        """Another view of the same tensor."""
+        """Another view of the same tensor; one without elements begins where the tensor does."""
         at = self.offset if offset is None else offset
+        if any(isinstance(n, int) and n == 0 for n in shape):
+            at = 0
         return replace(self, shape=tuple(shape), strides=tuple(strides), offset=at)
 
     def as_type(self, dtype: torch.dtype) -> Value:

@@ -1,7 +1,6 @@
 """The mixes of llama-quantize: file types with more bits for some roles of tensors.
 
-The rules are those of llama.cpp's `llama-quant.cpp`; `mixes.py` applies them to the tensors of a
-file.
+The rules come from llama.cpp's `llama-quant.cpp`; `mixes.py` applies them to the tensors of a file.
 """
 
 from __future__ import annotations

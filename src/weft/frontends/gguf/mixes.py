@@ -2,7 +2,7 @@
 
 A mix such as Q4_K_M has a base type for most matrices and more bits for those whose error costs
 most: the output, values of attention, and down projections of the first, the last and every third
-layer. The rules are those of llama.cpp's `llama-quant.cpp`.
+layer. The rules come from llama.cpp's `llama-quant.cpp`.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def named_type(t: TensorInfo, choices: Choices) -> DType | None:
 def _named(t: TensorInfo, choices: Choices, mix: Mix) -> DType | None:
     """The type that a user chose for a tensor; None: the mix's rules decide.
 
-    Patterns have no say when the mix is of floats, and not over a type for embeddings, except for
-    those of layers; so it is in the reference."""
+    As in the reference, patterns do not count when the mix is of floats, nor against a type for
+    embeddings, except for the embeddings of layers."""
     match = next((dtype for pattern, dtype in choices.patterns if pattern.search(t.name)), None)
     if t.name in _EMBEDDINGS and choices.embedding is not None:
         return _whole(t, match if match and t.name != _EMBEDDINGS[0] else choices.embedding)

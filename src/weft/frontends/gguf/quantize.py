@@ -69,11 +69,12 @@ def quantize_file(
 
     `to` is a file type's name, in any case (`Q4_K_M`, `q8_0`), see `mixes`, or `COPY`, which
     changes no tensor; each tensor gets the type and the bytes that llama-quantize gives it, with
-    the weights of `importance` where it has some. `choices` are those of a user. With `keep_split`
-    a model of several files stays one. `without_layers` leaves layers out. Metadata stays, except
-    for `general.file_type`, `general.quantization_version`, keys that tell of the importance
-    matrix, and `keys`. One tensor is in memory at a time. `progress` is called after each tensor.
-    A run that is stopped can be repeated, and then goes on with the tensors that are complete.
+    the weights of `importance` where it has some. `choices` are types that a user chose. With
+    `keep_split` a model of several files stays one. `without_layers` leaves layers out. Metadata
+    stays, except for `general.file_type`, `general.quantization_version`, keys that tell of the
+    importance matrix, and `keys`. One tensor is in memory at a time. `progress` is called after
+    each tensor. A run that is stopped can be repeated, and then goes on with the tensors that are
+    complete.
 
     Raises FormatError for a bad file or when the two are the same, UnsupportedOpError, before
     anything is written, for a type that cannot be, that needs an importance matrix, or (without

@@ -80,8 +80,8 @@ class ResumableFile:
         return self
 
     def write(self) -> Iterator[int]:
-        """Writes the tensors that are not complete, and gives the number of each when it is, those
-        of an earlier run first."""
+        """Writes the tensors that are not complete, and gives the number of each when it is, the
+        ones of an earlier run first."""
         yield from range(self.n_done)
         layout = self._layout
         for i in range(self.n_done, len(layout.rows)):

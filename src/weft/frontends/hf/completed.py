@@ -108,8 +108,8 @@ def rotated_elements(c: Config, keys: dict[str, object]) -> int:
 
 
 def rope_tensors(family: Family, c: Config, keys: dict[str, object]) -> list[tuple[str, Values]]:
-    """The tensors in front of those of the folder: divisors of the angles of scaled rotary
-    embeddings among them.
+    """The tensors in front of the folder's: divisors of the angles of scaled rotary embeddings
+    among them.
 
     Raises FormatError for a kind of scaling that the architecture has not."""
     tensors = list(family.extra(c))

@@ -65,7 +65,8 @@ def _text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class Config(Mapping[str, Any]):
-    """The values of config.json, those of the text model in front, `defaults` behind."""
+    """The values of config.json, with the values of the text model in front and `defaults`
+    behind."""
 
     def __init__(
         self, folder: Path, config: Mapping[str, Any], defaults: Mapping[str, Any] | None = None

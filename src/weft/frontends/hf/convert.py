@@ -63,11 +63,12 @@ def convert_folder(
 ) -> list[ConvertedTensor]:
     """Reads the folder `source` and writes the GGUF file `target`.
 
-    Keys, names, order, types and bytes are those of the reference's converter. `to` is one of
-    `OUTPUT_TYPES`. One tensor is in memory at a time. `name` replaces the model's name. `max_bytes`
-    and `max_tensors` cut the model into files (see `write_shards`). With `mmproj`, the file has the
-    towers instead of the text model. `change` makes other tensors of those that files have.
-    `progress` is called after each tensor. Raises FormatError for a folder that cannot be read."""
+    Keys, names, order, types and bytes are the same as from the reference's converter. `to` is one
+    of `OUTPUT_TYPES`. One tensor is in memory at a time. `name` replaces the model's name.
+    `max_bytes` and `max_tensors` cut the model into files (see `write_shards`). With `mmproj`, the
+    file has the towers instead of the text model. `change` makes other tensors of those that files
+    have. `progress` is called after each tensor. Raises FormatError for a folder that cannot be
+    read."""
     if to not in OUTPUT_TYPES:
         raise FormatError(f"unknown type {to!r}; choose one of {', '.join(OUTPUT_TYPES)}")
     folder = read_tower_folder(source) if mmproj else read_folder(source, adjacent=True)

@@ -35,12 +35,12 @@ def convert_adapter(
     name: str | None = None,
     progress: Callable[[ConvertedTensor], None] | None = None,
 ) -> list[ConvertedTensor]:
-    """Reads the folder `source`, which PEFT saved, and writes the GGUF file `target`. Of the folder
-    `base` of the model config.json is read.
+    """Reads the folder `source`, which PEFT saved, and writes the GGUF file `target`. From the
+    model's folder `base`, config.json is read.
 
-    Keys, names, order, types and bytes are those of the reference's converter. A file says one
-    alpha for all matrices; where `alpha_pattern` or `use_rslora` say otherwise, B is multiplied by
-    the rest. `to` is one of `ADAPTER_TYPES`. `name` replaces the adapter's name. `progress` is
+    Keys, names, order, types and bytes are the same as from the reference's converter. A file says
+    one alpha for all matrices; where `alpha_pattern` or `use_rslora` say otherwise, B is multiplied
+    by the rest. `to` is one of `ADAPTER_TYPES`. `name` replaces the adapter's name. `progress` is
     called after each tensor. Raises FormatError for a folder that cannot be read, or an adapter
     that files have no words for."""
     if to not in ADAPTER_TYPES:

@@ -138,7 +138,7 @@ class Family:
     """Joins tensors of which GGUF files have one, before they are changed."""
     change: Change = as_is
     extra: Callable[[Config], Named] = no_tensors
-    """Tensors in front of those of the folder, such as the factors of scaled rotary embeddings."""
+    """Tensors in front of the folder's, such as the factors of scaled rotary embeddings."""
     vocab: Callable[[Config], Vocabulary] = bpe
     defaults: Mapping[str, object] | None = None
     """Values that config.json may leave out, as transformers has them."""
@@ -225,7 +225,7 @@ def family_tensors(
 
 
 def text_tensors(stored: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
-    """The tensors of the text model, without those of towers."""
+    """The tensors of the text model, without the tensors of towers."""
     for full, values in stored.items():
         name = full.replace("e_score_correction_bias", "e_score_correction.bias")
         name = name.replace("language_model.", "").replace("text_model.", "")

@@ -1,7 +1,7 @@
 """LoRA adapters in PEFT's folders: adapter_config.json and adapter_model.safetensors.
 
-A family's changes of matrices, which take rows apart or put them in another order, are those of B:
-a product P (B A) is (P B) A.
+A family's changes of matrices, which take rows apart or put them in another order, apply to B: a
+product P (B A) is (P B) A.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ _TYPES = {"F32": "f32", "F16": "f16", "BF16": "bf16", "F64": "f64"}
 def open_peft(folder: str | os.PathLike[str]) -> GGUFFile:
     """Opens adapter_config.json and adapter_model.safetensors of `folder` as a GGUF file with their
     own names, for `weft inspect`: a key of the first is `peft.KEY`. Raises FormatError for a folder
-    that is no adapter or damaged."""
+    that is damaged or not an adapter."""
     path = Path(folder)
     settings = read_settings(path)
     file = FileMap(adapter_tensors(settings))

@@ -1,4 +1,4 @@
-"""The keys `tokenizer.*` of unigram vocabularies, GGUF's `t5`: those of XLM-RoBERTa and its kin.
+"""The keys `tokenizer.*` of unigram vocabularies, GGUF's `t5`: XLM-RoBERTa and its relatives.
 
 They come from sentencepiece.bpe.model, whose ids fairseq put in another order, or from
 tokenizer.json.

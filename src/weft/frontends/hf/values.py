@@ -64,7 +64,7 @@ class Values:
         return self.taken(slice(start, stop), shape=(stop - start, *self.shape[1:]))
 
     def split(self, *counts: int) -> list[Values]:
-        """Parts of so many rows each, in order."""
+        """Parts with these numbers of rows, in order."""
         ends = np.cumsum(counts).tolist()
         return [self.rows(end - n, end) for n, end in zip(counts, ends, strict=True)]
 

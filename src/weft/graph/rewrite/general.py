@@ -221,7 +221,7 @@ _SCALES = {
 
 
 def _upscale(node: Tensor) -> Tensor:
-    """All four dimensions, the outer two by the nearest sample."""
+    """An upscale of all four dimensions, the outer two by the nearest sample."""
     p = node.params
     assert isinstance(p, UpscaleParams)
     mode = InterpolateMode.UPSCALE_TRIANGLE if p.antialias else _SCALES[p.mode]
@@ -303,7 +303,7 @@ GENERAL: dict[str, GeneralForm] = {
     )
     for op in form.ops
 }
-"""By the op that is replaced."""
+"""All general forms, by the op that is replaced."""
 
 
 def general_form(node: Tensor, ops: Collection[str]) -> list[Tensor]:
@@ -317,7 +317,7 @@ def general_form(node: Tensor, ops: Collection[str]) -> list[Tensor]:
 
 
 def _new(tensor: Tensor, known: set[Tensor | None]) -> list[Tensor]:
-    """A tensor after what it is made of, down to `known`."""
+    """The tensors that `tensor` is made of, down to `known`, and then `tensor`."""
     before: list[Tensor] = []
     for source in tensor.src:
         if source is not None and source is not tensor and source not in known:
@@ -327,7 +327,7 @@ def _new(tensor: Tensor, known: set[Tensor | None]) -> list[Tensor]:
 
 
 def replace_by(node: Tensor, form: Tensor) -> None:
-    """Makes `node` compute what `form` does, or be the view that `form` is."""
+    """Gives `node` the op and the sources of `form`, or makes it the view that `form` is."""
     node.op, node.src, node.params = form.op, form.src, form.params
     if form.view_src is not None:
         node.view_src, node.view_offs = form.view_src, form.view_offs

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import ContextError, OutOfMemoryError
+from weft.errors import ContextError, ContextFull, OutOfMemoryError
 from weft.records import dataclass
 
 __all__ = ["FREE", "Cells", "Kept"]
@@ -90,15 +90,16 @@ class Cells:
         return self._clock
 
     def find_free(self, n: int) -> NDArray[np.int64]:
-        """The `n` lowest free cells. Raises ContextError, with both numbers, if there are fewer."""
+        """The `n` lowest free cells. Raises ContextFull, with both numbers, if there are fewer."""
         if n == 1 and self._low < self.size and self.pos[self._low] == FREE:
             return np.array([self._low], np.int64)
         free = self._low + np.flatnonzero(self.pos[self._low :] == FREE)
         self._low = int(free[0]) if len(free) else self.size
         if len(free) < n:
-            raise ContextError(
+            raise ContextFull(
                 f"{n} tokens do not fit into the context: {len(free)} of its {self.size} cells are "
-                "free; make n_ctx larger, or remove tokens first (seq_rm, clear)"
+                "free; make `n_ctx` larger",
+                calls=", or remove tokens first (seq_rm, clear)",
             )
         return free[:n]
 
@@ -366,7 +367,7 @@ class Cells:
     def _seq(self, seq: int) -> int:
         if not 0 <= seq < self.n_seq_max:
             raise ContextError(
-                f"sequence {seq} is not in 0..{self.n_seq_max - 1}; make n_seq_max larger"
+                f"sequence {seq} is not in 0..{self.n_seq_max - 1}; make `n_seq_max` larger"
             )
         return seq
 
@@ -391,4 +392,4 @@ def _table(shape: tuple[int, ...], dtype: type[np.generic], value: int = 0) -> N
     try:
         return np.full(shape, value, dtype)
     except (MemoryError, ValueError):  # ValueError: more than an address space holds
-        raise OutOfMemoryError(f"no room for {shape} numbers; make n_ctx smaller") from None
+        raise OutOfMemoryError(f"no room for {shape} numbers; make `n_ctx` smaller") from None

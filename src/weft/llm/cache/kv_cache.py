@@ -28,7 +28,7 @@ __all__ = ["CACHE_TYPES", "KVCache", "cache_bytes", "read_rows", "row_width", "u
 
 _Moves = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
 
-CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """Types of stored keys and values. A quantized block holds 32 numbers of one head."""
 
 
@@ -315,9 +315,11 @@ def _cache_type(argument: str, name: str | DType, head_dim: int) -> DType:
     try:
         dtype = find_dtype(name)
     except GraphError as e:
-        raise ContextError(f"{argument}: {e}") from None
+        raise ContextError(f": {e}", argument=argument) from None
     if dtype.name not in CACHE_TYPES:
-        raise ContextError(f"{argument} is {dtype.name}; it must be {' or '.join(CACHE_TYPES)}")
+        raise ContextError(
+            f"is {dtype.name}; it must be {' or '.join(CACHE_TYPES)}", argument=argument
+        )
     if head_dim % dtype.block:
         raise ContextError(
             f"{argument} is {dtype.name}, which has blocks of {dtype.block} numbers, but heads of "

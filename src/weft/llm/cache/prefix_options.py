@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from weft.errors import ContextError, FormatError
-from weft.options import Option
+from weft.options import MODEL, Option, option
 from weft.records import dataclass
 from weft.schedule.profile import parse_size
 
@@ -36,7 +36,7 @@ class PrefixOptions:
         for name in ("cache_ram", "ctx_checkpoints", "checkpoint_every", "cache_dir_size"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
-                raise ContextError(f"{name} is {value!r}; it must be 0 or more")
+                raise ContextError(f"is {value!r}; it must be 0 or more", argument=name)
 
 
 class PrefixArguments(TypedDict, total=False):
@@ -50,31 +50,40 @@ class PrefixArguments(TypedDict, total=False):
 
 
 PREFIX_OPTIONS: dict[str, Option] = {
-    "cache_ram": Option(
+    "cache_ram": option(
         "1GiB",
-        'Most bytes of host memory, or a size such as "4G", for texts that had to leave the cache '
-        "and for checkpoints of recurrent states; those used longest ago go first. 0: none.",
+        'Most bytes of host memory, or a size such as "4G", for texts that had to leave the '
+        "cache and for checkpoints of recurrent states; those used longest ago go first. 0: none.",
+        "--cache-ram -cram", MODEL, "MIB",
+        help="Most MiB of host memory for texts that leave the cache and for checkpoints of "
+        "recurrent states; default: 1024; 0: none.",
     ),
-    "ctx_checkpoints": Option(
-        32,
-        "Most checkpoints for each sequence: copies of recurrent states, or of the cells of a "
+    "ctx_checkpoints": option(
+        32, "Most checkpoints for each sequence: copies of recurrent states, or of the cells of a "
         "sliding window, to which a text can go back. 0: none.",
+        "--ctx-checkpoints -ctxcp --swa-checkpoints", MODEL,
+        help="Most checkpoints for each text: recurrent states to which it can go back; 0: none.",
     ),
-    "checkpoint_every": Option(
-        8192,
-        "A prompt has a checkpoint at every multiple of so many tokens, besides those where "
+    "checkpoint_every": option(
+        8192, "A prompt has a checkpoint at every multiple of so many tokens, besides those where "
         "messages and the prompt end. 0: only there.",
+        "--checkpoint-every --checkpoint-every-n-tokens -cpent", MODEL,
+        help="A prompt has a checkpoint every so many tokens, besides those where messages end; "
+        "0: only there.",
     ),
-    "cache_dir": Option(
+    "cache_dir": option(
         None,
         "Folder in which texts are kept when they leave the cache and at the end, for the next "
-        "process with the same model; None: nothing is written.",
+        "process with the same model; None: nothing is written.", "--cache-dir", MODEL, "DIR",
+        help="Folder in which texts are kept for the next start with the same model.",
     ),
-    "cache_dir_size": Option(
+    "cache_dir_size": option(
         "8GiB",
         "Most bytes of the files in `cache_dir`, or a size; those used longest ago are removed.",
+        "--cache-dir-size", MODEL, "SIZE",
+        help="Most bytes of the files in --cache-dir; default: 8GiB.",
     ),
-}
+}  # fmt: skip
 """Every key of `PrefixArguments`, with default and meaning."""
 
 
@@ -88,7 +97,7 @@ def prefix_options(arguments: Mapping[str, Any]) -> tuple[PrefixOptions, dict[st
             try:
                 given[name] = parse_size(given[name])
             except FormatError as error:
-                raise ContextError(f"{name}: {error}") from None
+                raise ContextError(f": {error}", argument=name) from None
     if given.get("cache_dir") is not None:
         given["cache_dir"] = Path(given["cache_dir"])
     return PrefixOptions(**given), rest

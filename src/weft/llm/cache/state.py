@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import ContextError, FormatError
+from weft.errors import ContextError, ContextFull, FormatError
 from weft.graph.tensor import Tensor
 from weft.llm.cache.cells import Cells, Kept
 from weft.llm.cache.kv_cache import KVCache, read_rows, row_width, write_rows
@@ -110,7 +110,8 @@ def load_state(
         _require_possible(config, kept)
     if seq is None and n_seq > cache.n_seq_max and saved[0].members[cache.n_seq_max :].any():
         raise ContextError(
-            f"the state has {n_seq} sequences, the context {cache.n_seq_max}; make n_seq_max larger"
+            f"the state has {n_seq} sequences, the context {cache.n_seq_max}; make `n_seq_max` "
+            "larger"
         )
     for cells, kept in zip(tables, saved, strict=True):
         _require_room(cells, len(kept.cells), seq)
@@ -159,7 +160,7 @@ def _require_room(cells: Cells, n: int, seq: int | None) -> None:
             taken &= cells.seen()
         room -= int(taken.sum())
     if n > room:
-        raise ContextError(f"the state has {n} cells, there is room for {room}; make n_ctx larger")
+        raise ContextFull(f"the state has {n} cells, there is room for {room}; make `n_ctx` larger")
 
 
 def take_cells(cells: Cells, kept: Kept, seq: int | None) -> NDArray[np.int64]:

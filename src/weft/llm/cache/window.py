@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import ContextError
+from weft.errors import ContextFull
 from weft.llm.cache.cells import Cells
 from weft.llm.config import ModelConfig
 
@@ -39,15 +39,15 @@ class WindowCells(Cells):
 
     def in_the_way(self, n: int) -> NDArray[np.int64]:
         """The oldest cells, as many as must be freed so that `n` cells are free. Raises
-        ContextError if too few cells are free or no longer seen."""
+        ContextFull if too few cells are free or no longer seen."""
         free = self.size - self.n_used
         if free >= n:
             return np.empty(0, np.int64)
         old = np.flatnonzero((self.pos >= 0) & ~self.seen())
         if free + len(old) < n:
-            raise ContextError(
+            raise ContextFull(
                 f"{n} tokens do not fit into the {self.size} cells of the sliding window; decode "
-                "fewer at once, or create the context with swa_full=True"
+                "fewer at once, or create the context with `swa_full` on"
             )
         oldest = np.argsort(self.pos[old], kind="stable")[: n - free]
         return old[oldest]

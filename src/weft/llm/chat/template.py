@@ -66,7 +66,7 @@ OWN_VARIABLES = frozenset(
         "eos_token",
     )
 )
-"""Variables of templates that are made from the conversation, so that nobody sets them."""
+"""Variables of templates that are made from the conversation, so that users do not set them."""
 
 CHATML_STOPS = ("<|im_end|>", "<|im_start|>")
 """Strings that end an answer to ChatML if the vocabulary has no such tokens."""
@@ -330,8 +330,8 @@ def render_begun(
 
     The template writes the answer as one of earlier turns, so what it puts before an answer (an
     empty reasoning, for example) is there. If it does not write an answer at the end, `begun`
-    follows the text that asks for one. `options` are those of `ChatTemplate.render`, which says
-    what is raised."""
+    follows the text that asks for one. `options` and errors are the same as for
+    `ChatTemplate.render`."""
     mark = f"<begun-{secrets.token_hex(8)}>"  # no text of a user can be one
     answer = {"role": "assistant", "content": mark}
     whole = template.render([*messages, answer], add_generation_prompt=False, **options)

@@ -122,7 +122,7 @@ def checked(
     tokens = _tokens(batch, config, known)
     n = len(tokens)
     if n > n_batch:
-        raise ContextError(f"{n} tokens in one call, but n_batch is {n_batch}")
+        raise ContextError(f"{n} tokens in one call, but `n_batch` is {n_batch}")
     first, members = _sequences(batch.seqs, n, cells.n_seq_max)
     positions = _positions(batch.positions, n, cells)
     n_learned = config.n_positions
@@ -206,7 +206,7 @@ def _sequences(
         if min(names) < 0 or max(names) >= n_seq_max:
             raise ContextError(
                 f"sequences {list(names)} of token {i} are not in 0..{n_seq_max - 1}; make "
-                "n_seq_max larger"
+                "`n_seq_max` larger"
             )
         members[list(names), i] = True
         first[i] = names[0]

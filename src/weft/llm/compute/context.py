@@ -91,7 +91,7 @@ class Context(Sequences):
         if self.n_ctx_seq < 1:
             raise ContextError(
                 f"{self.n_ctx} cells are not enough for {chosen.n_seq_max} sequences with cells of "
-                "their own; make n_ctx larger, n_seq_max smaller, or leave kv_unified on"
+                "their own; make `n_ctx` larger, `n_seq_max` smaller, or leave kv_unified on"
             )
         self.embeddings = chosen.embeddings
         """True if the rows of `decode` are embeddings instead of logits."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import ContextError
+from weft.errors import ContextError, ContextFull
 from weft.llm.cache.pages import next_cell
 from weft.llm.compute.batch import Batch, Ubatch, checked, one_token, require_encoded
 from weft.llm.compute.graphs import Graphs
@@ -73,7 +73,7 @@ class Decoding:
         )
         if len(parts) > 1 and not config.causal:
             raise ContextError(
-                f"{len(batch)} tokens must be computed at once, but n_ubatch is "
+                f"{len(batch)} tokens must be computed at once, but `n_ubatch` is "
                 f"{n_ubatch} and n_outputs {n_outputs}; make them larger"
             )
         if cache.has_shift:
@@ -134,10 +134,10 @@ class Decoding:
         cells = self.cache.members.sum(axis=1) + batch.members.sum(axis=1)
         over = np.flatnonzero((cells > n_ctx_seq) & batch.members.any(axis=1))
         if len(over):
-            raise ContextError(
+            raise ContextFull(
                 f"sequence {over[0]} would have {cells[over[0]]} tokens, but each of "
                 f"{self.cache.n_seq_max} has {n_ctx_seq} cells of the {n_ctx}; make "
-                "n_ctx larger, remove tokens first, or leave kv_unified on"
+                "`n_ctx` larger, remove tokens first, or leave kv_unified on"
             )
 
     def _require_window(self, batch: Ubatch) -> None:
@@ -150,5 +150,5 @@ class Decoding:
                 raise ContextError(
                     f"position {start} of sequence {seq} sees tokens that sliding-window layers "
                     "have dropped; remove the sequence and decode it anew, or create the context "
-                    "with swa_full=True"
+                    "with `swa_full` on"
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from weft.errors import ContextError
+from weft.errors import ContextError, ErrorWarning
 from weft.llm.compute.context import Context
 
 __all__ = ["require_shifts", "warn_of_length"]
@@ -15,11 +15,12 @@ def warn_of_length(context: Context) -> None:
     config, longest = context.model.config, context.n_ctx_seq
     several = context.plan.options.n_seq_max > 1 and longest == context.n_ctx
     if longest > config.n_ctx_train and not several:
-        warnings.warn(
-            f"n_ctx is {longest}, and {context.model.file.path.name} was trained for "
+        error = ContextError(
+            f"is {longest}, and {context.model.file.path.name} was trained for "
             f"{config.n_ctx_train} tokens: longer texts may become incoherent",
-            stacklevel=3,
+            argument="n_ctx",
         )
+        warnings.warn(ErrorWarning(error), stacklevel=3)
 
 
 def require_shifts(context: Context, n_keep: int) -> None:
@@ -27,6 +28,7 @@ def require_shifts(context: Context, n_keep: int) -> None:
     context.require_movable()
     if not -1 <= n_keep < context.n_ctx - 1:
         raise ContextError(
-            f"n_keep is {n_keep}; it must be 0 to {context.n_ctx - 2}, so that there is something "
-            "to drop, or -1 for the prompt"
+            f"is {n_keep}; it must be 0 to {context.n_ctx - 2}, so that there is something to "
+            "drop, or -1 for the prompt",
+            argument="n_keep",
         )

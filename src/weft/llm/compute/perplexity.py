@@ -95,9 +95,11 @@ def require_scorable(context: Context, n_ctx: int, n_chunks: int | None) -> None
     if context.embeddings:
         raise ContextError("perplexity needs logits, but this model or context gives embeddings")
     if not 4 <= n_ctx <= context.n_ctx:
-        raise ContextError(f"chunks of {n_ctx} tokens, but they must be 4 to n_ctx {context.n_ctx}")
+        raise ContextError(
+            f"chunks of {n_ctx} tokens, but they must be 4 to `n_ctx` {context.n_ctx}"
+        )
     if n_chunks is not None and n_chunks < 1:
-        raise ContextError(f"n_chunks is {n_chunks}; it must be 1 or more")
+        raise ContextError(f"is {n_chunks}; it must be 1 or more", argument="n_chunks")
 
 
 def chunks_of(
@@ -110,7 +112,7 @@ def chunks_of(
     if len(tokens) < 2 * n_ctx:
         raise ContextError(
             f"the text has {len(tokens)} tokens, but {2 * n_ctx} are needed, two chunks of "
-            f"{n_ctx}; give a longer text or make n_ctx smaller"
+            f"{n_ctx}; give a longer text or make `n_ctx` smaller"
         )
     total = len(tokens) // n_ctx
     n = total if n_chunks is None else min(n_chunks, total)

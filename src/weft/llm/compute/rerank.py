@@ -75,7 +75,7 @@ def rank_pairs(
         if len(ids) > most:
             raise ContextError(
                 f"document {number} and the query have {len(ids)} tokens, but the model reads "
-                f"{most} at once; shorten the document, or make n_ctx (-c) larger"
+                f"{most} at once; shorten the document, or make `n_ctx` larger"
             )
     return [float(row[0]) for row in embed_texts(context, pairs, "rank", progress)]
 

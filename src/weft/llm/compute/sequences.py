@@ -117,7 +117,7 @@ class Sequences:
             what = "an encoder" if config.n_encoder else what
             what = "images in its texts" if seen else what
             raise ContextError(
-                f"a model with {what} cannot go on when its context is full; make n_ctx larger"
+                f"a model with {what} cannot go on when its context is full; make `n_ctx` larger"
             )
 
     def drop_oldest(self, seq: int = 0, n_keep: int = 0, n_drop: int | None = None) -> int:

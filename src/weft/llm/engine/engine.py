@@ -59,7 +59,7 @@ class Engine:
         n_seq = context.cache.n_seq_max
         if n_seq > min(context.n_ubatch, context.n_batch, context.n_outputs):
             raise ContextError(
-                f"{n_seq} texts at once, but n_ubatch is {context.n_ubatch}, n_batch "
+                f"{n_seq} texts at once, but `n_ubatch` is {context.n_ubatch}, `n_batch` "
                 f"{context.n_batch} and n_outputs {context.n_outputs}; make them larger"
             )
         self._writer = Writer(

@@ -67,13 +67,13 @@ class Request:
         if not self.prompt:
             raise ContextError("the prompt has no tokens; give some text")
         if self.max_tokens is not None and self.max_tokens < 0:
-            raise ContextError(f"max_tokens is {self.max_tokens}; it must be 0 or more")
+            raise ContextError(f"is {self.max_tokens}; it must be 0 or more", argument="max_tokens")
         for name in ("logprobs", "prompt_logprobs"):
             n = getattr(self, name)
             if n is not None and n < 0:
-                raise ContextError(f"{name} is {n}; it must be 0 or more, or None")
+                raise ContextError(f"is {n}; it must be 0 or more, or None", argument=name)
         if self.min_tokens < 0:
-            raise ContextError(f"min_tokens is {self.min_tokens}; it must be 0 or more")
+            raise ContextError(f"is {self.min_tokens}; it must be 0 or more", argument="min_tokens")
         if "" in self.stop:
             raise ContextError("a stop string is empty; leave it out")
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import ContextError
+from weft.errors import ContextFull
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.pages import has_room_in_order
 from weft.llm.cache.snapshots import LEAST, Checkpoint, cut, share
@@ -266,8 +266,8 @@ class Slots:
             self._n_free = cache.size - cache.n_used
         while self._n_free < n:
             if not self._clear_one():
-                raise ContextError(
-                    f"{n} cells are needed and {self._n_free} are free; make n_ctx larger"
+                raise ContextFull(
+                    f"{n} cells are needed and {self._n_free} are free; make `n_ctx` larger"
                 )
         self._n_free -= n
 

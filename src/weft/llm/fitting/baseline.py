@@ -1,8 +1,8 @@
 """The scores of one model on a text, with which other models are compared.
 
-The text is cut into chunks, of which the second half is scored, as `weft perplexity` does. What the
-first model says is kept as long as it takes little memory; for longer texts it is computed again
-for each model.
+The text is cut into chunks, of which the second half is scored, as `weft perplexity` does. The
+scores of the first model are kept as long as they take little memory; for longer texts it is
+computed again for each model.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Held:
         progress: Progress | None = None,
         **options: Unpack[PlanArguments],
     ) -> None:
-        """Computes what `model` says. `progress` is called with numbers of chunks. `options`
-        are those of contexts.
+        """Computes what `model` says. `progress` is called with numbers of chunks. `options` go to
+        the contexts.
 
         Raises ContextError for a model that gives no logits, or not for such chunks."""
         _require_logits(model.config)

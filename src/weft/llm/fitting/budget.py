@@ -46,7 +46,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class CacheCost:
-    """A pair of cache types: divergence, and bytes and seconds beyond those of the first pair."""
+    """A pair of cache types: divergence, and bytes and seconds beyond what the first pair takes."""
 
     pair: CachePair
     kl: float
@@ -93,7 +93,7 @@ class Fitting:
         sensitivities: Sensitivities,
         caches: Sequence[CacheCost],
     ) -> None:
-        """`caches` has at least one pair; the first is that of the plans of `sizes`."""
+        """`caches` has at least one pair; the first is the pair in the plans of `sizes`."""
         self.file, self.groups, self.sizes = file, groups, sizes
         self.sensitivities, self.caches = sensitivities, caches
         changed = {n for group in groups for n in group.tensors}
@@ -120,7 +120,7 @@ class Fitting:
         return self.choice(choice.name, choice.types, choice.cache)
 
     def curve(self, n: int, cache: CachePair) -> list[Choice]:
-        """The best choices for `n` sizes, from the least to that of the types of the file."""
+        """The best choices for `n` sizes, from the least to the size with the types of the file."""
         costs = [c for c in self.caches if c.pair == cache]
         alone = Fitting(self.file, self.groups, self.sizes, self.sensitivities, costs)
         least = sum(min(self.sizes.nbytes(g, d) for d in g.types) for g in self.groups)
@@ -253,8 +253,8 @@ def require_least(fitting: Fitting, budget: Budget, n_ctx: int) -> None:
         raise OutOfMemoryError(
             f"no types fit into {size_text(budget.memory)}: with a context of {n_ctx} tokens, the "
             f"smallest take {size_text(whole.nbytes)} (weights {size_text(whole.weights)}, cache "
-            f"{size_text(whole.cache)} as {least.cache}, compute {size_text(rest)}); make -c "
-            "smaller, or --fit larger"
+            f"{size_text(whole.cache)} as {least.cache}, compute {size_text(rest)}); make "
+            "`n_ctx` smaller, or --fit larger"
         )
     if budget.file is not None and least.file > budget.file:
         raise OutOfMemoryError(

@@ -36,7 +36,7 @@ class CachePair:
 
 
 def cache_pairs(config: ModelConfig, *, mixed: bool = True) -> list[CachePair]:
-    """The pairs that a model can have, those of most bits first; with `mixed`, also those in which
+    """The pairs that a model can have, in falling order of bits; with `mixed`, also pairs in which
     values have another type than keys."""
     k = [t for t in _ORDER if t in CACHE_TYPES and config.head_dim_k % DTYPES[t].block == 0]
     v = [t for t in _ORDER if t in CACHE_TYPES and config.head_dim_v % DTYPES[t].block == 0]

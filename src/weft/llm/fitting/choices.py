@@ -1,7 +1,7 @@
 """Groups of tensors that get one type, and the types that each may get.
 
-A group is a tensor, or in models of many tensors those of one role in consecutive layers, so that
-there are at most `MOST_GROUPS` to measure.
+A group is a tensor, or in models of many tensors the tensors of one role in consecutive layers, so
+that there are at most `MOST_GROUPS` to measure.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def groups_of(
 ) -> list[Group]:
     """The groups of the tensors of `file` that are quantized, in the order of the file.
 
-    `choices` are those of a user: a tensor for which they name a type has no other. Types that are
-    of no use without an importance matrix need `importance`. Raises
-    UnsupportedOpError if there is nothing to choose."""
+    `choices` are types that a user chose: a tensor for which they name a type has no other. Types
+    that are of no use without an importance matrix need `importance`. Raises UnsupportedOpError if
+    there is nothing to choose."""
     arch = file.architecture
     choices = choices or Choices()
     tensors = [

@@ -69,9 +69,9 @@ def measure(
 ) -> Sensitivities:
     """The divergence that each group of `file` causes in each of its types.
 
-    What `kept` knows is not measured again, and what is measured is added to it. `held` has the
-    text under the model as it is (None for the manner `error`). `progress` is called with (probes
-    done, all, what is measured). Raises FormatError for values that are not finite."""
+    Figures that `kept` has are not measured again; new figures are added to it. `held` has the text
+    under the model as it is (None for the manner `error`). `progress` is called with (probes done,
+    all, what is measured). Raises FormatError for values that are not finite."""
     if manner not in MANNERS:
         raise ArgumentError(f"there is no manner {manner!r}; it is one of {', '.join(MANNERS)}")
     total, done = n_probes(groups, manner), 0
@@ -188,7 +188,7 @@ def relative_error(t: TensorInfo, dtype: DType, importance: Importance | None = 
 
 
 def _sampled(t: TensorInfo) -> TensorInfo:
-    """A matrix of rows of a tensor: all, or as many as `_SAMPLE` values are."""
+    """A matrix of rows of a tensor: all of them, or rows with `_SAMPLE` values together."""
     if t.dtype.name == "i2_s":  # one scale for all rows
         return t
     rows = t.data.reshape(-1, t.dtype.row_bytes(t.ne[0]))

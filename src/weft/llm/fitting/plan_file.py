@@ -148,7 +148,7 @@ def _why(fit: Fit, group: Group, dtype: DType) -> str:
 def types_in_plan(path: str | os.PathLike[str], file: GGUFFile) -> tuple[dict[str, DType], str]:
     """The types of a plan file for the tensors of `file`, by name, and its cache types as options.
 
-    Raises FormatError for a file that is no such plan, or that of another model."""
+    Raises FormatError for a file that is not such a plan, or is the plan of another model."""
     data = read_json(path, "plan")
     where = f"plan {path}"
     if not isinstance(data, Mapping) or data.get("format") != FORMAT:

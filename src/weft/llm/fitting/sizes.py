@@ -80,14 +80,13 @@ class Sizes:
         return self._seconds[group.name, dtype.name]
 
     def whole(self, types: Mapping[str, DType], **options: Unpack[PlanArguments]) -> Whole:
-        """A context with tensors of these types, by name; `options` go before those of this
-        object."""
+        """A context with tensors of these types, by name; `options` go before this object's own."""
         plan = self._plan(types, options)
         return whole_of(plan, self._profile)
 
     def estimated(self, types: Mapping[str, DType], nbytes: int, seconds: float) -> Whole:
-        """The sum of parts for types by group; `nbytes` and `seconds` are those of a cache beyond
-        that of the plans."""
+        """The sum of parts for types by group; `nbytes` and `seconds` are what a cache takes beyond
+        the cache of the plans."""
         weights = sum(self.nbytes(g, types[g.name]) for g in self._groups)
         times = sum(self.seconds(g, types[g.name]) for g in self._groups)
         if self._profile is not None:
@@ -101,7 +100,8 @@ class Sizes:
         return prepare(model, n_ctx=self._n_ctx, must_fit=False, **merged)
 
     def _learn(self, dtype: DType) -> tuple[int, float]:
-        """Reads sizes and times of the groups that may have `dtype`; returns those of the rest."""
+        """Reads sizes and times of the groups that may have `dtype`; returns the sizes and times of
+        the rest."""
         chosen = {g.name: dtype if dtype in g.types else g.types[0] for g in self._groups}
         by_tensor = {n: chosen[g.name] for g in self._groups for n in g.tensors}
         plan = self._plan(by_tensor, PlanArguments())

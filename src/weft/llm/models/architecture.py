@@ -37,7 +37,7 @@ class Architecture:
     attention: Part = Attention()
     feed_forward: Part = Gated()
     norm: Norm = RMS
-    """The kind of all norms but those of heads."""
+    """The kind of all norms except the norms of heads."""
     before: tuple[str, str] = ("attn_norm", "ffn_norm")
     """Names of the norms in front of attention and feed-forward layer; empty: there is none."""
     after: tuple[str, str] = ("", "")
@@ -119,7 +119,7 @@ class Architecture:
         return self
 
     def normed(self, step: Step, w: Weights, name: str, x: Tensor) -> Tensor:
-        """Applies the norm called `name` to x; an empty name is no norm."""
+        """Applies the norm called `name` to x; an empty name stands for no norm."""
         return self.norm(step.config, w, name, x) if name else x
 
 

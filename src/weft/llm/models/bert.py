@@ -61,13 +61,11 @@ class Bert(Architecture):
     """A norm follows each sum; the output is the embedding of every token."""
 
     def outer_rows(self, c: ModelConfig) -> Iterator[Row]:
-        """Tensors outside the layers."""
         yield from super().outer_rows(c)
         if c.n_token_types:
             yield maybe("token_types.weight", c.n_embd, c.n_token_types)
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of a layer."""
         yield from super().block_rows(c, il)
         for name in ("attn_output_norm", "layer_output_norm"):
             yield from self.norm.rows(f"blk.{il}.{name}", c.n_embd)
@@ -83,7 +81,6 @@ class Bert(Architecture):
         return self.normed(step, w, self.embedding_norm, common.add_positions(step, w, x))
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         x, y = last(step, il, x, self.attention(step, w, il, x))
         y = self.normed(step, layer, "attn_output_norm", G.add(x, y))

@@ -47,7 +47,6 @@ class CommandR(Architecture):
     """Attention and feed-forward layer read the same normed input; logits are scaled."""
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         normed = self.normed(step, w.layer(il), "attn_norm", x)
         y = self.attention(step, w, il, normed)
         x, y, normed = last(step, il, x, y, normed)
@@ -62,7 +61,6 @@ class North(CommandR):
     """All norms are RMS norms if LayerNorm has no epsilon."""
 
     def normed(self, step: Step, w: Weights, name: str, x: Tensor) -> Tensor:
-        """Applies the norm called `name` to x; an empty name is no norm."""
         rms = name and step.config.norm_eps == 0.0
         return RMS(step.config, w, name, x) if rms else super().normed(step, w, name, x)
 

@@ -155,7 +155,7 @@ def qkv(step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Ten
 
 def rope(step: Step, w: Weights, x: Tensor, il: int = 0, mode: G.RopeMode | None = None) -> Tensor:
     """Rotates x [d, n_head, n_tokens] by its positions, with the rotary embedding of layer `il`;
-    `mode` stands for that of the model."""
+    `mode` replaces the model's mode."""
     r = step.config.rope_of(il)
     factors = _freq_factors(w, r, step.cache)
     mode = mode or step.rope_mode
@@ -304,8 +304,8 @@ def attention(
     """Writes k and v to the cache and computes attention over its first n_kv cells.
 
     Takes q [d, n_head, n_tokens], k [d, n_head_kv, n_tokens] and v [dv, n_head_kv, n_tokens]; None
-    stands for what the layer `kv_source` has in the cache. `mask` stands for that of the layer,
-    `bias` f32 [n_kv, n_tokens, n_head] is added to the scores. Returns [dv * n_head, n_tokens]."""
+    stands for what the layer `kv_source` has in the cache. `mask` replaces the layer's mask, `bias`
+    f32 [n_kv, n_tokens, n_head] is added to the scores. Returns [dv * n_head, n_tokens]."""
     if k is not None and v is not None:
         keys = cached(step, il, step.cache.k[il], k)
         step.kv[il] = keys, cached(step, il, step.cache.v[il], v)

@@ -302,7 +302,7 @@ class SparseAttention:
         self, step: Step, w: Weights, il: int, x: Tensor, query: Tensor, cached: Tensor
     ) -> Tensor | None:
         """The mask of the chosen positions, f16 [n_kv, n_tokens], from the input x of attention,
-        what queries are computed from, and the cache; None: that of all positions."""
+        what queries are computed from, and the cache; None: the mask of all positions."""
         indexer = indexer_of(step.config)
         if step.cache.size <= indexer.top_k:
             return None

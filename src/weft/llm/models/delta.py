@@ -78,7 +78,6 @@ class GatedAttention(Attention):
         yield from EACH_HEAD.rows(c, il)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """Attention, from x [n_embd, n_tokens] to the same sizes."""
         c, layer, n_tokens = step.config, w.layer(il), x.ne[1]
         d, n_head, n_kv = c.head_dim_k, c.n_head(il), c.n_head_kv(il)
         both = linear(layer, "attn_q", x)  # [2 d n_head, n_tokens]

@@ -51,7 +51,6 @@ class ModernBert(Architecture):
     """LayerNorm in front of all parts but the first."""
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of a layer."""
         rows = super().block_rows(c, il)
         first = "blk.0.attn_norm.weight"
         return (replace(row, optional=True) if row.name == first else row for row in rows)
@@ -65,7 +64,6 @@ class NamedGated(FusedGated):
     """A gated feed-forward layer with the activation that the file names; the default is GELU."""
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """The layer, from x [n_embd, n_tokens] to the same sizes."""
         return _ACTS.get(step.config.hidden_act, _ACTS["gelu"])(step, w, il, x)
 
 

@@ -50,7 +50,7 @@ class Experts:
     """The activation of experts without a gate, down(act(up x)); None: they have one."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Router and stacked experts, with optional biases; or those of the dense layer.
+        """Router and stacked experts, with optional biases; or the weights of the dense layer.
 
         Raises FormatError for a file that must have experts and has none."""
         if self.dense is not None and (c.moe is None or c.moe.is_dense(il)):

@@ -32,7 +32,7 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 
 def configure_gemma2(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets windows, caps and scales, by default those of the paper."""
+    """Sets windows, caps and scales, by default as in the paper."""
     windowed = keys.windowed(2, c.n_layer)
     # the 27B model, which has 46 layers, has another scale than its head size implies
     scale = 1 / math.sqrt(c.n_embd // c.n_head()) if c.n_layer == 46 else 0.0

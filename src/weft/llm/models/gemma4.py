@@ -82,7 +82,6 @@ class SharedAttention(Attention):
             yield replace(row, optional=True) if row.name.endswith("attn_v.weight") else row
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """Attention, from x [n_embd, n_tokens] to the same sizes."""
         c, layer = step.config, w.layer(il)
         if c.kv_source(il) == il:
             return super().__call__(step, w, il, x)
@@ -92,7 +91,6 @@ class SharedAttention(Attention):
         return self.output(step, layer, common.attention(step, il, q, None, None))
 
     def project(self, step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The queries, keys and values before the rotation."""
         q, k, v = common.qkv(step, w, il, x)
         q, k, v = self.norm_heads(step.config, w, q, k, v)
         return q, k, G.rms_norm(v, step.config.rms_eps)
@@ -126,7 +124,6 @@ class Gemma4(Capped):
     of their output, as far as the file has them."""
 
     def outer_rows(self, c: ModelConfig) -> Iterator[Row]:
-        """Tensors outside the layers."""
         yield from super().outer_rows(c)
         n = c.n_embd_layer * c.n_layer
         if n:
@@ -135,7 +132,6 @@ class Gemma4(Capped):
             yield need("per_layer_proj_norm.weight", c.n_embd_layer)
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of a layer."""
         yield from super().block_rows(c, il)
         yield maybe(f"blk.{il}.layer_output_scale.weight", 1)
         if c.n_embd_layer:
@@ -164,7 +160,6 @@ class Gemma4(Capped):
         return self.logits(step, w, x)
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         y = self.attention(step, w, il, self.normed(step, layer, "attn_norm", x))
         x, y = last(step, il, x, y)
@@ -227,7 +222,6 @@ class SparseGated(Gated):
     of standard deviations."""
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """The layer, from x [n_embd, n_tokens] to the same sizes."""
         layer, c = w.layer(il), step.config
         gate = linear(layer, "ffn_gate", x)
         deviations = c.activation[il][0] if il < len(c.activation) else -math.inf
@@ -242,7 +236,6 @@ class Gemma3n(Capped):
     """Blocks of several streams, which are [n_embd, n_streams, n_tokens]."""
 
     def outer_rows(self, c: ModelConfig) -> Iterator[Row]:
-        """Tensors outside the layers."""
         yield from super().outer_rows(c)
         n, n_others = c.n_embd_layer * c.n_layer, c.streams[0] - 1
         yield need("altup_proj.weight", c.n_embd, c.n_embd, n_others)
@@ -252,7 +245,6 @@ class Gemma3n(Capped):
         yield need("per_layer_proj_norm.weight", c.n_embd_layer)
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of a layer."""
         yield from super().block_rows(c, il)
         blk, n = f"blk.{il}", c.streams[0]
         for name in ("post_norm", "altup_correct_scale", "altup_router_norm", "laurel_post_norm"):

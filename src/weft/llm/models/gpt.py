@@ -98,12 +98,10 @@ class Falcon(Architecture):
     """Attention and feed-forward layer read the same input; the 40B model norms it for each."""
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of a layer."""
         yield from super().block_rows(c, il)
         yield from self.norm.rows(f"blk.{il}.attn_norm_2", c.n_embd, optional=True)
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         normed = self.normed(step, layer, "attn_norm", x)
         own = "attn_norm_2.weight" in layer
@@ -123,7 +121,6 @@ class GptNeox(Architecture):
     """The feed-forward layer has the input of attention, unless the metadata says otherwise."""
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         y = self.attention(step, w, il, self.normed(step, layer, "attn_norm", x))
         x, y = last(step, il, x, y)
@@ -144,12 +141,10 @@ class StableLm(Architecture):
     """The norm in front of the feed-forward layer is optional."""
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of a layer."""
         yield from super().block_rows(c, il)
         yield from self.norm.rows(f"blk.{il}.ffn_norm", c.n_embd, optional=True)
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         normed = self.normed(step, layer, "attn_norm", x)
         y = self.attention(step, w, il, normed)

@@ -30,7 +30,7 @@ _DENSE = Gated(G.geglu)
 
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets constants; where files have none, they are those of Grok 1."""
+    """Sets constants; where files have none, Grok 1 has them."""
     rope = replace(c.rope, beta_fast=keys.number("rope.scaling.yarn_beta_fast", 8.0))
     return replace(
         c,
@@ -105,7 +105,6 @@ class Muse(Grok):
         return G.rms_norm(super().embed(step, w), step.config.rms_eps)
 
     def normed(self, step: Step, w: Weights, name: str, x: Tensor) -> Tensor:
-        """Applies the norm called `name` to x; an empty name is no norm."""
         if name in self.after and name:
             return common.norm(w, name, x, _EPS_BEHIND)
         return super().normed(step, w, name, x)
@@ -144,7 +143,6 @@ class Talkie(Grok):
     """Layers add the embeddings."""
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of a layer."""
         yield from super().block_rows(c, il)
         yield need(f"blk.{il}.layer_output_scale.weight", 1)
 

@@ -39,10 +39,9 @@ def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 
 class Stacks(Architecture):
-    """Layers of two stacks, first those of the fast one, which run in cycles."""
+    """Layers of two stacks, first the layers of the fast one, which run in cycles."""
 
     def outer_rows(self, c: ModelConfig) -> Iterator[Row]:
-        """Tensors outside the layers."""
         yield from super().outer_rows(c)
         yield need("hrm.z_l_init", c.n_embd)
 
@@ -72,7 +71,7 @@ class Stacks(Architecture):
 
 
 def for_all_runs(c: ModelConfig, w: Weights) -> Weights:
-    """The weights of each run of a layer, which are those of the layer."""
+    """The weights of each run of a layer, the same for all runs."""
     size, _, n_fast = c.cycles
     leaves = {name: w[name] for name in w if not name.startswith("blk.")}
     for il in range(c.n_layer):

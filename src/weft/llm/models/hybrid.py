@@ -88,7 +88,6 @@ class FalconH1(Architecture):
     """Converters write a norm's name without its end."""
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of a layer."""
         bare = f"blk.{il}.ffn_norm"
         yield maybe(bare, c.n_embd)
         for row in super().block_rows(c, il):

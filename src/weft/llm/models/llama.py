@@ -85,7 +85,6 @@ class Xielu(Mlp):
     """down(xielu(up x))."""
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """The layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         inside = G.xielu(linear(layer, "ffn_up", x), *step.config.activation[il])
         return linear(layer, "ffn_down", inside)
@@ -130,7 +129,6 @@ class Deci(Architecture):
     """Layers without heads have no attention, those without key heads a matrix in its place."""
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of a layer."""
         if c.n_head(il):
             yield from self.norm.rows(f"blk.{il}.attn_norm", c.n_embd)
             if c.n_head_kv(il):
@@ -142,7 +140,6 @@ class Deci(Architecture):
             yield from self.feed_forward.rows(c, il)
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         c, layer = step.config, w.layer(il)
         if c.n_head(il):
             y = self.normed(step, layer, "attn_norm", x)
@@ -199,7 +196,7 @@ class Runs(Architecture):
 
 
 def for_all_runs(c: ModelConfig, w: Weights) -> Weights:
-    """The weights of each run of a layer, which are those of the layer."""
+    """The weights of each run of a layer, the same for all runs."""
     leaves = {name: w[name] for name in w if not name.startswith("blk.")}
     for il in range(c.n_layer):
         layer = w.layer(il % c.cycles[0])

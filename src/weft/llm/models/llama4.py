@@ -53,7 +53,6 @@ class RotatedNormed(Attention):
     """Attention whose heads are normed in layers that rotate."""
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """Attention, from x [n_embd, n_tokens] to the same sizes."""
         if step.config.heads_last and step.config.rope_of(il).n_dims:
             return super().__call__(step, w, il, x)
         return _PLAIN(step, w, il, x)

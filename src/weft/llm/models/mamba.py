@@ -177,12 +177,10 @@ class Mamba(Architecture):
     """A block is a norm and a mixer."""
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of a layer."""
         yield from self.norm.rows(f"blk.{il}.attn_norm", c.n_embd)
         yield from self.attention.rows(c, il)
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         y = self.attention(step, w, il, self.normed(step, w.layer(il), "attn_norm", x))
         return G.add(*last(step, il, x, y))
 

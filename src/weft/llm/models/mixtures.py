@@ -40,13 +40,11 @@ class Arctic(Architecture):
     """A block with a dense layer and experts."""
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of a layer."""
         yield from super().block_rows(c, il)
         yield from self.norm.rows(f"blk.{il}.ffn_norm_exps", c.n_embd)
         yield from _DENSE.sized_rows(c, il, c.n_embd)
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         y = self.attention(step, w, il, self.normed(step, layer, "attn_norm", x))
         x, y = last(step, il, x, y)
@@ -95,7 +93,8 @@ def configure_hunyuan(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 
 def configure_hunyuan_experts(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets the width of the shared expert as well, which is that of dense layers if not stated."""
+    """Sets the width of the shared expert as well, which is the width of dense layers if not
+    stated."""
     moe = require_experts(c)
     moe = replace(moe, n_ff_shared=moe.n_ff_shared or c.n_ff())
     return replace(c, heads_last=True, moe=moe)

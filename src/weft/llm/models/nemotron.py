@@ -47,12 +47,10 @@ class OneOfThree(Architecture):
     """A layer is a norm and one part: a mixer, attention, or the feed-forward layer."""
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of a layer."""
         yield from self.norm.rows(f"blk.{il}.attn_norm", c.n_embd)
         yield from self._part(c, il).rows(c, il)
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         part = self._part(step.config, il)
         y = part(step, w, il, self.normed(step, w.layer(il), "attn_norm", x))
         return G.add(*last(step, il, x, y))

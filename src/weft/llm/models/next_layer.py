@@ -6,9 +6,10 @@ predicts the one after that:
     x = eh_proj [norm(embedding(next token)); norm(h)]
     h' = norm(block(x))         logits = head(h')
 
-h is what the model's own output projection reads, so h' can stand for that of the next token, and
-the layer drafts as many as are wanted. Embedding and head are the model's unless the layer has its
-own. Several such layers of a file were trained for further tokens each; the first is used for all.
+h is what the model's own output projection reads, so h' can stand for the input of the next token,
+and the layer drafts as many as are wanted. Embedding and head are the model's unless the layer has
+its own. Several such layers of a file were trained for further tokens each; the first is used for
+all.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = ["NextLayer", "next_config", "next_layer", "next_weights"]
 
 _OWN = {"token_embd.weight": "embed_tokens.weight", "output.weight": "shared_head_head.weight",
         "output_norm.weight": "shared_head_norm.weight"}  # fmt: skip
-"""Tensors of the model, and those of the layer that stand for them."""
+"""Tensors of the model, and the layer's own tensors that replace them."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def next_layer(base: Architecture) -> NextLayer:
 
 
 def next_config(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """The config of the first layer that drafts, as that of a model of one layer."""
+    """The config of the first layer that drafts, in the form of a model of one layer."""
     il, names = c.n_layer, keys.file.tensors
 
     def own(key: str, others: tuple[int, ...]) -> tuple[int, ...]:
@@ -111,8 +112,8 @@ def next_config(c: ModelConfig, keys: Keys) -> ModelConfig:
 def next_weights(
     file: GGUFFile, c: ModelConfig, il: int, layer: NextLayer, shared: Weights
 ) -> Weights:
-    """The weights of layer `il` of the file, and those of the model that it shares, for a model of
-    one layer with the config `c`. `shared` are the model's, whose memory both use.
+    """The weights of layer `il` of the file, and the weights of the model that it shares, for a
+    model of one layer with the config `c`. `shared` are the model's, whose memory both use.
 
     Raises FormatError for tensors of the layer that are missing or unknown."""
     start = f"blk.{il}."

@@ -25,7 +25,6 @@ class Parallel(Architecture):
     """Attention and feed-forward layer read the same normed input."""
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         normed = self.normed(step, w.layer(il), "attn_norm", x)
         y = self.attention(step, w, il, normed)
         x, y, normed = last(step, il, x, y, normed)
@@ -53,8 +52,8 @@ _NEAR = 0.02
 
 
 def configure_phimoe(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets the epsilon of norms, which files have as that of RMS norms. Raises FormatError unless
-    tokens use two experts."""
+    """Sets the epsilon of norms, which files store as the epsilon of RMS norms. Raises FormatError
+    unless tokens use two experts."""
     if require_experts(c).n_used != 2:
         raise keys.bad("expert_used_count", require_experts(c).n_used, "2")
     return replace(c, norm_eps=c.rms_eps)

@@ -34,7 +34,7 @@ _EXPERTS = Experts(shared="gated", renormalise=False)
 
 
 def configure_first(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets widths: `feed_forward_length` of Qwen is that of gate and up together."""
+    """Sets widths: `feed_forward_length` of Qwen is the width of gate and up together."""
     return replace(c, widths=tuple(n // 2 for n in c.widths))
 
 

@@ -1,5 +1,5 @@
 """RWKV 6 (arXiv 2404.05892) and 7 (arXiv 2503.14456): no attention; a state for each head, and
-inputs that are mixed with those of the token before.
+inputs that are mixed with the inputs of the token before.
 
     6:  state = diag(w) state + v k^T                      y = (state + u v k^T) r
     7:  state = state (diag(w) - kk (a kk)^T) + v k^T      y = state r
@@ -83,8 +83,8 @@ def _ranked(c: ModelConfig, *ranks: int) -> ModelConfig:
 
 
 def before(step: Step, il: int, x: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """The inputs of the tokens before those of x [n_embd, n_tokens], of which `kept` [n_embd,
-    n_seqs] has the first; and what is to be kept now."""
+    """The inputs of the tokens before those of x [n_embd, n_tokens], the first of which are in
+    `kept` [n_embd, n_seqs]; and the inputs to keep now."""
     n_embd, n, n_seqs = x.ne[0], step.n_seq_tokens, step.n_seqs
     x = G.reshape(x, n_embd, n, n_seqs)
     inputs = G.concat(G.reshape(G.cont(kept), n_embd, 1, n_seqs), x, 1)
@@ -165,8 +165,8 @@ class TimeMix:
 
 @dataclass(frozen=True)
 class TimeMix6(TimeMix):
-    """RWKV 6's, or with `linear` that of RWKV6Qwen2: without a bonus for the token itself and
-    without a norm of heads."""
+    """RWKV 6's, or with `linear` RWKV6Qwen2's: without a bonus for the token itself and without a
+    norm of heads."""
 
     linear: bool = False
 
@@ -190,7 +190,6 @@ class TimeMix6(TimeMix):
             yield from LAYER.rows(f"{b}_ln", n)
 
     def mix(self, step: Step, w: Weights, il: int, x: Tensor, previous: Tensor) -> Tensor:
-        """The layer, from inputs x and those before them [n_embd, n_tokens] to the same sizes."""
         r, layer, n_tokens = require_recurrent(step.config), w.layer(il), x.ne[1]
         xw, xk, xv, xr, xg = self._mixtures(layer, x, G.sub(previous, x), r.ranks[0])
         k, v = (
@@ -239,7 +238,7 @@ def _lerp(w: Weights, i: int, name: str, n_embd: Size) -> Tensor:
 
 
 class TimeMix7(TimeMix):
-    """RWKV 7's. Values of later layers are mixed with those of the first one."""
+    """RWKV 7's. Values of later layers are mixed with the values of the first layer."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
         """The projections, the mixing, the narrow matrices, and the norm of heads."""
@@ -262,7 +261,6 @@ class TimeMix7(TimeMix):
             yield replace(row, optional=True)
 
     def mix(self, step: Step, w: Weights, il: int, x: Tensor, previous: Tensor) -> Tensor:
-        """The layer, from inputs x and those before them [n_embd, n_tokens] to the same sizes."""
         layer, change = w.layer(il), G.sub(previous, x)
         n_embd, n_tokens = x.ne[0], x.ne[1]
 
@@ -304,7 +302,6 @@ class Rwkv(Architecture):
     """Two layers that keep the token before, in blocks with LayerNorm."""
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of a layer."""
         for name in self.before:
             yield from self.norm.rows(f"blk.{il}.{name}", c.n_embd)
         yield from self.attention.rows(c, il)
@@ -317,7 +314,6 @@ class Rwkv(Architecture):
             yield from linear_rows(f"{b}_receptance", n, n)
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         layer, r, n = w.layer(il), require_recurrent(step.config), step.config.n_embd
         assert isinstance(self.attention, TimeMix)
         kept = _remembered(step, il)  # [2 n_embd, n_seqs]

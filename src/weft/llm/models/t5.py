@@ -68,14 +68,12 @@ class T5Encoder(Architecture):
     """An encoder alone, whose output is the embedding of every token."""
 
     def outer_rows(self, c: ModelConfig) -> Iterator[Row]:
-        """Tensors outside the layers."""
         yield need("token_embd.weight", c.n_embd, c.n_vocab)
         yield need("enc.output_norm.weight", c.n_embd)
         if self.head is not None:
             yield from self.head.rows(c)
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of a layer."""
         return _block_rows(c, f"enc.blk.{il}.", ("attn",))
 
     def forward(self, step: Step, w: Weights) -> Tensor:
@@ -102,7 +100,7 @@ class T5(Architecture):
         return _block_rows(c, f"dec.blk.{il}.", ("attn", "cross_attn"))
 
     def forward(self, step: Step, w: Weights) -> Tensor:
-        """Computes logits [n_vocab, n_outputs] from tokens of the answer; from those of the prompt
+        """Computes logits [n_vocab, n_outputs] from tokens of the answer; from tokens of the prompt
         the encoder's output [n_embd, n_outputs], and what the decoder reads of it."""
         x, c = common.embed(step, w), step.config
         if step.cross_mask is None:
@@ -175,8 +173,8 @@ def _encoded(step: Step, w: Weights, x: Tensor, n_layer: int, *, cached: bool) -
 
 
 def _bias(step: Step, w: Weights, before: Tensor | None) -> Tensor | None:
-    """The biases [n_kv, n_tokens, n_head] of scores in a layer; `before` are those of the layer in
-    front of it."""
+    """The biases [n_kv, n_tokens, n_head] of scores in a layer; `before` are the biases of the
+    layer in front of it."""
     if "attn_rel_b.weight" not in w:
         return before
     assert step.buckets is not None

@@ -110,7 +110,6 @@ class ScaledValues(Attention):
     """Attention whose values are scaled."""
 
     def output(self, step: Step, w: Weights, y: Tensor) -> Tensor:
-        """The output projection of the heads' results y [dv * n_head, n_tokens]."""
         scale = step.config.value_scale
         return super().output(step, w, G.scale(y, scale) if scale else y)
 
@@ -137,7 +136,6 @@ class Early(Architecture):
     """The router reads the input of the block."""
 
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """One layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         scores = linear(layer, "ffn_gate_inp", x)
         y = self.attention(step, w, il, self.normed(step, layer, "attn_norm", x))
@@ -206,7 +204,6 @@ class LimitedHalves(Experts):
     """Experts and dense layers with the limits of their layer."""
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """The mixture or the dense layer, from x [n_embd, n_tokens] to the same sizes."""
         routed, always = (limited(limit) for limit in step.config.activation[il])
         same = Experts(Gated(always), self.shared, self.softmax_first, self.renormalise,
                        self.balanced, act=routed, shared_act=always)  # fmt: skip

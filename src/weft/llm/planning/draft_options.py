@@ -49,7 +49,7 @@ class DraftOptions:
                 "least 0 or more and at most that"
             )
         if not 0 <= self.p_min <= 1:
-            raise ContextError(f"p_min (--draft-p-min) is {self.p_min}; it must be in 0..1")
+            raise ContextError(f"is {self.p_min}; it must be in 0..1", argument="p_min")
 
 
 def rows_needed(n_texts: int, options: DraftOptions | None) -> int:

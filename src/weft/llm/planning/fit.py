@@ -14,7 +14,7 @@ from weft.llm.planning.request import Request
 
 __all__ = ["ADVICE", "fitted", "limit_of", "limits", "overfull", "require"]
 
-ADVICE = "make n_ctx or n_ubatch smaller, use a smaller type_k and type_v, or free memory"
+ADVICE = "make `n_ctx` or `n_ubatch` smaller, use a smaller `type_k` and `type_v`, or free memory"
 
 
 def limits(request: Request, plan: ContextPlan) -> Iterator[tuple[MemoryNeed, int, int]]:
@@ -99,11 +99,11 @@ def require(request: Request, plan: ContextPlan, *, hint: bool = True) -> None:
             advice = f"{_what_fits(request, plan.homes.n_gpu_layers)}; or {ADVICE}"
         if need.experts:
             parts["experts"] = need.experts
-            advice += "; or expert_budget (--expert-budget) smaller"
+            advice += "; or `expert_budget` smaller"
         if need.repacked:
             parts["repacked weights"] = sum(need.repacked.values())
             if need.is_host or need.shares:
-                advice += "; with repack=False (--no-repack) weights stay in the file"
+                advice += "; with `repack` off weights stay in the file"
         system.require_memory(parts, advice, memory=need.memory, limit=limit)
 
 
@@ -113,8 +113,8 @@ def _what_fits(request: Request, n_wanted: int) -> str:
     except OutOfMemoryError:
         n = 0
     if n:
-        return f"{n} of the {n_wanted} layers fit (n_gpu_layers={n}, -ngl {n}; or fit, --fit)"
-    return "not even a layer fits there (n_gpu_layers=0, -ngl 0, or leave the device out)"
+        return f"{n} of the {n_wanted} layers fit (`n_gpu_layers` {n}, or `fit`)"
+    return "not even a layer fits there (`n_gpu_layers` 0, or leave the device out)"
 
 
 def fitted(request: Request) -> ContextPlan:

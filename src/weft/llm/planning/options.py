@@ -21,7 +21,17 @@ from weft.llm.config import ModelConfig, Pooling
 from weft.llm.model import Model
 from weft.llm.planning.draft_options import DraftOptions
 from weft.llm.planning.saved_plan import SavedPlan
-from weft.options import Option, require_choice
+from weft.options import (
+    ADVANCED,
+    DEVICES,
+    MODEL,
+    PLACEMENT,
+    Option,
+    option,
+    parse_layers,
+    parse_tokens,
+    require_choice,
+)
 from weft.records import dataclass
 from weft.schedule import Policy, Profile
 from weft.schedule.profile import parse_size
@@ -86,183 +96,244 @@ class PlanArguments(TypedDict, total=False):
 
 
 PLAN_OPTIONS: dict[str, Option] = {
-    "n_batch": Option(None, "Most tokens of one `decode`; None: n_ctx."),
-    "n_ubatch": Option(None, "Most tokens computed together; None: 512, at most n_batch."),
-    "n_outputs": Option(None, "Most rows of logits computed together; None: n_ubatch."),
-    "n_seq_max": Option(None, "Most sequences (texts) in the cache; None: 1."),
-    "n_copies": Option(
+    "n_batch": option(
+        None, "Most tokens of one `decode`; None: n_ctx.", "-b --batch-size"
+    ),
+    "n_ubatch": option(
+        None, "Most tokens computed together; None: 512, at most n_batch.", "-ub --ubatch-size",
+        MODEL, "TOKENS", read=parse_tokens,
+        help="Most prompt tokens computed at once. Default: 512.",
+    ),
+    "n_outputs": option(None, "Most rows of logits computed together; None: n_ubatch."),
+    "n_seq_max": option(
+        None, "Most sequences (texts) in the cache; None: 1.", "--parallel -np"
+    ),
+    "n_copies": option(
         None,
         "Number of ubatches that run at the same time if a model is on several devices, so that "
         "all of them have work; each ubatch needs compute memory of its own. None: 1, or one for "
+        "each machine, at most 4.", "--n-copies", ADVANCED,
+        help="Parts of a prompt computed at the same time if a model is on several devices, so "
+        "that all have work; each needs compute memory of its own. Default: 1, or one for "
         "each machine, at most 4.",
     ),
-    "type_k": Option(
+    "type_k": option(
         None,
-        "Type of the keys in the cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0; None: f16.",
+        "Type of the keys in the cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0; None: "
+        "f16.", "-ctk --cache-type-k", MODEL, "TYPE",
+        help="Type of cached keys: f16, f32, bf16, q8_0, q4_0. Default: f16.",
     ),
-    "type_v": Option(None, "Type of the values in the cache, as for the keys; None: f16."),
-    "flash": Option(None, "True computes attention as one op; None: True."),
-    "swa_full": Option(
+    "type_v": option(
+        None, "Type of the values in the cache, as for the keys; None: f16.", "-ctv --cache-type-v",
+        MODEL, "TYPE", help="Type of cached values, as of keys.",
+    ),
+    "flash": option(
+        None, "True computes attention as one op; None: True.", "-fa --flash-attn", MODEL,
+        "on|off|auto", help="Attention as one operation; off: as several.",
+    ),
+    "swa_full": option(
         None,
         "True gives layers with a sliding window as many cells as the others, so that any tokens "
         "can be removed; False gives them only the cells that they can see. None: True.",
+        "--swa-full/--swa-small", ADVANCED,
+        help="Sliding-window layers cache the whole context, or only what they can see.",
     ),
-    "embeddings": Option(
+    "embeddings": option(
         None,
         "True makes `decode` return embeddings, the rows from which logits would be computed; "
         "models without logits (BERT) always do. None: False.",
     ),
-    "n_threads": Option(
-        None, "Threads of the cpu device for single tokens; None: one for each physical core."
+    "n_threads": option(
+        None, "Threads of the cpu device for single tokens; None: one for each physical core.",
+        "-t --threads", DEVICES, help="CPU threads. Default: one per core.",
     ),
-    "n_threads_batch": Option(
-        None, "Threads of the cpu device for several tokens at once; None: n_threads."
+    "n_threads_batch": option(
+        None, "Threads of the cpu device for several tokens at once; None: n_threads.",
+        "-tb --threads-batch", DEVICES, help="CPU threads for prompts. Default: --threads.",
     ),
-    "threads": Option(
+    "threads": option(
         None,
         "Number, processors and priority of the threads, as a `weft.ThreadOptions`; None: its "
         "defaults.",
     ),
-    "activations": Option(
-        "native",
-        '"native" lets kernels quantize activations; "f32" keeps them in float32; "bf16" computes '
-        "prompts with f16 and f32 weights in bf16, which is faster and rounds to 8 bits, if the "
-        "processor has bf16 dot products.",
+    "activations": option(
+        "native", '"native" lets kernels quantize activations; "f32" keeps them in float32; "bf16" '
+        "computes prompts with f16 and f32 weights in bf16, which is faster and rounds to 8 "
+        "bits, if the processor has bf16 dot products.", "--activations", ADVANCED,
+        help="native: quantized if the weights are; f32: never quantized; bf16: like native, but "
+        "prompts with f16 or f32 weights in bf16, faster and less exact.",
     ),
-    "devices": Option(
+    "devices": option(
         None,
         "Names or backends, the preferred one first; the cpu is added if the last name is not a "
-        "cpu. None: cpu.",
+        "cpu. None: cpu.", "--devices --device -dev", DEVICES, "NAMES",
+        help="Devices, highest priority first, e.g. opencl:0,cpu; `weft devices` lists them. "
+        "Default: WEFT_DEVICES, else cpu.",
     ),
-    "machines": Option(
+    "machines": option(
         None,
-        "Workers (`weft worker`) whose devices come in front of `devices`: addresses HOST:PORT; or "
-        '"ray" or "ray:ADDRESS", which starts them on a Ray cluster. Layers are shared out evenly '
-        "where nothing else places them. A worker that fails is waited for, or left out, and its "
-        "caches are computed again.",
+        "Workers (`weft worker`) whose devices come in front of `devices`: addresses HOST:PORT; "
+        'or "ray" or "ray:ADDRESS", which starts them on a Ray cluster. Layers are shared out '
+        "evenly where nothing else places them. A worker that fails is waited for, or left out, "
+        "and its caches are computed again.", "--machines", DEVICES, "HOST:PORT,...",
+        help="Workers (`weft worker`) that take layers, in front of --devices; or ray, or "
+        "ray:ADDRESS, for the nodes of a Ray cluster.",
     ),
-    "machine_key": Option(None, "The key of `machines`, 32 bytes; None: none, on loopback only."),
-    "fallback": Option(
+    "machine_key": option(None, "The key of `machines`, 32 bytes; None: none, on loopback only."),
+    "fallback": option(
+        None, "Devices to continue on, with default placement, if one of `devices` fails; None: a "
+        "failure is an error.", "--fallback", DEVICES, "NAMES",
+        help="Devices to continue on if one of --devices fails, e.g. cpu.",
+    ),
+    "n_gpu_layers": option(
         None,
-        "Devices to continue on, with default placement, if one of `devices` fails; None: a "
-        "failure is an error.",
+        "Number of layers, counted from the last, on the first device with memory of its own; "
+        "one more than the model has includes the output. None: all.",
+        "-ngl --gpu-layers --n-gpu-layers", DEVICES, "N|all", read=parse_layers,
+        help="Number of layers, counted from the last, on the first device with memory of its "
+        "own; one more than the model has includes the output. Default: all.",
     ),
-    "n_gpu_layers": Option(
-        None,
-        "Number of layers, counted from the last, on the first device with memory of its own; one "
-        "more than the model has includes the output. None: all.",
+    "offload_kv": option(
+        True, "True keeps the cache of a layer on the device of the layer, False in host memory.",
+        "--no-kv-offload -nkvo", DEVICES, help="Keep the KV cache in host memory.",
     ),
-    "offload_kv": Option(
-        True,
-        "True keeps the cache of a layer on the device of the layer, False in host memory.",
+    "place": option(
+        None, "Mapping of globs over weight names to device names; the first match wins.",
+        "--place", PLACEMENT, "GLOB=DEVICE",
+        help="Device for weights whose names match, e.g. 'blk.*.ffn_*_exps=cpu'; repeatable, the "
+        "first match wins.",
     ),
-    "place": Option(
-        None, "Mapping of globs over weight names to device names; the first match wins."
+    "plan": option(
+        None, "A plan file to follow, or its contents as a mapping.", "--plan", PLACEMENT, "FILE",
+        help="A plan file of `weft explain --save`.",
     ),
-    "plan": Option(None, "A plan file to follow, or its contents as a mapping."),
-    "fit": Option(False, "True puts as many layers on devices as fit into their memory."),
-    "memory": Option(None, "Mapping of device names to the bytes that plans may use there."),
-    "policy": Option(
+    "fit": option(
+        False, "True puts as many layers on devices as fit into their memory.", "--fit -fit",
+        PLACEMENT, help="Offload as many layers as fit into the memory of each device.",
+    ),
+    "memory": option(
+        None, "Mapping of device names to the bytes that plans may use there.", "--memory",
+        PLACEMENT, "DEVICE=SIZE", help="Memory of a device that plans may use, e.g. opencl=6GiB.",
+    ),
+    "policy": option(
         "ggml",
-        '"ggml" places nodes by the rules of ggml; "cost" takes the placement with the least time '
-        "that `profile` predicts.",
+        '"ggml" places nodes by the rules of ggml; "cost" takes the placement with the least '
+        "time that `profile` predicts.", "--policy", PLACEMENT,
+        help="Place by fixed rules, or by predicted time (cost; needs --speeds).",
     ),
-    "profile": Option(
+    "profile": option(
         None,
         "Speeds of the devices: a `weft.schedule.Profile`, a file of `weft calibrate`, or the "
-        "name of a profile that comes with weft.",
+        "name of a profile that comes with weft.", "--speeds", PLACEMENT, "FILE",
+        help="Speeds of the devices: a file of `weft calibrate`.",
     ),
-    "repack": Option(
-        None,
-        "True converts weights that only matmuls read to the layout that is fastest for the "
+    "repack": option(
+        None, "True converts weights that only matmuls read to the layout that is fastest for the "
         "kernels; contexts of a model share them. False uses all weights in place, mapped from "
-        "the file. None: True.",
+        "the file. None: True.", "--repack/--no-repack /-nr", ADVANCED,
+        help="Convert weights on loading to the layout that is fastest for kernels, or use them "
+        "as the file has them. Default: repack.",
     ),
-    "expert_budget": Option(
+    "expert_budget": option(
         None,
-        'Bytes of memory, or a size such as "4G", for the experts of a mixture; the others stay in '
-        "the file and are read when they are chosen. None: all experts are loaded.",
+        'Bytes of memory, or a size such as "4G", for the experts of a mixture; the others stay '
+        "in the file and are read when they are chosen. None: all experts are loaded.",
+        "--expert-budget", PLACEMENT, "SIZE",
+        help="Memory for the experts of a mixture, e.g. 4G; the others stay in the file and are "
+        "read when they are chosen. Default: all are loaded.",
     ),
-    "expert_policy": Option(
+    "expert_policy": option(
         None,
-        'With `expert_budget`, which expert gives way to another: "lru", the one used longest ago; '
-        '"lfu", the one used least lately; "predict", as lfu, and probable experts of the next '
-        'layer are read ahead; "auto", whichever does best with what was chosen lately, by '
-        "simulation. None: auto.",
+        'With `expert_budget`, which expert gives way to another: "lru", the one used longest '
+        'ago; "lfu", the one used least lately; "predict", as lfu, and probable experts of the '
+        'next layer are read ahead; "auto", whichever does best with what was chosen lately, by '
+        "simulation. None: auto.", "--expert-policy", ADVANCED,
+        help="With --expert-budget, which expert gives way: the one used longest ago (lru), the "
+        "one used least lately (lfu), or as lfu, reading ahead what the next layer probably "
+        "needs (predict); auto simulates them with what was chosen lately, and takes the "
+        "best.",
     ),
-    "rewrites": Option(
-        None, "Names of the fusions to use; None: those that WEFT_REWRITES names, or all."
+    "rewrites": option(
+        None, "Names of the fusions to use; None: those that WEFT_REWRITES names, or all.",
+        "--no-rewrite",
     ),
-    "beside": Option(
-        (),
-        "Plans (`ContextPlan`) of other contexts that will be in memory, too, such as those of "
+    "beside": option(
+        (), "Plans (`ContextPlan`) of other contexts that will be in memory, too, such as those of "
         "models that draft.",
     ),
-    "states": Option(
-        False,
-        "True keeps what the output projection reads of every token (`Context.states`), for layers "
-        "that draft.",
+    "states": option(
+        False, "True keeps what the output projection reads of every token (`Context.states`), for "
+        "layers that draft.",
     ),
-}
+}  # fmt: skip
 """Every key of `PlanArguments`, with default and meaning."""
 
 
 LLM_OPTIONS: dict[str, Option] = {
-    "n_ctx": Option(
-        None,
-        "Size of the context in tokens, prompt and generated text together; None: the length that "
-        "the model was trained for, at most 4096.",
+    "n_ctx": option(
+        None, "Size of the context in tokens, prompt and generated text together; None: the length "
+        "that the model was trained for, at most 4096.", "-c --ctx-size", MODEL, "TOKENS",
+        read=parse_tokens,
+        help="Tokens of prompt and text together: 4096, 32k; 0: as many as the model was trained "
+        "for. Default: the same, at most 4096.",
     ),
-    "type": Option(
+    "type": option(
         None,
         'Type that matrices are quantized to in memory, e.g. "q4_K_M"; None: as they are stored.',
+        "--type", MODEL, "TYPE",
+        help="Quantize the weights while loading: q4_K_M, q8_0, ... Default: as they are stored.",
     ),
-    "context_shift": Option(
+    "context_shift": option(
         False,
         "True lets a text go on when the context is full: the older half of the tokens after the "
         "first `n_keep` is dropped; see `Context.drop_oldest`.",
+        "--context-shift/--no-context-shift", MODEL,
+        help="Go on when the context is full, dropping its older half.",
     ),
-    "n_keep": Option(
-        0,
-        "Number of first tokens that stay when the context is shifted, or -1 for the whole "
-        "prompt; a BOS token always stays.",
+    "n_keep": option(
+        0, "Number of first tokens that stay when the context is shifted, or -1 for the whole "
+        "prompt; a BOS token always stays.", "--keep", MODEL,
+        help="With --context-shift: number of first tokens that are not dropped; -1: the prompt.",
     ),
-    "drafting": Option(
+    "drafting": option(
         DraftOptions(),
-        "How tokens are guessed, which are checked several at once: the same text, sooner where it "
-        "repeats itself; None: not at all.",
+        "How tokens are guessed, which are checked several at once: the same text, sooner where "
+        "it repeats itself; None: not at all.",
     ),
-    "chat_template": Option(None, "Source of a Jinja template; None: the model's own template."),
-    "mmproj": Option(None, "File of the model's towers, for images and sounds in messages."),
-    "adapters": Option(
+    "chat_template": option(None, "Source of a Jinja template; None: the model's own template."),
+    "mmproj": option(
+        None, "File of the model's towers, for images and sounds in messages.", "--mmproj -mm",
+        MODEL, "FILE", help="The model's towers for images and sound, a GGUF file.",
+    ),
+    "adapters": option(
         None,
-        "LoRA adapters (GGUF files): a file, a list, or a mapping of names to files, each alone or "
-        "as (file, scale).",
+        "LoRA adapters (GGUF files): a file, a list, or a mapping of names to files, each alone "
+        "or as (file, scale).",
     ),
-    "control_vectors": Option(None, "Control vectors (GGUF files), given as adapters are."),
-    "control_vector_layers": Option(
+    "control_vectors": option(None, "Control vectors (GGUF files), given as adapters are."),
+    "control_vector_layers": option(
         None, "The first and the last layer that they steer; None: all."
     ),
-    "metadata": Option(
+    "metadata": option(
         None, "Keys of the file's metadata that are read with other values, or further keys."
     ),
-    "progress": Option(
+    "progress": option(
         None,
         "Function that is called with (bytes done, all bytes) while weights are repacked or sent "
         "to a device.",
     ),
-    "eval_callback": Option(
+    "eval_callback": option(
         None,
         "Function that is shown tensors as they are computed; see `Context.set_eval_callback`.",
     ),
-    "repack_later": Option(
+    "repack_later": option(
         False,
         "True computes a first prompt of up to 256 tokens with weights as the file has them, and "
         "repacks them before the second token: the same text, whose first token comes sooner.",
     ),
     **PREFIX_OPTIONS,
     **PLAN_OPTIONS,
-}
+}  # fmt: skip
 """Every option of `LLM`, with default and meaning."""
 
 
@@ -327,14 +398,17 @@ class Placement:
         others = self.fit or self.n_gpu_layers is not None or self.place or not self.offload_kv
         if self.saved is not None and (others or self.policy != "ggml"):
             raise ScheduleError(
-                "a plan file says where everything is; leave out n_gpu_layers, offload_kv, place, "
-                "fit, policy"
+                "a plan file says where everything is; leave out `n_gpu_layers`, `offload_kv`, "
+                "`place`, `fit`, `policy`"
             )
         if self.fit and self.n_gpu_layers is not None:
-            raise ScheduleError("fit chooses the number of layers; leave out n_gpu_layers")
+            raise ScheduleError(
+                "chooses the number of layers; leave out `n_gpu_layers`", argument="fit"
+            )
         if self.policy == "cost" and self.profile is None:
             raise ScheduleError(
-                "policy 'cost' needs a machine profile; measure one with `weft calibrate`"
+                "'cost' needs a machine profile; measure one with `weft calibrate`",
+                argument="policy",
             )
         require_choice("policy", self.policy, ("ggml", "cost"), ScheduleError)
 
@@ -368,8 +442,9 @@ def context_options(
         _require_count(name, value, missing=False)
     if n_batch is not None and sizes["n_ubatch"] > n_batch:
         raise ContextError(
-            f"n_ubatch is {sizes['n_ubatch']}, but n_batch is {n_batch}: a call has at most "
-            "n_batch tokens; make n_batch larger or n_ubatch smaller"
+            f"is {sizes['n_ubatch']}, but `n_batch` is {n_batch}: a call has at most `n_batch` "
+            "tokens; make `n_batch` larger or `n_ubatch` smaller",
+            argument="n_ubatch",
         )
     sizes["n_ubatch"] = min(sizes["n_ubatch"], sizes["n_ctx"])
     sizes["n_outputs"] = min(sizes["n_outputs"], sizes["n_ubatch"])
@@ -394,7 +469,7 @@ def _require_count(name: str, value: Any, *, missing: bool = True) -> None:
     if value is None and missing:
         return
     if not isinstance(value, int) or not 1 <= value < 1 << 31:
-        raise ContextError(f"{name} is {value}; it must be 1 or more")
+        raise ContextError(f"is {value}; it must be 1 or more", argument=name)
 
 
 def _expert_options(arguments: PlanArguments) -> dict[str, Any]:
@@ -404,17 +479,17 @@ def _expert_options(arguments: PlanArguments) -> dict[str, Any]:
         require_choice("expert_policy", policy, POLICIES, ContextError)
         if budget is None:
             raise ContextError(
-                "expert_policy (--expert-policy) says what expert_budget (--expert-budget) holds; "
-                "give a budget, too, or leave it out"
+                "says what `expert_budget` holds; give a budget, too, or leave it out",
+                argument="expert_policy",
             )
     if budget is None:
         return {}
     try:
         size = parse_size(budget)
     except FormatError as error:
-        raise ContextError(f"expert_budget (--expert-budget): {error}") from None
+        raise ContextError(f": {error}", argument="expert_budget") from None
     if size < 1:
-        raise ContextError(f"expert_budget (--expert-budget) is {size}; it must be 1 or more bytes")
+        raise ContextError(f"is {size}; it must be 1 or more bytes", argument="expert_budget")
     return {"expert_budget": size, "expert_policy": policy or "auto"}
 
 
@@ -422,6 +497,7 @@ def _require_flash(options: ContextOptions) -> None:
     name = options.type_v
     if not options.flash and name in CACHE_TYPES and find_dtype(name).is_quantized:
         raise ContextError(
-            f"type_v is {name}, but attention without flash reads values column by column and "
-            "cannot cut blocks; leave flash on, or make type_v f16"
+            f"is {name}, but attention without flash reads values column by column and cannot "
+            "cut blocks; leave `flash` on, or make `type_v` f16",
+            argument="type_v",
         )

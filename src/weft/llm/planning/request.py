@@ -300,8 +300,9 @@ def _with_experts(
         leaves.append(leaf)
     if not stacks:
         raise ContextError(
-            f"expert_budget (--expert-budget) is for mixtures of experts on the cpu, and "
-            f"{model.file.path.name} has {_what_it_has(model)}; leave it out"
+            "is for mixtures of experts on the cpu, and "
+            f"{model.file.path.name} has {_what_it_has(model)}; leave it out",
+            argument="expert_budget",
         )
     arena = expert_arena(stacks, options.expert_budget, options.expert_policy)
     types: dict[Layout, ExpertBufferType] = {}

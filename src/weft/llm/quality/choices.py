@@ -65,7 +65,7 @@ class Score:
 
     @property
     def chance_error(self) -> float:
-        """One standard error of `chance`, for so many tasks."""
+        """One standard error of `chance` for the number of tasks."""
         return _binomial(self.chance, self.n_tasks)
 
 
@@ -178,12 +178,12 @@ def _groups(context: Context, prepared: Iterator[_Prepared]) -> Iterator[list[_P
         n = len(task.answers)
         if task.n_tokens > context.n_ctx:
             raise ContextError(
-                f"task {number} has {task.n_tokens} tokens, but n_ctx is {context.n_ctx}; make it "
-                "larger"
+                f"task {number} has {task.n_tokens} tokens, but `n_ctx` is {context.n_ctx}; make "
+                "it larger"
             )
         if n > most:
             raise ContextError(
-                f"task {number} has {n} answers, but n_seq_max is {most}; make it larger"
+                f"task {number} has {n} answers, but `n_seq_max` is {most}; make it larger"
             )
         if cells + task.n_tokens > context.n_ctx or sequences + n > most:
             yield group

@@ -113,7 +113,7 @@ class ImatrixRun:
         text_name: str = "",
         in_files: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
-        """`tokens` are those of the text; `bos` replaces the first of each chunk. What `in_files`
+        """`tokens` are the ids of the text; `bos` replaces the first of each chunk. What `in_files`
         have is added to what is measured.
 
         Raises ContextError for a text that is too short and options out of range, and FormatError
@@ -146,7 +146,7 @@ class ImatrixRun:
         n_ctx = self.options.n_ctx
         if not 4 <= n_ctx <= context.n_ctx:
             raise ContextError(
-                f"chunks of {n_ctx} tokens, but they must be 4 to n_ctx {context.n_ctx}"
+                f"chunks of {n_ctx} tokens, but they must be 4 to `n_ctx` {context.n_ctx}"
             )
         context.set_eval_callback(self._squares)
         try:
@@ -206,7 +206,7 @@ class ImatrixRun:
         }
 
     def _print_of(self, in_files: Sequence[str | os.PathLike[str]]) -> str:
-        """Tells this run from those of other models, texts and options."""
+        """Tells this run from runs with other models, texts and options."""
         file, o = self.model.file, self.options
         tensors = sorted((t.name, t.dtype.name, tuple(t.ne)) for t in file.tensors.values())
         what: list[Any] = [file.path.name, tensors, self._bos, o.n_ctx, o.output, o.ppl,
@@ -240,18 +240,18 @@ def _chunks(tokens: Sequence[int], options: ImatrixOptions) -> NDArray[np.int64]
     """The whole chunks [n_chunks, n_ctx] that are measured."""
     n_ctx, start = options.n_ctx, options.from_chunk
     if n_ctx < 4:
-        raise ContextError(f"n_ctx is {n_ctx}; chunks must have 4 tokens or more")
+        raise ContextError(f"is {n_ctx}; chunks must have 4 tokens or more", argument="n_ctx")
     for name in ("from_chunk", "output_every", "save_every"):
         if getattr(options, name) < 0:
-            raise ContextError(f"{name} is {getattr(options, name)}; it must be 0 or more")
+            raise ContextError(f"is {getattr(options, name)}; it must be 0 or more", argument=name)
     if options.n_chunks is not None and options.n_chunks < 1:
-        raise ContextError(f"n_chunks is {options.n_chunks}; it must be 1 or more")
+        raise ContextError(f"is {options.n_chunks}; it must be 1 or more", argument="n_chunks")
     n = len(tokens) // n_ctx - start
     if n < 2:
-        left_out = f", of which from_chunk leaves out {start * n_ctx}" if start else ""
+        left_out = f", of which `from_chunk` leaves out {start * n_ctx}" if start else ""
         raise ContextError(
             f"the text has {len(tokens)} tokens{left_out}, but {2 * n_ctx} are needed, two chunks "
-            f"of {n_ctx}; give a longer text or make n_ctx smaller"
+            f"of {n_ctx}; give a longer text or make `n_ctx` smaller"
         )
     n = n if options.n_chunks is None else min(n, options.n_chunks)
     return np.array(tokens[start * n_ctx : (start + n) * n_ctx], np.int64).reshape(n, n_ctx)

@@ -1,7 +1,7 @@
 """Figures of an importance matrix: how its values are distributed in each tensor.
 
-The values are mean squares of inputs; those of experts that saw no token are left out. By the
-definitions of `llama-imatrix --show-statistics`, in f64.
+The values are mean squares of inputs; experts that saw no token are left out. By the definitions of
+`llama-imatrix --show-statistics`, in f64.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Collects the sums of squares of the inputs of products with weights, while a model computes.
 
 An `InputSquares` is a callback (`Context.set_eval_callback`): it asks to see what products read,
-once where several read the same, and adds up squares in f64; those of one ubatch are added in f32.
-Experts have sums and counts of their own, of the tokens that were sent to them. Every token counts;
-llama-imatrix leaves out the last ones of a chunk where fewer than 16 are left for a ubatch.
+once where several read the same, and adds up squares in f64; squares within one ubatch are added in
+f32. Experts have sums and counts of their own, of the tokens that were sent to them. Every token
+counts; llama-imatrix leaves out the last ones of a chunk where fewer than 16 are left for a ubatch.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ class InputSquares:
         self.add(name, squares, counts.astype(np.int64))
 
     def add(self, name: str, squares: NDArray[np.float64], counts: NDArray[np.int64]) -> None:
-        """Adds sums of squares [n_matrices, n_columns] and counts to those of weights `name`.
+        """Adds sums of squares [n_matrices, n_columns] and counts to the sums and counts of weights
+        `name`.
 
         Raises ContextError for sums that are not finite, or of other sizes than those known."""
         if not np.isfinite(squares).all():
@@ -162,7 +163,8 @@ def _squares(x: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def names_of(names: Collection[str], *, output: bool) -> Callable[[str], bool]:
-    """Wants the weights `names` of layers, and with `output` those of the output projection."""
+    """Wants the weights `names` of layers, and with `output` the weights of the output
+    projection."""
     chosen = frozenset(
         name for name in names if name.startswith("blk.") or (output and name == "output.weight")
     )

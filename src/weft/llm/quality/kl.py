@@ -36,8 +36,8 @@ MOST_ROW_BYTES = 64 << 20
 
 
 def n_outputs_for(n_vocab: int, n_ubatch: int) -> int:
-    """The option `n_outputs` of a context that scores: so many rows that they take at most
-    `MOST_ROW_BYTES`, and one at least."""
+    """The option `n_outputs` of a context that scores: as many rows as fit in `MOST_ROW_BYTES`, and
+    at least one."""
     return max(1, min(n_ubatch, MOST_ROW_BYTES // (4 * max(n_vocab, 1))))
 
 
@@ -74,7 +74,7 @@ def compare_with_file(
     """Compares a model with the base model of a file, on the file's text; yields the figures after
     each chunk, and those after the last with percentiles.
 
-    Of the file, at most `n_chunks` are read (None: all). Raises ContextError if the model has
+    At most `n_chunks` chunks of the file are read (None: all). Raises ContextError if the model has
     another vocabulary or the context is too small, and FormatError for a damaged file."""
     base.require_vocab(context.model.config.n_vocab, context.model.file.path.name)
     chunks = base.chunks[:n_chunks]

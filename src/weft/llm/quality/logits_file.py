@@ -68,7 +68,8 @@ def writing_logits(
     if size > free:
         raise FormatError(
             f"{os.fspath(path)!r} would have {size_text(size)} for {n_chunks} chunks, but "
-            f"{size_text(free)} are free there; give fewer chunks with n_chunks, or another folder"
+            f"{size_text(free)} are free there; give fewer chunks with `n_chunks`, or another "
+            "folder"
         )
     with replacing(path) as file:
         file.write(MAGIC + np.array([n_ctx, n_vocab, n_chunks], "<i4").tobytes())
@@ -86,8 +87,8 @@ class LogitsFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Reads the head and the tokens.
 
-        Raises FormatError, naming the file, if it cannot be read, is no such file, or has another
-        length than its head says."""
+        Raises FormatError, naming the file, if it cannot be read, is not such a file, or has
+        another length than its head states."""
         self.path = Path(path)
         try:
             self._file = open(path, "rb")
@@ -140,7 +141,7 @@ class LogitsFile:
     def read(self, n_rows: int) -> Rows:
         """The log-probabilities of the next scored tokens, f32 [n_rows, n_vocab].
 
-        Raises FormatError at the end of the file, and for values that are no log-probabilities."""
+        Raises FormatError at the end of the file, and for values that are not log-probabilities."""
         wide = n_packed(self.n_vocab)
         try:
             raw = self._file.read(2 * wide * n_rows)
@@ -160,7 +161,7 @@ class LogitsFile:
         return unpack(packed, self.n_vocab)
 
     def require_vocab(self, n_vocab: int, model: str) -> None:
-        """Raises ContextError if the file is of another vocabulary than that of `model`."""
+        """Raises ContextError if the file is of another vocabulary than `model`."""
         if n_vocab != self.n_vocab:
             raise ContextError(
                 f"{self.path} is of a vocabulary of {self.n_vocab} tokens, but {model} has "
@@ -168,7 +169,8 @@ class LogitsFile:
             )
 
     def require_text(self, tokens: NDArray[np.int64], text: str) -> None:
-        """Raises ContextError if `tokens` [n], of `text`, do not begin with those of the file."""
+        """Raises ContextError if `tokens` [n], of `text`, do not begin with the tokens of the
+        file."""
         own = self.chunks.ravel()
         n = min(len(own), len(tokens))
         differ = np.flatnonzero(own[:n] != tokens[:n])

@@ -43,11 +43,11 @@ def score_strided(
     text is not longer than a window, or shorter than two, as llama-perplexity asks."""
     require_scorable(context, n_ctx, n_chunks)
     if not 0 < stride < n_ctx:
-        raise ContextError(f"ppl_stride is {stride}; it must be 1 to {n_ctx - 1}")
+        raise ContextError(f"is {stride}; it must be 1 to {n_ctx - 1}", argument="ppl_stride")
     if len(tokens) < 2 * n_ctx:
         raise ContextError(
             f"the text has {len(tokens)} tokens, but {2 * n_ctx} are needed, two windows of "
-            f"{n_ctx}; give a longer text or make n_ctx smaller"
+            f"{n_ctx}; give a longer text or make `n_ctx` smaller"
         )
     n = n_windows(len(tokens), n_ctx, stride)
     return _scored(context, tokens, n_ctx, stride, n if n_chunks is None else min(n, n_chunks))

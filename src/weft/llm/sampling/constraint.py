@@ -21,7 +21,7 @@ from weft.llm.sampling.compile_constraint import LIMITS
 from weft.llm.sampling.gbnf import token_names
 from weft.llm.sampling.params import SamplingParams
 from weft.llm.sampling.schema import held_schema
-from weft.llm.sampling.trial import tried
+from weft.llm.sampling.trial import short_reason, tried
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.tokenizers.vocab import TokenType
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["Constraint", "check_constraint"]
 
 _KINDS = ("grammar", "json_schema", "regex")
-_SHORT = 600
-"""Maximum number of characters of a library's message that are passed on."""
 
 _MAX_NAMES = 10_000
 """Maximum number of tokens that a grammar names; looking each up takes a few microseconds."""
@@ -58,7 +56,7 @@ class Constraint:
             shared = _shared[tokenizer] = _Shared(tokenizer)
         self._matcher = shared.matcher(_source(params, shared.about, tokenizer))
         if self._matcher.is_error():
-            raise ContextError(f"{self._what}: {_reason(self._matcher.get_error())}")
+            raise ContextError(f": {short_reason(self._matcher.get_error())}", argument=self._what)
         self._has_end = bool(tokenizer.vocab.eog)
         self.done = False
         """True if the text is complete and only an end token can follow."""
@@ -73,12 +71,12 @@ class Constraint:
 
     def _failed(self, message: str) -> ContextError:
         """An error with the library's message, and advice if it is about the library's limits."""
-        reason = _reason(message)
+        reason = short_reason(message)
         if "too many" in reason or "fuel" in reason or "limit" in reason:
             reason = (
                 f"it is too large to follow ({reason}); make its repetitions and lengths smaller"
             )
-        return ContextError(f"{self._what}: {reason}")
+        return ContextError(f": {reason}", argument=self._what)
 
     def allowed(self) -> NDArray[np.intp]:
         """The ids that may come next, ascending, end tokens included if the text may end here.
@@ -93,7 +91,8 @@ class Constraint:
         ids = np.flatnonzero(np.unpackbits(bits, bitorder="little")[: self._n_vocab])
         if (stuck and not matcher.is_accepting()) or not (len(ids) or self.done):
             raise ContextError(
-                f"{self._what}: no token of this vocabulary can go on to a text that satisfies it"
+                ": no token of this vocabulary can go on to a text that satisfies it",
+                argument=self._what,
             )
         return ids
 
@@ -102,7 +101,7 @@ class Constraint:
         if not 0 <= id_ < self._n_vocab or not self._matcher.consume_token(id_):
             if "lexer error" in self._matcher.get_error():
                 raise self._failed(self._matcher.get_error())
-            raise ContextError(f"{self._what}: token {id_} does not satisfy it here")
+            raise ContextError(f": token {id_} does not satisfy it here", argument=self._what)
         self._note_end()
 
     def _note_end(self) -> None:
@@ -133,16 +132,13 @@ def _source(
     try:
         text = text if isinstance(text, str) else json.dumps(text)
     except RecursionError:
-        raise ContextError(f"{kind}: it is nested too deeply") from None
+        raise ContextError(": it is nested too deeply", argument=kind) from None
     except (TypeError, ValueError) as error:
-        raise ContextError(f"{kind}: {_reason(str(error))}") from None
+        raise ContextError(f": {short_reason(str(error))}", argument=kind) from None
     if kind == "json_schema" and len(text) <= CONSTRAINT_BYTES:
         text = _held(text)
     tokens = _named_tokens(text, tokenizer) if kind == "grammar" else {}
-    try:
-        return tried(kind, text, about, tokens)
-    except ContextError as error:
-        raise ContextError(_reason(str(error))) from None
+    return tried(kind, text, about, tokens)
 
 
 def _named_tokens(text: str, tokenizer: Tokenizer | None) -> dict[str, int]:
@@ -152,7 +148,7 @@ def _named_tokens(text: str, tokenizer: Tokenizer | None) -> dict[str, int]:
     names = token_names(text)
     if len(names) > _MAX_NAMES:
         raise ContextError(
-            f"grammar: it has {len(names)} names of tokens; {_MAX_NAMES} are allowed"
+            f": it has {len(names)} names of tokens; {_MAX_NAMES} are allowed", argument="grammar"
         )
     for name in names:
         ids = [0]
@@ -164,15 +160,15 @@ def _named_tokens(text: str, tokenizer: Tokenizer | None) -> dict[str, int]:
 
 
 def _held(text: str) -> str:
-    """The text of a schema as `held_schema` makes it; one that is no object stays as it is, since
-    the compiler says what is wrong with it."""
+    """The text of a schema as `held_schema` makes it; a text that is not an object stays as it is,
+    since the compiler says what is wrong with it."""
     try:
         schema = json.loads(text)
         return json.dumps(held_schema(schema)) if isinstance(schema, dict) else text
     except RecursionError:
-        raise ContextError("json_schema: it is nested too deeply") from None
+        raise ContextError(": it is nested too deeply", argument="json_schema") from None
     except ContextError as error:
-        raise ContextError(f"json_schema: {error}") from None
+        raise ContextError(f": {error}", argument="json_schema") from None
     except ValueError:
         return text
 
@@ -182,7 +178,7 @@ def _require_llguidance() -> None:
         import llguidance  # noqa: F401
     except ImportError:
         raise ContextError(
-            "grammar, json_schema and regex need llguidance; install it with "
+            "`grammar`, `json_schema` and `regex` need llguidance; install it with "
             "pip install 'weft[grammar]'"
         ) from None
 
@@ -274,14 +270,3 @@ class _Shared:
             if len(self._compiled) > _COMPILED:
                 self._compiled.popitem(last=False)
             return made.deep_copy()
-
-
-def _reason(message: str) -> str:
-    """A library's message without the dump of its state."""
-    text = message.split("\n<state>")[0].strip()
-    if "coerce_one_of" in text:
-        text = (
-            "oneOf has alternatives that overlap, which no answer can be held to; write anyOf "
-            "where more than one may be true"
-        )
-    return text if len(text) <= _SHORT else text[:_SHORT] + " ..."

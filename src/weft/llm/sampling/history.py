@@ -88,7 +88,7 @@ _LOG_MAX = 88.7228391
 class Dry:
     """The DRY penalty for one text.
 
-    The idea and its options are those of text-generation-webui's pull request 5677 (p-e-w). If the
+    The idea and its options come from text-generation-webui's pull request 5677 (p-e-w). If the
     last n tokens of the text have occurred before, `multiplier * base ** (n - allowed_length)` is
     subtracted from the logit of the token that followed them there. Repetitions shorter than
     `allowed_length` are free, and none extends across a sequence breaker."""

@@ -109,7 +109,7 @@ class SamplingParams:
         high=1,
     )
     min_keep: int = _option(
-        0, "Fewest tokens that top_p, min_p, typical_p and XTC keep; 0 means 1."
+        0, "Fewest tokens that `top_p`, `min_p`, `typical_p` and XTC keep; 0 means 1."
     )
     dynatemp_range: float = _option(
         0.0,
@@ -214,22 +214,26 @@ class SamplingParams:
             if value is not None or name != "seed":
                 _check(name, kind, value, low, high)
         if self.mirostat not in (0, 2):
-            raise ContextError(f"mirostat is {self.mirostat}; it must be 0 (off) or 2")
+            raise ContextError(f"is {self.mirostat}; it must be 0 (off) or 2", argument="mirostat")
         object.__setattr__(self, "samplers", _order(self.samplers))
         breakers = self.dry_sequence_breakers
         whole = isinstance(breakers, Sequence) and not isinstance(breakers, str)
         if not whole or not all(isinstance(b, str) and b for b in breakers):
-            raise ContextError("dry_sequence_breakers must be a sequence of texts, none empty")
+            raise ContextError(
+                "must be a sequence of texts, none empty", argument="dry_sequence_breakers"
+            )
         object.__setattr__(self, "dry_sequence_breakers", tuple(breakers))
         _check_bias(self.logit_bias)
         for name in ("grammar", "json_schema", "regex"):
             what = getattr(self, name)
             if not (what is None or isinstance(what, str)):
                 if name != "json_schema" or not isinstance(what, Mapping):
-                    raise ContextError(f"{name} is {what!r:.60}; it must be a text")
+                    raise ContextError(f"is {what!r:.60}; it must be a text", argument=name)
         names = [n for n in ("grammar", "json_schema", "regex") if getattr(self, n) is not None]
         if len(names) > 1:
-            raise ContextError(f"{' and '.join(names)} are both given; a text has one constraint")
+            raise ContextError(
+                f"{' and '.join(f'`{n}`' for n in names)} are both given; a text has one constraint"
+            )
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -307,34 +311,36 @@ _NUMBERS = [
 def _check(name: str, kind: type, value: Any, low: float, high: float) -> None:
     if not isinstance(value, kind) or isinstance(value, bool):
         what = "a whole number" if kind is Integral else "a number"
-        raise ContextError(f"{name} is {value!r}; it must be {what}")
+        raise ContextError(f"is {value!r}; it must be {what}", argument=name)
     number: float = value  # type: ignore[assignment]
     if kind is Real:
         try:
             number = float(number)
         except OverflowError:
-            raise ContextError(f"{name} is too large; it must be of float64") from None
+            raise ContextError("is too large; it must be of float64", argument=name) from None
     if not low <= number <= high or abs(number) == _INF:
         if low == -_INF:
-            raise ContextError(f"{name} is {value}; it must be finite")
+            raise ContextError(f"is {value}; it must be finite", argument=name)
         end = " or more" if high == _INF else f" to {high:g}"
-        raise ContextError(f"{name} is {value}; it must be {low:g}{end}")
+        raise ContextError(f"is {value}; it must be {low:g}{end}", argument=name)
 
 
 def _check_bias(bias: Mapping[int, float] | None) -> None:
     for id_, value in (bias or {}).items():
         if not isinstance(id_, Integral) or not 0 <= id_ < 1 << 31:
-            raise ContextError(f"logit_bias has the key {id_!r}; keys are token ids")
+            raise ContextError(f"has the key {id_!r}; keys are token ids", argument="logit_bias")
         if not isinstance(value, Real) or not (value == -_INF or abs(value) <= _MOST):
             raise ContextError(
-                f"logit_bias of token {id_} is {value!r}; it must be a number, of float32, "
-                "or minus infinity"
+                f"of token {id_} is {value!r}; it must be a number, of float32, or minus infinity",
+                argument="logit_bias",
             )
 
 
 def _order(samplers: str | Sequence[str]) -> tuple[str, ...]:
     if not isinstance(samplers, Sequence) or not all(isinstance(name, str) for name in samplers):
-        raise ContextError(f"samplers is {samplers!r:.60}; it must be names: {';'.join(SAMPLERS)}")
+        raise ContextError(
+            f"is {samplers!r:.60}; it must be names: {';'.join(SAMPLERS)}", argument="samplers"
+        )
     names = samplers.replace(",", ";").split(";") if isinstance(samplers, str) else samplers
     order = []
     for name in names:

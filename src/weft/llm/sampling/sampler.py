@@ -183,7 +183,7 @@ class Sampler:
         if self._bias is not None:
             _add(c, *self._bias, len(logits))
         if not (c.logits is logits or math.isfinite(c.logits.max())):
-            raise ContextError("logit_bias forbids every token that could be drawn")
+            raise ContextError("forbids every token that could be drawn", argument="logit_bias")
         for step in self._chain:
             step(c)
         if self._last is not None:
@@ -246,6 +246,8 @@ def _bias(p: SamplingParams) -> tuple[NDArray[np.intp], NDArray[np.float32]] | N
 def _add(c: Candidates, ids: NDArray[np.intp], values: NDArray[np.float32], n: int) -> None:
     """Adds `values` to the logits of `ids`, of a vocabulary of `n`."""
     if (largest := int(ids.max())) >= n:
-        raise ContextError(f"logit_bias has token {largest}; the model's tokens are 0..{n - 1}")
+        raise ContextError(
+            f"has token {largest}; the model's tokens are 0..{n - 1}", argument="logit_bias"
+        )
     positions, which = c.find(ids)
     c.set_logits(positions, c.logits[positions] + values[which])

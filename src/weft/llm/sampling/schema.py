@@ -234,7 +234,7 @@ class _Schema:
         return _counted(_closed(made, open_ or joins), words)
 
     def _container(self, value: Any, place: str, words: str) -> Any:
-        """A member of the root that is no keyword: schemas are what references name in it."""
+        """Whether a member of the root is not a keyword: references name the schemas in it."""
         if not isinstance(value, Mapping):
             return value
         if any(name in value for name in (*_MAPS, *_LISTS, "type", "enum", "const", "$ref")):

@@ -26,8 +26,10 @@ from weft.bounds import (
 from weft.errors import BusyError, ContextError
 from weft.llm.sampling import compile_constraint
 
-__all__ = ["tried"]
+__all__ = ["short_reason", "tried"]
 
+_SHORT = 600
+"""Maximum number of characters of a library's message that are passed on."""
 _KEPT = 64
 """Maximum number of kept answers."""
 _KEPT_BYTES = 16 << 20
@@ -76,14 +78,26 @@ def tried(
     data = text.encode("utf-8", "surrogatepass")
     if len(data) > CONSTRAINT_BYTES:
         raise ContextError(
-            f"{kind}: it has {len(data)} bytes; a constraint may have {CONSTRAINT_BYTES}"
+            f": it has {len(data)} bytes; a constraint may have {CONSTRAINT_BYTES}",
+            argument=kind,
         )
     request = {"kind": kind, "text": text, "vocabulary": vocabulary, "tokens": tokens or {}}
     message = json.dumps(request).encode()
     answer = _trials.answer(message)
     if "error" in answer:
-        raise ContextError(f"{kind}: {answer['error']}")
+        raise ContextError(f": {short_reason(answer['error'])}", argument=kind)
     return answer["source"]
+
+
+def short_reason(message: str) -> str:
+    """A library's message without the dump of its state."""
+    text = message.split("\n<state>")[0].strip()
+    if "coerce_one_of" in text:
+        text = (
+            "oneOf has alternatives that overlap, which no answer can be held to; write anyOf "
+            "where more than one may be true"
+        )
+    return text if len(text) <= _SHORT else text[:_SHORT] + " ..."
 
 
 class _Process:

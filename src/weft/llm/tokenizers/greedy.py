@@ -1,7 +1,7 @@
 r"""RWKV's World vocabulary (GGUF's tokenizer model `rwkv`).
 
 Text is split from the left, always taking the longest token that fits. Tokens are any bytes; in
-GGUF they are written as in a literal of Python (`\x80`, `\n`). Control tokens are no text: the
+GGUF they are written as in a literal of Python (`\x80`, `\n`). Control tokens are not text: the
 reference lets the text `<s>` stand for one.
 """
 

@@ -1,7 +1,7 @@
 """Pre-tokenizers, which cut text into words for byte-level vocabularies, by `tokenizer.ggml.pre`.
 
 A pre-tokenizer is a list of steps. Each step cuts the pieces of the step before at the matches of a
-regex. The regexes are those of the models' `tokenizer.json` in the form that llama.cpp uses, with
+regex. The regexes come from the models' `tokenizer.json`, in the form that llama.cpp uses, with
 which GGUF files are tested: beyond ASCII it does not distinguish upper-case from lower-case
 letters, for example. `characters` says what the classes in a regex stand for.
 """

@@ -2,9 +2,9 @@
 
 The `sentencepiece` library does the work, with a model that is made in memory from the GGUF
 metadata. Its few fields (see sentencepiece_model.proto in the SentencePiece repository) are encoded
-here, so no protobuf runtime is needed. The settings are those of llama.cpp: text is not normalised,
-runs of spaces stay, spaces become U+2581, and characters without a piece become bytes. The caller
-handles special tokens and the space prefix.
+here, so no protobuf runtime is needed. The settings are the same as in llama.cpp: text is not
+normalised, runs of spaces stay, spaces become U+2581, and characters without a piece become bytes.
+The caller handles special tokens and the space prefix.
 
 The library refuses some vocabularies that llama.cpp takes (duplicate or empty pieces, missing byte
 tokens, no unknown token); `merge`, the same algorithm in Python, encodes with these.

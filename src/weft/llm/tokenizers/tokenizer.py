@@ -188,7 +188,7 @@ class Tokenizer:
         return np.where(alone, 1 / longest, 0)
 
     def piece(self, id_: int, *, special: bool = False) -> bytes:
-        """The bytes of token `id_`; those of control tokens are empty unless `special`.
+        """The bytes of token `id_`; empty for control tokens unless `special`.
 
         Raises TokenizerError if there is no such token."""
         pieces = self._pieces[special]
@@ -215,8 +215,8 @@ class Tokenizer:
     def decode(
         self, ids: Iterable[int], *, special: bool = False, clean_spaces: bool = False
     ) -> str:
-        """The text of `ids`; bytes that are not UTF-8 become U+FFFD. The options are those of
-        `decode_bytes`."""
+        """The text of `ids`; bytes that are not UTF-8 become U+FFFD. The options are the same as
+        for `decode_bytes`."""
         data = self.decode_bytes(ids, special=special, clean_spaces=clean_spaces)
         return data.decode("utf-8", "replace")
 

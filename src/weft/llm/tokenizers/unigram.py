@@ -51,7 +51,7 @@ class UnigramModel:
         """Collects the tokens that text can contain: ids and scores by text, and the length of the
         longest text by first character.
 
-        `types` are those of the file. Returns all beginnings of user-defined tokens."""
+        `types` are the types in the file. Returns all beginnings of user-defined tokens."""
         vocab = self.vocab
         if not np.isfinite(vocab.scores).all():
             raise TokenizerError(f"{_KEY}.scores has values that are not finite numbers")

@@ -2,7 +2,3 @@
 
 Source of the format: https://docs.anthropic.com/en/api/messages
 """
-
-from weft.serve.anthropic.endpoints import add_anthropic
-
-__all__ = ["add_anthropic"]

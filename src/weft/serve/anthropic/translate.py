@@ -16,6 +16,7 @@ from weft.serve.anthropic.schema import (
     ToolChoice,
     is_left_out,
 )
+from weft.serve.chats import THINKS
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody
 
@@ -25,8 +26,6 @@ _BILLING = "x-anthropic-billing-header:"
 """A block of the system prompt that begins with this is Claude Code's note for Anthropic. It
 differs from request to request, so with it no kept prefix would fit."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-_THINKS = {"chat_template_kwargs": {"enable_thinking": True, "thinking": True}}
-"""Variables by which templates know that reasoning is wanted."""
 _TEXT_BLOCKS = ("text", "image", "document")
 
 
@@ -43,7 +42,7 @@ def chat_of(body: CountBody, most_tokens: int | None = None) -> ChatBody:
         "model": body.model,
         "messages": [*_system(body.system), *_merged(_chat_messages(messages))],
         **body.sampling,
-        **(_THINKS if body.thinks else {"reasoning_budget": 0}),
+        **({"chat_template_kwargs": THINKS} if body.thinks else {"reasoning_budget": 0}),
     }
     tools = [tool for tool in body.tools or () if tool.get("type") in FUNCTIONS]
     if tools:

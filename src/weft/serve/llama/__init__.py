@@ -2,7 +2,3 @@
 
 Source of the format: the README of tools/server of llama.cpp.
 """
-
-from weft.serve.llama.endpoints import add_llama
-
-__all__ = ["add_llama"]

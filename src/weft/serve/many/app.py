@@ -6,7 +6,7 @@ from fastapi import FastAPI
 
 from weft.errors import AbortedError
 from weft.llm.cache.memory import available_bytes
-from weft.serve.batches import add_batches, add_files
+from weft.serve.batches.endpoints import add_batches, add_files
 from weft.serve.errors import install_handlers
 from weft.serve.many.catalog import Catalog, Entry
 from weft.serve.many.dispatch import Dispatch
@@ -15,7 +15,7 @@ from weft.serve.many.fleet import Fleet, ManyOptions
 from weft.serve.many.loader import Loaded
 from weft.serve.many.planned import Recipe
 from weft.serve.resources import Shared
-from weft.serve.responses import add_kept_responses
+from weft.serve.responses.endpoints import add_kept_responses
 from weft.serve.routes import add_middleware, create_app, new_app
 from weft.serve.service import Service
 

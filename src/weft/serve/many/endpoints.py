@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from weft.errors import WeftError
@@ -20,10 +20,8 @@ from weft.serve.many.loader import Place
 from weft.serve.many.planned import card_of
 from weft.serve.metrics import CONTENT_TYPE, Metric, exposition, joined, metric_lines
 from weft.serve.model_card import ModelCard
-from weft.serve.ollama.endpoints import OllamaRoute, add_refusals, expires, loaded_row, version
-from weft.serve.ollama.format import listed, shown_model
-from weft.serve.ollama.schema import ShowRequest
-from weft.serve.page import add_page
+from weft.serve.ollama.endpoints import OllamaRoute, add_library, expires, loaded_row
+from weft.serve.page.endpoints import add_page
 from weft.serve.resources import Shared
 from weft.serve.schema import Body
 from weft.version import __version__
@@ -55,7 +53,7 @@ class _Cards:
     def of(self, place: Place) -> ModelCard:
         """The card of a model. Raises WeftError for a broken file."""
         entry = place.entry
-        time = entry.path.stat().st_mtime if entry.path.exists() else 0.0
+        time = _time_of(entry.path)
         known = self._known.get(entry.name)
         if known is None or known[0] != time:
             known = self._known[entry.name] = (time, card_of(entry))
@@ -89,7 +87,7 @@ def _add_models(app: FastAPI, fleet: Fleet) -> None:
         """One model, with its state and the bytes that it needs."""
         place = fleet.place_of(name)
         try:
-            await fleet.plan(place)
+            await fleet.loader.plan(place)
         except (WeftError, ApiError) as error:
             said = without_folders(str(error), place.entry.path.parent)
             return _about(place) | {"error": said}
@@ -168,35 +166,14 @@ def _add_state(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
 def _add_ollama(app: FastAPI, fleet: Fleet, cards: _Cards) -> None:
     router = APIRouter(route_class=OllamaRoute)
 
-    @add(router, "/api/version", "GET")
-    async def about_version() -> dict[str, str]:
-        """The version of this server."""
-        return version()
+    def readable() -> list[ModelCard]:
+        found = []
+        for place in fleet.places.values():
+            with suppress(WeftError, OSError):
+                found.append(cards.of(place))
+        return found
 
-    @add(router, "/api/tags", "GET")
-    async def tags() -> dict[str, Any]:
-        """All models whose files can be read, in Ollama's form."""
-
-        def rows() -> list[dict[str, Any]]:
-            found = []
-            for place in fleet.places.values():
-                try:
-                    found.append(listed(cards.of(place)))
-                except (WeftError, OSError):
-                    continue
-            return found
-
-        return {"models": await run_in_threadpool(rows)}
-
-    @add(router, "/api/show")
-    async def show(body: ShowRequest) -> dict[str, Any]:
-        """What there is to know about a model, in Ollama's form. It is not loaded for this."""
-        place = fleet.place_of(body.model or body.name or "")
-        return await run_in_threadpool(lambda: shown_model(cards.of(place)))
-
-    @add(router, "/api/ps", "GET")
-    async def running() -> dict[str, Any]:
-        """The loaded models and their memory, in Ollama's form."""
+    def loaded() -> list[dict[str, Any]]:
         now = asyncio.get_running_loop().time()
         rows = []
         for place in fleet.places.values():
@@ -205,9 +182,9 @@ def _add_ollama(app: FastAPI, fleet: Fleet, cards: _Cards) -> None:
                 if place.timer is not None and not place.timer.cancelled():
                     left = max(place.timer.when() - now, 0.0)
                 rows.append(loaded_row(place.loaded.service, expires(left)))
-        return {"models": rows}
+        return rows
 
-    add_refusals(router)
+    add_library(router, readable, lambda name: cards.of(fleet.place_of(name)), loaded)
     app.include_router(router)
 
 

@@ -43,9 +43,9 @@ class ManyOptions:
         for name, low in (("memory", 1), ("most", 1), ("keep_alive", 0), ("max_waiting", 0)):
             value = getattr(self, name)
             if value is not None and value < low:
-                raise ContextError(f"{name} is {value}; it must be {low} or more")
+                raise ContextError(f"is {value}; it must be {low} or more", argument=name)
         if not 0 < self.wait < 1e6:
-            raise ContextError(f"wait is {self.wait}; it is a number of seconds")
+            raise ContextError(f"is {self.wait}; it is a number of seconds", argument="wait")
 
 
 class Fleet:
@@ -111,10 +111,6 @@ class Fleet:
         await self.loader.unload(place)
         return True
 
-    async def plan(self, place: Place) -> PlannedBytes:
-        """The bytes that a model needs. Raises ApiError for a model that cannot be planned."""
-        return await self.loader.plan(place)
-
     def begin(self) -> None:
         """Loads the models that are to be there from the start, and plans the others meanwhile."""
         self.loader.start(self._begin())
@@ -126,7 +122,7 @@ class Fleet:
                 if place.entry.settings.load:
                     async with self.lease(place):
                         continue
-                await self.plan(place)
+                await self.loader.plan(place)
             except (WeftError, ApiError, OSError) as error:
                 if self.loader.closing:
                     return

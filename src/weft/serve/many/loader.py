@@ -87,7 +87,6 @@ class Place:
     waiting: deque[asyncio.Future[Loaded]] = field(default_factory=deque)
     """Requests that wait for the model, in order of arrival."""
     timer: asyncio.TimerHandle | None = None
-    n_loads: int = 0
 
     @property
     def idle(self) -> bool:
@@ -312,7 +311,6 @@ class Loader:
             self.note_change()
         place.loaded, place.state, place.error = loaded, "loaded", None
         place.leaves = False
-        place.n_loads += 1
         self.n_loads += 1
         if self.closing:  # `close` may not have seen it
             await asyncio.get_running_loop().run_in_executor(None, loaded.service.close)

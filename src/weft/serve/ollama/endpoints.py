@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from weft.serve.endpoints import ENDPOINTS, add
 from weft.serve.errors import ApiError, Json
+from weft.serve.model_card import ModelCard
 from weft.serve.ollama.format import (
     NDJSON,
     Kind,
@@ -43,7 +44,7 @@ from weft.serve.schema import ChatBody
 from weft.serve.service import Service
 from weft.version import __version__
 
-__all__ = ["OllamaRoute", "add_ollama", "add_refusals", "version"]
+__all__ = ["OllamaRoute", "add_library", "add_ollama", "expires", "loaded_row"]
 
 
 class OllamaRoute(APIRoute):
@@ -82,15 +83,14 @@ def add_ollama(app: FastAPI, service: Service) -> None:
     router = APIRouter(route_class=OllamaRoute)
     _add_writing(router, service)
     _add_embeddings(router, service)
-    _add_about(router, service)
-    add_refusals(router)
+
+    def card_of(name: str) -> ModelCard:
+        if not any(same_name(name, own) for own in (service.model_id, *service.aliases)):
+            raise ApiError(404, f"model {name!r:.80} not found; this is {service.model_id}")
+        return service.card
+
+    add_library(router, lambda: [service.card], card_of, lambda: [loaded_row(service, FOREVER)])
     app.include_router(router)
-
-
-def version() -> dict[str, str]:
-    """The answer of `/api/version`: the version of Ollama whose API this is, because programs
-    refuse one that is too old, and weft's own."""
-    return {"version": OLLAMA_VERSION, "weft": __version__}
 
 
 def _add_writing(router: APIRouter, service: Service) -> None:
@@ -174,29 +174,46 @@ def _add_embeddings(router: APIRouter, service: Service) -> None:
         return {"embedding": rows[0].tolist()}
 
 
-def _add_about(router: APIRouter, service: Service) -> None:
+def add_library(
+    router: APIRouter,
+    cards: Callable[[], list[ModelCard]],
+    card_of: Callable[[str], ModelCard],
+    loaded: Callable[[], list[dict[str, Any]]],
+) -> None:
+    """Adds the endpoints about the models of a server. `cards` gives all models, `card_of` the
+    model of a name, and `loaded` the rows of `/api/ps`."""
+
     @add(router, "/api/version", "GET")
     async def about_version() -> dict[str, str]:
         """The version of this server."""
-        return version()
+        return {"version": OLLAMA_VERSION, "weft": __version__}
 
     @add(router, "/api/tags", "GET")
     async def tags() -> dict[str, Any]:
-        """The model, in Ollama's form."""
-        return {"models": [await run_in_threadpool(listed, service.card)]}
+        """The models whose files can be read, in Ollama's form."""
+        return {"models": await run_in_threadpool(lambda: [listed(card) for card in cards()])}
 
     @add(router, "/api/show")
     async def show(body: ShowRequest) -> dict[str, Any]:
-        """What there is to know about the model, in Ollama's form."""
+        """A model as its file describes it, in Ollama's form. It is not loaded for this."""
         name = body.model or body.name or ""
-        if not any(same_name(name, own) for own in (service.model_id, *service.aliases)):
-            raise ApiError(404, f"model {name!r:.80} not found; this is {service.model_id}")
-        return await run_in_threadpool(shown_model, service.card)
+        return await run_in_threadpool(lambda: shown_model(card_of(name)))
 
     @add(router, "/api/ps", "GET")
     async def running() -> dict[str, Any]:
-        """The loaded model and its memory, in Ollama's form."""
-        return {"models": [await run_in_threadpool(loaded_row, service, FOREVER)]}
+        """The loaded models and their memory, in Ollama's form."""
+        return {"models": loaded()}
+
+    async def refuse() -> None:
+        """Refused: models are files that the server is started with."""
+        raise ApiError(
+            501, "this server does not fetch, make, copy or delete models; put their files into "
+            "its folder, or start it with another MODEL", code="unsupported",
+        )  # fmt: skip
+
+    for endpoint in ENDPOINTS:
+        if endpoint.shape == "ollama" and not endpoint.listed:
+            add(router, endpoint.path, endpoint.method)(refuse)
 
 
 def loaded_row(service: Service, expires_at: str) -> dict[str, Any]:
@@ -212,21 +229,6 @@ def loaded_row(service: Service, expires_at: str) -> dict[str, Any]:
         "size_vram": memory.on_devices,
         "context_length": service.n_ctx,
     }
-
-
-def add_refusals(router: APIRouter) -> None:
-    """Adds paths of Ollama's API that change its library of models, with what to do instead."""
-
-    async def refuse() -> None:
-        """Refused: models are files that the server is started with."""
-        raise ApiError(
-            501, "this server does not fetch, make, copy or delete models; put their files into "
-            "its folder, or start it with another MODEL", code="unsupported",
-        )  # fmt: skip
-
-    for endpoint in ENDPOINTS:
-        if endpoint.shape == "ollama" and not endpoint.listed:
-            add(router, endpoint.path, endpoint.method)(refuse)
 
 
 def expires(seconds: float | None) -> str:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from weft.serve.chats import THINKS
 from weft.serve.errors import ApiError
 from weft.serve.ollama.schema import ChatRequest, GenerateRequest, Writing
 from weft.serve.schema import ChatBody, CompletionBody
@@ -189,8 +190,7 @@ def _chat(
     if isinstance(body.think, str):
         form["reasoning_effort"] = body.think
     elif body.think is not None:
-        thinks = {"enable_thinking": True, "thinking": True}
-        form |= {"chat_template_kwargs": thinks} if body.think else {"reasoning_effort": "none"}
+        form |= {"chat_template_kwargs": THINKS} if body.think else {"reasoning_effort": "none"}
     if body.logprobs:
         form |= {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
     return ChatBody.model_validate(form), ignored

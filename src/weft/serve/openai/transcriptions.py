@@ -66,7 +66,7 @@ class TranscriptWriter:
         self._chat = OneChat(texts)
         self._n_vocab = n_vocab
         self._more = more
-        self._parts: list[str] = []
+        self._begun = False
 
     async def whole(self) -> dict[str, Any]:
         """The transcript."""
@@ -88,14 +88,14 @@ class TranscriptWriter:
         """Yields the pieces of the transcript, without white space at its beginning."""
         async for event in self._chat.events():
             text = event.text if isinstance(event, Content) else ""
-            text = text if self._parts else text.lstrip()
+            text = text if self._begun else text.lstrip()
             if text:
-                self._parts.append(text)
+                self._begun = True
                 yield text
 
     @property
     def _text(self) -> str:
-        return "".join(self._parts).rstrip()
+        return self._chat.message.text.strip()
 
     def _usage(self) -> dict[str, Any]:
         prompt, n_out = self.texts.prompt(0), self.texts.n_generated

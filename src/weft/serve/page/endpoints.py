@@ -151,10 +151,6 @@ async def _send(http: Request, path: str) -> Response:
     file = (await run_in_threadpool(page_files)).get(path)
     if file is None:
         raise ApiError(404, f"the page has no file {path[:80]!r}")
-    return _answer(http, file)
-
-
-def _answer(http: Request, file: PageFile) -> Response:
     headers = _SAFE | {
         "Content-Security-Policy": POLICY,
         "ETag": file.tag,
@@ -162,12 +158,11 @@ def _answer(http: Request, file: PageFile) -> Response:
     }
     if http.headers.get("if-none-match") == file.tag:
         return Response(status_code=304, headers=headers)
-    packed = "gzip" in http.headers.get("accept-encoding", "")
-    if packed:
+    content = file.plain
+    if "gzip" in http.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
-    return Response(
-        file.packed if packed else file.plain, media_type=file.media_type, headers=headers
-    )
+        content = file.packed
+    return Response(content, media_type=file.media_type, headers=headers)
 
 
 def add_plan(app: FastAPI, service: Service) -> None:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from weft.cluster.prefixes import blocks_of
 from weft.cluster.routing import routed_counts
 from weft.errors import WeftError
-from weft.serve.batches import add_batches, add_files
+from weft.serve.batches.endpoints import add_batches, add_files
 from weft.serve.endpoints import add, nearest
 from weft.serve.errors import (
     ApiError,
@@ -33,14 +33,14 @@ from weft.serve.metrics import (
     joined,
     metric_lines,
 )
-from weft.serve.page import add_page
+from weft.serve.page.endpoints import add_page
 from weft.serve.replicas.loaded import Call, Part
 from weft.serve.replicas.replicas import Replicas
 from weft.serve.request_body import LARGE, Asking, read_asking
 from weft.serve.resources import Shared
 from weft.serve.respond import sse
-from weft.serve.responses import KeptResponses, add_kept_responses
-from weft.serve.responses.store import Kept
+from weft.serve.responses.endpoints import add_kept_responses
+from weft.serve.responses.store import Kept, KeptResponses
 from weft.serve.routes import add_middleware, new_app
 from weft.version import __version__
 

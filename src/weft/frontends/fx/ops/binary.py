@@ -305,7 +305,7 @@ def masked_fill(b: Builder, call: Call) -> Value:
 
 @visitor(aten.clamp.Tensor)
 def clamp_tensor(b: Builder, call: Call) -> Value:
-    """Elements limited by those of tensors."""
+    """Elements limited by the elements of tensors."""
     dtype, shape = call.out.dtype, call.shape()
     v = b.converted(call.value("self"), dtype)
     for name, kind in (("min", "max"), ("max", "min")):

@@ -75,7 +75,7 @@ def written(b: Builder, v: Value, dim: int, ids: Value, values: Value) -> Value:
 
 @visitor(aten.index_copy.default)
 def index_copy(b: Builder, call: Call) -> Value:
-    """Rows along a dimension replaced by those of another tensor."""
+    """Rows along a dimension replaced by the rows of another tensor."""
     v, ids = call.value("self"), call.value("index")
     source = b.converted(call.value("source"), v.dtype)
     dim = call.dim("dim", v.rank)

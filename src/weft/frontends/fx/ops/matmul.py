@@ -61,7 +61,7 @@ def transposed(v: Value) -> Value:
 def product_of(b: Builder, w: Value, x: Value, shape: Sequence[Size]) -> Tensor:
     """x w^T of matrices (w: [..., m, k], x: [..., n, k]), as a contiguous tensor of [*shape].
 
-    Leading dimensions broadcast to those of `shape`."""
+    Leading dimensions broadcast to the leading dimensions of `shape`."""
     lead = tuple(shape[:-2])
     if w.dtype in INTS:
         return g.mul_mat_int(_matrices(b, w, lead), _matrices(b, x, lead))

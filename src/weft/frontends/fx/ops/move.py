@@ -7,18 +7,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from weft import graph as g
 from weft.errors import GraphError
 from weft.frontends.fx.builder import Builder, reshaped_to
-from weft.frontends.fx.call import Call
+from weft.frontends.fx.call import Call, fake_of
 from weft.frontends.fx.layout import broadcast_strides, inverse, product
+from weft.frontends.fx.ops.binary import combined
 from weft.frontends.fx.ops.index import along
 from weft.frontends.fx.ops.shape import bounds, joined, reshaped, sliced, unsqueezed
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.sizes import is_static
 from weft.frontends.fx.value import Value
-from weft.graph.size import Size, lower
+from weft.graph.size import Size, lower, upper
 
 aten = torch.ops.aten
 
@@ -82,29 +84,56 @@ def flip(b: Builder, call: Call) -> Value:
     """Elements in reverse order along some dimensions."""
     v = call.value("self")
     for dim in call.dims("dims", v.rank) if call.raw("dims", []) else []:
-        n = v.shape[dim]
-        assert isinstance(n, int)
-        ids = b.constant(np.arange(n)[::-1].copy(), torch.int64)
-        v = Value.whole(g.index(along(v, dim, b), [None, b.flat(ids)]), v.dtype, v.shape)
+        v = _read_around(
+            b, v, dim, -1 - np.arange(upper(v.shape[dim])), call.fake("self").shape[dim]
+        )
     return v
+
+
+def _read_around(
+    b: Builder, v: Value, dim: int, places: NDArray[Any], n: Any, shift: Any = 0
+) -> Value:
+    """The elements at `places` - `shift`, counted around the `n` elements of `dim`; `n` and `shift`
+    are PyTorch's sizes, and there are as many places as `n` is at most."""
+    size = v.shape[dim]
+    if isinstance(n, int) and isinstance(shift, int):
+        ids = b.constant((places - shift) % max(n, 1), torch.int64)
+    else:
+        whole = b.constant(places, torch.int64)
+        ids = whole.viewed([size], whole.strides)
+        for name, number in (("sub", shift), ("remainder", n)):
+            other = (
+                b.scalar(number, torch.int64)
+                if isinstance(number, int)
+                else b.measured(number, torch.int64)
+            )
+            ids = combined(b, name, ids, other, [size])
+    return Value.whole(g.index(along(v, dim, b), [None, b.flat(ids)]), v.dtype, v.shape)
 
 
 @visitor(aten.roll.default)
 def roll(b: Builder, call: Call) -> Value:
     """Elements shifted along some dimensions, circularly."""
     v = call.value("self")
-    shifts, dims = call.numbers("shifts"), call.numbers("dims")
-    shape = v.shape
+    shifts, dims = call.raw("shifts"), call.numbers("dims")
+    shape, sizes = v.shape, list(call.fake("self").shape)
     if not dims:
-        v, dims = reshaped(b, v, (product(v.shape),)), [0]
+        v, dims, sizes = reshaped(b, v, (product(v.shape),)), [0], [call.fake("self").numel()]
     for shift, d in zip(shifts, dims, strict=True):
         dim = d % max(v.rank, 1)
         n = v.shape[dim]
-        assert isinstance(n, int)
-        k = shift % n if n else 0
-        if k:
-            tail, head = sliced(b, v, dim, n - k, k), sliced(b, v, dim, 0, n - k)
-            v = joined(b, [tail, head], dim, v.dtype)
+        k = 0
+        if isinstance(shift, int) and n != 0:
+            k = shift % n if isinstance(n, int) else shift
+        if k == 0 and isinstance(shift, int):
+            continue
+        if 0 < abs(k) <= lower(n):
+            last = k if k > 0 else n + k  # how many elements come to the front
+            parts = [sliced(b, v, dim, n - last, last), sliced(b, v, dim, 0, n - last)]
+            v = joined(b, parts, dim, v.dtype)
+        else:
+            shift = shift if isinstance(shift, int) else fake_of(shift)
+            v = _read_around(b, v, dim, np.arange(upper(n)), sizes[dim], shift)
     return reshaped(b, v, shape)
 
 

@@ -4,7 +4,7 @@ rms-norm: x rsqrt(mean(x^2) + eps) along the last dimension is RMS_NORM, as in H
 with conversions of type anywhere in it and without the weight, which is a product of its own.
 
 batch-norm: a normalisation with fixed statistics becomes part of the weights before it. The weights
-are those of a convolution or linear layer; without one, the normalisation is a factor and a summand
+belong to a convolution or linear layer; without one, the normalisation is a factor and a summand
 for each channel.
 """
 

@@ -1,4 +1,4 @@
-"""BERT and its kin: DistilBERT, RoBERTa, XLM-RoBERTa, Jina's and Nomic's."""
+"""BERT and its relatives: DistilBERT, RoBERTa, XLM-RoBERTa, Jina's and Nomic's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""T5 and its kin, mT5 and UMT5: encoder and decoder, or the encoder alone."""
+"""T5 and its relatives mT5 and UMT5: encoder and decoder, or the encoder alone."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def vision_keys(
     defaults: Mapping[str, int] | None = None,
 ) -> Pairs:
     """The keys of all towers for images; `defaults` are of vision_config. Without `mean` and `std`
-    they are those of preprocessor_config.json; without `image_size` it is that of config.json."""
+    they come from preprocessor_config.json; without `image_size` it comes from config.json."""
     part = "vision_config"
 
     def count(key: str) -> int:

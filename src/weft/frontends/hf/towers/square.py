@@ -1,6 +1,6 @@
 """Towers for images with one size of picture or Qwen's windows, in folders.
 
-CLIP (LLaVA), SigLIP (Gemma 3), Pixtral's, and those of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. The
+CLIP (LLaVA), SigLIP (Gemma 3), Pixtral's, and the towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. The
 `Config` of a tower has the values of `vision_config`, and some of the projector's.
 """
 
