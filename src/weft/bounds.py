@@ -26,35 +26,36 @@ __all__ = [
 ]
 
 CHUNKS = 8192
-"""Most chunks of a chunked body, whatever their size."""
+"""Maximum number of chunks of a chunked body, whatever their size."""
 CHUNK_BYTES = 128
-"""A body may have one more chunk for every so many bytes that it has."""
+"""A body may have one more chunk for each CHUNK_BYTES bytes that it has."""
 CONSTRAINT_BYTES = 1 << 20
-"""Most bytes of a grammar, a JSON schema or a regular expression."""
+"""Maximum number of bytes of a grammar, a JSON schema or a regular expression."""
 CONSTRAINT_CPU_SECONDS = 2
 """Seconds of a processor that a constraint may take to compile, in a process of its own."""
 CONSTRAINT_SECONDS = 10.0
 """Seconds that a constraint may take to compile, with the time in which it waits for others."""
 CONSTRAINT_MEMORY = 1 << 30
-"""Most bytes of the address space of the process that compiles constraints."""
+"""Maximum number of bytes of address space of the process that compiles constraints."""
 CONSTRAINTS_AT_ONCE = 2
-"""Most processes that compile constraints; further ones wait."""
+"""Maximum number of processes that compile constraints; further ones wait."""
 
 MEDIA_BYTES = 64 << 20
-"""Most bytes of a file of an image or a sound."""
+"""Maximum number of bytes of a file of an image or a sound."""
 PIXELS = 1 << 25
-"""Most pixels of an image that are decoded: several times what any tower sees of one."""
+"""Maximum number of decoded pixels of an image: several times as many as any encoder reads."""
 JPEG_PIXELS = 1 << 27
-"""Most pixels of a JPEG; one of more than `PIXELS` is decoded at a half, a quarter or an eighth."""
+"""Maximum number of pixels of a JPEG; one of more than `PIXELS` is decoded at a half, a quarter or
+an eighth."""
 SAMPLES = 1 << 26
-"""Most samples of a channel of a sound, at its own rate and at that of the tower: 23 minutes at 48
-kHz, 69 at 16 kHz."""
+"""Maximum number of samples of a channel of a sound, at its own rate and at the encoder's: 23
+minutes at 48 kHz, 69 at 16 kHz."""
 DECODED_AT_ONCE = 1 << 26
-"""Most pixels and samples that are decoded at a time; what comes next waits."""
+"""Maximum number of pixels and samples that are decoded at a time; further media wait."""
 DECODED_OF_REQUEST = 1 << 27
-"""Most pixels and samples of all images and sounds of a request."""
+"""Maximum number of pixels and samples of all images and sounds of a request."""
 DECODINGS_WAITING = 8
-"""Most requests that wait until theirs are decoded."""
+"""Maximum number of requests whose media wait to be decoded."""
 DECODING_SECONDS = 10.0
 """Seconds that they wait."""
 

@@ -1,6 +1,6 @@
 """Element and block types as one table: GGUF id, block length, block bytes.
 
-Ids, block lengths and sizes are those of the GGUF specification (ggml's `enum ggml_type`); `i2_s`
+Ids, block lengths and sizes follow the GGUF specification (ggml's `enum ggml_type`); `i2_s`
 is bitnet.cpp's own type and uses the id its files carry.
 """
 

@@ -27,7 +27,7 @@ Folder = str | os.PathLike[str] | None
 _THREADS = 4
 _LOCK = Lock()
 _KNOWN: dict[str, list[str]] = {}
-"""What this process has read or computed, so that no file of hashes is read twice."""
+"""The hashes that this process has read or computed, so that no file of hashes is read twice."""
 
 
 def file_hash(path: str | os.PathLike[str], folder: Folder = None) -> str:

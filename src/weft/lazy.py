@@ -35,7 +35,7 @@ def imported_when_used(
 
         __getattr__, __dir__ = imported_when_used(__name__, {"weft.llm.llm": ("LLM", "Stats")})
 
-    Where a listed name is that of the module itself (`package.name`), the value is the module."""
+    Where a listed name names the module itself (`package.name`), the value is the module."""
     home_of = {name: home for home, names in homes.items() for name in names}
 
     def get(name: str) -> Any:

@@ -41,7 +41,7 @@ Mbind = Callable[[int, int, int, Sequence[int]], int]
 
 
 def memory_nodes(usable: Sequence[int], root: Path | None = None) -> dict[int, list[int]]:
-    """Maps the number of each memory node to those of the `usable` processors that belong to it.
+    """Maps the number of each memory node to the numbers of its `usable` processors.
 
     Nodes without usable processors are left out. If the system lists no nodes, node 0 has all
     processors. `root` is the folder to read (default: Linux's)."""

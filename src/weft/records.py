@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, /, **options):
-        """As `dataclasses.dataclass`."""
+        """The same decorator as `dataclasses.dataclass`."""
 
         def decorate(cls):
             return _record(cls, options) if _is_usual(cls, options) else _whole(cls, options)
@@ -54,13 +54,13 @@ def _is_usual(cls: type, options: dict[str, bool]) -> bool:
 
 
 class _About:
-    """What a class was defined with."""
+    """The definition of a class."""
 
     __slots__ = ("fields", "methods", "options")
 
     def __init__(self, fields: dict[str, tuple[str, Any]], options: dict[str, bool]) -> None:
         self.fields = fields
-        """Name -> (annotation, default, `Field` or MISSING), those of bases first."""
+        """Name -> (annotation, default, `Field` or MISSING), fields of bases first."""
         self.methods: dict[str, Callable[..., Any]] = {}
         """Name -> what stands for a method until it is called."""
         self.options = options
@@ -85,8 +85,8 @@ class _Later:
 def _called_later(cls: type, name: str) -> Callable[..., Any]:
     """A method that is made when it is first called.
 
-    It is no `_Later`: `hash`, `==` and `repr` take any exception of a lookup, such as that of a
-    signal, for a method that does not exist."""
+    It is not a `_Later`: `hash`, `==` and `repr` take any exception of a lookup, such as an
+    exception from a signal, for a method that does not exist."""
 
     def method(self: Any, *others: Any) -> Any:
         with _LOCK:

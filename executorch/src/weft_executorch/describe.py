@@ -21,7 +21,7 @@ def describe(path: str | Path) -> dict[str, Any]:
 
     For each method it has the delegated parts (arguments, memory, steps, stages), the operators
     that stayed outside, and the refusals that the exporter recorded. Raises FormatError for a file
-    that is no .pte."""
+    that is not a .pte."""
     nbytes, methods = read_pte(path)
     return {"file": str(path), "bytes": nbytes, "methods": [_method(m) for m in methods]}
 

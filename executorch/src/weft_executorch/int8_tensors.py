@@ -20,7 +20,7 @@ def exportable(module: _M) -> _M:
     """Replaces torchao's int8 weights by the same numbers and scales in its tensor for export, in
     place.
 
-    The weights are those of Int8DynamicActivationInt8WeightConfig and Int8WeightOnlyConfig. With
+    The weights come from Int8DynamicActivationInt8WeightConfig and Int8WeightOnlyConfig. With
     dynamic activations they export as `aten._int_mm`, which ExecuTorch's Edge dialect refuses
     before any backend is asked. Returns the module. Raises WeftError for static activations and for
     weights with zero points."""

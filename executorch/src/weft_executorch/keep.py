@@ -25,7 +25,7 @@ __all__ = ["Needs", "keep_list", "needs_of"]
 
 @dataclass(slots=True)
 class Needs:
-    """What steps use: names of ops, and of the types that they read and write."""
+    """The names of ops that steps use, and of the types that they read and write."""
 
     ops: set[str] = field(default_factory=set)
     reads: set[str] = field(default_factory=set)
@@ -47,9 +47,9 @@ class Needs:
 def keep_list(models: Sequence[str | Path], **options: Any) -> str:
     """The list of the models: .pte files, and GGUF files as `weft export` would write them.
 
-    `options` are those of `export_gguf` about the cache and the size of calls. Raises FormatError
-    for a file that is neither, or a .pte file of which weft runs nothing, and UnsupportedOpError
-    for a model that cannot be exported."""
+    `options` are the options of `export_gguf` about the cache and the size of calls. Raises
+    FormatError for a file that is neither, or a .pte file of which weft runs nothing, and
+    UnsupportedOpError for a model that cannot be exported."""
     needs = Needs()
     for model in models:
         needs_of(model, needs, **options)

@@ -32,7 +32,7 @@ def load() -> None:
 
     Call it before `executorch.runtime.Runtime.get()`; a second call does nothing. Raises
     ImportError where the delegate or the runtime is missing, or where the delegate was built for
-    another op table than that of weft, and OSError where it cannot be loaded."""
+    another op table than weft has, and OSError where it cannot be loaded."""
     if _loaded:
         return
     runtime = _runtime_path()

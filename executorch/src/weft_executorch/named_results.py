@@ -1,5 +1,5 @@
-"""PyTorch's named results (such as those of `torch.median` and `torch.sort`) as outputs of exported
-programs.
+"""PyTorch's named results (such as the results of `torch.median` and `torch.sort`) as outputs of
+exported programs.
 
 ExecuTorch records how the outputs of a method nest, and PyTorch gives these classes no name to
 record: a model that returns one cannot be saved. So they get names here.

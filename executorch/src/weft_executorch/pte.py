@@ -48,7 +48,7 @@ class Method:
 
 
 def read_pte(path: str | Path) -> tuple[int, list[Method]]:
-    """The bytes of a file, and its methods; raises FormatError for a file that is no .pte."""
+    """The bytes of a file, and its methods; raises FormatError for a file that is not a .pte."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:

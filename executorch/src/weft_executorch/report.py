@@ -32,7 +32,7 @@ def report_data(path: str | Path) -> dict[str, Any]:
     """The data of a file's report, see `weft.report.programs.program_data`; `left_out` has what the
     exporter left to others.
 
-    Raises FormatError for a file that is no .pte."""
+    Raises FormatError for a file that is not a .pte."""
     about = describe(path)
     sizes: dict[tuple[str, object], int] = {}
     scratch = 0

@@ -4,8 +4,8 @@
            .../executorch/backends/test/suite/operators
 
 Flows: `weft` (weights as they are), `weft_q8_0` (weights of linear layers as q8_0, activations
-quantized per call), and those of the suite itself, `portable` and `xnnpack` among them. Each case
-becomes a line of JSON in FILE."""
+quantized per call), and the flows of the suite itself, `portable` and `xnnpack` among them. Each
+case becomes a line of JSON in FILE."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class _Tensors:
 
 def nodes_and_steps(split: Split) -> list[tuple[Tensor, int]]:
     """Each node of a split with the number of steps up to it, itself included; views and
-    dependencies are no steps."""
+    dependencies are not steps."""
     nodes, n_steps = [], 0
     for node in split.nodes:
         n_steps += not (node.op.is_view or node.op is NONE)

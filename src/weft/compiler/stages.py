@@ -2,8 +2,8 @@
 
 Two steps must stay in order when one writes bytes that the other reads or writes. Addresses decide
 (not names), because memory is reused; they are taken at the symbols' maxima. A step goes to the
-first stage after those of all earlier steps that it clashes with, so there are as few stages as the
-longest chain of clashes has steps (list scheduling without a limit on width).
+first stage after the stages of all earlier steps that it clashes with, so there are as few stages
+as the longest chain of clashes has steps (list scheduling without a limit on width).
 
 Each buffer is cut into segments that record the last stage that wrote them and the last one that
 has read them since:

@@ -82,8 +82,8 @@ def check_targets(
 
     Every case of the table runs with `n_threads` threads (default: the physical cores, at most 4)
     on memory filled with a pattern, so that a kernel that writes nothing or too little is detected.
-    Results are compared with those of the baseline on one thread, where the build has it, and with
-    those of the reference backend. `remember` records the verdict, and a target that failed is not
+    Results are compared with the baseline on one thread, where the build has it, and with the
+    reference backend. `remember` records the verdict, and a target that failed is not
     used from then on; the earlier record stays until a check is over, unless the check ends its
     process. Raises DeviceError for a target that this machine cannot run, or a record that cannot
     be written."""

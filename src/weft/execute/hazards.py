@@ -142,8 +142,8 @@ class Order:
         self._count[queue] += 1
 
     def blockers(self, access: Access, without: int = -1) -> list[Event]:
-        """The events that the host must wait for before it touches these bytes itself, except those
-        of queue `without`."""
+        """The events that the host must wait for before it touches these bytes itself, except the
+        events of queue `without`."""
         queues = (p for p in range(len(self._work)) if p != without)
         conflicts = (self._last_conflict(p, 0, access) for p in queues)
         return [work.event for work in conflicts if work is not None]

@@ -217,7 +217,7 @@ def same_places(schedule: Schedule, earlier: Schedule, plan: Allocation) -> Allo
     """`plan` of `earlier` for another schedule: each tensor takes the place of the tensor at its
     position.
 
-    None where that is no legal plan, because a tensor is larger or needed for longer."""
+    None where that is not a legal plan, because a tensor is larger or needed for longer."""
     place: dict[Tensor, Placement] = {}
     pairs = [
         *zip(schedule.plan_leaves, earlier.plan_leaves, strict=True),

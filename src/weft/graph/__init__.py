@@ -6,7 +6,7 @@ PyTorch's order, outermost first; the constructors named as in ggml have `ne`, i
 `Graph(*outputs)` orders the nodes that the outputs need; `check_graph` checks the rules of a legal
 graph; `format_graph` and `parse_graph` convert it to text and back.
 
-Some names are those of builtins (`abs`, `round`, `set`, `sum`): import the module as a whole, e.g.
+Some names hide builtins (`abs`, `round`, `set`, `sum`): import the module as a whole, e.g.
 `from weft import graph as g`.
 """
 

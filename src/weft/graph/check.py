@@ -32,9 +32,9 @@ def check_graph(graph: Graph) -> None:
 
     - each tensor occurs once; leaves have no op, nodes have one (or the `param` flag);
     - sources and bases of views come before their readers (a tensor may be its own source);
-    - number of sources and parameter record are those of the op table;
+    - number of sources and parameter record fit the op table;
     - sizes are never negative, rows are whole blocks, strides fit the type;
-    - a tensor that is no view has no gaps; a view lies inside its base for every symbol value;
+    - a tensor other than a view has no gaps; a view lies inside its base for every symbol value;
     - inputs, outputs and states have names, each its own; symbols of one name have one range;
     - bound memory is large enough."""
     earlier: set[Tensor] = set()

@@ -1,7 +1,7 @@
 """The work of a node before any device is known: operations, and bytes to and from memory.
 
 Each op states its cost at its constructor (`weft.graph.op.Cost`). The functions from `copied` on
-are for ops whose bytes are not those of their tensors, or whose operations depend on sizes.
+are for ops whose bytes differ from the bytes of their tensors, or whose operations depend on sizes.
 """
 
 from __future__ import annotations

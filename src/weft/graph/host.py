@@ -34,8 +34,8 @@ Computes: TypeAlias = Callable[
 class HostFunction:
     """A function with a name: `compute(sources, out, values)` fills `out`.
 
-    Arrays are flat and of the tensors' storage types; `values` are those of the symbols. It keeps
-    no array and writes none but `out`. Functions are equal where they are the same object."""
+    Arrays are flat and of the tensors' storage types; `values` are the values of the symbols. It
+    keeps no array and writes none but `out`. Functions are equal where they are the same object."""
 
     def __init__(self, name: str, compute: Computes) -> None:
         self.name = name

@@ -152,7 +152,7 @@ def input(name: str, shape: Sequence[Size | Sym], dtype: DType | str = "f32") ->
 def constant(data: Any, name: str = "", dtype: DType | str | None = None) -> Tensor:
     """A weight: a NumPy array that lives as long as the tensor and is used in place.
 
-    Without `dtype`, type and shape (outermost first) are those of the array; lists of Python floats
+    Without `dtype`, type and shape (outermost first) come from the array; lists of Python floats
     are f32. With a block type (or bf16), `data` is the raw uint8 (uint16) storage, its last axis
     whole rows of blocks. Raises GraphError for storage of another type and rows that are not whole
     blocks."""

@@ -27,7 +27,8 @@ class MultiplyAdds:
     of_weights: bool = True
     """The speed depends on the type of a weight."""
     moved: Callable[..., float] | None = None
-    """The bytes that a node moves, from the values of symbols; None: those of all its tensors."""
+    """The bytes that a node moves, from the values of symbols; None: the bytes of all its
+    tensors."""
 
 
 Cost: TypeAlias = float | MultiplyAdds | Callable[..., Any]

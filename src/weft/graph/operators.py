@@ -67,7 +67,7 @@ def matmul(a: Any, b: Any) -> Tensor:
 
 
 def _sizes_above(t: Tensor) -> Tensor:
-    """A tensor whose sizes are the leading ones of `t`; those of its matrices are 1."""
+    """A tensor whose sizes are the leading ones of `t`; the sizes of its matrices are 1."""
     return Tensor(t.dtype, (1, 1, t.ne[2], t.ne[3]), name=t.name)
 
 

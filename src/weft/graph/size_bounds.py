@@ -50,7 +50,7 @@ def _term_by_term(size: Polynomial, ranges: Mapping[Atom, Range]) -> Range:
 
 @lru_cache(maxsize=1 << 12)
 def _tight_bounds(size: Polynomial, loose: Range) -> Range:
-    """Bounds of the whole expression, within those of its terms.
+    """Bounds of the whole expression, within the bounds of its terms.
 
     Three methods, each sound alone, are intersected: the range of the polynomial over its atoms,
     the same without divisions, and both sides of a minimum or maximum."""
@@ -96,7 +96,8 @@ def _unit(degree: int) -> int:
 
 @lru_cache(maxsize=1 << 10)
 def _to_bernstein(degree: int, low: int, high: int) -> NDArray[Any]:
-    """The matrix from coefficients of powers of x to those of Bernstein's basis on low..high,
+    """The matrix from coefficients of powers of x to coefficients of Bernstein's basis on
+    low..high,
     times `_unit`."""
     powers = range(degree + 1)
     # x = low + (high - low) t
@@ -121,7 +122,7 @@ def _atom_bounds(atom: Atom) -> Range:
 
 
 def compound_bounds(kind: str, left: Range, right: Range) -> Range:
-    """The bounds of a compound of that kind, by those of its two sides."""
+    """The bounds of a compound of that kind, by the bounds of its two sides."""
     (llo, lhi), (rlo, rhi) = left, right
     if kind == "min":
         return min(llo, rlo), min(lhi, rhi)

@@ -1,7 +1,7 @@
 """The ops: constructor, shape rule, parameter record and cost of each, a family per file.
 
-Every name of a family that has no underscore is public, here and in `weft.graph`. Some names are
-those of builtins (`abs`, `round`, `set`, `sum`): import the module as a whole.
+Every name of a family that has no underscore is public, here and in `weft.graph`. Some names hide
+builtins (`abs`, `round`, `set`, `sum`): import the module as a whole.
 """
 
 import sys

@@ -59,7 +59,7 @@ def add(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
     """a + b, with `b` repeated to the sizes of `a`; the type and sizes of `a`, which may be of a
     block type.
 
-    Raises GraphError where the sizes of `b` do not divide those of `a`. Equals ggml_add."""
+    Raises GraphError where the sizes of `b` do not divide the sizes of `a`. Equals ggml_add."""
     return _binary("ADD", a, b, inplace)
 
 
@@ -67,7 +67,7 @@ def add(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
 def sub(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
     """a - b, with `b` repeated to the sizes of `a`; the type and sizes of `a`.
 
-    Raises GraphError where the sizes of `b` do not divide those of `a`. Equals ggml_sub."""
+    Raises GraphError where the sizes of `b` do not divide the sizes of `a`. Equals ggml_sub."""
     return _binary("SUB", a, b, inplace)
 
 
@@ -75,7 +75,7 @@ def sub(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
 def mul(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
     """a * b, with `b` repeated to the sizes of `a`; the type and sizes of `a`.
 
-    Raises GraphError where the sizes of `b` do not divide those of `a`. Equals ggml_mul."""
+    Raises GraphError where the sizes of `b` do not divide the sizes of `a`. Equals ggml_mul."""
     return _binary("MUL", a, b, inplace)
 
 
@@ -83,13 +83,13 @@ def mul(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
 def div(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
     """a / b, with `b` repeated to the sizes of `a`; the type and sizes of `a`.
 
-    Raises GraphError where the sizes of `b` do not divide those of `a`. Equals ggml_div."""
+    Raises GraphError where the sizes of `b` do not divide the sizes of `a`. Equals ggml_div."""
     return _binary("DIV", a, b, inplace)
 
 
 def add_cast(a: Tensor, b: Tensor, dtype: DType | str) -> Tensor:
-    """a + b as `dtype`, with the sizes of `a`; rows of `b` [n, ...] repeat to those of `a` [n,
-    ...].
+    """a + b as `dtype`, with the sizes of `a`; rows of `b` [n, ...] repeat to the rows of `a`
+    [n, ...].
 
     Raises GraphError where they do not, and where `a` is neither f16, bf16 nor of a block type.
     Equals ggml_add_cast."""

@@ -188,7 +188,7 @@ def map_elements(
     x: f32, f16 or bf16, any sizes; for ABS, NEG, SIGN, CLAMP and tests also integers, for BIT_NOT
     integers alone. The result has the sizes and the type of `x`, for tests i8. Raises GraphError
     for other types and an unknown `op`. Equals PyTorch's function of that name; `pointwise` also
-    knows those of ggml."""
+    has ggml's."""
     kind = member(MapOp, op, "MAP")
     name = f"MAP {kind.name}"
     types = NUMBERS if kind in _OF_INTEGERS or kind.is_test else FLOATS
@@ -216,7 +216,7 @@ _GGML_OPS = {"sqrt": "SQRT", "log": "LOG", "sin": "SIN", "cos": "COS", "square":
 def pointwise(name: str, x: Tensor, a: float = 0.0, b: float = 0.0, c: float = 0.0) -> Tensor:
     """The function that PyTorch calls `name`, of each element of `x`; the sizes of `x`.
 
-    Names are those of `MapOp` in any case, and floor, ceil, trunc, exp, expm1, tanh, sigmoid, silu,
+    Names are `MapOp`'s in any case, and floor, ceil, trunc, exp, expm1, tanh, sigmoid, silu,
     hardswish, sqrt, log, sin, cos, square, relu, relu6. Where an op of ggml means the same it is
     used, because fusions look for it; else the node is a MAP. Raises GraphError as `map_elements`
     does."""

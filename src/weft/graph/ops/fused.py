@@ -85,7 +85,7 @@ def rope_set_rows(rotated: Tensor, cache: Tensor, ids: Tensor) -> Tensor:
 
     rotated: the result of `rope` for [d, heads, tokens]. cache: [d * heads, rows], of a type whose
     blocks divide d. ids: i32 or i64 [tokens]. Raises GraphError where the sizes differ from these,
-    and for a node that is no ROPE. Equals ggml_rope_ext before ggml_set_rows."""
+    and for a node other than ROPE. Equals ggml_rope_ext before ggml_set_rows."""
     op = "ROPE_SET_ROWS"
     if rotated.op.name != "ROPE" or not isinstance(rotated.params, RopeParams):
         raise fail(op, "needs the result of rope()", rotated)

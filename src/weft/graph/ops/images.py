@@ -72,7 +72,7 @@ class InterpolateMode(IntEnum):
 @dataclass(frozen=True, slots=True)
 class ConvNdParams(Params):
     """`dims` is the number of spatial dimensions (1 to 3); triples are (w, h, d). `channels` are
-    those of the input, which share ne[3] with the batch where there are three dimensions."""
+    the channels of the input, which share ne[3] with the batch where there are three dimensions."""
 
     dims: int
     channels: int
@@ -117,7 +117,7 @@ class PoolNdParams(Params):
 @dataclass(frozen=True, slots=True)
 class InterpolateParams(Params):
     """`dims` is the number of spatial dimensions (1 to 3). Scales are output by input size; 0
-    stands for that of the sizes."""
+    stands for the scale of the sizes."""
 
     mode: InterpolateMode
     dims: int
@@ -352,7 +352,7 @@ def pool_nd(
 
     AVG takes floats and divides by `divisor`, or where that is 0 by the size of the window, with or
     without padding. MAX takes integers, too, and ignores padding; MAX_INDEX gives the place in the
-    plane of each channel, i64. `stride` None is that of the kernel. A size is (in + 2 padding -
+    plane of each channel, i64. `stride` None is the size of the kernel. A size is (in + 2 padding -
     dilation (k - 1) - 1) / stride + 1, rounded down; `ceil_mode` rounds up (except for windows that
     would begin in the padding behind). Raises GraphError for padding above half the kernel and
     windows larger than the data. Equals torch.nn.functional.avg_pool2d, max_pool2d and their
@@ -416,10 +416,9 @@ def interpolate(
     """`x` resampled to the given `sizes` of its innermost dimensions; the float type of `x`.
 
     LINEAR is bilinear in two dimensions and trilinear in three; CUBIC takes two. `scales` (output
-    by input size) replace those of the sizes, as in PyTorch when a caller gives them; the modes
-    of UPSCALE have none. Raises
-    GraphError for sizes that may be 0, and for `align_corners` with nearest. Equals
-    torch.nn.functional.interpolate."""
+    by input size) replace the scales of the sizes, as in PyTorch when a caller gives them; the
+    modes of UPSCALE have none. Raises GraphError for sizes that may be 0, and for `align_corners`
+    with nearest. Equals torch.nn.functional.interpolate."""
     op = "INTERPOLATE"
     kind = member(InterpolateMode, mode, op)
     dims = _dims(op, sizes, x)

@@ -122,7 +122,7 @@ def _require_within(op: str, small: Tensor, big: Tensor, *, but: int | None = No
 def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     """x[..., indices[..., i, ...], ...] along `axis`; the type of `x` and the sizes of `indices`.
 
-    x: numbers or f64. But for `axis`, the sizes of `indices` are at most those of `x`, else
+    x: numbers or f64. But for `axis`, the sizes of `indices` are at most the sizes of `x`, else
     GraphError. Equals torch.gather."""
     require_type(x, ANY, "GATHER", "x")
     require_type(indices, INDICES, "GATHER", "indices")
@@ -255,8 +255,8 @@ def pad_nd(
     """`x` with left[d] elements before and right[d] after it along dimension d; below 0 takes away.
 
     Modes: constant (adds `value`), reflect (mirrors without the edge; at most ne[d] - 1 elements),
-    replicate (repeats the edge), circular (at most ne[d]). The type is that of `x`, numbers or f64.
-    Raises GraphError where a mode has too few elements or more are taken away than there are.
+    replicate (repeats the edge), circular (at most ne[d]). The type is the type of `x`, numbers or
+    f64. Raises GraphError where a mode has too few elements or more are taken away than there are.
     Equals torch.nn.functional.pad."""
     require_type(x, ANY, "PAD_ND", "x")
     kind = member(PadMode, mode, "PAD_ND")

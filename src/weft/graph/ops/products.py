@@ -34,10 +34,10 @@ _NO_WEIGHTS = "w must be f32, f16, bf16 or blocks; convert the array first: .ast
 
 
 class Activation(IntEnum):
-    """Functions of a product's result: those of UNARY by their names, and CLAMP of MAP."""
+    """Functions of a product's result: UNARY's by their names, and CLAMP of MAP."""
 
     RELU = 0
-    """As in UNARY, a NaN gives 0."""
+    """A NaN gives 0, as in UNARY."""
     TANH = 1
     SIGMOID = 2
     SILU = 3
@@ -179,7 +179,7 @@ def quantize(x: Tensor, dtype: DType | str) -> Tensor:
     readers.
 
     x: f32 with contiguous rows; `dtype`: q8_0, q8_1 or q8_K (blocks along rows), f16 or bf16. The
-    result has the sizes of `x`. Raises GraphError for other types and rows that are no whole
+    result has the sizes of `x`. Raises GraphError for other types and rows that are not whole
     blocks. ggml converts inside ggml_mul_mat."""
     dt = find_dtype(dtype)
     require_type(x, ("f32",), "QUANTIZE", "x")
@@ -215,9 +215,9 @@ def mul_mat_int(w: Tensor, x: Tensor, dtype: DType | str | None = None) -> Tenso
     """Dot products of the rows of `w` with the rows of `x`, of integers, which wrap around.
 
     w: [k, m, x2, x3], x: [k, n, x2, x3], of one type i8, i16, i32 or i64 -> [m, n, x2, x3], where
-    dimensions 2 and 3 broadcast both ways. `dtype` is the type of the result: that of the sources
-    (the default) or a wider one. Raises GraphError for other types and sizes. Equals torch.matmul
-    of integers."""
+    dimensions 2 and 3 broadcast both ways. `dtype` is the type of the result: the type of the
+    sources (the default) or a wider one. Raises GraphError for other types and sizes. Equals
+    torch.matmul of integers."""
     op = "MUL_MAT_INT"
     require_type(w, INTEGERS, op, "w")
     require(w.dtype is x.dtype, op, "w and x must have one type; use convert()", w, x)

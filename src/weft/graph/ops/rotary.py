@@ -65,7 +65,7 @@ def rope(
 
     x: f32 or f16 [d, n_head, n_tok, batch], pos: i32 [n_tok], or [4 n_tok] (four planes) for the
     modes with sections. freq_factors: f32 [n_dims / 2 or more], which divide the angles (radians).
-    The numbers are those of ggml_rope_ext; ext_factor != 0 is YaRN (arXiv 2309.00071). Raises
+    The numbers equal ggml_rope_ext; ext_factor != 0 is YaRN (arXiv 2309.00071). Raises
     GraphError where the sizes differ from these, where a row has gaps, for an odd `n_dims` and for
     modes without their sections. Equals ggml_rope_ext and ggml_rope_multi."""
     numbers = freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow

@@ -137,8 +137,8 @@ def roll(x: Tensor, shift: Sequence[int]) -> Tensor:
 def pad(x: Tensor, left: Sequence[int], right: Sequence[int], *, circular: bool = False) -> Tensor:
     """`x` with `left[d]` elements before and `right[d]` after it along each dimension d.
 
-    x: f32, f16 or bf16; the new elements are zeros, or with `circular` those of the other end.
-    Raises GraphError for negative numbers. Equals ggml_pad_ext and ggml_pad_ext_circular."""
+    x: f32, f16 or bf16; the new elements are zeros, or with `circular` the elements of the other
+    end. Raises GraphError for negative numbers. Equals ggml_pad_ext and ggml_pad_ext_circular."""
     before, after = _four_ints(left, "PAD", x), _four_ints(right, "PAD", x)
     require_type(x, FLOATS, "PAD", "x")
     if min(before + after) < 0:

@@ -66,8 +66,9 @@ def pool_1d(x: Tensor, op: PoolOp | str, k0: int, s0: int, p0: int = 0) -> Tenso
     """The largest or mean element of windows of `k0` along rows: [w, ...] -> f32 [ow, ...].
 
     Windows are `s0` apart over `p0` padding on both sides: ow = (w + 2 p0 - k0) / s0 + 1, rounded
-    down. The mean divides by the elements that are no padding. x: f32 or f16, contiguous, else
-    GraphError, as where the window is larger than the padded row. Equals ggml_pool_1d."""
+    down. The mean divides by the number of elements outside of the padding. x: f32 or f16,
+    contiguous, else GraphError, as where the window is larger than the padded row. Equals
+    ggml_pool_1d."""
     require_type(x, ("f32", "f16"), "POOL_1D", "x")
     require(x.is_contiguous, "POOL_1D", "x must be contiguous; use cont()", x)
     params = Pool1dParams(member(PoolOp, op, "POOL_1D"), k0, s0, p0)
@@ -109,7 +110,7 @@ def win_part(x: Tensor, w: int) -> Tensor:
 def win_unpart(x: Tensor, w0: Size, h0: Size, w: int) -> Tensor:
     """`win_part` undone: f32 [n, w, w, windows] -> [n, w0, h0].
 
-    Raises GraphError where the windows are not those of [n, w0, h0]. Equals ggml_win_unpart."""
+    Raises GraphError where the windows do not fit [n, w0, h0]. Equals ggml_win_unpart."""
     require_type(x, ("f32",), "WIN_UNPART", "x")
     if w < 1 or x.ne[1] != w or x.ne[2] != w or x.ne[3] != ceil_div(w0, w) * ceil_div(h0, w):
         raise fail("WIN_UNPART", f"x is not the windows of {w} of [n, {w0}, {h0}]", x)

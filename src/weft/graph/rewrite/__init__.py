@@ -56,7 +56,7 @@ def rewrite(
 
 
 def chosen_rewrites(names: Iterable[str] | None = None) -> frozenset[str]:
-    """The rewrites to use: `names`, by default those of WEFT_REWRITES. Raises GraphError for an
+    """The rewrites to use: `names`, by default the names in WEFT_REWRITES. Raises GraphError for an
     unknown name."""
     if names is not None:
         chosen = set(names)

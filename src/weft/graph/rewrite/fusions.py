@@ -118,7 +118,7 @@ def _norm_of_sum(m: Matcher, last: Tensor) -> Fused | None:
 
 _UNARY = {UnaryOp[a.name]: ActivationParams(a) for a in Activation if a.name in UnaryOp.__members__}
 
-# the same functions as those of UNARY, also for NaN
+# the same functions as in UNARY, also for NaN
 _MAP = {
     MapOp.GELU: ActivationParams(Activation.GELU_ERF),
     MapOp.GELU_TANH: ActivationParams(Activation.GELU),
