@@ -51,9 +51,9 @@ def test_another_op_table_is_refused_with_both_values() -> None:
     ("words", "text"),
     [
         (("worker", "--listen", "0.0.0.0:0"), "--machine-key-file FILE"),
-        (("worker", "--listen", "nowhere:port"), "--listen: 'nowhere:port' is no address"),
+        (("worker", "--listen", "nowhere:port"), "--listen: 'nowhere:port' is not an address"),
         (("worker", "--machine-key-file", "none"), "no such key file"),
-        ((*RUN, "--machines", "a:b"), "--machines: 'a:b' is no address"),
+        ((*RUN, "--machines", "a:b"), "--machines: 'a:b' is not an address"),
         ((*RUN, "--machines", "127.0.0.1:1"), "cannot connect to 127.0.0.1:1"),
         ((*RUN, "--machines", "192.0.2.1"), "needs the key of its worker"),
         ((*RUN, "--machines", "192.0.2.1", "--ray"), "give --machines or --ray, not both"),

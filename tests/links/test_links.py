@@ -321,7 +321,7 @@ def test_what_is_no_weft_is_told_nothing() -> None:
     with listening() as (listener, why):
         browser = socket.create_connection(listener.address)
         browser.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(100))
-        assert "is no weft" in eventually(lambda: why)[0]
+        assert "is not weft" in eventually(lambda: why)[0]
         browser.settimeout(5)
         try:
             assert browser.recv(10) == b""

@@ -32,8 +32,8 @@ def parse_address(text: str, option: str, *, port: int | None = None) -> Address
     host = host.removeprefix("[").removesuffix("]")
     if not host or not digits.isascii() or not digits.isdigit() or int(digits) > 65535:
         raise ArgumentError(
-            f"{option}: {text!r} is no address; give HOST:PORT, e.g. 10.0.0.2:7333, with a port of "
-            "0 to 65535"
+            f"{option}: {text!r} is not an address; give HOST:PORT, e.g. 10.0.0.2:7333, with a "
+            "port of 0 to 65535"
         )
     return Address(host, int(digits))
 

@@ -76,7 +76,7 @@ def greet_client(
     """The server's side of a handshake, until a time of `time.monotonic`."""
     theirs = exactly(sock, _HELLO.size, until)
     if not theirs.startswith(_MAGIC):
-        raise LinkError(f"{peer} is no weft: it began with {theirs[:8]!r}")
+        raise LinkError(f"{peer} is not weft: it began with {theirs[:8]!r}")
     half, mine = _hello()
     said = hashlib.sha256(theirs + mine).digest()
     sock.sendall(mine + derive(key, b"server", said))
@@ -97,7 +97,7 @@ def _hello() -> tuple[HalfExchange, bytes]:
 def _public(hello: bytes, peer: str) -> bytes:
     magic, protocol, _, _, public = _HELLO.unpack(hello)
     if magic != _MAGIC:
-        raise LinkError(f"{peer} is no weft: it answered with {magic!r}")
+        raise LinkError(f"{peer} is not weft: it answered with {magic!r}")
     if protocol != PROTOCOL:
         raise LinkError(
             f"{peer} speaks version {protocol} of weft's link protocol, this side version "

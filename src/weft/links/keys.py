@@ -65,7 +65,7 @@ def key_from_text(text: str, source: str) -> bytes:
         key = b""
     if len(key) != KEY_BYTES:
         raise LinkError(
-            f"{source}: this is no key of {2 * KEY_BYTES} hexadecimal digits; "
+            f"{source}: this is not a key of {2 * KEY_BYTES} hexadecimal digits; "
             "`weft worker --make-key FILE` makes one"
         )
     return key
