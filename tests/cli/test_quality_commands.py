@@ -99,7 +99,7 @@ def test_imatrix_that_cannot_be(tmp_path: Path) -> None:
         (("imatrix", "-f", TEXT), "MODEL is missing"),
         (("imatrix", "--show-statistics"), "--in-file FILE"),
         (("imatrix", DEMO, "-f", TEXT, "-c", "2000"), "4000 are needed"),
-        (("imatrix", "--in-file", DEMO), "is no importance matrix"),
+        (("imatrix", "--in-file", DEMO), "is not an importance matrix"),
         (("imatrix", "--in-file", tmp_path / "none"), "none"),
     ):
         refused = weft(*words)

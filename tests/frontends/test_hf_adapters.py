@@ -72,7 +72,7 @@ def test_names_types_and_tokens(tmp_path: Path) -> None:
         ({"lora_alpha": 0}, "lora_alpha is 0"),
         ({"lora_alpha": "x"}, "must be a number"),
         ({"invocation_string": "<law>"}, "write its token ids"),
-        ({"alora_invocation_tokens": [1, -1]}, "no list of token ids"),
+        ({"alora_invocation_tokens": [1, -1]}, "not a list of token ids"),
         ({"lora_alpha": 10**400}, "must be a number"),
         ({"alpha_pattern": [1]}, "alpha_pattern must be an object"),
         ({"alpha_pattern": {"(": 1}}, "cannot match"),

@@ -43,7 +43,7 @@ def serve_replicas(
         front = dataclasses.replace(options, parallel=options.parallel * least)
         replicas = Replicas(recipe, front, ReplicaOptions(least, most, cpus))
         if not quiet:
-            say(joined.text)
+            say(joined)
             say(_replica_line(recipe, least, most, cpus))
         replicas.start(say)
 
@@ -81,7 +81,7 @@ def batch_actors(
     cpus = threads_and_cpus(arguments, n, n)
     recipe = make_recipe(model, options, arguments)
     if not quiet:
-        say(joined.text)
+        say(joined)
         say(_replica_line(recipe, n, n, cpus))
     pool = Pool(recipe, n, cpus, 2 * options.parallel)
     try:

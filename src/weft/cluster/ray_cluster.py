@@ -11,23 +11,14 @@ from typing import Any
 from weft.errors import ContextError, DeviceError, WeftError
 from weft.records import dataclass
 
-__all__ = ["ADDRESS", "Joined", "Machine", "cpus_each", "import_ray", "join", "machines"]
+__all__ = ["ADDRESS", "Machine", "cpus_each", "forget_note", "get_note", "import_ray", "join",
+           "machines", "put_note"]  # fmt: skip
 
 ADDRESS = re.compile(r"auto|local|(?:\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}")
 """The form of a cluster's address; `auto` stands for the cluster that runs on this machine, or else
 a new one."""
 LOCAL_STORE = 256 << 20
 """Bytes of the object store of a cluster that is started here; models do not go through it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A cluster that this process has joined."""
-
-    text: str
-    """A description of the cluster for people."""
-    is_own: bool
-    """True if it was started here, and ends with this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +43,16 @@ def import_ray(what: str) -> Any:
     return ray
 
 
-def join(address: str = "auto", what: str = "--ray") -> Joined:
+def join(address: str = "auto", what: str = "--ray") -> str:
     """Joins the cluster at `HOST:PORT`. `auto` is the one that runs on this machine or that
     `RAY_ADDRESS` names, or else a new one of this machine alone; `local` is always a new one. A
-    process that is in a cluster stays in it.
+    process that is in a cluster stays in it. Returns a description of the cluster for people.
 
     Raises ContextError for a malformed address, DeviceError if nobody answers there, and WeftError
     if the extra is missing."""
     ray = import_ray(what)
     if ray.is_initialized():
-        return Joined(f"the Ray cluster of this process, {_sizes()}", False)
+        return f"the Ray cluster of this process, {_sizes()}"
     if not ADDRESS.fullmatch(address):
         raise ContextError(
             f"--ray {address[:80]}: give the HOST:PORT that `ray start --head` printed, auto or "
@@ -80,12 +71,12 @@ def join(address: str = "auto", what: str = "--ray") -> Joined:
                     "one with `ray start --head`"
                 ) from None
         else:
-            return Joined(f"the Ray cluster at {_address(ray)}, {_sizes()}", False)
+            return f"the Ray cluster at {_address(ray)}, {_sizes()}"
     # its services listen on all networks: whoever has no token is refused (Ray 2.52 and later)
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     ray.init("local", include_dashboard=False, object_store_memory=LOCAL_STORE, **settings)
     found = "" if address == "local" else "no Ray cluster runs here, so "
-    return Joined(f"{found}a Ray cluster was started on this machine, {_sizes()}", True)
+    return f"{found}a Ray cluster was started on this machine, {_sizes()}"
 
 
 def machines() -> list[Machine]:
@@ -159,3 +150,34 @@ def _sizes() -> str:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().split("\n")[0][:200].rstrip(".")
+
+
+# **** small notes that processes leave for each other, in Ray's key-value store ****
+
+_SPACE = b"weft"
+
+
+def put_note(app: str, name: str, value: bytes) -> None:
+    """Leaves a note of an application."""
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    _internal_kv_put(_key(app, name), value, overwrite=True, namespace=_SPACE)
+
+
+def get_note(app: str, name: str) -> bytes | None:
+    """A note of an application; None if there is none."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    value: bytes | None = _internal_kv_get(_key(app, name), namespace=_SPACE)
+    return value
+
+
+def forget_note(app: str, name: str) -> None:
+    """Removes a note."""
+    from ray.experimental.internal_kv import _internal_kv_del
+
+    _internal_kv_del(_key(app, name), namespace=_SPACE)
+
+
+def _key(app: str, name: str) -> bytes:
+    return f"{app}/{name}".encode()

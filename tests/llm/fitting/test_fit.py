@@ -231,7 +231,7 @@ def test_a_plan_is_used_again(found: Fit, tmp_path: Path) -> None:
         (lambda d: d["tensors"][0].update(name="nope"), "has no tensor 'nope'"),
         (lambda d: d["tensors"][0].update(type="q9_9"), "no type of weights"),
         (lambda d: d["tensors"][0].update(type="q8_K"), "no type of weights"),
-        (lambda d: d["tensors"][0].update(type="q4_K"), "no whole blocks"),
+        (lambda d: d["tensors"][0].update(type="q4_K"), "not whole blocks"),
         (lambda d: d["tensors"][0].update(name="output_norm.weight"), "cannot have another type"),
     ],
 )

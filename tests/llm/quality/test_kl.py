@@ -130,7 +130,7 @@ def test_damaged_files_are_refused(tmp_path: Path, folder: Path) -> None:
         LogitsFile(tmp_path / "none.kld")
     rows = 20 + 4 * 4 * 64
     bad.write_bytes(good[:rows] + struct.pack("<ff", np.nan, 0) + good[rows + 8 :])
-    with LogitsFile(bad) as file, pytest.raises(FormatError, match="no log-probabilities"):
+    with LogitsFile(bad) as file, pytest.raises(FormatError, match="not log-probabilities"):
         file.read(3)
 
     with LogitsFile(DATA / "base.kld") as file:

@@ -111,10 +111,8 @@ def convert(
     symbol without an upper bound."""
     known = known_constants(program)
     refusals = _unsupported(program, known)
-    if not host:
-        if refusals:
-            raise refuse_all(refusals)
-        return _Walk(program, Sizes(program.range_constraints, names), known, {}).run()
+    if refusals and not host:
+        raise refuse_all(refusals)
     nodes = {node.name: node for node in program.graph.nodes}
     hosted = {nodes[r.node] for r in refusals}
     while True:
@@ -128,7 +126,7 @@ def convert(
             # a visitor finds out only from shapes and strides that it cannot build a node
             refusals = list(getattr(error, "refusals", ()))
             more = {nodes[r.node] for r in refusals} - hosted
-            if not more or any(n in found for n in more):
+            if not host or not more or any(n in found for n in more):
                 raise
             hosted |= more
 
@@ -313,7 +311,7 @@ class _Walk:
         output = next(n for n in self.program.graph.nodes if n.op == "output")
         outputs: list[Output] = []
         writes: list[tuple[State, Value]] = []
-        state_leaves = {t for _, t in ((s, s.tensor) for s in self.states.values())}
+        state_leaves = {state.tensor for state in self.states.values()}
         for i, (spec, arg) in enumerate(zip(signature.output_specs, output.args[0], strict=True)):
             if spec.kind in _WRITES:
                 writes.append((self.states[spec.target], self.builder.values[arg]))

@@ -42,7 +42,7 @@ def exported(
             if "cache_utils" not in str(error):
                 raise
             raise ProgramError(
-                "the module gives back a cache of transformers, which is no tensor; pass "
+                "the module gives back a cache of transformers, which is not a tensor; pass "
                 "example_kwargs={'use_cache': False} to get the logits alone"
             ) from error
 

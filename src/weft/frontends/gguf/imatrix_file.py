@@ -148,7 +148,7 @@ def _read_gguf(file: GGUFFile) -> Imatrix:
                 pairs.setdefault(name.removesuffix(suffix), {})[suffix] = tensor
     if not pairs:
         raise FormatError(
-            f"{file.path} is no importance matrix: it has no tensor that ends in {_SUMS}"
+            f"{file.path} is not an importance matrix: it has no tensor that ends in {_SUMS}"
         )
     entries = {name: _entry(file, name, pairs[name]) for name in sorted(pairs)}
     keys = [f"imatrix.{key}" for key in ("datasets", "chunk_count", "chunk_size")]
@@ -172,7 +172,7 @@ def _entry(file: GGUFFile, name: str, pair: Mapping[str, TensorInfo]) -> Imatrix
             "a multiple of the second: measure the importance matrix again"
         )
     if not (np.isfinite(counts) & (np.abs(counts) < 2**62)).all():
-        raise FormatError(f"{file.path}: {name}{_COUNTS} has values that are no counts")
+        raise FormatError(f"{file.path}: {name}{_COUNTS} has values that are not counts")
     # Halves away from zero, as lround.
     whole = np.trunc(counts.astype(np.float64) + np.copysign(0.5, counts))
     return ImatrixEntry(sums.reshape(counts.size, -1), whole.astype(np.int64))
@@ -202,7 +202,7 @@ def _read_legacy(file: FileMap) -> Imatrix:
     reader = _Reader(file)
     n = reader.i32("the number of entries")
     if not 1 <= n <= _MAX_ENTRIES:
-        raise file.error("this is no importance matrix: neither GGUF nor the older format")
+        raise file.error("this is not an importance matrix: neither GGUF nor the older format")
     entries = dict(_legacy_entries(reader, n))
     chunks, datasets = 0, []
     if reader.at < file.size:

@@ -99,7 +99,7 @@ class PeftSettings:
         Raises FormatError for a text in their place."""
         ids = self.values.get("alora_invocation_tokens") or []
         if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < 1 << 31 for i in ids):
-            raise FormatError(f"{self.path}: alora_invocation_tokens are no list of token ids")
+            raise FormatError(f"{self.path}: alora_invocation_tokens are not a list of token ids")
         if self.values.get("invocation_string") and not ids:
             raise FormatError(
                 f"{self.path}: invocation_string is a text; write its token ids as "
@@ -334,7 +334,9 @@ def _text(value: Any) -> Any:
 
 def _info(path: Path, t: Stored) -> TensorInfo:
     if t.kind not in _TYPES or not 0 < len(t.shape) <= 4 or 0 in t.shape:
-        raise FormatError(f"{path}: {t.name} is {t.kind} {list(t.shape)}, which is no adapter's")
+        raise FormatError(
+            f"{path}: {t.name} is {t.kind} {list(t.shape)}, which is not an adapter's"
+        )
     dtype, ne = find_dtype(_TYPES[t.kind]), t.shape[::-1]
     padded = (*ne, 1, 1, 1)
     ne4 = (padded[0], padded[1], padded[2], padded[3])

@@ -181,12 +181,12 @@ def read_plan_types(data: Mapping[str, Any], file: GGUFFile, where: str) -> dict
             )
         dtype = DTYPES.get(kind)
         if dtype is None or kind.startswith(("i8", "i16", "i32", "i64", "q8_1", "q8_K")):
-            raise FormatError(f"{where}: {name} has type {kind!r}, which is no type of weights")
+            raise FormatError(f"{where}: {name} has type {kind!r}, which is not a type of weights")
         if dtype is not t.dtype and not is_quantized(t, file.architecture):
             raise FormatError(f"{where}: {name} cannot have another type than {t.dtype.name}")
         if t.ne[0] % dtype.block:
             raise FormatError(
-                f"{where}: {name} has rows of {t.ne[0]} values, which are no whole blocks of "
+                f"{where}: {name} has rows of {t.ne[0]} values, which are not whole blocks of "
                 f"{dtype.name} ({dtype.block}); the plan is of another model ({_file_of(data)})"
             )
         types[name] = dtype

@@ -104,7 +104,7 @@ class LogitsFile:
         head = self._file.read(_HEADER)
         if len(head) < _HEADER or not head.startswith(MAGIC):
             raise FormatError(
-                f"{self.path} is no file of log-probabilities: it does not begin with "
+                f"{self.path} is not a file of log-probabilities: it does not begin with "
                 f"{MAGIC.decode()!r}; write one with `weft perplexity --kl-base FILE`"
             )
         self.n_ctx, self.n_vocab, self.n_chunks = map(int, np.frombuffer(head[8:], "<i4"))
@@ -156,7 +156,8 @@ class LogitsFile:
             good = np.isfinite(head).all() and (head[:, 0] >= 0).all() and (top < 0.01).all()
         if not good:
             raise FormatError(
-                f"{self.path} has rows that are no log-probabilities; it is damaged: write it again"
+                f"{self.path} has rows that are not log-probabilities; it is damaged: "
+                "write it again"
             )
         return unpack(packed, self.n_vocab)
 

@@ -12,10 +12,9 @@ import ray
 from ray import serve
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from weft.cluster import notes
 from weft.cluster.model_files import ReadPart, read_part
 from weft.cluster.prefixes import Block
-from weft.cluster.ray_cluster import machines
+from weft.cluster.ray_cluster import get_note, machines, put_note
 from weft.errors import WeftError
 from weft.serve.replicas.loaded import Call, Loaded, Part
 from weft.serve.replicas.recipe import Recipe
@@ -38,7 +37,7 @@ class Replica:
         try:
             self._loaded = Loaded(recipe, reader(files))
         except (WeftError, MemoryError) as error:
-            notes.put(app, "error", str(error).encode())
+            put_note(app, "error", str(error).encode())
             raise RuntimeError(str(error)) from None
 
     async def answer(self, call: Call, blocks: Sequence[Block] = ()) -> AsyncIterator[Part]:
@@ -57,7 +56,7 @@ class Replica:
     async def check_health(self) -> None:
         """Called by Ray Serve; an error means that another replica must be started."""
         self._loaded.check_health()
-        seen = await asyncio.to_thread(notes.get, self._app, "front")
+        seen = await asyncio.to_thread(get_note, self._app, "front")
         now = time.monotonic()
         if seen != self._front[0]:
             self._front = seen, now

@@ -18,8 +18,8 @@ from ray.exceptions import RayActorError, RayError
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.exceptions import RayServeException
 
-from weft.cluster import notes
 from weft.cluster.prefixes import Block
+from weft.cluster.ray_cluster import forget_note, get_note, put_note
 from weft.errors import BusyError, ContextError, DeviceError
 from weft.records import dataclass
 from weft.serve.endpoints import nearest
@@ -164,7 +164,7 @@ class Replicas:
         with suppress(Exception):
             if self._files is not None:
                 self._files.close()
-            notes.forget(self.app, "front")
+            forget_note(self.app, "front")
 
     # ---- requests ----
 
@@ -239,7 +239,7 @@ class Replicas:
     # ---- inside ----
 
     def _deploy(self, say: Callable[[str], object]) -> None:
-        notes.forget(self.app, "error")
+        forget_note(self.app, "error")
         failed: list[BaseException] = []
         handles: list[Any] = []
 
@@ -256,7 +256,7 @@ class Replicas:
         began, told = time.monotonic(), False
         while thread.is_alive():
             thread.join(0.2)
-            why = notes.get(self.app, "error")
+            why = get_note(self.app, "error")
             if why is not None:
                 raise DeviceError(f"a replica cannot be started: {why.decode()}")
             seconds = time.monotonic() - began
@@ -321,7 +321,7 @@ class Replicas:
                 logger.warning("the Ray cluster does not answer: %s", str(error)[:200])
 
     def _beat_once(self) -> None:
-        notes.put(self.app, "front", str(time.time()).encode())
+        put_note(self.app, "front", str(time.time()).encode())
 
     def _look(self) -> None:
         n = self.states().get("RUNNING", 0)
