@@ -192,21 +192,14 @@ def _show_plan(
 def _memory(new: GGUFFile, n_ctx: int | None, speeds: Path | None, cache: Mapping[str, str]) -> str:
     """The bytes that a context of the model takes, and tokens per second where speeds are given."""
     from weft.llm import Model
-    from weft.llm.fitting.sizes import whole_of
+    from weft.llm.fitting.sizes import plan_to_run, whole_of
     from weft.llm.opening import DEFAULT_N_CTX
-    from weft.llm.planning.prepare import prepare
     from weft.schedule import load_profile
 
     model = Model(new)
     trained = model.config.n_ctx_train
     n_ctx = min(trained, DEFAULT_N_CTX) if n_ctx is None else n_ctx or trained
-    plan = prepare(
-        model,
-        n_ctx=n_ctx,
-        must_fit=False,
-        type_k=cache.get("type_k"),
-        type_v=cache.get("type_v"),
-    )
+    plan = plan_to_run(model, n_ctx, {"type_k": cache.get("type_k"), "type_v": cache.get("type_v")})
     profile = None if speeds is None else load_profile(speeds)
     whole = whole_of(plan, profile)
     rows = plan.memory_rows()

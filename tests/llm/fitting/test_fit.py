@@ -15,7 +15,7 @@ from weft.errors import ContextError, FormatError, OutOfMemoryError
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.importance import Importance
 from weft.frontends.gguf.mixes import Choices
-from weft.llm import Model
+from weft.llm import LLM, DraftOptions, Model
 from weft.llm.fitting.baseline import Held, Text, text_of, write_text
 from weft.llm.fitting.budget import Budget, file_bytes
 from weft.llm.fitting.caches import CachePair, cache_pairs, usual_pairs
@@ -24,7 +24,7 @@ from weft.llm.fitting.fit import Fit, FitOptions, fit, manner_for
 from weft.llm.fitting.measured import measure, n_probes, relative_error
 from weft.llm.fitting.measurements import Kept, digest_of
 from weft.llm.fitting.plan_file import fit_data, types_in_plan
-from weft.llm.fitting.sizes import Sizes
+from weft.llm.fitting.sizes import Sizes, plan_to_run
 
 DEMO = Path(__file__).resolve().parents[3] / "examples" / "weft-demo.gguf"
 FEW = ("q5_0", "q4_0", "q2_0")
@@ -242,3 +242,10 @@ def test_a_damaged_plan_is_a_sentence(found: Fit, tmp_path: Path, change: Any, s
     path.write_text(json.dumps(data))
     with pytest.raises(FormatError, match=said):
         types_in_plan(path, found.file)
+
+
+def test_memory_is_what_a_text_takes() -> None:
+    """Logits of one text and its drafts are counted, not the logits of a whole ubatch."""
+    with LLM(DEMO, n_ctx=256, n_threads=1, drafting=DraftOptions()) as llm:
+        planned = plan_to_run(Model.open(DEMO), 256, {"n_threads": 1})
+        assert planned.memory_rows() == llm.context.plan.memory_rows()

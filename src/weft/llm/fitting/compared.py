@@ -9,10 +9,9 @@ from weft.errors import ContextError
 from weft.frontends.gguf import GGUFFile
 from weft.llm.fitting.baseline import Held, Text
 from weft.llm.fitting.caches import CachePair
-from weft.llm.fitting.sizes import Whole, whole_of
+from weft.llm.fitting.sizes import Whole, plan_to_run, whole_of
 from weft.llm.model import Model
 from weft.llm.planning.options import PlanArguments
-from weft.llm.planning.prepare import prepare
 from weft.llm.quality.divergence import KLDivergence
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
@@ -90,7 +89,7 @@ def memory_of(model: Model, n_ctx: int, profile: Profile | None, options: PlanAr
     merged: PlanArguments = {**options}
     if profile is not None:
         merged["profile"] = profile
-    return whole_of(prepare(model, n_ctx=n_ctx, must_fit=False, **merged), profile)
+    return whole_of(plan_to_run(model, n_ctx, merged), profile)
 
 
 def _row(

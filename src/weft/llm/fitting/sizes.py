@@ -18,6 +18,7 @@ from weft.frontends.gguf import GGUFFile
 from weft.llm.fitting.choices import Group
 from weft.llm.fitting.measured import retyped
 from weft.llm.model import Model
+from weft.llm.planning.draft_options import DraftOptions, rows_needed
 from weft.llm.planning.options import PlanArguments
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
@@ -25,7 +26,7 @@ from weft.records import dataclass
 from weft.schedule import Point, Profile
 from weft.schedule.timing import TimeModel
 
-__all__ = ["Sizes", "Whole", "whole_of"]
+__all__ = ["Sizes", "Whole", "plan_to_run", "whole_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class Sizes:
     def _plan(self, types: Mapping[str, DType], options: PlanArguments) -> ContextPlan:
         merged: PlanArguments = {**self._options, **options}
         model = Model(retyped(self._file, types))
-        return prepare(model, n_ctx=self._n_ctx, must_fit=False, **merged)
+        return plan_to_run(model, self._n_ctx, merged)
 
     def _learn(self, dtype: DType) -> tuple[int, float]:
         """Reads sizes and times of the groups that may have `dtype`; returns the sizes and times of
@@ -119,6 +120,14 @@ class Sizes:
             key = group.name, chosen[group.name].name
             self._nbytes[key], self._seconds[key] = size, time
         return rest, rest_seconds
+
+
+def plan_to_run(model: Model, n_ctx: int, options: PlanArguments) -> ContextPlan:
+    """The plan of the context in which `weft run` writes a text, whether or not it fits. Such a
+    context has memory for the logits of one text and its drafts, not of a whole ubatch."""
+    if model.writes:
+        options = {"n_outputs": rows_needed(1, DraftOptions()), **options}
+    return prepare(model, n_ctx=n_ctx, must_fit=False, **options)
 
 
 def whole_of(plan: ContextPlan, profile: Profile | None = None) -> Whole:
