@@ -1,11 +1,13 @@
 // Lanes of the codebook types, whose panels have levels instead of codes (levels.h).
 #pragma once
 
+#include "kernels/simd/isa.h"
 #include "quants/formats_iq.h"
-#include "quants/lanes.h"
 #include "quants/levels.h"
 
 #if defined(WEFT_PANELS)
+
+#include "quants/lanes.h"
 
 namespace weft::WEFT_TARGET {
 

@@ -161,10 +161,10 @@ void multiply(const Call& call, const ConvPlan& p, const ConvPhase& phase, const
       const int64_t wide = (high == 1 ? kAlone : kVectors) * kLanes;
       int64_t c = 0;
       for (; n - c > wide / 2 && c + wide <= room; c += wide) {
-        kWide[high - 1](w, row_step, data + c, places, deep, sums.at(r, c));
+        kWide.of[high - 1](w, row_step, data + c, places, deep, sums.at(r, c));
       }
       for (; c < n; c += kLanes) {
-        kNarrow[high - 1](w, row_step, data + c, places, deep, sums.at(r, c));
+        kNarrow.of[high - 1](w, row_step, data + c, places, deep, sums.at(r, c));
       }
     }
   }
