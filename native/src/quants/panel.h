@@ -83,28 +83,31 @@ static inline int panel_place(int row) {
   return kLaneDots ? row / 8 * 8 * kWordStep + row % 8 * kRowBytes : row * kRowBytes;
 }
 
-// Puts eight words of a chunk where the panel has them for some of its rows, the first at `q`. For
-// matrices they are in pairs: two words of a row, then those of the next row.
+// Puts eight words of a vector of rows in pairs, as matrices take them: two words of a row, then
+// two of the next row.
+static inline void put_pairs(const vi (&words)[8], uint8_t* q) {
+#pragma GCC unroll 4
+  for (int j = 0; j < 8; j += 2) {
+    store_as(q + j * kWordStep, low_pairs(words[j], words[j + 1]));
+    store_as(q + j * kWordStep + 16, high_pairs(words[j], words[j + 1]));
+  }
+}
+
+// Puts eight words of a chunk where the panel has them for some of its rows, the first at `q`.
 template <typename V>
 static inline void put_bytes(const V (&words)[8], uint8_t* q) {
-  if constexpr (kMatrixDots) {
-    constexpr int kParts = sizeof(V) / sizeof(vi);
-#pragma GCC unroll 2
-    for (int part = 0; part < kParts; ++part) {
-#pragma GCC unroll 4
-      for (int j = 0; j < 8; j += 2) {
-        vi two[2];
-        for (int i = 0; i < 2; ++i) {
-          two[i] = load_as<vi>(reinterpret_cast<const char*>(&words[j + i]) + part * sizeof(vi));
-        }
-        uint8_t* to = q + part * 32 + j * kWordStep;
-        store_as(to, low_pairs(two[0], two[1]));
-        store_as(to + 16, high_pairs(two[0], two[1]));
-      }
-    }
-  } else {
+  if constexpr (!kMatrixDots) {
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) store_as(q + j * kWordStep, words[j]);
+  } else if constexpr (sizeof(V) == sizeof(vi)) {
+    put_pairs(words, q);
+  } else {
+    vi part[2][8];
+    for (int j = 0; j < 8; ++j) {
+      part[0][j] = load_as<vi>(&words[j]);
+      part[1][j] = load_as<vi>(reinterpret_cast<const char*>(&words[j]) + sizeof(vi));
+    }
+    for (int i = 0; i < 2; ++i) put_pairs(part[i], q + i * 32);
   }
 }
 

@@ -191,6 +191,10 @@ constexpr MultiplyPart kMultiplyPart[kFewLookups] = {multiply_part<1>, multiply_
 // Chunks of the depth whose tables stay in the first cache while the panels pass over them.
 constexpr int64_t kDeep[kFewLookups] = {32, 16, 8, 8};
 
+size_t lookup_table_bytes(int64_t n_columns, int64_t k) {
+  return static_cast<size_t>(n_columns * (k / 32) * kChunkLookups * kTableBytes);
+}
+
 // The panels of rows begin..end, part by part of the depth.
 void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                      const char* tables) {
@@ -205,6 +209,20 @@ void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns
       const char* weights = w.data + r * row_bytes + offset;
       const Part part = {first, n, r, kPanelRows * row_bytes};
       kMultiplyPart[columns.n - 1](w, weights, part_tables, columns, part);
+    }
+  }
+}
+
+// The tables of at most kFewLookups columns, chunks first..last of the depth, into their place in
+// `tables`.
+void make_tables(const Columns& columns, int64_t first, int64_t last, char* tables) {
+  if (!kKeepsLookups) return;
+  char* at = tables + lookup_table_bytes(columns.n, first * 32);
+  for (int64_t c = 0; c < columns.n; ++c, at += kTableBytes) {
+    if (columns.type == DType::kQ8_K) {
+      make_column<BlockQ8_K>(columns.x[c], first, last, columns.n, at);
+    } else {
+      make_column<BlockQ8_0>(columns.x[c], first, last, columns.n, at);
     }
   }
 }
@@ -256,21 +274,17 @@ inline void unpack_chunk(const Unit& unit, int half, int v, uint8_t* q) {
 
 }  // namespace
 
-size_t lookup_table_bytes(int64_t n_columns, int64_t k) {
-  return static_cast<size_t>(n_columns * (k / 32) * kChunkLookups * kTableBytes);
-}
-
-void make_tables(const Columns& columns, int64_t first, int64_t last, char* tables) {
-  if (!kKeepsLookups) return;
-  char* at = tables + lookup_table_bytes(columns.n, first * 32);
-  for (int64_t c = 0; c < columns.n; ++c, at += kTableBytes) {
-    if (columns.type == DType::kQ8_K) {
-      make_column<BlockQ8_K>(columns.x[c], first, last, columns.n, at);
-    } else {
-      make_column<BlockQ8_0>(columns.x[c], first, last, columns.n, at);
-    }
-  }
-}
+constexpr SharedForm kLookupTables = {
+    .by_depth = true,
+    .pays = [](const Weights&, const Columns& columns) { return columns.n > 0; },
+    .bytes = lookup_table_bytes,
+    .find = [](char* shared, int64_t, int64_t, int64_t,
+               Columns& columns) { columns.tables = shared; },
+    .make =
+        [](const Weights& w, const Columns& columns, int64_t begin, int64_t end) {
+          make_tables(columns, begin * kPartChunks, min64(end * kPartChunks, w.k / 32),
+                      const_cast<char*>(columns.tables));
+        }};
 
 void multiply_lookups(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                       char* scratch) {
