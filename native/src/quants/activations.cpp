@@ -95,7 +95,7 @@ void encode_q8_K(const float* x, BlockQ8_K& b) {
     std::memset(&b, 0, sizeof b);
     return;
   }
-  // Of a value and its negative, the first one counts.
+  // Where a value and its negative are the largest, the first one counts.
   const bool is_tie = !e.all_finite() || e.above == e.below;
   const float peak = is_tie              ? find_peak(x, 256).value
                      : e.above > e.below ? e.magnitude()

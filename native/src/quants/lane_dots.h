@@ -146,7 +146,7 @@ static inline void split_matrices(const Matrices<kVectors, kColumns>& sums,
   }
 }
 
-// What the sums of a group start with.
+// The value that the sums of a group start with.
 template <typename F, int kColumns>
 static inline vi start_sum(const ActivationTile<kColumns>& x, int group, int column) {
   const bool has = F::kZero != 0 && !kSigned<F> && !kWideZero<F>;

@@ -11,7 +11,7 @@
 
 namespace weft::WEFT_TARGET {
 
-// Where steps are: that of group g in byte g % 4 of word g / 4, or (kTurns) the words take turns.
+// Where steps are: the step of group g in byte g % 4 of word g / 4, or (kTurns) words take turns.
 enum class StepOrder { kRuns, kTurns };
 
 template <int kCount, int kBias = 0, bool kSignedBytes = false, StepOrder kOrder = StepOrder::kRuns>
@@ -41,7 +41,7 @@ struct Steps {
     const auto pair = reinterpret_cast<numbers>(byte_pair(bytes[word(g)], byte(g), byte(g)));
     return reinterpret_cast<vi>(kBias == 0 ? pair : pair - static_cast<int16_t>(kBias));
   }
-  // Those of groups g and g + 1, for an even g.
+  // The steps of groups g and g + 1, for an even g.
   vi two(int g) const {
     static_assert(kBias == 0 && !kSignedBytes && kOrder == StepOrder::kRuns);
     return byte_pair(bytes[word(g)], byte(g), byte(g) + 1);

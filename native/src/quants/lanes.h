@@ -85,7 +85,7 @@ template <typename F>
 struct Lanes {};
 
 // Bytes of a block of one row in a panel. Lanes that have a Block of their own read another one
-// than that of the file.
+// than the block of the file.
 template <typename F>
 inline constexpr int64_t kStoredBytes = sizeof(typename F::Block);
 template <typename F>

@@ -27,7 +27,7 @@ struct LevelSteps {
   }
 };
 
-// What codes of levels, and of their signs from bit kSign on, are looked up as.
+// The table that codes of levels, with their sign in a bit of their own, are looked up in.
 struct LevelTable {
   uint8_t of[16] = {};
 

@@ -84,7 +84,7 @@ static inline void lane_codes_of(const char* block, int chunk, int j,
 }
 
 // Adds the scaled sums of group `g` of the chunks that are together, from `chunk` on, to `whole`.
-// `block` is that of the first vector.
+// `block` is the block of the first vector.
 template <typename F, int kTake, int kColumns>
 static inline void add_step_group(const char* block, int chunk, int g,
                                   const typename Lanes<F>::Scales* scales,

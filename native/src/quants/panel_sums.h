@@ -8,7 +8,7 @@
 
 namespace weft::WEFT_TARGET {
 
-// What the sums of a group start with, of kVectors vectors of rows.
+// Sets the sums of a group of kVectors vectors of rows to the value that they start with.
 template <typename F, int kVectors, int kColumns>
 static inline void start_sums(const ActivationTile<kColumns>& x, int group,
                               vi (&s)[kVectors][kColumns]) {

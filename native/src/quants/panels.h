@@ -41,7 +41,8 @@ static inline void put_sums(const vf (&acc)[kVectors][kColumns], int first, floa
   }
 }
 
-// Adds the sums of a block, times the activations' scale (and that of the weights, if it is one).
+// Adds the sums of a block, times the activations' scale (and the scale of the weights, if they
+// have one).
 template <typename F, int kVectors, int kColumns>
 static inline void put_block(const vf (&acc)[kVectors][kColumns], const float* scale,
                              const float* d, int first, bool add, float* const* out) {

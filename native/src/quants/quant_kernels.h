@@ -42,7 +42,8 @@ struct QuantKernels {
   bool has_min = false;
   bool one_scale = false;   // a block of weights has one scale
   bool whole_sums = false;  // blocks are added up as whole numbers
-  // Up to so many columns panels are read as they are stored; more are worth unpacking them.
+  // The maximum number of columns for which panels are read as they are stored; more columns are
+  // worth unpacking them.
   int few_columns = kMostFewColumns;
   bool wide_zero = false;  // ActivationTile::correction is one number on every target
   // out[r] = scale * (row r . x), for `rows` rows of n elements that are `stride` bytes apart.

@@ -17,7 +17,7 @@ struct TileCodes {
   }
 };
 
-// What panels of 16-bit codes are multiplied with is as wide.
+// Panels of 16-bit codes are multiplied with activations of 16 bits.
 template <typename F, int kColumns>
   requires(kPairedDots && kSigned<F>)
 struct TileCodes<F, kColumns> {

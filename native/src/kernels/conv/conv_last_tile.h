@@ -7,7 +7,7 @@
 
 namespace weft::WEFT_TARGET {
 
-// A tile has at most so many positions, and a panel so many vectors of output channels.
+// The maximum numbers of positions of a tile, and of vectors of output channels of a panel.
 constexpr int kTileRows = 6;
 constexpr int kPanel = kRegisters == 32 ? 4 : 2;
 // Rows of weights of a panel, which stays in the first cache.

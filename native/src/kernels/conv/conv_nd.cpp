@@ -35,7 +35,7 @@ struct Cut {
 
 // Floats behind the planes that the last block may read.
 constexpr int64_t kSlack = kAloneBlock;
-// Of all planes.
+// The maximum number of floats in all planes together.
 constexpr double kMostFloats = 4e9;
 
 struct Scratch {

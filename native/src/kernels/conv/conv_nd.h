@@ -156,7 +156,7 @@ struct ConvPlan {
     }
     return n;
   }
-  // Where those of a phase begin among the ordered ones.
+  // The place of the first weight of a phase among the ordered weights.
   int64_t first_weight(int64_t number) const {
     int64_t n = 0;
     for (int64_t i = 0; i < number; ++i) n += phase_depth(i);
@@ -218,7 +218,7 @@ static inline void fill_planes(const ConvPlan& plan, const char* x, DType type, 
   }
 }
 
-// What the outputs of one phase read.
+// The taps and the inputs that the outputs of one phase read.
 struct ConvPhase {
   int64_t first[3], outputs[3];
   int64_t numbers;       // outputs along the planes' rows

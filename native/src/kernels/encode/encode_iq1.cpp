@@ -77,7 +77,7 @@ struct Cut {
   }
 };
 
-// What a search found for a group; of groups that it left out, `coded` is 0.
+// The result of the search for a group; `coded` is 0 for groups that it left out.
 template <int kParts>
 struct Fit1 {
   vf scale;

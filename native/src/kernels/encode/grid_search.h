@@ -22,9 +22,9 @@ class GridSearch {
  public:
   explicit GridSearch(DType type) : grid_(grid_neighbours(type)) {}
 
-  // Of lanes in `active`, the vector itself where the codebook has it; otherwise the one of its
-  // neighbours with the least sum of w * (scale * level - x)^2, the first of equals. `off` says
-  // where it was not.
+  // For lanes in `active`: the vector itself where the codebook has it, otherwise the neighbour
+  // with the least sum of w * (scale * level - x)^2, the first of equals. `off` is set where the
+  // codebook lacks the vector.
   vi find(vi number, const vf* x, const vf* w, vf scale, const LevelTable& levels, vi active,
           vi& off) const {
     const vi code = gather(grid_.codes.data(), number);

@@ -10,8 +10,8 @@
 
 namespace weft::WEFT_TARGET {
 
-// What a search found: x is about scale * code - offset. The codes are the nearest to
-// inverse * (x - low); those of lanes in `zero` are 0.
+// The result of a search: x is about scale * code - offset. The codes are the nearest to
+// inverse * (x - low); lanes in `zero` have the code 0.
 struct LaneFit {
   vf scale;
   vf offset;

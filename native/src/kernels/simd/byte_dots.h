@@ -59,7 +59,7 @@ static inline vi zeros() {
 #endif
 }
 
-// What is read there is read here: the compiler would read it earlier, or copy it.
+// Memory at `p` is read after this; the compiler would read it earlier, or copy it.
 template <typename T>
 static inline T* anew(T* p) {
   __asm__ volatile("" : "+r"(p));

@@ -1,6 +1,6 @@
-// What the target's instruction set has: its intrinsics, the width of its vectors, and the
-// properties by which kernels choose their shapes. A new instruction set begins here; the other
-// files of this folder then say its words.
+// The target's instruction set: its intrinsics, the width of its vectors, and the properties by
+// which kernels choose their shapes. A new instruction set begins here; the other files of this
+// folder then define its words.
 #pragma once
 
 #if defined(__x86_64__)

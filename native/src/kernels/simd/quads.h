@@ -66,7 +66,7 @@ static inline void turn_quads(vf (&v)[kQuads]) {
 #endif
 }
 
-// The first (second) half of the lanes of a, then the same half of b.
+// The first (second) half of the lanes of `a`, then the same half of `b`.
 static inline vi first_halves(vi a, vi b) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
@@ -86,7 +86,7 @@ static inline vi second_halves(vi a, vi b) {
 #endif
 }
 
-// Of each quad of lanes the even (odd) lanes of a, then those of b.
+// Takes from each quad the even (odd) lanes of `a`, then the same lanes of `b`.
 static inline vi even_lanes(vi a, vi b) {
 #if defined(WEFT_NEON)
   return vuzp1q_s32(a, b);
@@ -106,7 +106,7 @@ static inline vi odd_lanes(vi a, vi b) {
 #endif
 }
 
-// Of each quad of lanes the first (last) two lanes of a and b, alternating.
+// Takes from each quad the first (last) two lanes of `a` and `b`, alternating.
 static inline vi low_pairs(vi a, vi b) {
 #if defined(WEFT_NEON)
   return vzip1q_s32(a, b);

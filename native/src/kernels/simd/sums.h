@@ -24,7 +24,7 @@ static inline float add_lanes(vf v) {
 }
 
 #if defined(__AVX512F__)
-// As unpack of pairs of floats.
+// Unpacks pairs of floats.
 static inline __m512 unpack_low(__m512 x, __m512 y) {
   return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(x), _mm512_castps_pd(y)));
 }
