@@ -37,7 +37,7 @@ int squared_distance(int a, int b, const Shape& shape) {
   return sum;
 }
 
-// Squared distances of vectors, the sum of those of their two halves.
+// Squared distances of vectors: the sum of the squared distances of their two halves.
 class Distances {
  public:
   explicit Distances(const Shape& shape)

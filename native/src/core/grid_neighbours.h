@@ -23,7 +23,7 @@ struct GridNeighbours {
   std::vector<uint16_t> vectors;
 };
 
-// Of a codebook type; made at the first call. iq1_m has the codebook of iq1_s.
+// The neighbours of a codebook type, made at the first call. iq1_m has the codebook of iq1_s.
 const GridNeighbours& grid_neighbours(DType type);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// What the processor can do, and the system lets it.
+// The features of the processor that the system lets programs use.
 #pragma once
 
 namespace weft {

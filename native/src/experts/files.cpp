@@ -103,7 +103,7 @@ Status ExpertStore::create(const std::vector<std::string>& paths, std::vector<Ex
   self->n_readers_ = n_readers;
   self->chooses_ = chooses && n_readers > 0;
   self->steps_to_review_ = kStepsBetweenReviews;
-  // What is simulated is experts of layers, all tensors of which are together in slots.
+  // The simulation is of experts of layers, whose tensors are together in slots.
   int64_t of_layers = 0;
   int64_t of_stacks = 0;
   for (int32_t n : layer_experts) of_layers += n;

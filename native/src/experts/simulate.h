@@ -1,4 +1,4 @@
-// What a policy would do with recorded routing, without reading anything.
+// Simulates a policy on recorded routing, without reading experts.
 #pragma once
 
 #include <cstdint>

@@ -206,8 +206,8 @@ void ExpertStore::give_back(ExpertLease& lease) {
   std::fill(lease.at.begin(), lease.at.end(), nullptr);
 }
 
-// What a layer asks for first tells what its other tensors will be asked for, and what the next
-// layer probably will be.
+// The first request of a layer tells which experts its other tensors will need, and which experts
+// the next layer will probably need.
 void ExpertStore::look_ahead(const ExpertLease& lease) {
   const ExpertStack& stack = stacks_[static_cast<size_t>(lease.stack)];
   const std::vector<int32_t>& stacks = layers_[static_cast<size_t>(stack.layer)];

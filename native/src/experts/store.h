@@ -54,7 +54,7 @@ struct ExpertCounts {
 
 class ExpertStore;
 
-// What a step holds of a store.
+// The experts of a store that a step holds.
 struct ExpertLease {
   int32_t stack = -1;
   int32_t round = -1;           // the round that is held or being read; -1: none
@@ -113,7 +113,7 @@ class ExpertStore {
   ExpertPolicy policy() const;
   // Records the experts of every layer, at most `most` numbers from now on; 0 ends it.
   void record(int64_t most);
-  // What was recorded: for each step of a layer its number, a count, and so many experts.
+  // The record: for each step of a layer its number, a count, and `count` experts.
   std::vector<int32_t> recorded() const;
 
  private:

@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <string>
 
-// What a store of experts asks of the operating system. What fails leaves its cause in errno.
+// The calls of the operating system that a store of experts makes. A call that fails leaves its
+// cause in errno.
 namespace weft {
 
 // A descriptor of a file that is opened for reading at any place, or -1.

@@ -1,9 +1,11 @@
 // A kernel is a parallel loop over items, with a check that returns a sentence when it refuses a
 // call.
 //
-// A kernel file holds one op family. It is compiled once per target (WEFT_TARGET names it:
-// baseline, avx2, avx512, neon) with that target's flags, inside `namespace weft::WEFT_TARGET`, and
-// exports one `void register_<family>(KernelTable&)`, which kernels/target.cpp calls. Kernel files
+// A kernel file holds one op family. It is compiled once per target (WEFT_TARGET names it) with
+// that target's flags, inside `namespace weft::WEFT_TARGET`, and exports one `void
+// register_<family>(KernelTable&)`, which kernels/target.cpp calls. The targets are baseline, avx2,
+// avx512 and neon; avx_vnni, dotprod and i8mm have products of their own and share all other
+// kernels with avx2 or neon. Kernel files
 // use no standard containers or algorithms, because the linker could give the baseline an inline
 // function that was compiled for a newer target. They never allocate: the caller provides scratch
 // memory.
@@ -128,7 +130,8 @@ struct Kernel {
   bool by_rows = false;
 };
 
-// What kernels do with one type. `n` counts elements and is a multiple of the block length.
+// The functions that kernels have for one type. `n` counts elements and is a multiple of the block
+// length.
 struct TypeOps {
   // Decodes, and encodes, `n` elements; nullptr where the type cannot be read, or written.
   void (*to_float)(const void* src, float* dst, int64_t n) = nullptr;

@@ -13,8 +13,6 @@ void register_activation_types(KernelTable& table);
 
 namespace {
 
-typedef uint32_t u32x8 __attribute__((vector_size(32)));
-
 // The largest magnitudes of positive and of negative numbers, as the bits of floats. As integers,
 // the bits have the order of the floats, with infinities and then NaNs above all numbers.
 struct Extremes {
@@ -31,36 +29,6 @@ struct Extremes {
     return x;
   }
 };
-
-// The larger number of each lane, signed and unsigned.
-i32x8 larger(i32x8 a, i32x8 b) { return a > b ? a : b; }
-u32x8 larger(u32x8 a, u32x8 b) { return a > b ? a : b; }
-
-template <typename V>
-auto largest_lane(V v) {
-#if defined(__AVX2__)
-  const auto lanes = [](V x, __m256i y) { return larger(x, reinterpret_cast<V>(y)); };
-  const auto raw = [](V x) { return reinterpret_cast<__m256i>(x); };
-  v = lanes(v, _mm256_permute4x64_epi64(raw(v), 0x4e));
-  v = lanes(v, _mm256_shuffle_epi32(raw(v), 0x4e));
-  v = lanes(v, _mm256_shuffle_epi32(raw(v), 0xb1));
-  return v[0];
-#elif defined(WEFT_NEON)
-  decltype(v[0] + v[0]) most;
-  const auto halves = larger(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
-  const auto four = __builtin_shufflevector(halves, halves, 0, 1, 2, 3);
-  if constexpr (std::is_signed_v<decltype(most)>) {
-    most = vmaxvq_s32(four);
-  } else {
-    most = vmaxvq_u32(four);
-  }
-  return most;
-#else
-  auto most = v[0];
-  for (int i = 1; i < 8; ++i) most = v[i] > most ? v[i] : most;
-  return most;
-#endif
-}
 
 // The largest magnitude of 8 * n values, as the bits of a float.
 uint32_t max_bits(const float* x, int n) {
@@ -127,7 +95,7 @@ void encode_q8_K(const float* x, BlockQ8_K& b) {
     std::memset(&b, 0, sizeof b);
     return;
   }
-  // Of a value and its negative, the first one counts.
+  // Where a value and its negative are the largest, the first one counts.
   const bool is_tie = !e.all_finite() || e.above == e.below;
   const float peak = is_tie              ? find_peak(x, 256).value
                      : e.above > e.below ? e.magnitude()

@@ -66,7 +66,7 @@ static inline vf magnitude(vf x) {
   return reinterpret_cast<vf>(reinterpret_cast<vi>(x) & 0x7fffffff);
 }
 
-// Of a multiple of 16 numbers; a NaN is never larger.
+// The largest magnitude of a multiple of 16 numbers; a NaN is never larger.
 static inline float max_magnitude(const float* x, int n) {
   vf m = {};
   for (int i = 0; i < n; i += kLanes) {

@@ -4,6 +4,7 @@
 // lane, so that the float sums follow in the order of quant_kernels.h, as for panels.
 #pragma once
 
+#include "kernels/simd/stream.h"
 #include "quants/formats.h"
 
 namespace weft::WEFT_TARGET {
@@ -21,10 +22,8 @@ static inline i32x8 dot_chunk(u8x32 codes, s8x32 x, i32x8 correction) {
 // Each lane is the sum of -kZero * x over four elements; 0 where dot_chunk does not need it.
 template <typename F>
 static inline i32x8 dot_zero(s8x32 x) {
-#if defined(WEFT_PANELS) && !defined(WEFT_VNNI)
   // Here dot_bytes_wide multiplies codes above 127 as signed numbers, less 128.
-  if constexpr (F::kTop > 127) return i32x8{};
-#endif
+  if constexpr ((kLaneDots || kPairedDots) && F::kTop > 127) return i32x8{};
   if constexpr (F::kZero == 0) return i32x8{};
   return -dot_bytes(i32x8{}, splat8(F::kZero), x);
 }

@@ -11,17 +11,7 @@
 
 #include "quants/lanes_k.h"
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
-
 namespace weft::WEFT_TARGET {
-
-// acc + the products of a word of codes and four activations.
-template <typename F>
-static inline vi add_codes(vi acc, vi codes, vi four) {
-  if constexpr (kSigned<F>) return add_signed(acc, codes, four);
-  if constexpr (kWordRun<F> == 1) return add_widened(acc, codes, four);
-  return keep(add_word<F>(acc, codes, four));
-}
 
 // Asks for the memory of F's blocks ahead of chunk `c`. Zen 4 does so by itself with the smallest
 // and the biggest blocks, and lost by being told; of the others it takes a share at a time. (It may
@@ -59,14 +49,12 @@ struct SplitSums {
     low = add_part(low, kSplitIQ4.low, nibbles, four);
   }
   static vi add_part(vi sum, const uint8_t* table, vi nibbles, vi four) {
-    const __m256i codes = reinterpret_cast<__m256i>(look_up_lanes(table, nibbles));
-    const __m256i pairs = _mm256_maddubs_epi16(codes, reinterpret_cast<__m256i>(four));
-    return keep(reinterpret_cast<vi>(_mm256_add_epi16(reinterpret_cast<__m256i>(sum), pairs)));
+    return keep(add_bytes(sum, look_up_lanes(table, nibbles), four));
   }
   // The sums of whole levels, times pairs of 16-bit numbers.
   vi times(vi pair) const {
-    const auto sixteen =
-        reinterpret_cast<vi>(_mm256_slli_epi16(reinterpret_cast<__m256i>(pair), 4));
+    typedef int16_t numbers __attribute__((vector_size(sizeof(vi))));
+    const auto sixteen = reinterpret_cast<vi>(reinterpret_cast<numbers>(pair) << 4);
     return dot_pairs(high, sixteen) + dot_pairs(low, pair);
   }
 };
@@ -218,7 +206,7 @@ static inline void add_small_block(const char* block, const ActivationTile<1>& x
       for (int v = 0; v < kVectors; ++v) s[v].add(Lanes<F>::nibbles(block, 0, word, v), four);
     }
     for (int v = 0; v < kVectors; ++v) {
-      sums[v] = s[v].times(reinterpret_cast<vi>(_mm256_set1_epi16(1)));
+      sums[v] = s[v].times(vi{} + 0x00010001);
     }
   } else {
     vi s[kRuns][kVectors] = {};
@@ -262,6 +250,18 @@ static inline void multiply_small(const char* panel, const ActivationTile<1>* x,
   for (int v = 0; v < kVectors; ++v) store(out + v * kLanes, acc[v] * splat(scale));
 }
 
-}  // namespace weft::WEFT_TARGET
+// Whether panels times so many columns are multiplied here, and their product.
+template <typename F, int kColumns>
+inline constexpr bool kHasOwn = kWholeSums<F> || (kColumns == 1 && F::kChunks == 1);
 
-#endif  // __AVX2__
+template <typename F, int kColumns>
+static inline void multiply_own(const char* panel, const ActivationTile<kColumns>* x,
+                                int64_t n_chunks, float scale, float* const* out) {
+  if constexpr (kWholeSums<F>) {
+    multiply_steps<F>(panel, x, n_chunks, scale, out);
+  } else {
+    multiply_small<F>(panel, x, n_chunks, scale, out[0]);
+  }
+}
+
+}  // namespace weft::WEFT_TARGET

@@ -304,30 +304,7 @@ struct FormatQ2_0 {
   static void scales(const Block& b, float* scale, float*) {
     scale[0] = scale[1] = half_to_float(b.d);
   }
-  static u8x32 codes(const Block& b, int chunk) {
-    // Byte j holds the elements 4j..4j+3: each byte is repeated four times, for its four fields.
-    const uint8_t* p = b.qs + 8 * chunk;
-    u8x32 v;
-#if defined(__AVX2__)
-    int64_t eight;
-    std::memcpy(&eight, p, 8);
-    const __m256i order = _mm256_setr_epi32(0x00000000, 0x01010101, 0x02020202, 0x03030303,
-                                            0x04040404, 0x05050505, 0x06060606, 0x07070707);
-    const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi64x(eight), order);
-    const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xc0300c03u));
-    const __m256i fields = _mm256_and_si256(bytes, mask);
-    // Two table look-ups, one per half of a byte, shift each field down to 0..3.
-    const __m256i low_table = _mm256_setr_epi8(0, 1, 2, 3, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 1,
-                                               2, 3, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0);
-    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(fields, 4), _mm256_set1_epi8(15));
-    const __m256i low = _mm256_and_si256(fields, _mm256_set1_epi8(15));
-    v = reinterpret_cast<u8x32>(
-        _mm256_or_si256(_mm256_shuffle_epi8(low_table, low), _mm256_shuffle_epi8(low_table, high)));
-#else
-    for (int j = 0; j < 32; ++j) v[j] = p[j / 4] >> j % 4 * 2 & 3;
-#endif
-    return v;
-  }
+  static u8x32 codes(const Block& b, int chunk) { return quarter_bytes(b.qs + 8 * chunk); }
 };
 
 template <typename F>
@@ -347,13 +324,8 @@ template <typename F>
 inline constexpr bool kHasSteps = requires { &F::step8; };
 
 // Whether blocks of such a format are added up as whole numbers: see quant_kernels.h.
-#if defined(WEFT_NEON) || defined(__AVX2__) && !defined(__AVX512F__)
 template <typename F>
-inline constexpr bool kWholeSums = kHasSteps<F>;
-#else
-template <typename F>
-inline constexpr bool kWholeSums = false;
-#endif
+inline constexpr bool kWholeSums = (kLaneDots || kLanes == 8) && kHasSteps<F>;
 
 // All scales of a block, and its minima where the format has them.
 template <typename F>

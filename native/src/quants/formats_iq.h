@@ -30,7 +30,7 @@ constexpr EvenSigns make_even_signs() {
 }
 inline constexpr EvenSigns kEvenSigns = make_even_signs();
 
-// Of the four indices of a signs and scale word, one after the other.
+// The signs that the four indices of a signs and scale word name, one after the other.
 static inline uint32_t even_signs(uint32_t word) {
   uint32_t signs = 0;
   for (int k = 0; k < 4; ++k) signs |= uint32_t{kEvenSigns.of[word >> 7 * k & 127]} << 8 * k;

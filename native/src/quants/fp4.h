@@ -14,7 +14,7 @@ struct HalvedUE4M3 {
     for (int code = 0; code < 256; ++code) {
       const int exponent = code >> 3 & 15;
       const auto mantissa = static_cast<float>(code & 7);
-      float scale = 1.0f / 1024.0f;  // that of the subnormal numbers
+      float scale = 1.0f / 1024.0f;  // the scale of the subnormal numbers
       for (int e = 1; e < exponent; ++e) scale *= 2;
       values[code] = exponent == 0 ? mantissa * scale : (8.0f + mantissa) * scale;
     }

@@ -45,7 +45,7 @@ inline void transpose(Words w[4]) {
   w[3] = pick<2, 3, 6, 7>(b, d);
 }
 
-// Moves one word of every row: that of row r is at rows + r * stride and at panel + r *
+// Moves one word of every row: the word of row r is at rows + r * stride and at panel + r *
 // sizeof(Word).
 template <class Word, bool kToPanel>
 inline void move_word(char* rows, size_t stride, char* panel) {
@@ -160,7 +160,7 @@ struct Table {
       format.fields[f] = fields[f];
       format.block_size += fields[f].width * fields[f].count;
     }
-    // Those of one block, or of as many as fill a word (the 16-bit floats).
+    // The elements of one block, or of as many blocks as fill a word (the 16-bit floats).
     format.block = info.block * (format.block_size / info.block_size);
   }
 

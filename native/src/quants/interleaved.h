@@ -5,37 +5,33 @@
 // first (panels.h), which needs no transposition here.
 #pragma once
 
-#include "quants/few_columns.h"
 #include "quants/lanes_k.h"
-#include "quants/neon_columns.h"
-#include "quants/one_column.h"
 #include "quants/panels.h"
 
-#if defined(WEFT_PANELS)
+// The columns that vectors of this width have kernels of their own for.
+#if defined(WEFT_NEON)
+#include "quants/neon_columns.h"
+#elif defined(__AVX512F__)
+#include "quants/one_column.h"
+#else
+#include "quants/few_columns.h"
+#endif
 
 namespace weft::WEFT_TARGET {
-
-template <typename F>
-static inline const char* lane_block(const char* panel, int64_t block) {
-  return panel + block * kPanelRows * kStoredBytes<F>;
-}
 
 // The codes of chunk `c` of the rows of vector `v`, in the form that panels have.
 template <typename F>
 static inline void lane_codes(const char* block, int c, int v, vi (&w)[8]) {
-#if defined(WEFT_NEON)
-  if constexpr (kSigned<F> && requires { &Lanes<F>::nibbles; }) {
+  if constexpr (kLaneDots && kSigned<F> && requires { &Lanes<F>::nibbles; }) {
     for (int j = 0; j < 8; ++j) w[j] = look_up_levels(Lanes<F>::nibbles(block, c, j, v));
     return;
   }
-#endif
   Lanes<F>::codes(block, c, v, w);
   if constexpr (kSigned<F>) {
     for (vi& words : w) words ^= splat_bytes(128);
   }
 }
 
-#if defined(WEFT_NEON) || defined(__AVX2__) && !defined(__AVX512F__)
 // The scales of vector `v` of block `b` of a panel, as whole numbers.
 template <typename F>
 static inline void unpack_steps(const char* block, int64_t b, int v, const Panel& out) {
@@ -47,20 +43,19 @@ static inline void unpack_steps(const char* block, int64_t b, int v, const Panel
   }
   if constexpr (F::kHasMin) {
     store(out.low_d + b * kPanelRows + v * kLanes, scales.low_d);
-#if defined(WEFT_NEON)
-    for (int i = 0; i < F::kGroups / 4; ++i) {
-      const int64_t word = b * F::kGroups / 4 + i;
-      store_as(out.min + word * kPanelRows + v * kLanes, scales.lows.bytes[i]);
+    if constexpr (kLaneDots) {
+      for (int i = 0; i < F::kGroups / 4; ++i) {
+        const int64_t word = b * F::kGroups / 4 + i;
+        store_as(out.min + word * kPanelRows + v * kLanes, scales.lows.bytes[i]);
+      }
+    } else {
+      for (int g = 0; g < F::kGroups; g += 2) {
+        const int64_t pair = (b * F::kGroups + g) / 2;
+        store_as(out.min + pair * kPanelRows + v * kLanes, scales.lows.two(g));
+      }
     }
-#else
-    for (int g = 0; g < F::kGroups; g += 2) {
-      const int64_t pair = (b * F::kGroups + g) / 2;
-      store_as(out.min + pair * kPanelRows + v * kLanes, scales.lows.two(g));
-    }
-#endif
   }
 }
-#endif
 
 template <typename F>
 void unpack_panel(const char* w, int64_t first_chunk, int64_t n_chunks, const Panel& out) {
@@ -85,39 +80,31 @@ void unpack_panel(const char* w, int64_t first_chunk, int64_t n_chunks, const Pa
   }
 }
 
-#if !defined(__AVX2__) || defined(__AVX512F__)
-// acc + the products of a word of codes and four activations.
-template <typename F>
-static inline vi add_codes(vi acc, vi codes, vi four) {
-  return add_word<F>(acc, codes, four);
-}
-#endif
-
 // Adds kWords words of codes times the columns of a tile, from byte `at` of the chunk on. Columns
 // take turns: the sums of one would wait for each other.
 template <typename F, int kWords, int kColumns>
 static inline void add_words_of(const vi* w, const ActivationTile<kColumns>& x, int at,
                                 vi (&s)[kColumns]) {
-#if defined(WEFT_NEON)
+  if constexpr (kLaneDots) {
 #pragma GCC unroll 2
-  for (int j = 0; j < kWords; j += 4) {
-    vi four[kColumns];
-    for (int c = 0; c < kColumns; ++c) four[c] = load_as<vi>(x.q[c] + at + 4 * j);
+    for (int j = 0; j < kWords; j += 4) {
+      vi four[kColumns];
+      for (int c = 0; c < kColumns; ++c) four[c] = load_as<vi>(x.q[c] + at + 4 * j);
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < 4; ++i) {
 #pragma GCC unroll 4
-      for (int c = 0; c < kColumns; ++c) s[c] = dot_lane(s[c], w[j + i], four[c], i);
+        for (int c = 0; c < kColumns; ++c) s[c] = dot_lane(s[c], w[j + i], four[c], i);
+      }
     }
-  }
-#else
+  } else {
 #pragma GCC unroll 8
-  for (int j = 0; j < kWords; ++j) {
+    for (int j = 0; j < kWords; ++j) {
 #pragma GCC unroll 4
-    for (int c = 0; c < kColumns; ++c) {
-      s[c] = add_codes<F>(s[c], w[j], splat_codes(x.q[c] + at + 4 * j));
+      for (int c = 0; c < kColumns; ++c) {
+        s[c] = add_codes<F>(s[c], w[j], splat_codes(x.q[c] + at + 4 * j));
+      }
     }
   }
-#endif
 }
 
 // The same as 32-bit sums.
@@ -170,7 +157,7 @@ static inline void add_lanes(const vi (&w)[8], const float* scale, const float* 
 // AVX-512 a load is no more than its product.
 template <typename F, int kColumns>
 inline constexpr bool kTwoVectors =
-    kLanes == 8 && F::kChunks == 1 && kColumns > 1 && (kColumns == 2 || kVnni);
+    kLanes == 8 && F::kChunks == 1 && kColumns > 1 && (kColumns == 2 || kWholeDots);
 
 // Two vectors of rows of a block of one chunk, from vector `v` on.
 template <typename F, int kColumns>
@@ -250,30 +237,6 @@ static inline void add_lane_block(const char* block, int v, const float* scale,
   }
 }
 
-#if defined(__AVX512VNNI__)
-
-// One column: see one_column.h.
-template <typename F>
-static inline void multiply_column(const char* panel, const ActivationTile<1>* x, int64_t n_chunks,
-                                   float scale, float* out) {
-  vf acc[kRowVectors] = {};
-  for (int64_t b = 0; b < n_chunks / F::kChunks; ++b, x += F::kChunks) {
-    const char* block = lane_block<F>(panel, b);
-    if constexpr (requires { Lanes<F>::kPairWords; }) {
-      add_pairs_of<F>(block, x, acc);
-    } else {
-      add_block_of<F>(block, x, acc);
-    }
-  }
-  for (int v = 0; v < kRowVectors; ++v) store(out + v * kLanes, acc[v] * splat(scale));
-}
-
-template <typename F, int kColumns>
-inline constexpr bool kOneColumn =
-    kColumns == 1 && (!kOneScale<F> || requires { Lanes<F>::kPairWords; });
-
-#endif
-
 template <typename F, int kColumns>
 void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, float scale,
                       float* const* out) {
@@ -290,23 +253,7 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
   constexpr int64_t kNear = F::kChunks == 1 ? 0 : kBytes < 6144 ? 3072 : 2048;
   const int64_t distance = takes_bursts() ? kFar : kNear;
   const auto* x = static_cast<const ActivationTile<kColumns>*>(tiles);
-#if defined(__AVX512VNNI__)
-  if constexpr (kOneColumn<F, kColumns>) {
-    return multiply_column<F>(panel, x, n_chunks, scale, out[0]);
-  }
-#endif
-#if defined(WEFT_NEON)
-  if constexpr (kWholeSums<F>) return multiply_steps<F>(panel, x, n_chunks, scale, out);
-  if constexpr (kColumns == 1 && kIsOneChunk<F>) {
-    return multiply_one_chunk<F>(panel, x, n_chunks, scale, out[0]);
-  }
-#endif
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  if constexpr (kWholeSums<F>) return multiply_steps<F>(panel, x, n_chunks, scale, out);
-  if constexpr (kColumns == 1 && F::kChunks == 1) {
-    return multiply_small<F>(panel, x, n_chunks, scale, out[0]);
-  }
-#endif
+  if constexpr (kHasOwn<F, kColumns>) return multiply_own<F>(panel, x, n_chunks, scale, out);
   vf acc[kVectors][kColumns] = {};
   for (int64_t b = 0; b < n_chunks / F::kChunks; ++b) {
     const char* block = lane_block<F>(panel, b);
@@ -337,6 +284,28 @@ void multiply_columns(const char* panel, const void* tiles, int64_t n_chunks, fl
   }
 }
 
-}  // namespace weft::WEFT_TARGET
+// Sets the kernels for kTileSizes[kVariant] columns, and those for fewer.
+template <typename F, int kVariant>
+void set_variants(QuantKernels& k) {
+  k.tile[kVariant] = multiply_tile<F, kTileSizes[kVariant]>;
+  if constexpr (kHasLanes<F>) {
+    constexpr int kFewer = kVariant > 0 ? kTileSizes[kVariant > 0 ? kVariant - 1 : 0] : 0;
+    if constexpr (kFewer < kFewColumns<F>) {
+      k.columns[kVariant] = multiply_columns<F, kTileSizes[kVariant]>;
+    }
+  }
+  if constexpr (kVariant > 0) set_variants<F, kVariant - 1>(k);
+}
 
-#endif  // WEFT_PANELS
+// Enters the kernels of panels.
+template <typename F>
+static void set_panels(QuantKernels& k) {
+  k.wide_zero = kWideZero<F>;
+  if constexpr (kSplit<F>) k.zero = kSplitZero;
+  k.few_columns = kFewColumns<F>;
+  k.pack = pack_panel<F>;
+  if constexpr (kHasLanes<F>) k.unpack = unpack_panel<F>;
+  set_variants<F, kTileVariants - 1>(k);
+}
+
+}  // namespace weft::WEFT_TARGET

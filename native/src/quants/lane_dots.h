@@ -15,32 +15,10 @@
 
 #include <type_traits>
 
+#include "kernels/simd/byte_dots.h"
+#include "kernels/simd/stream.h"
 #include "quants/formats.h"
 #include "quants/quant_kernels.h"
-
-namespace weft::WEFT_TARGET {
-
-// From row to row of a word of a panel, in bytes; from word to word; and where a row begins. NEON
-// has the words of eight rows behind each other, which it loads four vectors at a time.
-#if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
-inline constexpr int kRowBytes = 8;
-#else
-inline constexpr int kRowBytes = 4;
-#endif
-#if defined(WEFT_NEON)
-inline constexpr int kWordStep = 4 * 8;
-static inline int panel_place(int row) { return row / 8 * 8 * kWordStep + row % 8 * kRowBytes; }
-static inline int32x4x4_t load_four(const uint8_t* q) {
-  return vld1q_s32_x4(reinterpret_cast<const int32_t*>(q));
-}
-#else
-inline constexpr int kWordStep = 4 * kPanelRows;
-static inline int panel_place(int row) { return row * kRowBytes; }
-#endif
-
-}  // namespace weft::WEFT_TARGET
-
-#if defined(WEFT_PANELS)
 
 namespace weft::WEFT_TARGET {
 
@@ -53,11 +31,6 @@ static inline int32_t four_codes(const void* x) {
 }
 
 static inline vi splat_codes(const void* x) { return vi{} + four_codes(x); }
-
-template <typename V>
-static inline void store_as(void* p, V v) {
-  std::memcpy(p, &v, sizeof v);
-}
 
 // Signed bytes 0 and 2 of each lane as 16-bit numbers, and bytes 1 and 3.
 template <typename V>
@@ -78,112 +51,12 @@ inline constexpr int kFewColumns = kLanes != 8 || F::kChunks == 1   ? kMostFewCo
                                    : std::is_same_v<F, FormatTQ1_0> ? 1
                                                                     : 2;
 
-#if defined(WEFT_VNNI) || defined(WEFT_NEON)
-
-inline constexpr bool kVnni = true;
-
-#if defined(WEFT_NEON)
+// Whether the codes of panels are signed.
 template <typename F>
-inline constexpr bool kSigned = F::kTop > 127;  // whether the codes of panels are
-#else
-template <typename F>
-inline constexpr bool kSigned = false;  // whether the codes of panels are
-#endif
+inline constexpr bool kSigned = (kLaneDots || kPairedDots) && F::kTop > 127;
 
 template <typename F>
-inline constexpr int kPanelWords = 8;  // of a chunk
-
-template <typename F>
-inline constexpr int kWordRun = 64;  // words whose sums may be added up
-
-template <typename F>
-inline constexpr bool kWideZero = false;  // whether what is due to kZero is added in the end
-
-#if defined(__AVX512VNNI__)
-static inline vi keep(vi v) { return v; }
-#elif defined(WEFT_NEON)
-// The compiler would copy sums from register to register.
-static inline vi keep(vi v) {
-  __asm__("" : "+w"(v));
-  return v;
-}
-// Zeros in a register of their own.
-static inline vi zeros() {
-  vi v;
-  __asm__ volatile("movi %0.4s, #0" : "=w"(v));
-  return v;
-}
-// What is read there is read here: the compiler would read it earlier, or copy it.
-template <typename T>
-static inline T* anew(T* p) {
-  __asm__ volatile("" : "+r"(p));
-  return p;
-}
-#else
-// The compiler would reorder the sums of a tile until most of them are in memory.
-static inline vi keep(vi v) {
-  __asm__("" : "+x"(v));
-  return v;
-}
-#endif
-
-static inline vi dot_words(vi acc, vi w, vi x) {
-#if defined(WEFT_NEON)
-  return dot_signed(acc, vreinterpretq_s8_s32(w), vreinterpretq_s8_s32(x));
-#elif !defined(__AVX512VNNI__)
-  return reinterpret_cast<vi>(_mm256_dpbusd_avx_epi32(
-      reinterpret_cast<__m256i>(acc), reinterpret_cast<__m256i>(w), reinterpret_cast<__m256i>(x)));
-#else
-  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(
-      reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
-#endif
-}
-
-#if defined(WEFT_NEON)
-// The same with lane `i` of x, a constant.
-static inline vi dot_lane(vi acc, vi w, vi x, int i) {
-  const auto bytes = [](vi v) { return vreinterpretq_s8_s32(v); };
-#if defined(__ARM_FEATURE_DOTPROD)
-  switch (i) {
-    case 0:
-      return vdotq_laneq_s32(acc, bytes(w), bytes(x), 0);
-    case 1:
-      return vdotq_laneq_s32(acc, bytes(w), bytes(x), 1);
-    case 2:
-      return vdotq_laneq_s32(acc, bytes(w), bytes(x), 2);
-    default:
-      return vdotq_laneq_s32(acc, bytes(w), bytes(x), 3);
-  }
-#else
-  return dot_signed(acc, bytes(w), bytes(vi{} + x[i]));
-#endif
-}
-#endif
-
-// acc + the sums of a word of a panel.
-template <typename F>
-static inline vi add_word(vi acc, vi w, vi x) {
-  return dot_words(acc, w, x);
-}
-
-static inline vi add_signed(vi acc, vi w, vi x) { return dot_words(acc, w, x); }
-static inline vi add_widened(vi acc, vi w, vi x) { return dot_words(acc, w, x); }
-
-// The sums of add_word as 32-bit numbers.
-template <typename F>
-static inline vi widen_sums(vi sums) {
-  return sums;
-}
-
-#else
-
-inline constexpr bool kVnni = false;
-
-template <typename F>
-inline constexpr bool kSigned = F::kTop > 127;
-
-template <typename F>
-inline constexpr int kPanelWords = kSigned<F> ? 16 : 8;
+inline constexpr int kPanelWords = kPairedDots && kSigned<F> ? 16 : 8;  // of a chunk
 
 template <typename F>
 inline constexpr int kGroupWords = kOneScale<F> ? 64 : 8 / kGroupsPerChunk<F>;
@@ -191,63 +64,38 @@ inline constexpr int kGroupWords = kOneScale<F> ? 64 : 8 / kGroupsPerChunk<F>;
 template <typename F>
 inline constexpr int kFurthest = F::kTop - F::kZero > F::kZero ? F::kTop - F::kZero : F::kZero;
 
+// The number of words whose sums may be added up.
 template <typename F>
 inline constexpr int kWordRun =
-    kSigned<F> || kFurthest<F> * 254 * kGroupWords<F> <= 32767 ? 64 : 32767 / (F::kTop * 254);
+    kWholeDots || kSigned<F> || kFurthest<F> * 254 * kGroupWords<F> <= 32767
+        ? 64
+        : 32767 / (F::kTop * 254);
 
+// Whether what is due to kZero is added in the end.
 template <typename F>
-inline constexpr bool kWideZero = F::kZero != 0 && !kSigned<F> && kWordRun<F> < kGroupWords<F>;
+inline constexpr bool kWideZero =
+    kPairedDots && F::kZero != 0 && !kSigned<F> && kWordRun<F> < kGroupWords<F>;
 
-// The compiler would reorder the sums of a tile until most of them are in memory.
-static inline vi keep(vi v) {
-  __asm__("" : "+x"(v));
-  return v;
-}
-
-static inline __m256i raw(vi v) { return reinterpret_cast<__m256i>(v); }
-
+// acc + the sums of a word of a panel.
 template <typename F>
 static inline vi add_word(vi acc, vi w, vi x) {
-  if constexpr (kSigned<F>) {
-    return acc + reinterpret_cast<vi>(_mm256_madd_epi16(raw(w), raw(x)));
-  } else {
-    const __m256i pairs = _mm256_maddubs_epi16(raw(w), raw(x));
-    return reinterpret_cast<vi>(_mm256_add_epi16(raw(acc), pairs));
-  }
+  return kPairedDots && kSigned<F> ? acc + dot_pairs(w, x) : add_bytes(acc, w, x);
 }
 
-// The same of signed codes as bytes. Their products fill 16 bits.
-static inline vi add_signed(vi acc, vi w, vi x) {
-  const __m256i signs = _mm256_sign_epi8(raw(x), raw(w));
-  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(raw(w)), signs);
-  return keep(acc + reinterpret_cast<vi>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
-}
-
-// The same of codes whose sums have to be widened word by word.
-static inline vi add_widened(vi acc, vi w, vi x) {
-  const __m256i pairs = _mm256_maddubs_epi16(raw(w), raw(x));
-  return keep(acc + reinterpret_cast<vi>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
-}
-
+// The sums of add_word as 32-bit numbers.
 template <typename F>
 static inline vi widen_sums(vi sums) {
-  if constexpr (kSigned<F>) return sums;
-  return reinterpret_cast<vi>(_mm256_madd_epi16(raw(sums), _mm256_set1_epi16(1)));
+  return kSigned<F> ? sums : widen_pairs(sums);
 }
 
-#endif
-
-#if defined(__AVX2__) && !defined(__AVX512F__)
-
-// The products of pairs of 16-bit numbers.
-static inline vi dot_pairs(vi a, vi b) {
-  return reinterpret_cast<vi>(
-      _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+// acc + the products of a word of codes, signed ones as bytes, and four activations.
+template <typename F>
+static inline vi add_codes(vi acc, vi codes, vi four) {
+  if constexpr (kPairedDots && kSigned<F>) return keep(dot_signed_words(acc, codes, four));
+  if constexpr (kWordRun<F> == 1) return keep(dot_words(acc, codes, four));
+  const vi sum = add_word<F>(acc, codes, four);
+  return kLanes == 8 ? keep(sum) : sum;
 }
-
-#endif
-
-#if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
 
 // Prompts multiply matrices of bytes: two rows by two columns, eight codes deep. A panel has words
 // in pairs, a pair of each row side by side, and a tile of columns has those of two columns so.
@@ -264,23 +112,22 @@ template <int kVectors, int kColumns, int kWords>
 static inline void add_matrices(const uint8_t* q, const char* x,
                                 Matrices<kVectors, kColumns>& sums) {
   constexpr int kPairs = kColumnPairs<kColumns>;
-  const auto bytes = [](vi v) { return vreinterpretq_s8_s32(v); };
   static_assert(kVectors == 2);
 #pragma GCC unroll 4
   for (int j = 0; j < kWords / 2; ++j) {
     vi two[kPairs];
     for (int p = 0; p < kPairs; ++p) two[p] = load_as<vi>(x + (j * kPairs + p) * 16);
-    if constexpr (kPairs == 2) __asm__("" : "+w"(two[0]), "+w"(two[1]));  // one load
-    const int32x4x4_t rows = load_four(q);
+    if constexpr (kPairs == 2) keep_both(two[0], two[1]);
+    const FourVectors rows = load_four(q);
     q = anew(q + 2 * kWordStep);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {
-        const vi w = rows.val[2 * v + half];
+        const vi w = rows.at[2 * v + half];
 #pragma GCC unroll 4
         for (int p = 0; p < kPairs; ++p) {
-          sums[v][half][p] = vmmlaq_s32(sums[v][half][p], bytes(w), bytes(two[p]));
+          sums[v][half][p] = dot_matrices(sums[v][half][p], w, two[p]);
         }
       }
     }
@@ -294,14 +141,12 @@ static inline void split_matrices(const Matrices<kVectors, kColumns>& sums,
   for (int v = 0; v < kVectors; ++v) {
     for (int c = 0; c < kColumns; ++c) {
       const vi a = sums[v][0][c / 2], b = sums[v][1][c / 2];
-      s[v][c] = c % 2 == 0 ? vi(vuzp1q_s32(a, b)) : vi(vuzp2q_s32(a, b));
+      s[v][c] = c % 2 == 0 ? even_lanes(a, b) : odd_lanes(a, b);
     }
   }
 }
 
-#endif
-
-// What the sums of a group start with.
+// The value that the sums of a group start with.
 template <typename F, int kColumns>
 static inline vi start_sum(const ActivationTile<kColumns>& x, int group, int column) {
   const bool has = F::kZero != 0 && !kSigned<F> && !kWideZero<F>;
@@ -318,46 +163,46 @@ static inline vi end_sum(vi sum, const ActivationTile<kColumns>& x, int group, i
 // kVectors vectors of rows and kColumns columns; columns are kStride bytes apart.
 template <typename F, int kVectors, int kColumns, int kStride, int kWords>
 static inline void add_words(const uint8_t* q, const char* x, vi (&s)[kVectors][kColumns]) {
-#if defined(WEFT_NEON)
-  // Products take any lane of their second factor: a vector of activations is loaded for four
-  // words.
-  static_assert(kWords % 4 == 0 && kVectors == 2);
-  vi codes[kColumns][kWords / 4];
+  if constexpr (kLaneDots) {
+    // Products take any lane of their second factor: a vector of activations is loaded for four
+    // words.
+    static_assert(kWords % 4 == 0 && kVectors == 2);
+    vi codes[kColumns][kWords / 4];
 #pragma GCC unroll 4
-  for (int c = 0; c < kColumns; ++c) {
+    for (int c = 0; c < kColumns; ++c) {
 #pragma GCC unroll 2
-    for (int i = 0; i < kWords / 4; ++i) codes[c][i] = load_as<vi>(x + kStride * c + 16 * i);
-    if constexpr (kWords == 8) __asm__("" : "+w"(codes[c][0]), "+w"(codes[c][1]));  // one load
-  }
+      for (int i = 0; i < kWords / 4; ++i) codes[c][i] = load_as<vi>(x + kStride * c + 16 * i);
+      if constexpr (kWords == 8) keep_both(codes[c][0], codes[c][1]);
+    }
 #pragma GCC unroll 4
-  for (int j = 0; j < kWords; j += 2) {
-    const int32x4x4_t w = load_four(q);
-    q = anew(q + 2 * kWordStep);
+    for (int j = 0; j < kWords; j += 2) {
+      const FourVectors w = load_four(q);
+      q = anew(q + 2 * kWordStep);
 #pragma GCC unroll 4
-    for (int part = 0; part < 4; ++part) {
-      vi(&sums)[kColumns] = s[part % 2];
+      for (int part = 0; part < 4; ++part) {
+        vi(&sums)[kColumns] = s[part % 2];
 #pragma GCC unroll 4
+        for (int c = 0; c < kColumns; ++c) {
+          sums[c] = dot_lane(sums[c], w.at[part], codes[c][j / 4], j % 4 + part / 2);
+        }
+      }
+    }
+  } else {
+#pragma GCC unroll 16
+    for (int j = 0; j < kWords; ++j) {
+      vi w[kVectors];
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        w[v] = keep(load_as<vi>(q + (j * kPanelRows + v * kLanes) * 4));
+      }
+#pragma GCC unroll 16
       for (int c = 0; c < kColumns; ++c) {
-        sums[c] = dot_lane(sums[c], w.val[part], codes[c][j / 4], j % 4 + part / 2);
+        const vi four = keep(splat_codes(x + kStride * c + 4 * j));
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) s[v][c] = keep(add_word<F>(s[v][c], w[v], four));
       }
     }
   }
-#else
-#pragma GCC unroll 16
-  for (int j = 0; j < kWords; ++j) {
-    vi w[kVectors];
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) {
-      w[v] = keep(load_as<vi>(q + (j * kPanelRows + v * kLanes) * 4));
-    }
-#pragma GCC unroll 16
-    for (int c = 0; c < kColumns; ++c) {
-      const vi four = keep(splat_codes(x + kStride * c + 4 * j));
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) s[v][c] = keep(add_word<F>(s[v][c], w[v], four));
-    }
-  }
-#endif
 }
 
 // The same of codes whose sums have to be widened word by word.
@@ -374,7 +219,7 @@ static inline void widen_words(const uint8_t* q, const char* x, vi (&s)[kVectors
     for (int c = 0; c < kColumns; ++c) {
       const vi four = keep(splat_codes(x + kStride * c + 4 * j));
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) s[v][c] = add_widened(s[v][c], w[v], four);
+      for (int v = 0; v < kVectors; ++v) s[v][c] = keep(dot_words(s[v][c], w[v], four));
     }
   }
 }
@@ -405,5 +250,3 @@ static inline void sum_words(const uint8_t* q, const char* x, vi (&s)[kVectors][
 }
 
 }  // namespace weft::WEFT_TARGET
-
-#endif  // WEFT_PANELS

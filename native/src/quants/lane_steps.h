@@ -9,41 +9,10 @@
 #include "quants/lane_dots.h"
 #include "quants/lanes.h"
 
-#if defined(WEFT_PANELS)
-
 namespace weft::WEFT_TARGET {
 
-// Where steps are: that of group g in byte g % 4 of word g / 4, or (kTurns) the words take turns.
+// Where steps are: the step of group g in byte g % 4 of word g / 4, or (kTurns) words take turns.
 enum class StepOrder { kRuns, kTurns };
-
-#if defined(__AVX2__) && !defined(__AVX512F__)
-
-// Bytes `first` and `second` of each lane as 16-bit numbers, unsigned or (kInHigh) as high bytes.
-template <bool kInHigh = false>
-static inline vi byte_pair(vi v, int first, int second) {
-  const int none = static_cast<int>(0x80008000u);
-  const int places = kInHigh ? first << 8 | second << 24 | 0x00800080 : first | second << 16 | none;
-  const int lane = kInHigh ? 0x04000400 : 0x00040004;
-  const __m256i order =
-      _mm256_setr_epi32(places, places + lane, places + 2 * lane, places + 3 * lane, places,
-                        places + lane, places + 2 * lane, places + 3 * lane);
-  return reinterpret_cast<vi>(_mm256_shuffle_epi8(reinterpret_cast<__m256i>(v), order));
-}
-
-#endif
-
-// Byte i of each lane.
-static inline vi byte_number(vi v, int i) {
-#if defined(WEFT_NEON)
-  if (i == 3) return reinterpret_cast<vi>(reinterpret_cast<vu>(v) >> 24);
-  if (i > 0) {
-    // an index beyond the vector gives 0
-    const vu order = vu{0, 4, 8, 12} + (0xffffff00u + static_cast<uint32_t>(i));
-    return vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(v), vreinterpretq_u8_u32(order)));
-  }
-#endif
-  return v >> 8 * i & 255;
-}
 
 template <int kCount, int kBias = 0, bool kSignedBytes = false, StepOrder kOrder = StepOrder::kRuns>
 struct Steps {
@@ -62,7 +31,6 @@ struct Steps {
     if constexpr (kSignedBytes) return v << (24 - 8 * byte(g)) >> 24;
     return byte_number(v, byte(g)) - kBias;
   }
-#if defined(__AVX2__) && !defined(__AVX512F__)
   vi pair(int g) const {
     typedef int16_t numbers __attribute__((vector_size(sizeof(vi))));
     if constexpr (kSignedBytes) {
@@ -73,36 +41,22 @@ struct Steps {
     const auto pair = reinterpret_cast<numbers>(byte_pair(bytes[word(g)], byte(g), byte(g)));
     return reinterpret_cast<vi>(kBias == 0 ? pair : pair - static_cast<int16_t>(kBias));
   }
-  // Those of groups g and g + 1, for an even g.
+  // The steps of groups g and g + 1, for an even g.
   vi two(int g) const {
     static_assert(kBias == 0 && !kSignedBytes && kOrder == StepOrder::kRuns);
     return byte_pair(bytes[word(g)], byte(g), byte(g) + 1);
   }
-#endif
 };
-
-#if defined(WEFT_NEON)
-
-// The step of group g as the sums of F's codes are multiplied with it.
-template <typename F, typename Scales>
-static inline vi step_of(const Scales& scales, int g) {
-  return scales.steps.number(g);
-}
-
-#elif defined(__AVX2__) && !defined(__AVX512F__)
 
 // The step of group g as the sums of F's codes are multiplied with it, and that product.
 template <typename F, typename Scales>
 static inline vi step_of(const Scales& scales, int g) {
-  return kVnni || kSigned<F> ? scales.steps.number(g) : scales.steps.pair(g);
+  if constexpr (kWholeDots || kSigned<F>) return scales.steps.number(g);
+  return scales.steps.pair(g);
 }
 template <typename F>
 static inline vi times_step(vi sums, vi step) {
-  return kVnni || kSigned<F> ? sums * step : dot_pairs(sums, step);
+  return kWholeDots || kSigned<F> ? sums * step : dot_pairs(sums, step);
 }
 
-#endif
-
 }  // namespace weft::WEFT_TARGET
-
-#endif  // WEFT_PANELS

@@ -5,8 +5,6 @@
 #include "quants/lane_steps.h"
 #include "quants/lanes.h"
 
-#if defined(WEFT_PANELS)
-
 namespace weft::WEFT_TARGET {
 
 // The 6-bit scales and minima of q4_K and q5_K, packed as in k_quants.h.
@@ -184,16 +182,12 @@ struct Lanes<FormatIQ4_XS> {
 // Word j of the codes of chunk `c`; what else codes() would compute is not used.
 template <typename F>
 static inline vi lane_code(const char* block, int c, int j, int v) {
-#if defined(WEFT_NEON)
-  if constexpr (kSigned<F> && requires { &Lanes<F>::nibbles; }) {
+  if constexpr (kLaneDots && kSigned<F> && requires { &Lanes<F>::nibbles; }) {
     return look_up_levels(Lanes<F>::nibbles(block, c, j, v));
   }
-#endif
   vi w[8];
   Lanes<F>::codes(block, c, v, w);
   return kSigned<F> ? w[j] ^ splat_bytes(128) : w[j];
 }
 
 }  // namespace weft::WEFT_TARGET
-
-#endif  // WEFT_PANELS

@@ -1,11 +1,13 @@
 // Lanes of the codebook types, whose panels have levels instead of codes (levels.h).
 #pragma once
 
+#include "kernels/simd/isa.h"
 #include "quants/formats_iq.h"
-#include "quants/lanes.h"
 #include "quants/levels.h"
 
 #if defined(WEFT_PANELS)
+
+#include "quants/lanes.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -25,7 +27,7 @@ struct LevelSteps {
   }
 };
 
-// What codes of levels, and of their signs from bit kSign on, are looked up as.
+// The table that codes of levels, with their sign in a bit of their own, are looked up in.
 struct LevelTable {
   uint8_t of[16] = {};
 

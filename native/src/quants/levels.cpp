@@ -142,7 +142,7 @@ void take_apart(const BlockIQ1_S& b, Levels& x) {
   }
 }
 
-// Its signs are whether the shift is -1.
+// The signs of iq1_m tell whether the shift is -1.
 void take_apart(const BlockIQ1_M& b, Levels& x) {
   uint32_t d = 0;
   for (int k = 0; k < 4; ++k) d |= static_cast<uint32_t>(b.scales[k] >> 12) << 4 * k;

@@ -6,7 +6,7 @@
 // memory: 4.19 bits for iq3, 3.19 to 3.31 for iq2, 2.19 and 2.44 for iq1_s and iq1_m.
 //
 // A panel stores its rows block by block, as interleave.h says, of the blocks below instead of
-// those of the file. Panel p begins at p times the size of a panel.
+// the blocks of the file. Panel p begins at p times the size of a panel.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace weft {
 
-// Of 256 weights. A group of 16 or 32 has a 4-bit step, those of eight groups in four bytes, the
-// first in the lowest bits.
+// A block has 256 weights. A group of 16 or 32 has a 4-bit step; four bytes have the steps of eight
+// groups, the first in the lowest bits.
 
 template <int kSteps>
 struct BlockOctals {  // 3 bits: two name a level (qs as in q2_K), the third is the sign (as hmask)

@@ -8,8 +8,6 @@
 #include "quants/lanes_k.h"
 #include "quants/panels.h"
 
-#if defined(WEFT_NEON)
-
 namespace weft::WEFT_TARGET {
 
 // Chunks that are taken together: word j of kWords runs of eight words has word j of the codes of
@@ -86,7 +84,7 @@ static inline void lane_codes_of(const char* block, int chunk, int j,
 }
 
 // Adds the scaled sums of group `g` of the chunks that are together, from `chunk` on, to `whole`.
-// `block` is that of the first vector.
+// `block` is the block of the first vector.
 template <typename F, int kTake, int kColumns>
 static inline void add_step_group(const char* block, int chunk, int g,
                                   const typename Lanes<F>::Scales* scales,
@@ -232,12 +230,12 @@ static inline void add_one_chunk(const char* block, const ActivationTile<1>& x,
     for (int v = 0; v < kVectors; v += 4) {
       __asm__ volatile("" ::: "memory");  // as in add_step_group
       const char* p = block + T::kHeader * kPanelRows + j * kWordBytes + v * kLaneBytes;
-      const int32x4x4_t w = vld1q_s32_x4(reinterpret_cast<const int32_t*>(p));
+      const FourVectors w = load_four(p);
 #pragma GCC unroll 2
       for (int half = 0; half < kHalves; ++half) {
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
-          const vi codes = T::code(w.val[i], half);
+          const vi codes = T::code(w.at[i], half);
           s[v + i] = dot_lane(s[v + i], codes, sixteen[(j + 4 * half) / 4], j % 4);
         }
       }
@@ -264,6 +262,18 @@ static inline void multiply_one_chunk(const char* panel, const ActivationTile<1>
   for (int v = 0; v < kVectors; ++v) store(out + v * kLanes, acc[v] * splat(scale));
 }
 
-}  // namespace weft::WEFT_TARGET
+// Whether panels times so many columns are multiplied here, and their product.
+template <typename F, int kColumns>
+inline constexpr bool kHasOwn = kWholeSums<F> || (kColumns == 1 && kIsOneChunk<F>);
 
-#endif  // WEFT_NEON
+template <typename F, int kColumns>
+static inline void multiply_own(const char* panel, const ActivationTile<kColumns>* x,
+                                int64_t n_chunks, float scale, float* const* out) {
+  if constexpr (kWholeSums<F>) {
+    multiply_steps<F>(panel, x, n_chunks, scale, out);
+  } else {
+    multiply_one_chunk<F>(panel, x, n_chunks, scale, out[0]);
+  }
+}
+
+}  // namespace weft::WEFT_TARGET

@@ -9,8 +9,6 @@
 #include "quants/lane_dots.h"
 #include "quants/lanes_k.h"
 
-#if defined(__AVX512VNNI__)
-
 namespace weft::WEFT_TARGET {
 
 inline constexpr int kRowVectors = kPanelRows / kLanes;
@@ -149,6 +147,24 @@ static inline void add_pairs_of(const char* block, const ActivationTile<1>* x,
   }
 }
 
-}  // namespace weft::WEFT_TARGET
+// Whether panels times so many columns are multiplied here, and their product.
+template <typename F, int kColumns>
+inline constexpr bool kHasOwn =
+    kColumns == 1 && (!kOneScale<F> || requires { Lanes<F>::kPairWords; });
 
-#endif  // __AVX512VNNI__
+template <typename F, int kColumns>
+static inline void multiply_own(const char* panel, const ActivationTile<kColumns>* x,
+                                int64_t n_chunks, float scale, float* const* out) {
+  vf acc[kRowVectors] = {};
+  for (int64_t b = 0; b < n_chunks / F::kChunks; ++b, x += F::kChunks) {
+    const char* block = lane_block<F>(panel, b);
+    if constexpr (requires { Lanes<F>::kPairWords; }) {
+      add_pairs_of<F>(block, x, acc);
+    } else {
+      add_block_of<F>(block, x, acc);
+    }
+  }
+  for (int v = 0; v < kRowVectors; ++v) store(out[0] + v * kLanes, acc[v] * splat(scale));
+}
+
+}  // namespace weft::WEFT_TARGET

@@ -3,54 +3,27 @@
 
 #include "quants/lane_dots.h"
 
-#if defined(WEFT_PANELS)
-
 namespace weft::WEFT_TARGET {
-
-#if defined(WEFT_NEON)
-// Pairs of words of four rows: see kMatrices.
-static inline void put_pairs(const vi (&words)[8], uint8_t* q) {
-#pragma GCC unroll 4
-  for (int j = 0; j < 8; j += 2) {
-    store_as(q + j * kWordStep, vzip1q_s32(words[j], words[j + 1]));
-    store_as(q + j * kWordStep + 16, vzip2q_s32(words[j], words[j + 1]));
-  }
-}
-static inline void put_pairs(const i32x8 (&words)[8], uint8_t* q) {
-  vi part[2][8];
-  for (int j = 0; j < 8; ++j) {
-    part[0][j] = load_as<vi>(&words[j]);
-    part[1][j] = load_as<vi>(reinterpret_cast<const char*>(&words[j]) + sizeof(vi));
-  }
-  for (int i = 0; i < 2; ++i) put_pairs(part[i], q + i * 32);
-}
-#endif
 
 // Eight words of a chunk to a panel at `q`, for some of its rows, from `row` on; signed where they
 // are wide.
 template <typename F, typename V>
 static inline void put_words(const V (&words)[8], uint8_t* q, int row) {
   q += panel_place(row);
-#if defined(WEFT_NEON)
-  if constexpr (kMatrices) return put_pairs(words, q);
-#endif
+  if constexpr (kPanelWords<F> == 8) return put_bytes(words, q);
   constexpr int kGroup = 8 / kGroupsPerChunk<F>;  // words
 #pragma GCC unroll 8
   for (int j = 0; j < 8; ++j) {
-    if constexpr (kPanelWords<F> == 8) {
-      store_as(q + j * kWordStep, words[j]);
-    } else {
-      const int even = j + j / kGroup * kGroup;
-      store_as(q + even * kWordStep, even_codes(words[j]));
-      store_as(q + (even + kGroup) * kWordStep, odd_codes(words[j]));
-    }
+    const int even = j + j / kGroup * kGroup;
+    store_as(q + even * kWordStep, even_codes(words[j]));
+    store_as(q + (even + kGroup) * kWordStep, odd_codes(words[j]));
   }
 }
 
 // A number as a panel has it, which sums are multiplied with: twice, where those are pairs.
 template <typename F>
 static inline int32_t panel_step(int32_t step) {
-  if (kVnni || kSigned<F>) return step;
+  if (kWholeDots || kSigned<F>) return step;
   return static_cast<int32_t>(static_cast<uint32_t>(step) << 16) | (step & 0xffff);
 }
 
@@ -67,17 +40,17 @@ static inline void pack_steps(const typename F::Block& block, int64_t b, int r, 
     }
     if constexpr (F::kHasMin) {
       const i32x8 lows = F::low8(block, half);
-#if defined(WEFT_NEON)
-      for (int g = 0; g < 8; g += 4) {
-        const int32_t four = lows[g + 3] << 24 | lows[g + 2] << 16 | lows[g + 1] << 8 | lows[g];
-        std::memcpy(out.min + (b * F::kGroups + 8 * half + g) / 4 * kPanelRows + r, &four, 4);
+      if constexpr (kLaneDots) {
+        for (int g = 0; g < 8; g += 4) {
+          const int32_t four = lows[g + 3] << 24 | lows[g + 2] << 16 | lows[g + 1] << 8 | lows[g];
+          std::memcpy(out.min + (b * F::kGroups + 8 * half + g) / 4 * kPanelRows + r, &four, 4);
+        }
+      } else {
+        for (int g = 0; g < 8; g += 2) {
+          const int32_t two = lows[g + 1] << 16 | lows[g];
+          std::memcpy(out.min + (b * F::kGroups + 8 * half + g) / 2 * kPanelRows + r, &two, 4);
+        }
       }
-#else
-      for (int g = 0; g < 8; g += 2) {
-        const int32_t two = lows[g + 1] << 16 | lows[g];
-        std::memcpy(out.min + (b * F::kGroups + 8 * half + g) / 2 * kPanelRows + r, &two, 4);
-      }
-#endif
     }
   }
 }
@@ -132,5 +105,3 @@ void pack_panel(const char* w, int64_t stride, int64_t rows, int64_t first_chunk
 }
 
 }  // namespace weft::WEFT_TARGET
-
-#endif  // WEFT_PANELS

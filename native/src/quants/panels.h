@@ -8,8 +8,6 @@
 #include "quants/pack_panel.h"
 #include "quants/panel_sums.h"
 
-#if defined(WEFT_PANELS)
-
 namespace weft::WEFT_TARGET {
 
 template <int kVectors, int kColumns>
@@ -24,26 +22,27 @@ static inline void load_sums(vf (&acc)[kVectors][kColumns], int first, float* co
 template <int kVectors, int kColumns>
 static inline void put_sums(const vf (&acc)[kVectors][kColumns], int first, float factor,
                             float* const* out) {
-#if defined(WEFT_NEON)
-  float* to[kColumns];  // all before the first store, which might change them
-  for (int c = 0; c < kColumns; ++c) to[c] = out[c] + first;
+  if constexpr (kLaneDots) {
+    float* to[kColumns];  // all before the first store, which might change them
+    for (int c = 0; c < kColumns; ++c) to[c] = out[c] + first;
 #pragma GCC unroll 16
-  for (int c = 0; c < kColumns; ++c) {
+    for (int c = 0; c < kColumns; ++c) {
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) store(to[c] + v * kLanes, acc[v][c] * splat(factor));
-  }
-#else
+      for (int v = 0; v < kVectors; ++v) store(to[c] + v * kLanes, acc[v][c] * splat(factor));
+    }
+  } else {
 #pragma GCC unroll 16
-  for (int c = 0; c < kColumns; ++c) {
+    for (int c = 0; c < kColumns; ++c) {
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) {
-      store(out[c] + first + v * kLanes, acc[v][c] * splat(factor));
+      for (int v = 0; v < kVectors; ++v) {
+        store(out[c] + first + v * kLanes, acc[v][c] * splat(factor));
+      }
     }
   }
-#endif
 }
 
-// Adds the sums of a block, times the activations' scale (and that of the weights, if it is one).
+// Adds the sums of a block, times the activations' scale (and the scale of the weights, if they
+// have one).
 template <typename F, int kVectors, int kColumns>
 static inline void put_block(const vf (&acc)[kVectors][kColumns], const float* scale,
                              const float* d, int first, bool add, float* const* out) {
@@ -128,5 +127,3 @@ void multiply_tile(const Panel& panel, const void* x, int64_t n_chunks, bool add
 }
 
 }  // namespace weft::WEFT_TARGET
-
-#endif  // WEFT_PANELS

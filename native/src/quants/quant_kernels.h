@@ -29,94 +29,11 @@
 #pragma once
 
 #include "kernels/kernel.h"
-#include "kernels/simd/vec.h"
+#include "quants/panel.h"
 
 namespace weft::WEFT_TARGET {
 
-// The number of weight rows in a panel, interleaved or unpacked.
-inline constexpr int kPanelRows = 32;
-
-// The number of columns that are multiplied together: as many as there are registers for their
-// sums. The last columns of a run take the smallest of these sizes that holds them.
-#if defined(__AVX512VNNI__)
-inline constexpr int kTileColumns = 6;
-inline constexpr int kTileSizes[] = {1, 2, 4, 6};
-#else
-inline constexpr int kTileColumns = 4;
-inline constexpr int kTileSizes[] = {1, 2, 4};
-#endif
-#if defined(WEFT_VNNI) || defined(WEFT_NEON)
-inline constexpr int64_t kCodeBytes = 1;  // of a code in a panel, at most
-#else
-inline constexpr int64_t kCodeBytes = 2;
-#endif
-inline constexpr int kTileVariants = sizeof kTileSizes / sizeof kTileSizes[0];
-
-// The index in kTileSizes for `n` columns; n is at most kTileColumns.
-static inline int tile_variant(int64_t n) {
-  int variant = 0;
-  while (kTileSizes[variant] < n) ++variant;
-  return variant;
-}
-
 inline constexpr int kMostFewColumns = 4;  // see QuantKernels::few_columns
-
-// Whether panels are multiplied as matrices, of two rows and two columns.
-#if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
-inline constexpr bool kMatrices = true;
-#else
-inline constexpr bool kMatrices = false;
-#endif
-
-// 32 elements of kColumns activation rows. Where panels are multiplied as matrices, their tiles of
-// two columns and more have eight codes of each column in turns.
-template <int kColumns>
-struct ActivationTile {
-  int8_t q[kColumns][32];
-  float d[kColumns];
-  // For each of the one or two groups of the format: `correction` is -kZero * sum(q), with AVX2 as
-  // two 16-bit numbers (the sum over the codes at places 0 1, 4 5, ... and over the others: see
-  // lane_dots.h) where sums of codes fit them. With minima it is `sum`: sum(q) * d, or just sum(q)
-  // where d belongs to a block of 256. Where blocks are added up as whole numbers, correction[0]
-  // has sum(q) of two groups as 16-bit numbers: those of this chunk or, with one group per chunk,
-  // of this chunk and the next, in every other chunk. On NEON it has bytes of sum(q) of four groups
-  // instead: chunk after chunk their low seven bits, then what is above these. For a format with
-  // one scale per block, the first tile of a block has the correction of the whole block.
-  union {
-    int32_t correction[2][kColumns];
-    float sum[2][kColumns];
-  };
-};
-static_assert(sizeof(ActivationTile<4>) == 4 * sizeof(ActivationTile<1>));
-inline constexpr int64_t kTileBytes = sizeof(ActivationTile<1>);  // bytes per column
-
-// A panel has at most this many chunks.
-inline constexpr int64_t kChunksDeep = 16;
-
-// An unpacked panel of kPanelRows rows, chunk by chunk. For each chunk, q holds
-//
-//     elements 0..3 of row 0 | of row 1 | ... of row 31
-//     elements 4..7 of row 0 | of row 1 | ... of row 31
-//     ...
-//     elements 28..31 of row 0 | ... of row 31
-//
-// With AVX2, codes of more than seven bits are signed 16-bit numbers: for each group first the
-// elements 0 and 2 of each four, then 1 and 3.
-struct Panel {
-  // [chunk][8][kPanelRows][4]; 16-bit codes: [chunk][group][2][8 / groups][kPanelRows][2]
-  uint8_t* q;
-  float* scale;  // [chunk][groups per chunk][kPanelRows]
-  float* min;    // the same shape; only for formats with minima
-  // Where blocks are added up as whole numbers, `scale` has whole scales instead, as lane_steps.h
-  // gives them, `min` two minima of 16 bits for each two groups (on NEON four bytes for each four),
-  // and these are their factors:
-  float* d = nullptr;      // [block][kPanelRows]
-  float* low_d = nullptr;  // the same
-  // Memory that is asked for while the panel is multiplied: what will be unpacked next. Asked for
-  // while it is unpacked, it would not come in the meantime.
-  const char* ahead = nullptr;
-  int64_t ahead_bytes = 0;
-};
 
 struct QuantKernels {
   DType activation = DType::kF32;
@@ -125,7 +42,8 @@ struct QuantKernels {
   bool has_min = false;
   bool one_scale = false;   // a block of weights has one scale
   bool whole_sums = false;  // blocks are added up as whole numbers
-  // Up to so many columns panels are read as they are stored; more are worth unpacking them.
+  // The maximum number of columns for which panels are read as they are stored; more columns are
+  // worth unpacking them.
   int few_columns = kMostFewColumns;
   bool wide_zero = false;  // ActivationTile::correction is one number on every target
   // out[r] = scale * (row r . x), for `rows` rows of n elements that are `stride` bytes apart.

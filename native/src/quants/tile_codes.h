@@ -3,36 +3,23 @@
 
 #include "quants/lane_dots.h"
 
-#if defined(WEFT_PANELS)
-
 namespace weft::WEFT_TARGET {
 
 // Where the codes of the columns of a tile are: chunk by chunk, kStride bytes apart or, for
 // matrices, in pairs as they are wanted (quant_kernels.h); a word of all takes kWordBytes.
 template <typename F, int kColumns>
 struct TileCodes {
-  static constexpr int kStride = 32, kWordBytes = kMatrices ? 4 * kColumns : 4;
+  static constexpr int kStride = 32, kWordBytes = kMatrixDots ? 4 * kColumns : 4;
 
-#if defined(WEFT_NEON)
   TileCodes(const ActivationTile<kColumns>*, int64_t) {}
   const char* chunk(const ActivationTile<kColumns>* x, int64_t i) const {
     return reinterpret_cast<const char*>(x[i].q);
   }
-#else
-  const ActivationTile<kColumns>* tiles;
-
-  TileCodes(const ActivationTile<kColumns>* x, int64_t) : tiles(x) {}
-  const char* chunk(const ActivationTile<kColumns>*, int64_t i) const {
-    return reinterpret_cast<const char*>(tiles[i].q);
-  }
-#endif
 };
 
-#if defined(__AVX2__) && !defined(WEFT_VNNI)
-
-// What panels of 16-bit codes are multiplied with is as wide.
+// Panels of 16-bit codes are multiplied with activations of 16 bits.
 template <typename F, int kColumns>
-  requires(kSigned<F>)
+  requires(kPairedDots && kSigned<F>)
 struct TileCodes<F, kColumns> {
   static constexpr int kStride = 64, kWordBytes = 4;
   vi spread[kChunksDeep][kColumns][2];
@@ -47,8 +34,8 @@ struct TileCodes<F, kColumns> {
           spread[i][c][0] = even;
           spread[i][c][1] = odd;
         } else {
-          spread[i][c][0] = __builtin_shufflevector(even, odd, 0, 1, 2, 3, 8, 9, 10, 11);
-          spread[i][c][1] = __builtin_shufflevector(even, odd, 4, 5, 6, 7, 12, 13, 14, 15);
+          spread[i][c][0] = first_halves(even, odd);
+          spread[i][c][1] = second_halves(even, odd);
         }
       }
     }
@@ -58,22 +45,20 @@ struct TileCodes<F, kColumns> {
   }
 };
 
-#endif
-
-#if defined(WEFT_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
-
-// A column alone is one of a pair.
+// For matrices a column alone is one of a pair.
 template <typename F>
+  requires(kMatrixDots && F::kTop > 0)
 struct TileCodes<F, 1> {
+  typedef int64_t Eights __attribute__((vector_size(16)));
   static constexpr int kStride = 0, kWordBytes = 8;
-  int64x2_t words[kChunksDeep][4];
+  Eights words[kChunksDeep][4];
 
   TileCodes(const ActivationTile<1>* x, int64_t n_chunks) {
     for (int64_t i = 0; i < n_chunks; ++i) {
       for (int half = 0; half < 2; ++half) {
-        const auto codes = load_as<int64x2_t>(x[i].q[0] + 16 * half);
-        words[i][2 * half] = vzip1q_s64(codes, vdupq_n_s64(0));
-        words[i][2 * half + 1] = vzip2q_s64(codes, vdupq_n_s64(0));
+        const auto codes = load_as<Eights>(x[i].q[0] + 16 * half);
+        words[i][2 * half] = __builtin_shufflevector(codes, Eights{}, 0, 2);
+        words[i][2 * half + 1] = __builtin_shufflevector(codes, Eights{}, 1, 3);
       }
     }
   }
@@ -82,8 +67,4 @@ struct TileCodes<F, 1> {
   }
 };
 
-#endif
-
 }  // namespace weft::WEFT_TARGET
-
-#endif  // WEFT_PANELS

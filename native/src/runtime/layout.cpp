@@ -24,7 +24,7 @@ Interval interval_of(const Tensor& t, int32_t step, bool write) {
   return {t.data, t.data + extent(t), step, write};
 }
 
-// Of the intervals added so far: the furthest end with its step, and the furthest end of any other
+// The furthest end of the intervals added so far, with its step, and the furthest end of any other
 // step.
 struct Reach {
   const char* end[2] = {nullptr, nullptr};

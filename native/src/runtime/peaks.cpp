@@ -127,7 +127,7 @@ double arithmetic_rate(Team& team, double budget, double (*loop)(int64_t)) {
 }
 
 // The size in bytes of the largest cache in Linux's description (on some virtual machines sysconf
-// reports that of a whole socket); 0 where there is no description.
+// reports the cache of a whole socket); 0 where there is no description.
 int64_t last_cache() {
   int64_t bytes = 0;
 #if defined(__linux__)

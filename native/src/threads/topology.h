@@ -20,7 +20,7 @@ std::vector<Cpus> numa_nodes();
 // The processor that the calling thread runs on now; -1 where the system does not say.
 int current_cpu();
 
-// How threads compete with those of other processes; the same levels as llama.cpp's --prio.
+// How threads compete with threads of other processes; the same levels as llama.cpp's --prio.
 enum class Priority { kNormal, kMedium, kHigh, kRealtime };
 
 // Binds the calling thread to `cpus` (it stays where it is when there are none) and raises its

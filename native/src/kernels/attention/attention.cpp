@@ -63,7 +63,7 @@ struct Share {
   bool has(const Sight& s) const {
     return s.sees != 0 && (has(s.chunk) || (s.end != 0 && has(s.chunk + 1)));
   }
-  // Whether any row does.
+  // Whether any row of tile `t` has work in this block and part.
   bool has(const Job& job, const Tile& t) const {
     for (int64_t m = 0; m < job.n_masks(); ++m) {
       if (has(t.sight[m])) return true;

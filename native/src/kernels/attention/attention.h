@@ -3,6 +3,8 @@
 // the same order.
 #pragma once
 
+#include "kernels/simd/lanes.h"
+#include "kernels/simd/quads.h"
 #include "kernels/simd/rows_ahead.h"
 
 namespace weft::WEFT_TARGET {
@@ -70,35 +72,6 @@ struct LoadBf16 {
   }
 };
 
-// Widens kLanes signed bytes to integers. The compiler's own conversion does it byte by byte.
-static inline vi widen(const void* p) {
-#if defined(__AVX512F__)
-  __m128i bytes;
-  std::memcpy(&bytes, p, sizeof bytes);
-  return reinterpret_cast<vi>(_mm512_cvtepi8_epi32(bytes));
-#elif defined(__AVX2__)
-  __m128i bytes = _mm_setzero_si128();
-  std::memcpy(&bytes, p, kLanes);
-  return reinterpret_cast<vi>(_mm256_cvtepi8_epi32(bytes));
-#elif defined(WEFT_NEON)
-  uint32_t four;
-  std::memcpy(&four, p, sizeof four);
-  return vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(four))));
-#else
-  vi out;
-  for (int i = 0; i < kLanes; ++i) out[i] = static_cast<const int8_t*>(p)[i];
-  return out;
-#endif
-}
-
-static inline vf int_floats(vi x) {
-#if defined(__AVX512F__)
-  return reinterpret_cast<vf>(_mm512_cvtepi32_ps(reinterpret_cast<__m512i>(x)));
-#else
-  return __builtin_convertvector(x, vf);
-#endif
-}
-
 // Blocks of 32 numbers hold a half-precision scale, then 8 (q8_0) or 4 bits (q4_0) per number
 // (quants/blocks.h).
 static inline vf block_scale(const char* block) {
@@ -136,72 +109,11 @@ static inline bool reads_in_place(DType type, int64_t n_rows) {
 //
 // Each lane sums every fourth product of a cell, and the four lanes of a cell are added at the end.
 // So keys that are read in place and keys that were turned beforehand give the same sum.
-inline constexpr int kQuads = kLanes / 4;
-
-// For each quad of lanes of a and b: a0 + a1, a2 + a3, b0 + b1, b2 + b3.
-static inline vf pair_sums(vf a, vf b) {
-#if defined(__AVX512F__)
-  const auto x = reinterpret_cast<__m512>(a);
-  const auto y = reinterpret_cast<__m512>(b);
-  return reinterpret_cast<vf>(
-      _mm512_add_ps(_mm512_shuffle_ps(x, y, 0x88), _mm512_shuffle_ps(x, y, 0xdd)));
-#elif defined(__AVX2__)
-  const auto x = reinterpret_cast<__m256>(a);
-  const auto y = reinterpret_cast<__m256>(b);
-  return reinterpret_cast<vf>(
-      _mm256_add_ps(_mm256_shuffle_ps(x, y, 0x88), _mm256_shuffle_ps(x, y, 0xdd)));
-#elif defined(__x86_64__)
-  const auto x = reinterpret_cast<__m128>(a);
-  const auto y = reinterpret_cast<__m128>(b);
-  return reinterpret_cast<vf>(_mm_add_ps(_mm_shuffle_ps(x, y, 0x88), _mm_shuffle_ps(x, y, 0xdd)));
-#elif defined(WEFT_NEON)
-  return vpaddq_f32(a, b);
-#else
-  return vf{a[0] + a[1], a[2] + a[3], b[0] + b[1], b[2] + b[3]};
-#endif
-}
 
 // The sums of kLanes cells, one per lane; s[g] has the quads of the cells g, 4 + g, 8 + g and so
 // on.
 static inline vf cell_sums(const vf (&s)[4]) {
   return pair_sums(pair_sums(s[0], s[1]), pair_sums(s[2], s[3]));
-}
-
-// The four numbers at `p`, in each quad of lanes.
-static inline vf load_quad(const float* p) {
-#if defined(__AVX512F__)
-  return reinterpret_cast<vf>(_mm512_broadcast_f32x4(_mm_loadu_ps(p)));
-#elif defined(__AVX2__)
-  return reinterpret_cast<vf>(_mm256_broadcast_ps(reinterpret_cast<const __m128*>(p)));
-#else
-  return load(p);
-#endif
-}
-
-// Turns kQuads vectors, each kLanes numbers of one cell, into vectors of quads: afterwards v[j] has
-// the numbers 4j..4j+3 of every cell.
-static inline void turn_quads(vf (&v)[kQuads]) {
-#if defined(__AVX512F__)
-  const auto a = reinterpret_cast<__m512>(v[0]);
-  const auto b = reinterpret_cast<__m512>(v[1]);
-  const auto c = reinterpret_cast<__m512>(v[2]);
-  const auto d = reinterpret_cast<__m512>(v[3]);
-  const __m512 low = _mm512_shuffle_f32x4(a, b, 0x44);
-  const __m512 low2 = _mm512_shuffle_f32x4(c, d, 0x44);
-  const __m512 high = _mm512_shuffle_f32x4(a, b, 0xee);
-  const __m512 high2 = _mm512_shuffle_f32x4(c, d, 0xee);
-  v[0] = reinterpret_cast<vf>(_mm512_shuffle_f32x4(low, low2, 0x88));
-  v[1] = reinterpret_cast<vf>(_mm512_shuffle_f32x4(low, low2, 0xdd));
-  v[2] = reinterpret_cast<vf>(_mm512_shuffle_f32x4(high, high2, 0x88));
-  v[3] = reinterpret_cast<vf>(_mm512_shuffle_f32x4(high, high2, 0xdd));
-#elif defined(__AVX2__)
-  const auto a = reinterpret_cast<__m256>(v[0]);
-  const auto b = reinterpret_cast<__m256>(v[1]);
-  v[0] = reinterpret_cast<vf>(_mm256_permute2f128_ps(a, b, 0x20));
-  v[1] = reinterpret_cast<vf>(_mm256_permute2f128_ps(a, b, 0x31));
-#else
-  (void)v;
-#endif
 }
 
 // The dot products of kRows rows of `q` with kLanes rows of `k`, which are `lanes` behind `begin`.

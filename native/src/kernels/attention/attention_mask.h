@@ -3,6 +3,7 @@
 
 #include "kernels/attention/attention_plan.h"
 #include "kernels/elementwise/reductions.h"
+#include "kernels/simd/lanes.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -53,20 +54,7 @@ static inline void start_sights(const Job& job, const Tile& t) {
 static inline uint64_t visible(const float* mask) {
   uint64_t bits = 0;
   for (int64_t i = 0; i < kCells; i += kLanes) {
-#if defined(__AVX512F__)
-    const uint64_t some = _mm512_cmp_ps_mask(reinterpret_cast<__m512>(load(mask + i)),
-                                             _mm512_set1_ps(kHidden), _CMP_NEQ_UQ);
-#elif defined(__AVX2__)
-    const auto some = static_cast<uint64_t>(_mm256_movemask_ps(_mm256_cmp_ps(
-        reinterpret_cast<__m256>(load(mask + i)), _mm256_set1_ps(kHidden), _CMP_NEQ_UQ)));
-#elif defined(WEFT_NEON)
-    const uint32x4_t hidden = vceqq_f32(load(mask + i), vdupq_n_f32(kHidden));
-    const uint64_t some = vaddvq_u32(vbicq_u32(uint32x4_t{1, 2, 4, 8}, hidden));
-#else
-    uint64_t some = 0;
-    for (int64_t j = 0; j < kLanes; ++j) some |= uint64_t{mask[i + j] != kHidden} << j;
-#endif
-    bits |= some << i;
+    bits |= unlike_bits(load(mask + i), kHidden) << i;
   }
   return bits;
 }

@@ -126,8 +126,8 @@ static inline Plan make_plan(const Call& call) {
   return p;
 }
 
-// What one row of the mask lets its rows of queries see of the current block, and which chunk they
-// are in.
+// The part of the current block that one row of the mask shows to its rows of queries, and the
+// chunk that they are in.
 struct Sight {
   int32_t sees;   // whether a cell of the block is visible
   int32_t end;    // where in the block a chunk ends; 0 when none does

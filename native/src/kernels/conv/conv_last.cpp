@@ -86,7 +86,7 @@ void put_places(const float** rows, const float* zeros, int64_t n, Range seen, c
   for (int64_t i = max64(seen.begin, seen.end); i < n; ++i) rows[i] = zeros;
 }
 
-// What a run of positions of a row of outputs sees through the taps of one row of inputs.
+// Finds the inputs that a run of positions of a row of outputs sees through the taps of one row.
 void see_taps(const LastPlan& p, const float** rows, const float* zeros, int64_t batch, int64_t iy,
               int64_t ox, int64_t n) {
   const bool there = iy >= 0 && iy < p.y.in;

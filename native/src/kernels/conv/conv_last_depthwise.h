@@ -8,11 +8,7 @@
 namespace weft::WEFT_TARGET {
 
 // Outputs of a tile: with the taps of a row and an input they fit into 16 registers.
-#if defined(__AVX2__) || defined(WEFT_NEON)
-constexpr int kOutputs = 7;
-#else
-constexpr int kOutputs = 4;
-#endif
+constexpr int kOutputs = kFused ? 7 : 4;
 // Channels of an item: their weights stay in the first cache.
 constexpr int64_t kPartChannels = 256;
 
@@ -98,6 +94,9 @@ static void depthwise_tile(const DepthwiseTile& t, int64_t begin, int64_t end) {
   if (c < end) depthwise_vector<kN, kTaps, kStride, true>(t, c, end - c);
 }
 
+// `n` outputs, or all that a tile has.
+constexpr int tile_outputs(int n) { return n < kOutputs ? n : kOutputs; }
+
 using DepthwiseFunction = void (*)(const DepthwiseTile&, int64_t, int64_t);
 
 template <int kTaps, int kStride>
@@ -109,14 +108,12 @@ static DepthwiseFunction depthwise_of(int64_t outputs) {
       return depthwise_tile<2, kTaps, kStride>;
     case 3:
       return depthwise_tile<3, kTaps, kStride>;
-#if defined(__AVX2__) || defined(WEFT_NEON)
     case 4:
       return depthwise_tile<4, kTaps, kStride>;
     case 5:
-      return depthwise_tile<5, kTaps, kStride>;
+      return depthwise_tile<tile_outputs(5), kTaps, kStride>;
     case 6:
-      return depthwise_tile<6, kTaps, kStride>;
-#endif
+      return depthwise_tile<tile_outputs(6), kTaps, kStride>;
     default:
       return depthwise_tile<kOutputs, kTaps, kStride>;
   }

@@ -215,7 +215,7 @@ static inline void enter_squares(const Squares& s, const SquareScratch& scratch,
   }
 }
 
-// What is in the 16 matrices to the outputs of squares, for a panel that begins at `channel`.
+// Turns the 16 matrices of products into the outputs of squares, for the panel from `channel` on.
 static inline void leave_squares(const Call& call, const Squares& s, const SquareScratch& scratch,
                                  int64_t first, int64_t n, int64_t channel) {
   const LastPlan& p = s.p;

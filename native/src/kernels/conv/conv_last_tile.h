@@ -7,15 +7,11 @@
 
 namespace weft::WEFT_TARGET {
 
-// A tile has at most so many positions, and a panel so many vectors of output channels.
+// The maximum numbers of positions of a tile, and of vectors of output channels of a panel.
 constexpr int kTileRows = 6;
-#if defined(__AVX512F__) || defined(WEFT_NEON)
-constexpr int kPanel = 4;
-constexpr int64_t kPanelDeep = 128;
-#else
-constexpr int kPanel = 2;
-constexpr int64_t kPanelDeep = 256;  // rows of weights of a panel, which stays in the first cache
-#endif
+constexpr int kPanel = kRegisters == 32 ? 4 : 2;
+// Rows of weights of a panel, which stays in the first cache.
+constexpr int64_t kPanelDeep = 512 / kPanel;
 constexpr int64_t kBlockRows = 14 * kTileRows;  // positions that are worked on together
 
 struct LastTile {
@@ -103,15 +99,14 @@ using LastTileFunction = void (*)(const LastTile&);
 
 template <int kR, bool kFresh>
 static LastTileFunction last_tile_of(int64_t vectors) {
+  constexpr int kThree = kPanel >= 3 ? 3 : 2;
   switch (vectors) {
     case 1:
       return last_tile<kR, 1, kFresh>;
-#if defined(__AVX512F__) || defined(WEFT_NEON)
     case 3:
-      return last_tile<kR, 3, kFresh>;
+      return last_tile<kR, kThree, kFresh>;
     case 4:
-      return last_tile<kR, 4, kFresh>;
-#endif
+      return last_tile<kR, kPanel, kFresh>;
     default:
       return last_tile<kR, 2, kFresh>;
   }

@@ -35,7 +35,7 @@ struct Cut {
 
 // Floats behind the planes that the last block may read.
 constexpr int64_t kSlack = kAloneBlock;
-// Of all planes.
+// The maximum number of floats in all planes together.
 constexpr double kMostFloats = 4e9;
 
 struct Scratch {
@@ -161,10 +161,10 @@ void multiply(const Call& call, const ConvPlan& p, const ConvPhase& phase, const
       const int64_t wide = (high == 1 ? kAlone : kVectors) * kLanes;
       int64_t c = 0;
       for (; n - c > wide / 2 && c + wide <= room; c += wide) {
-        kWide[high - 1](w, row_step, data + c, places, deep, sums.at(r, c));
+        kWide.of[high - 1](w, row_step, data + c, places, deep, sums.at(r, c));
       }
       for (; c < n; c += kLanes) {
-        kNarrow[high - 1](w, row_step, data + c, places, deep, sums.at(r, c));
+        kNarrow.of[high - 1](w, row_step, data + c, places, deep, sums.at(r, c));
       }
     }
   }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "kernels/conv/conv_grid.h"
+#include "kernels/simd/part.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -155,7 +156,7 @@ struct ConvPlan {
     }
     return n;
   }
-  // Where those of a phase begin among the ordered ones.
+  // The place of the first weight of a phase among the ordered weights.
   int64_t first_weight(int64_t number) const {
     int64_t n = 0;
     for (int64_t i = 0; i < number; ++i) n += phase_depth(i);
@@ -175,16 +176,7 @@ struct ConvPlan {
 static inline void copy_row(const float* from, int64_t n, float* to) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) store(to + i, load(from + i));
-#if defined(__AVX512F__)
-  const auto rest = static_cast<__mmask16>((1u << (n - i)) - 1u);
-  _mm512_mask_storeu_ps(to + i, rest, _mm512_maskz_loadu_ps(rest, from + i));
-#elif defined(__AVX2__)
-  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  const __m256i rest = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n - i)), lanes);
-  _mm256_maskstore_ps(to + i, rest, _mm256_maskload_ps(from + i, rest));
-#else
-  for (; i < n; ++i) to[i] = from[i];
-#endif
+  copy_part(from + i, n - i, to + i);
 }
 
 // `n` elements `every` places of `step` bytes apart.
@@ -226,7 +218,7 @@ static inline void fill_planes(const ConvPlan& plan, const char* x, DType type, 
   }
 }
 
-// What the outputs of one phase read.
+// The taps and the inputs that the outputs of one phase read.
 struct ConvPhase {
   int64_t first[3], outputs[3];
   int64_t numbers;       // outputs along the planes' rows

@@ -1,18 +1,14 @@
 // The tiles of CONV_ND: output channels by vectors of outputs, summed up in registers.
 #pragma once
 
+#include <utility>
+
 #include "kernels/conv/conv_nd.h"
 
 namespace weft::WEFT_TARGET {
 
 // A tile: output channels, and vectors of outputs.
-#if defined(__AVX512F__) || defined(WEFT_NEON)
-constexpr int kRows = 6, kVectors = 4;
-#elif defined(__AVX2__)
-constexpr int kRows = 6, kVectors = 2;
-#else
-constexpr int kRows = 4, kVectors = 2;
-#endif
+constexpr int kRows = kFused ? 6 : 4, kVectors = kRegisters == 32 ? 4 : 2;
 constexpr int kAlone = 8;              // vectors, for one output channel
 constexpr int64_t kBlock = 64;         // outputs of an item,
 constexpr int64_t kAloneBlock = 512;   // for one output channel
@@ -72,18 +68,14 @@ static void tile(const float* w, int64_t row_step, const float* x, const int64_t
 using Tile = void (*)(const float*, int64_t, const float*, const int64_t*, int64_t, const Sums&);
 
 // By number of rows, less one: as many vectors as a tile has, and one.
-constexpr Tile kWide[] = {
-    tile<1, kAlone>,   tile<2, kVectors>, tile<3, kVectors>, tile<4, kVectors>,
-#if defined(__AVX2__) || defined(WEFT_NEON)
-    tile<5, kVectors>, tile<6, kVectors>,
-#endif
+struct Tiles {
+  Tile of[kRows];
 };
-constexpr Tile kNarrow[] = {
-    tile<1, 1>, tile<2, 1>, tile<3, 1>, tile<4, 1>,
-#if defined(__AVX2__) || defined(WEFT_NEON)
-    tile<5, 1>, tile<6, 1>,
-#endif
-};
-static_assert(sizeof(kWide) / sizeof(Tile) == kRows);
+template <int kAloneVectors, int kV, int... kMore>
+static constexpr Tiles tiles(std::integer_sequence<int, kMore...>) {
+  return {{tile<1, kAloneVectors>, tile<kMore + 2, kV>...}};
+}
+constexpr Tiles kWide = tiles<kAlone, kVectors>(std::make_integer_sequence<int, kRows - 1>());
+constexpr Tiles kNarrow = tiles<1, 1>(std::make_integer_sequence<int, kRows - 1>());
 
 }  // namespace weft::WEFT_TARGET

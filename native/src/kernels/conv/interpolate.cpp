@@ -17,7 +17,7 @@ using enum InterpolateMode;
 
 bool is_upscale(InterpolateMode mode) { return mode >= kUpscaleNearest; }
 
-// What a result reads along one axis.
+// The places that a result reads along one axis, and their weights.
 struct Taps {
   int64_t* place;
   float* weight;
@@ -91,7 +91,7 @@ struct Samples {
     t.weight[0] = 1.0f - t.weight[1];
   }
 
-  // As ggml's UPSCALE does.
+  // Rounds as ggml's UPSCALE does.
   void upscaled(float x, const Taps& t) const {
     if (mode == kUpscaleNearest) {
       t.place[0] = inside(static_cast<int64_t>(x / ratio), in);

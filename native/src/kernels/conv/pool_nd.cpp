@@ -92,7 +92,7 @@ Row row_of(const Call& call, const Grid& g, int64_t item) {
   return row;
 }
 
-// What a row of results has come to. T: what elements are computed with.
+// The results of a row so far. Elements are computed with T.
 template <typename T>
 struct Results {
   T* values;
@@ -161,7 +161,7 @@ void take_row(const Grid& g, const T* x, int64_t first, const Results<T>& r) {
   }
 }
 
-// What windows begin with.
+// The value that the maximum of a window begins with.
 constexpr float kLowest = -3.402823466e+38f;
 template <PoolKind kKind_>
 float start_of() {

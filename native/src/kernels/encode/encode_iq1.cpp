@@ -77,7 +77,7 @@ struct Cut {
   }
 };
 
-// What a search found for a group; of groups that it left out, `coded` is 0.
+// The result of the search for a group; `coded` is 0 for groups that it left out.
 template <int kParts>
 struct Fit1 {
   vf scale;
@@ -118,7 +118,7 @@ void to_codebook(const Search& search, const vf* x, const vf* w, const vi* up, F
   for (int k = 0; k < kParts; ++k) {
     for (int i = 0; i < 8; ++i) {
       const vi at = fit.numbers[k] >> 2 * i;
-      const vf q = up[k] ? level_of(ups, at) : level_of(downs, at);
+      const vf q = up[k] ? permute(ups, at) : permute(downs, at);
       qx += w[8 * k + i] * q * x[8 * k + i];
       q2 += w[8 * k + i] * q * q;
     }
@@ -300,13 +300,13 @@ vf refit(const vf* x, const vf* w, const Fit1<2>* fits, const vi* steps, vf d) {
   vf qx = {};
   vf q2 = {};
   for (int i = 0; i < 16; ++i) {
-    const vf times = as_float(2 * steps[i] + 1);
+    const vf times = int_floats(2 * steps[i] + 1);
     for (int k = 0; k < 2; ++k) {
       const vi up = (fits[i].shift & (k == 0 ? 2 : 1)) == vi{};
       for (int j = 0; j < 8; ++j) {
         const int at = 16 * i + 8 * k + j;
         const vi level = fits[i].numbers[k] >> 2 * j;
-        const vf q = (up ? level_of(ups, level) : level_of(downs, level)) * times;
+        const vf q = (up ? permute(ups, level) : permute(downs, level)) * times;
         qx += w[at] * q * x[at];
         q2 += w[at] * q * q;
       }

@@ -35,7 +35,7 @@ void fit_group(const typename Kind<kOf>::Search& search, const vf* from, const v
   using K = Kind<kOf>;
   constexpr float kHigh = 2 * K::kLevels - 1;
   vf roots[K::kSize];
-  for (int i = 0; i < K::kSize; ++i) roots[i] = square_root(weights[i]);
+  for (int i = 0; i < K::kSize; ++i) roots[i] = vsqrt(weights[i]);
   Signed<K::kSize> group;
   group.template split<K::kEven>(from, weights);
   const vf* x = group.x;

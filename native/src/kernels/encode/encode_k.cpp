@@ -221,7 +221,7 @@ void encode_pairs(const Group<Block, 256>& g) {
       weigh(x + 32 * i, tiles.w.at + 32 * i, sigma2, 32, weights);
       fits.of[i] = fit_lanes<32, false>(x + 32 * i, weights, {kTop, -0.9f, 0.05f, 36});
     } else {
-      const vf rms = square_root(sum_of_squares(x + 32 * i, 32) / splat(32.0f));
+      const vf rms = vsqrt(sum_of_squares(x + 32 * i, 32) / splat(32.0f));
       for (int j = 0; j < 32; ++j) weights[j] = rms + magnitude(x[32 * i + j]);
       constexpr LaneRange kRange =
           kTop == 15 ? LaneRange{15, -1.0f, 0.1f, 20} : LaneRange{31, -0.5f, 0.1f, 15};

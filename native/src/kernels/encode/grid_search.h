@@ -16,48 +16,15 @@ struct LevelTable {
 inline constexpr LevelTable kOddLevels3 = {{1, 3, 5, 7, 9, 11, 13, 15, 1, 3, 5, 7, 9, 11, 13, 15}};
 inline constexpr LevelTable kOddLevels2 = {{1, 3, 5, 7, 1, 3, 5, 7, 1, 3, 5, 7, 1, 3, 5, 7}};
 
-// The value of the level in the lowest bits of `number`, of a table that repeats itself after as
-// many as there are levels.
-static inline vf level_of(vf table, vi number) {
-#if defined(__AVX512F__)
-  return reinterpret_cast<vf>(
-      _mm512_permutexvar_ps(reinterpret_cast<__m512i>(number), reinterpret_cast<__m512>(table)));
-#elif defined(__AVX2__)
-  return reinterpret_cast<vf>(
-      _mm256_permutevar8x32_ps(reinterpret_cast<__m256>(table), reinterpret_cast<__m256i>(number)));
-#else
-  vf out;
-  for (int i = 0; i < kLanes; ++i) out[i] = table[number[i] & 3];
-  return out;
-#endif
-}
-
-static inline float least_of(vf v) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_min_ps(reinterpret_cast<__m512>(v));
-#elif defined(__AVX2__)
-  const auto all = reinterpret_cast<__m256>(v);
-  __m128 m = _mm_min_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
-  m = _mm_min_ps(m, _mm_movehl_ps(m, m));
-  return _mm_cvtss_f32(_mm_min_ss(m, _mm_shuffle_ps(m, m, 1)));
-#elif defined(WEFT_NEON)
-  return vminvq_f32(v);
-#else
-  float m = v[0];
-  for (int i = 1; i < kLanes; ++i) m = v[i] < m ? v[i] : m;
-  return m;
-#endif
-}
-
 // kLen levels of kBits bits a vector.
 template <int kLen, int kBits>
 class GridSearch {
  public:
   explicit GridSearch(DType type) : grid_(grid_neighbours(type)) {}
 
-  // Of lanes in `active`, the vector itself where the codebook has it; otherwise the one of its
-  // neighbours with the least sum of w * (scale * level - x)^2, the first of equals. `off` says
-  // where it was not.
+  // For lanes in `active`: the vector itself where the codebook has it, otherwise the neighbour
+  // with the least sum of w * (scale * level - x)^2, the first of equals. `off` is set where the
+  // codebook lacks the vector.
   vi find(vi number, const vf* x, const vf* w, vf scale, const LevelTable& levels, vi active,
           vi& off) const {
     const vi code = gather(grid_.codes.data(), number);
@@ -86,53 +53,53 @@ class GridSearch {
   // x and w are those of one lane, kLanes apart.
   static int32_t nearest(const uint16_t* list, const float* x, const float* w, float scale,
                          const LevelTable& levels) {
-#if defined(__AVX2__)
-    // The part that a level of element i has in the sum, for all levels.
-    vf part[kLen];
-    const vf scaled = splat(scale) * load(levels.of);
-    for (int i = 0; i < kLen; ++i) {
-      const vf diff = scaled - splat(x[i * kLanes]);
-      part[i] = splat(w[i * kLanes]) * diff * diff;
-    }
-    const int n = list[0];
-    ++list;
-    float best = 3.402823466e+38f;
-    int32_t found = list[0];
-    for (int first = 0; first < n; first += kLanes) {
-      vhalves numbers;
-      std::memcpy(&numbers, list + first, sizeof numbers);
-      const vi number = __builtin_convertvector(numbers, vi);
-      vf sum = level_of(part[0], number);
-      for (int i = 1; i < kLen; ++i) sum += level_of(part[i], number >> kBits * i);
-      const vi better = sum < splat(best);
-      if (!any(better)) continue;
-      best = least_of(better ? sum : splat(best));
-      found = list[first + __builtin_ctz(lane_bits(sum == splat(best)))];
-    }
-    return found;
-#else
-    constexpr int kLevels = 1 << kBits;
-    float part[kLen][kLevels];
-    for (int i = 0; i < kLen; ++i) {
-      for (int level = 0; level < kLevels; ++level) {
-        const float diff = scale * levels.of[level] - x[i * kLanes];
-        part[i][level] = w[i * kLanes] * diff * diff;
+    if constexpr (kLanes >= 8) {  // all levels of an element are in a vector
+      // The part that a level of element i has in the sum, for all levels.
+      vf part[kLen];
+      const vf scaled = splat(scale) * load(levels.of);
+      for (int i = 0; i < kLen; ++i) {
+        const vf diff = scaled - splat(x[i * kLanes]);
+        part[i] = splat(w[i * kLanes]) * diff * diff;
       }
-    }
-    const int n = list[0];
-    ++list;
-    float best = 3.402823466e+38f;
-    int32_t found = list[0];
-    for (int j = 0; j < n; ++j) {
-      float sum = 0;
-      for (int i = 0; i < kLen; ++i) sum += part[i][list[j] >> kBits * i & (kLevels - 1)];
-      if (sum < best) {
-        best = sum;
-        found = list[j];
+      const int n = list[0];
+      ++list;
+      float best = 3.402823466e+38f;
+      int32_t found = list[0];
+      for (int first = 0; first < n; first += kLanes) {
+        vhalves numbers;
+        std::memcpy(&numbers, list + first, sizeof numbers);
+        const vi number = __builtin_convertvector(numbers, vi);
+        vf sum = permute(part[0], number);
+        for (int i = 1; i < kLen; ++i) sum += permute(part[i], number >> kBits * i);
+        const vi better = sum < splat(best);
+        if (!any(better)) continue;
+        best = hmin(better ? sum : splat(best));
+        found = list[first + __builtin_ctz(lane_bits(sum == splat(best)))];
       }
+      return found;
+    } else {
+      constexpr int kLevels = 1 << kBits;
+      float part[kLen][kLevels];
+      for (int i = 0; i < kLen; ++i) {
+        for (int level = 0; level < kLevels; ++level) {
+          const float diff = scale * levels.of[level] - x[i * kLanes];
+          part[i][level] = w[i * kLanes] * diff * diff;
+        }
+      }
+      const int n = list[0];
+      ++list;
+      float best = 3.402823466e+38f;
+      int32_t found = list[0];
+      for (int j = 0; j < n; ++j) {
+        float sum = 0;
+        for (int i = 0; i < kLen; ++i) sum += part[i][list[j] >> kBits * i & (kLevels - 1)];
+        if (sum < best) {
+          best = sum;
+          found = list[j];
+        }
+      }
+      return found;
     }
-    return found;
-#endif
   }
 
   const GridNeighbours& grid_;
@@ -155,13 +122,11 @@ struct LaneSums {
   vf q2 = {};
 
   template <int kLen, int kBits>
-  void add(const vf* x, const vf* w, vi number, [[maybe_unused]] vf levels) {
+  void add(const vf* x, const vf* w, vi number, vf levels) {
     for (int i = 0; i < kLen; ++i) {
-#if defined(__AVX2__)
-      const vf q = level_of(levels, number >> kBits * i);
-#else
-      const vf q = as_float((number >> kBits * i & ((1 << kBits) - 1)) * 2 + 1);
-#endif
+      const vi level = number >> kBits * i;
+      const vf q =
+          kLanes >= 8 ? permute(levels, level) : int_floats((level & ((1 << kBits) - 1)) * 2 + 1);
       qx += w[i] * x[i] * q;
       q2 += w[i] * q * q;
     }

@@ -10,8 +10,8 @@
 
 namespace weft::WEFT_TARGET {
 
-// What a search found: x is about scale * code - offset. The codes are the nearest to
-// inverse * (x - low); those of lanes in `zero` are 0.
+// The result of a search: x is about scale * code - offset. The codes are the nearest to
+// inverse * (x - low); lanes in `zero` have the code 0.
 struct LaneFit {
   vf scale;
   vf offset;
@@ -47,7 +47,7 @@ LaneFit fit_lanes(const vf* x, const vf* weights, const LaneRange& range) {
   const auto top = static_cast<float>(range.top);
   vf codes[n];
   const auto quantize = [&](vf inverse, int i) {
-    codes[i] = as_float(clamp(nearest_int(inverse * (x[i] - low)), 0, range.top));
+    codes[i] = int_floats(clamp(nearest_int(inverse * (x[i] - low)), 0, range.top));
   };
   const auto error_of = [&](vf scale, vf from) {
     vf sum = {};
@@ -121,7 +121,7 @@ LaneFit fit_signed(const vf* x, const vf* weights, int half) {
     sum_lx = vf{};
     sum_l2 = vf{};
     for (int i = 0; i < n; ++i) {
-      const vf l = as_float(clamp(nearest_int(inverse * x[i]), -half, half - 1));
+      const vf l = int_floats(clamp(nearest_int(inverse * x[i]), -half, half - 1));
       sum_lx += weights[i] * x[i] * l;
       sum_l2 += weights[i] * l * l;
     }
@@ -154,7 +154,7 @@ vf fit_by_element(const vf* x, vi* codes) {
   vf sum_l2 = {};
   vf q[16];
   for (int i = 0; i < 16; ++i) {
-    q[i] = as_float(clamp(nearest_int(inverse * x[i]), -kHalf, kHalf - 1));
+    q[i] = int_floats(clamp(nearest_int(inverse * x[i]), -kHalf, kHalf - 1));
     const vf w = x[i] * x[i];
     sum_lx += w * x[i] * q[i];
     sum_l2 += w * q[i] * q[i];
@@ -166,7 +166,7 @@ vf fit_by_element(const vf* x, vi* codes) {
       const vf w = x[i] * x[i];
       const vf rest_lx = sum_lx - w * x[i] * q[i];
       const vf rest_l2 = sum_l2 - w * q[i] * q[i];
-      const vf t = as_float(clamp(nearest_int(x[i] * rest_l2 / rest_lx), -kHalf, kHalf - 1));
+      const vf t = int_floats(clamp(nearest_int(x[i] * rest_l2 / rest_lx), -kHalf, kHalf - 1));
       const vf trial_lx = rest_lx + w * x[i] * t;
       const vf trial_l2 = rest_l2 + w * t * t;
       const vi better = open & (rest_lx > vf{}) & (t != q[i]) & (trial_l2 > vf{}) &
@@ -194,7 +194,7 @@ vf fit_unsigned(const vf* x, const vf* weights, int top, vi* codes) {
   const auto error_of = [&](vf scale, const auto& code) {
     vf sum = {};
     for (int i = 0; i < n; ++i) {
-      const vf diff = x[i] - scale * as_float(code(i));
+      const vf diff = x[i] - scale * int_floats(code(i));
       sum += weights[i] * diff * diff;
     }
     return sum;
@@ -217,7 +217,7 @@ vf fit_unsigned(const vf* x, const vf* weights, int top, vi* codes) {
   for (int i = 0; i < n; ++i) {
     const vi l = least(splat_int(top), nearest_int(inverse * x[i]));
     codes[i] = l & 255;
-    const vf lf = as_float(l);
+    const vf lf = int_floats(l);
     sum_lx += weights[i] * x[i] * lf;
     sum_l2 += weights[i] * lf * lf;
   }
@@ -226,11 +226,11 @@ vf fit_unsigned(const vf* x, const vf* weights, int top, vi* codes) {
     vi changed = {};
     for (int i = 0; i < n; ++i) {
       const vf w = weights[i];
-      const vf l = as_float(codes[i]);
+      const vf l = int_floats(codes[i]);
       const vf rest_lx = sum_lx - w * x[i] * l;
       const vf rest_l2 = sum_l2 - w * l * l;
       const vi trial = least(splat_int(top), nearest_int(x[i] * rest_l2 / rest_lx));
-      const vf t = as_float(trial);
+      const vf t = int_floats(trial);
       const vf trial_lx = rest_lx + w * x[i] * t;
       const vf trial_l2 = rest_l2 + w * t * t;
       const vi better = open & (rest_lx > vf{}) & (rest_l2 > vf{}) & (trial != codes[i]) &

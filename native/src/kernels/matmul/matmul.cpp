@@ -3,15 +3,34 @@
 // each row of the result; a parameter record names a function that is applied then.
 #include "kernels/elements.h"
 #include "kernels/matmul/matmul_activation.h"
-#include "kernels/matmul/matmul_floats.h"
-#include "kernels/matmul/matmul_integers.h"
-#include "kernels/matmul/matmul_lookup.h"
+#include "kernels/matmul/product.h"
 
 namespace weft::WEFT_TARGET {
 
 void register_matmul(KernelTable& table);
 
 namespace {
+
+// The weights without their data, which does not exist while a step is planned.
+Weights described(const Call& call) {
+  const Tensor& w = *call.src[0];
+  return {nullptr, 0, 0, w.type, w.ne[0], 1.0f, w.layout};
+}
+
+// `n` columns without their data.
+Columns described(const Call& call, int64_t n) {
+  const Tensor& x = *call.src[1];
+  return {nullptr, nullptr, n, x.type, x.nb[0]};
+}
+
+// The form that `n` columns are brought to for all rows; nullptr: each chunk reads them anew. With
+// several matrices each has its own.
+const SharedForm* form_of(const Call& call, int64_t n) {
+  const Tensor& w = *call.src[0];
+  if (w.ne[2] * w.ne[3] != 1 || w.ne[0] == 0) return nullptr;
+  const SharedForm* form = product_of(call).way(w.type, n).form;
+  return form != nullptr && form->pays(described(call), described(call, n)) ? form : nullptr;
+}
 
 // All columns of src1 that one matrix of src0 multiplies are taken together. An item is a matrix, a
 // run of columns (only when there are too few rows to share out) and kItemRows rows.
@@ -21,6 +40,7 @@ struct Work {
   int64_t column_run, column_runs;
   int64_t row_blocks;
   int64_t matrices;
+  const SharedForm* form;
 
   explicit Work(const Call& call) {
     const Tensor& w = *call.src[0];
@@ -36,6 +56,7 @@ struct Work {
     column_run = max64(1, n_columns);
     if (wanted > 1) column_run = min64(column_run, max64(48, n_columns / wanted / 48 * 48));
     column_runs = (n_columns + column_run - 1) / column_run;
+    form = form_of(call, n_columns);
   }
 };
 
@@ -64,103 +85,55 @@ void find_columns(const Call& call, const Work& work, int64_t w2, int64_t w3, in
   }
 }
 
-// ---- columns that are packed once for all rows
-
-// Below this many elements packing them costs less than waiting for each other.
-constexpr int64_t kWorthSharing = 1 << 17;
-
-// The weights without their data, which does not exist while a step is planned.
-Weights described(const Call& call) {
-  const Tensor& w = *call.src[0];
-  return {nullptr, 0, 0, w.type, w.ne[0], 1.0f, w.layout};
-}
-
-bool is_float_product(const Call& call) {
-  return !is_integer_product(call.src[0]->type, call.src[1]->type);
-}
-
-// With several matrices each packs its own.
-bool is_shared(const Call& call) {
-  const Work work(call);
-  const Tensor& w = *call.src[0];
-  const Tensor& x = *call.src[1];
-  const Weights weights = described(call);
-  if (work.matrices != 1 || w.ne[0] == 0) return false;
-  if (is_looked_up(weights, work.n_columns)) return true;
-  if (w.ne[0] * work.n_columns < kWorthSharing) return false;
-  if (is_float_product(call)) {
-    return are_floats_packed(weights, {nullptr, nullptr, work.n_columns, x.type, x.nb[0]});
-  }
-  return is_packed(weights, x.type, work.n_columns);
-}
-
-// Where the columns from number `first` on are packed.
-void find_packed(const Call& call, int64_t first, Columns& columns) {
-  if (!is_float_product(call)) {
-    columns.packed = packed_column(call.shared, first, call.src[0]->ne[0]);
-    return;
-  }
-  const auto bytes = static_cast<int64_t>(packed_float_bytes());
-  columns.packed = call.shared + first * bytes;
-  columns.packed_step = Work(call).n_columns * bytes;
-}
-
-// The tables of a part of the depth stay in the cache for the rows of a chunk.
-bool is_looked_up(const Call& call) { return is_looked_up(described(call), Work(call).n_columns); }
+// ---- columns that are brought to a form once for all rows
 
 int64_t prepare_units(const Call& call) {
-  if (!is_shared(call)) return 0;
-  if (is_looked_up(call)) return (call.src[0]->ne[0] / 32 + kTableChunks - 1) / kTableChunks;
-  return (Work(call).n_columns + kPackUnit - 1) / kPackUnit;
-}
-
-void prepare_tables(const Call& call, const Weights& weights, int64_t begin, int64_t end) {
   const Work work(call);
-  const char* in[kFewLookups];
-  float* out[kFewLookups];
-  find_columns(call, work, 0, 0, 0, work.n_columns, in, out);
-  const Tensor& x = *call.src[1];
-  make_tables({in, out, work.n_columns, x.type, x.nb[0]}, begin * kTableChunks,
-              min64(end * kTableChunks, weights.k / 32), call.shared);
+  if (work.form == nullptr) return 0;
+  if (work.form->by_depth) return (call.src[0]->ne[0] / 32 + kPartChunks - 1) / kPartChunks;
+  return (work.n_columns + kPackUnit - 1) / kPackUnit;
 }
 
 void prepare(const Call& call, int64_t begin, int64_t end) {
   const Work work(call);
-  const Tensor& x = *call.src[1];
   const Weights weights = matrix(call, 0, 0);
-  if (is_looked_up(weights, work.n_columns)) return prepare_tables(call, weights, begin, end);
-  for (int64_t unit = begin; unit < end; ++unit) {
-    const char* in[kPackUnit];
-    float* out[kPackUnit];
-    const int64_t first = unit * kPackUnit;
-    const int64_t n = min64(kPackUnit, work.n_columns - first);
+  const char* in[kPackUnit];
+  float* out[kPackUnit];
+  const auto make = [&](int64_t first, int64_t n) {
     find_columns(call, work, 0, 0, first, n, in, out);
-    Columns columns = {in, out, n, x.type, x.nb[0]};
-    find_packed(call, first, columns);
-    if (is_float_product(call)) {
-      pack_floats(weights, columns, columns.packed_step, const_cast<char*>(columns.packed));
-    } else {
-      pack_all(weights, columns, const_cast<char*>(columns.packed));
-    }
+    Columns columns = described(call, n);
+    columns.x = in;
+    columns.out = out;
+    work.form->find(call.shared, first, work.n_columns, weights.k, columns);
+    work.form->make(weights, columns, begin, end);
+  };
+  if (work.form->by_depth) return make(0, work.n_columns);
+  for (int64_t unit = begin; unit < end; ++unit) {
+    make(unit * kPackUnit, min64(kPackUnit, work.n_columns - unit * kPackUnit));
   }
 }
 
+// For any number of columns up to this one: with fewer it may be another form.
 size_t shared(const Call& call) {
   const Tensor& w = *call.src[0];
   const int64_t n = Work(call).n_columns;
-  size_t packed = is_shared(call) ? packed_bytes(n, w.ne[0]) : 0;
-  if (packed != 0 && is_float_product(call)) {
-    packed = static_cast<size_t>(n * packed_float_slabs(w.ne[0])) * packed_float_bytes();
+  const int64_t few = min64(n, product_of(call).few_columns(w.type));
+  size_t most = 0;
+  for (const int64_t columns : {few, n}) {
+    const SharedForm* form = form_of(call, columns);
+    const size_t bytes = form == nullptr ? 0 : form->bytes(columns, w.ne[0]);
+    most = bytes > most ? bytes : most;
   }
-  if (w.layout != Layout::kLookup) return packed;
-  const size_t tables = lookup_table_bytes(min64(n, kFewLookups), w.ne[0]);
-  return packed > tables ? packed : tables;
+  return most;
 }
 
 int64_t items(const Call& call) {
   const Work work(call);
   return work.matrices * work.column_runs * work.row_blocks;
 }
+
+// Whether the product finishes its results.
+bool finishes(const Call& call) { return product_of(call).few.finishes && call.src[0]->ne[0] > 0; }
 
 int64_t grain(const Call& call) {
   const Work work(call);
@@ -169,10 +142,9 @@ int64_t grain(const Call& call) {
   // up again for every chunk
   const int64_t rows = work.n_columns >= 32 ? 4 : 1;
   const int64_t least = (1 << 15) / max64(1, products);
-  const Weights weights = described(call);
   // panels of floats are read where they are, and so are most columns; two for a single column
-  if (multiply_finishes(weights)) return max64(work.n_columns == 1 ? 2 : 1, least);
-  const bool once = is_shared(call) && !is_looked_up(call);
+  if (finishes(call)) return max64(work.n_columns == 1 ? 2 : 1, least);
+  const bool once = work.form != nullptr && !work.form->by_depth;
   const int64_t share = once ? 1 : work.row_blocks / (4 * call.n_threads);
   return max64(max64(rows, share), least);
 }
@@ -193,9 +165,7 @@ void add_bias(const Tensor& bias, int64_t begin, int64_t end, float* const* out,
 
 void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
   const Tensor& w = *call.src[0];
-  const Tensor& x = *call.src[1];
   const Work work(call);
-  const bool is_prepared = is_shared(call);
   const ResultFunction function(call);
   Arena arena(scratch);
   auto** in = arena.take<const char*>(work.column_run);
@@ -211,18 +181,17 @@ void run(const Call& call, int64_t begin, int64_t end, char* scratch) {
     const int64_t w2 = number - w3 * w.ne[2];
     find_columns(call, work, w2, w3, first, n, in, out);
     const Weights weights = matrix(call, w2, w3);
-    Columns columns = {in, out, n, x.type, x.nb[0]};
-    if (is_prepared && is_looked_up(weights, work.n_columns)) {
-      columns.tables = call.shared;
-    } else if (is_prepared) {
-      find_packed(call, first, columns);
+    Columns columns = described(call, n);
+    columns.x = in;
+    columns.out = out;
+    if (work.form != nullptr) {
+      work.form->find(call.shared, first, work.n_columns, weights.k, columns);
     }
     const int64_t first_row = first_block * kItemRows;
     const int64_t last_row = min64(w.ne[1], first_row + blocks * kItemRows);
-    const bool finishes = multiply_finishes(weights);
-    if (finishes) columns.finish = finish_of(call, function);
-    multiply(weights, first_row, last_row, columns, arena.rest());
-    if (call.src[2] != nullptr && !finishes) {
+    if (finishes(call)) columns.finish = finish_of(call, function);
+    product_of(call).multiply(weights, first_row, last_row, columns, arena.rest());
+    if (call.src[2] != nullptr && !finishes(call)) {
       add_bias(*call.src[2], first_row, last_row, out, n);
     }
     if (function.is_known() && !columns.finish.limits && n > 0) {
@@ -238,9 +207,8 @@ size_t scratch(const Call& call) {
   Arena arena(nullptr);
   arena.take<const char*>(n_rows(x));
   arena.take<float*>(n_rows(x));
-  return arena.used() + multiply_scratch(call.src[0]->type,
-                                         {nullptr, nullptr, n_rows(x), x.type, x.nb[0]}, x.ne[0],
-                                         call.src[0]->layout);
+  const Columns columns = described(call, n_rows(x));
+  return arena.used() + product_of(call).scratch(columns, x.ne[0], call.src[0]->layout);
 }
 
 const char* check(const Call& call) {

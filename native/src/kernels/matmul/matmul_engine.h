@@ -1,5 +1,4 @@
-// Some weight rows times some columns, by the kernel that suits the types and the number of
-// columns. MUL_MAT and MUL_MAT_ID cut their work into such products.
+// What a product is of: weights, columns, and memory to compute it in.
 #pragma once
 
 #include "kernels/copy/copy_rows.h"
@@ -41,31 +40,11 @@ struct Columns {
   int64_t n;
   DType type;
   int64_t element_stride;
-  const char* packed = nullptr;  // as pack_all or pack_floats leaves them, if they are packed
-  int64_t packed_step = 0;       // of pack_floats: bytes from slab to slab
-  const char* tables = nullptr;  // as make_tables leaves them, if they are looked up
-  Finish finish = {};            // only where multiply_finishes
+  const char* packed = nullptr;  // kPackedCodes or kPackedFloats, if they are made
+  int64_t packed_step = 0;       // kPackedFloats: bytes from slab to slab
+  const char* tables = nullptr;  // kLookupTables, if they are made
+  Finish finish = {};            // only where the way finishes
 };
-
-// Whether the layout is that of panels, or of rows that are multiplied as these are.
-static inline bool is_in_panels(Layout layout) {
-  return layout == Layout::kInterleaved || layout == Layout::kOrdered;
-}
-
-// Whether multiply finishes the results of such weights (their data does not count).
-static inline bool multiply_finishes(const Weights& w) {
-  return is_float(w.type) && is_in_panels(w.layout) && w.k > 0;
-}
-
-// out[c][r] = row r . column c, for rows begin..end.
-void multiply(const Weights& w, int64_t begin, int64_t end, const Columns& columns, char* scratch);
-
-// Scratch that multiply needs for up to `columns.n` columns.
-size_t multiply_scratch(DType weights, const Columns& columns, int64_t k,
-                        Layout layout = Layout::kRows);
-
-// nullptr when multiply can take operands of these types, else why not.
-const char* check_product(const Tensor& weights, const Tensor& columns, const Tensor& dst);
 
 // Weight rows that make one item of work.
 inline constexpr int64_t kItemRows = 32;

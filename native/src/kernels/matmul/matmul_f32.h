@@ -11,12 +11,8 @@
 namespace weft::WEFT_TARGET {
 
 inline constexpr int kPanelFloats = 2 * kLanes;
-#if defined(__AVX512F__) || defined(WEFT_NEON)
-inline constexpr int kTileFloats = 12;  // columns; 24 of 32 registers are sums
-#else
-inline constexpr int kTileFloats = 6;
-#endif
-inline constexpr int64_t kDepth = 256;  // a multiple of every block
+inline constexpr int kTileFloats = kRegisters == 32 ? 12 : 6;  // columns; two sums each
+inline constexpr int64_t kDepth = 256;                         // a multiple of every block
 inline constexpr int64_t kTileStride = kDepth + 16;
 
 // out[column][row] = panel . tile, for `depth` elements.

@@ -8,6 +8,7 @@
 
 #include "kernels/matmul/float_words.h"
 #include "kernels/matmul/matmul_bf16.h"
+#include "kernels/matmul/matmul_integers.h"
 #include "kernels/matmul/panels_halves.h"
 #include "kernels/simd/rows_ahead.h"
 
@@ -50,51 +51,6 @@ void add_slab(const float (*sums)[kFewRows], int64_t n_columns, bool add,
   }
 }
 
-void multiply_few(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
-                  char* scratch) {
-  const FewScratch s(scratch, columns, w.k);
-  const bool is_row = is_float(w.type) && w.element_stride == element_size(w.type);
-  const bool pairs = is_row && w.type == DType::kBF16 && pair_kernels(w.type, columns) != nullptr;
-  const DotKernel dot = pairs    ? pair_kernels(w.type, columns)->dot
-                        : is_row ? float_dots(w.type)
-                                 : dot_rows<FloatRow<DType::kF32>>;
-  const int64_t column_size = pairs ? 2 : 4;
-  const int64_t slab = pairs ? 2 * kSlabWords : kSlabWords;
-  const char* x[kFewColumns];
-  for (int64_t c = 0; c < columns.n; ++c) {
-    x[c] = columns.x[c];
-    if (pairs || is_plain(columns)) continue;
-    load_row(columns.type, columns.element_stride, columns.x[c], 0, w.k, s.columns + c * w.k);
-    x[c] = reinterpret_cast<const char*>(s.columns + c * w.k);
-  }
-  for (int64_t r = begin; r < end; r += kFewRows) {
-    const int64_t n_rows = min64(kFewRows, end - r);
-    const char* data = w.data + r * w.row_stride;
-    float total[kFewColumns][kFewRows];
-    for (int64_t k = 0; k < w.k; k += slab) {
-      const int64_t n = min64(slab, w.k - k);
-      // the rows after these, in the order of addresses: a slab of theirs would lie in pieces
-      const char* ahead = data + kFewRows * (w.row_stride + k * w.element_stride);
-      FewRows rows = {data + k * w.element_stride, w.row_stride, n_rows, ahead};
-      if (!is_row) {
-        rows = {s.decoded, kSlabWords * 4, n_rows, s.decoded};
-        for (int64_t i = 0; i < n_rows; ++i) {
-          load_row(w.type, w.element_stride, data + i * w.row_stride, k, n,
-                   reinterpret_cast<float*>(s.decoded) + i * kSlabWords);
-        }
-      }
-      const char* at[kFewColumns];
-      for (int64_t c = 0; c < columns.n; ++c) at[c] = x[c] + k * column_size;
-      float sums[kFewColumns][kFewRows] = {};
-      dot(rows, at, columns.n, n, sums);
-      add_slab(sums, columns.n, k > 0, total);
-    }
-    for (int64_t c = 0; c < columns.n; ++c) {
-      put_rows(total[c], n_rows, w.scale, false, columns.out[c] + r);
-    }
-  }
-}
-
 // ---- many columns
 
 // Words of columns that are worked through for each tile of rows: they stay in the second-level
@@ -106,6 +62,7 @@ static_assert(kGroupRows % kTileRows == 0);
 // Packed columns are padded so that they do not share cache sets.
 constexpr int64_t kPadding = 16;
 constexpr int64_t kColumnStride = kSlabWords + kPadding;
+constexpr int64_t kColumnBytes = kColumnStride * 4;  // in a slab
 
 struct ManyScratch {
   float* columns;  // [column][kColumnStride]
@@ -233,13 +190,13 @@ void multiply_slab(const Weights& w, int64_t row, int64_t rows, const Slab& slab
   }
 }
 
-// The columns of each of the fewest shares of `n` that have at most `most`, as even as can be.
+// Splits `n` into the fewest equal parts of at most `most`; returns the size of a part.
 int64_t even_share(int64_t n, int64_t most) {
   const int64_t shares = (n + most - 1) / most;
   return (n + shares - 1) / shares;
 }
 
-// Likewise in whole runs.
+// The same for columns of a product, in whole runs.
 int64_t columns_at_once(int64_t n, int64_t k, int64_t pair) {
   const int64_t stride = min64(kSlabWords, n_vectors(k, pair) * kLanes) + kPadding;
   const int64_t room = kWordsWide / kSlabWords * kColumnStride / stride;
@@ -271,9 +228,9 @@ void multiply_many(const Weights& w, int64_t begin, int64_t end, const Columns& 
 
 // ---- panels
 
-// How panels of a type are multiplied: `pair` elements of columns are a word, and `words` of depth
-// are taken at a time, as floats where there is a `stage`.
-struct PanelWay {
+// The words of panels of a type: `pair` elements of columns are a word, and `words` of depth are
+// taken at a time, as floats where there is a `stage`.
+struct PanelWords {
   PanelKernels kernels;
   int64_t elements = 1;  // of a panel's word
   int64_t pair = 1;
@@ -282,15 +239,15 @@ struct PanelWay {
 };
 
 template <DType kType>
-PanelWay staged_way() {
+PanelWords staged_words() {
   return {panel_kernels<FloatWords, HalfWords<kType>>(), 2, 1, kStagedWords, stage_panel<kType>};
 }
 
-PanelWay panel_way(DType weights, const Columns& columns) {
+PanelWords panel_words(DType weights, const Columns& columns) {
   if (weights == DType::kF32) return {panel_kernels<FloatWords>()};
   const Bf16Kernels* pairs = pair_kernels(weights, columns);
   if (pairs != nullptr) return {pairs->panels, 2, 2};
-  return weights == DType::kF16 ? staged_way<DType::kF16>() : staged_way<DType::kBF16>();
+  return weights == DType::kF16 ? staged_words<DType::kF16>() : staged_words<DType::kBF16>();
 }
 
 // Words of depth of the panel whose rows begin at `rows`, made at `to`. Processors do not see that
@@ -313,30 +270,9 @@ const float* panel_of(const Weights& w, int64_t row) {
   return reinterpret_cast<const float*>(w.data + row * w.row_stride);
 }
 
-void multiply_panels_once(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
-                          const PanelWay& way, char* scratch) {
-  const FewScratch s(scratch, columns, w.k);
-  const auto* x = reinterpret_cast<const float*>(columns.x[0]);
-  const int64_t depth = w.k / way.elements;
-  if (way.pair == 1 && !is_plain(columns)) {
-    load_row(columns.type, columns.element_stride, columns.x[0], 0, w.k, s.columns);
-    x = s.columns;
-  }
-  int64_t r = begin;
-  for (; r + 2 * kPanelRows <= end; r += 2 * kPanelRows) {
-    way.kernels.column[1](panel_of(w, r), x, depth, columns.finish, columns.out[0], r);
-  }
-  if (r < end) way.kernels.column[0](panel_of(w, r), x, depth, columns.finish, columns.out[0], r);
-}
-
+// `ordered`: rows that become panels of `words` words of depth on the way.
 void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
-                     char* scratch) {
-  PanelWay way = panel_way(w.type, columns);
-  const bool ordered = w.layout == Layout::kOrdered;
-  if (columns.n == 1 && !ordered) {
-    return multiply_panels_once(w, begin, end, columns, way, scratch);
-  }
-  if (ordered) way.words = kStagedWords;
+                     const PanelWords& way, bool ordered, char* scratch) {
   const ManyScratch s(scratch);
   // more of them than there is room for to pack them: what is staged is for as many as can be
   const bool there =
@@ -377,40 +313,127 @@ void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns
 
 }  // namespace
 
-void multiply_floats(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
-                     char* scratch) {
-  if (is_in_panels(w.layout)) {
-    multiply_panels(w, begin, end, columns, scratch);
-  } else if (columns.n <= kFewColumns) {
-    multiply_few(w, begin, end, columns, scratch);
-  } else if (const Bf16Kernels* pairs = pair_kernels(w.type, columns); pairs != nullptr) {
+// ---- the ways
+
+void multiply_float_dots(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                         char* scratch) {
+  const FewScratch s(scratch, columns, w.k);
+  const bool is_row = is_float(w.type) && w.element_stride == element_size(w.type);
+  const bool pairs = is_row && w.type == DType::kBF16 && pair_kernels(w.type, columns) != nullptr;
+  const DotKernel dot = pairs    ? pair_kernels(w.type, columns)->dot
+                        : is_row ? float_dots(w.type)
+                                 : dot_rows<FloatRow<DType::kF32>>;
+  const int64_t column_size = pairs ? 2 : 4;
+  const int64_t slab = pairs ? 2 * kSlabWords : kSlabWords;
+  const char* x[kFewColumns];
+  for (int64_t c = 0; c < columns.n; ++c) {
+    x[c] = columns.x[c];
+    if (pairs || is_plain(columns)) continue;
+    load_row(columns.type, columns.element_stride, columns.x[c], 0, w.k, s.columns + c * w.k);
+    x[c] = reinterpret_cast<const char*>(s.columns + c * w.k);
+  }
+  for (int64_t r = begin; r < end; r += kFewRows) {
+    const int64_t n_rows = min64(kFewRows, end - r);
+    const char* data = w.data + r * w.row_stride;
+    float total[kFewColumns][kFewRows];
+    for (int64_t k = 0; k < w.k; k += slab) {
+      const int64_t n = min64(slab, w.k - k);
+      // the rows after these, in the order of addresses: a slab of theirs would lie in pieces
+      const char* ahead = data + kFewRows * (w.row_stride + k * w.element_stride);
+      FewRows rows = {data + k * w.element_stride, w.row_stride, n_rows, ahead};
+      if (!is_row) {
+        rows = {s.decoded, kSlabWords * 4, n_rows, s.decoded};
+        for (int64_t i = 0; i < n_rows; ++i) {
+          load_row(w.type, w.element_stride, data + i * w.row_stride, k, n,
+                   reinterpret_cast<float*>(s.decoded) + i * kSlabWords);
+        }
+      }
+      const char* at[kFewColumns];
+      for (int64_t c = 0; c < columns.n; ++c) at[c] = x[c] + k * column_size;
+      float sums[kFewColumns][kFewRows] = {};
+      dot(rows, at, columns.n, n, sums);
+      add_slab(sums, columns.n, k > 0, total);
+    }
+    for (int64_t c = 0; c < columns.n; ++c) {
+      put_rows(total[c], n_rows, w.scale, false, columns.out[c] + r);
+    }
+  }
+}
+
+void multiply_float_tiles(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                          char* scratch) {
+  if (const Bf16Kernels* pairs = pair_kernels(w.type, columns); pairs != nullptr) {
     multiply_many(w, begin, end, columns, pairs->tiles, 2, scratch);
   } else {
     multiply_many(w, begin, end, columns, tile_kernels<MultiplyFloats>(), 1, scratch);
   }
 }
 
-bool are_floats_packed(const Weights& w, const Columns& columns) {
-  const int64_t pair = pair_kernels(w.type, columns) != nullptr ? 2 : 1;
-  return columns.n > kFewColumns && w.k > kSlabWords * pair;
-}
-
-size_t packed_float_bytes() { return kColumnStride * 4; }
-
-int64_t packed_float_slabs(int64_t k) { return (k + kSlabWords - 1) / kSlabWords; }
-
-void pack_floats(const Weights& w, const Columns& columns, int64_t step, char* packed) {
-  const int64_t pair = pair_kernels(w.type, columns) != nullptr ? 2 : 1;
-  // bf16 columns are words of pairs as they are, so that nothing is decoded
-  float decoded[1];
-  for (int64_t c = 0; c < columns.n; ++c) {
-    char* at = packed + c * kColumnStride * 4;
-    for (int64_t k = 0; k < w.k; k += kSlabWords * pair, at += step) {
-      load_words(columns.type, columns.element_stride, columns.x[c], k,
-                 min64(kSlabWords * pair, w.k - k), pair, decoded, reinterpret_cast<float*>(at));
-    }
+void multiply_panel_column(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                           char* scratch) {
+  const PanelWords way = panel_words(w.type, columns);
+  const FewScratch s(scratch, columns, w.k);
+  const auto* x = reinterpret_cast<const float*>(columns.x[0]);
+  const int64_t depth = w.k / way.elements;
+  if (way.pair == 1 && !is_plain(columns)) {
+    load_row(columns.type, columns.element_stride, columns.x[0], 0, w.k, s.columns);
+    x = s.columns;
   }
+  int64_t r = begin;
+  for (; r + 2 * kPanelRows <= end; r += 2 * kPanelRows) {
+    way.kernels.column[1](panel_of(w, r), x, depth, columns.finish, columns.out[0], r);
+  }
+  if (r < end) way.kernels.column[0](panel_of(w, r), x, depth, columns.finish, columns.out[0], r);
 }
+
+void multiply_float_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                           char* scratch) {
+  multiply_panels(w, begin, end, columns, panel_words(w.type, columns), false, scratch);
+}
+
+void multiply_ordered_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                             char* scratch) {
+  PanelWords way = panel_words(w.type, columns);
+  way.words = kStagedWords;
+  multiply_panels(w, begin, end, columns, way, true, scratch);
+}
+
+int64_t few_float_dots(DType) { return kFewColumns; }
+int64_t one_column(DType) { return 1; }
+
+// ---- packed columns
+
+constexpr SharedForm kPackedFloats = {
+    .by_depth = false,
+    .pays =
+        [](const Weights& w, const Columns& columns) {
+          const int64_t pair = pair_kernels(w.type, columns) != nullptr ? 2 : 1;
+          return columns.n > kFewColumns && w.k > kSlabWords * pair && is_worth_sharing(w, columns);
+        },
+    .bytes =
+        [](int64_t n_columns, int64_t k) {
+          return static_cast<size_t>(n_columns * ((k + kSlabWords - 1) / kSlabWords) *
+                                     kColumnBytes);
+        },
+    .find =
+        [](char* shared, int64_t first, int64_t n_columns, int64_t, Columns& columns) {
+          columns.packed = shared + first * kColumnBytes;
+          columns.packed_step = n_columns * kColumnBytes;
+        },
+    .make =
+        [](const Weights& w, const Columns& columns, int64_t, int64_t) {
+          const int64_t pair = pair_kernels(w.type, columns) != nullptr ? 2 : 1;
+          // bf16 columns are words of pairs as they are, so that nothing is decoded
+          float decoded[1];
+          for (int64_t c = 0; c < columns.n; ++c) {
+            char* at = const_cast<char*>(columns.packed) + c * kColumnBytes;
+            for (int64_t k = 0; k < w.k; k += kSlabWords * pair, at += columns.packed_step) {
+              load_words(columns.type, columns.element_stride, columns.x[c], k,
+                         min64(kSlabWords * pair, w.k - k), pair, decoded,
+                         reinterpret_cast<float*>(at));
+            }
+          }
+        }};
 
 bool takes_float_panels(DType weights, DType columns) {
   const bool pairs =

@@ -1,31 +1,34 @@
-// Products of float weights, and of any weights decoded to floats. `multiply` (matmul_engine.h)
-// comes here when the types have no integer product.
+// Products of float weights, and of any weights decoded to floats.
 #pragma once
 
-#include "kernels/matmul/matmul_engine.h"
+#include "kernels/matmul/product.h"
 
 namespace weft::WEFT_TARGET {
 
-// As multiply; k > 0.
-void multiply_floats(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
-                     char* scratch);
+// Ways of such products (product.h): rows as they are stored, tiles of rows, panels, and rows that
+// are added up in the order of panels.
+void multiply_float_dots(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                         char* scratch);
+void multiply_float_tiles(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                          char* scratch);
+void multiply_panel_column(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                           char* scratch);
+void multiply_float_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                           char* scratch);
+void multiply_ordered_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                             char* scratch);
+
+// The maximum number of columns of the first way of rows and of panels.
+int64_t few_float_dots(DType weights);
+int64_t one_column(DType weights);
 
 // Whether weights of this type in panels are multiplied with such columns.
 bool takes_float_panels(DType weights, DType columns);
 
-// Scratch that multiply_floats needs for up to `columns.n` columns.
 size_t multiply_floats_scratch(const Columns& columns, int64_t k, Layout layout);
 
-// Whether so many columns (only their type and stride count) are packed for such weights; that can
-// be done once for all rows.
-bool are_floats_packed(const Weights& w, const Columns& columns);
-
-// All columns packed: bytes of one column in a slab, and the slabs of a column, at most.
-size_t packed_float_bytes();
-int64_t packed_float_slabs(int64_t k);
-
-// Packs these columns to `packed`, and what is deeper than a slab `step` bytes further on.
-void pack_floats(const Weights& w, const Columns& columns, int64_t step, char* packed);
+// Columns as words of floats or of bf16 pairs, a slab of all after the other.
+extern const SharedForm kPackedFloats;
 
 // Columns are packed for the whole depth when they fit in L2 that way.
 inline constexpr int64_t kPackedBytes = 1 << 20;

@@ -4,7 +4,7 @@
 // With few tokens an item is one column and some rows. With many, an item is some rows of every
 // expert: the columns are grouped by expert, so that its weights are read once. An id that names no
 // expert gives zeros, since kernels cannot fail at run time.
-#include "kernels/matmul/matmul_engine.h"
+#include "kernels/matmul/product.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -71,7 +71,7 @@ void multiply_expert(const Call& call, int64_t expert, int64_t begin, int64_t en
   }
   if (data == nullptr) return;  // another run of the step has it
   const Weights weights = {data, stored_row_stride(w), w.nb[0], w.type, w.ne[0], scale, w.layout};
-  multiply(weights, begin, end, columns, scratch);
+  product_of(call).multiply(weights, begin, end, columns, scratch);
 }
 
 void run_single(const Call& call, int64_t begin, int64_t end, char* scratch) {
@@ -141,7 +141,7 @@ size_t scratch(const Call& call) {
   Arena arena(nullptr);
   const Groups groups(arena, n_chosen(call), call.src[0]->ne[2]);
   const Columns columns = {nullptr, nullptr, n_chosen(call), x.type, x.nb[0]};
-  return arena.used() + multiply_scratch(call.src[0]->type, columns, x.ne[0], call.src[0]->layout);
+  return arena.used() + product_of(call).scratch(columns, x.ne[0], call.src[0]->layout);
 }
 
 const char* check(const Call& call) {

@@ -72,23 +72,6 @@ struct FewScratch {
   }
 };
 
-void multiply_few(const QuantKernels& kernels, const Weights& w, int64_t begin, int64_t end,
-                  const Columns& columns, char* scratch) {
-  const FewScratch s(scratch, columns.n, w.k);
-  const int64_t chunks = w.k / 32;
-  pack_columns(kernels, columns, 0, columns.n, 0, chunks, chunks, Use::kStored, s.tiles);
-  int64_t r = begin;
-  for (; r + kPanelRows <= end; r += kPanelRows) {
-    for (int64_t c = 0; c < columns.n; c += kTileColumns) {
-      const int64_t n = min64(kTileColumns, columns.n - c);
-      const Outputs out(columns, c, n, r, s.rest);
-      kernels.columns[tile_variant(n)](w.data + r * w.row_stride, s.tiles + c * chunks * kTileBytes,
-                                       chunks, w.scale, out.at);
-    }
-  }
-  if (r < end) dot_rows(kernels, w, r, end, columns, scratch);
-}
-
 // ---- many columns
 
 struct ManyScratch {
@@ -169,8 +152,45 @@ void unpack_panel(const QuantKernels& kernels, const Weights& w, int64_t row, in
   }
 }
 
-void multiply_many(const QuantKernels& kernels, const Weights& w, int64_t begin, int64_t end,
-                   const Columns& columns, char* scratch) {
+bool has_tiles(DType type) { return quant_kernels(type).pack != nullptr; }
+
+size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
+
+}  // namespace
+
+bool is_integer_product(DType weights, DType columns) {
+  const QuantKernels& kernels = quant_kernels(weights);
+  return kernels.dot != nullptr && kernels.activation == columns;
+}
+
+// ---- the ways
+
+void multiply_dots(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                   char* scratch) {
+  dot_rows(quant_kernels(w.type), w, begin, end, columns, scratch);
+}
+
+void multiply_stored_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                            char* scratch) {
+  const QuantKernels& kernels = quant_kernels(w.type);
+  const FewScratch s(scratch, columns.n, w.k);
+  const int64_t chunks = w.k / 32;
+  pack_columns(kernels, columns, 0, columns.n, 0, chunks, chunks, Use::kStored, s.tiles);
+  int64_t r = begin;
+  for (; r + kPanelRows <= end; r += kPanelRows) {
+    for (int64_t c = 0; c < columns.n; c += kTileColumns) {
+      const int64_t n = min64(kTileColumns, columns.n - c);
+      const Outputs out(columns, c, n, r, s.rest);
+      kernels.columns[tile_variant(n)](w.data + r * w.row_stride, s.tiles + c * chunks * kTileBytes,
+                                       chunks, w.scale, out.at);
+    }
+  }
+  if (r < end) dot_rows(kernels, w, r, end, columns, scratch);
+}
+
+void multiply_tiles(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                    char* scratch) {
+  const QuantKernels& kernels = quant_kernels(w.type);
   ManyScratch s(scratch, columns, w.k);
   const int64_t chunks = w.k / 32;
   const int64_t piece = 32 * kChunksDeep / unit_elements(w.type) * unit_bytes(w.type);
@@ -201,28 +221,17 @@ void multiply_many(const QuantKernels& kernels, const Weights& w, int64_t begin,
   }
 }
 
-bool has_tiles(DType type) { return quant_kernels(type).pack != nullptr; }
+// Without tiles any number of columns is few.
+int64_t few_dots(DType weights) { return has_tiles(weights) ? kFewColumns : INT64_MAX; }
+int64_t few_lookups(DType weights) { return has_tiles(weights) ? kFewLookups : INT64_MAX; }
+int64_t few_panels(DType weights) { return quant_kernels(weights).few_columns; }
 
-size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
+// ---- packed columns
 
-}  // namespace
+namespace {
 
-bool is_integer_product(DType weights, DType columns) {
-  const QuantKernels& kernels = quant_kernels(weights);
-  return kernels.dot != nullptr && kernels.activation == columns;
-}
-
-bool is_looked_up(const Weights& w, int64_t n_columns) {
-  return w.layout == Layout::kLookup && n_columns > 0 && n_columns <= kFewLookups;
-}
-
-bool is_packed(const Weights& w, DType columns, int64_t n_columns) {
-  if (!is_integer_product(w.type, columns)) return false;
-  const QuantKernels& kernels = quant_kernels(w.type);
-  if (in_panels(w.layout)) return n_columns > kernels.few_columns;
-  if (w.layout == Layout::kLookup) return has_tiles(w.type) && n_columns > kFewLookups;
-  return n_columns > kFewColumns && has_tiles(w.type);
-}
+// Below this many elements packing them costs less than waiting for each other.
+constexpr int64_t kWorthSharing = 1 << 17;
 
 static_assert(kPackUnit % kTileColumns == 0);
 
@@ -230,30 +239,24 @@ size_t packed_bytes(int64_t n_columns, int64_t k) {
   return static_cast<size_t>(packed_columns(n_columns) * (k / 32) * kTileBytes);
 }
 
-char* packed_column(char* packed, int64_t first, int64_t k) {
-  return packed + first * (k / 32) * kTileBytes;
+}  // namespace
+
+bool is_worth_sharing(const Weights& w, const Columns& columns) {
+  return w.k * columns.n >= kWorthSharing;
 }
 
-void pack_all(const Weights& w, const Columns& columns, char* packed) {
-  const int64_t chunks = w.k / 32;
-  pack_columns(quant_kernels(w.type), columns, 0, columns.n, 0, chunks, chunks, Use::kUnpacked,
-               packed);
-}
-
-void multiply_integers(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
-                       char* scratch) {
-  const QuantKernels& kernels = quant_kernels(w.type);
-  const bool few_lookups = columns.n <= kFewLookups && columns.packed == nullptr;
-  if (w.layout == Layout::kLookup && (few_lookups || !has_tiles(w.type))) {
-    multiply_lookups(w, begin, end, columns, scratch);
-  } else if (in_panels(w.layout) && columns.n <= kernels.few_columns) {
-    multiply_few(kernels, w, begin, end, columns, scratch);
-  } else if (w.layout == Layout::kRows && (columns.n <= kFewColumns || kernels.pack == nullptr)) {
-    dot_rows(kernels, w, begin, end, columns, scratch);
-  } else {
-    multiply_many(kernels, w, begin, end, columns, scratch);
-  }
-}
+constexpr SharedForm kPackedCodes = {
+    .by_depth = false,
+    .pays = is_worth_sharing,
+    .bytes = packed_bytes,
+    .find = [](char* shared, int64_t first, int64_t, int64_t k,
+               Columns& columns) { columns.packed = shared + first * (k / 32) * kTileBytes; },
+    .make =
+        [](const Weights& w, const Columns& columns, int64_t, int64_t) {
+          const int64_t chunks = w.k / 32;
+          pack_columns(quant_kernels(w.type), columns, 0, columns.n, 0, chunks, chunks,
+                       Use::kUnpacked, const_cast<char*>(columns.packed));
+        }};
 
 size_t multiply_integers_scratch(const Columns& columns, int64_t k, Layout layout) {
   size_t few = FewScratch(nullptr, min64(columns.n, kMostFewColumns), k).used;

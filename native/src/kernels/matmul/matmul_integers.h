@@ -1,35 +1,33 @@
-// Products of quantized weights with activations of their companion type. `multiply`
-// (matmul_engine.h) comes here when the types agree.
+// Products of quantized weights with activations of their companion type.
 #pragma once
 
-#include "kernels/matmul/matmul_engine.h"
+#include "kernels/matmul/product.h"
 
 namespace weft::WEFT_TARGET {
 
 // Whether there is an integer product of these types.
 bool is_integer_product(DType weights, DType columns);
 
-// As multiply; k > 0.
-void multiply_integers(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
-                       char* scratch);
+// Ways of such products (product.h): rows as they are stored, panels as they are stored, and panels
+// of byte codes, which are unpacked or made of rows on the way.
+void multiply_dots(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                   char* scratch);
+void multiply_stored_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                            char* scratch);
+void multiply_tiles(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                    char* scratch);
 
-// Scratch that multiply_integers needs for up to `columns.n` columns.
+// The maximum number of columns for rows, panels and tables as they are stored.
+int64_t few_dots(DType weights);
+int64_t few_panels(DType weights);
+int64_t few_lookups(DType weights);
+
 size_t multiply_integers_scratch(const Columns& columns, int64_t k, Layout layout);
 
-// Whether so many columns are packed for such weights; that can be done once for all rows.
-bool is_packed(const Weights& w, DType columns, int64_t n_columns);
+// Columns as tiles of codes.
+extern const SharedForm kPackedCodes;
 
-// Columns that are packed at a time: whole runs on every target.
-inline constexpr int64_t kPackUnit = 48;
-
-// Whether so many columns become tables instead (matmul_lookup.h): also once for all rows.
-bool is_looked_up(const Weights& w, int64_t n_columns);
-
-// All columns packed, and where column number `first`, a multiple of kPackUnit, begins in it.
-size_t packed_bytes(int64_t n_columns, int64_t k);
-char* packed_column(char* packed, int64_t first, int64_t k);
-
-// Packs these columns, at most kPackUnit of them, to `packed`.
-void pack_all(const Weights& w, const Columns& columns, char* packed);
+// Whether columns are so many elements that threads share them.
+bool is_worth_sharing(const Weights& w, const Columns& columns);
 
 }  // namespace weft::WEFT_TARGET

@@ -4,19 +4,19 @@
 // 256 elements cannot overflow them. Lanes are the 32 rows of a panel.
 #include "kernels/matmul/matmul_lookup.h"
 
+#include "kernels/simd/lanes.h"
+#include "kernels/simd/tables.h"
 #include "quants/formats.h"
 #include "quants/kept.h"
 #include "quants/lookup_layout.h"
-#include "quants/panels.h"
+#include "quants/panel.h"
 
 namespace weft::WEFT_TARGET {
 
 namespace {
 
-typedef int16_t Words __attribute__((vector_size(2 * kPanelRows)));
-typedef uint16_t Indices __attribute__((vector_size(2 * kPanelRows)));
-constexpr int64_t kTableBytes = 2 * kLookupEntries;
-static_assert(sizeof(Words) == kTableBytes);
+constexpr int64_t kTableBytes = sizeof(Words);
+static_assert(kTableWords == kLookupEntries && kTableWords == kPanelRows);
 
 // ---- tables
 
@@ -30,66 +30,6 @@ constexpr Words kWeight[3] = {
      0, -1, 1,  0, -1, 1,  0, -1, 1,  0, -1, 1,  0, -1, 0, 0},
 };
 
-// As find() reads it: AVX2 shuffles bytes, so that low bytes are apart from high ones, and needs
-// no entries for the negative.
-void put_table(Words sums, char* table) {
-#if defined(__AVX2__) && !defined(__AVX512BW__)
-  for (int i = 0; i < 16; ++i) {
-    table[i] = static_cast<char>(sums[i]);
-    table[16 + i] = static_cast<char>(sums[i] >> 8);
-  }
-#else
-  std::memcpy(table, &sums, sizeof sums);
-#endif
-}
-
-// Of three elements, by index. Only the low five bits of a word count.
-inline Words find(const char* table, Indices index) {
-#if defined(__AVX512BW__)
-  return reinterpret_cast<Words>(
-      _mm512_permutexvar_epi16(reinterpret_cast<__m512i>(index), _mm512_loadu_si512(table)));
-#elif defined(__AVX2__)
-  const __m256i low = _mm256_broadcastsi128_si256(load_as<__m128i>(table));
-  const __m256i high = _mm256_broadcastsi128_si256(load_as<__m128i>(table + 16));
-  __m256i parts[2];
-  std::memcpy(parts, &index, sizeof parts);
-  for (__m256i& part : parts) {
-    const __m256i entry = _mm256_and_si256(part, _mm256_set1_epi16(15));
-    // a byte with its top bit set becomes 0
-    const __m256i to_low = _mm256_or_si256(entry, _mm256_set1_epi16(-0x8000));
-    const __m256i to_high = _mm256_or_si256(_mm256_slli_epi16(entry, 8), _mm256_set1_epi16(0x80));
-    const __m256i sum =
-        _mm256_or_si256(_mm256_shuffle_epi8(low, to_low), _mm256_shuffle_epi8(high, to_high));
-    const __m256i negative = _mm256_srai_epi16(_mm256_slli_epi16(part, 11), 15);
-    part = _mm256_sub_epi16(_mm256_xor_si256(sum, negative), negative);
-  }
-  Words found;
-  std::memcpy(&found, parts, sizeof found);
-  return found;
-#elif defined(WEFT_NEON)
-  const uint8x16x4_t all = vld1q_u8_x4(reinterpret_cast<const uint8_t*>(table));
-  uint16x8_t parts[4];
-  std::memcpy(parts, &index, sizeof parts);
-  for (uint16x8_t& part : parts) {
-    // the places of both bytes of entry i: 2 i and 2 i + 1
-    const uint16x8_t places =
-        vmlaq_n_u16(vdupq_n_u16(0x0100), vandq_u16(part, vdupq_n_u16(31)), 0x0202);
-    part = vreinterpretq_u16_u8(vqtbl4q_u8(all, vreinterpretq_u8_u16(places)));
-  }
-  Words found;
-  std::memcpy(&found, parts, sizeof found);
-  return found;
-#else
-  int16_t entries[kLookupEntries];
-  std::memcpy(entries, table, sizeof entries);
-  uint16_t at[kPanelRows];
-  std::memcpy(at, &index, sizeof at);
-  int16_t found[kPanelRows];
-  for (int r = 0; r < kPanelRows; ++r) found[r] = entries[at[r] & 31];
-  return load_as<Words>(found);
-#endif
-}
-
 template <typename Activation>
 void make_column(const char* x, int64_t first, int64_t last, int64_t n_columns, char* table) {
   const auto* row = reinterpret_cast<const Activation*>(x);
@@ -98,8 +38,8 @@ void make_column(const char* x, int64_t first, int64_t last, int64_t n_columns, 
     int8_t q[33] = {};
     std::memcpy(q, &codes, 32);
     for (int i = 0; i < kChunkLookups; ++i, table += n_columns * kTableBytes) {
-      put_table(kWeight[0] * q[3 * i] + kWeight[1] * q[3 * i + 1] + kWeight[2] * q[3 * i + 2],
-                table);
+      put_sums(kWeight[0] * q[3 * i] + kWeight[1] * q[3 * i + 1] + kWeight[2] * q[3 * i + 2],
+               table);
     }
   }
 }
@@ -147,7 +87,7 @@ struct Sums {
       const Indices index = unit.index(half * kChunkLookups + i);
 #pragma GCC unroll 4
       for (int c = 0; c < kColumns; ++c) {
-        part[i % kSums<kColumns>][c] += find(tables + (i * kColumns + c) * kTableBytes, index);
+        part[i % kSums<kColumns>][c] += find_sums(tables + (i * kColumns + c) * kTableBytes, index);
       }
     }
   }
@@ -158,20 +98,6 @@ struct Sums {
     return sum;
   }
 };
-
-// Rows v * kLanes.. of the sums as floats.
-inline vf to_floats(const Words& sum, int v) {
-#if defined(__AVX512BW__)
-  const auto all = reinterpret_cast<__m512i>(sum);
-  const __m256i half = v == 0 ? _mm512_castsi512_si256(all) : _mm512_extracti64x4_epi64(all, 1);
-  return reinterpret_cast<vf>(_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(half)));
-#else
-  typedef int16_t Part __attribute__((vector_size(2 * kLanes)));
-  Part part;
-  std::memcpy(&part, reinterpret_cast<const char*>(&sum) + v * 2 * kLanes, sizeof part);
-  return __builtin_convertvector(part, vf);
-#endif
-}
 
 constexpr int kParts = kPanelRows / kLanes;
 
@@ -199,7 +125,7 @@ const char* add_scaled_block(const char* block, const char* tables, const Column
     const float d = reinterpret_cast<const BlockQ8_K*>(columns.x[c])[b].d;
     for (int v = 0; v < kParts; ++v) {
       const vf scale = load_half(reinterpret_cast<const uint16_t*>(block) + v * kLanes);
-      acc[c][v] = fma(to_floats(sum[c], v), scale * splat(d), acc[c][v]);
+      acc[c][v] = fma(sum_floats(sum[c], v), scale * splat(d), acc[c][v]);
     }
   }
   return words;
@@ -219,7 +145,7 @@ const char* add_plain_unit(const char* words, const char* tables, const Columns&
       const auto& x = reinterpret_cast<const BlockQ8_0*>(columns.x[c])[2 * u + half];
       const vf d = splat(half_to_float(x.d));
       const Words sum = sums.total(c);
-      for (int v = 0; v < kParts; ++v) acc[c][v] = fma(to_floats(sum, v), d, acc[c][v]);
+      for (int v = 0; v < kParts; ++v) acc[c][v] = fma(sum_floats(sum, v), d, acc[c][v]);
     }
   }
   return words + kUnitBytes;
@@ -265,6 +191,10 @@ constexpr MultiplyPart kMultiplyPart[kFewLookups] = {multiply_part<1>, multiply_
 // Chunks of the depth whose tables stay in the first cache while the panels pass over them.
 constexpr int64_t kDeep[kFewLookups] = {32, 16, 8, 8};
 
+size_t lookup_table_bytes(int64_t n_columns, int64_t k) {
+  return static_cast<size_t>(n_columns * (k / 32) * kChunkLookups * kTableBytes);
+}
+
 // The panels of rows begin..end, part by part of the depth.
 void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                      const char* tables) {
@@ -279,6 +209,20 @@ void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns
       const char* weights = w.data + r * row_bytes + offset;
       const Part part = {first, n, r, kPanelRows * row_bytes};
       kMultiplyPart[columns.n - 1](w, weights, part_tables, columns, part);
+    }
+  }
+}
+
+// The tables of at most kFewLookups columns, chunks first..last of the depth, into their place in
+// `tables`.
+void make_tables(const Columns& columns, int64_t first, int64_t last, char* tables) {
+  if (!kKeepsLookups) return;
+  char* at = tables + lookup_table_bytes(columns.n, first * 32);
+  for (int64_t c = 0; c < columns.n; ++c, at += kTableBytes) {
+    if (columns.type == DType::kQ8_K) {
+      make_column<BlockQ8_K>(columns.x[c], first, last, columns.n, at);
+    } else {
+      make_column<BlockQ8_0>(columns.x[c], first, last, columns.n, at);
     }
   }
 }
@@ -305,25 +249,7 @@ inline vi find_codes(const Indices& index, int v) {
   Part part;
   std::memcpy(&part, reinterpret_cast<const char*>(&index) + v * 2 * kLanes, sizeof part);
   const vi at = __builtin_convertvector(part, vi) & (kLookupEntries - 1);
-#if defined(__AVX512F__)
-  return reinterpret_cast<vi>(_mm512_permutex2var_epi32(_mm512_loadu_si512(kTriples.of),
-                                                        reinterpret_cast<__m512i>(at),
-                                                        _mm512_loadu_si512(kTriples.of + 16)));
-#elif defined(__AVX2__)
-  return reinterpret_cast<vi>(_mm256_i32gather_epi32(reinterpret_cast<const int*>(kTriples.of),
-                                                     reinterpret_cast<__m256i>(at), 4));
-#elif defined(WEFT_NEON)
-  const auto* table = reinterpret_cast<const uint8_t*>(kTriples.of);
-  const uint8x16x4_t low = vld1q_u8_x4(table), high = vld1q_u8_x4(table + 64);
-  const uint8x16_t places = vreinterpretq_u8_s32(at * 0x04040404 + 0x03020100);
-  const uint8x16_t first = vqtbl4q_u8(low, places);  // 0 beyond its 64 bytes
-  const uint8x16_t there = vsubq_u8(places, vdupq_n_u8(64));
-  return vreinterpretq_s32_u8(vqtbx4q_u8(first, high, there));
-#else
-  vi codes = {};
-  for (int i = 0; i < kLanes; ++i) codes[i] = static_cast<int32_t>(kTriples.of[at[i]]);
-  return codes;
-#endif
+  return lookup32(kTriples.of, at);
 }
 
 // Rows v * kLanes.. of a chunk: threes of codes become fours.
@@ -341,35 +267,24 @@ inline void unpack_chunk(const Unit& unit, int half, int v, uint8_t* q) {
     w[3 * i + 1] = t[4 * i + 1] >> 8 | t[4 * i + 2] << 16;
     w[3 * i + 2] = t[4 * i + 2] >> 16 | t[4 * i + 3] << 8;
   }
-#if defined(WEFT_NEON)
-  if constexpr (kMatrices) {
-    vi words[8];
-    std::memcpy(words, w, sizeof words);
-    return put_pairs(words, q + panel_place(v * kLanes));
-  }
-#endif
-  for (int j = 0; j < 8; ++j) {
-    std::memcpy(q + j * kWordStep + panel_place(v * kLanes), &w[j], sizeof w[j]);
-  }
+  vi words[8];
+  std::memcpy(words, w, sizeof words);
+  put_bytes(words, q + panel_place(v * kLanes));
 }
 
 }  // namespace
 
-size_t lookup_table_bytes(int64_t n_columns, int64_t k) {
-  return static_cast<size_t>(n_columns * (k / 32) * kChunkLookups * kTableBytes);
-}
-
-void make_tables(const Columns& columns, int64_t first, int64_t last, char* tables) {
-  if (!kKeepsLookups) return;
-  char* at = tables + lookup_table_bytes(columns.n, first * 32);
-  for (int64_t c = 0; c < columns.n; ++c, at += kTableBytes) {
-    if (columns.type == DType::kQ8_K) {
-      make_column<BlockQ8_K>(columns.x[c], first, last, columns.n, at);
-    } else {
-      make_column<BlockQ8_0>(columns.x[c], first, last, columns.n, at);
-    }
-  }
-}
+constexpr SharedForm kLookupTables = {
+    .by_depth = true,
+    .pays = [](const Weights&, const Columns& columns) { return columns.n > 0; },
+    .bytes = lookup_table_bytes,
+    .find = [](char* shared, int64_t, int64_t, int64_t,
+               Columns& columns) { columns.tables = shared; },
+    .make =
+        [](const Weights& w, const Columns& columns, int64_t begin, int64_t end) {
+          make_tables(columns, begin * kPartChunks, min64(end * kPartChunks, w.k / 32),
+                      const_cast<char*>(columns.tables));
+        }};
 
 void multiply_lookups(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                       char* scratch) {

@@ -2,7 +2,7 @@
 // elements of a column, and a shuffle instead of three multiplications.
 #pragma once
 
-#include "kernels/matmul/matmul_engine.h"
+#include "kernels/matmul/product.h"
 #include "quants/quant_kernels.h"
 
 namespace weft::WEFT_TARGET {
@@ -10,16 +10,11 @@ namespace weft::WEFT_TARGET {
 // Up to this many columns are looked up; more are multiplied, from codes that are unpacked.
 inline constexpr int64_t kFewLookups = 4;
 
-// Chunks of the depth whose tables are one unit of preparation.
-inline constexpr int64_t kTableChunks = 8;
+// The tables of at most kFewLookups columns, in parts of the depth that stay in the cache for the
+// rows of a chunk.
+extern const SharedForm kLookupTables;
 
-size_t lookup_table_bytes(int64_t n_columns, int64_t k);
-
-// The tables of at most kFewLookups columns, chunks first..last of the depth, into their place in
-// `tables`.
-void make_tables(const Columns& columns, int64_t first, int64_t last, char* tables);
-
-// out[c][r] = row r . column c for whole panels; columns.tables: if they are made.
+// A way (product.h), for whole panels.
 void multiply_lookups(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                       char* scratch);
 size_t multiply_lookups_scratch(int64_t n_columns, int64_t k);

@@ -17,50 +17,13 @@ static inline int64_t packed_columns(int64_t n) {
   return n > whole ? whole + run_columns(n - whole) : whole;
 }
 
-// Sums of the codes at places 0 1, 4 5, 8 9, ... and of those at places 2 3, 6 7, ...
-struct PairSums {
-  int32_t of[2] = {};
-
-  int32_t all() const { return of[0] + of[1]; }
-  void add(const PairSums& other) {
-    of[0] += other.of[0];
-    of[1] += other.of[1];
-  }
-};
-
-// Of each half of 32 codes.
-struct Sums {
-  PairSums half[2];
-};
-
-static inline Sums sum_codes(s8x32 q) {
-  Sums sums;
-#if defined(__AVX2__)
-  const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), reinterpret_cast<__m256i>(q));
-  const __m256i two = _mm256_add_epi16(pairs, _mm256_shuffle_epi32(pairs, 0x4e));
-  const __m256i four = _mm256_add_epi16(two, _mm256_shuffle_epi32(two, 0xb1));
-  for (int i = 0; i < 2; ++i) {
-    const int32_t both = i == 0 ? _mm256_cvtsi256_si32(four) : _mm256_extract_epi32(four, 4);
-    sums.half[i] = {{static_cast<int16_t>(both), both >> 16}};
-  }
-#elif defined(WEFT_NEON)
-  // places do not matter here
-  int8x16_t half[2];
-  std::memcpy(half, &q, sizeof half);
-  for (int i = 0; i < 2; ++i) sums.half[i] = {{vaddlvq_s8(half[i]), 0}};
-#else
-  for (int j = 0; j < 32; ++j) sums.half[j / 16].of[j / 2 % 2] += q[j];
-#endif
-  return sums;
-}
-
 template <typename Activation>
-static Sums activation_sums(const QuantKernels& kernels, const Activation* row, int64_t chunk) {
+static CodeSums activation_sums(const QuantKernels& kernels, const Activation* row, int64_t chunk) {
   if (!kernels.one_scale) return sum_codes(activation_codes(row, chunk));
-  Sums block;
+  CodeSums block;
   if (chunk % 8 != 0) return block;
   for (int i = 0; i < 8; ++i) {
-    const Sums sums = sum_codes(activation_codes(row, chunk + i));
+    const CodeSums sums = sum_codes(activation_codes(row, chunk + i));
     for (const PairSums& half : sums.half) block.half[0].add(half);
   }
   return block;
@@ -77,24 +40,20 @@ static float minimum_factor(const Activation* row, int64_t chunk, int32_t sum) {
 // See ActivationTile.
 static inline int32_t zero_correction(const QuantKernels& kernels, const PairSums& sums) {
   const int32_t zero = kernels.zero;
-#if defined(__AVX2__) && !defined(WEFT_VNNI)
-  if (kernels.wide_zero) return -zero * sums.all();
+  if (!kPairedDots || kernels.wide_zero) return -zero * sums.all();
   const auto low = static_cast<uint16_t>(-zero * sums.of[0]);
   const auto high = static_cast<uint16_t>(-zero * sums.of[1]);
   return static_cast<int32_t>(uint32_t{high} << 16 | low);
-#else
-  return -zero * sums.all();
-#endif
 }
 
 // The sums of two groups: see ActivationTile.
 template <typename Activation>
 static int32_t pair_of_sums(const QuantKernels& kernels, const Activation* row, int64_t chunk,
-                            const Sums& sums) {
+                            const CodeSums& sums) {
   int32_t second = sums.half[1].all();
   if (kernels.groups == 1) {
     if (chunk % 2 != 0) return 0;
-    const Sums next = sum_codes(activation_codes(row, chunk + 1));
+    const CodeSums next = sum_codes(activation_codes(row, chunk + 1));
     second = next.half[0].all() + next.half[1].all();
   }
   const auto low = static_cast<uint16_t>(sums.half[0].all());
@@ -102,8 +61,7 @@ static int32_t pair_of_sums(const QuantKernels& kernels, const Activation* row, 
   return static_cast<int32_t>(uint32_t{high} << 16 | low);
 }
 
-#if defined(WEFT_NEON)
-// The same on NEON: bytes of the sums of four groups.
+// The same with kLaneDots: bytes of the sums of four groups.
 static inline int32_t bytes_of_sums(const QuantKernels& kernels, const BlockQ8_K* row,
                                     int64_t chunk) {
   const BlockQ8_K& block = row[chunk / 8];
@@ -118,7 +76,6 @@ static inline int32_t bytes_of_sums(const QuantKernels& kernels, const BlockQ8_K
   }
   return static_cast<int32_t>(four);
 }
-#endif
 
 // What multiplies a run: panels as they are stored, or unpacked ones.
 enum class Use { kStored, kUnpacked };
@@ -128,13 +85,13 @@ struct Place {
   int64_t first, step;
 
   Place(int64_t width, int64_t lane, Use use) : first(lane * 32), step(8) {
-    if (!kMatrices || use == Use::kStored || width % 2 != 0) return;
+    if (!kMatrixDots || use == Use::kStored || width % 2 != 0) return;
     first = lane * 8;
     step = width * 8;
   }
 
   void put(s8x32 q, char* tile) const {
-    if constexpr (kMatrices) {
+    if constexpr (kMatrixDots) {
       typedef int64_t eights __attribute__((vector_size(32)));
       const auto codes = reinterpret_cast<eights>(q);
       for (int i = 0; i < 4; ++i) {
@@ -156,19 +113,17 @@ static void pack_column(const QuantKernels& kernels, const char* x, int64_t firs
   for (int64_t i = 0; i < n_chunks; ++i, run += width * kTileBytes) {
     const s8x32 q = activation_codes(row, first + i);
     const float d = activation_scale(row, first + i);
-    Sums sums = activation_sums(kernels, row, first + i);
+    CodeSums sums = activation_sums(kernels, row, first + i);
     if (kernels.groups == 1) sums.half[0].add(sums.half[1]);
     place.put(q, run);
     std::memcpy(run + width * 32 + lane * 4, &d, 4);
-#if defined(WEFT_NEON)
-    if constexpr (sizeof(Activation) == sizeof(BlockQ8_K)) {
+    if constexpr (kLaneDots && sizeof(Activation) == sizeof(BlockQ8_K)) {
       if (kernels.whole_sums && kernels.has_min) {
         const int32_t four = bytes_of_sums(kernels, row, first + i);
         std::memcpy(run + width * 36 + lane * 4, &four, 4);
         continue;
       }
     }
-#endif
     if (kernels.whole_sums && kernels.has_min) {
       const int32_t pair = pair_of_sums(kernels, row, first + i, sums);
       std::memcpy(run + width * 36 + lane * 4, &pair, 4);

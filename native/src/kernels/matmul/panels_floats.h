@@ -18,7 +18,8 @@ namespace weft::WEFT_TARGET {
 // Sums of a tile, kTileVectors vectors of rows times kPanelColumns columns, fill most registers.
 // Whole panels at a time where they can be: lines are read one after the other.
 inline constexpr int kTileVectors = kLanes == 8 ? 4 : 2;
-// Of columns that lie a page apart, no more lines than a set of the first-level cache holds.
+// Columns of a panel. A set of the first-level cache bounds their number: columns that lie a page
+// apart share a set.
 inline constexpr int kPanelColumns = kLanes == 16 ? 8 : kLanes == 8 ? 3 : 4;
 static_assert(kPanelRows % (kTileVectors * kLanes) == 0);
 

@@ -202,7 +202,7 @@ Rows rows_of(const Call& call, const Scan& scan, int64_t first) {
   return rows;
 }
 
-// What the update of a token takes for each row.
+// The factors by which a token updates each row.
 struct Steps {
   float steps[kRows], decays[kRows], dx[kRows];
 };
@@ -231,7 +231,7 @@ void compute_steps(const Call& call, const Rows& rows, int64_t seq, int64_t t, i
 }
 
 // Does one item. The newest state is updated in place in the result. Older snapshots are copies of
-// it; those of times before the first token are zeros.
+// it; snapshots of times before the first token are zeros.
 template <bool kRates>
 void scan_rows(const Call& call, const Scan& scan, int64_t item) {
   const Tensor& b = *call.src[4];

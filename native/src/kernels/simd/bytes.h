@@ -3,6 +3,8 @@
 // lacks.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/simd/vec.h"
 
 namespace weft::WEFT_TARGET {
@@ -12,6 +14,7 @@ typedef uint8_t u8x32 __attribute__((vector_size(32)));
 typedef int8_t s8x32 __attribute__((vector_size(32)));
 typedef uint16_t u16x16 __attribute__((vector_size(32)));
 typedef int32_t i32x8 __attribute__((vector_size(32)));
+typedef uint32_t u32x8 __attribute__((vector_size(32)));
 typedef float f32x8 __attribute__((vector_size(32)));
 
 template <typename V>
@@ -19,6 +22,11 @@ static inline V load_as(const void* p) {
   V v;
   std::memcpy(&v, p, sizeof v);
   return v;
+}
+
+template <typename V>
+static inline void store_as(void* p, V v) {
+  std::memcpy(p, &v, sizeof v);
 }
 
 static inline u8x32 splat8(int x) { return u8x32{} + static_cast<uint8_t>(x); }
@@ -64,6 +72,30 @@ static inline u8x32 nibbles(const uint8_t* p) {
   const auto mask = u8x16{} + uint8_t{15};
   return join(v & mask, reinterpret_cast<u8x16>(reinterpret_cast<u16x8>(v) >> uint16_t{4}) & mask);
 #endif
+}
+
+// Each of the eight bytes as four codes of two bits, the lowest bits first.
+static inline u8x32 quarter_bytes(const uint8_t* p) {
+  u8x32 v;
+#if defined(__AVX2__)
+  int64_t eight;
+  std::memcpy(&eight, p, 8);
+  const __m256i order = _mm256_setr_epi32(0x00000000, 0x01010101, 0x02020202, 0x03030303,
+                                          0x04040404, 0x05050505, 0x06060606, 0x07070707);
+  const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi64x(eight), order);
+  const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xc0300c03u));
+  const __m256i fields = _mm256_and_si256(bytes, mask);
+  // Two table look-ups, one per half of a byte, shift each field down to 0..3.
+  const __m256i low_table = _mm256_setr_epi8(0, 1, 2, 3, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 1,
+                                             2, 3, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0);
+  const __m256i high = _mm256_and_si256(_mm256_srli_epi16(fields, 4), _mm256_set1_epi8(15));
+  const __m256i low = _mm256_and_si256(fields, _mm256_set1_epi8(15));
+  v = reinterpret_cast<u8x32>(
+      _mm256_or_si256(_mm256_shuffle_epi8(low_table, low), _mm256_shuffle_epi8(low_table, high)));
+#else
+  for (int j = 0; j < 32; ++j) v[j] = p[j / 4] >> j % 4 * 2 & 3;
+#endif
+  return v;
 }
 
 // table[code] for codes 0..15.
@@ -222,6 +254,74 @@ static inline i32x8 widen_signed(uint64_t bytes) {
 #endif
 }
 
+// The larger number of each lane, signed and unsigned.
+static inline i32x8 larger(i32x8 a, i32x8 b) { return a > b ? a : b; }
+static inline u32x8 larger(u32x8 a, u32x8 b) { return a > b ? a : b; }
+
+// The largest number of a vector of either kind.
+template <typename V>
+static inline auto largest_lane(V v) {
+#if defined(__AVX2__)
+  const auto lanes = [](V x, __m256i y) { return larger(x, reinterpret_cast<V>(y)); };
+  const auto raw = [](V x) { return reinterpret_cast<__m256i>(x); };
+  v = lanes(v, _mm256_permute4x64_epi64(raw(v), 0x4e));
+  v = lanes(v, _mm256_shuffle_epi32(raw(v), 0x4e));
+  v = lanes(v, _mm256_shuffle_epi32(raw(v), 0xb1));
+  return v[0];
+#elif defined(WEFT_NEON)
+  decltype(v[0] + v[0]) most;
+  const auto halves = larger(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
+  const auto four = __builtin_shufflevector(halves, halves, 0, 1, 2, 3);
+  if constexpr (std::is_signed_v<decltype(most)>) {
+    most = vmaxvq_s32(four);
+  } else {
+    most = vmaxvq_u32(four);
+  }
+  return most;
+#else
+  auto most = v[0];
+  for (int i = 1; i < 8; ++i) most = v[i] > most ? v[i] : most;
+  return most;
+#endif
+}
+
+// Sums of the codes at places 0 1, 4 5, 8 9, ... and of those at places 2 3, 6 7, ...
+struct PairSums {
+  int32_t of[2] = {};
+
+  int32_t all() const { return of[0] + of[1]; }
+  void add(const PairSums& other) {
+    of[0] += other.of[0];
+    of[1] += other.of[1];
+  }
+};
+
+// The sums of each half of 32 codes.
+struct CodeSums {
+  PairSums half[2];
+};
+
+static inline CodeSums sum_codes(s8x32 q) {
+  CodeSums sums;
+#if defined(__AVX2__)
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), reinterpret_cast<__m256i>(q));
+  const __m256i two = _mm256_add_epi16(pairs, _mm256_shuffle_epi32(pairs, 0x4e));
+  const __m256i four = _mm256_add_epi16(two, _mm256_shuffle_epi32(two, 0xb1));
+  for (int i = 0; i < 2; ++i) {
+    const int32_t both = i == 0 ? _mm256_cvtsi256_si32(four) : _mm256_extract_epi32(four, 4);
+    sums.half[i] = {{static_cast<int16_t>(both), both >> 16}};
+  }
+#elif defined(WEFT_NEON)
+  // places do not matter here
+  int8x16_t half[2];
+  std::memcpy(half, &q, sizeof half);
+  for (int i = 0; i < 2; ++i) sums.half[i] = {{vaddlvq_s8(half[i]), 0}};
+#else
+  for (int j = 0; j < 32; ++j) sums.half[j / 16].of[j / 2 % 2] += q[j];
+#endif
+  return sums;
+}
+
 static inline f32x8 to_floats(i32x8 v) { return __builtin_convertvector(v, f32x8); }
 
 // Rounds to the nearest integer, halves to even; the values must fit.
@@ -327,15 +427,5 @@ static inline void transpose8(i32x8 (&words)[8]) {
   }
 }
 #endif
-
-// Prefetches `kBytes` bytes, from byte `at` on, of each of the kRows rows that follow these. The
-// hardware does not foresee them: it follows each row to its end and then starts anew.
-template <int kRows, int64_t kBytes>
-static inline void prefetch_rows(const char* w, int64_t stride, int64_t at) {
-  for (int r = 0; r < kRows; ++r) {
-    const char* p = w + (r + kRows) * stride + at;
-    for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(p + line, 0, 2);
-  }
-}
 
 }  // namespace weft::WEFT_TARGET

@@ -54,4 +54,13 @@ static inline void store_part(float* p, vf v, int64_t n) {
 #endif
 }
 
+// Copies the first `n` lanes from `from`.
+static inline void copy_part(const float* from, int64_t n, float* to) {
+#if defined(__AVX2__)
+  store_part(to, load_part(from, n), n);
+#else
+  for (int64_t i = 0; i < n; ++i) to[i] = from[i];
+#endif
+}
+
 }  // namespace weft::WEFT_TARGET

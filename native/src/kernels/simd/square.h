@@ -11,21 +11,21 @@ namespace square {
 
 using Lanes = std::make_index_sequence<kLanes>;
 
-// Of every 2 kHalf lanes the first (second) half of `a`, then the same half of `b`.
+// Takes from every 2 kHalf lanes the first (second) half of `a`, then the same half of `b`.
 template <size_t kHalf, bool kSecond, size_t... kLane>
 inline vf halves(vf a, vf b, std::index_sequence<kLane...>) {
   return __builtin_shufflevector(
       a, b, (kLane + (kLane & kHalf ? kLanes - kHalf : 0) + (kSecond ? kHalf : 0))...);
 }
 
-// Of every 4 lanes the even (odd) lanes of `a`, then those of `b`.
+// Takes from every 4 lanes the even (odd) lanes of `a`, then the same lanes of `b`.
 template <bool kOdd, size_t... kLane>
 inline vf every_other(vf a, vf b, std::index_sequence<kLane...>) {
   return __builtin_shufflevector(
       a, b, ((kLane & ~size_t{3}) + (kLane & 2 ? kLanes : 0) + 2 * (kLane & 1) + kOdd)...);
 }
 
-// Of every 4 lanes the first (second) half of `a` and `b`, alternating.
+// Takes from every 4 lanes the first (second) half of `a` and `b`, alternating.
 template <bool kSecond, size_t... kLane>
 inline vf alternate(vf a, vf b, std::index_sequence<kLane...>) {
   return __builtin_shufflevector(

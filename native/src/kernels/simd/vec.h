@@ -10,43 +10,9 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__x86_64__)
-// GCC 12 warns of the deliberately undefined operands inside its own intrinsics.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-
-// Dot products of bytes in 32-bit sums, 512 or 256 bits wide.
-#if defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))
-#define WEFT_VNNI 1
-#endif
-
-// NEON words; the baseline of ARM does without them, so that the other targets can be held to it.
-#if defined(__ARM_NEON) && !defined(WEFT_PLAIN)
-#define WEFT_NEON 1
-#endif
-
-// Targets that multiply panels of quantized rows, a row in each lane (quants/lane_dots.h).
-#if defined(__AVX2__) || defined(WEFT_NEON)
-#define WEFT_PANELS 1
-#endif
+#include "kernels/simd/isa.h"
 
 namespace weft::WEFT_TARGET {
-
-#if defined(__AVX512F__)
-inline constexpr int kLanes = 16;
-#elif defined(__AVX2__)
-inline constexpr int kLanes = 8;
-#else
-inline constexpr int kLanes = 4;
-#endif
 
 typedef float vf __attribute__((vector_size(kLanes * 4)));
 typedef int32_t vi __attribute__((vector_size(kLanes * 4)));
@@ -100,6 +66,33 @@ static inline vf vmin(vf a, vf b) {
 #endif
 }
 
+// Keeps the compiler from loading a vector again for each of its uses.
+static inline vf in_register(vf v) {
+#if defined(__AVX512F__)
+  __asm__("" : "+v"(v));
+#elif defined(__x86_64__)
+  __asm__("" : "+x"(v));
+#elif defined(WEFT_NEON)
+  __asm__("" : "+w"(v));
+#endif
+  return v;
+}
+
+// Makes the compiler treat `v` as a new value, so that it neither hoists work out of a loop nor
+// drops it.
+template <class V>
+static inline void opaque(V& v) {
+#if defined(__AVX512F__)
+  asm volatile("" : "+v"(v));
+#elif defined(__x86_64__)
+  asm volatile("" : "+x"(v));
+#elif defined(__aarch64__)
+  asm volatile("" : "+w"(v));
+#else
+  asm volatile("" : : "r"(&v) : "memory");
+#endif
+}
+
 static inline float hsum(vf v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps(reinterpret_cast<__m512>(v));
@@ -109,6 +102,22 @@ static inline float hsum(vf v) {
   float s = 0;
   for (int i = 0; i < kLanes; ++i) s += v[i];
   return s;
+#endif
+}
+static inline float hmin(vf v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_min_ps(reinterpret_cast<__m512>(v));
+#elif defined(__AVX2__)
+  const auto all = reinterpret_cast<__m256>(v);
+  __m128 m = _mm_min_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+  m = _mm_min_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_min_ss(m, _mm_shuffle_ps(m, m, 1)));
+#elif defined(WEFT_NEON)
+  return vminvq_f32(v);
+#else
+  float m = v[0];
+  for (int i = 1; i < kLanes; ++i) m = v[i] < m ? v[i] : m;
+  return m;
 #endif
 }
 static inline float hmax(vf v) {

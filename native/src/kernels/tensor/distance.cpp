@@ -9,7 +9,7 @@ void register_distance(KernelTable& table);
 
 namespace {
 
-// What the differences |a[i] - b[i]| of a piece add to a norm.
+// The sum that the differences |a[i] - b[i]| of a piece add to a norm.
 double part_of(const float* d, int64_t n, double p) {
   if (p == 1) return sum(d, n);
   if (p == 2) return sum_squares(d, n);

@@ -5,7 +5,7 @@ namespace weft::WEFT_TARGET::binary {
 
 namespace {
 
-// What sums and products of T are computed with: unsigned, and at least as wide as int.
+// The type in which sums and products of T are computed: unsigned, and at least as wide as int.
 template <typename T>
 struct Bits {
   using Type = uint32_t;

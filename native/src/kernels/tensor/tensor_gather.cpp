@@ -80,7 +80,7 @@ const char* check_gather(const Call& call) {
 
 // ---- SCATTER (x, indices, source)
 
-// What is added with: floats in float, whole numbers unsigned, so that they wrap around.
+// Adds an element: floats in float, whole numbers unsigned, so that they wrap around.
 template <typename T>
 void add_to(char* to, const char* from, DType) {
   T a, b;

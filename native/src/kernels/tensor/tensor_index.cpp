@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kColumns = 512;  // of an item of INDEX_PUT
 
-// What INDEX and INDEX_PUT share lies in the same slots.
+// The parameters that INDEX and INDEX_PUT share lie in the same slots.
 using enum IndexSlot;
 static_assert(static_cast<int>(kAxes) == static_cast<int>(IndexPutSlot::kAxes) &&
               static_cast<int>(kRank) == static_cast<int>(IndexPutSlot::kRank) &&

@@ -35,7 +35,8 @@ struct WiderThan<float> {
 
 uint64_t bits(int64_t x) { return static_cast<uint64_t>(x); }
 
-// What each function starts with, and how it takes one more. Whole numbers wrap around.
+// Each function has a value that it starts with, and takes one element at a time. Whole numbers
+// wrap around.
 template <typename T>
 struct Sum {
   using Wide = typename WiderThan<T>::Type;

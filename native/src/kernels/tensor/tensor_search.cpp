@@ -7,7 +7,8 @@ void register_tensor_search(KernelTable& table);
 
 namespace {
 
-// Of `n` elements in ascending order, a NaN last. `kRight`: those that are the value count, too.
+// Counts the elements below `value` among `n` in ascending order, a NaN last. With `kRight`,
+// elements that equal the value count, too.
 template <bool kRight, typename T>
 int64_t count_below(const char* row, DType type, int64_t stride, int64_t n, T value) {
   int64_t begin = 0, end = n;

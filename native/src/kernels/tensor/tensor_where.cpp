@@ -68,7 +68,7 @@ inline constexpr bool kIsFloat<float> = true;
 template <>
 inline constexpr bool kIsFloat<double> = true;
 
-// As x86 truncates: what does not fit gives the least number.
+// Truncates as x86 does: a number that does not fit gives the least integer.
 int64_t to_whole(double x) {
   constexpr double kTooBig = 9223372036854775808.0;
   return x >= -kTooBig && x < kTooBig ? static_cast<int64_t>(x) : INT64_MIN;

@@ -1,32 +1,54 @@
-// The choice between the ways to compute a product.
-//
-// A quantized weight with activations of its companion type is multiplied in integers
-// (matmul_integers.cpp). Any other pair of types goes through floats, exactly decoded
-// (matmul_floats.cpp).
-#include "kernels/matmul/matmul_engine.h"
+// The table of products, and what they refuse.
+#include "kernels/matmul/product.h"
 
 #include "kernels/matmul/matmul_floats.h"
 #include "kernels/matmul/matmul_integers.h"
+#include "kernels/matmul/matmul_lookup.h"
 #include "quants/lookup_layout.h"
 
 namespace weft::WEFT_TARGET {
 
-void multiply(const Weights& w, int64_t begin, int64_t end, const Columns& columns, char* scratch) {
-  if (columns.n == 0 || begin >= end) return;
-  if (w.k == 0) {
-    for (int64_t c = 0; c < columns.n; ++c) {
-      std::memset(columns.out[c] + begin, 0, static_cast<size_t>(end - begin) * 4);
-    }
-  } else if (is_integer_product(w.type, columns.type)) {
-    multiply_integers(w, begin, end, columns, scratch);
-  } else {
-    multiply_floats(w, begin, end, columns, scratch);
+namespace {
+
+constexpr Way kDots = {multiply_dots};
+constexpr Way kStoredPanels = {multiply_stored_panels};
+constexpr Way kLookups = {multiply_lookups, &kLookupTables};
+constexpr Way kTiles = {multiply_tiles, &kPackedCodes};
+constexpr Way kFloatDots = {multiply_float_dots};
+constexpr Way kFloatTiles = {multiply_float_tiles, &kPackedFloats};
+constexpr Way kPanelColumn = {multiply_panel_column, nullptr, true};
+constexpr Way kFloatPanels = {multiply_float_panels, &kPackedFloats, true};
+constexpr Way kOrderedPanels = {multiply_ordered_panels, &kPackedFloats, true};
+
+constexpr Product kProducts[] = {
+    // layout, of integers, few columns, many columns, how many are few, scratch
+    {Layout::kRows, true, kDots, kTiles, few_dots, multiply_integers_scratch},
+    {Layout::kInterleaved, true, kStoredPanels, kTiles, few_panels, multiply_integers_scratch},
+    {Layout::kLevels, true, kStoredPanels, kTiles, few_panels, multiply_integers_scratch},
+    {Layout::kLookup, true, kLookups, kTiles, few_lookups, multiply_integers_scratch},
+    {Layout::kRows, false, kFloatDots, kFloatTiles, few_float_dots, multiply_floats_scratch},
+    {Layout::kInterleaved, false, kPanelColumn, kFloatPanels, one_column, multiply_floats_scratch},
+    {Layout::kOrdered, false, kOrderedPanels, kOrderedPanels, one_column, multiply_floats_scratch},
+};
+
+}  // namespace
+
+const Product& product_of(const Call& call) {
+  const Tensor& w = *call.src[0];
+  const bool of_integers = is_integer_product(w.type, call.src[1]->type);
+  for (const Product& product : kProducts) {
+    if (product.layout == w.layout && product.of_integers == of_integers) return product;
   }
+  return kProducts[0];  // check_product refuses what is not in the table
 }
 
-size_t multiply_scratch(DType weights, const Columns& columns, int64_t k, Layout layout) {
-  return is_integer_product(weights, columns.type) ? multiply_integers_scratch(columns, k, layout)
-                                                   : multiply_floats_scratch(columns, k, layout);
+void Product::multiply(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
+                       char* scratch) const {
+  if (columns.n == 0 || begin >= end) return;
+  if (w.k > 0) return way(w.type, columns.n).multiply(w, begin, end, columns, scratch);
+  for (int64_t c = 0; c < columns.n; ++c) {
+    std::memset(columns.out[c] + begin, 0, static_cast<size_t>(end - begin) * 4);
+  }
 }
 
 const char* check_product(const Tensor& weights, const Tensor& columns, const Tensor& dst) {
