@@ -108,7 +108,7 @@ def test_what_is_no_importance_matrix(tmp_path: Path, data: bytes, said: str) ->
         ({"w": np.ones(4, "f4")}, "no tensor that ends in .in_sum2"),
         ({"w.in_sum2": np.ones(4, "f4")}, "w must have two f32 tensors"),
         ({"w.in_sum2": np.ones(4, "f4"), "w.counts": np.ones(3, "f4")}, "4 sums and 3 counts"),
-        ({"w.in_sum2": np.ones(4, "f4"), "w.counts": np.full(1, np.nan, "f4")}, "no counts"),
+        ({"w.in_sum2": np.ones(4, "f4"), "w.counts": np.full(1, np.nan, "f4")}, "not counts"),
         ({"w.in_sum2": np.full(4, np.inf, "f4"), "w.counts": np.ones(1, "f4")}, "not finite"),
     ],
 )
