@@ -2,6 +2,7 @@
 
 from weft.schedule.cause import Cause
 from weft.schedule.cost import CostOptions
+from weft.schedule.describe import Placed
 from weft.schedule.devices import Devices
 from weft.schedule.explain import listing, print_listing
 from weft.schedule.optimize import optimize_splits
@@ -18,6 +19,7 @@ __all__ = [
     "Devices",
     "LinkProfile",
     "MemoryProfile",
+    "Placed",
     "PlannerState",
     "Point",
     "Policy",
