@@ -11,13 +11,13 @@ CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160)) if chr(c) n
 """Characters that a terminal takes for orders, and how they are shown (see `str.translate`)."""
 
 
-def size_text(nbytes: float) -> str:
+def size_text(nbytes: float, digits: int = 2) -> str:
     """A number of bytes in the unit that fits, such as `1.50 MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(nbytes) < 1024:
-            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.2f} {unit}"
+            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.{digits}f} {unit}"
         nbytes /= 1024
-    return f"{nbytes:.2f} TiB"
+    return f"{nbytes:.{digits}f} TiB"
 
 
 def text_table(

@@ -15,6 +15,7 @@ from weft.flags import FLAGS
 from weft.graph.tensor import Tensor, shape_text
 from weft.schedule.cause import code_meaning
 from weft.schedule.describe import Placed, cause_code, cause_text, name_of, refused, to_json
+from weft.tables import size_text
 
 __all__ = [
     "listing",
@@ -242,9 +243,6 @@ def _would_copy(schedule: Placed, node: Tensor, backend: int) -> str:
     return f"; it would read copies of {names} ({total:,} B)"
 
 
-_UNITS = ("B", "KiB", "MiB", "GiB")
-
-
 def print_listing(schedule: Placed) -> None:
     """Prints the listing to stderr where WEFT_SCHED_DEBUG asks for it."""
     if FLAGS.sched_debug > 0:
@@ -269,7 +267,7 @@ def listing(schedule: Placed, *, nodes: bool = True) -> str:
     lines = [head]
     number = 0
     for i, split in enumerate(schedule.splits):
-        inputs = " ".join(f"[{t.name} ({_size_text(t)})]" for t in split.inputs)
+        inputs = " ".join(f"[{t.name} ({size_text(t.max_bytes, 1)})]" for t in split.inputs)
         count = len(split.inputs)
         what = f", {count} input{'s' if count > 1 else ''}: {inputs}" if count else ""
         lines.append(f"## split {i}: {devices[split.backend]}{what}")
@@ -286,7 +284,7 @@ def _node_line(schedule: Placed, node: Tensor, number: int, backend: int) -> str
     sources = " ".join(_sources(schedule, node))
     return (
         f"node {number:>4}  {node.op.name:<14} {node.name:<24} {node.dtype.name}{shape_text(node)} "
-        f"{_size_text(node)} {device} {cause or '-'}: {sources}"
+        f"{size_text(node.max_bytes, 1)} {device} {cause or '-'}: {sources}"
     )
 
 
@@ -302,10 +300,3 @@ def _sources(schedule: Placed, node: Tensor) -> Iterator[str]:
             index = role.backend
         where = "-" if index < 0 else schedule.backends[index].name
         yield f"{src.name or '?'} [{where} {why or '-'}]"
-
-
-def _size_text(t: Tensor) -> str:
-    value, unit = float(t.max_bytes), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{value:.0f} B"
