@@ -244,11 +244,11 @@ def test_remembered_values_are_taken(path: Path, cache: Path) -> None:
 @pytest.mark.parametrize(
     ("typed", "taken"),
     [
-        ({"threads": 3}, {"ubatch": 8}),
-        ({"threads_batch": 3}, {"ubatch": 8}),
+        ({"n_threads": 3}, {"ubatch": 8}),
+        ({"n_threads_batch": 3}, {"ubatch": 8}),
         ({"cpu_range": "0-1"}, {"ubatch": 8}),
-        ({"ubatch": 64}, {"threads": 1, "threads_batch": 2}),
-        ({"ubatch": 64, "threads": 2}, None),
+        ({"n_ubatch": 64}, {"threads": 1, "threads_batch": 2}),
+        ({"n_ubatch": 64, "n_threads": 2}, None),
         ({"devices": "cpu"}, None),
         ({"plan": "plan.json"}, None),
     ],

@@ -44,7 +44,7 @@ class Group:
         """Fields that are not given have their defaults. Raises TypeError for an unknown name."""
         for name, (_, option) in self.options().items():
             setattr(self, name, values.pop(name, option.default))
-        for name in get_type_hints(type(self)):
+        for name in _hints(type(self)):
             if getattr(self, name, None) is ABSENT:
                 setattr(self, name, None)
         if values:
@@ -52,15 +52,17 @@ class Group:
 
     @classmethod
     def options(cls) -> dict[str, tuple[Any, Option]]:
-        """The type and the option of each field, in order."""
+        """The type and the option of each field, in order; one without flags has one like its
+        name."""
         found = {}
-        for name, kind in get_type_hints(cls, include_extras=True).items():
+        for name, kind in _hints(cls).items():
             given = getattr(cls, name, cls.table.get(name))
             if given is ABSENT or get_origin(kind) is ClassVar:
                 continue
             if not isinstance(given, Option):
                 given = cls.table[name]._replace(default=given)
-            found[name] = (kind, given)
+            flags = given.flags or (f"--{name.replace('_', '-')}",)
+            found[name] = (kind, given._replace(flags=flags))
         return found
 
     @classmethod
@@ -73,17 +75,26 @@ class Group:
         return self
 
 
+_known: dict[type[Group], dict[str, Any]] = {}
+
+
+def _hints(group: type[Group]) -> dict[str, Any]:
+    """The types of the fields, which take time to be evaluated."""
+    if group not in _known:
+        _known[group] = get_type_hints(group, include_extras=True)
+    return _known[group]
+
+
 def changed(option: Option, **parts: Any) -> Any:
     """The option with other parts, as the value of a field."""
     return option._replace(**parts)
 
 
 def _parameter_of(name: str, kind: Any, option: Option) -> inspect.Parameter:
-    """The parameter of a command for an option, which has a flag like its name if it has none."""
-    flags = option.flags or (f"--{name.replace('_', '-')}",)
-    name_flag(name, flags[0].partition("/")[0])
+    """The parameter of a command for an option."""
+    name_flag(name, option.flags[0].partition("/")[0])
     info = typer.Option(
-        *(f" {flag}" if flag[0] == "/" else flag for flag in flags),
+        *(f" {flag}" if flag[0] == "/" else flag for flag in option.flags),
         help=option.help or named(option.about, _in_help), parser=option.read,
         metavar=option.metavar, rich_help_panel=option.panel or None, **option.more,
     )  # fmt: skip

@@ -295,7 +295,7 @@ class Loading(NamedTuple):
 
 def _values(kind: Any, one: Option, texts: Sequence[str]) -> Sequence[Any]:
     """The values of an option of which several texts were given."""
-    flag = one.flags[-1]
+    flag = one.flags[0]
     if "bool" in str(kind):
         return switches(flag, texts)
     if "int" in str(kind):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-import typer
-
 from weft.cli.command import SWITCH, usage_error
 
 __all__ = ["MOST_VALUES", "numbers", "switches", "words"]
@@ -56,10 +54,9 @@ def _numbers(flag: str, text: str, parse: Parser) -> Iterator[int]:
     for part in text.split(","):
         try:
             yield from _range(flag, part.strip(), parse)
-        except ValueError:
-            raise usage_error(f"{flag} {text}: write numbers, as in 1,2 or 1-8*2") from None
-        except typer.BadParameter as error:
-            raise usage_error(f"{flag} {text}: {error.message}") from None
+        except ValueError as error:
+            why = "write numbers, as in 1,2 or 1-8*2" if parse is int else str(error)
+            raise usage_error(f"{flag} {text}: {why}") from None
 
 
 def _range(flag: str, part: str, parse: Parser) -> Iterator[int]:

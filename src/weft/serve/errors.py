@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from weft.errors import AbortedError, BusyError, DeviceError, ProgramError, WeftError
+from weft.llm.planning.options import LLM_OPTIONS
 from weft.serve.endpoints import nearest
 
 __all__ = ["ApiError", "Json", "error_body", "error_response", "install_handlers", "message_error",
@@ -96,8 +97,14 @@ def of_exception(error: BaseException) -> ApiError:
         return ApiError(500, str(error))
     if isinstance(error, WeftError):
         field = error.argument
-        return ApiError(400, str(error), field if field in _CONSTRAINTS else None)
+        return ApiError(400, error.told(_name), field if field in _CONSTRAINTS else None)
     return ApiError(500, "the server failed on this request; its log says more")
+
+
+def _name(argument: str) -> str:
+    """The name of an argument for a client, with the flag of one that only the server can have."""
+    option = LLM_OPTIONS.get(argument)
+    return argument if option is None or not option.flags else f"{argument} ({option.flags[0]})"
 
 
 def error_response(error: BaseException, path: str = "") -> JSONResponse:

@@ -194,7 +194,7 @@ PLAN_OPTIONS: dict[str, Option] = {
     ),
     "offload_kv": option(
         True, "True keeps the cache of a layer on the device of the layer, False in host memory.",
-        "--no-kv-offload -nkvo", DEVICES, help="Keep the KV cache in host memory.",
+        "-nkvo --no-kv-offload", DEVICES, help="Keep the KV cache in host memory.",
     ),
     "place": option(
         None, "Mapping of globs over weight names to device names; the first match wins.",

@@ -77,7 +77,7 @@ class SavedPlan:
         if type(value) is not kind:
             self._fail(f"option {name!r} is missing or no {kind.__name__}; save the plan again")
         if given is not None and given != value:
-            self._fail(f"it was made with {name} = {value}, not {given}; save it again with that")
+            self._fail(f"it was made with `{name}` = {value}, not {given}; save it again with that")
         return value
 
     def check_devices(self, backends: Sequence[Backend]) -> None:
