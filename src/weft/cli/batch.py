@@ -30,10 +30,10 @@ from weft.options import option
 __all__ = ["Answerer", "batch", "one_machine", "serving"]
 
 Answerer = tuple[Callable[[Line], Awaitable[Answer]], int]
-"""What answers a line, and the most lines under way."""
+"""The function that answers a line, and the maximum number of lines under way."""
 
 TEXTS_PER_LINE = 16
-"""Most texts of one line (prompts times `n`), as in the server."""
+"""Maximum number of texts of one line (prompts times `n`), as in the server."""
 
 
 class BatchFlags(Group):

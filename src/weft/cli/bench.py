@@ -37,7 +37,7 @@ __all__ = ["bench"]
 KERNEL = "Without a model"
 
 _FEW = 4
-"""Most rows for which the lines below the table have details of each."""
+"""Maximum number of rows for which the lines below the table have details of each."""
 
 _Lists = list[str] | None
 _FOR_KERNELS = (Output.md, Output.csv, Output.json)

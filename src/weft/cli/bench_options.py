@@ -1,4 +1,4 @@
-"""The options of `weft bench` that differ from those of other commands."""
+"""The options of `weft bench` that differ from the options of other commands."""
 
 from __future__ import annotations
 

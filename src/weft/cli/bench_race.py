@@ -23,7 +23,8 @@ LEAST_ROUNDS = 3
 _WON = 0.75
 """The share of rounds that a way has to win."""
 _HOPELESS = 0.93
-"""A way is left out that is at most so many times as fast as the best, and slower in each round."""
+"""A variant is dropped that reaches less than this fraction of the best speed and lost every
+round."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from weft.records import dataclass
 __all__ = ["Bench", "Report", "Search", "tune"]
 
 ROUNDS = 9
-"""Most rounds of each comparison."""
+"""Maximum number of rounds of each comparison."""
 _UBATCH = 512
 """The usual number of prompt tokens computed at once."""
 _UBATCHES = (64, 128, 256, 512, 1024, 2048)
@@ -38,9 +38,9 @@ _LONGEST = 1 / 60
 """The part of the time that one run may take; longer tests are shortened."""
 _LEAST_TOKENS = {"pp": 64, "tg": 8}
 _UNCHANGED = 0.98
-"""Values that make a test slower than so many times the defaults' speed are not kept."""
+"""Values are not kept that make a test slower than this fraction of the defaults' speed."""
 _WORTH = 1.01
-"""Values that make no test so many times as fast are not kept."""
+"""Values are not kept that make no test faster by this factor."""
 _FIXED = (
     *("devices", "n_gpu_layers", "place", "fit", "memory", "plan", "profile", "no_rewrite"),
     *("cpu_mask", "cpu_range", "numa", "lora", "lora_scaled"),
@@ -59,7 +59,7 @@ class Bench(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a search found."""
+    """The result of a search."""
 
     tuned: Tuned
     gains: dict[str, float]
@@ -153,7 +153,7 @@ class Search:
             return {replace(tuned, threads_batch=n): n for n in values}
         if name == "ubatch":
             return {replace(tuned, ubatch=n): n for n in values if n <= test.n_prompt}
-        # without a number of their own, prompts would have that of single tokens
+        # without a number of their own, prompts would have the number of single tokens
         prompts = tuned.threads_batch or self._defaults["threads_batch"]
         return {replace(tuned, threads=n, threads_batch=prompts): n for n in values}
 

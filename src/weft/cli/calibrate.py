@@ -25,7 +25,7 @@ __all__ = ["calibrate", "measure_machine"]
 _SHOWN = ("f32", "f16", "q8_0", "q4_K")
 """Types of weights whose speeds are printed; the file has all types."""
 _LONGEST = 60
-"""Most seconds for one figure."""
+"""Maximum number of seconds for one figure."""
 _NOT_MEASURED = ("null", "reference")
 """Devices that are measured only if `--devices` names them; nobody runs models on them."""
 

@@ -219,7 +219,7 @@ def _with_values(args: Sequence[str], params: Sequence[Any]) -> list[str]:
 
 
 def _is_ray_address(text: str) -> bool:
-    """True for what may stand behind `--ray`, and is no file and no option."""
+    """True for a value of `--ray`: neither a file nor an option."""
     return re.fullmatch(r"auto|local|ray://.+|[^/\\-][^/\\]*:\d+", text) is not None
 
 

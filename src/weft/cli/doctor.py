@@ -25,7 +25,7 @@ from weft.native import _native
 __all__ = ["doctor", "used_target"]
 
 _SHOWN = 12
-"""Most failures that are listed one by one; --json has all."""
+"""Maximum number of failures that are listed one by one; --json has all."""
 
 
 def doctor(

@@ -1,4 +1,4 @@
-"""Options that read a model's metadata with other values than those of its file."""
+"""Options that read a model's metadata with other values than its file has."""
 
 from __future__ import annotations
 

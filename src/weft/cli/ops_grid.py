@@ -21,7 +21,7 @@ _PAGE = ("opencl", "cuda", "blas", "reference")
 """Devices on the page docs/devices.md, besides the cpu."""
 
 _MANY = 8
-"""Most variants of a refusal that are named; others are only counted."""
+"""Maximum number of variants of a refusal that are named; others are only counted."""
 
 
 def page_devices() -> dict[str, Rules]:

@@ -118,7 +118,7 @@ def perplexity(
 
 
 def _limit(chunks: int | None) -> int | None:
-    """The most chunks; None for -1, which is no limit in llama-perplexity."""
+    """The maximum number of chunks; None for -1, which llama-perplexity takes as unlimited."""
     if chunks is not None and chunks < 1 and chunks != -1:
         raise ContextError(f"--chunks is {chunks}; it must be 1 or more")
     return None if chunks == -1 else chunks

@@ -34,7 +34,7 @@ def plan_lines(
 
 
 def prefixes_line(context: Context, options: PrefixOptions) -> str:
-    """What may be kept of texts beside the cache, and where."""
+    """A line about the prefixes that may be kept beside the cache, and where."""
     if not options.cache_ram:
         return "prefixes: no text is kept beside the cache"
     most, each = size_text(options.cache_ram), prefix_text(context.cache)

@@ -17,7 +17,7 @@ __all__ = ["UNUSED_BY_WRITERS", "PrefixFlags", "without_kept"]
 
 
 def without_kept(options: tuple[Unused, ...]) -> tuple[Unused, ...]:
-    """Options without an effect, for commands with those of this module."""
+    """Options without an effect, for commands with the options of this module."""
     return (
         *(option for option in options if "--cache-ram" not in option.flags),
         Unused(

@@ -51,7 +51,7 @@ class RayFlags(Group):
     )  # fmt: skip
 
     def made(self, given: Mapping[str, Any]) -> OnRay | None:
-        """What was asked for."""
+        """The replicas that the flags ask for."""
         if self.ray is None:
             if self.replicas is not None:
                 raise usage_error("--replicas is for many machines; give --ray, too")

@@ -1,4 +1,4 @@
-"""What `weft ps` and `weft stop` share: requests to a server that runs."""
+"""Requests to a server that runs, for `weft ps` and `weft stop`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Key = Annotated[
 ]
 _SECONDS = 30.0
 _MOST = 16 << 20
-"""Most bytes of an answer."""
+"""Maximum number of bytes of an answer."""
 
 
 def ask(url: str, key: str | None, path: str, body: dict[str, Any] | None = None) -> Any:

@@ -51,7 +51,7 @@ class Unused:
     same: tuple[str, ...]
     """Values that ask for what weft does anyway; empty for an option without a value."""
     instead: str
-    """What weft does instead, or which of its options to use."""
+    """The behaviour of weft instead, or its option to use."""
 
 
 _MAPPED = "weights are mapped from the file, or repacked"

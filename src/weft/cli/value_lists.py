@@ -10,7 +10,7 @@ from weft.cli.command import SWITCH, usage_error
 __all__ = ["MOST_VALUES", "numbers", "switches", "words"]
 
 MOST_VALUES = 1000
-"""Most values of an option."""
+"""Maximum number of values of an option."""
 
 _RANGE = re.compile(r"([\w.]+)-([\w.]+)(?:([+*])(\d+))?")
 """The first value, the last one, and the step between values."""

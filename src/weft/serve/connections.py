@@ -33,7 +33,7 @@ SPARE_FILES = 8
 
 
 def most_connections(wanted: int) -> int:
-    """The number `wanted`, or fewer if this process may not open so many more files."""
+    """The number `wanted`, or fewer if this process may not open that number of further files."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

@@ -49,8 +49,8 @@ class Embedder:
     def embed(
         self, texts: Sequence[Sequence[int]], dimensions: int | None = None
     ) -> list[NDArray[np.float32]]:
-        """The embedding of each text [n_embd], scaled to length 1. With `dimensions`, only so many
-        first numbers are kept, before scaling."""
+        """The embedding of each text [n_embd], scaled to length 1. With `dimensions`, only that
+        number of first numbers is kept, before scaling."""
         rows = embed_texts(self.context, texts, self.pooling)
         return [unit_rows(row[:dimensions]) for row in rows]
 

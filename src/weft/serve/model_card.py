@@ -111,12 +111,12 @@ class ModelCard:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Its tokenizer. Raises TokenizerError for a kind that is not known."""
+        """The model's tokenizer. Raises TokenizerError for a kind that is not known."""
         return self._tokenizer or Tokenizer.from_gguf(self._file)
 
     @cached_property
     def template(self) -> ChatTemplate:
-        """Its chat template."""
+        """The model's chat template."""
         return self._template or ChatTemplate.from_gguf(self._file, self.tokenizer)
 
     @property

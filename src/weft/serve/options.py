@@ -49,13 +49,14 @@ class ServeOptions:
     aliases: tuple[str, ...] = ()
     """Further names of the model for clients."""
     parallel: int = 8
-    """Most texts that are written at the same time; others wait."""
+    """Maximum number of texts that are written at the same time; others wait."""
     max_queue: int = 64
-    """Most requests that wait; further ones get 429."""
+    """Maximum number of requests that wait; further ones get 429."""
     max_body: int = 4 << 20
-    """Most bytes of a request's body; larger ones get 413."""
+    """Maximum number of bytes of a request's body; larger ones get 413."""
     max_connections: int = 256
-    """Most connections at the same time; fewer if the process may not open so many files."""
+    """Maximum number of connections at the same time; fewer if the process may not open so many
+    files."""
     head_timeout: float = 10.0
     """Seconds for the head of a request; also how long a connection may be idle."""
     body_timeout: float = 60.0
@@ -77,31 +78,34 @@ class ServeOptions:
     files_dir: Path | None = None
     """Folder for the files of clients and their batches; None: there are none."""
     max_file: int = 512 << 20
-    """Most bytes of a file of a client."""
+    """Maximum number of bytes of a file of a client."""
     files_dir_size: int = 8 << 30
-    """Most bytes of all files of clients."""
+    """Maximum number of bytes of all files of clients."""
     batch_parallel: int | None = None
-    """Most lines of batches under way; None: half of `parallel`, at least 1."""
+    """Maximum number of lines of batches under way; None: half of `parallel`, at least 1."""
     max_tokens: int | None = None
-    """Most tokens that a request may ask for; more gets 400. None: as many as the context holds."""
+    """Maximum number of tokens that a request may ask for; more gets 400. None: as many as the
+    context holds."""
     prompt_delay: float = DELAY
     """Seconds that the prompts of others may add to a step of the texts being written: 0.001 to
     60."""
     max_choices: int = 16
-    """Most texts of one request (prompts times `n`)."""
+    """Maximum number of texts of one request (prompts times `n`)."""
     grace: float = 30.0
     """Seconds that running requests have to finish when the server is told to stop."""
     cache_ram: int = 1 << 30
-    """Most bytes of host memory for texts that leave the cache and for checkpoints; 0: none."""
+    """Maximum number of bytes of host memory for texts that leave the cache and for checkpoints; 0:
+    none."""
     ctx_checkpoints: int = 32
-    """Most checkpoints of recurrent states for each text that runs at the same time; 0: none."""
+    """Maximum number of checkpoints of recurrent states for each text that runs at the same time;
+    0: none."""
     checkpoint_every: int = 8192
-    """A prompt has a checkpoint every so many tokens, besides those where messages end; 0: only
+    """A prompt has a checkpoint after each such number of tokens, and where messages end; 0: only
     there."""
     cache_dir: Path | None = None
     """Folder in which texts are kept for the next start with the same model; None: nowhere."""
     cache_dir_size: int = 8 << 30
-    """Most bytes of the files in `cache_dir`."""
+    """Maximum number of bytes of the files in `cache_dir`."""
 
     def __post_init__(self) -> None:
         lows = {"port": 0, "parallel": 1, "max_queue": 0, "max_body": 1, "max_choices": 1,

@@ -107,7 +107,7 @@ class Service:
             "vision": senses is not None and senses.sight is not None,
             "audio": senses is not None and senses.hearing is not None,
         }
-        """What a message may have beside text, by llama.cpp's names."""
+        """The media that a message may have beside text, by llama.cpp's names."""
         self.prompts = Prompts(
             self.tokenizer, self.template, options,
             self._engine.max_text if self._engine else 0, self.adapters, self.vectors, senses,
@@ -115,7 +115,7 @@ class Service:
 
     @cached_property
     def card(self) -> ModelCard:
-        """What the file says about the model."""
+        """The facts about the model from its file."""
         names = ("audio" if isinstance(t, SoundTower) else "vision" for t in self.model.towers)
         senses = tuple(names)
         return ModelCard(
@@ -163,8 +163,8 @@ class Service:
         return self._engine
 
     def about_text(self) -> dict[str, Any]:
-        """What a client should know of texts: the most tokens of one, prompt included, and what a
-        message may have beside text."""
+        """The limits of texts for clients: the maximum number of tokens, prompt included, and the
+        media that a message may have beside text."""
         n_ctx = self._engine.max_text if self._engine else None
         return {"n_ctx": n_ctx, "modalities": self.modalities}
 
@@ -222,7 +222,7 @@ class Service:
         compute: Callable[[list[Sequence[int]]], list[_Row]],
         left: Callable[[], Awaitable[bool]],
     ) -> list[_Row]:
-        """What `compute` gives for each text. Each batch has its turn between two steps of the
+        """The result of `compute` for each text. Each batch has its turn between two steps of the
         engine."""
         rows: list[_Row] = []
         for batch in self.embedder.batches(texts):

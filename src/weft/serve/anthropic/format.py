@@ -141,7 +141,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 async def paced(source: AsyncIterator[_Item], seconds: float) -> AsyncIterator[_Item | None]:
-    """Yields the items of `source`, and None whenever none has come for so many seconds."""
+    """Yields the items of `source`, and None whenever none has come for `seconds`."""
     coming: asyncio.Task[_Item] | None = None
     try:
         while True:

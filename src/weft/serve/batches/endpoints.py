@@ -99,7 +99,7 @@ def add_files(app: FastAPI, runner: BatchRunner | None, most_bytes: int) -> None
 
     @add(app, "/v1/files/{file_id}", "GET")
     async def about(file_id: str, http: Request) -> dict[str, Any]:
-        """What a file is."""
+        """The description of a file."""
         return find(file_id, http).as_json()
 
     @add(app, "/v1/files/{file_id}/content", "GET")

@@ -277,7 +277,7 @@ def _tokens(service: Service, body: TokenizeBody) -> Response:
 
 
 def _piece(service: Service, id_: int) -> str | list[int]:
-    """A token as text, or as bytes if they are no whole characters."""
+    """A token as text, or as bytes if they are not whole characters."""
     data = service.tokenizer.piece(id_, special=True)
     try:
         return data.decode()

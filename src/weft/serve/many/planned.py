@@ -79,6 +79,6 @@ class Recipe:
 
 
 def card_of(entry: Entry) -> ModelCard:
-    """What the file of a model says about it. Raises FormatError for a broken file."""
+    """The facts about a model from its file. Raises FormatError for a broken file."""
     senses = () if entry.mmproj is None else ("vision",)
     return ModelCard(entry.name, open_model(entry.path), senses=senses)

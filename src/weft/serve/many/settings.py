@@ -1,4 +1,4 @@
-"""What a TOML file says about the models of a server.
+"""The settings of a server's models from a TOML file.
 
 [defaults]
 ctx-size = 8192

@@ -232,7 +232,7 @@ def loaded_row(service: Service, expires_at: str) -> dict[str, Any]:
 
 
 def expires(seconds: float | None) -> str:
-    """The time in so many seconds, as RFC 3339; None: never."""
+    """The time `seconds` from now, as RFC 3339; None: never."""
     if seconds is None:
         return FOREVER
     at = datetime.fromtimestamp(datetime.now(UTC).timestamp() + seconds, UTC)
