@@ -134,6 +134,7 @@ def chat(
         first = read_file(file).removesuffix("\n")
         first = unescaped(first) if escape else first
     check_constraint(sampling)
+    load["n_seq_max"] = None if load["plan"] else 1
     with LoadProgress() as progress:
         llm = LLM(
             model, type=weight_type, context_shift=context_shift and n_predict != -2, n_keep=keep,

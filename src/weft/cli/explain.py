@@ -153,7 +153,7 @@ def explain(
     for tower in loaded.towers:
         tower.require_width(loaded.config.n_embd, loaded.file.path.name)
     rows = rows_needed(parallel, drafts)
-    several = None if parallel == 1 else parallel  # a plan file may say it, too
+    several = None if parallel == 1 and load["plan"] else parallel  # a plan file has it, too
     *beside, plan = opening.plans(n_outputs=rows, n_seq_max=several, **load)
     if save is not None:
         _save(save, plan)

@@ -127,11 +127,12 @@ def run(
     stop = unescaped_texts(stop, escape)
     check_constraint(sampling)
     dump = TensorDump(dump_tensors) if dump_tensors is not None else None
+    load |= {"n_seq_max": None if load["plan"] else 1, "repack_later": True}
     with LoadProgress() as progress:
         shifts = context_shift and n_predict != -2
         llm = LLM(
             model, type=weight_type, context_shift=shifts, n_keep=keep, drafting=drafts,
-            mmproj=mmproj, progress=progress, eval_callback=dump, repack_later=True,
+            mmproj=mmproj, progress=progress, eval_callback=dump,
             **kept, **load,
         )  # fmt: skip
     if dump is not None:

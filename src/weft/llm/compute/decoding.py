@@ -130,9 +130,9 @@ class Decoding:
     def decode_one(self, token: int, position: int, seq: int) -> NDArray[np.float32] | None:
         """The row of a single token; None: this call needs `decode`."""
         cache, config = self.cache, self._config
-        if position < 0:
-            position = cache.pos_max(0) + 1
         cell = next_cell(cache, seq) if 0 <= seq < cache.n_seq_max else -1
+        if position < 0 <= cell:
+            position = cache.pos_max(seq) + 1
         if (
             cell < 0
             or not 0 <= token < config.n_vocab
