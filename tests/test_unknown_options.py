@@ -45,7 +45,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "weft.AsyncLLM.generate": lambda: async_llm().generate("a", n_thread=2),
     "weft.AsyncLLM.chat": lambda: async_llm().chat(HELLO, n_thread=2),
     "weft.Scheduler": lambda: weft.Scheduler(["cpu"], n_thread=2),
-    "weft.compile": lambda: weft.compile(graph(), n_thread=2),
+    "weft.compiler.compile": lambda: weft.compile(graph(), n_thread=2),
     "weft.from_torch": from_torch,
     "weft.llm.Context": lambda: Context(Model.open(MODEL), 64, n_thread=2),
     "weft.compiler.resolve_devices": lambda: weft.compiler.resolve_devices(["cpu"], n_thread=2),

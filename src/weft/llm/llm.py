@@ -37,7 +37,7 @@ from weft.options import require_options, shows_options
 
 __all__ = ["LLM", "FinishReason", "Stats"]
 
-Written = Completion | list[Completion] | Stream[str] | Stream[tuple[int, str]]
+_Written = Completion | list[Completion] | Stream[str] | Stream[tuple[int, str]]
 
 
 class LLM(TextModel):
@@ -148,7 +148,7 @@ class LLM(TextModel):
         *,
         stream: bool = False,
         **options: Unpack[GenerateOptions],
-    ) -> Written:
+    ) -> Completion | list[Completion] | Stream[str] | Stream[tuple[int, str]]:
         """Continues `prompt` (text or token ids) and returns the new text, a `str` with the reason
         why it ended and its numbers of tokens (`Completion`). With `stream=True` it returns an
         iterator of pieces of the text, in whole characters, as they come; afterwards its
@@ -226,7 +226,7 @@ class LLM(TextModel):
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
         **options: Unpack[GenerateOptions],
-    ) -> Written:
+    ) -> Completion | list[Completion] | Stream[str] | Stream[tuple[int, str]]:
         """Returns the model's answer to `messages`, a `str` as from `generate`. With `stream=True`
         it returns an iterator of pieces of the answer, as they come. For a list of conversations it
         returns a list of answers, which are written together as those of `generate` are.
@@ -260,7 +260,7 @@ class LLM(TextModel):
         progress: Progress | None = None,
         *,
         many: bool = False,
-    ) -> Written:
+    ) -> _Written:
         """The texts of requests, or their pieces."""
         texts = Completions([reader for _, reader in asked])
         pieces = texts.pieces(self._writing.texts([one for one, _ in asked], progress))
