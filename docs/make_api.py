@@ -14,7 +14,7 @@ from typing import Any
 import weft
 
 GROUPS = {
-    "Models": ("LLM", "open_gguf"),
+    "Models": ("LLM", "AsyncLLM", "Completion", "SamplingParams", "open_gguf"),
     "Graphs": ("Graph", "Tensor", "Sym", "input", "constant", "state", "DType", "find_dtype"),
     "Running": ("compile", "Program", "Session", "Scheduler", "ThreadOptions", "from_torch"),
 }
@@ -24,6 +24,7 @@ GROUPS = {
 def page() -> str:
     """The whole page."""
     names = [n for n in weft.__all__ if not isinstance(getattr(weft, n), (ModuleType, str))]
+    names += ["compile", "input"]  # `import *` leaves them out
     errors = [n for n in names if _is_error(getattr(weft, n))]
     grouped = {title: [n for n in row if n in names] for title, row in GROUPS.items()}
     known = {n for row in grouped.values() for n in row} | set(errors)
@@ -59,7 +60,9 @@ def _class(name: str, kind: type, level: int) -> Iterator[str]:
     if "__init__" in vars(kind) and not hasattr(kind, "__dataclass_fields__"):
         yield from _signature(name, kind)
         yield from _doc(vars(kind)["__init__"])
-    for member, value in vars(kind).items():
+    own = [base for base in reversed(kind.__mro__) if base.__module__.startswith("weft.")]
+    members = {name: value for base in own for name, value in vars(base).items()}
+    for member, value in members.items():
         if member.startswith("_"):
             continue
         value = inspect.unwrap(getattr(value, "__func__", value))

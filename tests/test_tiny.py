@@ -74,7 +74,7 @@ def test_a_graph_by_hand() -> None:
 
 
 def test_a_shape_error_names_both_shapes() -> None:
-    with pytest.raises(weft.GraphError, match=r"w f32\[8, 4\].*x f32\[7, 2\]"):
+    with pytest.raises(weft.GraphError, match=r"w f32 \(4, 8\).*x f32 \(2, 7\)"):
         g.mul_mat(weft.input("w", (4, 8)), weft.input("x", (2, 7)))
 
 

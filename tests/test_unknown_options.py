@@ -33,12 +33,19 @@ def from_torch() -> None:
     weft.from_torch(torch.nn.Linear(2, 2), (torch.zeros(1, 2),), n_thread=2)
 
 
+def async_llm() -> weft.AsyncLLM:
+    return weft.AsyncLLM(MODEL, n_ctx=64)
+
+
 CALLS: dict[str, Callable[[], Any]] = {
     "weft.LLM": lambda: weft.LLM(MODEL, n_thread=2),
     "weft.LLM.generate": lambda: llm().generate("a", n_thread=2),
     "weft.LLM.chat": lambda: llm().chat(HELLO, n_thread=2),
+    "weft.AsyncLLM": lambda: weft.AsyncLLM(MODEL, n_thread=2),
+    "weft.AsyncLLM.generate": lambda: async_llm().generate("a", n_thread=2),
+    "weft.AsyncLLM.chat": lambda: async_llm().chat(HELLO, n_thread=2),
     "weft.Scheduler": lambda: weft.Scheduler(["cpu"], n_thread=2),
-    "weft.compile": lambda: weft.compile(graph(), n_thread=2),
+    "weft.compiler.compile": lambda: weft.compile(graph(), n_thread=2),
     "weft.from_torch": from_torch,
     "weft.llm.Context": lambda: Context(Model.open(MODEL), 64, n_thread=2),
     "weft.compiler.resolve_devices": lambda: weft.compiler.resolve_devices(["cpu"], n_thread=2),

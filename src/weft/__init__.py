@@ -6,7 +6,8 @@
     print(llm.generate("Once upon a time", max_tokens=64))
 
 Graphs built by hand use the constructors of `weft.graph`, `weft.compile` and `weft.Session`.
-Each name is imported when it is first used.
+Each name is imported when it is first used. `from weft import *` leaves out `compile` and `input`,
+which would shadow functions of Python.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from weft import graph
     from weft.backends.cpu import ThreadOptions
-    from weft.compiler import compile
+    from weft.compiler import compile as compile
     from weft.dtype import DType, find_dtype
     from weft.errors import (
         AbortedError,
@@ -43,8 +44,9 @@ if TYPE_CHECKING:
     )
     from weft.execute import Scheduler, Session
     from weft.frontends.gguf import open_gguf
-    from weft.graph import Graph, Sym, Tensor, constant, input, state
-    from weft.llm import LLM
+    from weft.graph import Graph, Sym, Tensor, constant, state
+    from weft.graph import input as input
+    from weft.llm import LLM, AsyncLLM, Completion, SamplingParams
     from weft.program import Program
     from weft.torch_module import from_torch
     from weft.version import __version__
@@ -62,7 +64,7 @@ _HOMES = {
     "weft.execute": ("Scheduler", "Session"),
     "weft.frontends.gguf": ("open_gguf",),
     "weft.graph": ("Graph", "Sym", "Tensor", "constant", "graph", "input", "state"),
-    "weft.llm": ("LLM",),
+    "weft.llm": ("LLM", "AsyncLLM", "Completion", "SamplingParams"),
     "weft.program": ("Program",),
     "weft.torch_module": ("from_torch",),
     "weft.version": ("__version__",),
@@ -74,8 +76,10 @@ __all__ = [
     "AbortedError",
     "AllocationError",
     "ArgumentError",
+    "AsyncLLM",
     "BusyError",
     "ChatError",
+    "Completion",
     "ContextError",
     "ContextFull",
     "DType",
@@ -88,6 +92,7 @@ __all__ = [
     "OutOfMemoryError",
     "Program",
     "ProgramError",
+    "SamplingParams",
     "ScheduleError",
     "Scheduler",
     "Session",
@@ -98,12 +103,10 @@ __all__ = [
     "UnsupportedOpError",
     "WeftError",
     "__version__",
-    "compile",
     "constant",
     "find_dtype",
     "from_torch",
     "graph",
-    "input",
     "open_gguf",
     "state",
 ]

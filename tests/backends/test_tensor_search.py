@@ -70,7 +70,7 @@ def test_what_has_no_result_is_refused() -> None:
     x = g.input("x", [3, 4])
     with pytest.raises(GraphError, match=r"CUMULATE_ARG: an axis is 0\.\.3"):
         g.cumulate_arg(x, 4)
-    with pytest.raises(GraphError, match=r"SEARCH_SORTED: needs one row.*\[4, 3\].*\[4, 2\]"):
+    with pytest.raises(GraphError, match=r"SEARCH_SORTED: needs one row.*\(3, 4\).*\(2, 4\)"):
         g.search_sorted(x, g.input("v", [2, 4]))
     with pytest.raises(GraphError, match="SEARCH_SORTED: rows and values must have one type"):
         g.search_sorted(x, g.input("v", [3, 4], "i32"))

@@ -296,7 +296,7 @@ def test_the_tensor_that_forced_a_reallocation_is_named(memory: Any) -> None:
     why = scheduler.counters.why
     assert scheduler.reallocs >= 1
     if memory == "ggml":
-        assert why == "p0 f32[16, 8] needs 512 bytes, but 256 were planned"
+        assert why == "p0 f32 (8, 16) needs 512 bytes, but 256 were planned"
         scheduler.reset()
         scheduler.alloc(_chain(8, W[:2]))
         assert scheduler.counters.why.startswith("the graph has 3 nodes, 5 were planned")
@@ -333,7 +333,7 @@ def test_the_listing_is_printed_when_a_graph_is_placed() -> None:
     assert splits[1].startswith("## split 0: reference, 2 inputs: [w (512 B)] [x (256 B)]")
     assert splits[2].startswith("## split 1: cpu") and "[p (128 B)]" in splits[2]
     assert not any(line.startswith("node") for line in splits)
-    assert "memory planned again: reference#w#0 f32[16, 8] with its 512 bytes" in splits[3]
+    assert "memory planned again: reference#w#0 f32 (8, 16) with its 512 bytes" in splits[3]
     nodes = [line.split() for line in _listed("2").splitlines() if line.startswith("node")]
     assert nodes[0][:4] == ["node", "0", "MUL_MAT", "p"]
     assert " ".join(nodes[0][-8:]) == (

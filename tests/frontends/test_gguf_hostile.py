@@ -280,7 +280,7 @@ BROKEN = {
         raw_file([], [struct.pack("<QsI", 1, b"w", 0xFFFFFFFF)], bytes(64)),
         "'w' has 4294967295 dimensions",
     ),
-    "size 0": (raw_file([], [info(ne=(8, 0))], bytes(32)), r"'w' has the sizes \[8, 0\]"),
+    "size 0": (raw_file([], [info(ne=(8, 0))], bytes(32)), r"'w' has the sizes \[0, 8\]"),
     "size 2^63": (raw_file([], [info(ne=(1 << 63,))], bytes(32)), "'w' has the sizes"),
     "sizes overflow": (
         raw_file([], [info(ne=(1 << 32, 1 << 32))], bytes(32)),

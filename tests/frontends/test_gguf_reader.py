@@ -283,7 +283,7 @@ def test_i2_s_has_32_bytes_more(tmp_path: Path) -> None:
     with open_gguf(path) as file:
         assert file.tensors["w"].nbytes == 128 * 3 // 4 + 32
     path.write_bytes(raw_file([], [tensor_info("w", [128, 3], 36, 0)], bytes(127)))
-    with pytest.raises(FormatError, match=r"'w' \(i2_s \[128, 3\]\)"):
+    with pytest.raises(FormatError, match=r"'w' \(i2_s \[3, 128\]\)"):
         open_gguf(path)
 
 

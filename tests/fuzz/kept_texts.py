@@ -62,7 +62,7 @@ def mutated(rng: random.Random, good: bytes) -> bytes:
 def check(data: bytes, name: str) -> bool:
     """Whether the text was taken up."""
     llm, file, good = _ready()
-    kept = llm._open().writing.prefixes
+    kept = llm._writing.prefixes
     llm.context.clear()
     kept.memory.clear()
     assert kept.files is not None

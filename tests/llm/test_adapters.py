@@ -193,14 +193,14 @@ A, B = f"{NAME}.lora_a", f"{NAME}.lora_b"
 @pytest.mark.parametrize(
     ("change", "meta", "says"),
     [
-        ({A: np.zeros((4, 17))}, {}, r"lora_a must be \[16, rank\]"),
-        ({B: np.zeros((24, 5))}, {}, r"lora_b \[rank, 24\]"),
+        ({A: np.zeros((4, 17))}, {}, r"lora_a must be \[rank, 16\]"),
+        ({B: np.zeros((24, 5))}, {}, r"lora_b \[24, rank\]"),
         ({A: None}, {}, "has a .lora_b only"),
         ({"blk.9.ffn_up.weight.lora_a": np.zeros((4, 16)),
           "blk.9.ffn_up.weight.lora_b": np.zeros((24, 4))}, {}, "which the model does not have"),
         ({"output_norm.weight": np.zeros(16)}, {}, "neither a .lora_a nor a .lora_b"),
         ({"token_embd.weight.lora_a": np.zeros((4, 16)),
-          "token_embd.weight.lora_b": np.zeros((274, 4))}, {}, r"lora_a must be \[rank, 274\]"),
+          "token_embd.weight.lora_b": np.zeros((274, 4))}, {}, r"lora_a must be \[274, rank\]"),
         ({A: np.full((4, 16), np.nan)}, {}, "not numbers"),
         ({A: None, B: None}, {}, "has no tensors"),
         ({}, {"adapter.lora.alpha": float("nan")}, "alpha is nan"),

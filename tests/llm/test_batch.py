@@ -266,3 +266,33 @@ def test_abort_from_another_thread_leaves_the_cache(model: Model) -> None:
     context._graphs.run = run  # type: ignore[method-assign]
     got = context.decode(TOKENS[4:], outputs="all")
     np.testing.assert_allclose(got, make(model).decode(TOKENS, outputs="all")[4:], atol=ATOL)
+
+
+# ---- positions that nobody gives ----
+
+
+def test_positions_follow_the_sequence_of_each_token(model: Model) -> None:
+    context, alone = make(model, n_seq_max=3), make(model)
+    context.decode(TOKENS[:6])
+    context.decode(TOKENS[:3], seqs=[[2]] * 3)
+    got = context.decode([5], seqs=[[2]])
+    alone.decode(TOKENS[:3])
+    np.testing.assert_allclose(got, alone.decode([5]), atol=ATOL)
+    assert [context.cache.pos_max(seq) for seq in range(3)] == [5, -1, 3]
+    # in one call: each follows its own, and a token of several moves all of them on
+    context.decode([6, 7, 8, 9, 10], seqs=[[2], [0], [1], [2, 1], [1]])
+    assert [context.cache.pos_max(seq) for seq in range(3)] == [6, 6, 5]
+    alone.decode([6, 9])
+    last = context.decode([11], seqs=[[2]])
+    np.testing.assert_allclose(last, alone.decode([11]), atol=ATOL)
+
+
+@pytest.mark.parametrize("devices", [["reference"], ["cpu"]])
+def test_a_single_token_follows_its_sequence(model: Model, devices: list[str]) -> None:
+    context = make(model, n_seq_max=2, devices=devices)
+    context.decode(TOKENS[:6])
+    for i, token in enumerate(TOKENS[:4]):
+        context.decode([token], seqs=[[1]])
+        assert context.cache.pos_max(1) == i and context.cache.pos_max(0) == 5
+    with pytest.raises(ContextError, match="sequence"):
+        context.decode([5], seqs=[[2]])

@@ -248,7 +248,7 @@ GOOD = np.ones(N_EMBD, np.float32)
     ("tensors", "meta", "says"),
     [
         ({1: np.ones(15)}, {}, r"sizes \[15\].*give \[16\].*made for llama"),
-        ({1: np.ones((2, 16))}, {}, r"sizes \[16, 2\]"),
+        ({1: np.ones((2, 16))}, {}, r"sizes \[2, 16\]"),
         ({4: GOOD}, {}, "steers layer 4, the model has the layers 1 to 3"),
         ({0: GOOD}, {}, "steers layer 0"),
         ({"direction.x": GOOD}, {}, "direction.x is no direction.N"),

@@ -273,8 +273,8 @@ def test_llm(paths: tuple[Path, Path]) -> None:
     texts = []
     for options in each:
         with LLM(paths[0], n_ctx=128, n_threads=1, drafting=options) as llm:
-            if llm._parts is not None and llm._parts.loaded.drafting is not None:
-                llm._parts.loaded.drafting.gain = Eager()
+            if llm._loaded is not None and llm._loaded.drafting is not None:
+                llm._loaded.drafting.gain = Eager()
             texts.append([
                 llm.generate(p, max_tokens=30, temperature=1, seed=2, ignore_eos=True)
                 for p in ("the abc", ["the abc the", "abc"])

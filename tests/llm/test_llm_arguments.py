@@ -18,7 +18,7 @@ from tests.llm.tiny import metadata, write_model
 from weft.errors import ArgumentError, ContextError, FormatError, WeftError
 from weft.llm import LLM
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions
-from weft.llm.planning.options import LLM_OPTIONS, PLAN_OPTIONS, PlanArguments
+from weft.llm.planning.options import LLM_OPTIONS, PLAN_OPTIONS, LLMPlanArguments, PlanArguments
 
 FIXED: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -175,7 +175,7 @@ def test_tables_have_every_option() -> None:
 @pytest.mark.parametrize("call", ["generate", "chat", "__init__"])
 def test_help_shows_every_option_with_type_and_default(call: str) -> None:
     function = getattr(LLM, call)
-    types = PlanArguments if call == "__init__" else GenerateOptions
+    types = LLMPlanArguments if call == "__init__" else GenerateOptions
     parameters = inspect.signature(function).parameters
     text = pydoc.render_doc(LLM, renderer=pydoc.plaintext)
     for name in types.__annotations__:

@@ -42,7 +42,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(path: Path) -> LLM:
-    return LLM(path, n_threads=1)
+    return LLM(path, n_threads=1, n_seq_max=1)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_cache_that_somebody_else_used_is_not_reused(llm: LLM) -> None:
     ]
     for meddle, n_cached in meddlers:
         meddle()
-        llm._open().writing.prefixes.memory.clear()  # of earlier texts
+        llm._writing.prefixes.memory.clear()  # of earlier texts
         assert llm.chat([user("the abc")], **options) == want
         assert llm.stats.n_cached == n_cached
 
@@ -109,7 +109,7 @@ def test_an_interrupted_chat_goes_on(llm: LLM) -> None:
     want = llm.chat([user("abc the")], **options)
     pieces = llm.chat([user("abc the")], stream=True, **options)
     begun = next(pieces)
-    pieces.close()  # type: ignore[attr-defined]
+    pieces.close()
     assert want.startswith(begun) and llm.chat([user("abc the")], **options) == want
 
 

@@ -313,7 +313,7 @@ def test_contexts_beside_share_the_device() -> None:
     path = Path(__file__).resolve().parents[1] / "data/vectors/models/archs/llama3.gguf"
     llm = weft.LLM(path, n_ctx=64, devices=["opencl", "cpu"], n_threads=1)
     llm.embed([5, 9, 40])
-    with llm._open().side.embedding() as beside:
+    with llm._extra().embedding() as beside:
         ours, theirs = (c.plan.backends for c in (llm.context, beside))
     assert ours[0] is theirs[0] and ours[1] is not theirs[1]
 

@@ -42,7 +42,8 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def opened(path: Path, **options: Any) -> LLM:
-    return LLM(path, n_threads=1, n_ctx=256, **options)
+    given = {"n_threads": 1, "n_ctx": 256, "n_seq_max": 1}  # texts take the sequence in turn
+    return LLM(path, **{**given, **options})
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def fresh(path: Path) -> LLM:
 
 
 def kept(llm: LLM) -> Prefixes:
-    return llm._open().writing.prefixes
+    return llm._writing.prefixes
 
 
 Answer = tuple[str, list[Any]]

@@ -118,7 +118,7 @@ def test_user_assignments_hold() -> None:
 
 def test_nothing_runs_the_node() -> None:
     g, c = gpu(ops=[]), cpu(refused=["SQR"])
-    with pytest.raises(UnsupportedOpError, match=r"SQR n0 f32\[64, 4\]: gpu: no kernel.*cpu: no"):
+    with pytest.raises(UnsupportedOpError, match=r"SQR n0 f32 \(4, 64\): gpu: no kernel.*cpu: no"):
         schedule(chain("?", {}), [g, c])
 
 

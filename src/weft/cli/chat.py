@@ -113,6 +113,7 @@ def chat(
         first = read_file(own.file).removesuffix("\n")
         first = unescaped(first) if own.escape else first
     check_constraint(sampling)
+    load["n_seq_max"] = None if load["plan"] else 1
     with LoadProgress() as progress:
         llm = LLM(
             model, type=own.type, context_shift=own.context_shift and own.max_tokens != -2,

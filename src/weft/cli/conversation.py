@@ -163,7 +163,7 @@ class Conversation:
                     said.add(parser.push(piece) if parser else [Content(piece)])
             except KeyboardInterrupt:
                 interrupted = True
-                pieces.close()  # type: ignore[attr-defined]
+                pieces.close()
         said.add(parser.finish() if parser else [])
         self.messages = [*messages, said.message()]
         self.done = self._single

@@ -94,6 +94,7 @@ def _recorded(
     path: Path, load: dict[str, Any], text: str, n_predict: int
 ) -> tuple[ExpertArena, Routing]:
     """Generates a text and records the experts that it takes."""
+    load["n_seq_max"] = None if load["plan"] else 1
     with LoadProgress() as progress, LLM(path, progress=progress, **load) as llm:
         arena = llm.context.plan.experts
         assert arena is not None
@@ -106,7 +107,7 @@ def _planned(path: Path, load: dict[str, Any]) -> ExpertArena:
     """The experts of a model that is not loaded."""
     load["drafting"] = None
     opening = Opening(path, **take_model_arguments(load))
-    (plan,) = opening.plans(n_outputs=1, **load)
+    (plan,) = opening.plans(n_outputs=1, n_seq_max=None if load["plan"] else 1, **load)
     arena = plan.experts
     assert arena is not None
     return arena

@@ -138,7 +138,8 @@ def explain(
     for tower in loaded.towers:
         tower.require_width(loaded.config.n_embd, loaded.file.path.name)
     rows = rows_needed(own.parallel, drafts)
-    several = None if own.parallel == 1 else own.parallel  # a plan file may say it, too
+    # a plan file has it, too
+    several = None if own.parallel == 1 and load["plan"] else own.parallel
     *beside, plan = opening.plans(n_outputs=rows, n_seq_max=several, **load)
     if own.save is not None:
         _save(own.save, plan)

@@ -110,11 +110,12 @@ def run(
     stop = unescaped_texts(own.stop, own.escape)
     check_constraint(sampling)
     dump = TensorDump(own.dump_tensors) if own.dump_tensors is not None else None
+    load |= {"n_seq_max": None if load["plan"] else 1, "repack_later": True}
     with LoadProgress() as progress:
         shifts = own.context_shift and own.max_tokens != -2
         llm = LLM(
             model, type=own.type, context_shift=shifts, n_keep=own.n_keep, drafting=drafts,
-            mmproj=own.mmproj, progress=progress, eval_callback=dump, repack_later=True,
+            mmproj=own.mmproj, progress=progress, eval_callback=dump,
             **kept, **load,
         )  # fmt: skip
     if dump is not None:

@@ -15,7 +15,7 @@ from weft.errors import GraphError
 from weft.graph.op import Op, find_op
 from weft.graph.params import Params
 from weft.graph.size import Expr, Size, Sym, exact_div, lower
-from weft.graph.tensor import Buffer, Ne, Tensor, shape_text
+from weft.graph.tensor import Buffer, Ne, Tensor
 
 __all__ = [
     "FLOATS",
@@ -236,8 +236,9 @@ def _in_range(values: NDArray[Any], dt: DType) -> bool:
 
 
 def describe(t: Tensor) -> str:
-    """`name f32[4, 2]`, a tensor in a message."""
-    return f"{t.name or t.op.name.lower()} {t.dtype.name}{shape_text(t)}"
+    """`name f32 (2, 4)`, a tensor in a message, with sizes in PyTorch's order."""
+    sizes = ", ".join(map(str, t.shape))
+    return f"{t.name or t.op.name.lower()} {t.dtype.name} ({sizes})"
 
 
 def fail(op: str, why: str, *tensors: Tensor) -> GraphError:

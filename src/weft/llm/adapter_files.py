@@ -220,9 +220,9 @@ def _checked(matrix: str, a: F32, b: F32, weights: Weights) -> tuple[F32, F32]:
     rows = -1 if matrix == EMBEDDINGS else -2
     if rank < 1 or (a.shape, b.shape) != right:
         raise FormatError(
-            f"{matrix} is {[n for n in base if n > 1]} in the model, so that its lora_a must be "
-            f"{_sizes(right[0], rows)} and its lora_b {_sizes(right[1], -1)}; they are "
-            f"{list(a.shape[::-1])} and {list(b.shape[::-1])}"
+            f"{matrix} is {[n for n in base[::-1] if n > 1]} in the model, so that its lora_a must "
+            f"be {_sizes(right[0], rows)} and its lora_b {_sizes(right[1], -1)}; they are "
+            f"{list(a.shape)} and {list(b.shape)}"
         )
     for end, values in (("lora_a", a), ("lora_b", b)):
         if not np.isfinite(values).all():
@@ -233,7 +233,7 @@ def _checked(matrix: str, a: F32, b: F32, weights: Weights) -> tuple[F32, F32]:
 
 
 def _sizes(shape: tuple[int, ...], rank: int) -> str:
-    """Sizes, innermost first, with a word for the dimension `rank`."""
+    """Sizes in PyTorch's order, with a word for the dimension `rank`."""
     words = [str(n) for n in shape]
     words[rank] = "rank"
-    return f"[{', '.join(reversed(words))}]"
+    return f"[{', '.join(words)}]"

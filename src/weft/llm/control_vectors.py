@@ -144,7 +144,7 @@ def _directions(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[int, F32]
             )
         if info.n_dims != 1 or info.ne[0] != config.n_embd:
             raise FormatError(
-                f"{name} has the sizes {list(info.ne[: info.n_dims])}, the model's layers give "
+                f"{name} has the sizes {list(info.shape)}, the model's layers give "
                 f"[{config.n_embd}]; use the model that it was made for{made_for}"
             )
         direction = decode(info.data.reshape(1, -1), info.dtype).astype(np.float32).reshape(-1)

@@ -54,8 +54,8 @@ GENERATE_OPTIONS: dict[str, Option] = {
     ),
     "logprobs": Option(
         None,
-        "Number of likeliest tokens whose log-probabilities are kept in `stats.logprobs` beside "
-        "those of the drawn tokens; None: keep none.",
+        "Number of likeliest tokens whose log-probabilities the text has (`Completion.logprobs`) "
+        "beside those of the drawn tokens; None: none.",
     ),
     "cache_prompt": Option(
         True,

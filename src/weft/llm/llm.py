@@ -11,19 +11,16 @@ For control over sequences and their cache, use `Context`.
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
-from typing import Any, Literal, Self, Unpack, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Self, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import ArgumentError, ContextError, ErrorWarning
-from weft.execute import TensorCallback
-from weft.llm.cache.prefix_options import PrefixArguments, prefix_options
-from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens
-from weft.llm.compute.context import Context
+from weft.errors import ContextError
+from weft.execute import Progress
+from weft.llm.chat.template import Message
+from weft.llm.completion import Completion, Completions, Stream
 from weft.llm.compute.embed import embed_texts, unit_rows
 from weft.llm.compute.extra_contexts import ExtraContexts
 from weft.llm.compute.perplexity import Perplexity, chunks_at_once, score_chunks
@@ -32,41 +29,18 @@ from weft.llm.config import Pooling
 from weft.llm.engine.growth import FinishReason, Stats
 from weft.llm.engine.prefixes import PrefixUse
 from weft.llm.engine.shared_writer import SharedWriter
-from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions, request_of, stop_strings
-from weft.llm.model import Model
-from weft.llm.multimodal import Hearing, Senses, Sight
-from weft.llm.opening import Loaded, ModelArguments, load_model
-from weft.llm.planning.explain import html_of, memory_lines, placement_lines
-from weft.llm.planning.options import LLM_OPTIONS, PlanArguments
-from weft.llm.prompts import Prompt, is_list, prompt_ids, require_fits
-from weft.llm.senses.messages import mark_media
-from weft.llm.tokenizers.tokenizer import Tokenizer
-from weft.notebook import in_notebook
+from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions
+from weft.llm.planning.options import LLM_OPTIONS
+from weft.llm.prompts import Prompt, is_list
+from weft.llm.text_model import Asked, LLMArguments, TextModel
 from weft.options import require_options, shows_options
-from weft.records import dataclass
 
-__all__ = ["LLM", "FinishReason", "LLMArguments", "Stats"]
+__all__ = ["LLM", "FinishReason", "Stats"]
 
-
-class LLMArguments(PlanArguments, PrefixArguments, ModelArguments, total=False):
-    """The arguments of `LLM` besides the path; see `LLM_OPTIONS`."""
-
-    n_ctx: int | None
-    context_shift: bool
-    n_keep: int
-    chat_template: str | ChatTemplate | None
-    eval_callback: TensorCallback | None
-    repack_later: bool
+_Written = Completion | list[Completion] | Stream[str] | Stream[tuple[int, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    loaded: Loaded
-    writing: SharedWriter
-    side: ExtraContexts
-
-
-class LLM:
+class LLM(TextModel):
     """A model with a tokenizer and one context.
 
         with weft.LLM("model.gguf") as llm:
@@ -88,7 +62,7 @@ class LLM:
         (see `weft.llm.drafting`); None: it does not.
 
         `adapters` are GGUF files of LoRA adapters: one, a list, or a mapping of names to files,
-        each alone or as (file, scale). Texts use all, unless `generate` names those of the text.
+        each alone or as (file, scale). Texts use all, unless `generate` names the adapters of a text.
         So it is with `control_vectors`, which steer the layers `control_vector_layers`, (first,
         last) or None for all.
 
@@ -103,29 +77,23 @@ class LLM:
         unknown architecture; TokenizerError for an unknown tokenizer; ContextError for an option
         out of range; ScheduleError for an impossible placement; and OutOfMemoryError, with needed
         and available bytes, before anything is loaded."""
-        require_options("LLM", all_options, tuple(LLM_OPTIONS), "help(weft.LLM)")
-        prefixes, others = prefix_options(all_options)
-        self._shifts = others.pop("context_shift", False)
-        self._n_keep = others.pop("n_keep", 0)
-        self._template = others.pop("chat_template", None)
-        self._warned = False
-        loaded = load_model(path, others)
-        context = loaded.context
-        _warn_of_length(context)
-        if self._shifts:
-            _require_shifts(context, self._n_keep)
-        writing = SharedWriter(context, loaded.opening.tokenizer, loaded.drafting, prefixes)
-        self._parts: _Parts | None = _Parts(loaded, writing, ExtraContexts(context))
-        self._last_stats = writing.stats
+        super().__init__(path, all_options)
+        loaded = self._open()
+        self._writing = SharedWriter(
+            loaded.context, self.tokenizer, loaded.drafting, self._prefixes
+        )
+        self._side = ExtraContexts(loaded.context)
+        self._last_stats = self._writing.stats
 
     def close(self) -> None:
         """Frees the weights, the context and its threads, after writing the texts of the cache to
         `cache_dir`, if there is one. Waits for texts of other threads, and ends an unfinished one
         of this thread. A second call does nothing."""
-        if self._parts is not None:
-            self._parts.writing.end()
-            self._last_stats = self._parts.writing.stats
-            self._parts = None
+        if self._loaded is not None:
+            self._writing.end()
+            self._last_stats = self._writing.stats
+            self._loaded = None
+            del self._writing, self._side
 
     def __enter__(self) -> Self:
         return self
@@ -133,104 +101,27 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self) -> _Parts:
-        if self._parts is None:
-            raise ContextError("this LLM is closed; open the model again")
-        return self._parts
-
-    def explain(
-        self, *, tokens: int | None = None, brief: bool = False, width: int | None = None
-    ) -> str:
-        """Describes where everything of the model is and why, as `weft explain` does: splits, the
-        device of each op, why other devices refused it, and the bytes of every buffer.
-
-        `tokens` selects the plan for batches of so many tokens (None: the largest). `brief` leaves
-        out the ops. Lines are broken at `width` characters (None: nowhere). Raises ContextError for
-        a number of tokens that no batch has."""
-        context = self.context
-        lines = placement_lines(context.plan, tokens=tokens, width=width, nodes=not brief)
-        senses, kept = self._open().loaded.senses, self._open().writing.prefixes.options
-        towers = [] if senses is None else senses.about()
-        memory = memory_lines(context.plan, context.memory.scratch, kept)
-        for name, own in self.draft_contexts.items():
-            memory += ["", f"{name} {own.model.file.path.name}"]
-            memory += memory_lines(own.plan, own.memory.scratch)
-        return "\n".join([*lines, "", *memory, *towers])
-
-    def __repr__(self) -> str:
-        if self._parts is None:
-            return "<LLM, closed>"
-        context = self._parts.loaded.context
-        devices = ", ".join(backend.name for backend in context.plan.backends)
-        where = f"{context.n_ctx} tokens of context on {devices}"
-        return f"<LLM {self._parts.loaded.opening.model.summary()}; {where}>"
-
-    def _repr_html_(self) -> str:
-        if self._parts is None:
-            return escape(repr(self))
-        context = self._parts.loaded.context
-        html = html_of(context.plan, context.memory.scratch, context.program, repr(self))
-        return in_notebook(self, html)
-
-    @property
-    def model(self) -> Model:
-        """The contents of the file. Raises ContextError after `close`."""
-        return self._open().loaded.opening.model
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Converts text to token ids and back. Raises ContextError after `close`."""
-        return self._open().loaded.opening.tokenizer
-
-    @property
-    def context(self) -> Context:
-        """The context that computes. Raises ContextError after `close`."""
-        return self._open().loaded.context
-
-    @property
-    def draft_contexts(self) -> dict[str, Context]:
-        """The contexts of models that draft, by what they are; empty without such models. Raises
-        ContextError after `close`."""
-        return self._open().loaded.draft_contexts
-
     @property
     def stats(self) -> Stats:
-        """Tokens and times of the last text of any thread."""
-        return self._last_stats if self._parts is None else self._parts.writing.stats
+        """Tokens and times of the last text of any thread. A completion has its own numbers
+        (`Completion.usage`)."""
+        return self._last_stats if self._loaded is None else self._writing.stats
 
     @property
     def prefixes(self) -> PrefixUse:
         """What is kept of texts beside the cache. Raises ContextError after `close`."""
-        return self._open().writing.prefixes.use
-
-    @property
-    def chat_template(self) -> ChatTemplate:
-        """The template that turns messages into text: the option `chat_template`, or the model's
-        own."""
-        opening = self._open().loaded.opening
-        if not isinstance(self._template, ChatTemplate):
-            self._template = opening.template(self._template)
-        return self._template
-
-    def tokenize(
-        self, text: str, *, add_special: bool = True, parse_special: bool = False
-    ) -> list[int]:
-        """The token ids of `text`; see `Tokenizer.encode`."""
-        return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
-
-    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """The text of token ids; see `Tokenizer.decode`."""
-        return self.tokenizer.decode(ids, special=special)
+        self._open()
+        return self._writing.prefixes.use
 
     @overload
     def generate(
         self, prompt: Prompt, *, stream: Literal[False] = False, **options: Unpack[GenerateOptions]
-    ) -> str: ...
+    ) -> Completion: ...
 
     @overload
     def generate(
         self, prompt: Prompt, *, stream: Literal[True], **options: Unpack[GenerateOptions]
-    ) -> Iterator[str]: ...
+    ) -> Stream[str]: ...
 
     @overload
     def generate(
@@ -239,7 +130,7 @@ class LLM:
         *,
         stream: Literal[False] = False,
         **options: Unpack[GenerateOptions],
-    ) -> list[str]: ...
+    ) -> list[Completion]: ...
 
     @overload
     def generate(
@@ -248,7 +139,7 @@ class LLM:
         *,
         stream: Literal[True],
         **options: Unpack[GenerateOptions],
-    ) -> Iterator[tuple[int, str]]: ...
+    ) -> Stream[tuple[int, str]]: ...
 
     @shows_options(GenerateOptions, GENERATE_OPTIONS, "Options:")
     def generate(
@@ -257,57 +148,30 @@ class LLM:
         *,
         stream: bool = False,
         **options: Unpack[GenerateOptions],
-    ) -> str | list[str] | Iterator[str] | Iterator[tuple[int, str]]:
-        """Continues `prompt` (text or token ids) and returns the new text. With `stream=True` it
-        returns an iterator of pieces of the text, in whole characters, as they come.
+    ) -> Completion | list[Completion] | Stream[str] | Stream[tuple[int, str]]:
+        """Continues `prompt` (text or token ids) and returns the new text, a `str` with the reason
+        why it ended and its numbers of tokens (`Completion`). With `stream=True` it returns an
+        iterator of pieces of the text, in whole characters, as they come; afterwards its
+        `completion` is the whole text.
 
         For a list of prompts it returns a list of texts. They are written together as far as the
-        context has sequences (`n_seq_max`) and cells (a prompt and `max_tokens` each). With
-        `stream=True` it returns an iterator of (number of the prompt, piece).
+        context has sequences (`n_seq_max`, usually 16) and cells (a prompt and `max_tokens` each;
+        give `max_tokens`, as a text without it may take all cells). With `stream=True` it returns
+        an iterator of (number of the prompt, piece).
 
         A text ends with an end token of the model, before the first of the `stop` strings, after
         `max_tokens` tokens, or when the context is full (unless `context_shift` is set, which
-        applies to single prompts); `stats.finish_reason` says why.
+        applies to single prompts); `finish_reason` says why.
 
         Raises, before anything is computed, ArgumentError for an unknown option or a prompt of the
         wrong type, and ContextError for an argument out of range, a constraint that no text can
         satisfy, a prompt longer than the context, and a model that computes embeddings only. Ctrl-C
         raises KeyboardInterrupt; the object can be used again."""
         require_options("generate", options, tuple(GENERATE_OPTIONS), "help(weft.LLM.generate)")
-        if self.context.embeddings:
-            raise ContextError("this model makes embeddings, no text; use `embed`")
-        parse_special = options.get("parse_special", False)
         if is_list(prompt):
-            prompts = [self._prompt(p, parse_special) for p in prompt]
-            return self._several(prompts, stream, options)
-        ids = self._prompt(prompt, parse_special)
-        request = request_of(ids, options, n_keep=self._kept(ids) if self._shifts else None)
-        pieces = self._open().writing.one(request, options.get("progress"))
-        return pieces if stream else "".join(pieces)
-
-    def _several(
-        self, prompts: list[list[int]], stream: bool, options: GenerateOptions
-    ) -> list[str] | Iterator[tuple[int, str]]:
-        requests = [request_of(ids, options) for ids in prompts]
-        pieces = self._open().writing.several(requests)
-        if stream:
-            return pieces
-        texts = [""] * len(prompts)
-        for number, piece in pieces:
-            texts[number] += piece
-        return texts
-
-    def _kept(self, prompt: list[int]) -> int:
-        """The number of first tokens that stay when the context is full, BOS included. At least two
-        tokens must be left to drop."""
-        whole = min(len(prompt), self.context.n_ctx - 2)
-        n_keep = whole if self._n_keep == -1 else self._n_keep
-        return max(n_keep, int(prompt[0] == self.tokenizer.vocab.bos))
-
-    def _prompt(self, prompt: object, parse_special: bool) -> list[int]:
-        ids = prompt_ids(prompt, self.tokenizer, parse_special)
-        require_fits(ids, self.context.n_ctx, self.model.config.n_ctx_train)
-        return ids
+            asked = [self._asked(one, options, alone=False) for one in prompt]
+            return self._written(asked, stream, many=True)
+        return self._written([self._asked(prompt, options)], stream, options.get("progress"))
 
     @overload
     def chat(
@@ -315,8 +179,10 @@ class LLM:
         messages: Iterable[Message],
         *,
         stream: Literal[False] = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
         **options: Unpack[GenerateOptions],
-    ) -> str: ...
+    ) -> Completion: ...
 
     @overload
     def chat(
@@ -324,94 +190,89 @@ class LLM:
         messages: Iterable[Message],
         *,
         stream: Literal[True],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
         **options: Unpack[GenerateOptions],
-    ) -> Iterator[str]: ...
+    ) -> Stream[str]: ...
+
+    @overload
+    def chat(
+        self,
+        messages: list[list[Message]],
+        *,
+        stream: Literal[False] = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Completion]: ...
+
+    @overload
+    def chat(
+        self,
+        messages: list[list[Message]],
+        *,
+        stream: Literal[True],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Stream[tuple[int, str]]: ...
 
     @shows_options(GenerateOptions, GENERATE_OPTIONS, "Options:")
     def chat(
         self,
-        messages: Iterable[Message],
+        messages: Iterable[Message] | list[list[Message]],
         *,
         stream: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
         **options: Unpack[GenerateOptions],
-    ) -> str | Iterator[str]:
-        """Returns the model's answer to `messages`. With `stream=True` it returns an iterator of
-        pieces of the answer, as they come.
+    ) -> Completion | list[Completion] | Stream[str] | Stream[tuple[int, str]]:
+        """Returns the model's answer to `messages`, a `str` as from `generate`. With `stream=True`
+        it returns an iterator of pieces of the answer, as they come. For a list of conversations it
+        returns a list of answers, which are written together, as texts of `generate` are.
 
         `messages` are mappings such as `{"role": "user", "content": "Hello"}`; see `ChatTemplate`.
         Contents may have parts, and with `mmproj` images and sounds among them: `{"type": "image",
         "image": x}`, where x is a path, bytes, pixels or an image of Pillow, `{"type": "audio",
         "audio": x}`, where x is a path, bytes or samples, and OpenAI's `image_url` and
         `input_audio`.
-        `tools` and `variables` are for the template; see `ChatTemplate.render`. Calls of tools are
-        part of the text, control tokens included. `options` are those of `generate`. Only the new
-        part of a conversation is computed, unless `cache_prompt` is False.
+        `tools` are functions in the form of the OpenAI API. With them, the answer is the content
+        alone: `tool_calls` has the calls and `reasoning` what came before, and its `message` goes
+        on with the conversation. `variables` are for the template; see `ChatTemplate.render`.
+        `options` are as in `generate`. Only the new part of a conversation is computed, unless
+        `cache_prompt` is False.
 
         Raises ChatError for messages that the template refuses, and the errors of `generate`. Warns
         once if the model has no template, so that ChatML is used."""
         require_options("chat", options, tuple(GENERATE_OPTIONS), "help(weft.LLM.chat)")
-        prompt = self.chat_prompt(messages, tools=tools, variables=variables)
-        options["stop"] = stop_strings(options) + self.chat_template.stops
-        options.setdefault("special", bool(tools))
-        if stream:
-            return self.generate(prompt, stream=True, **options)
-        return self.generate(prompt, **options)
+        if isinstance(messages, list) and messages and isinstance(messages[0], list | tuple):
+            chats = cast("list[list[Message]]", messages)
+            asked = [self._asked_chat(c, tools, variables, options, alone=False) for c in chats]
+            return self._written(asked, stream, many=True)
+        one = cast("Iterable[Message]", messages)
+        asked = [self._asked_chat(one, tools, variables, options)]
+        return self._written(asked, stream, options.get("progress"))
 
-    def chat_prompt(
+    def _written(
         self,
-        messages: Iterable[Message],
+        asked: Sequence[Asked],
+        stream: bool,
+        progress: Progress | None = None,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """The token ids that `chat` continues. Names of control tokens in messages are read as
-        these tokens, as usual with chat templates."""
-        if isinstance(messages, str | bytes | None):
-            raise ArgumentError(
-                'messages are a list, e.g. [{"role": "user", "content": "Hello"}]; '
-                f"got {type(messages).__name__}"
-            )
-        template = self.chat_template
-        if template.is_fallback and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"{self.model.file.path.name} has no chat template; ChatML is used, which it may "
-                "not know",
-                stacklevel=3,
-            )
-        marked = mark_media(messages)
-        text = template.render(marked.messages, tools=tools, **(variables or {}))
-        if not marked.media:
-            return prompt_tokens(self.tokenizer, text)
-        return self.senses.prompt(marked.pieces(text), marked.media)
+        many: bool = False,
+    ) -> _Written:
+        """The texts of requests, or their pieces."""
+        texts = Completions([reader for _, reader in asked])
+        pieces = texts.pieces(self._writing.texts([one for one, _ in asked], progress))
+        if stream:
+            return Stream(pieces, texts) if many else Stream((p for _, p in pieces), texts)
+        for _ in pieces:
+            pass
+        return texts.all if many else texts.all[0]
 
-    @property
-    def senses(self) -> Senses:
-        """Makes prompts with images and sounds. Raises ContextError for a model without
-        `mmproj`."""
-        senses = self._open().loaded.senses
-        if senses is None:
-            raise ContextError(
-                f"{self.model.file.path.name} was opened without a tower for images or sound; "
-                "give its file as `mmproj`"
-            )
-        return senses
-
-    @property
-    def sight(self) -> Sight:
-        """Makes rows of images. Raises ContextError for a model without a tower for images."""
-        sight = self.senses.of("image")
-        assert isinstance(sight, Sight)
-        return sight
-
-    @property
-    def hearing(self) -> Hearing:
-        """Makes rows of sounds. Raises ContextError for a model without a tower for sound."""
-        hearing = self.senses.of("audio")
-        assert isinstance(hearing, Hearing)
-        return hearing
+    def _extra(self) -> ExtraContexts:
+        self._open()
+        return self._side
 
     def embed(
         self,
@@ -438,10 +299,10 @@ class LLM:
         texts: Sequence[object] = text if many else [text]
         if many and pooling == "none":
             raise ContextError('pooling "none" gives a row for each token; give texts one by one')
-        prompts = [self._prompt(t, False) for t in texts]
+        prompts = [self._ids(t) for t in texts]
         if not prompts:
             return np.empty((0, self.model.config.n_embd_out), np.float32)
-        with self._open().side.embedding() as context:
+        with self._extra().embedding() as context:
             rows = np.stack(embed_texts(context, prompts, pooling))
         if normalize and (pooling or self.model.config.pooling) != "rank":
             rows = unit_rows(rows)
@@ -458,7 +319,7 @@ class LLM:
         with the query."""
         require_ranks(self.model.config, self.model.file.path.name)
         pairs = [pair_ids(self.tokenizer, query, text) for text in documents]
-        with self._open().side.embedding() as context:
+        with self._extra().embedding() as context:
             return best_first(rank_pairs(context, pairs), top_n)
 
     def perplexity(
@@ -480,30 +341,6 @@ class LLM:
         bos = vocab.bos if vocab.add_bos else None
         total = len(ids) // max(n_ctx, 1) if n_chunks is None else n_chunks
         n_seq = chunks_at_once(self.model.config, max(n_ctx, 1), self.context.n_ubatch, total)
-        with self._open().side.scoring(n_ctx, n_seq) as context:
+        with self._extra().scoring(n_ctx, n_seq) as context:
             *_, last = score_chunks(context, ids, n_ctx, bos=bos, n_chunks=n_chunks)
         return last
-
-
-def _warn_of_length(context: Context) -> None:
-    """Warns if texts may become longer than those that the model was trained with."""
-    config, longest = context.model.config, context.n_ctx_seq
-    several = context.plan.options.n_seq_max > 1 and longest == context.n_ctx
-    if longest > config.n_ctx_train and not several:
-        error = ContextError(
-            f"is {longest}, and {context.model.file.path.name} was trained for "
-            f"{config.n_ctx_train} tokens: longer texts may become incoherent",
-            argument="n_ctx",
-        )
-        warnings.warn(ErrorWarning(error), stacklevel=3)
-
-
-def _require_shifts(context: Context, n_keep: int) -> None:
-    """Raises ContextError if tokens behind the first `n_keep` cannot give way to new ones."""
-    context.require_movable()
-    if not -1 <= n_keep < context.n_ctx - 1:
-        raise ContextError(
-            f"is {n_keep}; it must be 0 to {context.n_ctx - 2}, so that there is something to "
-            "drop, or -1 for the prompt",
-            argument="n_keep",
-        )

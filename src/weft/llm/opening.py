@@ -48,6 +48,8 @@ __all__ = [
 
 DEFAULT_N_CTX = 4096
 """Default number of cells of the cache; fewer if the model was trained for less."""
+DEFAULT_N_SEQS = 16
+"""Default number of texts that are written at the same time; fewer for a recurrent model."""
 PADDED = 256
 """Maximum difference of the sizes of two equal vocabularies: some files are padded."""
 
@@ -137,10 +139,10 @@ class Opening:
         if options.get("plan") is None:
             if options.get("n_ctx") is None:
                 options["n_ctx"] = min(config.n_ctx_train, DEFAULT_N_CTX)
+            if n_seqs is None:
+                n_seqs = options["n_seq_max"] = self._most_sequences(options)
             if self.model.writes:
-                options.setdefault("n_outputs", rows_needed(n_seqs or 1, drafting))
-            else:
-                options.setdefault("n_seq_max", sequences_for(config, MOST))
+                options.setdefault("n_outputs", rows_needed(n_seqs, drafting))
         n_ctx = options.get("n_ctx")
         if options.get("n_ubatch") is None and (not config.causal or config.n_encoder):
             options["n_ubatch"] = n_ctx  # every token attends to the whole text
@@ -148,6 +150,17 @@ class Opening:
             options["beside"] = self.drafts.plans(n_ctx, n_seqs or 1)
             options["states"] = drafting.layers
         return options
+
+    def _most_sequences(self, options: dict[str, Any]) -> int:
+        """The default of `n_seq_max`. Sequences share the cells of the cache, so that they take
+        memory for recurrent states only."""
+        if not self.model.writes:
+            return sequences_for(self.model.config, MOST)
+        if options.get("swa_full") is False:
+            return 1  # each sequence would have a window of cells of its own
+        sizes = [options.get(name) for name in ("n_ctx", "n_batch", "n_ubatch")]
+        known = [n for n in sizes if isinstance(n, int) and n > 0]
+        return sequences_for(self.model.config, min(DEFAULT_N_SEQS, *known))
 
     def template(self, source: str | ChatTemplate | None = None) -> ChatTemplate:
         """The chat template of the file, or the one of `source`."""
@@ -224,7 +237,7 @@ class DraftModels:
                 why or "layers that draft need a context with states=True, made without a plan file"
             )
         if why:
-            warnings.warn(f"no model drafts: {why}", stacklevel=5)
+            warnings.warn(f"no model drafts: {why}", stacklevel=6)
         else:
             # the same threads, which take turns
             shared: dict[str, Any] = {

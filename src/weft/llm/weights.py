@@ -123,8 +123,8 @@ def load_weights(file: GGUFFile, table: Iterable[Row], unused: Iterable[str] = (
             leaves[row.name] = _leaf(file, row, info)
         elif not row.optional:
             raise FormatError(
-                f"{file.path}: tensor {row.name} of sizes {list(row.ne)} is missing (architecture "
-                f"{file.architecture}); convert the model again"
+                f"{file.path}: tensor {row.name} of sizes {list(row.ne[::-1])} is missing "
+                f"(architecture {file.architecture}); convert the model again"
             )
     known = tuple(unused)
     extra = [
@@ -145,7 +145,7 @@ def _leaf(file: GGUFFile, row: Row, info: TensorInfo) -> Tensor:
     ne = row.ne + (1,) * (4 - len(row.ne))
     if info.ne != ne:
         raise FormatError(
-            f"{file.path}: tensor {row.name} has sizes {list(info.ne[: info.n_dims])}, but the "
-            f"metadata asks for {list(row.ne)}"
+            f"{file.path}: tensor {row.name} has sizes {list(info.shape)}, but the "
+            f"metadata asks for {list(row.ne[::-1])}"
         )
     return Tensor(info.dtype, info.ne, name=row.name, buffer=Buffer("weights", data=info.data))

@@ -98,7 +98,7 @@ def read_tensors(cursor: Cursor, n: int, alignment: int) -> dict[str, TensorInfo
         start = data_start + offset
         if map_.whole and start + nbytes > map_.size:
             raise map_.error(
-                f"tensor {quoted(name)} ({dtype.name} {list(ne)}) takes bytes {start} to "
+                f"tensor {quoted(name)} ({dtype.name} {list(ne[::-1])}) takes bytes {start} to "
                 f"{start + nbytes}, but the file ends at byte {map_.size}; the file is cut short "
                 f"or damaged: {_AGAIN}"
             )
@@ -120,8 +120,8 @@ def _read_sizes(cursor: Cursor, name: str) -> tuple[int, ...]:
     # A zero size would make an empty tensor; anything from 2^63 up does not fit ggml's int64 sizes.
     if 0 in ne or max(ne, default=1) >= 1 << 63 or prod(ne) >= 1 << 63:
         raise cursor.map.error(
-            f"tensor {quoted(name)} has the sizes {list(ne)}; each must be 1 or more and their "
-            f"product below 2^63: the file is damaged, {_AGAIN}"
+            f"tensor {quoted(name)} has the sizes {list(ne[::-1])}; each must be 1 or more and "
+            f"their product below 2^63: the file is damaged, {_AGAIN}"
         )
     return ne
 

@@ -292,8 +292,8 @@ def _checked(name: str, dtype: DType, ne: tuple[int, ...], data: Data) -> memory
     need = tensor_bytes(dtype, ne)
     if view.nbytes != need:
         raise FormatError(
-            f"tensor {name!r} ({dtype.name} {list(ne)}) has {view.nbytes} bytes of data, and needs "
-            f"{need}"
+            f"tensor {name!r} ({dtype.name} {list(ne[::-1])}) has {view.nbytes} bytes of data, "
+            f"and needs {need}"
         )
     return view
 

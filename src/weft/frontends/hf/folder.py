@@ -141,7 +141,7 @@ def _info(folder: Folder, name: str, values: Values) -> TensorInfo:
     dtype = find_dtype("f32" if wide else values.kind)
     ne = values.shape[::-1] or (1,)
     if len(ne) > 4 or 0 in ne:
-        raise FormatError(f"{folder.path}: tensor {name} has the sizes {list(ne)}")
+        raise FormatError(f"{folder.path}: tensor {name} has the sizes {list(values.shape)}")
     padded = (*ne, 1, 1, 1)
     ne4 = (padded[0], padded[1], padded[2], padded[3])
     nbytes = tensor_bytes(dtype, ne)

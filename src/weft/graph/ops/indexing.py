@@ -219,7 +219,7 @@ def index_put(
         require_type(x, NUMBERS, "INDEX_PUT", "x")
     for d in range(4):
         fits = values.ne[d] in (1, p.ne[d])
-        require(fits, "INDEX_PUT", f"values do not broadcast to {list(p.ne)}", x, values)
+        require(fits, "INDEX_PUT", f"values do not broadcast to {list(p.ne[::-1])}", x, values)
     params = IndexPutParams(p.axes, p.rank, p.first, bool(accumulate))
     return make_node("INDEX_PUT", x.dtype, x.ne, x, values, *p.tensors, params=params)
 

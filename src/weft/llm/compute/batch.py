@@ -26,7 +26,7 @@ class Batch:
     tokens: ArrayLike | None = None
     """Ids [n]."""
     positions: ArrayLike | None = None
-    """Positions in their sequences [n]; None: after the last token of sequence 0."""
+    """Positions in their sequences [n]; None: each after the last token of its first sequence."""
     seqs: Sequence[Sequence[int]] | None = None
     """The sequences of each token; None: sequence 0."""
     outputs: Outputs = "last"
@@ -124,7 +124,7 @@ def checked(
     if n > n_batch:
         raise ContextError(f"{n} tokens in one call, but `n_batch` is {n_batch}")
     first, members = _sequences(batch.seqs, n, cells.n_seq_max)
-    positions = _positions(batch.positions, n, cells)
+    positions = _positions(batch.positions, first, members, cells)
     n_learned = config.n_positions
     if n_learned and positions.max() >= n_learned:
         raise ContextError(
@@ -213,10 +213,26 @@ def _sequences(
     return first, members
 
 
-def _positions(numbers: ArrayLike | None, n: int, cells: Cells) -> NDArray[np.int32]:
+def _positions(
+    numbers: ArrayLike | None,
+    first: NDArray[np.int32],
+    members: NDArray[np.bool_],
+    cells: Cells,
+) -> NDArray[np.int32]:
+    """The positions of tokens, those that nobody gave behind the last of their first sequence."""
+    n = len(first)
     if numbers is None:
-        start = cells.pos_max(0) + 1
-        return np.arange(start, start + n, dtype=np.int32)
+        if (first == first[0]).all():
+            start = cells.pos_max(int(first[0])) + 1
+            return np.arange(start, start + n, dtype=np.int32)
+        named = np.flatnonzero(members.any(axis=1)).tolist()
+        follows = {seq: cells.pos_max(seq) + 1 for seq in named}
+        positions = np.empty(n, np.int32)
+        for i, seq in enumerate(first.tolist()):
+            positions[i] = follows[seq]
+            for other in np.flatnonzero(members[:, i]).tolist():
+                follows[other] = max(follows[other], follows[seq] + 1)
+        return positions
     try:
         positions = np.atleast_1d(np.asarray(numbers, np.int32))
     except (OverflowError, ValueError, TypeError):

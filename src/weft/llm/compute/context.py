@@ -228,10 +228,10 @@ class Context(Sequences):
         f32 [n_rows, n_embd].
 
         `tokens` are ids [n], or a `Batch` with all arguments, which may have rows instead of
-        tokens. `positions` [n] are those in the sequences (None: after the last of sequence 0).
-        `seqs` has the sequences of each token (None: sequence 0); a token sees the cells of its
-        first sequence. `outputs` says which tokens have a row in the result, in the order of
-        `tokens`: the "last", "all", or those where an array [n] is true.
+        tokens. `positions` [n] are positions in the sequences (None: each token follows the last
+        token of its first sequence). `seqs` has the sequences of each token (None: sequence 0); a
+        token sees the cells of its first sequence. `outputs` says which tokens have a row in the
+        result, in the order of `tokens`: the "last", "all", or those where an array [n] is true.
 
         Raises ContextError for ids or positions out of range, for too few free cells, if a sliding
         window has dropped tokens that must be seen, and for more tokens than a ubatch if tokens see

@@ -103,9 +103,9 @@ class Decoding:
             return None
         token, position, seq = one
         cache, config = self.cache, self._config
-        if position is None:
-            position = cache.pos_max(0) + 1
         cell = next_cell(cache, seq) if 0 <= seq < cache.n_seq_max else -1
+        if position is None:
+            position = cache.pos_max(seq) + 1 if cell >= 0 else 0
         if (
             cell < 0
             or not 0 <= token < config.n_vocab

@@ -14,7 +14,7 @@ from weft.llm.compute.turn_lock import TurnLock
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.growth import Stats
 from weft.llm.engine.prefixes import Prefixes
-from weft.llm.engine.request import Done, Event, Read, Request, Ticket
+from weft.llm.engine.request import Delta, Done, Event, Read, Request, Ticket
 from weft.llm.engine.writer import Writer
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
@@ -43,17 +43,16 @@ class SharedWriter:
         self.stats = Stats()
         """Tokens and times of the last call of any thread."""
 
-    def one(self, request: Request, progress: Progress | None) -> Iterator[str]:
-        """Yields the pieces of a text. Raises the errors of `Ticket` at once."""
-        events: deque[tuple[int, Event]] = deque()
-        text = self._ticket(request, 0, events)
-        return (piece for _, piece in self._pieces([text], events, progress))
+    def texts(
+        self, requests: Sequence[Request], progress: Progress | None = None
+    ) -> Iterator[tuple[int, Ticket, Event]]:
+        """Yields the events of all texts as they come, each with the number of its text. `progress`
+        is called while the prompt of a single text is computed.
 
-    def several(self, requests: Sequence[Request]) -> Iterator[tuple[int, str]]:
-        """Yields the pieces of all texts as they come, each with the number of its text."""
+        Raises the errors of `Ticket` at once, and yields no event of an error but raises it."""
         events: deque[tuple[int, Event]] = deque()
         texts = [self._ticket(request, i, events) for i, request in enumerate(requests)]
-        return self._pieces(texts, events, None)
+        return self._events(texts, events, progress)
 
     def end(self) -> None:
         """Waits for the texts of other threads, ends the unfinished text of this one, and writes
@@ -74,12 +73,12 @@ class SharedWriter:
         self._writer.check(request)
         return Ticket(request, self._tokenizer, lambda event: events.append((number, event)))
 
-    def _pieces(
+    def _events(
         self,
         texts: Sequence[Ticket],
         events: deque[tuple[int, Event]],
         progress: Progress | None,
-    ) -> Iterator[tuple[int, str]]:
+    ) -> Iterator[tuple[int, Ticket, Event]]:
         turn = self._turns.take()
         try:
             self._writer.cancel_all()  # an unfinished text of this thread
@@ -94,8 +93,10 @@ class SharedWriter:
                     number, event = events.popleft()
                     if isinstance(event, Done):
                         self._finish(stats, texts, event)
-                    elif not isinstance(event, Read) and event.text:
-                        yield number, event.text
+                    elif isinstance(event, Read) or not event.text:
+                        continue
+                    yield number, texts[number], event
+                    if more or isinstance(event, Delta):
                         self._require_turn(turn)
         finally:
             if self._turns.holds(turn):

@@ -46,6 +46,7 @@ __all__ = [
     "PLAN_OPTIONS",
     "ContextArguments",
     "ContextOptions",
+    "LLMPlanArguments",
     "Placement",
     "PlanArguments",
     "context_options",
@@ -57,8 +58,8 @@ DEVICE_OPTIONS = ("n_threads", "n_threads_batch", "threads", "activations")
 """Arguments that are passed on to the devices."""
 
 
-class PlanArguments(TypedDict, total=False):
-    """The arguments of `Context` that decide its plan, besides `n_ctx`; see `PLAN_OPTIONS`."""
+class LLMPlanArguments(TypedDict, total=False):
+    """The arguments of `LLM` that decide the plan of its context; see `PLAN_OPTIONS`."""
 
     n_batch: int | None
     n_ubatch: int | None
@@ -90,6 +91,11 @@ class PlanArguments(TypedDict, total=False):
     expert_budget: int | str | None
     expert_policy: ExpertPolicy | None
     rewrites: Sequence[str] | None
+
+
+class PlanArguments(LLMPlanArguments, total=False):
+    """The arguments of `Context` that decide its plan, besides `n_ctx`; see `PLAN_OPTIONS`."""
+
     beside: Sequence[Any]
     states: bool
 
@@ -325,13 +331,14 @@ LLM_OPTIONS: dict[str, Option] = {
         None,
         "Function that is shown tensors as they are computed; see `Context.set_eval_callback`.",
     ),
-    "repack_later": option(
-        False,
-        "True computes a first prompt of up to 256 tokens with weights as the file has them, and "
-        "repacks them before the second token: the same text, whose first token comes sooner.",
-    ),
     **PREFIX_OPTIONS,
-    **PLAN_OPTIONS,
+    **{name: PLAN_OPTIONS[name] for name in LLMPlanArguments.__annotations__},
+    "n_seq_max": option(
+        None,
+        "Maximum number of texts that are written at the same time. They share the cells of the "
+        "cache. None: 16; for recurrent models 4, as each text has states of its own; with "
+        "`swa_full=False` 1.",
+    ),
 }  # fmt: skip
 """Every option of `LLM`, with default and meaning."""
 
