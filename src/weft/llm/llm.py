@@ -62,7 +62,7 @@ class LLM(TextModel):
         (see `weft.llm.drafting`); None: it does not.
 
         `adapters` are GGUF files of LoRA adapters: one, a list, or a mapping of names to files,
-        each alone or as (file, scale). Texts use all, unless `generate` names the adapters of a text.
+        each alone or as (file, scale). Texts use all, unless `generate` names some.
         So it is with `control_vectors`, which steer the layers `control_vector_layers`, (first,
         last) or None for all.
 
