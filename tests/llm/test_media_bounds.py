@@ -15,7 +15,7 @@ from PIL import Image
 from weft.bounds import DECODED_AT_ONCE, DECODED_OF_REQUEST, DECODINGS_WAITING, JPEG_PIXELS, PIXELS
 from weft.errors import BusyError, ContextError
 from weft.llm.audio.sounds import open_sound
-from weft.llm.senses import decoding as decoding_module
+from weft.llm.senses import media as decoding_module
 from weft.llm.senses.media import _Room, decoding, one_request
 from weft.llm.vision import images
 from weft.llm.vision.images import open_picture

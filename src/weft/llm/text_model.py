@@ -77,8 +77,8 @@ class TextModel:
         device of each op, why other devices refused it, and the bytes of every buffer.
 
         `tokens` selects the plan for batches of this number of tokens (None: the largest). `brief`
-        leaves out the ops. Lines are broken at `width` characters (None: nowhere). Raises ContextError for
-        a number of tokens that no batch has."""
+        leaves out the ops. Lines are broken at `width` characters (None: nowhere). Raises
+        ContextError for a number of tokens that no batch has."""
         context = self.context
         lines = placement_lines(context.plan, tokens=tokens, width=width, nodes=not brief)
         senses, kept = self._open().senses, self._prefixes
