@@ -42,7 +42,7 @@ def test_short_reprs(llm: weft.LLM) -> None:
     )
     assert repr(llm.model).startswith("<Model m.gguf: llama, ")
     assert re.fullmatch(
-        r"<Context of m\.gguf: \d+ of 64 cells used, 1 sequences, on cpu>", repr(llm.context)
+        r"<Context of m\.gguf: \d+ of 64 cells used, 16 sequences, on cpu>", repr(llm.context)
     )
 
 

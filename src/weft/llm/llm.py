@@ -198,7 +198,7 @@ class LLM(TextModel):
     @overload
     def chat(
         self,
-        messages: list[list[Message]],
+        messages: Sequence[Sequence[Message]],
         *,
         stream: Literal[False] = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -209,7 +209,7 @@ class LLM(TextModel):
     @overload
     def chat(
         self,
-        messages: list[list[Message]],
+        messages: Sequence[Sequence[Message]],
         *,
         stream: Literal[True],
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -220,7 +220,7 @@ class LLM(TextModel):
     @shows_options(GenerateOptions, GENERATE_OPTIONS, "Options:")
     def chat(
         self,
-        messages: Iterable[Message] | list[list[Message]],
+        messages: Iterable[Message] | Sequence[Sequence[Message]],
         *,
         stream: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -246,7 +246,7 @@ class LLM(TextModel):
         once if the model has no template, so that ChatML is used."""
         require_options("chat", options, tuple(GENERATE_OPTIONS), "help(weft.LLM.chat)")
         if isinstance(messages, list) and messages and isinstance(messages[0], list | tuple):
-            chats = cast("list[list[Message]]", messages)
+            chats = cast("Sequence[Sequence[Message]]", messages)
             asked = [self._asked_chat(c, tools, variables, options, alone=False) for c in chats]
             return self._written(asked, stream, many=True)
         one = cast("Iterable[Message]", messages)
