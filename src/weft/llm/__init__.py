@@ -30,7 +30,7 @@ from weft.lazy import imported_when_used
 if TYPE_CHECKING:
     from weft.llm.adapter_files import AdapterFiles
     from weft.llm.adapters import Adapter, Adapters
-    from weft.llm.audio.tower import SoundTower
+    from weft.llm.audio.whisper import SoundTower
     from weft.llm.cache.kv_cache import KVCache
     from weft.llm.chat.template import ChatTemplate, Message
     from weft.llm.compute.batch import Batch, Outputs
@@ -125,7 +125,7 @@ __all__ = [
 _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
     "weft.llm.adapters": ("Adapter", "Adapters"),
-    "weft.llm.audio.tower": ("SoundTower",),
+    "weft.llm.audio.whisper": ("SoundTower",),
     "weft.llm.cache.kv_cache": ("KVCache",),
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),

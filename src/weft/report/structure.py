@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from weft.allocate import GraphAllocator
-from weft.allocate.lifetime import Lifetimes, lifetimes
+from weft.allocate.lifetime import Lifetimes, lifetimes, over_stages, stage_spans
 from weft.allocate.plan import like_reference
 from weft.allocate.result import replaces, uses
-from weft.allocate.stages import over_stages, stage_spans
 from weft.allocate.validate import check_users
 from weft.errors import AllocationError
 from weft.graph.tensor import Tensor

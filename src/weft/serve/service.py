@@ -19,7 +19,7 @@ from weft.bounds import CONSTRAINTS_AT_ONCE
 from weft.errors import ContextError
 from weft.frontends.models import open_model
 from weft.llm import AdapterFiles, Context, Model, ScaledFiles, Tokenizer
-from weft.llm.audio.tower import SoundTower
+from weft.llm.audio.whisper import SoundTower
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.config import Pooling
 from weft.llm.drafting.build import contexts_of, make_drafting, open_drafts

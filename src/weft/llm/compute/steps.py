@@ -38,7 +38,7 @@ class Step:
 
     __slots__ = ("_steps", "batch", "change", "rows", "run")
 
-    def __init__(self, steps: Any, batch: Batch, change: Change) -> None:
+    def __init__(self, steps: Any, batch: Batch, change: Any) -> None:
         """`Steps.submit` makes steps."""
         self._steps: Steps = steps
         self.batch = batch

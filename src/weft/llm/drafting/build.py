@@ -9,8 +9,7 @@ from weft.errors import ContextError
 from weft.execute import Progress
 from weft.frontends.gguf import GGUFFile
 from weft.llm.compute.context import Context
-from weft.llm.drafting.drafter import Drafter
-from weft.llm.drafting.drafting import Drafting, why_no_drafts
+from weft.llm.drafting.drafting import Drafter, Drafting, why_no_drafts
 from weft.llm.drafting.next_tokens import NextTokens
 from weft.llm.drafting.ngram import NgramDrafter
 from weft.llm.drafting.second_model import SecondModel
