@@ -20,10 +20,9 @@ from tests.schedule.planning_graphs import (
     weight,
 )
 from weft.allocate import Allocation, GraphAllocator, allocate, validate
-from weft.allocate.lifetime import Item, lifetimes
+from weft.allocate.lifetime import Item, lifetimes, stage_spans
 from weft.allocate.pack import ORDERS, Problem, pack
 from weft.allocate.search import improve
-from weft.allocate.stages import stage_spans
 from weft.errors import AllocationError, WeftError
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor

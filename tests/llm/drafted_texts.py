@@ -12,8 +12,7 @@ from tests.llm.other_models import OTHERS
 from tests.llm.tiny import write_model
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, SamplingParams, Tokenizer
-from weft.llm.drafting.drafter import Drafter
-from weft.llm.drafting.drafting import Drafting
+from weft.llm.drafting.drafting import Drafter, Drafting
 from weft.llm.drafting.gain import Chance, Gain
 from weft.llm.engine.request import Request, Ticket
 from weft.llm.engine.writer import Writer

@@ -14,8 +14,8 @@ from tests.llm.llama_models import RELATIVES
 from tests.llm.made_models import configure, context, keys_of, made_up
 from tests.llm.tiny import write_model
 from weft.errors import ContextError, FormatError
+from weft.llm.cache.cells import WindowCells
 from weft.llm.cache.kv_cache import cache_bytes
-from weft.llm.cache.window import WindowCells
 from weft.llm.compute.batch import Batch
 from weft.llm.compute.context import Context
 from weft.llm.model import Model

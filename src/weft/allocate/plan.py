@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from weft.allocate.graph_allocator import GraphAllocator
-from weft.allocate.lifetime import Item, Lifetimes, lifetimes
+from weft.allocate.lifetime import Item, Lifetimes, lifetimes, over_stages, stage_spans
 from weft.allocate.pack import Packing, Problem
 from weft.allocate.result import Allocation, Arena, Placement
 from weft.allocate.search import improve
-from weft.allocate.stages import over_stages, stage_spans
 from weft.allocate.validate import validate
 from weft.errors import AllocationError
 from weft.graph.tensor import Tensor

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from weft.llm.adapter_files import AdapterFiles
     from weft.llm.adapters import Adapter, Adapters
     from weft.llm.async_llm import AsyncLLM, AsyncText
-    from weft.llm.audio.tower import SoundTower
+    from weft.llm.audio.whisper import SoundTower
     from weft.llm.cache.kv_cache import KVCache
     from weft.llm.chat.template import ChatTemplate, Message
     from weft.llm.completion import Completion, Stream, Usage
@@ -141,7 +141,7 @@ _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
     "weft.llm.adapters": ("Adapter", "Adapters"),
     "weft.llm.async_llm": ("AsyncLLM", "AsyncText"),
-    "weft.llm.audio.tower": ("SoundTower",),
+    "weft.llm.audio.whisper": ("SoundTower",),
     "weft.llm.cache.kv_cache": ("KVCache",),
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
     "weft.llm.completion": ("Completion", "Stream", "Usage"),

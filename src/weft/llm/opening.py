@@ -21,8 +21,7 @@ from weft.llm.adapter_files import AdapterFiles
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, sequences_for
-from weft.llm.drafting.drafter import Drafter
-from weft.llm.drafting.drafting import Drafting, why_no_drafts
+from weft.llm.drafting.drafting import Drafter, Drafting, why_no_drafts
 from weft.llm.drafting.next_tokens import NextTokens
 from weft.llm.drafting.ngram import NgramDrafter
 from weft.llm.drafting.second_model import SecondModel

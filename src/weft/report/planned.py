@@ -12,8 +12,7 @@ from weft.graph.size import upper
 from weft.llm.cache.kv_cache import CACHE_TYPES
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.planning.explain import memory_rows, placement_lines
-from weft.llm.planning.plan import ContextPlan
-from weft.llm.planning.regime import RegimePlan
+from weft.llm.planning.plan import ContextPlan, RegimePlan
 from weft.report.tables import regime_data
 from weft.report.variants import slider_data
 from weft.version import __version__

@@ -17,12 +17,11 @@ from itertools import product
 from typing import Any, TypeVar
 
 from weft.errors import WeftError
+from weft.llm.cache.cells import window_size
 from weft.llm.cache.prefix_options import PrefixOptions
-from weft.llm.cache.window import window_size
 from weft.llm.models.step import together_sizes
 from weft.llm.planning.explain import memory_rows
-from weft.llm.planning.plan import ContextPlan, OtherSizes
-from weft.llm.planning.regime import RegimePlan
+from weft.llm.planning.plan import ContextPlan, OtherSizes, RegimePlan
 from weft.report.formulas import Formulas, NotCarried, Ranges
 from weft.report.scratch import Scratch
 from weft.report.structure import packing, structure

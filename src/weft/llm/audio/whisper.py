@@ -18,13 +18,16 @@ from numpy.typing import NDArray
 from weft import graph as G
 from weft.errors import FormatError
 from weft.graph.tensor import Tensor
-from weft.llm.audio.family import Part, SoundConfig, SoundFamily
+from weft.llm.audio.family import Part, SoundConfig, SoundFamily, read_sound_config
 from weft.llm.audio.sounds import Samples
 from weft.llm.models import common
+from weft.llm.senses.tower import AnyTower
 from weft.llm.vision import blocks
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["HOP", "QWEN2AUDIO", "RATE", "VOXTRAL", "WINDOW", "log_mel", "mel_filters"]
+__all__ = ["FAMILIES", "HOP", "QWEN2AUDIO", "RATE", "VOXTRAL", "WINDOW", "SoundTower",
+           "log_mel", "mel_filters"]  # fmt: skip
+
 
 RATE = 16_000
 """Samples per second."""
@@ -213,3 +216,19 @@ QWEN2AUDIO = SoundFamily(
     before="<|audio_bos|>",
     after="<|audio_eos|>",
 )
+
+
+FAMILIES: Mapping[str, SoundFamily] = {"voxtral": VOXTRAL, "qwen2a": QWEN2AUDIO}
+"""The kinds of towers, by `clip.projector_type`."""
+
+
+class SoundTower(AnyTower):
+    """The tower for sound of a file, without any state; reads no weight."""
+
+    sense = "audio"
+    families = FAMILIES
+    family: SoundFamily
+    config: SoundConfig
+
+    def _read_config(self) -> SoundConfig:
+        return read_sound_config(self.file)

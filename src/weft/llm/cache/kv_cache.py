@@ -17,14 +17,15 @@ from weft.backends.memory import BufferType
 from weft.dtype import DType, find_dtype
 from weft.errors import ContextError, GraphError
 from weft.graph.tensor import Buffer, Tensor
-from weft.llm.cache.cells import Cells
+from weft.llm.cache.cells import Cells, WindowCells
 from weft.llm.cache.memory import PlannedMemory, allocate
+from weft.llm.cache.pages import PAGE, STRIP
 from weft.llm.cache.recurrent import StateTable, refuse_part, state_bytes
-from weft.llm.cache.window import WindowCells
 from weft.llm.config import ModelConfig
 
-__all__ = ["CACHE_TYPES", "KVCache", "cache_bytes", "read_rows", "row_width", "uninterrupted",
-           "write_rows"]  # fmt: skip
+__all__ = ["CACHE_TYPES", "KVCache", "cache_bytes", "compact", "moves", "pays",
+           "read_rows", "row_width", "uninterrupted", "write_rows"]  # fmt: skip
+
 
 _Moves = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
 
@@ -48,7 +49,7 @@ class KVCache(Cells):
         window_size: int = 0,
     ) -> None:
         """`size` is the number of cells; layers with a sliding window have `window_size` cells (0:
-        as many as the others; see `weft.llm.cache.window`). `buffer_type` is the memory of keys and
+        as many as the others; see `weft.llm.cache.cells`). `buffer_type` is the memory of keys and
         values, for all layers or a list with one per layer; None is host memory. With
         `allocate=False` the cache has no memory until `allocate()`, so that it can be planned.
 
@@ -326,3 +327,58 @@ def _cache_type(argument: str, name: str | DType, head_dim: int) -> DType:
             f"this model have {head_dim}; use f16, bf16 or f32"
         )
     return dtype
+
+
+_AT_ONCE = 4096
+"""Number of cells whose rows are copied at once, which bounds the host memory needed."""
+
+
+def moves(cells: Cells, unit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The cells that move when free pieces of `unit` cells are dropped, and their targets.
+
+    The cells are in ascending order and every target is lower, so moving them in order overwrites
+    none that has yet to move."""
+    used = np.flatnonzero(cells.pos[: cells.n_seen] >= 0)
+    is_kept = np.zeros(-(-cells.n_seen // unit), np.bool_)
+    is_kept[used // unit] = True
+    place = np.cumsum(is_kept) - 1
+    target = place[used // unit] * unit + used % unit
+    moved = target != used
+    return used[moved], target[moved]
+
+
+def pays(cells: Cells) -> bool:
+    """True if compaction would at least halve the cells that attention reads.
+
+    It then moves at most as many rows, once, as it saves every later token."""
+    seen = cells.n_seen
+    if seen <= 2 * PAGE:
+        return False
+    strips = np.zeros(-(-seen // STRIP), np.bool_)
+    strips[np.flatnonzero(cells.pos[:seen] >= 0) // STRIP] = True
+    return 2 * STRIP * int(strips.sum()) <= seen
+
+
+def compact(cache: KVCache, unit: int) -> int:
+    """Removes free pieces of `unit` cells (PAGE or STRIP) between used ones, so that attention
+    reads fewer cells. Returns the number of moved cells.
+
+        before   |aaaa|....|....|bbcc|....|c...|      pieces of cells, some of them free
+        after    |aaaa|bbcc|c...|                     the other pieces, in their order
+
+    Each cell keeps its place in its piece. So the cells of a sequence stay in ascending order with
+    the same numbers modulo STRIP, and attention adds up in the same order (see
+    `weft.llm.cache.pages`). Shared cells stay shared. Keys and values move with their cells. Ctrl-C
+    takes effect afterwards. If a device fails, the cache is emptied."""
+    source, target = moves(cache, unit)
+    for at in range(0, len(source), _AT_ONCE):
+        part = slice(at, at + _AT_ONCE)
+        cache.relocate(source[part], target[part])
+    n_moved = len(source)
+    if cache.window is not None:
+        source, target = moves(cache.window, STRIP)
+        if len(source):
+            cache.relocate_window(source, target)
+        n_moved += len(source)
+    cache.freed = False
+    return n_moved

@@ -29,11 +29,10 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError, ContextFull, FormatError
 from weft.graph.tensor import Tensor
-from weft.llm.cache.cells import Cells, Kept
+from weft.llm.cache.cells import Cells, Kept, WindowCells
 from weft.llm.cache.kv_cache import KVCache, read_rows, row_width, write_rows
 from weft.llm.cache.pages import place
 from weft.llm.cache.recurrent import state_bytes
-from weft.llm.cache.window import WindowCells
 from weft.llm.config import ModelConfig
 
 __all__ = ["load_state", "row_tensors", "save_state", "take_cells"]

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from weft.errors import ContextError
-from weft.llm.cache.compaction import compact, pays
-from weft.llm.cache.kv_cache import KVCache
+from weft.llm.cache.kv_cache import KVCache, compact, pays
 from weft.llm.cache.pages import PAGE, STRIP
 from weft.llm.compute.counters import Counters
 from weft.llm.compute.input_rows import InputRows

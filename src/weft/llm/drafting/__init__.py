@@ -1,12 +1,10 @@
 """Drafting: guesses of the next tokens, which the model checks in one batch. Texts stay the same.
 
-drafter.py       `Drafter`, the protocol, and `Reader`: a new drafter is one file
 ngram.py         proposes what followed the same tokens earlier in the text
 second_model.py  proposes what a smaller model would write
 next_tokens.py   proposes what a layer of the model expects that was trained for it
 own_cache.py     the cache of a model that drafts, which follows the texts
 gain.py          `Gain`: whether a draft pays, from times and acceptance measured as it runs
-options.py       `DraftOptions`, what a caller chooses
-where.py         where drafts can be checked
-drafting.py      `Drafting`: asks drafters for all texts of a step, and learns from the results
+drafting.py      `Drafter`, the protocol: a new drafter is one file; `Drafting` asks drafters
+                  for all texts of a step, and learns from the results
 """

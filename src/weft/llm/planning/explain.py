@@ -9,8 +9,7 @@ from weft.errors import ContextError
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.cache.snapshots import checkpoint_bytes, needs_checkpoints, row_bytes
-from weft.llm.planning.plan import ContextPlan
-from weft.llm.planning.regime import RegimePlan
+from weft.llm.planning.plan import ContextPlan, RegimePlan
 from weft.program import Program
 from weft.schedule.explain import prediction_text, table_lines
 from weft.tables import html_table, size_text, text_table

@@ -14,9 +14,9 @@ from weft.backends.cpu.experts import POLICIES, ExpertPolicy
 from weft.dtype import find_dtype
 from weft.errors import ContextError, FormatError, ScheduleError
 from weft.execute import Progress
+from weft.llm.cache.cells import window_size
 from weft.llm.cache.kv_cache import CACHE_TYPES, cache_bytes
 from weft.llm.cache.prefix_options import PREFIX_OPTIONS
-from weft.llm.cache.window import window_size
 from weft.llm.config import ModelConfig, Pooling
 from weft.llm.model import Model
 from weft.llm.planning.draft_options import DraftOptions

@@ -6,7 +6,7 @@ It says which device has which layer, where each node runs, and how much of each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from html import escape
 from typing import Any
@@ -16,19 +16,75 @@ from weft.backends.base import Backend
 from weft.backends.cpu.experts import ExpertArena, ExpertBufferType
 from weft.backends.memory import AdoptsMemory
 from weft.compiler import Plan
+from weft.graph import Graph
 from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.model import Model
 from weft.llm.planning.offload import Homes
 from weft.llm.planning.options import ContextOptions
-from weft.llm.planning.regime import RegimePlan
 from weft.llm.planning.saved_plan import leaf_rows
 from weft.notebook import in_notebook
 from weft.records import dataclass
 from weft.schedule.parts import Prediction
 from weft.tables import html_table
 
-__all__ = ["ContextPlan", "MemoryNeed", "OtherSizes"]
+__all__ = ["BOUNDS", "ContextPlan", "MemoryNeed", "OtherSizes", "RegimePlan", "bounds",
+           "plan_regimes"]  # fmt: skip
+
+
+BOUNDS = (1, 31)
+"""Maximum number of tokens of each regime but the last. As in ggml, devices that need big batches
+take them from 32 tokens on."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegimePlan:
+    """The graph and the plan of a regime, a range of batch sizes up to `max_tokens` tokens.
+
+    Which ops a device takes may depend on the batch: some devices take products only from some size
+    on, or only if enough tokens share the transfer of a weight. A plan for the largest ubatch would
+    place a single token badly. So a context plans each range once, when it is created; all regimes
+    share the same arenas.
+
+        tokens   1        2 .. 31          32 .. n_ubatch
+        plan     tg       small batches    pp"""
+
+    max_tokens: int
+    graph: Graph
+    plan: Plan
+
+
+def bounds(n_ubatch: int, n_devices: int) -> list[int]:
+    """The most tokens of each regime, the largest first. A single device takes all batch sizes, so
+    it has one regime; its kernels adapt to the batch at run time."""
+    smaller = sorted({b for b in BOUNDS if b < n_ubatch}, reverse=True) if n_devices > 1 else []
+    return [n_ubatch, *smaller]
+
+
+def plan_regimes(
+    graphs: Mapping[int, Graph], plan: Callable[[int, Graph], Plan]
+) -> list[RegimePlan]:
+    """Plans `graphs`, which are given by their most tokens, the largest first.
+
+    Returns the regimes with the smallest first, leaving out those that would be placed like the
+    next larger one."""
+    regimes: list[RegimePlan] = []
+    for max_tokens, graph in graphs.items():
+        regime = RegimePlan(max_tokens, graph, plan(max_tokens, graph))
+        if not regimes or _placement(regime.plan) != _placement(regimes[0].plan):
+            regimes.insert(0, regime)
+    return regimes
+
+
+def _placement(plan: Plan) -> list[tuple[int, list[str], list[str]]]:
+    return [
+        (
+            split.backend,
+            [t.name for t in split.inputs],
+            [node.op.name for node in split.nodes if not node.op.is_view],
+        )
+        for split in plan.schedule.splits
+    ]
 
 
 @dataclass(slots=True)

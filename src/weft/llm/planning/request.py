@@ -24,8 +24,7 @@ from weft.llm.models.step import Together, together_sizes
 from weft.llm.planning.layers import devices_by_layer
 from weft.llm.planning.offload import Homes, homes_by_layer, keep_what_runs
 from weft.llm.planning.options import ContextOptions, Placement
-from weft.llm.planning.plan import ContextPlan
-from weft.llm.planning.regime import RegimePlan, bounds, plan_regimes
+from weft.llm.planning.plan import ContextPlan, RegimePlan, bounds, plan_regimes
 from weft.llm.planning.saved_plan import SavedPlan
 from weft.program import Layout
 from weft.records import dataclass

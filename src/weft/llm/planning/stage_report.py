@@ -17,8 +17,7 @@ from typing import Any
 
 from weft.graph.tensor import Tensor
 from weft.llm.planning.explain import plan_for
-from weft.llm.planning.plan import ContextPlan, MemoryNeed
-from weft.llm.planning.regime import RegimePlan
+from weft.llm.planning.plan import ContextPlan, MemoryNeed, RegimePlan
 from weft.records import dataclass
 from weft.schedule.explain import seconds_text
 from weft.schedule.machines import machine_of, machines_of, unmeasured
