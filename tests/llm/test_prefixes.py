@@ -71,7 +71,7 @@ def counted(llm: LLM, prompt: list[int]) -> tuple[Answer, int]:
     """The answer, and the number of tokens that were computed for it."""
     with mock.patch.object(Context, "decode", autospec=True, side_effect=Context.decode) as decode:
         answer = ask(llm, prompt)
-    return answer, sum(np.size(call.args[1]) for call in decode.call_args_list)
+    return answer, sum(np.size(call.args[1].tokens) for call in decode.call_args_list)
 
 
 def test_a_second_turn_computes_what_is_new(path: Path, fresh: LLM) -> None:
