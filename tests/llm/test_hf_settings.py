@@ -93,6 +93,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "all positions, deepseek32": varied("deepseek32", index_topk=64),
     "all positions, glm dsa": varied("glm dsa", index_topk=64),
     # scores that are near each other, which SparseMixer asks
+    "magnitudes of phimoe": varied("phimoe", rope_parameters=folders.LONG | {
+        "short_mscale": 1.2432, "long_mscale": 1.2432}),
     "many experts, phimoe": varied("phimoe", num_local_experts=16),
     "two low cycles, hrm_text": varied("hrm_text", L_cycles=2),
     **{f"magnitude {stated} of yarn": varied("qwen2", rope_parameters=YARN | {
@@ -109,6 +111,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "rope_scaling.*'llama3'.*gemma3": ("Gemma3Text", GEMMA | {"rope_parameters": {
         "sliding_attention": PLAIN, "full_attention": folders.LLAMA3}}, "pieces"),
     "truncate": ("Qwen3", SHAPE | {"rope_parameters": YARN | {"truncate": False}}, "qwen2"),
+    "truncate true": ("GptOss", SHAPE | folders.MIXTURE | WINDOWS | {
+        "head_dim": 16, "rope_parameters": YARN | {"truncate": True}}, "llama3"),
+    "same short_mscale and long_mscale": varied("phimoe", rope_parameters=LONG | {
+        "short_mscale": 1.0, "long_mscale": 1.2432}),
     "mscale_all_dim": ("DeepseekV3", SHAPE | LATENT | {
         "q_lora_rank": 24, "n_group": 2, "rope_parameters": YARN}, "qwen2"),
     "scale_attn_by_inverse_layer_idx": ("GPT2", folders.GPT | {

@@ -68,6 +68,10 @@ def original_length(c: Config) -> int:
 def long_magnitude(c: Config) -> float:
     """LongRoPE's factor of rotated vectors, where the context is longer than it was in training."""
     rope, original = c.main_rope, original_length(c)
+    if c.get("model_type") == "phimoe" and "long_mscale" in rope:  # the only class that reads it
+        if rope["long_mscale"] != rope.get("short_mscale"):
+            raise c.bad("rope_scaling", "must have the same short_mscale and long_mscale here")
+        return float(rope["long_mscale"])
     if rope.get("attention_factor") is not None:
         return float(rope["attention_factor"])
     scale = max(float(rope.get("factor") or c["max_position_embeddings"] / original), 1.0)
