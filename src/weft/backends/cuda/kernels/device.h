@@ -1,6 +1,6 @@
 /* What kernels may use beyond CUDA C++ itself, one instruction each (tests/cuda_shim/README.md has
-   the list; the emulator there defines the same names). It needs no header of CUDA, so that NVRTC alone compiles
-   kernels. */
+   the list; the emulator there defines the same names). It needs no header of CUDA, so that NVRTC
+   alone compiles kernels. */
 
 typedef unsigned char uchar;
 typedef unsigned short ushort;
