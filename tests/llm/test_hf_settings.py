@@ -45,6 +45,10 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "head_dim": 16, "use_sliding_window": True, "sliding_window": 5}, "qwen2"),
     "other windows, cohere2": ("Cohere2", SHAPE | TIED | WINDOWS, "gpt2"),
     "other windows, gemma3": ("Gemma3Text", GEMMA | WINDOWS, "pieces"),
+    "rounded bounds, gpt-oss": ("GptOss", SHAPE | folders.MIXTURE | WINDOWS | {
+        "head_dim": 16, "rope_parameters": YARN | {"truncate": True}}, "llama3"),
+    "exact bounds": ("Qwen3", SHAPE | {
+        "head_dim": 16, "rope_parameters": YARN | {"truncate": False}}, "qwen2"),
     "other windows, gpt-oss": ("GptOss", SHAPE | folders.MIXTURE | WINDOWS | {
         "head_dim": 16, "rope_parameters": YARN | {"truncate": False}}, "llama3"),
     "another scale": ("Gemma2", GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 6,
@@ -110,9 +114,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "rope_scaling.*'yarn'.*cohere2": ("Cohere2", SHAPE | TIED | {"rope_parameters": YARN}, "gpt2"),
     "rope_scaling.*'llama3'.*gemma3": ("Gemma3Text", GEMMA | {"rope_parameters": {
         "sliding_attention": PLAIN, "full_attention": folders.LLAMA3}}, "pieces"),
-    "truncate": ("Qwen3", SHAPE | {"rope_parameters": YARN | {"truncate": False}}, "qwen2"),
-    "truncate true": ("GptOss", SHAPE | folders.MIXTURE | WINDOWS | {
-        "head_dim": 16, "rope_parameters": YARN | {"truncate": True}}, "llama3"),
     "same short_mscale and long_mscale": varied("phimoe", rope_parameters=LONG | {
         "short_mscale": 1.0, "long_mscale": 1.2432}),
     "mscale_all_dim": ("DeepseekV3", SHAPE | LATENT | {

@@ -88,10 +88,9 @@ def _rope(c: Config, keys: dict[str, object]) -> Iterator[tuple[str, object]]:
         yield "rope.freq_base", float(base)
     kind = str(rope.get("rope_type") or "").lower()
     if kind == "yarn" and keys.get("rope.scaling.type") == "yarn":
-        exact = c.get("model_type") == "gpt_oss"  # its bounds of frequencies are not rounded
-        if rope.get("truncate", True) is exact:
-            stated = str(rope.get("truncate", True)).lower()
-            raise c.bad("rope_scaling", f"has truncate {stated}, which weft does not know here")
+        truncates = bool(rope.get("truncate", True))
+        if truncates is (c.get("model_type") == "gpt_oss"):  # files of gpt-oss imply that it is off
+            yield "rope.scaling.yarn_truncate", truncates
         magnitude = yarn_magnitude(c)
         if magnitude is not None and "rope.scaling.yarn_log_multiplier" not in keys:
             yield "rope.scaling.yarn_attn_factor", magnitude

@@ -2,8 +2,8 @@
 
 It has a mixture of experts in every layer, attention sinks (one learned logit per head that counts
 only in the denominator of the softmax), biases everywhere, and a sliding window in every second
-layer, beginning with the first. YaRN mixes between pairs that are not rounded to whole ones, which
-files have no key for.
+layer, beginning with the first. YaRN mixes between pairs that are not rounded to whole ones, unless
+`rope.scaling.yarn_truncate` is true.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ __all__ = ["ARCHITECTURES"]
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Sets a sliding window in every second layer, beginning with the first."""
-    rope = replace(c.rope, rounded=False)
-    return replace(c, windowed=keys.windowed(2, c.n_layer), rope=rope)
+    return replace(c, windowed=keys.windowed(2, c.n_layer))
 
 
 class GptOss(Architecture):
