@@ -103,6 +103,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "two low cycles, hrm_text": varied("hrm_text", L_cycles=2),
     **{f"magnitude {stated} of yarn": varied("qwen2", rope_parameters=YARN | {
         "factor": 8.0, "attention_factor": stated}) for stated in (1.0, 1.2079, 1.7)},
+    "another epsilon, deepseek": ("DeepseekV2", SHAPE | LATENT | {
+        "q_lora_rank": 24, "n_group": 1, "rms_norm_eps": 1e-3}, "qwen2"),
     "glm4 moe lite": ("Glm4MoeLite", SHAPE | LATENT | {
         "q_lora_rank": 24, "n_group": 1, "routed_scaling_factor": 1.8,
         "mlp_layer_types": ["dense", "sparse"]}, "llama3"),

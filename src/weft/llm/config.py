@@ -161,6 +161,8 @@ class MlaConfig:
     absorbed: bool
     """True if the latent itself is cached and attended to as a single head. The matrices of keys
     and values are then applied to queries and outputs."""
+    norm_eps: float
+    """The epsilon of the norms of the two short vectors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ _SILUS = {"silu", "swish", "swiglu"}
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act",
                 "hidden_activation_function", "activation")  # fmt: skip
 # rotary embeddings as they are in training, or without an effect within its length
+_LATENT_EPS = 1e-6
+"""The epsilon of norms in latent attention, whatever config.json says of other norms."""
 _PLAIN = {"", "default", "none", "mrope", "dynamic", "ntk"}
 
 
@@ -33,6 +35,9 @@ def family_metadata(family: Family, c: Config) -> dict[str, object]:
     _check_activation(family, c)
     keys |= dict(_windows(family, c, keys))
     keys |= dict(_rope(c, keys))
+    eps = c.get("rms_norm_eps")
+    if "attention.kv_lora_rank" in keys and eps and float(eps) != _LATENT_EPS:
+        keys["attention.latent_norm_rms_epsilon"] = _LATENT_EPS
     norm = c.get("norm_topk_prob")
     if family.norm_topk is not None and norm is not None and bool(norm) != family.norm_topk:
         keys.setdefault("expert_weights_norm", bool(norm))

@@ -49,6 +49,7 @@ def configure_latent(c: ModelConfig, keys: Keys) -> ModelConfig:
         head_dim_k=head_dim_k if absorbed else c.head_dim_k,
         head_dim_v=head_dim_v if absorbed else c.head_dim_v,
         absorbed=absorbed,
+        norm_eps=keys.number("attention.latent_norm_rms_epsilon", c.rms_eps, above=0.0),
     )
     n_rot = c.rope.n_dims
     if not 0 < n_rot < mla.head_dim_k:
@@ -129,14 +130,14 @@ def project(step: Step, w: Weights, il: int, x: Tensor) -> Latents:
     d_nope = mla.head_dim_k - n_rot
     query = x
     if mla.q_rank:
-        query = norm(layer, "attn_q_a_norm", linear(layer, "attn_q_a", x), c.rms_eps)
+        query = norm(layer, "attn_q_a_norm", linear(layer, "attn_q_a", x), mla.norm_eps)
     q = linear(layer, "attn_q_b" if mla.q_rank else "attn_q", query)
     q_nope = common.heads(q, d_nope, n_head, mla.head_dim_k, 0)
     q_pe = common.rope(step, w, common.heads(q, n_rot, n_head, mla.head_dim_k, d_nope), il)
     kv = linear(layer, "attn_kv_a_mqa", x)  # [kv_rank + n_rot, n_tokens]
     k_pe = common.rope(step, w, common.heads(kv, n_rot, 1, n_rot, mla.kv_rank), il)
     short = G.view_2d(kv, mla.kv_rank, kv.ne[1], kv.nb[1], 0)
-    short = norm(layer, "attn_kv_a_norm", short, c.rms_eps)
+    short = norm(layer, "attn_kv_a_norm", short, mla.norm_eps)
     return Latents(query, q_nope, q_pe, short, k_pe)
 
 
