@@ -124,8 +124,8 @@ PLAN_OPTIONS: dict[str, Option] = {
     ),
     "type_k": option(
         None,
-        "Type of the keys in the cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl; None: "
-        "f16.", "-ctk --cache-type-k", MODEL, "TYPE",
+        "Type of the keys in the cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl; "
+        "None: f16.", "-ctk --cache-type-k", MODEL, "TYPE",
         help="Type of cached keys: f16, f32, bf16, q8_0, q4_0. Default: f16.",
     ),
     "type_v": option(
