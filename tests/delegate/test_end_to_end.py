@@ -59,6 +59,36 @@ def test_sizes_vary_within_their_bounds(lower, same):
     same(method, module, torch.randn(5, 32))
 
 
+def test_a_size_is_a_symbol_and_a_number(lower, same):
+    class Tail(nn.Module):
+        def forward(self, x):
+            return x[1:].relu() * 2
+
+    rows = Dim("rows", min=3, max=9)
+    lowered = lower(
+        Tail(),
+        (torch.randn(4, 8),),
+        dynamic_shapes=({0: rows},),
+        not_ops=("aten.slice_copy.Tensor",),
+    )
+    assert lowered.left() == ["aten_slice_copy_tensor"]
+    for n in (3, 4, 9):
+        same(lowered.method(), Tail(), torch.randn(n, 8))
+
+
+def test_inputs_whose_sizes_disagree_are_refused(lower, same):
+    class Product(nn.Module):
+        def forward(self, a, b):
+            return a @ b
+
+    n, m = Dim("n", min=1, max=9), Dim("m", min=1, max=9)
+    a, b = torch.randn(2, 3), torch.randn(3, 2)
+    method = lower(Product(), (a, b), dynamic_shapes=({0: n, 1: m}, {0: m, 1: n})).method()
+    same(method, Product(), a, b)
+    with pytest.raises(RuntimeError, match="0x12"):  # InvalidArgument
+        method.execute([a, b.reshape(2, 3)])
+
+
 def test_inputs_that_are_not_dense_are_copied(lower, same):
     module = mlp()
     method = lower(module, (torch.randn(32, 32),)).method()
