@@ -3,6 +3,7 @@
 // each row of the result; a parameter record names a function that is applied then.
 #include "kernels/elements.h"
 #include "kernels/matmul/matmul_activation.h"
+#include "kernels/matmul/matmul_lookup.h"
 #include "kernels/matmul/product.h"
 
 namespace weft::WEFT_TARGET {
@@ -119,7 +120,7 @@ size_t shared(const Call& call) {
   const int64_t n = Work(call).n_columns;
   const int64_t few = min64(n, product_of(call).few_columns(w.type));
   size_t most = 0;
-  for (const int64_t columns : {few, n}) {
+  for (const int64_t columns : {min64(n, kFewLookups), few, n}) {
     const SharedForm* form = form_of(call, columns);
     const size_t bytes = form == nullptr ? 0 : form->bytes(columns, w.ne[0]);
     most = bytes > most ? bytes : most;

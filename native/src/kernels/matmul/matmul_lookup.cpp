@@ -276,7 +276,8 @@ inline void unpack_chunk(const Unit& unit, int half, int v, uint8_t* q) {
 
 constexpr SharedForm kLookupTables = {
     .by_depth = true,
-    .pays = [](const Weights&, const Columns& columns) { return columns.n > 0; },
+    .pays = [](const Weights&,
+               const Columns& columns) { return columns.n > 0 && columns.n <= kFewLookups; },
     .bytes = lookup_table_bytes,
     .find = [](char* shared, int64_t, int64_t, int64_t,
                Columns& columns) { columns.tables = shared; },
