@@ -113,7 +113,7 @@ def test_records_are_files(tmp_path: Path) -> None:
     for number, line in ((3, "0 1 x"), (4, "3 1"), (5, "0 12"), (6, "-1 0"), (1, "{}"), (2, "")):
         damaged = [*lines[: number - 1], line, *lines[number:]]
         (tmp_path / "d").write_text("\n".join(damaged))
-        with pytest.raises(FormatError, match=rf"/d, line {number}: this is no record"):
+        with pytest.raises(FormatError, match=rf"/d, line {number}: not a record"):
             Routing.load(tmp_path / "d")
     (tmp_path / "d").write_bytes(b"\xff\xfe")
     with pytest.raises(FormatError, match="cannot read"):

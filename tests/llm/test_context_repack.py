@@ -208,7 +208,7 @@ def test_too_little_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> Non
     enough = ctx.memory.cache + ctx.memory.compute
     monkeypatch.setattr(memory_module, "available_bytes", lambda: enough + 100)
     context(model, repack=False)
-    with pytest.raises(OutOfMemoryError, match=r"repacked weights.*--no-repack"):
+    with pytest.raises(OutOfMemoryError, match=r"repacked weights.*with repack off"):
         context(model)
 
 

@@ -74,7 +74,7 @@ def arena_of(ctx: Context) -> ExpertArena:
 
 
 def least_of(path: Path) -> int:
-    with pytest.raises(ContextError, match="--expert-budget") as caught:
+    with pytest.raises(ContextError, match=r"^expert_budget is 1 bytes") as caught:
         context(path, expert_budget=1)
     found = re.search(r"give it (\d+) or more", str(caught.value))
     assert found is not None
