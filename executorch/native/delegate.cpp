@@ -153,14 +153,16 @@ Error Delegate::start(int threads) {
     const bool is_argument = memory == Memory::kInput || memory == Memory::kOutput;
     return Place{buffer, is_argument && t.offset.expr < 0 && t.offset.value == 0};
   };
-  std::vector<int> owners(blob_.buffers.size(), 0);
   for (const Value& v : blob_.inputs) input_places_.push_back(place(v));
+  std::vector<int> users(blob_.buffers.size(), 0);
   for (const Value& v : blob_.outputs) {
     output_places_.push_back(place(v));
-    // An input that is returned, or a value that is returned twice, is copied.
-    Place& output = output_places_.back();
-    const bool is_output = blob_.buffers[output.buffer].memory == Memory::kOutput;
-    output.owned = output.owned && is_output && owners[output.buffer]++ == 0;
+    if (v.tensor >= 0) ++users[output_places_.back().buffer];
+  }
+  for (Place& output : output_places_) {
+    // An input that is returned is copied, and so are outputs that share a buffer.
+    output.owned = output.owned && blob_.buffers[output.buffer].memory == Memory::kOutput &&
+                   users[output.buffer] == 1;
   }
   copies_out_.resize(blob_.outputs.size());
   const Status s = Executor::create(blob_.program, blocks_, *target_, pool_, executor_);
@@ -348,15 +350,11 @@ Error Delegate::copy_outputs(Span<EValue*> args) {
     if (!copies_out_[i]) continue;
     const Value& value = blob_.outputs[i];
     const View outside = view_of(args[blob_.inputs.size() + i]->toTensor());
-    Tensor tensor = inside(value);
     const size_t buffer = output_places_[i].buffer;
-    if (blob_.buffers[buffer].memory == Memory::kInput) {
+    Tensor tensor = inside(value);
+    if (tensor.data != nullptr) {
       // An input that is returned may be in the caller's memory.
-      for (size_t k = 0; k < blob_.inputs.size(); ++k) {
-        if (blob_.inputs[k].tensor >= 0 && input_places_[k].buffer == buffer) {
-          tensor.data = executor_->address(buffer) + (tensor.data - blocks_[buffer].data);
-        }
-      }
+      tensor.data = executor_->address(buffer) + (tensor.data - blocks_[buffer].data);
     }
     const View view = view_of(tensor);
     if (tensor.data == nullptr || view.count() != outside.count() ||

@@ -105,6 +105,25 @@ def lower() -> Callable[..., Lowered]:
 
 
 @pytest.fixture
+def rewritten(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], None]], None]:
+    """Sets a function that changes the tables of every delegated program before they are written,
+    as another exporter or damage would."""
+
+    def by(change: Callable[[Any], None]) -> None:
+        from weft_executorch import program_generated as fb
+
+        pack = fb.ProgramT.Pack
+
+        def changed(program: Any, builder: Any) -> Any:
+            change(program)
+            return pack(program, builder)
+
+        monkeypatch.setattr(fb.ProgramT, "Pack", changed)
+
+    return by
+
+
+@pytest.fixture
 def same() -> Callable[..., None]:
     """Runs a loaded method and the module on the same inputs and compares all outputs."""
 

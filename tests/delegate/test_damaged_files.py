@@ -98,6 +98,58 @@ def test_a_blob_that_is_none_is_refused(lower):
         lowered.method()
 
 
+@pytest.mark.parametrize("memory", ["constant", "input"])
+def test_steps_that_write_to_constants_or_inputs_are_refused(lower, rewritten, memory):
+    """Methods share constants, and inputs are the caller's."""
+
+    def change(program):
+        kinds = ["arena", "constant", "state", "input", "output"]
+        (index,) = (
+            i for i, t in enumerate(program.tensors)
+            if kinds[program.buffers[t.buffer].memory] == memory and t.ne[0].value == 8
+        )  # fmt: skip
+        program.steps[-1].dst = index
+
+    class Added(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("more", torch.randn(2, 8))
+
+        def forward(self, x):
+            return x.relu() + self.more
+
+    rewritten(change)
+    lowered = lower(Added(), (torch.randn(2, 8),))
+    with pytest.raises(RuntimeError, match="0x:23"):  # InvalidProgram
+        lowered.method()
+
+
+@pytest.mark.parametrize(
+    ("weights", "version", "reads"),
+    [("q6_K", 2, True), ("q6_K", 1, False), ("q8_0", 1, True), ("q8_0", 0, False),
+     ("q8_0", 3, False)],
+)  # fmt: skip
+def test_versions_of_the_format(lower, rewritten, same, monkeypatch, weights, version, reads):
+    """Version 1 has other panels of some types, which GGUF files bring; those of q8_0 are the
+    same."""
+    from weft_executorch import Options
+    from weft_executorch import weights as stored
+
+    def change(program):
+        assert program.version == 2 and any(b.stored for b in program.buffers)
+        program.version = version
+
+    rewritten(change)
+    monkeypatch.setitem(stored._FALLBACKS, "q8_0", (weights,))
+    module = nn.Linear(256, 64).eval()
+    lowered = lower(module, (torch.randn(2, 256),), Options(weights="q8_0"))
+    if reads:
+        same(lowered.method(), module, torch.randn(2, 256), tolerance=0.1)
+    else:
+        with pytest.raises(RuntimeError, match="0x:23"):  # InvalidProgram
+            lowered.method()
+
+
 @faults
 def test_a_thousand_loads_do_not_grow_memory(lower, tmp_path):
     """It runs in its own process, because the memory of a test run comes and goes by itself."""

@@ -107,6 +107,85 @@ def test_an_output_is_the_input_of_the_next_call(lower):
     torch.testing.assert_close(x, want.detach(), atol=1e-4, rtol=1e-4)
 
 
+def test_an_output_in_the_memory_of_an_input(lower):
+    """Where the caller plans no memory for inputs, the last result itself can be the next input."""
+    from executorch.exir import ExecutorchBackendConfig
+    from executorch.exir.passes import MemoryPlanningPass
+    from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
+
+    class Square(nn.Module):
+        def forward(self, x):
+            return x @ x
+
+    x = torch.randn(6, 6) / 3
+    outside = MemoryPlanningPass(alloc_graph_input=False)
+    config = ExecutorchBackendConfig(memory_planning_pass=outside)
+    pte = bytes(lower(Square(), (x,)).edge.to_executorch(config).buffer)
+    program = _load_for_executorch_from_buffer(pte)
+    first = program.forward([x], clone_outputs=False)[0]
+    want = first @ first
+    second = program.forward([first], clone_outputs=False)[0]
+    assert second.data_ptr() == first.data_ptr()
+    torch.testing.assert_close(second, want)
+
+
+class Pair(nn.Module):
+    """Gives two tensors of the same size."""
+
+    def forward(self, v):
+        return v.relu(), v * 3
+
+
+@pytest.mark.parametrize(("index", "other"), [(1, 0), (0, 1)])
+def test_a_tensor_that_is_returned_twice(lower, rewritten, index, other):
+    def change(program):
+        program.outputs[index].tensor = program.outputs[other].tensor
+
+    rewritten(change)
+    method = lower(Pair(), (torch.randn(3, 4),)).method()
+    for _ in range(2):
+        x = torch.randn(3, 4)
+        want = Pair()(x)[other]
+        for got in method.execute([x]):
+            torch.testing.assert_close(got, want)
+
+
+def test_outputs_in_one_buffer(lower, rewritten):
+    """The first output is a part of the second, so its memory is too small for both."""
+
+    class Halves(nn.Module):
+        def forward(self, v):
+            return v[::2] * 3, v.relu()
+
+    def change(program):
+        half, whole = (program.tensors[v.tensor] for v in program.outputs)
+        part = copy.copy(whole)
+        part.ne = half.ne
+        program.outputs[0].tensor = len(program.tensors)
+        program.tensors.append(part)
+
+    rewritten(change)
+    rows = Dim("rows", min=1, max=8)
+    lowered = lower(Halves(), (torch.randn(4, 4),), dynamic_shapes=({0: 2 * rows},))
+    method = lowered.method()
+    for n in (4, 16, 6):
+        x = torch.randn(n, 4)
+        part, whole = method.execute([x])
+        torch.testing.assert_close(whole, x.relu())
+        torch.testing.assert_close(part, whole[: n // 2])
+
+
+def test_an_input_that_is_returned(lower, rewritten):
+    def change(program):
+        program.outputs[1].tensor = program.inputs[0].tensor
+
+    rewritten(change)
+    x = torch.randn(3, 4)
+    first, second = lower(Pair(), (x,)).method().execute([x])
+    torch.testing.assert_close(first, x.relu())
+    torch.testing.assert_close(second, x)
+
+
 def test_results_that_are_views_of_each_other(lower, same):
     class Views(nn.Module):
         def forward(self, v):
