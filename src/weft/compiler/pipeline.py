@@ -202,9 +202,6 @@ def planned_again(program: Program, keep: Collection[Tensor] = ()) -> Plan:
     return replace(plan, layouts=before.layouts)
 
 
-_TRIES = 8
-
-
 def memory_needs(plan: Plan, cost: CostOptions) -> dict[str, int]:
     """Memory of the profile -> bytes that a plan needs there for arenas, weights and caches."""
     model = cost.model(plan.schedule.graph, plan.schedule.backends)
@@ -229,28 +226,12 @@ def _type_of(leaf: Tensor, schedule: Schedule) -> Any:
 def _within_limits(
     fastest: Plan, plan: Callable[[Policy, CostOptions | None], Plan], cost: CostOptions
 ) -> Plan:
-    """`fastest` if it fits every memory of the profile, else another plan that does.
+    """`fastest` if it fits every memory of the profile, else the plan of the reference's rules.
 
-    Results become more and more expensive in memories that are too full, until a plan fits; the
-    last plan follows the reference's rules. Raises OutOfMemoryError naming the memory where none
-    fits."""
+    Raises OutOfMemoryError naming the memory where neither fits."""
     over = _over(fastest, cost)
     if not over:
         return fastest
-    least = fastest
-    seconds = fastest.schedule.predicted.total if fastest.schedule.predicted else 1.0
-    surcharge = dict(cost.surcharge)
-    for number in range(_TRIES):
-        for name, (need, _) in over.items():
-            # The first price doubles the time of all that a memory holds, the last is prohibitive.
-            last = number == _TRIES - 1
-            surcharge[name] = 1.0 if last else 4 * surcharge.get(name, seconds / need)
-        least = plan("cost", replace(cost, surcharge=surcharge))
-        over = _over(least, cost)
-        if not over:
-            model = cost.model(least.schedule.graph, least.schedule.backends)
-            least.schedule.predicted = model.predict(least.schedule)
-            return least
     rules = plan("ggml", None)
     if not _over(rules, cost):
         return rules

@@ -36,14 +36,10 @@ class CostOptions:
     """A word for all points together, as reports print it."""
     effort: int = _EFFORT
     """The approximate number of transitions that the search may visit."""
-    surcharge: Mapping[str, float] = field(default_factory=dict)
-    """Memory -> seconds added for each byte of a result there, because plans overfill it."""
 
     def model(self, graph: Graph, devices: Devices | Sequence[Backend]) -> TimeModel:
         """The time model of a graph on devices."""
-        return TimeModel(
-            self.profile, graph, devices, self.points, self.what, surcharge=self.surcharge
-        )
+        return TimeModel(self.profile, graph, devices, self.points, self.what)
 
 
 @dataclass(frozen=True, slots=True)

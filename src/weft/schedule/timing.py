@@ -49,20 +49,17 @@ class TimeModel:
         devices: Devices | Sequence[Backend],
         points: Sequence[Point] = (),
         what: str = "pass",
-        surcharge: Mapping[str, float] | None = None,
     ) -> None:
         """The model of `graph` on `devices`, which are found in the profile by name.
 
         Without `points` it is for one pass with every symbol at its maximum; `what` is a word for
-        all points together. `surcharge` maps a memory to seconds that each byte of a result costs
-        beside its time. Raises ScheduleError for a device that the profile does not have."""
+        all points together. Raises ScheduleError for a device that the profile does not have."""
         self.profile = profile
         self.graph = graph
         self.what = what
         self.devices = devices if isinstance(devices, Devices) else Devices(devices)
         self.of: list[DeviceProfile] = [_find(profile, b) for b in self.devices.backends]
         self.points = tuple(points) or (Point({s.name: s.max for s in graph.symbols.values()}),)
-        self._surcharge = [(surcharge or {}).get(d.memory, 0.0) for d in self.of]
         self._work: dict[Tensor, list[Work]] = {}
         self._memory: dict[int, str] = {
             id(t): d.memory
