@@ -30,6 +30,7 @@ from weft.frontends.gguf.quantize import (
 )
 from weft.frontends.gguf.reader import GGUFFile
 from weft.frontends.models import open_model
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.hub import local_path
 
 __all__ = ["quantize"]
@@ -133,7 +134,7 @@ def _fit(
         types, data = chosen_types(file, own, choices, importance)
     mix, patterns = as_patterns(types, choices)
     if own.dry_run:
-        cache = {} if data is None else {key: data[key] for key in ("type_k", "type_v")}
+        cache = {} if data is None else {key: data[key] for key in CacheTypes._fields}
         _show_plan(file, mix, patterns, (), importance, own.n_ctx, own.speeds, cache)
         return
     assert target is not None
@@ -189,7 +190,7 @@ def _show_plan(
             note(f"as it is, weft would not write it: {refused}")
 
 
-def _memory(new: GGUFFile, n_ctx: int | None, speeds: Path | None, cache: Mapping[str, str]) -> str:
+def _memory(new: GGUFFile, n_ctx: int | None, speeds: Path | None, cache: Any) -> str:
     """The bytes that a context of the model takes, and tokens per second where speeds are given."""
     from weft.llm import Model
     from weft.llm.fitting.sizes import plan_to_run, whole_of
@@ -199,7 +200,7 @@ def _memory(new: GGUFFile, n_ctx: int | None, speeds: Path | None, cache: Mappin
     model = Model(new)
     trained = model.config.n_ctx_train
     n_ctx = min(trained, DEFAULT_N_CTX) if n_ctx is None else n_ctx or trained
-    plan = plan_to_run(model, n_ctx, {"type_k": cache.get("type_k"), "type_v": cache.get("type_v")})
+    plan = plan_to_run(model, n_ctx, cache)
     profile = None if speeds is None else load_profile(speeds)
     whole = whole_of(plan, profile)
     rows = plan.memory_rows()

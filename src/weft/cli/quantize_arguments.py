@@ -9,6 +9,7 @@ from weft.cli.console import PATIENCE, WaitingBar, errors, note, size_text
 from weft.cli.groups import Group
 from weft.frontends.gguf.importance import Importance, read_importance
 from weft.frontends.gguf.quantize import QuantizedTensor
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.options import option, parse_tokens
 
 __all__ = ["QuantizeFlags", "Shown", "show_tensor", "threads_from"]
@@ -109,6 +110,12 @@ class QuantizeFlags(Group):
         panel=FIT, metavar="FILE",
     )  # fmt: skip
     as_json: bool = option(False, "Print the plan as JSON, too.", "--json", FIT)
+
+    @property
+    def cache_types(self) -> CacheTypes | None:
+        """The types of the cache that the options ask for; None: they name no type."""
+        k, v = self.type_k, self.type_v
+        return None if k is None and v is None else CacheTypes(k or "f16", v or "f16")
 
     @property
     def is_fit(self) -> bool:

@@ -27,7 +27,6 @@ from weft.frontends.gguf.mixes import MIXES, Choices
 from weft.llm.fitting.baseline import Text, beginning, text_of
 from weft.llm.fitting.baseline import write_text as write_own_text
 from weft.llm.fitting.budget import Budget
-from weft.llm.fitting.caches import CachePair
 from weft.llm.fitting.choices import TYPES
 from weft.llm.fitting.fit import Fit, FitOptions, Tried, fit
 from weft.llm.fitting.measured import MANNERS, Manner
@@ -114,7 +113,7 @@ def _options(
     speeds = _speeds(arguments)
     return FitOptions(
         budget, n_ctx, manner, _types(arguments.fit_types), choices, importance,
-        _cache(arguments), speeds,
+        arguments.cache_types, speeds,
     )  # fmt: skip
 
 
@@ -140,12 +139,6 @@ def _types(text: str | None) -> tuple[str, ...]:
         raise usage_error(f"--fit-types {text}: choose some of {', '.join(TYPES)}")
     chosen = {by_name[name] for name in names}
     return tuple(name for name in TYPES if name in chosen)
-
-
-def _cache(arguments: QuantizeFlags) -> CachePair | None:
-    if arguments.type_k is None and arguments.type_v is None:
-        return None
-    return CachePair(arguments.type_k or "f16", arguments.type_v or "f16")
 
 
 def _speeds(arguments: QuantizeFlags) -> Profile | None:
@@ -214,7 +207,7 @@ def _show(found: Fit, arguments: QuantizeFlags) -> None:
     if not best.choice.is_best:
         say("the solver ran out of time; there may be a slightly better choice")
     pair = best.choice.cache
-    if arguments.type_k is None and arguments.type_v is None and str(pair) != "f16/f16":
+    if arguments.cache_types is None and str(pair) != "f16/f16":
         cost = next(c.kl for c in found.fitting.caches if c.pair == pair)
         say(
             f"the cache is a large part of the budget: run the model with {pair.flags} "

@@ -18,7 +18,8 @@ from weft.frontends.gguf.mixes import Choices
 from weft.llm import LLM, DraftOptions, Model
 from weft.llm.fitting.baseline import Held, Text, text_of, write_text
 from weft.llm.fitting.budget import Budget, file_bytes
-from weft.llm.fitting.caches import CachePair, cache_pairs, usual_pairs
+from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.fitting.caches import cache_pairs, usual_pairs
 from weft.llm.fitting.choices import groups_of
 from weft.llm.fitting.fit import Fit, FitOptions, fit, manner_for
 from weft.llm.fitting.measured import measure, n_probes, relative_error
@@ -178,9 +179,9 @@ def test_cache_types_are_chosen_where_the_context_takes_much() -> None:
     budget = Budget(memory=with_f16.nbytes - with_f16.cache // 3)
     options = FitOptions(budget, n_ctx, "scaled", FEW, keep=False)
     found = fit(file, options, own_text)
-    assert found.best.choice.cache != CachePair("f16", "f16")
+    assert found.best.choice.cache != CacheTypes("f16", "f16")
     assert found.best.choice.whole.nbytes <= budget.memory  # type: ignore[operator]
-    asked = FitOptions(budget, n_ctx, "scaled", FEW, cache=CachePair("f16", "f16"), keep=False)
+    asked = FitOptions(budget, n_ctx, "scaled", FEW, cache=CacheTypes("f16", "f16"), keep=False)
     with pytest.raises(OutOfMemoryError, match="as f16/f16"):
         fit(file, asked, own_text)
 
