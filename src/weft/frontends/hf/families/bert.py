@@ -143,42 +143,15 @@ def _without_adapters(change: Change) -> Change:
     return changed
 
 
-_OUTER = {
-    "embeddings.word_embeddings": "token_embd", "embeddings.LayerNorm": "token_embd_norm",
-    "embeddings.position_embeddings": "position_embd", "emb_ln": "token_embd_norm",
-    "embeddings.token_type_embeddings": "token_types", "pooler.dense": "cls",
-    "pre_classifier": "cls", "classifier.dense": "cls", "classifier.out_proj": "cls.output",
-    "classifier": "cls",
-}  # fmt: skip
-_NAMES = {
-    "attention.self.query": "attn_q", "attention.self.key": "attn_k",
-    "attention.self.value": "attn_v", "attention.output.dense": "attn_output",
-    "attention.output.LayerNorm": "attn_output_norm", "intermediate.dense": "ffn_up",
-    "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
-    # DistilBERT's
-    "attention.q_lin": "attn_q", "attention.k_lin": "attn_k", "attention.v_lin": "attn_v",
-    "attention.out_lin": "attn_output", "sa_layer_norm": "attn_output_norm", "ffn.lin1": "ffn_up",
-    "ffn.lin2": "ffn_down", "output_layer_norm": "layer_output_norm",
-    # Nomic's and Jina's
-    "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "norm1": "attn_output_norm",
-    "mixer.Wqkv": "attn_qkv", "mixer.out_proj": "attn_output", "norm2": "layer_output_norm",
-    "mlp.fc11": "ffn_up", "mlp.fc12": "ffn_gate", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-    "mlp.router.layer": "ffn_gate_inp", "mlp.experts.mlp.w1": "ffn_up_exps",
-    "mlp.experts.mlp.w2": "ffn_down_exps",
-    "attention.self.layer_norm_q": "attn_q_norm", "attention.self.layer_norm_k": "attn_k_norm",
-    "mlp.gated_layers": "ffn_up", "mlp.up_gated_layer": "ffn_up", "mlp.wo": "ffn_down",
-    "mlp.down_layer": "ffn_down", "mlp.layernorm": "layer_output_norm",
-    "layer_norm_1": "attn_norm_2", "layer_norm_2": "layer_output_norm",
-    # those that transformers saves
-    "self_attn.o_proj": "attn_output", "post_attention_layernorm": "attn_output_norm",
-    "post_mlp_layernorm": "layer_output_norm",
-}  # fmt: skip
-
 _BERT = Family(
     "bert",
     encoder_keys,
-    names=_NAMES,
-    outer=_OUTER,
+    names={
+        "mixer.out_proj": "attn_output",
+        "post_attention_layernorm": "attn_output_norm",
+        "post_mlp_layernorm": "layer_output_norm",
+    },
+    outer={"classifier": "cls"},
     change=_change,
     vocab=word_pieces,
     defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2},

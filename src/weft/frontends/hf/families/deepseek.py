@@ -16,7 +16,7 @@ from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, llama, pieces_or_bpe, sentencepiece, token_id
 
-__all__ = ["FAMILIES", "LATENT_NAMES", "MTP_NAMES", "SPECIAL_KEYS", "glm_moe_vocab", "glm_vocab",
+__all__ = ["FAMILIES", "SPECIAL_KEYS", "glm_moe_vocab", "glm_vocab",
            "split_latent", "weight_keys"]  # fmt: skip
 
 
@@ -148,24 +148,6 @@ def _is_special(key: str) -> bool:
     return key not in {f"tokenizer.ggml.{name}" for name in names}
 
 
-MTP_NAMES = {
-    "eh_proj": "nextn.eh_proj", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm",
-    "embed_tokens": "nextn.embed_tokens", "shared_head.head": "nextn.shared_head_head",
-    "shared_head.norm": "nextn.shared_head_norm",
-}  # fmt: skip
-"""Names of the tensors of layers that draft tokens, beside those of a layer."""
-LATENT_NAMES = {
-    "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
-    "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
-    "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
-    "self_attn.k_b_proj": "attn_k_b", "self_attn.v_b_proj": "attn_v_b",
-}  # fmt: skip
-"""Names of the tensors of latent attention."""
-_NAMES = MTP_NAMES | LATENT_NAMES
-_INDEXED = _NAMES | {
-    "self_attn.indexer.wq_b": "indexer.attn_q_b", "self_attn.indexer.wk": "indexer.attn_k",
-    "self_attn.indexer.k_norm": "indexer.k_norm", "self_attn.indexer.weights_proj": "indexer.proj",
-}  # fmt: skip
 _DEFAULTS = {**ROTARY, "rms_norm_eps": 1e-6, "head_dim": 64}
 
 
@@ -275,10 +257,12 @@ SPECIAL_KEYS = ("tokenizer.ggml.merges", "tokenizer.ggml.add_", "tokenizer.chat_
                      "bos", "eos", "unknown", "seperator", "padding", "cls", "mask")))  # fmt: skip
 
 
-_LATENT = Family(
-    "deepseek2", _keys, common=_common, names=_NAMES, change=_change, defaults=_DEFAULTS
+_LATENT = Family("deepseek2", _keys, common=_common, change=_change, defaults=_DEFAULTS)
+_SPARSE = replace(
+    _LATENT,
+    arch="deepseek32",
+    keys=_indexed,
 )
-_SPARSE = replace(_LATENT, arch="deepseek32", keys=_indexed, names=_INDEXED)
 
 FAMILIES = {
     "deepseek2": _LATENT,
@@ -299,7 +283,6 @@ FAMILIES = {
         "bailingmoe",
         _bailing_keys,
         change=_bailing_parts,
-        names={"attention.dense": "attn_output"},
         defaults=ROTARY,
         adjacent=True,
     ),
@@ -309,7 +292,6 @@ FAMILIES = {
     "minicpm3": Family(
         "minicpm3",
         common=_minicpm3_keys,
-        names=LATENT_NAMES,
         extra=long_factors,
         vocab=sentencepiece,
         defaults=ROTARY,
@@ -318,15 +300,6 @@ FAMILIES = {
         "bailingmoe2",
         _ling_keys,
         common=drafting,
-        names={
-            **MTP_NAMES,
-            "attention.query_key_value": "attn_qkv",
-            "attention.dense": "attn_output",
-            "attention.query_layernorm": "attn_q_norm",
-            "attention.key_layernorm": "attn_k_norm",
-            "mlp.gate.expert_bias": "exp_probs_b",
-            "final_layernorm": "layer_output_norm",
-        },
         change=_ling_change,
         defaults=ROTARY,
     ),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.qwen import expert_keys, split_experts
-from weft.frontends.hf.family import ROTARY, Family, Named
+from weft.frontends.hf.family import NORM_BEHIND, ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.safetensors import open_shards
 from weft.frontends.hf.values import Values
@@ -132,17 +132,6 @@ def _reordered(name: str, values: Values, n_k: int, d_k: int, r: int) -> Values:
     return values.through(turned) if any(part in name for part in heads) else values
 
 
-_NAMES = {
-    "post_attention_layernorm": "post_attention_norm",
-    "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
-    "linear_attn.in_proj_ba": "ssm_ba", "linear_attn.in_proj_a": "ssm_alpha",
-    "linear_attn.in_proj_b": "ssm_beta", "linear_attn.conv1d": "ssm_conv1d",
-    "linear_attn.dt_proj": "ssm_dt", "linear_attn.A_log": "ssm_a", "linear_attn.norm": "ssm_norm",
-    "linear_attn.out_proj": "ssm_out",
-    "eh_proj": "nextn.eh_proj", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm",
-    "embed_tokens": "nextn.embed_tokens", "shared_head.head": "nextn.shared_head_head",
-    "shared_head.norm": "nextn.shared_head_norm",
-}  # fmt: skip
 _DEFAULTS = {**ROTARY, "partial_rotary_factor": 0.25}
 
 FAMILIES = {
@@ -150,15 +139,20 @@ FAMILIES = {
         "qwen3next",
         _keys,
         common=_common,
-        names=_NAMES,
+        names=NORM_BEHIND,
         change=_change,
         defaults=_DEFAULTS,
         norm_topk=True,
     ),
     "qwen35": Family(
-        "qwen35", _keys35, common=_common, names=_NAMES, change=_in_turns, defaults=_DEFAULTS
+        "qwen35", _keys35, common=_common, names=NORM_BEHIND, change=_in_turns, defaults=_DEFAULTS
     ),
     "qwen35moe": Family(
-        "qwen35moe", _keys35, common=_common, names=_NAMES, change=_in_turns, defaults=_DEFAULTS
+        "qwen35moe",
+        _keys35,
+        common=_common,
+        names=NORM_BEHIND,
+        change=_in_turns,
+        defaults=_DEFAULTS,
     ),
 }

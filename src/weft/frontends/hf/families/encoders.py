@@ -117,28 +117,10 @@ def _gemma_keys(c: Config) -> Pairs:
     yield from pooling_keys(c)
 
 
-_MODERN = {
-    "attn.Wqkv": "attn_qkv", "attn.Wo": "attn_output", "attn_norm": "attn_norm",
-    "mlp.Wi": "ffn_up", "mlp.Wo": "ffn_down", "mlp_norm": "ffn_norm",
-}  # fmt: skip
-_MODERN_OUTER = {
-    "embeddings.tok_embeddings": "token_embd", "embeddings.norm": "token_embd_norm",
-    "final_norm": "output_norm", "head.dense": "cls", "head.norm": "cls.norm",
-    "classifier": "cls.output",
-}  # fmt: skip
-_NEO = {
-    "attention_norm": "attn_norm", "qkv": "attn_qkv", "wo": "attn_output", "ffn_norm": "ffn_norm",
-    "ffn.w12": "ffn_up", "ffn.w3": "ffn_down",
-}  # fmt: skip
-_NEO_OUTER = {"layer_norm": "enc.output_norm", "dense": "cls", "classifier": "cls.output"}
-
-
 FAMILIES = {
     "modern-bert": Family(
         "modern-bert",
         _modern_keys,
-        names=_MODERN,
-        outer=_MODERN_OUTER,
         change=_modern_change,
         vocab=_modern_vocab,
         defaults={
@@ -153,8 +135,6 @@ FAMILIES = {
     "neo-bert": Family(
         "neo-bert",
         _neo_keys,
-        names=_NEO,
-        outer=_NEO_OUTER,
         change=_neo_change,
         vocab=word_pieces,
         activation="",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.deepseek import MTP_NAMES, weight_keys
+from weft.frontends.hf.families.deepseek import weight_keys
 from weft.frontends.hf.families.qwen import split_experts
-from weft.frontends.hf.family import ROTARY, Family, Named
+from weft.frontends.hf.family import NORM_BEHIND, ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, drafting, n_draft, window_keys
 from weft.frontends.hf.rope import llama3_factors
 from weft.frontends.hf.values import Values
@@ -18,12 +18,6 @@ __all__ = ["FAMILIES"]
 def _exaone_keys(c: Config) -> Pairs:
     part = c.rope.get("partial_rotary_factor", 1.0)
     yield "rope.dimension_count", int(part * (c.n_embd // c.n_head))
-
-
-_BEHIND = {
-    "post_attention_layernorm": "post_attention_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
 
 
 def exaone_keys(c: Config) -> Pairs:
@@ -76,25 +70,15 @@ FAMILIES = {
         "exaone",
         _exaone_keys,
         extra=llama3_factors,
-        names={
-            "ln_1": "attn_norm",
-            "ln_2": "ffn_norm",
-            "attn.attention.q_proj": "attn_q",
-            "attn.attention.k_proj": "attn_k",
-            "attn.attention.v_proj": "attn_v",
-            "attn.attention.out_proj": "attn_output",
-            "mlp.c_fc_0": "ffn_gate",
-            "mlp.c_fc_1": "ffn_up",
-            "mlp.c_proj": "ffn_down",
-        },
         defaults=ROTARY,
     ),
-    "exaone4": Family("exaone4", exaone_keys, names=_BEHIND, extra=llama3_factors, defaults=ROTARY),
+    "exaone4": Family(
+        "exaone4", exaone_keys, names=NORM_BEHIND, extra=llama3_factors, defaults=ROTARY
+    ),
     "exaone-moe": Family(
         "exaone-moe",
         _exaone_moe_keys,
         common=drafting,
-        names=MTP_NAMES,
         change=_exaone_change,
         extra=llama3_factors,
         defaults=ROTARY,

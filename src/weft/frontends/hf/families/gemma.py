@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.family import NORM_BEHIND, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, pieces_or_llama
 
-__all__ = ["FAMILIES", "NORMS", "gemma3_keys", "gemma3_vocab"]
-
-NORMS = {
-    "post_attention_layernorm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
-"""Norms in front of parts of a layer and behind."""
+__all__ = ["FAMILIES", "gemma3_keys", "gemma3_vocab"]
 
 
 def _keys(c: Config) -> Pairs:
@@ -111,7 +104,7 @@ FAMILIES = {
         "gemma2",
         _keys2,
         common=_keys,
-        names=NORMS,
+        names=NORM_BEHIND,
         change=_shifted,
         vocab=_vocab2,
         defaults={
@@ -127,7 +120,7 @@ FAMILIES = {
         "gemma3",
         gemma3_keys,
         common=common_keys,
-        names=NORMS,
+        names=NORM_BEHIND,
         change=_shifted,
         vocab=gemma3_vocab,
         defaults={

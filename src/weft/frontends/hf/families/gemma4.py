@@ -8,8 +8,8 @@ import numpy as np
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.cohere import tied
-from weft.frontends.hf.families.gemma import NORMS, gemma3_keys, gemma3_vocab
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.families.gemma import gemma3_keys, gemma3_vocab
+from weft.frontends.hf.family import NORM_BEHIND, Family, Named
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values, stacked
@@ -170,33 +170,11 @@ def _vocab4(c: Config) -> Vocabulary:
     yield "tokenizer.ggml.add_bos_token", True
 
 
-_LAYER_INPUTS = NORMS | {
-    "per_layer_input_gate": "inp_gate",
-    "per_layer_projection": "proj",
-}
-_OUTER = {
-    "embed_tokens_per_layer": "per_layer_token_embd",
-    "per_layer_model_projection": "per_layer_model_proj",
-    "per_layer_projection_norm": "per_layer_proj_norm",
-}
-
 FAMILIES = {
     "gemma3n": Family(
         "gemma3n",
         _keys3n,
-        names=_LAYER_INPUTS
-        | {
-            "post_per_layer_input_norm": "post_norm",
-            "altup.correct_output_scale": "altup_correct_scale",
-            "altup.correction_coefs": "altup_correct_coef",
-            "altup.prediction_coefs": "altup_predict_coef",
-            "altup.modality_router": "altup_router",
-            "altup.router_norm": "altup_router_norm",
-            "laurel.linear_left": "laurel_l",
-            "laurel.linear_right": "laurel_r",
-            "laurel.post_laurel_norm": "laurel_post_norm",
-        },
-        outer=_OUTER,
+        names=NORM_BEHIND,
         join=_streams3n,
         change=_change3n,
         vocab=_vocab3n,
@@ -206,18 +184,7 @@ FAMILIES = {
     "gemma4": Family(
         "gemma4",
         _keys4,
-        names=_LAYER_INPUTS
-        | {
-            "layer_scalar": "layer_output_scale",
-            "post_per_layer_input_norm": "post_norm",
-            "post_feedforward_layernorm_1": "post_ffw_norm_1",
-            "post_feedforward_layernorm_2": "post_ffw_norm_2",
-            "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
-            "router.proj": "ffn_gate_inp",
-            "experts.gate_up_proj": "ffn_gate_up_exps",
-            "experts.down_proj": "ffn_down_exps",
-        },
-        outer=_OUTER,
+        names=NORM_BEHIND,
         extra=_factors4,
         change=_change4,
         vocab=_vocab4,

@@ -13,7 +13,7 @@ from weft.frontends.hf.family import ROTARY, Family, Named, never
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.values import Values, stacked
 
-__all__ = ["FAMILIES", "GPT_LAYER"]
+__all__ = ["FAMILIES"]
 
 
 def _require(c: Config, **values: bool) -> None:
@@ -143,21 +143,6 @@ def _falcon_parts(c: Config, name: str, values: Values) -> Named:
     yield name, values
 
 
-_NEOX_NAMES = {
-    "post_attention_layernorm": "ffn_norm",
-    "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output",
-    "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
-}  # fmt: skip
-_GPT2_NAMES = {
-    "ln_1": "attn_norm", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv",
-    "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
-}  # fmt: skip
-_BLOOM_NAMES = {
-    "self_attention.query_key_value": "attn_qkv", "self_attention.dense": "attn_output",
-    "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
-}  # fmt: skip
-
-
 def _codeshell_keys(c: Config) -> Pairs:
     yield "context_length", c["n_positions"]
     yield "embedding_length", c.n_embd
@@ -170,12 +155,6 @@ def _codeshell_keys(c: Config) -> Pairs:
     yield "rope.freq_base", 10000.0
     yield "rope.scaling.type", "linear"
     yield "rope.scaling.factor", 1.0
-
-
-GPT_LAYER = {
-    "ln_1": "attn_norm", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv",
-    "attn.c_proj": "attn_output",
-}  # fmt: skip
 
 
 def _stablelm_keys(c: Config) -> Pairs:
@@ -211,85 +190,50 @@ FAMILIES = {
         "gpt2",
         common=_gpt2_keys,
         change=_transposed,
-        outer={"wpe": "position_embd"},
-        names=_GPT2_NAMES,
         activation="gelu",
     ),
     "gptneox": Family(
         "gptneox",
         common=_neox_keys,
         change=_heads_apart,
-        names=_NEOX_NAMES,
-        outer={
-            "embed_in": "token_embd",
-            "embed_out": "output",
-            "final_layer_norm": "output_norm",
-        },
         activation="gelu",
     ),
     "bloom": Family(
         "bloom",
         common=_bloom_keys,
         change=_heads_apart,
-        names=_BLOOM_NAMES,
-        outer={"word_embeddings_layernorm": "token_embd_norm"},
         activation="gelu",
     ),
     "mpt": Family(
         "mpt",
         common=_mpt_keys,
-        outer={"wpe": "position_embd", "norm_f": "output_norm"},
-        names={
-            "norm_1": "attn_norm",
-            "norm_2": "ffn_norm",
-            "attn.Wqkv": "attn_qkv",
-            "attn.out_proj": "attn_output",
-            "attn.q_ln": "attn_q_norm",
-            "attn.k_ln": "attn_k_norm",
-            "ffn.up_proj": "ffn_up",
-            "ffn.down_proj": "ffn_down",
-            "ffn.act": "ffn.act",
-        },
         activation="gelu",
     ),
     "falcon": Family(
         "falcon",
         common=_falcon_keys,
         change=_falcon_parts,
-        names={
-            **_BLOOM_NAMES,
-            "ln_mlp": "attn_norm",
-            "ln_attn": "attn_norm_2",
-        },
         activation="gelu",
     ),
     "starcoder": Family(
         "starcoder",
         common=_starcoder_keys,
-        outer={"wpe": "position_embd"},
-        names=_GPT2_NAMES,
         activation="gelu",
     ),
     "starcoder2": Family(
         "starcoder2",
         defaults=ROTARY,
-        names={
-            "mlp.c_fc": "ffn_up",
-            "mlp.c_proj": "ffn_down",
-        },
         windows=never,
         activation="gelu",
     ),
     "codeshell": Family(
         "codeshell",
         common=_codeshell_keys,
-        names=GPT_LAYER | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
         activation="gelu",
     ),
     "stablelm": Family(
         "stablelm",
         common=_stablelm_keys,
-        names={"self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm"},
         join=_norms_together,
         defaults={**ROTARY, "partial_rotary_factor": 0.25, "layer_norm_eps": 1e-5},
     ),

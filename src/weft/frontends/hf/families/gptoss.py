@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.family import Family, Named
+from weft.frontends.hf.family import NORM_BEHIND, Family, Named
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.values import Values
 
@@ -65,7 +65,7 @@ FAMILIES = {
         "gpt-oss",
         _keys,
         change=_change,
-        names={"post_attention_layernorm": "post_attention_norm"},
+        names=NORM_BEHIND,
         defaults={"rope_theta": 150000.0, "head_dim": 64, "sliding_window": 128},
         windows=lambda il: il % 2 != 1,
     ),

@@ -67,18 +67,13 @@ def granite_parts(c: Config, name: str, values: Values) -> Named:
         yield name, values
 
 
-_GRANITE_NAMES = {
-    "block_sparse_moe.router.layer": "ffn_gate_inp",
-}
-
-
 _GRANITE = Family(
     "granite", granite_keys, extra=llama3_factors, vocab=llama, defaults=ROTARY, adjacent=True
 )
 
 FAMILIES = {
     "granite": _GRANITE,
-    "granitemoe": replace(_GRANITE, arch="granitemoe", names=_GRANITE_NAMES, change=granite_parts),
+    "granitemoe": replace(_GRANITE, arch="granitemoe", change=granite_parts),
     "minicpm": Family("minicpm", _minicpm_keys, vocab=llama, defaults=ROTARY, adjacent=True),
     "granite_swa": replace(
         _GRANITE,

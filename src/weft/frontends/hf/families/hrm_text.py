@@ -54,7 +54,6 @@ FAMILIES = {
         _keys,
         common=_common,
         change=_change,
-        names={"self_attn.g_proj": "attn_gate"},
         defaults=ROTARY,
     )
 }

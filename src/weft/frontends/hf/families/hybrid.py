@@ -251,27 +251,10 @@ def _scaled_inputs(c: Config, x: Floats) -> Floats:
     return x
 
 
-_MAMBA = {
-    "mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d", "mamba.x_proj": "ssm_x",
-    "mamba.dt_proj": "ssm_dt", "mamba.A_log": "ssm_a", "mamba.D": "ssm_d",
-    "mamba.norm": "ssm_norm", "mamba.out_proj": "ssm_out",
-}  # fmt: skip
-_JAMBA = {
-    "mamba.dt_layernorm": "ssm_dt_norm", "mamba.b_layernorm": "ssm_b_norm",
-    "mamba.c_layernorm": "ssm_c_norm", "feed_forward.router": "ffn_gate_inp",
-    "feed_forward.experts.gate_proj": "ffn_gate_exps",
-    "feed_forward.experts.up_proj": "ffn_up_exps",
-    "feed_forward.experts.down_proj": "ffn_down_exps",
-}  # fmt: skip
-_BAMBA = {
-    "pre_ff_layernorm": "ffn_norm", "feed_forward.gate_proj": "ffn_gate",
-    "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
-}  # fmt: skip
 _GRANITE = Family(
     "granitehybrid",
     _granite_keys,
     _common,
-    names={**_MAMBA, "block_sparse_moe.router.layer": "ffn_gate_inp"},
     change=_granite_change,
     vocab=_granite_vocab,
     defaults=ROTARY,
@@ -283,8 +266,6 @@ FAMILIES = {
     "granitehybrid": replace(_GRANITE, variant=_granite_variant),
     "bamba": replace(
         _GRANITE,
-        names=_MAMBA | _BAMBA,
-        outer={"final_layernorm": "output_norm"},
         defaults={**ROTARY, "partial_rotary_factor": 0.5},
     ),
     "granite": replace(_GRANITE, arch="granite"),
@@ -292,16 +273,12 @@ FAMILIES = {
     "jamba": Family(
         "jamba",
         common=_jamba_keys,
-        names=_MAMBA | _BAMBA | _JAMBA,
-        outer={"final_layernorm": "output_norm"},
         change=_jamba_change,
         vocab=_jamba_vocab,
     ),
     "falcon-h1": Family(
         "falcon-h1",
         common=_falcon_keys,
-        names=_MAMBA | _BAMBA,
-        outer={"final_layernorm": "output_norm"},
         change=_falcon_change,
         defaults={"rope_theta": 100000.0, "head_dim": 0},
     ),

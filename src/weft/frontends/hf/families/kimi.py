@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.deepseek import LATENT_NAMES, split_latent
+from weft.frontends.hf.families.deepseek import split_latent
 from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.values import Values
@@ -72,28 +72,11 @@ def _change(c: Config, name: str, values: Values) -> Named:
         yield name.replace(".dt_bias", ".dt_proj.bias"), values
 
 
-_NAMES = LATENT_NAMES | {
-    "self_attn.q_conv1d": "ssm_conv1d_q", "self_attn.k_conv1d": "ssm_conv1d_k",
-    "self_attn.v_conv1d": "ssm_conv1d_v", "self_attn.f_a_proj": "ssm_f_a",
-    "self_attn.f_b_proj": "ssm_f_b", "self_attn.g_a_proj": "ssm_g_a",
-    "self_attn.g_b_proj": "ssm_g_b", "self_attn.b_proj": "ssm_beta", "self_attn.A_log": "ssm_a",
-    "self_attn.dt_proj": "ssm_dt", "self_attn.o_norm": "ssm_norm",
-    "block_sparse_moe.gate.e_score_correction": "exp_probs_b",
-    "block_sparse_moe.shared_experts.gate_proj": "ffn_gate_shexp",
-    "block_sparse_moe.shared_experts.up_proj": "ffn_up_shexp",
-    "block_sparse_moe.shared_experts.down_proj": "ffn_down_shexp",
-    # transformers saves dense layers under the name of the others
-    "block_sparse_moe.gate_proj": "ffn_gate", "block_sparse_moe.up_proj": "ffn_up",
-    "block_sparse_moe.down_proj": "ffn_down",
-}  # fmt: skip
-
-
 FAMILIES = {
     "kimi-linear": Family(
         "kimi-linear",
         _keys,
         common=_common,
-        names=_NAMES,
         change=_change,
         defaults={"moe_router_activation_func": "sigmoid"},
         experts=("w1", "w2", "w3"),

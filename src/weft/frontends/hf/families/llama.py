@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.gpt import GPT_LAYER
-from weft.frontends.hf.family import DERIVED, ROTARY, Family, Named, never
+from weft.frontends.hf.family import DERIVED, NORM_BEHIND, ROTARY, Family, Named, never
 from weft.frontends.hf.keys import Pairs, common_keys, pooling_keys
 from weft.frontends.hf.rope import llama3_factors
 from weft.frontends.hf.safetensors import open_shards
@@ -265,7 +264,6 @@ FAMILIES = {
         "apertus",
         llama_keys,
         first=_xielu_keys,
-        names={"attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm"},
         change=_without_xielu,
         extra=llama3_factors,
         vocab=llama,
@@ -278,12 +276,6 @@ FAMILIES = {
         _bitnet_keys,
         change=_ternary,
         vocab=sentencepiece,
-        names={
-            "self_attn.attn_sub_norm": "attn_sub_norm",
-            "self_attn.inner_attn_ln": "attn_sub_norm",
-            "mlp.ffn_sub_norm": "ffn_sub_norm",
-            "mlp.ffn_layernorm": "ffn_sub_norm",
-        },
         defaults=ROTARY,
         activation="relu2",
     ),
@@ -293,15 +285,6 @@ FAMILIES = {
     "internlm2": Family(
         "internlm2",
         change=_grouped,
-        names={
-            "attention_norm": "attn_norm",
-            "ffn_norm": "ffn_norm",
-            "attention.wo": "attn_output",
-            "feed_forward.w1": "ffn_gate",
-            "feed_forward.w2": "ffn_down",
-            "feed_forward.w3": "ffn_up",
-        },
-        outer={"tok_embeddings": "token_embd", "output": "output"},
         vocab=_internlm_vocab,
         defaults=ROTARY,
         adjacent=True,
@@ -311,14 +294,13 @@ FAMILIES = {
         "refact",
         common=_refact_keys,
         change=_refact_parts,
-        names=GPT_LAYER | {"attn.q": "attn_q", "mlp.c_proj": "ffn_down"},
         vocab=_refact_vocab,
         activation="",
     ),
     "xverse": Family("xverse", _layout, vocab=_plain_pieces, defaults=ROTARY, adjacent=True),
     "seed_oss": Family(
         "seed_oss",
-        names={"post_attention_layernorm": "post_attention_norm"},
+        names=NORM_BEHIND,
         defaults={**ROTARY, "head_dim": 128},
     ),
     "deci": Family(

@@ -52,13 +52,6 @@ def _change(c: Config, name: str, values: Values) -> Named:
         yield f"{base}experts.{part}_proj.weight", cut
 
 
-_PARTS = {
-    f"feed_forward.{part}{kind}_proj": f"ffn_{kind}{ending}"
-    for part, ending in (("", ""), ("shared_expert.", "_shexp"), ("experts.", "_exps"))
-    for kind in ("gate", "up", "down")
-}
-
-
 FAMILIES = {
     "llama4": Family(
         "llama4",
@@ -66,7 +59,6 @@ FAMILIES = {
         common=_common,
         change=_change,
         extra=llama3_factors,
-        names=_PARTS | {"feed_forward.router": "ffn_gate_inp"},
         defaults={"rope_theta": 500000.0, "head_dim": 128},
     ),
 }

@@ -77,18 +77,7 @@ def _vocab(c: Config) -> Vocabulary:
     yield from pieces_or_bpe(c)
 
 
-_OUTER = {"embeddings": "token_embd", "embedding": "token_embd", "norm_f": "output_norm"}
-_NAMES = {
-    "norm": "attn_norm", "mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d",
-    "mixer.x_proj": "ssm_x", "mixer.dt_proj": "ssm_dt", "mixer.A_log": "ssm_a",
-    "mixer.D": "ssm_d", "mixer.norm": "ssm_norm", "mixer.out_proj": "ssm_out",
-}  # fmt: skip
-
 FAMILIES = {
-    "mamba": Family(
-        "mamba", common=_keys1, names=_NAMES, outer=_OUTER, change=_change, vocab=_vocab
-    ),
-    "mamba2": Family(
-        "mamba2", common=_keys2, names=_NAMES, outer=_OUTER, change=_change, vocab=_vocab
-    ),
+    "mamba": Family("mamba", common=_keys1, change=_change, vocab=_vocab),
+    "mamba2": Family("mamba2", common=_keys2, change=_change, vocab=_vocab),
 }

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.deepseek import (
-    MTP_NAMES,
     SPECIAL_KEYS,
     glm_moe_vocab,
     glm_vocab,
     weight_keys,
 )
 from weft.frontends.hf.families.qwen import split_experts
-from weft.frontends.hf.family import DERIVED, ROTARY, Family, Named
+from weft.frontends.hf.family import DERIVED, NORM_BEHIND, ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, drafting, n_draft
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
@@ -97,9 +96,6 @@ def _minimax_keys(c: Config) -> Pairs:
     yield "expert_feed_forward_length", c["intermediate_size"]
     part = c.rope.get("partial_rotary_factor", 1.0)
     yield "rope.dimension_count", c.get("rotary_dim", int(c.head_dim * part))
-
-
-_HEADS = {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"}
 
 
 def _hunyuan_vocab(c: Config) -> Vocabulary:
@@ -211,11 +207,6 @@ def _glm_halves(c: Config, name: str, values: Values) -> Named:
 
 
 _PARTIAL = {**ROTARY, "partial_rotary_factor": 0.5}
-_GLM_NAMES = {
-    "post_attention_layernorm": "ffn_norm",
-    "post_self_attn_layernorm": "post_attention_norm",
-    "post_mlp_layernorm": "post_ffw_norm",
-}
 
 
 def _solar_keys(c: Config) -> Pairs:
@@ -241,7 +232,7 @@ FAMILIES = {
         "glm4moe",
         glm_keys,
         common=drafting,
-        names={**MTP_NAMES, "post_attention_layernorm": "post_attention_norm"},
+        names=NORM_BEHIND,
         change=split_experts,
         vocab=glm_moe_vocab,
         defaults={**ROTARY, "head_dim": 128},
@@ -250,7 +241,6 @@ FAMILIES = {
         "hunyuan-dense",
         _plain_rope,
         vocab=_hunyuan_vocab,
-        names=_HEADS,
         change=_untied,
         defaults=ROTARY,
     ),
@@ -258,13 +248,6 @@ FAMILIES = {
         "hunyuan-moe",
         _hunyuan_keys,
         vocab=_hunyuan_vocab,
-        names={
-            **_HEADS,
-            "mlp.gate.wg": "ffn_gate_inp",
-            "mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
-            "mlp.shared_mlp.up_proj": "ffn_up_shexp",
-            "mlp.shared_mlp.down_proj": "ffn_down_shexp",
-        },
         change=_untied,
         defaults=ROTARY,
     ),
@@ -272,21 +255,12 @@ FAMILIES = {
         "hy_v3",
         _hy_keys,
         common=drafting,
-        names={
-            **MTP_NAMES,
-            "mlp.expert_bias": "exp_probs_b",
-            "mlp.router.gate": "ffn_gate_inp",
-            "mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
-            "mlp.shared_mlp.up_proj": "ffn_up_shexp",
-            "mlp.shared_mlp.down_proj": "ffn_down_shexp",
-        },
         change=split_experts,
         defaults=ROTARY,
     ),
     "minimax-m2": Family(
         "minimax-m2",
         _minimax_keys,
-        names={"block_sparse_moe.e_score_correction": "exp_probs_b"},
         defaults=ROTARY,
         experts=("w1", "w2", "w3"),
     ),
@@ -295,17 +269,6 @@ FAMILIES = {
         common=_dbrx_keys,
         f32_routers=False,
         change=_dbrx_change,
-        outer={"norm_f": "output_norm"},
-        names={
-            "norm_attn_norm.norm_1": "attn_norm",
-            "norm_attn_norm.norm_2": "attn_output_norm",
-            "norm_attn_norm.attn.Wqkv": "attn_qkv",
-            "norm_attn_norm.attn.out_proj": "attn_output",
-            "ffn.router.layer": "ffn_gate_inp",
-            "ffn.experts.mlp.w1": "ffn_gate_exps",
-            "ffn.experts.mlp.v1": "ffn_up_exps",
-            "ffn.experts.mlp.w2": "ffn_down_exps",
-        },
     ),
     "ernie4_5": Family(
         "ernie4_5",
@@ -319,22 +282,19 @@ FAMILIES = {
         vocab=_chat_vocab,
         defaults=_PARTIAL,
     ),
-    "glm4": Family(
-        "glm4", _glm_keys, vocab=glm_vocab, names=_GLM_NAMES, defaults={**_PARTIAL, "head_dim": 128}
-    ),
+    "glm4": Family("glm4", _glm_keys, vocab=glm_vocab, defaults={**_PARTIAL, "head_dim": 128}),
     "glm4v": Family(
         "glm4",
         _glm_keys,
         vocab=glm_vocab,
         change=_glm_halves,
-        names=_GLM_NAMES,
         defaults=_PARTIAL,
     ),
     "solar_open": Family(
         "glm4moe",
         _solar_keys,
         common=drafting,
-        names={"post_attention_layernorm": "post_attention_norm"},
+        names=NORM_BEHIND,
         change=split_experts,
         defaults={"rope_theta": 1e6, "head_dim": 128, "first_k_dense_replace": 0},
     ),

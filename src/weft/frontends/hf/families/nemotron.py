@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.deepseek import MTP_NAMES
 from weft.frontends.hf.families.granite import granite_keys
 from weft.frontends.hf.families.hybrid import mamba2_tensors, sized, ssm_keys
 from weft.frontends.hf.family import ROTARY, Family, Named
@@ -133,27 +132,11 @@ def _vocab(c: Config) -> Vocabulary:
     return bpe(c, unit=8)
 
 
-_NAMES = MTP_NAMES | {
-    "norm": "attn_norm", "post_attention_norm": "post_attention_norm",
-    "mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d",
-    "mixer.dt_proj": "ssm_dt", "mixer.A_log": "ssm_a", "mixer.D": "ssm_d",
-    "mixer.norm": "ssm_norm", "mixer.out_proj": "ssm_out", "mixer.q_proj": "attn_q",
-    "mixer.k_proj": "attn_k", "mixer.v_proj": "attn_v", "mixer.o_proj": "attn_output",
-    "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down", "mixer.gate": "ffn_gate_inp",
-    "mixer.gate.e_score_correction": "exp_probs_b", "mixer.experts.up_proj": "ffn_up_exps",
-    "mixer.experts.down_proj": "ffn_down_exps",
-    "mixer.shared_experts.up_proj": "ffn_up_shexp",
-    "mixer.shared_experts.down_proj": "ffn_down_shexp",
-    "mixer.fc1_latent_proj": "ffn_latent_down", "mixer.fc2_latent_proj": "ffn_latent_up",
-}  # fmt: skip
 _DRAFT = {("1", "norm"): "post_attention_norm", ("1", "final_layernorm"): "shared_head.norm"}
-_EMBEDDINGS = {"embeddings": "token_embd", "norm_f": "output_norm"}
 _FAMILY = Family(
     "nemotron_h",
     _keys,
     _common,
-    names=_NAMES,
-    outer=_EMBEDDINGS,
     change=_change,
     vocab=_vocab,
     adjacent=True,

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.qwen import split_experts
-from weft.frontends.hf.family import ROTARY, Family
+from weft.frontends.hf.family import NORM_BEHIND, ROTARY, Family
 from weft.frontends.hf.keys import Pairs, window_keys
 
 __all__ = ["FAMILIES"]
-
-_BEHIND = {
-    "post_attention_layernorm": "post_attention_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
 
 
 def _keys(c: Config) -> Pairs:
@@ -33,9 +28,12 @@ def _keys_moe(c: Config) -> Pairs:
 
 FAMILIES = {
     "olmo": Family("olmo", _keys, defaults=ROTARY, adjacent=True),
-    "olmo2": Family("olmo2", _keys2, names=_BEHIND, defaults=ROTARY),
+    "olmo2": Family("olmo2", _keys2, names=NORM_BEHIND, defaults=ROTARY),
     "olmo3": Family(
-        "olmo2", _keys2, names=_BEHIND, defaults={"rope_theta": 500000.0, "sliding_window": 4096}
+        "olmo2",
+        _keys2,
+        names=NORM_BEHIND,
+        defaults={"rope_theta": 500000.0, "sliding_window": 4096},
     ),
     "olmoe": Family(
         "olmoe",

@@ -65,11 +65,6 @@ FAMILIES = {
     "phi2": Family(
         "phi2",
         common=_keys2,
-        names={
-            "self_attn.dense": "attn_output",
-            "mlp.fc1": "ffn_up",
-            "mlp.fc2": "ffn_down",
-        },
         defaults={**ROTARY, "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5},
         activation="gelu",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.llama import llama_keys
 from weft.frontends.hf.families.qwen import split_experts
-from weft.frontends.hf.family import ROTARY, Family, Named
+from weft.frontends.hf.family import NORM_BEHIND, ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import llama
@@ -95,14 +95,7 @@ FAMILIES = {
         _afmoe_keys,
         vocab=llama,
         change=_afmoe_change,
-        names={
-            "self_attn.gate_proj": "attn_gate",
-            "post_attention_layernorm": "post_attention_norm",
-            "pre_mlp_layernorm": "ffn_norm",
-            "post_mlp_layernorm": "post_ffw_norm",
-            "mlp.router.gate": "ffn_gate_inp",
-            "mlp.expert_bias": "exp_probs_b",
-        },
+        names=NORM_BEHIND,
         defaults={**ROTARY, "head_dim": 128},
         experts=("gate_proj", "up_proj", "down_proj"),
         windows=lambda il: il % 4 != 3,
@@ -111,10 +104,6 @@ FAMILIES = {
         "laguna",
         _laguna_keys,
         change=split_experts,
-        names={
-            "self_attn.g_proj": "attn_gate",
-            "mlp.experts.e_score_correction": "exp_probs_b",
-        },
         defaults={"head_dim": 128, "moe_routed_scaling_factor": 1.0},
         experts=("gate_proj", "up_proj", "down_proj"),
         windows=lambda il: il % 4 != 0,
