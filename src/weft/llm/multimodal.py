@@ -282,7 +282,6 @@ class Hearing(Sense):
     noun = "a sound"
 
     def __init__(self, tower: SoundTower, context: Context) -> None:
-        """Raises FormatError for a tower of another model."""
         super().__init__(tower, context)
         self.tower = tower
         self.before, self.after = tower.family.before, tower.family.after

@@ -135,7 +135,6 @@ class KVCache(Cells):
         return sum(t.max_bytes for t in (*self.k, *self.v, *states))
 
     def release(self, cells: NDArray[np.int64]) -> None:
-        """Frees cells."""
         super().release(cells)
         self._forget()
 
@@ -171,7 +170,6 @@ class KVCache(Cells):
         uninterrupted(work)
 
     def clear(self) -> None:
-        """Frees every cell."""
         super().clear()
         if self.window is not None:
             self.window.clear()
@@ -201,14 +199,12 @@ class KVCache(Cells):
             self.window.seq_cp(src, dst, p0, p1)
 
     def seq_keep(self, seq: int) -> None:
-        """Removes every other sequence."""
         super().seq_keep(seq)
         if self.window is not None:
             self.window.seq_keep(seq)
         self._forget()
 
     def shifted(self) -> None:
-        """Notes that all keys have been rotated to their positions."""
         super().shifted()
         if self.window is not None:
             self.window.shifted()

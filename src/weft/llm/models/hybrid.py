@@ -16,9 +16,9 @@ from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
 from weft.llm.config import ModelConfig
 from weft.llm.config_keys import Keys
-from weft.llm.models import granite
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.experts import Experts
+from weft.llm.models.llama import Granite, configure_granite
 from weft.llm.models.mamba import Mixer, sizes, sizes2
 from weft.llm.models.parts import Attention
 from weft.llm.models.recurrence import recurs
@@ -33,9 +33,9 @@ def _layers(c: ModelConfig) -> tuple[bool, ...]:
     return tuple(n == 0 for n in c.heads_kv)
 
 
-def configure_granite(c: ModelConfig, keys: Keys) -> ModelConfig:
+def configure_granite_hybrid(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Sets the layers that are recurrent, and whether the others rotate."""
-    return replace(granite.configure(c, keys), recurrent=sizes2(keys, _layers(c)))
+    return replace(configure_granite(c, keys), recurrent=sizes2(keys, _layers(c)))
 
 
 def configure_jamba(c: ModelConfig, keys: Keys) -> ModelConfig:
@@ -61,11 +61,9 @@ class MambaOrAttention(Attention):
     """A mixer of Mamba, or attention if the layer is not recurrent."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """The weights of the mixer or of attention."""
         return _MIXER.rows(c, il) if recurs(c, il) else super().rows(c, il)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """The mixer or attention, from x [n_embd, n_tokens] to the same sizes."""
         if recurs(step.config, il):
             return _MIXER(step, w, il, x)
         return super().__call__(step, w, il, x)
@@ -75,12 +73,10 @@ class MambaAndAttention(Attention):
     """The sum of a mixer of Mamba and attention, which read the same input."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """The weights of both."""
         yield from super().rows(c, il)
         yield from _MIXER.rows(c, il)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """Both, from x [n_embd, n_tokens] to the same sizes."""
         return G.add(super().__call__(step, w, il, x), _MIXER(step, w, il, x))
 
 
@@ -94,7 +90,6 @@ class FalconH1(Architecture):
             yield replace(row, unless=bare) if row.name == f"{bare}.weight" else row
 
     def normed(self, step: Step, w: Weights, name: str, x: Tensor) -> Tensor:
-        """Applies the norm called `name` to x."""
         if name not in w:
             return super().normed(step, w, name, x)
         return G.mul(G.rms_norm(x, step.config.rms_eps), w[name])
@@ -104,9 +99,9 @@ _MIXER = Mixer()
 
 
 ARCHITECTURES = {
-    "granitehybrid": granite.Granite(
+    "granitehybrid": Granite(
         RopeMode.NORMAL,
-        configure_granite,
+        configure_granite_hybrid,
         attention=MambaOrAttention(),
         feed_forward=Experts(shared="added"),
     ),

@@ -171,7 +171,6 @@ class TimeMix6(TimeMix):
     linear: bool = False
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """The projections, the mixing, the decay, and the norm of heads."""
         yield from super().rows(c, il)
         r, b, n = require_recurrent(c), f"blk.{il}.time_mix", c.n_embd
         n_mix, n_decay = r.ranks
@@ -241,7 +240,6 @@ class TimeMix7(TimeMix):
     """RWKV 7's. Values of later layers are mixed with the values of the first layer."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """The projections, the mixing, the narrow matrices, and the norm of heads."""
         yield from super().rows(c, il)
         r, b, n = require_recurrent(c), f"blk.{il}.time_mix", c.n_embd
         n_decay, n_rate, n_value, n_gate = r.ranks

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.granite import granite_keys, granite_parts
+from weft.frontends.hf.families.llama import granite_keys, granite_parts
 from weft.frontends.hf.family import ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.values import Values

@@ -1,7 +1,9 @@
 """Mixtures of experts with a difference or two, and dense models of the same makers: DBRX,
-ERNIE 4.5, GLM 4, Hunyuan, MiniMax-M2, Solar Open."""
+ERNIE 4.5, GLM 4, gpt-oss, Hunyuan, Llama 4, MiniMax-M2, Solar Open."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.deepseek import (
@@ -10,9 +12,11 @@ from weft.frontends.hf.families.deepseek import (
     glm_vocab,
     weight_keys,
 )
+from weft.frontends.hf.families.llama import llama_keys
 from weft.frontends.hf.families.qwen import split_experts
 from weft.frontends.hf.family import DERIVED, NORM_BEHIND, ROTARY, Family, Named
-from weft.frontends.hf.keys import Pairs, drafting, n_draft
+from weft.frontends.hf.keys import Pairs, common_keys, drafting, n_draft
+from weft.frontends.hf.rope import llama3_factors
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece, token_id
@@ -219,6 +223,100 @@ def _head_keys(c: Config) -> Pairs:
     yield "rope.dimension_count", c.head_dim
 
 
+# gpt-oss: experts with biases and MXFP4 weights, attention sinks.
+
+
+def _keys(c: Config) -> Pairs:
+    yield "attention.sliding_window", c["sliding_window"]
+    yield "expert_feed_forward_length", c["intermediate_size"]
+
+
+def _change(c: Config, name: str, values: Values) -> Named:
+    """Rows of gate and up take turns in the folder."""
+    if name.endswith("sinks"):
+        yield f"{name}.weight", values
+    elif name.endswith("gate_up_proj_bias"):
+        n = values.shape[-1] // 2
+        for part, start in (("gate", 0), ("up", 1)):
+            new = name.replace("gate_up_proj_bias", f"{part}_proj.bias")
+            yield new, values.taken(..., slice(start, None, 2), shape=(values.shape[0], n))
+    elif name.endswith("down_proj_bias"):
+        yield name.replace("_bias", ".bias"), values
+    elif name.endswith("gate_up_proj_mxfp4"):
+        for part, start in (("gate", 0), ("up", 1)):
+            yield name.replace("gate_up_proj_mxfp4", f"{part}_proj.weight"), _rows(values, start)
+    elif name.endswith("down_proj_mxfp4"):
+        yield name.replace("_mxfp4", ".weight"), values
+    elif name.endswith("gate_up_proj"):
+        n_expert, width, n = values.shape
+        for part, start in (("gate", 0), ("up", 1)):
+            columns = values.taken(..., slice(start, None, 2), shape=(n_expert, width, n // 2))
+            yield name.replace("gate_up_proj", f"{part}_proj.weight"), _transposed(columns)
+    elif name.endswith("down_proj"):
+        yield f"{name}.weight", _transposed(values)
+    else:
+        yield name, values
+
+
+def _transposed(values: Values) -> Values:
+    n, rows, columns = values.shape
+    return values.through(lambda x: x.swapaxes(-1, -2), (n, columns, rows))
+
+
+def _rows(values: Values, start: int) -> Values:
+    """Every second row from `start` on of blocks that are quantized already."""
+    packed = values.packed
+    assert packed is not None
+    shape = (values.shape[0], values.shape[1] // 2, values.shape[2])
+    return Values(
+        shape, values.kind, lambda: values.load()[:, start::2],
+        packed=lambda: np.ascontiguousarray(packed()[:, start::2]),
+    )  # fmt: skip
+
+
+# Llama 4: chunks, layers that do not rotate, and experts behind every layer or every second.
+
+
+def _common(c: Config) -> Pairs:
+    for key, value in common_keys(c):
+        yield key, c["intermediate_size_mlp"] if key == "feed_forward_length" else value
+
+
+def _llama4_keys(c: Config) -> Pairs:
+    yield from llama_keys(c)
+    yield "interleave_moe_layer_step", c["interleave_moe_layer_step"]
+    yield "expert_feed_forward_length", c["intermediate_size"]
+    if set(c.get("layer_types") or ()) == {"full_attention"}:
+        yield "attention.sliding_window", 0
+    elif c.get("attention_chunk_size", 8192) != 8192:  # files have no key for it
+        raise c.bad("attention_chunk_size", "is not 8192, which weft needs here")
+    for key, value in (
+        ("use_qk_norm", c.n_expert != 128),  # Maverick's heads have no norm
+        ("attn_temperature_tuning", True),
+        ("floor_scale", 8192),
+        ("attn_scale", 0.1),
+    ):  # files have no keys for them
+        if c.get(key, value) != value:
+            raise c.bad(key, f"is {c[key]}, which must be {value} here")
+
+
+def _llama4_change(c: Config, name: str, values: Values) -> Named:
+    """Experts are transposed."""
+    base, found, _ = name.partition("experts.gate_up_proj")
+    if not found and not name.endswith("experts.down_proj"):
+        yield name, values
+        return
+    n, width, rows = values.shape
+    turned = values.through(lambda x: x.swapaxes(-1, -2), (n, rows, width))
+    if not found:
+        yield f"{name}.weight", turned
+        return
+    half = rows // 2
+    for part, start in (("gate", 0), ("up", half)):
+        cut = turned.taken(slice(None), slice(start, start + half), shape=(n, half, width))
+        yield f"{base}experts.{part}_proj.weight", cut
+
+
 FAMILIES = {
     "ernie4_5-moe": Family(
         "ernie4_5-moe",
@@ -299,4 +397,20 @@ FAMILIES = {
         defaults={"rope_theta": 1e6, "head_dim": 128, "first_k_dense_replace": 0},
     ),
     "maincoder": Family("maincoder", _head_keys, defaults=DERIVED),
+    "gpt-oss": Family(
+        "gpt-oss",
+        _keys,
+        change=_change,
+        names=NORM_BEHIND,
+        defaults={"rope_theta": 150000.0, "head_dim": 64, "sliding_window": 128},
+        windows=lambda il: il % 2 != 1,
+    ),
+    "llama4": Family(
+        "llama4",
+        _llama4_keys,
+        common=_common,
+        change=_llama4_change,
+        extra=llama3_factors,
+        defaults={"rope_theta": 500000.0, "head_dim": 128},
+    ),
 }

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.granite import granite_keys
 from weft.frontends.hf.families.hybrid import mamba2_tensors, sized, ssm_keys
+from weft.frontends.hf.families.llama import granite_keys
 from weft.frontends.hf.family import ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.values import Values
