@@ -22,13 +22,13 @@ from weft.llm import Context, Model, Tokenizer
 from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.cache.memory import available_bytes
 from weft.llm.fitting.baseline import Text, beginning, text_of
-from weft.llm.fitting.caches import cache_pairs
 from weft.llm.fitting.compared import (
     Compared,
     compare_caches,
     compare_models,
     require_same_vocabulary,
 )
+from weft.llm.fitting.measured import cache_pairs
 from weft.llm.opening import DEFAULT_N_CTX
 from weft.options import option, parse_tokens
 

@@ -22,15 +22,14 @@ from weft.dtype import DTYPES, DType
 from weft.errors import FormatError
 from weft.files import read_json, write_text
 from weft.frontends.gguf import GGUFFile
-from weft.frontends.gguf.importance import Importance
+from weft.frontends.gguf.imatrix_file import Importance
 from weft.frontends.gguf.mixes import MIXES, Choices
 from weft.llm.fitting.baseline import Text, beginning, text_of
 from weft.llm.fitting.baseline import write_text as write_own_text
 from weft.llm.fitting.budget import Budget
 from weft.llm.fitting.choices import TYPES
 from weft.llm.fitting.fit import Fit, FitOptions, Tried, fit
-from weft.llm.fitting.measured import MANNERS, Manner
-from weft.llm.fitting.measurements import digest_of, kept_folder
+from weft.llm.fitting.measured import MANNERS, Manner, digest_of, kept_folder
 from weft.llm.fitting.plan_file import fit_data, types_in_plan
 from weft.llm.model import Model
 from weft.llm.opening import DEFAULT_N_CTX
@@ -90,7 +89,7 @@ def as_patterns(types: Mapping[str, DType], choices: Choices) -> tuple[str, Choi
     base = sizes.most_common(1)[0][0] if sizes else "q8_0"
     mix = next((m.name for m in MIXES.values() if m.base == base), "Q8_0")
     patterns = tuple((re.compile(f"^{re.escape(name)}$"), d) for name, d in types.items())
-    return mix, replace(choices, output=None, embedding=None, patterns=patterns)
+    return mix, replace(choices, output=None, embedding=None, patterns=patterns, requantize=True)
 
 
 def _options(

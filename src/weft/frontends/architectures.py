@@ -79,6 +79,9 @@ FILES = {
         "jamba": "JambaForCausalLM",
         "falcon-h1": "FalconH1ForCausalLM",
         "bamba": "BambaForCausalLM",
+        "nemotron": "NemotronForCausalLM",
+        "nemotron_h": "NemotronHForCausalLM",
+        "nemotron_h_moe": "",
     },
     "llama": {
         "baichuan": "BaichuanForCausalLM BaiChuanForCausalLM",
@@ -130,11 +133,6 @@ FILES = {
         "solar_open": "SolarOpenForCausalLM",
         "gpt-oss": "GptOssForCausalLM",
         "llama4": "Llama4ForCausalLM Llama4ForConditionalGeneration",
-    },
-    "nemotron": {
-        "nemotron": "NemotronForCausalLM",
-        "nemotron_h": "NemotronHForCausalLM",
-        "nemotron_h_moe": "",
     },
     "qwen": {
         "qwen": "",

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from weft.llm.compute.batch import Batch, Outputs
     from weft.llm.compute.context import Context
     from weft.llm.compute.counters import MemoryUse
+    from weft.llm.compute.embed import Ranked
     from weft.llm.compute.inputs import Regime
     from weft.llm.compute.perplexity import Perplexity
-    from weft.llm.compute.rerank import Ranked
     from weft.llm.compute.steps import Step
     from weft.llm.config import (
         IndexerConfig,
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from weft.llm.prompts import Prompt
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
     from weft.llm.scaled_files import Chosen, ScaledFiles, ScaledSet
-    from weft.llm.senses.messages import Medium
+    from weft.llm.senses.media import Medium
     from weft.llm.text_model import LLMArguments, TextModel
     from weft.llm.tokenizers.tokenizer import StreamDecoder, Tokenizer
     from weft.llm.tokenizers.vocab import Vocab
@@ -150,7 +150,7 @@ _HOMES = {
     "weft.llm.compute.inputs": ("Regime",),
     "weft.llm.compute.counters": ("MemoryUse",),
     "weft.llm.compute.perplexity": ("Perplexity",),
-    "weft.llm.compute.rerank": ("Ranked",),
+    "weft.llm.compute.embed": ("Ranked",),
     "weft.llm.compute.steps": ("Step",),
     "weft.llm.config": (
         "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig",
@@ -169,7 +169,7 @@ _HOMES = {
     "weft.llm.prompts": ("Prompt",),
     "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),
     "weft.llm.scaled_files": ("Chosen", "ScaledFiles", "ScaledSet"),
-    "weft.llm.senses.messages": ("Medium",),
+    "weft.llm.senses.media": ("Medium",),
     "weft.llm.text_model": ("LLMArguments", "TextModel"),
     "weft.llm.tokenizers.tokenizer": ("StreamDecoder", "Tokenizer"),
     "weft.llm.tokenizers.vocab": ("Vocab",),

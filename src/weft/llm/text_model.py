@@ -25,7 +25,7 @@ from weft.llm.opening import Loaded, ModelArguments, load_model
 from weft.llm.planning.explain import html_of, memory_lines, placement_lines
 from weft.llm.planning.options import LLM_OPTIONS, LLMPlanArguments
 from weft.llm.prompts import prompt_ids, require_fits
-from weft.llm.senses.messages import mark_media
+from weft.llm.senses.media import mark_media
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.notebook import in_notebook
 from weft.options import require_options

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.errors import ContextError
 from weft.frontends.gguf import GGUFFile
-from weft.frontends.gguf.importance import Importance
+from weft.frontends.gguf.imatrix_file import Importance
 from weft.frontends.gguf.mixes import Choices
 from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.fitting.baseline import Held, Text
@@ -25,11 +25,20 @@ from weft.llm.fitting.budget import (
     named_mixes,
     require_least,
 )
-from weft.llm.fitting.caches import measure_caches, usual_pairs
 from weft.llm.fitting.choices import TYPES, Group, groups_of
 from weft.llm.fitting.knapsack import require_solver
-from weft.llm.fitting.measured import Manner, Sensitivities, measure, n_probes, retyped
-from weft.llm.fitting.measurements import Kept, digest_of, kept_folder
+from weft.llm.fitting.measured import (
+    Kept,
+    Manner,
+    Sensitivities,
+    digest_of,
+    kept_folder,
+    measure,
+    measure_caches,
+    n_probes,
+    retyped,
+    usual_pairs,
+)
 from weft.llm.fitting.sizes import Sizes
 from weft.llm.model import Model
 from weft.records import dataclass

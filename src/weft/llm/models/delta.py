@@ -27,8 +27,7 @@ from weft.llm.models.common import linear
 from weft.llm.models.deepseek import LatentAttention, configure_latent
 from weft.llm.models.experts import Experts
 from weft.llm.models.parts import EACH_HEAD, RMS, Attention, linear_rows
-from weft.llm.models.recurrence import beside, convolve, delta_rule, recurs, require_recurrent, unit
-from weft.llm.models.step import Step
+from weft.llm.models.step import Step, beside, convolve, delta_rule, recurs, require_recurrent, unit
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 

@@ -24,8 +24,7 @@ from weft.llm.models.architecture import Architecture, last
 from weft.llm.models.common import linear, norm
 from weft.llm.models.experts import Experts
 from weft.llm.models.parts import EACH_HEAD, Attention, linear_rows
-from weft.llm.models.recurrence import convolve, require_recurrent, scan
-from weft.llm.models.step import Step
+from weft.llm.models.step import Step, convolve, require_recurrent, scan
 from weft.llm.weights import Row, Weights, maybe, need
 
 __all__ = ["ARCHITECTURES", "Mixer", "sizes", "sizes2"]

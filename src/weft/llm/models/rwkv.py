@@ -23,8 +23,7 @@ from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture, Configure, last
 from weft.llm.models.common import linear
 from weft.llm.models.parts import LAYER, linear_rows, squared_relu
-from weft.llm.models.recurrence import beside, require_recurrent
-from weft.llm.models.step import Step
+from weft.llm.models.step import Step, beside, require_recurrent
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 

@@ -20,8 +20,7 @@ from weft.llm.compute.perplexity import (
     together,
 )
 from weft.llm.quality.divergence import KLDivergence, KLStatistics
-from weft.llm.quality.log_probs import Rows, log_probs, some_rows
-from weft.llm.quality.logits_file import LogitsFile, writing_logits
+from weft.llm.quality.logits_file import LogitsFile, Rows, log_probs, some_rows, writing_logits
 
 __all__ = [
     "MOST_ROW_BYTES",

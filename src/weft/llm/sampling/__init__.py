@@ -15,7 +15,7 @@ constraint.py  grammar, JSON schema, regular expression
 logprobs.py    log-probabilities of the model, before sampling
 """
 
-from weft.llm.sampling.logprobs import TokenLogprobs, token_logprobs
+from weft.llm.sampling.candidates import TokenLogprobs, token_logprobs
 from weft.llm.sampling.params import (
     BREAKERS,
     SAMPLERS,

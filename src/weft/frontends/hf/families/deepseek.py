@@ -10,8 +10,7 @@ import numpy as np
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.qwen import expert_keys, split_experts
 from weft.frontends.hf.family import ROTARY, Family, Named, never
-from weft.frontends.hf.keys import Pairs, common_keys, drafting, n_draft
-from weft.frontends.hf.rope import long_factors
+from weft.frontends.hf.keys import Pairs, common_keys, drafting, long_factors, n_draft
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, llama, pieces_or_bpe, sentencepiece, token_id

@@ -11,8 +11,14 @@ from numpy.typing import NDArray
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.qwen import split_experts
 from weft.frontends.hf.family import ROTARY, Family, Named, never
-from weft.frontends.hf.keys import Pairs, common_keys, window_keys
-from weft.frontends.hf.rope import long_factors, long_magnitude, original_length
+from weft.frontends.hf.keys import (
+    Pairs,
+    common_keys,
+    long_factors,
+    long_magnitude,
+    original_length,
+    window_keys,
+)
 from weft.frontends.hf.values import Values, stacked
 from weft.frontends.hf.vocab import Vocabulary, bpe, pieces_or_llama
 

@@ -11,13 +11,18 @@ from numpy.typing import NDArray
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import DERIVED, NORM_BEHIND, ROTARY, Family, Named, never
-from weft.frontends.hf.keys import Pairs, common_keys, pooling_keys, window_keys
-from weft.frontends.hf.rope import llama3_factors
+from weft.frontends.hf.keys import Pairs, common_keys, llama3_factors, pooling_keys, window_keys
 from weft.frontends.hf.safetensors import open_shards
-from weft.frontends.hf.sentencepiece import read_normalizer
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values, stored_values
-from weft.frontends.hf.vocab import Vocabulary, base_tokens, bpe, llama, sentencepiece
+from weft.frontends.hf.vocab import (
+    Vocabulary,
+    base_tokens,
+    bpe,
+    llama,
+    read_normalizer,
+    sentencepiece,
+)
 
 __all__ = ["FAMILIES", "granite_keys", "granite_parts", "llama_keys"]
 

@@ -15,8 +15,7 @@ from weft.frontends.hf.families.deepseek import (
 from weft.frontends.hf.families.llama import llama_keys
 from weft.frontends.hf.families.qwen import split_experts
 from weft.frontends.hf.family import DERIVED, NORM_BEHIND, ROTARY, Family, Named
-from weft.frontends.hf.keys import Pairs, common_keys, drafting, n_draft
-from weft.frontends.hf.rope import llama3_factors
+from weft.frontends.hf.keys import Pairs, common_keys, drafting, llama3_factors, n_draft
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece, token_id

@@ -9,8 +9,7 @@ from weft.frontends.hf.families.deepseek import weight_keys
 from weft.frontends.hf.families.llama import llama_keys
 from weft.frontends.hf.families.qwen import split_experts
 from weft.frontends.hf.family import NORM_BEHIND, ROTARY, Family, Named
-from weft.frontends.hf.keys import Pairs, drafting, n_draft, window_keys
-from weft.frontends.hf.rope import llama3_factors
+from weft.frontends.hf.keys import Pairs, drafting, llama3_factors, n_draft, window_keys
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import llama
 
