@@ -69,11 +69,7 @@ FILES = {
         "phi3": "Phi3ForCausalLM",
         "phimoe": "PhiMoEForCausalLM PhimoeForCausalLM",
     },
-    "grok": {
-        "grok": "",
-        "muse-glimmer": "",
-        "talkie": "",
-    },
+    "grok": {"grok": "", "muse-glimmer": "", "talkie": ""},
     "hybrid": {
         "granitehybrid": "GraniteMoeHybridForCausalLM",
         "jamba": "JambaForCausalLM",
@@ -149,12 +145,7 @@ FILES = {
         "internvl": "InternVLForConditionalGeneration",
         "qwen2audio": "Qwen2AudioForConditionalGeneration",
     },
-    "rwkv": {
-        "rwkv6": "",
-        "rwkv6qwen2": "",
-        "rwkv7": "",
-        "arwkv7": "",
-    },
+    "rwkv": {"rwkv6": "", "rwkv6qwen2": "", "rwkv7": "", "arwkv7": ""},
     "t5": {
         "t5": "T5ForConditionalGeneration T5WithLMHeadModel",
         "t5encoder": "T5EncoderModel",

@@ -32,17 +32,5 @@ from weft.frontends.fx.export import core_program, kept_whole
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.support import Refusal, Support
 
-__all__ = [
-    "Converted",
-    "Input",
-    "Output",
-    "Refusal",
-    "State",
-    "Support",
-    "convert",
-    "core_program",
-    "kept_whole",
-    "supports",
-    "unsupported",
-    "visitor",
-]
+__all__ = ["Converted", "Input", "Output", "Refusal", "State", "Support", "convert", "core_program",
+           "kept_whole", "supports", "unsupported", "visitor"]  # fmt: skip

@@ -22,10 +22,7 @@ __all__ = ["core_program", "dim_names", "exported", "kept_whole", "parameter_nam
 
 
 def exported(
-    program: Any,
-    example_inputs: Any,
-    example_kwargs: Mapping[str, Any] | None,
-    dynamic_shapes: Any,
+    program: Any, example_inputs: Any, example_kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
 ) -> ExportedProgram:
     """The program itself, or the export of a module or function.
 
@@ -194,19 +191,14 @@ def _shapes_of_tensors(shapes: Any) -> Iterator[Any]:
 
 # The ops that stay whole when a program is decomposed into core ops.
 
-_NOT_CORE = (
-    torch.ops.aten._batch_norm_with_update_functional.default,
-    torch.ops.aten._native_batch_norm_legit.no_stats,
-    torch.ops.aten._native_batch_norm_legit_functional.default,
-    torch.ops.aten.dist.default,
-    torch.ops.aten.grid_sampler_2d.default,
-    torch.ops.aten.ldexp.Tensor,
-    torch.ops.aten.max_pool2d_with_indices_backward.default,
-    torch.ops.aten.native_group_norm_backward.default,
-    torch.ops.aten.native_layer_norm_backward.default,
-    torch.ops.aten.tril_indices.default,
-    torch.ops.aten.triu_indices.default,
-)
+_NOT_CORE = (torch.ops.aten._batch_norm_with_update_functional.default,
+             torch.ops.aten._native_batch_norm_legit.no_stats,
+             torch.ops.aten._native_batch_norm_legit_functional.default,
+             torch.ops.aten.dist.default, torch.ops.aten.grid_sampler_2d.default,
+             torch.ops.aten.ldexp.Tensor, torch.ops.aten.max_pool2d_with_indices_backward.default,
+             torch.ops.aten.native_group_norm_backward.default,
+             torch.ops.aten.native_layer_norm_backward.default, torch.ops.aten.tril_indices.default,
+             torch.ops.aten.triu_indices.default)  # fmt: skip
 """Ops that PyTorch leaves whole, although it can decompose them."""
 
 _FASTER_WHOLE = (torch.ops.aten.grid_sampler_2d.default,)

@@ -136,11 +136,7 @@ def quantize_file(
 
 
 def _new_metadata(
-    file: GGUFFile,
-    to: str,
-    kept: Pruned,
-    importance: Importance | None,
-    keys: Mapping[str, object],
+    file: GGUFFile, to: str, kept: Pruned, importance: Importance | None, keys: Mapping[str, object]
 ) -> dict[str, object]:
     metadata: dict[str, object] = dict(file.copy_metadata())
     if to.upper() != COPY:
@@ -194,11 +190,7 @@ def _types_of(file: GGUFFile, kept: Pruned, to: str, choices: Choices | None) ->
 
 
 def _check(
-    file: GGUFFile,
-    kept: Pruned,
-    types: Mapping[str, DType],
-    to: str,
-    importance: Importance | None,
+    file: GGUFFile, kept: Pruned, types: Mapping[str, DType], to: str, importance: Importance | None
 ) -> None:
     if to.upper() != COPY:
         check_importance(kept, types, find_mix(to), importance, file.architecture)

@@ -23,13 +23,5 @@ from weft.llm.answers.parser import (
     Reasoning,
 )
 
-__all__ = [
-    "AnswerFormat",
-    "AnswerParser",
-    "Call",
-    "CallBegun",
-    "CallPiece",
-    "Content",
-    "Event",
-    "Reasoning",
-]
+__all__ = ["AnswerFormat", "AnswerParser", "Call", "CallBegun", "CallPiece", "Content", "Event",
+           "Reasoning"]  # fmt: skip

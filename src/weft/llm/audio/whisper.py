@@ -28,21 +28,8 @@ from weft.llm.vision import blocks
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 
-__all__ = [
-    "FAMILIES",
-    "HOP",
-    "QWEN2AUDIO",
-    "RATE",
-    "VOXTRAL",
-    "WINDOW",
-    "Part",
-    "SoundConfig",
-    "SoundFamily",
-    "SoundTower",
-    "log_mel",
-    "mel_filters",
-    "read_sound_config",
-]
+__all__ = ["FAMILIES", "HOP", "QWEN2AUDIO", "RATE", "VOXTRAL", "WINDOW", "Part", "SoundConfig",
+           "SoundFamily", "SoundTower", "log_mel", "mel_filters", "read_sound_config"]  # fmt: skip
 
 
 RATE = 16_000
@@ -232,14 +219,11 @@ def voxtral_parts(c: SoundConfig, samples: Samples) -> list[Part]:
 
 
 VOXTRAL = SoundFamily(
-    rows=voxtral_rows,
-    inputs=lambda c: {"mel": G.input("mel", (c.n_mel, c.frames), "f32")},
-    forward=voxtral_forward,
-    parts=voxtral_parts,
-    n_rows=lambda c, n: -(-n // (c.frames * HOP)) * (c.n_positions // c.stack),
-    rate=RATE,
+    rows=voxtral_rows, inputs=lambda c: {"mel": G.input("mel", (c.n_mel, c.frames), "f32")},
+    forward=voxtral_forward, parts=voxtral_parts,
+    n_rows=lambda c, n: -(-n // (c.frames * HOP)) * (c.n_positions // c.stack), rate=RATE,
     before="[BEGIN_AUDIO]",
-)
+)  # fmt: skip
 
 
 # -- Qwen2-Audio -----------------------------------------------------------------------------------
@@ -297,15 +281,10 @@ def qwen_parts(c: SoundConfig, samples: Samples) -> list[Part]:
 
 
 QWEN2AUDIO = SoundFamily(
-    rows=qwen_rows,
-    inputs=qwen_inputs,
-    forward=qwen_forward,
-    parts=qwen_parts,
-    n_rows=lambda c, n: sum(length // 2 for length in qwen_lengths(c, n)),
-    rate=RATE,
-    before="<|audio_bos|>",
-    after="<|audio_eos|>",
-)
+    rows=qwen_rows, inputs=qwen_inputs, forward=qwen_forward, parts=qwen_parts,
+    n_rows=lambda c, n: sum(length // 2 for length in qwen_lengths(c, n)), rate=RATE,
+    before="<|audio_bos|>", after="<|audio_eos|>",
+)  # fmt: skip
 
 
 FAMILIES: Mapping[str, SoundFamily] = {"voxtral": VOXTRAL, "qwen2a": QWEN2AUDIO}

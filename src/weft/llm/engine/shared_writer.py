@@ -74,10 +74,7 @@ class SharedWriter:
         return Ticket(request, self._tokenizer, lambda event: events.append((number, event)))
 
     def _events(
-        self,
-        texts: Sequence[Ticket],
-        events: deque[tuple[int, Event]],
-        progress: Progress | None,
+        self, texts: Sequence[Ticket], events: deque[tuple[int, Event]], progress: Progress | None
     ) -> Iterator[tuple[int, Ticket, Event]]:
         turn = self._turns.take()
         try:

@@ -223,11 +223,7 @@ def _tried(
 
 
 def measured_whole(
-    held: Held,
-    fitting: Fitting,
-    choice: Choice,
-    kept: Kept,
-    importance: Importance | None = None,
+    held: Held, fitting: Fitting, choice: Choice, kept: Kept, importance: Importance | None = None
 ) -> Tried:
     """Measures a choice as a whole, with its cache."""
     rows = sorted((g, dtype.name) for g, dtype in choice.types.items())

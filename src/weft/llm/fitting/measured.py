@@ -42,22 +42,9 @@ from weft.llm.fitting.choices import Group
 from weft.llm.model import Model
 from weft.llm.quality.divergence import KLDivergence
 
-__all__ = [
-    "MANNERS",
-    "Kept",
-    "Manner",
-    "Sensitivities",
-    "cache_pairs",
-    "digest_of",
-    "divergence_of",
-    "kept_folder",
-    "measure",
-    "measure_caches",
-    "n_probes",
-    "relative_error",
-    "score_cache",
-    "usual_pairs",
-]
+__all__ = ["MANNERS", "Kept", "Manner", "Sensitivities", "cache_pairs", "digest_of",
+           "divergence_of", "kept_folder", "measure", "measure_caches", "n_probes",
+           "relative_error", "score_cache", "usual_pairs"]  # fmt: skip
 
 Manner: TypeAlias = Literal["each", "scaled", "error"]
 MANNERS: tuple[Manner, ...] = get_args(Manner)
@@ -133,10 +120,7 @@ def measure(
 
 
 def divergence_of(
-    file: GGUFFile,
-    types: Mapping[str, DType],
-    held: Held,
-    importance: Importance | None = None,
+    file: GGUFFile, types: Mapping[str, DType], held: Held, importance: Importance | None = None
 ) -> KLDivergence:
     """The divergence of the model with some tensors in other types."""
     return held.score(Model(retyped(file, types, importance)))

@@ -196,29 +196,16 @@ _ERF = Mlp(G.gelu_erf)
 ARCHITECTURES = {
     "eurobert": _EURO,
     "gemma-embedding": Architecture(
-        RopeMode.NEOX,
-        configure_gemma,
-        attention=Attention(EACH_HEAD),
-        feed_forward=Gated(G.geglu),
-        after=("post_attention_norm", "post_ffw_norm"),
-        embeds=True,
-        head=Head(),
+        RopeMode.NEOX, configure_gemma, attention=Attention(EACH_HEAD), feed_forward=Gated(G.geglu),
+        after=("post_attention_norm", "post_ffw_norm"), embeds=True, head=Head(),
     ),
     "llama-embed": replace(_EURO, rope_mode=RopeMode.NORMAL),
     "modern-bert": ModernBert(
-        RopeMode.NEOX,
-        configure_modern,
-        feed_forward=NamedGated(),
-        norm=Norm(centred=True),
-        embedding_norm="token_embd_norm",
-        embeds=True,
-        head=Head(G.gelu_erf),
+        RopeMode.NEOX, configure_modern, feed_forward=NamedGated(), norm=Norm(centred=True),
+        embedding_norm="token_embd_norm", embeds=True, head=Head(G.gelu_erf),
     ),
     "neo-bert": replace(
-        _EURO,
-        rope_mode=RopeMode.NORMAL,
-        feed_forward=FusedGated(),
-        last_norm="enc.output_norm",
+        _EURO, rope_mode=RopeMode.NORMAL, feed_forward=FusedGated(), last_norm="enc.output_norm",
         head=Head(),
     ),
     # files of BERT stand for the tanh form of GELU
@@ -230,4 +217,4 @@ ARCHITECTURES = {
     "jina-bert-v3": _bert(_ERF),
     "nomic-bert": _bert(Gated()),
     "nomic-bert-moe": _bert(Experts(_ERF, plain=G.gelu_erf), configure_experts),
-}
+}  # fmt: skip

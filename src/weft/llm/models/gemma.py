@@ -411,30 +411,19 @@ def as_large(x: Tensor, like: Tensor) -> Tensor:
 ARCHITECTURES = {
     "gemma": Architecture(RopeMode.NEOX, configure, feed_forward=Gated(G.geglu)),
     "gemma2": Capped(
-        RopeMode.NEOX,
-        configure_gemma2,
-        feed_forward=Gated(G.geglu),
+        RopeMode.NEOX, configure_gemma2, feed_forward=Gated(G.geglu),
         after=("post_attention_norm", "post_ffw_norm"),
     ),
     "gemma3": Capped(
-        RopeMode.NEOX,
-        configure_gemma3,
-        attention=Attention(EACH_HEAD),
-        feed_forward=Gated(G.geglu),
-        after=("post_attention_norm", "post_ffw_norm"),
+        RopeMode.NEOX, configure_gemma3, attention=Attention(EACH_HEAD),
+        feed_forward=Gated(G.geglu), after=("post_attention_norm", "post_ffw_norm"),
     ),
     "gemma4": Gemma4(
-        RopeMode.NEOX,
-        configure_gemma4,
-        attention=SharedAttention(EACH_HEAD),
-        feed_forward=Gated(G.geglu),
-        after=("post_attention_norm", "post_ffw_norm"),
+        RopeMode.NEOX, configure_gemma4, attention=SharedAttention(EACH_HEAD),
+        feed_forward=Gated(G.geglu), after=("post_attention_norm", "post_ffw_norm"),
     ),
     "gemma3n": Gemma3n(
-        RopeMode.NEOX,
-        configure_gemma3n,
-        attention=SharedAttention(EACH_HEAD),
-        feed_forward=SparseGated(G.geglu),
-        after=("post_attention_norm", "post_ffw_norm"),
+        RopeMode.NEOX, configure_gemma3n, attention=SharedAttention(EACH_HEAD),
+        feed_forward=SparseGated(G.geglu), after=("post_attention_norm", "post_ffw_norm"),
     ),
-}
+}  # fmt: skip

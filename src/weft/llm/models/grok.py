@@ -152,22 +152,15 @@ class Talkie(Grok):
 
 ARCHITECTURES = {
     "grok": Grok(
-        RopeMode.NEOX,
-        configure,
-        feed_forward=NormedExperts(dense=None, act=G.geglu),
+        RopeMode.NEOX, configure, feed_forward=NormedExperts(dense=None, act=G.geglu),
         after=("attn_output_norm", ""),
     ),
     "muse-glimmer": Muse(
-        RopeMode.NORMAL,
-        configure_muse,
-        attention=Attention(EACH_HEAD, gate=G.sigmoid),
+        RopeMode.NORMAL, configure_muse, attention=Attention(EACH_HEAD, gate=G.sigmoid),
         after=("post_attention_norm", "post_ffw_norm"),
     ),
     "talkie": Talkie(
-        RopeMode.NEOX,
-        configure_talkie,
-        attention=ScaledHeads(),
-        norm=_NORM,
+        RopeMode.NEOX, configure_talkie, attention=ScaledHeads(), norm=_NORM,
         embedding_norm="token_embd_norm",
     ),
-}
+}  # fmt: skip

@@ -157,15 +157,11 @@ _NEMOTRON = OneOfThree(
 
 ARCHITECTURES = {
     "granitehybrid": Granite(
-        RopeMode.NORMAL,
-        configure_granite_hybrid,
-        attention=MambaOrAttention(),
+        RopeMode.NORMAL, configure_granite_hybrid, attention=MambaOrAttention(),
         feed_forward=Experts(shared="added"),
     ),
     "jamba": Architecture(
-        RopeMode.NEOX,
-        configure_jamba,
-        attention=MambaOrAttention(),
+        RopeMode.NEOX, configure_jamba, attention=MambaOrAttention(),
         feed_forward=Experts(renormalise=False),
     ),
     "falcon-h1": FalconH1(RopeMode.NEOX, configure_falcon, attention=MambaAndAttention()),
@@ -174,4 +170,4 @@ ARCHITECTURES = {
     "nemotron": Architecture(RopeMode.NEOX, norm=LAYER, feed_forward=Mlp(squared_relu)),
     "nemotron_h": _NEMOTRON,
     "nemotron_h_moe": _NEMOTRON,
-}
+}  # fmt: skip

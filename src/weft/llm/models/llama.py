@@ -306,27 +306,22 @@ ARCHITECTURES = {
     "seed_oss": Architecture(RopeMode.NEOX, before=("attn_norm", "post_attention_norm")),
     "smollm3": Architecture(RopeMode.NORMAL, configure_smollm3, feed_forward=Experts()),
     "apertus": Architecture(
-        RopeMode.NEOX, configure_apertus, attention=Attention(EACH_HEAD), feed_forward=Xielu()
+        RopeMode.NEOX, configure_apertus, attention=Attention(EACH_HEAD), feed_forward=Xielu(),
     ),
     "bitnet": Architecture(
-        RopeMode.NEOX, attention=SubNormedAttention(), feed_forward=SubNormedGated()
+        RopeMode.NEOX, attention=SubNormedAttention(), feed_forward=SubNormedGated(),
     ),
     "deci": Deci(RopeMode.NORMAL),
     "nanbeige": Runs(RopeMode.NORMAL, configure_nanbeige),
     "granite": _GRANITE,
     "granite_swa": replace(
-        _GRANITE,
-        configure=configure_granite_windows,
-        attention=Attention(sinks=True),
+        _GRANITE, configure=configure_granite_windows, attention=Attention(sinks=True),
         feed_forward=Gated(),
     ),
     "granitemoe": _GRANITE,
     "minicpm": _GRANITE,
     "hrm_text": Stacks(
-        RopeMode.NEOX,
-        configure_hrm_text,
-        norm=Norm(gains=False),
-        attention=Attention(gate=G.sigmoid),
-        last_norm="",
+        RopeMode.NEOX, configure_hrm_text, norm=Norm(gains=False),
+        attention=Attention(gate=G.sigmoid), last_norm="",
     ),
-}
+}  # fmt: skip

@@ -197,35 +197,27 @@ ARCHITECTURES = {
     # DBRX (Databricks, 2024): a mixture of experts in every layer, LayerNorm without biases,
     # clamped queries, keys and values.
     "dbrx": Architecture(
-        RopeMode.NEOX,
-        norm=Norm(centred=True),
-        before=("attn_norm", "attn_output_norm"),
-        attention=ClampedAttention(),
-        feed_forward=Experts(dense=None),
+        RopeMode.NEOX, norm=Norm(centred=True), before=("attn_norm", "attn_output_norm"),
+        attention=ClampedAttention(), feed_forward=Experts(dense=None),
     ),
     "ernie4_5": Architecture(RopeMode.NORMAL),
     "ernie4_5-moe": Architecture(
-        RopeMode.NORMAL, configure_ernie, feed_forward=Experts(shared="added", balanced=True)
+        RopeMode.NORMAL, configure_ernie, feed_forward=Experts(shared="added", balanced=True),
     ),
     "chatglm": _CHAT,
     "glm4": replace(_CHAT, after=("post_attention_norm", "post_ffw_norm")),
     "glm4moe": Architecture(
-        RopeMode.NEOX,
-        before=("attn_norm", "post_attention_norm"),
+        RopeMode.NEOX, before=("attn_norm", "post_attention_norm"),
         attention=Attention(HeadNorm(optional=True)),
         feed_forward=Experts(shared="added", renormalise=False, balanced=True),
     ),
     "hunyuan-dense": Architecture(RopeMode.NEOX, configure_hunyuan, attention=Attention(EACH_HEAD)),
     "hunyuan-moe": Architecture(
-        RopeMode.NEOX,
-        configure_hunyuan_experts,
-        attention=Attention(EACH_HEAD),
+        RopeMode.NEOX, configure_hunyuan_experts, attention=Attention(EACH_HEAD),
         feed_forward=Experts(dense=None, shared="added"),
     ),
     "hy_v3": Architecture(
-        RopeMode.NEOX,
-        configure_hunyuan_v3,
-        attention=Attention(EACH_HEAD),
+        RopeMode.NEOX, configure_hunyuan_v3, attention=Attention(EACH_HEAD),
         feed_forward=BareBias(shared="added", renormalise=False),
     ),
     "maincoder": Architecture(RopeMode.NORMAL, configure_hunyuan, attention=Attention(EACH_HEAD)),
@@ -233,21 +225,15 @@ ARCHITECTURES = {
     # learned bias, rotation of a part of each head, and queries and keys normed over all heads at
     # once.
     "minimax-m2": Architecture(
-        RopeMode.NEOX,
-        attention=Attention(WHOLE),
-        feed_forward=Experts(dense=None, balanced=True),
+        RopeMode.NEOX, attention=Attention(WHOLE), feed_forward=Experts(dense=None, balanced=True),
     ),
     "gpt-oss": GptOss(
-        RopeMode.NEOX,
-        configure,
-        before=("attn_norm", "post_attention_norm"),
+        RopeMode.NEOX, configure, before=("attn_norm", "post_attention_norm"),
         attention=Attention(sinks=True),
         feed_forward=Experts(dense=None, softmax_first=False, oai=True),
     ),
     "llama4": Architecture(
-        RopeMode.NORMAL,
-        configure_llama4,
-        attention=RotatedNormed(HeadNorm(Norm(gains=False))),
+        RopeMode.NORMAL, configure_llama4, attention=RotatedNormed(HeadNorm(Norm(gains=False))),
         feed_forward=Experts(shared="added", renormalise=False, weigh_inputs=True),
     ),
-}
+}  # fmt: skip

@@ -263,73 +263,50 @@ def configure_olmoe(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 ARCHITECTURES = {
     "afmoe": Architecture(
-        RopeMode.NEOX,
-        configure_afmoe,
-        attention=Attention(EACH_HEAD, gate=G.sigmoid),
-        feed_forward=_EXPERTS,
-        after=("post_attention_norm", "post_ffw_norm"),
+        RopeMode.NEOX, configure_afmoe, attention=Attention(EACH_HEAD, gate=G.sigmoid),
+        feed_forward=_EXPERTS, after=("post_attention_norm", "post_ffw_norm"),
     ),
     "laguna": Architecture(
-        RopeMode.NEOX,
-        configure_laguna,
-        attention=Attention(EACH_HEAD, gate=G.softplus),
+        RopeMode.NEOX, configure_laguna, attention=Attention(EACH_HEAD, gate=G.softplus),
         feed_forward=_EXPERTS,
     ),
     "maple": Architecture(
-        RopeMode.NEOX,
-        configure_maple,
-        attention=Attention(EACH_HEAD),
+        RopeMode.NEOX, configure_maple, attention=Attention(EACH_HEAD),
         feed_forward=LimitedGate(None),
     ),
     "mimo2": Architecture(
-        RopeMode.NEOX,
-        configure_mimo2,
-        attention=ScaledValues(sinks="some"),
+        RopeMode.NEOX, configure_mimo2, attention=ScaledValues(sinks="some"),
         feed_forward=Experts(balanced=True),
     ),
     "smallthinker": Early(RopeMode.NEOX, configure_smallthinker, feed_forward=_RELU_EXPERTS),
     "spark2_5": Architecture(
-        RopeMode.NEOX,
-        configure_spark,
-        attention=Attention(gate=G.sigmoid),
+        RopeMode.NEOX, configure_spark, attention=Attention(gate=G.sigmoid),
         feed_forward=Gated(G.geglu),
     ),
     "step35": Architecture(
-        RopeMode.NEOX,
-        configure_step,
-        attention=Attention(HeadNorm(optional=True), gate=G.sigmoid),
+        RopeMode.NEOX, configure_step, attention=Attention(HeadNorm(optional=True), gate=G.sigmoid),
         feed_forward=LimitedHalves(shared="added", renormalise=False, balanced=True),
     ),
     "exaone": Architecture(RopeMode.NEOX),
     "exaone4": Architecture(
-        RopeMode.NEOX,
-        configure,
-        attention=Attention(EACH_HEAD),
-        before=("", ""),
+        RopeMode.NEOX, configure, attention=Attention(EACH_HEAD), before=("", ""),
         after=("post_attention_norm", "post_ffw_norm"),
     ),
     "exaone-moe": Architecture(
-        RopeMode.NEOX,
-        configure,
-        attention=Attention(EACH_HEAD),
+        RopeMode.NEOX, configure, attention=Attention(EACH_HEAD),
         feed_forward=Experts(shared="added", renormalise=False, balanced=True),
     ),
     # OLMo (arXiv 2402.00838): LLaMA's blocks with a LayerNorm without learned gains. The 7B models
     # clamp queries, keys and values.
     "olmo": Architecture(
-        RopeMode.NORMAL, attention=ClampedAttention(), norm=Norm(centred=True, gains=False)
+        RopeMode.NORMAL, attention=ClampedAttention(), norm=Norm(centred=True, gains=False),
     ),
     "olmo2": Architecture(
-        RopeMode.NEOX,
-        configure_olmo2,
-        attention=Attention(WHOLE),
-        before=("", ""),
+        RopeMode.NEOX, configure_olmo2, attention=Attention(WHOLE), before=("", ""),
         after=("post_attention_norm", "post_ffw_norm"),
     ),
     "olmoe": Architecture(
-        RopeMode.NEOX,
-        configure_olmoe,
-        attention=Attention(WHOLE),
+        RopeMode.NEOX, configure_olmoe, attention=Attention(WHOLE),
         feed_forward=Experts(dense=None, renormalise=False),
     ),
-}
+}  # fmt: skip

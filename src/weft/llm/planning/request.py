@@ -208,11 +208,7 @@ class Request:
         return self.together.n_seqs * self.together.n_each
 
     def _finished(
-        self,
-        homes: Homes,
-        draft: Draft,
-        regimes: list[RegimePlan],
-        together: RegimePlan | None,
+        self, homes: Homes, draft: Draft, regimes: list[RegimePlan], together: RegimePlan | None
     ) -> ContextPlan:
         predicted = None
         if self.cost is not None:

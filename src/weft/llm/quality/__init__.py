@@ -35,27 +35,10 @@ if TYPE_CHECKING:
     from weft.llm.quality.logits_file import LogitsFile
     from weft.llm.quality.strided import score_strided
 
-__all__ = [
-    "Estimate",
-    "ImatrixOptions",
-    "ImatrixProgress",
-    "ImatrixRun",
-    "KLDivergence",
-    "KLStatistics",
-    "LogitsFile",
-    "Score",
-    "Spread",
-    "TaskResult",
-    "TensorStatistics",
-    "compare_with_file",
-    "compare_with_model",
-    "imatrix_statistics",
-    "kl_statistics",
-    "save_logits",
-    "score_blanks",
-    "score_choices",
-    "score_strided",
-]
+__all__ = ["Estimate", "ImatrixOptions", "ImatrixProgress", "ImatrixRun", "KLDivergence",
+           "KLStatistics", "LogitsFile", "Score", "Spread", "TaskResult", "TensorStatistics",
+           "compare_with_file", "compare_with_model", "imatrix_statistics", "kl_statistics",
+           "save_logits", "score_blanks", "score_choices", "score_strided"]  # fmt: skip
 
 _HOMES = {
     "weft.llm.quality.choices": ("Score", "TaskResult", "score_blanks", "score_choices"),

@@ -25,13 +25,5 @@ from weft.llm.sampling.params import (
 )
 from weft.llm.sampling.sampler import Sampler
 
-__all__ = [
-    "BREAKERS",
-    "SAMPLERS",
-    "SAMPLING_OPTIONS",
-    "Sampler",
-    "SamplingOptions",
-    "SamplingParams",
-    "TokenLogprobs",
-    "token_logprobs",
-]
+__all__ = ["BREAKERS", "SAMPLERS", "SAMPLING_OPTIONS", "Sampler", "SamplingOptions",
+           "SamplingParams", "TokenLogprobs", "token_logprobs"]  # fmt: skip

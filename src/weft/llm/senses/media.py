@@ -30,17 +30,8 @@ from weft.bounds import (
 from weft.errors import BusyError, ChatError, ContextError
 from weft.records import dataclass
 
-__all__ = [
-    "MOST_BYTES",
-    "Kind",
-    "Marked",
-    "Medium",
-    "counted",
-    "decoding",
-    "mark_media",
-    "media_bytes",
-    "one_request",
-]
+__all__ = ["MOST_BYTES", "Kind", "Marked", "Medium", "counted", "decoding", "mark_media",
+           "media_bytes", "one_request"]  # fmt: skip
 
 
 MOST_BYTES = MEDIA_BYTES

@@ -57,13 +57,9 @@ class TokenizerModel(Protocol):
 
 
 MODELS: dict[str, Callable[[Vocab], TokenizerModel]] = {
-    "llama": SpmModel,
-    "gpt2": BpeModel,
-    "gemma4": BpeModel,
-    "bert": WordPieceModel,
-    "t5": UnigramModel,
-    "rwkv": GreedyModel,
-}
+    "llama": SpmModel, "gpt2": BpeModel, "gemma4": BpeModel, "bert": WordPieceModel,
+    "t5": UnigramModel, "rwkv": GreedyModel,
+}  # fmt: skip
 """The kinds of tokenizers, by their names in GGUF files."""
 
 

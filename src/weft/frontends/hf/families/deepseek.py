@@ -257,50 +257,31 @@ SPECIAL_KEYS = ("tokenizer.ggml.merges", "tokenizer.ggml.add_", "tokenizer.chat_
 
 
 _LATENT = Family("deepseek2", _keys, common=_common, change=_change, defaults=_DEFAULTS)
-_SPARSE = replace(
-    _LATENT,
-    arch="deepseek32",
-    keys=_indexed,
-)
+_SPARSE = replace(_LATENT, arch="deepseek32", keys=_indexed)  # fmt: skip
 
 FAMILIES = {
     "deepseek2": _LATENT,
     "mistral4": replace(
-        _LATENT, arch="mistral4", vocab=llama, defaults={**ROTARY, "rms_norm_eps": 1e-6}
+        _LATENT, arch="mistral4", vocab=llama, defaults={**ROTARY, "rms_norm_eps": 1e-6},
     ),
     "glm4_moe_lite": replace(
-        _LATENT, vocab=glm_moe_vocab, defaults={**ROTARY, "rms_norm_eps": 1e-5}
+        _LATENT, vocab=glm_moe_vocab, defaults={**ROTARY, "rms_norm_eps": 1e-5},
     ),
     "deepseek32": _SPARSE,
     "glm-dsa": replace(
-        _SPARSE,
-        arch="glm-dsa",
-        vocab=glm_moe_vocab,
-        defaults={**ROTARY, "rms_norm_eps": 1e-5},
+        _SPARSE, arch="glm-dsa", vocab=glm_moe_vocab, defaults={**ROTARY, "rms_norm_eps": 1e-5},
     ),
     "bailingmoe": Family(
-        "bailingmoe",
-        _bailing_keys,
-        change=_bailing_parts,
-        defaults=ROTARY,
-        adjacent=True,
+        "bailingmoe", _bailing_keys, change=_bailing_parts, defaults=ROTARY, adjacent=True,
     ),
     "deepseek": Family(
-        "deepseek", _deepseek_keys, vocab=pieces_or_bpe, defaults=ROTARY, adjacent=True
+        "deepseek", _deepseek_keys, vocab=pieces_or_bpe, defaults=ROTARY, adjacent=True,
     ),
     "minicpm3": Family(
-        "minicpm3",
-        common=_minicpm3_keys,
-        extra=long_factors,
-        vocab=sentencepiece,
-        defaults=ROTARY,
+        "minicpm3", common=_minicpm3_keys, extra=long_factors, vocab=sentencepiece, defaults=ROTARY,
     ),
     "bailingmoe2": Family(
-        "bailingmoe2",
-        _ling_keys,
-        common=drafting,
-        change=_ling_change,
-        defaults=ROTARY,
+        "bailingmoe2", _ling_keys, common=drafting, change=_ling_change, defaults=ROTARY,
     ),
     "dots1": Family("dots1", _dots_keys, change=split_experts, defaults=ROTARY, windows=never),
-}
+}  # fmt: skip

@@ -199,31 +199,18 @@ def _kimi_change(c: Config, name: str, values: Values) -> Named:
 
 FAMILIES = {
     "qwen3next": Family(
-        "qwen3next",
-        _keys,
-        common=_common,
-        names=NORM_BEHIND,
-        change=_change,
-        defaults=_DEFAULTS,
+        "qwen3next", _keys, common=_common, names=NORM_BEHIND, change=_change, defaults=_DEFAULTS,
         norm_topk=True,
     ),
     "qwen35": Family(
-        "qwen35", _keys35, common=_common, names=NORM_BEHIND, change=_in_turns, defaults=_DEFAULTS
+        "qwen35", _keys35, common=_common, names=NORM_BEHIND, change=_in_turns, defaults=_DEFAULTS,
     ),
     "qwen35moe": Family(
-        "qwen35moe",
-        _keys35,
-        common=_common,
-        names=NORM_BEHIND,
-        change=_in_turns,
+        "qwen35moe", _keys35, common=_common, names=NORM_BEHIND, change=_in_turns,
         defaults=_DEFAULTS,
     ),
     "kimi-linear": Family(
-        "kimi-linear",
-        _kimi_keys,
-        common=_kimi_common,
-        change=_kimi_change,
-        defaults={"moe_router_activation_func": "sigmoid"},
-        experts=("w1", "w2", "w3"),
+        "kimi-linear", _kimi_keys, common=_kimi_common, change=_kimi_change,
+        defaults={"moe_router_activation_func": "sigmoid"}, experts=("w1", "w2", "w3"),
     ),
-}
+}  # fmt: skip

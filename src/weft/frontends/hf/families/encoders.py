@@ -265,14 +265,9 @@ _BERT = Family(
 )
 _XLM = replace(_BERT, common=_roberta_common, vocab=unigrams)
 _NOMIC = replace(
-    _BERT,
-    arch="nomic-bert",
-    common=_nomic_common,
-    change=_nomic_change,
-    vocab=_nomic_vocab,
-    defaults={"type_vocab_size": 2},
-    activation="",
-)
+    _BERT, arch="nomic-bert", common=_nomic_common, change=_nomic_change, vocab=_nomic_vocab,
+    defaults={"type_vocab_size": 2}, activation="",
+)  # fmt: skip
 
 
 FAMILIES = {
@@ -290,27 +285,22 @@ FAMILIES = {
         activation="",
     ),
     "eurobert": Family("eurobert", _euro_keys, vocab=_euro_vocab),
-    "neo-bert": Family(
-        "neo-bert",
-        _neo_keys,
-        change=_neo_change,
-        vocab=word_pieces,
-        activation="",
-    ),
+    "neo-bert": Family("neo-bert", _neo_keys, change=_neo_change, vocab=word_pieces, activation=""),
     "llama-embed": replace(LLAMA["llama"], arch="llama-embed"),
     "gemma-embedding": replace(
-        GEMMA["gemma3"], arch="gemma-embedding", keys=_gemma_keys, extra=dense_tensors, windows=None
+        GEMMA["gemma3"], arch="gemma-embedding", keys=_gemma_keys, extra=dense_tensors,
+        windows=None,
     ),
     "bert": _BERT,
     "distilbert": replace(_BERT, common=_distil_common, defaults={"max_position_embeddings": 512}),
     "roberta": replace(_BERT, common=_roberta_common, vocab=_roberta_vocab),
     "xlm-roberta": replace(
-        _XLM, variant=lambda config: "jina-bert-v3" if config.get("lora_adaptations") else ""
+        _XLM, variant=lambda config: "jina-bert-v3" if config.get("lora_adaptations") else "",
     ),
     "nomic-bert": replace(
-        _NOMIC, variant=lambda config: "nomic-bert-moe" if config.get("moe_every_n_layers") else ""
+        _NOMIC, variant=lambda config: "nomic-bert-moe" if config.get("moe_every_n_layers") else "",
     ),
     "nomic-bert-moe": replace(_NOMIC, arch="nomic-bert-moe", keys=_moe_keys),
     "jina-bert-v2": replace(_BERT, arch="jina-bert-v2", vocab=_jina_vocab, activation=""),
     "jina-bert-v3": replace(_XLM, arch="jina-bert-v3", change=_without_adapters(_change)),
-}
+}  # fmt: skip

@@ -255,11 +255,7 @@ def _vocab4(c: Config) -> Vocabulary:
 
 FAMILIES = {
     "gemma": Family(
-        "gemma",
-        common=_keys,
-        change=_shifted,
-        vocab=_vocab,
-        defaults={"head_dim": 256},
+        "gemma", common=_keys, change=_shifted, vocab=_vocab, defaults={"head_dim": 256},
         activation="gelu",
     ),
     "gemma2": Family(
@@ -299,23 +295,13 @@ FAMILIES = {
         activation="gelu",
     ),
     "gemma3n": Family(
-        "gemma3n",
-        _keys3n,
-        names=NORM_BEHIND,
-        join=_streams3n,
-        change=_change3n,
-        vocab=_vocab3n,
+        "gemma3n", _keys3n, names=NORM_BEHIND, join=_streams3n, change=_change3n, vocab=_vocab3n,
         defaults={"head_dim": 256, "rms_norm_eps": 1e-6, "rope_local_base_freq": 10000.0},
         activation="gelu",
     ),
     "gemma4": Family(
-        "gemma4",
-        _keys4,
-        names=NORM_BEHIND,
-        extra=_factors4,
-        change=_change4,
-        vocab=_vocab4,
+        "gemma4", _keys4, names=NORM_BEHIND, extra=_factors4, change=_change4, vocab=_vocab4,
         defaults={"head_dim": 256, "rms_norm_eps": 1e-6, "num_kv_shared_layers": 0},
         activation="gelu",
     ),
-}
+}  # fmt: skip

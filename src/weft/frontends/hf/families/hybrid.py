@@ -252,14 +252,9 @@ def _scaled_inputs(c: Config, x: Floats) -> Floats:
 
 
 _GRANITE = Family(
-    "granitehybrid",
-    _granite_keys,
-    _common,
-    change=_granite_change,
-    vocab=_granite_vocab,
-    defaults=ROTARY,
-    adjacent=True,
-)
+    "granitehybrid", _granite_keys, _common, change=_granite_change, vocab=_granite_vocab,
+    defaults=ROTARY, adjacent=True,
+)  # fmt: skip
 
 
 # Nemotron and Nemotron-H.
@@ -326,10 +321,7 @@ def _keys(c: Config) -> Pairs:
     draft = _n_draft(c)
     yield from ssm_keys(c, c["mamba_num_heads"] * c["mamba_head_dim"])
     kv = c.n_head_kv
-    yield (
-        "attention.head_count_kv",
-        [kv if kind == "*" else 0 for kind in pattern] + [kv] * draft,
-    )
+    yield ("attention.head_count_kv", [kv if kind == "*" else 0 for kind in pattern] + [kv] * draft)
     yield "rope.scaling.finetuned", False
     yield "context_length", 1 << 20
     head = c.first("head_dim", "attention_head_dim")
@@ -340,10 +332,7 @@ def _keys(c: Config) -> Pairs:
         yield "feed_forward_length", [width if kind == "-" else 0 for kind in pattern]
         return
     widths = {"-": width, "E": c["moe_intermediate_size"]}
-    yield (
-        "feed_forward_length",
-        [widths.get(kind, 0) for kind in pattern] + [widths["E"]] * draft,
-    )
+    yield ("feed_forward_length", [widths.get(kind, 0) for kind in pattern] + [widths["E"]] * draft)
     yield "expert_used_count", c["num_experts_per_tok"]
     yield "expert_feed_forward_length", widths["E"]
     yield "expert_shared_feed_forward_length", c["moe_shared_expert_intermediate_size"]
@@ -381,44 +370,26 @@ def _vocab(c: Config) -> Vocabulary:
 
 _DRAFT = {("1", "norm"): "post_attention_norm", ("1", "final_layernorm"): "shared_head.norm"}
 _FAMILY = Family(
-    "nemotron_h",
-    _keys,
-    _nemotron_common,
-    change=_change,
-    vocab=_vocab,
-    adjacent=True,
+    "nemotron_h", _keys, _nemotron_common, change=_change, vocab=_vocab, adjacent=True,
     activation="relu2",
-)
+)  # fmt: skip
 
 
 FAMILIES = {
     "granitehybrid": replace(_GRANITE, variant=_granite_variant),
-    "bamba": replace(
-        _GRANITE,
-        defaults={**ROTARY, "partial_rotary_factor": 0.5},
-    ),
+    "bamba": replace(_GRANITE, defaults={**ROTARY, "partial_rotary_factor": 0.5}),
     "granite": replace(_GRANITE, arch="granite"),
     "granitemoe": replace(_GRANITE, arch="granitemoe"),
-    "jamba": Family(
-        "jamba",
-        common=_jamba_keys,
-        change=_jamba_change,
-        vocab=_jamba_vocab,
-    ),
+    "jamba": Family("jamba", common=_jamba_keys, change=_jamba_change, vocab=_jamba_vocab),
     "falcon-h1": Family(
-        "falcon-h1",
-        common=_falcon_keys,
-        change=_falcon_change,
+        "falcon-h1", common=_falcon_keys, change=_falcon_change,
         defaults={"rope_theta": 100000.0, "head_dim": 0},
     ),
     "nemotron": Family(
-        "nemotron",
-        _nemotron_keys,
-        change=_shifted,
-        vocab=_nemotron_vocab,
+        "nemotron", _nemotron_keys, change=_shifted, vocab=_nemotron_vocab,
         defaults={**ROTARY, "partial_rotary_factor": 0.5, "norm_eps": 1e-5, "head_dim": 0},
         activation="relu2",
     ),
     "nemotron_h": replace(_FAMILY, variant=_variant),
     "nemotron_h_moe": replace(_FAMILY, arch="nemotron_h_moe", experts=("down_proj", "up_proj")),
-}
+}  # fmt: skip

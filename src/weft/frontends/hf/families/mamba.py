@@ -123,12 +123,9 @@ def _lfm2_change(c: Config, name: str, values: Values) -> Named:
 
 
 _LFM2 = Family(
-    "lfm2",
-    _lfm2_keys,
-    common=_common,
-    change=_lfm2_change,
+    "lfm2", _lfm2_keys, common=_common, change=_lfm2_change,
     defaults={"rope_theta": 1e6, "norm_eps": 1e-5},
-)
+)  # fmt: skip
 
 
 FAMILIES = {
@@ -136,10 +133,6 @@ FAMILIES = {
     "mamba2": Family("mamba2", common=_keys2, change=_change, vocab=_vocab),
     "lfm2": _LFM2,
     "lfm2moe": replace(
-        _LFM2,
-        arch="lfm2moe",
-        keys=_moe_keys,
-        experts=("w1", "w2", "w3"),
-        norm_topk=True,
+        _LFM2, arch="lfm2moe", keys=_moe_keys, experts=("w1", "w2", "w3"), norm_topk=True,
     ),
-}
+}  # fmt: skip

@@ -6,12 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.deepseek import (
-    SPECIAL_KEYS,
-    glm_moe_vocab,
-    glm_vocab,
-    weight_keys,
-)
+from weft.frontends.hf.families.deepseek import SPECIAL_KEYS, glm_moe_vocab, glm_vocab, weight_keys
 from weft.frontends.hf.families.llama import llama_keys
 from weft.frontends.hf.families.qwen import split_experts
 from weft.frontends.hf.family import DERIVED, NORM_BEHIND, ROTARY, Family, Named
@@ -318,98 +313,41 @@ def _llama4_change(c: Config, name: str, values: Values) -> Named:
 
 FAMILIES = {
     "ernie4_5-moe": Family(
-        "ernie4_5-moe",
-        _ernie_keys,
-        change=_ernie_change,
-        vocab=ernie_vocab,
-        defaults={"rope_theta": 500000.0},
-        experts=("gate_proj", "up_proj", "down_proj"),
+        "ernie4_5-moe", _ernie_keys, change=_ernie_change, vocab=ernie_vocab,
+        defaults={"rope_theta": 500000.0}, experts=("gate_proj", "up_proj", "down_proj"),
     ),
     "glm4moe": Family(
-        "glm4moe",
-        glm_keys,
-        common=drafting,
-        names=NORM_BEHIND,
-        change=split_experts,
-        vocab=glm_moe_vocab,
-        defaults={**ROTARY, "head_dim": 128},
+        "glm4moe", glm_keys, common=drafting, names=NORM_BEHIND, change=split_experts,
+        vocab=glm_moe_vocab, defaults={**ROTARY, "head_dim": 128},
     ),
     "hunyuan-dense": Family(
-        "hunyuan-dense",
-        _plain_rope,
-        vocab=_hunyuan_vocab,
-        change=_untied,
-        defaults=ROTARY,
+        "hunyuan-dense", _plain_rope, vocab=_hunyuan_vocab, change=_untied, defaults=ROTARY,
     ),
     "hunyuan-moe": Family(
-        "hunyuan-moe",
-        _hunyuan_keys,
-        vocab=_hunyuan_vocab,
-        change=_untied,
-        defaults=ROTARY,
+        "hunyuan-moe", _hunyuan_keys, vocab=_hunyuan_vocab, change=_untied, defaults=ROTARY,
     ),
-    "hy_v3": Family(
-        "hy_v3",
-        _hy_keys,
-        common=drafting,
-        change=split_experts,
-        defaults=ROTARY,
-    ),
-    "minimax-m2": Family(
-        "minimax-m2",
-        _minimax_keys,
-        defaults=ROTARY,
-        experts=("w1", "w2", "w3"),
-    ),
-    "dbrx": Family(
-        "dbrx",
-        common=_dbrx_keys,
-        f32_routers=False,
-        change=_dbrx_change,
-    ),
+    "hy_v3": Family("hy_v3", _hy_keys, common=drafting, change=split_experts, defaults=ROTARY),
+    "minimax-m2": Family("minimax-m2", _minimax_keys, defaults=ROTARY, experts=("w1", "w2", "w3")),
+    "dbrx": Family("dbrx", common=_dbrx_keys, f32_routers=False, change=_dbrx_change),
     "ernie4_5": Family(
-        "ernie4_5",
-        change=ernie_parts,
-        vocab=ernie_vocab,
+        "ernie4_5", change=ernie_parts, vocab=ernie_vocab,
         defaults={"rope_theta": 500000.0, "head_dim": 128},
     ),
-    "chatglm": Family(
-        "chatglm",
-        common=_chat_keys,
-        vocab=_chat_vocab,
-        defaults=_PARTIAL,
-    ),
+    "chatglm": Family("chatglm", common=_chat_keys, vocab=_chat_vocab, defaults=_PARTIAL),
     "glm4": Family("glm4", _glm_keys, vocab=glm_vocab, defaults={**_PARTIAL, "head_dim": 128}),
-    "glm4v": Family(
-        "glm4",
-        _glm_keys,
-        vocab=glm_vocab,
-        change=_glm_halves,
-        defaults=_PARTIAL,
-    ),
+    "glm4v": Family("glm4", _glm_keys, vocab=glm_vocab, change=_glm_halves, defaults=_PARTIAL),
     "solar_open": Family(
-        "glm4moe",
-        _solar_keys,
-        common=drafting,
-        names=NORM_BEHIND,
-        change=split_experts,
+        "glm4moe", _solar_keys, common=drafting, names=NORM_BEHIND, change=split_experts,
         defaults={"rope_theta": 1e6, "head_dim": 128, "first_k_dense_replace": 0},
     ),
     "maincoder": Family("maincoder", _head_keys, defaults=DERIVED),
     "gpt-oss": Family(
-        "gpt-oss",
-        _keys,
-        change=_change,
-        names=NORM_BEHIND,
+        "gpt-oss", _keys, change=_change, names=NORM_BEHIND,
         defaults={"rope_theta": 150000.0, "head_dim": 64, "sliding_window": 128},
         windows=lambda il: il % 2 != 1,
     ),
     "llama4": Family(
-        "llama4",
-        _llama4_keys,
-        common=_common,
-        change=_llama4_change,
-        extra=llama3_factors,
+        "llama4", _llama4_keys, common=_common, change=_llama4_change, extra=llama3_factors,
         defaults={"rope_theta": 500000.0, "head_dim": 128},
     ),
-}
+}  # fmt: skip

@@ -166,60 +166,31 @@ def _keys_moe(c: Config) -> Pairs:
 
 FAMILIES = {
     "afmoe": Family(
-        "afmoe",
-        _afmoe_keys,
-        vocab=llama,
-        change=_afmoe_change,
-        names=NORM_BEHIND,
-        defaults={**ROTARY, "head_dim": 128},
-        experts=("gate_proj", "up_proj", "down_proj"),
+        "afmoe", _afmoe_keys, vocab=llama, change=_afmoe_change, names=NORM_BEHIND,
+        defaults={**ROTARY, "head_dim": 128}, experts=("gate_proj", "up_proj", "down_proj"),
         windows=lambda il: il % 4 != 3,
     ),
     "laguna": Family(
-        "laguna",
-        _laguna_keys,
-        change=split_experts,
+        "laguna", _laguna_keys, change=split_experts,
         defaults={"head_dim": 128, "moe_routed_scaling_factor": 1.0},
-        experts=("gate_proj", "up_proj", "down_proj"),
-        windows=lambda il: il % 4 != 0,
+        experts=("gate_proj", "up_proj", "down_proj"), windows=lambda il: il % 4 != 0,
     ),
     "mimo2": Family(
-        "mimo2",
-        _mimo_keys,
-        change=_mimo_change,
-        defaults={"rope_theta": 5e6},
-        norm_topk=True,
+        "mimo2", _mimo_keys, change=_mimo_change, defaults={"rope_theta": 5e6}, norm_topk=True,
     ),
-    "exaone": Family(
-        "exaone",
-        _exaone_keys,
-        extra=llama3_factors,
-        defaults=ROTARY,
-    ),
+    "exaone": Family("exaone", _exaone_keys, extra=llama3_factors, defaults=ROTARY),
     "exaone4": Family(
-        "exaone4", exaone_keys, names=NORM_BEHIND, extra=llama3_factors, defaults=ROTARY
+        "exaone4", exaone_keys, names=NORM_BEHIND, extra=llama3_factors, defaults=ROTARY,
     ),
     "exaone-moe": Family(
-        "exaone-moe",
-        _exaone_moe_keys,
-        common=drafting,
-        change=_exaone_change,
-        extra=llama3_factors,
-        defaults=ROTARY,
+        "exaone-moe", _exaone_moe_keys, common=drafting, change=_exaone_change,
+        extra=llama3_factors, defaults=ROTARY,
     ),
     "olmo": Family("olmo", _keys, defaults=ROTARY, adjacent=True),
     "olmo2": Family("olmo2", _keys2, names=NORM_BEHIND, defaults=ROTARY),
     "olmo3": Family(
-        "olmo2",
-        _keys2,
-        names=NORM_BEHIND,
+        "olmo2", _keys2, names=NORM_BEHIND,
         defaults={"rope_theta": 500000.0, "sliding_window": 4096},
     ),
-    "olmoe": Family(
-        "olmoe",
-        _keys_moe,
-        change=split_experts,
-        defaults=ROTARY,
-        norm_topk=False,
-    ),
-}
+    "olmoe": Family("olmoe", _keys_moe, change=split_experts, defaults=ROTARY, norm_topk=False),
+}  # fmt: skip

@@ -187,10 +187,8 @@ FAMILIES = {
     "Idefics3ForConditionalGeneration": _SMALL,
     "SmolVLMForConditionalGeneration": _SMALL,
     "InternVLForConditionalGeneration": TowerFamily(
-        _internvl_keys,
-        ("vision_tower.", "multi_modal_projector."),
-        {"vision_tower.encoder.layer": "v.blk"},
-        _INTERNVL,
+        _internvl_keys, ("vision_tower.", "multi_modal_projector."),
+        {"vision_tower.encoder.layer": "v.blk"}, _INTERNVL,
     ),
     "Lfm2VlForConditionalGeneration": TowerFamily(
         _lfm2_keys,
@@ -203,12 +201,9 @@ FAMILIES = {
         ("vision_tower.head.", "vision_tower.vision_model.head."),
     ),
     "Gemma4ForConditionalGeneration": TowerFamily(
-        _keys,
-        ("vision_tower.", "embed_vision."),
-        {"vision_tower.encoder.layers": "v.blk"},
-        _NAMES,
+        _keys, ("vision_tower.", "embed_vision."), {"vision_tower.encoder.layers": "v.blk"}, _NAMES,
         _change,
     ),
     "VoxtralForConditionalGeneration": _family(_voxtral_keys),
     "Qwen2AudioForConditionalGeneration": _family(lambda c: audio_keys(c, "qwen2a")),
-}
+}  # fmt: skip
