@@ -18,12 +18,10 @@ from weft.errors import ProgramError
 from weft.execute import Session
 from weft.execute.values import check_values, solve_size
 from weft.frontends.fx import Converted, Input, Output, convert
-from weft.frontends.fx.arguments import bound_arguments, positional_names
-from weft.frontends.fx.decompose import core_program
+from weft.frontends.fx.converted import bound_arguments, positional_names
 from weft.frontends.fx.dtypes import STORED
-from weft.frontends.fx.export import dim_names, exported, parameter_names, quiet
-from weft.frontends.fx.hosted import unpacked
-from weft.frontends.fx.leaves import array_of
+from weft.frontends.fx.export import core_program, dim_names, exported, parameter_names, quiet
+from weft.frontends.fx.hosted import array_of, unpacked
 from weft.graph.graph import Graph
 from weft.graph.size import Expr, evaluate
 from weft.notebook import in_notebook

@@ -25,7 +25,7 @@ TEXT = "".join(f"What is {a} + {b}? {a + b}.\n" for a in range(20, 30) for b in 
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of the test's own."""
     mine = replace(FLAGS, cache=str(tmp_path / "cache"))
-    monkeypatch.setattr("weft.llm.fitting.measurements.FLAGS", mine)
+    monkeypatch.setattr("weft.llm.fitting.measured.FLAGS", mine)
     return tmp_path / "cache"
 
 

@@ -11,7 +11,7 @@ import pytest
 from weft.errors import FormatError
 from weft.frontends.hf import unigrams, vocab
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.rope import llama3_factors
+from weft.frontends.hf.keys import llama3_factors
 
 HUGE = 2**31 - 1
 PIECES = [("a", -1.0, 1), ("b", -2.0, 1)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from weft.errors import FormatError
-from weft.frontends.hf.general import general_keys
+from weft.frontends.hf.convert import general_keys
 
 pytest.importorskip("gguf")
 

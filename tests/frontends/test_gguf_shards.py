@@ -88,7 +88,7 @@ def test_files_of_limited_size(tmp_path: Path, limits: dict[str, int], parts: li
 def test_one_file_keeps_its_name(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     tensors = [("a", "i8", (8,), bytes(8))]
-    assert shards.write_shards(path, KEYS, tensors, max_tensors=1) == [path]
+    assert shards.write_shards(path, KEYS, tensors, shards.ShardLimits(0, 1)) == [path]
     with open_gguf(path) as file:
         assert list(file.metadata) == list(KEYS)
     with pytest.raises(FormatError, match="is a file being read"):

@@ -13,7 +13,7 @@ import pytest
 from tests.frontends.peft_files import NAME, write_peft
 from weft.errors import FormatError
 from weft.frontends.gguf import open_gguf
-from weft.frontends.hf.convert_lora import convert_adapter
+from weft.frontends.hf.convert import convert_adapter
 from weft.llm import Context, Model
 
 pytest.importorskip("gguf")

@@ -18,8 +18,8 @@ from weft.frontends.gguf.filemap import FileMap
 from weft.frontends.hf.checkpoints import mxfp4_blocks
 from weft.frontends.hf.convert import convert_folder
 from weft.frontends.hf.safetensors import open_shards, read_safetensors
-from weft.frontends.hf.sentencepiece import read_pieces
 from weft.frontends.hf.values import decode_f8
+from weft.frontends.hf.vocab import read_pieces
 from weft.frontends.models import open_model
 from weft.quants import decode
 

@@ -16,7 +16,7 @@ from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.mixes import MIXES, Choices, find_mix, mix_types
 from weft.frontends.gguf.quantize import quantize_file
 from weft.frontends.gguf.quantize import types_of as file_types
-from weft.frontends.gguf.shards import split_file
+from weft.frontends.gguf.shards import ShardLimits, split_file
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.frontends.gguf.writer import TensorSource, write_gguf
 
@@ -194,9 +194,15 @@ def test_what_a_user_chooses_counts_before_the_rules(tmp_path: Path) -> None:
 
 
 def test_a_model_of_several_files_can_stay_one(tmp_path: Path) -> None:
-    split_file(wide_file(tmp_path), tmp_path / "parts.gguf", max_tensors=7)
+    split_file(wide_file(tmp_path), tmp_path / "parts.gguf", ShardLimits(max_tensors=7))
     first = tmp_path / "parts-00001-of-00003.gguf"
-    quantize_file(first, tmp_path / "q.gguf", "Q8_0", keep_split=True, keys={"general.name": "new"})
+    quantize_file(
+        first,
+        tmp_path / "q.gguf",
+        "Q8_0",
+        choices=Choices(keep_split=True),
+        keys={"general.name": "new"},
+    )
     quantize_file(first, tmp_path / "one.gguf", "Q8_0")
     with (
         open_gguf(tmp_path / "q-00001-of-00003.gguf") as parts,

@@ -12,9 +12,14 @@ from weft.dtype import DTYPES
 from weft.errors import FormatError, UnsupportedOpError
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf import quantize as quantize_module
-from weft.frontends.gguf.imatrix_file import Imatrix, ImatrixEntry, write_imatrix
-from weft.frontends.gguf.importance import Importance, read_importance
-from weft.frontends.gguf.mixes import MIXES
+from weft.frontends.gguf.imatrix_file import (
+    Imatrix,
+    ImatrixEntry,
+    Importance,
+    read_importance,
+    write_imatrix,
+)
+from weft.frontends.gguf.mixes import MIXES, Choices
 from weft.frontends.gguf.quantize import QuantizedTensor, quantize_file
 from weft.frontends.gguf.writer import TensorSource, write_gguf
 from weft.quants.native_rows import convert_rows
@@ -141,7 +146,9 @@ def test_layers_are_left_out(model: Path, imatrix: Path, folder: Path) -> None:
     whole, pruned = folder / "whole.gguf", folder / "pruned.gguf"
     importance = read_importance(imatrix)
     quantize_file(model, whole, "Q8_0", importance=importance)
-    quantize_file(model, pruned, "Q8_0", importance=importance, without_layers=[1])
+    quantize_file(
+        model, pruned, "Q8_0", importance=importance, choices=Choices(without_layers=(1,))
+    )
     with open_gguf(whole) as a, open_gguf(pruned) as b:
         assert b.get_int("llama.block_count") == 2
         assert not any(name.startswith("blk.2") for name in b.tensors)
@@ -157,14 +164,14 @@ def test_layers_are_left_out(model: Path, imatrix: Path, folder: Path) -> None:
 )
 def test_layers_that_cannot_be(layers: list[int], said: str, model: Path, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=said):
-        quantize_file(model, tmp_path / "out.gguf", "Q8_0", without_layers=layers)
+        quantize_file(model, tmp_path / "out.gguf", "Q8_0", choices=Choices(without_layers=layers))
 
 
 def test_quantizing_again_is_asked_for(model: Path, folder: Path, tmp_path: Path) -> None:
     first = folder / "first.gguf"
-    quantize_file(model, first, "Q8_0", allow_requantize=False)
+    quantize_file(model, first, "Q8_0", choices=Choices(requantize=False))
     with pytest.raises(UnsupportedOpError, match=r"is q8_0 already, .* add --allow-requantize"):
-        quantize_file(first, tmp_path / "again.gguf", "Q4_0", allow_requantize=False)
+        quantize_file(first, tmp_path / "again.gguf", "Q4_0", choices=Choices(requantize=False))
     quantize_file(first, tmp_path / "again.gguf", "Q4_0")
 
 

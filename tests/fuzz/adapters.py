@@ -19,7 +19,7 @@ from tests.llm.vector_files import directions, write_vector
 from weft.errors import WeftError
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.describe import describe
-from weft.frontends.hf.convert_lora import convert_adapter
+from weft.frontends.hf.convert import convert_adapter
 from weft.frontends.hf.lora import open_peft
 from weft.llm import Context, Model
 from weft.llm.merge import merge_adapters

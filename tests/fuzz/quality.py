@@ -19,8 +19,7 @@ from weft.frontends.gguf.imatrix_file import (
     write_imatrix,
 )
 from weft.llm.quality.divergence import KLStatistics
-from weft.llm.quality.imatrix import as_imatrix, merged
-from weft.llm.quality.imatrix_statistics import imatrix_statistics
+from weft.llm.quality.imatrix import as_imatrix, imatrix_statistics, merged
 from weft.llm.quality.logits_file import LogitsFile, writing_logits
 from weft.llm.quality.tasks import read_hellaswag, read_multiple_choice, read_winogrande
 

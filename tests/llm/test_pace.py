@@ -12,8 +12,7 @@ from weft.errors import ContextError
 from weft.frontends.gguf import open_gguf
 from weft.llm import Context, Model, SamplingParams, Tokenizer
 from weft.llm.engine import Delta, Event, Request, writer
-from weft.llm.engine.batches import StepBatch
-from weft.llm.engine.pace import FIRST, LEAST, Pace
+from weft.llm.engine.batches import FIRST, LEAST, Pace, StepBatch
 from weft.llm.engine.request import Ticket
 from weft.llm.engine.writer import Writer
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from weft.errors import FormatError, MissingFileError
 from weft.frontends.gguf.quantize import quantize_file
-from weft.frontends.hf.convert import convert_folder
-from weft.frontends.hf.convert_lora import convert_adapter
+from weft.frontends.hf.convert import convert_adapter, convert_folder
 from weft.frontends.models import open_model
 from weft.llm import Context
 from weft.llm.model import Model

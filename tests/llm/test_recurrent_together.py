@@ -20,8 +20,8 @@ from weft.frontends.gguf import open_gguf
 from weft.llm import Tokenizer
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.context import Context
+from weft.llm.compute.decoding import split
 from weft.llm.compute.graphs import Graphs
-from weft.llm.compute.ubatches import split
 from weft.llm.engine import Engine
 from weft.llm.model import Model
 from weft.llm.models.step import Together, together_sizes

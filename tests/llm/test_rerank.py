@@ -12,7 +12,7 @@ from tests.llm.encoder_models import DOCUMENTS, SEPARATED, make_reranker
 from tests.llm.tiny import metadata, weights, write_model
 from weft.errors import ContextError
 from weft.llm import LLM, Tokenizer
-from weft.llm.compute.rerank import pair_ids
+from weft.llm.compute.embed import pair_ids
 from weft.llm.model import Model
 
 

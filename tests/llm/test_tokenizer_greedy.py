@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.llm.vocabularies import make
-from weft.llm.tokenizers.greedy import unescaped
 from weft.llm.tokenizers.tokenizer import Tokenizer
+from weft.llm.tokenizers.wpm import unescaped
 
 BYTES = [repr(bytes((i,)))[2:-1] for i in range(256)]
 WORDS = ["the", "them", " the", "th", "\\n\\n", "\\'s", "\\xe4\\xbd\\xa0", "\\xe4\\xbd", "\\\\n"]

@@ -29,6 +29,7 @@ from weft.cli.unused_options import UNUSED_BY_BENCH
 from weft.cli.value_lists import numbers, switches
 from weft.errors import ContextError
 from weft.files import write_text
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.planning.options import LLM_OPTIONS
 from weft.options import option, parse_tokens
 
@@ -48,7 +49,7 @@ class BenchLoad(LoadList):
 
     unused = UNUSED_BY_BENCH
     lists = (
-        *("n_gpu_layers", "devices", "n_ubatch", "type_k", "type_v", "no_kv_offload", "flash"),
+        *("n_gpu_layers", "devices", "n_ubatch", *CacheTypes._fields, "no_kv_offload", "flash"),
         *("n_threads", "n_threads_batch", "cpu_mask", "cpu_strict", "poll"),
     )
     n_ctx = fallback = old_speeds = batch_size = tuned = ABSENT

@@ -14,6 +14,7 @@ from weft.backends.kernels import KernelBackend
 from weft.cli.bench_tests import BenchTest
 from weft.frontends.gguf.mixes import MIXES
 from weft.llm import Context, Model
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.records import dataclass
 from weft.version import __version__
 
@@ -38,7 +39,7 @@ OWN_FIELDS = (
 
 DEFAULTS: dict[str, Any] = {
     "n_gpu_layers": -1, "cpu_mask": "0x0", "cpu_strict": False, "poll": 50, "n_batch": 2048,
-    "n_ubatch": 512, "type_k": "f16", "type_v": "f16", "no_kv_offload": False, "flash_attn": -1,
+    "n_ubatch": 512, **CacheTypes()._asdict(), "no_kv_offload": False, "flash_attn": -1,
     "devices": "auto", "embeddings": False,
 }  # fmt: skip
 """Default values of options; a table omits a column in which every row has the default."""
@@ -68,8 +69,7 @@ class Setting:
             "cpu_mask": typed["cpu_mask"] or DEFAULTS["cpu_mask"],
             "cpu_strict": bool(typed["cpu_strict"]),
             "poll": typed["poll"],
-            "type_k": typed["type_k"] or DEFAULTS["type_k"],
-            "type_v": typed["type_v"] or DEFAULTS["type_v"],
+            **{name: typed[name] or DEFAULTS[name] for name in CacheTypes._fields},
             "n_gpu_layers": DEFAULTS["n_gpu_layers"] if layers is None else layers,
             "n_cpu_moe": 0,
             "split_mode": "layer",

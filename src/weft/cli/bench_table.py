@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Protocol, TextIO
 
 from weft.cli.bench_rows import OWN_FIELDS, Row
+from weft.llm.cache.kv_cache import CacheTypes
 
 __all__ = ["Output", "Printer", "make_printer"]
 
@@ -123,7 +124,7 @@ _TITLES = {
     "n_gpu_layers": "ngl", "n_threads": "threads", "no_kv_offload": "nkvo", "flash_attn": "fa",
     "embeddings": "embd", "devices": "dev",
 }  # fmt: skip
-_LEFT = ("model", "backend", "cpu_mask", "devices", "type_k", "type_v")
+_LEFT = ("model", "backend", "cpu_mask", "devices", *CacheTypes._fields)
 _WIDTHS = {"size": 10, "params": 8, "t/s": 16}
 """Least widths of columns, in characters."""
 _DISPENSABLE = ("params", "size", "backend")

@@ -22,6 +22,7 @@ from weft.cli.console import StatusLine, say
 from weft.cli.loading import Loading, context_arguments
 from weft.errors import ContextError
 from weft.llm import Context, Model
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.tuned import Tuned, remember
 from weft.records import dataclass
 
@@ -288,7 +289,7 @@ def _compare_others(
     """Says what other cache types and attention of the command line would gain."""
 
     def changes(one: Loading) -> tuple[Any, ...]:
-        return one.typed.get("type_k"), one.typed.get("type_v"), one.typed.get("flash")
+        return tuple(one.typed.get(name) for name in (*CacheTypes._fields, "flash"))
 
     numbers = {changes(one): i for i, one in reversed(list(enumerate(load)))}
     ways = sorted(numbers.values())

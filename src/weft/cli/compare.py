@@ -19,15 +19,16 @@ from weft.cli.model_file import ModelFiles
 from weft.cli.options import context_option
 from weft.cli.text_input import read_text
 from weft.llm import Context, Model, Tokenizer
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.cache.memory import available_bytes
 from weft.llm.fitting.baseline import Text, beginning, text_of
-from weft.llm.fitting.caches import CachePair, cache_pairs
 from weft.llm.fitting.compared import (
     Compared,
     compare_caches,
     compare_models,
     require_same_vocabulary,
 )
+from weft.llm.fitting.measured import cache_pairs
 from weft.llm.opening import DEFAULT_N_CTX
 from weft.options import option, parse_tokens
 
@@ -145,8 +146,7 @@ def _caches(model: Model, text: Text, n_ctx: int, options: dict[str, Any], as_js
         rows = list(compare_caches(model, pairs, text, n_ctx, _watch(status), **options))
     if as_json:
         found = [
-            {"type_k": pair.type_k, "type_v": pair.type_v, "cache": row.whole.cache}
-            | _json_row(row, n_ctx)
+            {**pair._asdict(), "cache": row.whole.cache} | _json_row(row, n_ctx)
             for pair, row in rows
         ]
         print(json.dumps({"text": _text_row(text), "caches": found}, indent=1))
@@ -158,14 +158,14 @@ def _caches(model: Model, text: Text, n_ctx: int, options: dict[str, Any], as_js
     for column in (f"cache @{n_ctx}", "PPL", "±", "KL", "±", "99%", "same top"):
         table.add_column(column, justify="right")
     for pair, row in rows:
-        table.add_row(pair.type_k, pair.type_v, size_text(row.whole.cache), *_figures(row))
+        table.add_row(*pair, size_text(row.whole.cache), *_figures(row))
     wide().print(table)
 
 
-def _pairs(model: Model) -> list[CachePair]:
+def _pairs(model: Model) -> list[CacheTypes]:
     """Each type for both, for keys alone and for values alone."""
     pairs = cache_pairs(model.config)
-    return [p for p in pairs if p.type_k == p.type_v or "f16" in (p.type_k, p.type_v)]
+    return [p for p in pairs if len(set(p)) == 1 or "f16" in p]
 
 
 def _watch(status: StatusLine) -> Callable[[str], Callable[[int, int], None]]:

@@ -15,7 +15,7 @@ from weft.files import read_text, write_text
 from weft.llm import LLM, SamplingParams
 from weft.llm.answers import AnswerFormat, Content, Event, Reasoning
 from weft.llm.generate_options import GenerateOptions, stop_strings
-from weft.llm.senses.messages import Kind, Medium
+from weft.llm.senses.media import Kind, Medium
 
 __all__ = ["Conversation"]
 

@@ -13,8 +13,14 @@ from weft.cli.console import PATIENCE, WaitingBar, errors, size_text
 from weft.cli.groups import Group, grouped
 from weft.frontends.gguf.mixes import MIXES, find_mix
 from weft.frontends.gguf.quantize import quantize_file
-from weft.frontends.hf.convert import OUTPUT_TYPES, ConvertedTensor, convert_folder
-from weft.frontends.hf.convert_lora import ADAPTER_TYPES, convert_adapter
+from weft.frontends.gguf.shards import ShardLimits
+from weft.frontends.hf.convert import (
+    ADAPTER_TYPES,
+    OUTPUT_TYPES,
+    ConvertedTensor,
+    convert_adapter,
+    convert_folder,
+)
 from weft.frontends.hf.lora import is_peft, read_settings
 from weft.frontends.models import open_model
 from weft.llm.hub import local_path
@@ -111,7 +117,7 @@ def convert(
         _quantized(source, target, own.to, own.max_bytes or own.max_tensors)
         return
     tensors = convert_folder(
-        source, target, kind, name=own.name, max_bytes=own.max_bytes, max_tensors=own.max_tensors,
+        source, target, kind, name=own.name, limits=ShardLimits(own.max_bytes, own.max_tensors),
         mmproj=own.mmproj, progress=_show if own.verbose else None,
     )  # fmt: skip
     _say(target, len(tensors), sum(t.nbytes for t in tensors))
@@ -169,8 +175,8 @@ def _merged(source: Path, target: Path, own: ConvertFlags) -> None:
                 bar(t.n_done, t.n_all)
 
         n = merge_adapters(
-            source, target, adapters, to, name=own.name, max_bytes=own.max_bytes,
-            max_tensors=own.max_tensors, progress=show,
+            source, target, adapters, to, name=own.name, progress=show,
+            limits=ShardLimits(own.max_bytes, own.max_tensors),
         )  # fmt: skip
     _say(target, len(written), sum(t.nbytes for t in written), f", {n} of them changed")
 

@@ -9,27 +9,24 @@ import typer
 
 from weft.cli.console import say, size_text
 from weft.cli.exported import export_gguf
-from weft.cli.groups import Group, grouped
+from weft.cli.groups import grouped
+from weft.cli.keep import KeepFlags
 from weft.cli.loading import trained_context
 from weft.cli.options import context_option
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.hub import local_path
-from weft.llm.planning.options import LLM_OPTIONS
 from weft.options import option
 
 __all__ = ["export"]
 
 
-class ExportFlags(Group):
+class ExportFlags(KeepFlags):
     """The options of `weft export`."""
 
-    table = LLM_OPTIONS
     n_ctx: int | None = context_option(
         "Tokens of the cache; 0: as many as the model was trained for. Default: the same, at "
         "most 2048."
     )
-    n_ubatch: int | None
-    type_k: str | None
-    type_v: str | None
     threads: int = option(0, "Threads of a call; 0: one for each core of the machine that runs.")
     no_repack: bool = option(False, "Weights stay rows, as the GGUF file has them.")
 
@@ -50,8 +47,9 @@ def export(
     """Write a model for ExecuTorch. Its method `forward(tokens, positions)` gives the logits of the
     last token. Weights keep their quantized blocks. Needs weft-executorch."""
     n_ctx = trained_context(source) if own.n_ctx == 0 else own.n_ctx
+    types = {name: getattr(own, name) for name in CacheTypes._fields}
     nbytes = export_gguf(
         source, target, n_ctx=n_ctx, n_ubatch=own.n_ubatch, threads=own.threads,
-        pack=not own.no_repack, type_k=own.type_k, type_v=own.type_v,
+        pack=not own.no_repack, **types,
     )  # fmt: skip
     say(f"{target}: {size_text(nbytes)}")

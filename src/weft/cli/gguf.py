@@ -14,7 +14,7 @@ from weft.cli.groups import Group, grouped
 from weft.errors import FormatError
 from weft.frontends.gguf.describe import in_words
 from weft.frontends.gguf.reader import open_gguf
-from weft.frontends.gguf.shards import bad_tensors, merge_shards, set_key, split_file
+from weft.frontends.gguf.shards import ShardLimits, bad_tensors, merge_shards, set_key, split_file
 from weft.options import option
 
 __all__ = ["gguf"]
@@ -68,9 +68,10 @@ def gguf(
         merge_shards(source, rest[0])
         say(f"{rest[0]}: one file")
     else:
-        if not own.max_bytes and not own.max_tensors:
+        limits = ShardLimits(own.max_bytes, own.max_tensors)
+        if not any(limits):
             raise usage_error("weft gguf split takes --max-size 4G or --max-tensors 128")
-        paths = split_file(source, rest[0], max_bytes=own.max_bytes, max_tensors=own.max_tensors)
+        paths = split_file(source, rest[0], limits)
         say(f"{paths[0]}: {len(paths)} files")
 
 

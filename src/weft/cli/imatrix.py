@@ -25,9 +25,9 @@ from weft.llm.quality.imatrix import (
     ImatrixProgress,
     ImatrixRun,
     as_imatrix,
+    imatrix_statistics,
     merged,
 )
-from weft.llm.quality.imatrix_statistics import imatrix_statistics
 from weft.llm.quality.kl import n_outputs_for
 from weft.options import option
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from weft.llm.quality.imatrix_statistics import TensorStatistics, layer_statistics
+from weft.llm.quality.imatrix import TensorStatistics, layer_statistics
 
 __all__ = ["statistics_lines"]
 

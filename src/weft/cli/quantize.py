@@ -17,7 +17,7 @@ from weft.cli.quantize_arguments import QuantizeFlags, Shown, show_tensor, threa
 from weft.dtype import DTYPES, DType
 from weft.errors import WeftError
 from weft.files import read_text
-from weft.frontends.gguf.importance import Importance
+from weft.frontends.gguf.imatrix_file import Importance
 from weft.frontends.gguf.mixes import MIXES, Choices, find_mix
 from weft.frontends.gguf.pruned import prune
 from weft.frontends.gguf.quantize import (
@@ -30,6 +30,7 @@ from weft.frontends.gguf.quantize import (
 )
 from weft.frontends.gguf.reader import GGUFFile
 from weft.frontends.models import open_model
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.hub import local_path
 
 __all__ = ["quantize"]
@@ -83,15 +84,13 @@ def quantize(
     threads = threads_from(threads)
     choices = _choices(own)
     keys = dict(map(key_and_value, own.override_kv or ()))
-    layers = own.layers()
     file = open_model(source, to_write=True)
     if own.dry_run:
-        _show_plan(file, to, choices, layers, importance, own.n_ctx, own.speeds)
+        _show_plan(file, to, choices, importance, own.n_ctx, own.speeds)
         return
     with Shown(sum(t.nbytes for t in file.tensors.values())) as shown:
         tensors = quantize_file(
-            file, target, to, choices=choices, keep_split=own.keep_split, keys=keys, progress=shown,
-            importance=importance, without_layers=layers, allow_requantize=own.allow_requantize,
+            file, target, to, choices=choices, keys=keys, progress=shown, importance=importance,
             n_threads=threads,
         )  # fmt: skip
     _sum_up(target, tensors)
@@ -102,7 +101,7 @@ def _choices(own: QuantizeFlags) -> Choices:
         own.pure, own.leave_output, _type("--output-tensor-type", own.output_type),
         _type("--token-embedding-type", own.embedding_type),
         _patterns([*(own.tensor_type or ()), *_words(own.tensor_type_file)]),
-        imatrix=own.imatrix is not None,
+        own.imatrix is not None, own.allow_requantize, own.layers(), own.keep_split,
     )  # fmt: skip
 
 
@@ -133,14 +132,13 @@ def _fit(
         types, data = chosen_types(file, own, choices, importance)
     mix, patterns = as_patterns(types, choices)
     if own.dry_run:
-        cache = {} if data is None else {key: data[key] for key in ("type_k", "type_v")}
-        _show_plan(file, mix, patterns, (), importance, own.n_ctx, own.speeds, cache)
+        cache = {} if data is None else {key: data[key] for key in CacheTypes._fields}
+        _show_plan(file, mix, patterns, importance, own.n_ctx, own.speeds, cache)
         return
     assert target is not None
     with Shown(sum(t.nbytes for t in file.tensors.values())) as shown:
         tensors = quantize_file(
-            file, target, mix, choices=patterns, keep_split=own.keep_split, keys=keys,
-            progress=shown, importance=importance,
+            file, target, mix, choices=patterns, keys=keys, progress=shown, importance=importance
         )  # fmt: skip
     _sum_up(target, tensors)
     if data is not None:
@@ -161,7 +159,6 @@ def _show_plan(
     file: GGUFFile,
     to: str,
     choices: Choices,
-    layers: Sequence[int],
     importance: Importance | None,
     n_ctx: int | None,
     speeds: Path | None,
@@ -169,8 +166,8 @@ def _show_plan(
 ) -> None:
     """Shows what the new file would hold, and what a context of it would take."""
     with file:
-        new = would_be(file, types_of(file, to, choices, layers), layers)
-        before = prune(file, layers).tensors
+        new = would_be(file, types_of(file, to, choices), choices.without_layers)
+        before = prune(file, choices.without_layers).tensors
         tensors = [
             QuantizedTensor(
                 t.name, before[t.name].dtype, t.dtype, t.n_elements, before[t.name].nbytes, t.nbytes
@@ -184,12 +181,12 @@ def _show_plan(
             say(_memory(new, n_ctx, speeds, cache or {}))
         except WeftError as error:
             note(f"no plan of it: {error}")
-        refused = refusal(file, to, choices, layers, importance)
+        refused = refusal(file, to, choices, importance)
         if refused is not None:
             note(f"as it is, weft would not write it: {refused}")
 
 
-def _memory(new: GGUFFile, n_ctx: int | None, speeds: Path | None, cache: Mapping[str, str]) -> str:
+def _memory(new: GGUFFile, n_ctx: int | None, speeds: Path | None, cache: Any) -> str:
     """The bytes that a context of the model takes, and tokens per second where speeds are given."""
     from weft.llm import Model
     from weft.llm.fitting.sizes import plan_to_run, whole_of
@@ -199,7 +196,7 @@ def _memory(new: GGUFFile, n_ctx: int | None, speeds: Path | None, cache: Mappin
     model = Model(new)
     trained = model.config.n_ctx_train
     n_ctx = min(trained, DEFAULT_N_CTX) if n_ctx is None else n_ctx or trained
-    plan = plan_to_run(model, n_ctx, {"type_k": cache.get("type_k"), "type_v": cache.get("type_v")})
+    plan = plan_to_run(model, n_ctx, cache)
     profile = None if speeds is None else load_profile(speeds)
     whole = whole_of(plan, profile)
     rows = plan.memory_rows()

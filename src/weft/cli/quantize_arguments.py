@@ -7,8 +7,9 @@ from pathlib import Path
 from weft.cli.command import FIT, usage_error
 from weft.cli.console import PATIENCE, WaitingBar, errors, note, size_text
 from weft.cli.groups import Group
-from weft.frontends.gguf.importance import Importance, read_importance
+from weft.frontends.gguf.imatrix_file import Importance, read_importance
 from weft.frontends.gguf.quantize import QuantizedTensor
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.options import option, parse_tokens
 
 __all__ = ["QuantizeFlags", "Shown", "show_tensor", "threads_from"]
@@ -111,6 +112,12 @@ class QuantizeFlags(Group):
     as_json: bool = option(False, "Print the plan as JSON, too.", "--json", FIT)
 
     @property
+    def cache_types(self) -> CacheTypes | None:
+        """The types of the cache that the options ask for; None: they name no type."""
+        k, v = self.type_k, self.type_v
+        return None if k is None and v is None else CacheTypes(k or "f16", v or "f16")
+
+    @property
     def is_fit(self) -> bool:
         """Whether there is a budget to choose types for, or a plan with them."""
         limits = (self.fit, self.fit_file, self.speed, self.fit_plan)
@@ -154,13 +161,13 @@ class QuantizeFlags(Group):
             note(f"{path}: no tensor is left of the importance matrix, which changes nothing")
         return found
 
-    def layers(self) -> list[int]:
+    def layers(self) -> tuple[int, ...]:
         """The layers that --prune-layers names."""
         text = self.prune_layers
         words = [] if text is None else text.split(",")
         if not all(word.strip().isdecimal() for word in words):
             raise usage_error(f"--prune-layers {text}: write numbers of layers, as in 3,4,5")
-        return [int(word) for word in words]
+        return tuple(int(word) for word in words)
 
 
 def threads_from(n: int | None) -> int | None:

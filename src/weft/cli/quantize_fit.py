@@ -22,16 +22,14 @@ from weft.dtype import DTYPES, DType
 from weft.errors import FormatError
 from weft.files import read_json, write_text
 from weft.frontends.gguf import GGUFFile
-from weft.frontends.gguf.importance import Importance
+from weft.frontends.gguf.imatrix_file import Importance
 from weft.frontends.gguf.mixes import MIXES, Choices
 from weft.llm.fitting.baseline import Text, beginning, text_of
 from weft.llm.fitting.baseline import write_text as write_own_text
 from weft.llm.fitting.budget import Budget
-from weft.llm.fitting.caches import CachePair
 from weft.llm.fitting.choices import TYPES
 from weft.llm.fitting.fit import Fit, FitOptions, Tried, fit
-from weft.llm.fitting.measured import MANNERS, Manner
-from weft.llm.fitting.measurements import digest_of, kept_folder
+from weft.llm.fitting.measured import MANNERS, Manner, digest_of, kept_folder
 from weft.llm.fitting.plan_file import fit_data, types_in_plan
 from weft.llm.model import Model
 from weft.llm.opening import DEFAULT_N_CTX
@@ -91,7 +89,7 @@ def as_patterns(types: Mapping[str, DType], choices: Choices) -> tuple[str, Choi
     base = sizes.most_common(1)[0][0] if sizes else "q8_0"
     mix = next((m.name for m in MIXES.values() if m.base == base), "Q8_0")
     patterns = tuple((re.compile(f"^{re.escape(name)}$"), d) for name, d in types.items())
-    return mix, replace(choices, output=None, embedding=None, patterns=patterns)
+    return mix, replace(choices, output=None, embedding=None, patterns=patterns, requantize=True)
 
 
 def _options(
@@ -114,7 +112,7 @@ def _options(
     speeds = _speeds(arguments)
     return FitOptions(
         budget, n_ctx, manner, _types(arguments.fit_types), choices, importance,
-        _cache(arguments), speeds,
+        arguments.cache_types, speeds,
     )  # fmt: skip
 
 
@@ -140,12 +138,6 @@ def _types(text: str | None) -> tuple[str, ...]:
         raise usage_error(f"--fit-types {text}: choose some of {', '.join(TYPES)}")
     chosen = {by_name[name] for name in names}
     return tuple(name for name in TYPES if name in chosen)
-
-
-def _cache(arguments: QuantizeFlags) -> CachePair | None:
-    if arguments.type_k is None and arguments.type_v is None:
-        return None
-    return CachePair(arguments.type_k or "f16", arguments.type_v or "f16")
 
 
 def _speeds(arguments: QuantizeFlags) -> Profile | None:
@@ -214,7 +206,7 @@ def _show(found: Fit, arguments: QuantizeFlags) -> None:
     if not best.choice.is_best:
         say("the solver ran out of time; there may be a slightly better choice")
     pair = best.choice.cache
-    if arguments.type_k is None and arguments.type_v is None and str(pair) != "f16/f16":
+    if arguments.cache_types is None and str(pair) != "f16/f16":
         cost = next(c.kl for c in found.fitting.caches if c.pair == pair)
         say(
             f"the cache is a large part of the budget: run the model with {pair.flags} "

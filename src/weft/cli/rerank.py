@@ -15,7 +15,7 @@ from weft.cli.model_file import ModelFile
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
 from weft.llm import Tokenizer
-from weft.llm.compute.rerank import best_first, pair_ids, rank_pairs, require_ranks
+from weft.llm.compute.embed import best_first, pair_ids, rank_pairs, require_ranks
 
 __all__ = ["rerank"]
 

@@ -27,7 +27,7 @@ from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.planning.draft_options import DraftOptions
 from weft.llm.prompts import Prompt
 from weft.llm.sampling.constraint import check_constraint
-from weft.llm.senses.messages import Medium
+from weft.llm.senses.media import Medium
 from weft.options import option
 
 __all__ = ["run"]

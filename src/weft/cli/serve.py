@@ -27,7 +27,7 @@ from weft.cli.text_input import system_text
 from weft.cli.unused_options import SERVE_NO_EFFECT, UNUSED_BY_SERVE
 from weft.errors import WeftError
 from weft.llm.config import Pooling
-from weft.llm.engine.pace import DELAY
+from weft.llm.engine.batches import DELAY
 from weft.llm.planning.draft_options import DraftOptions
 from weft.options import ADAPTERS, option
 

@@ -9,22 +9,6 @@ from __future__ import annotations
 __all__ = ["FILES", "RELATED"]
 
 FILES = {
-    "bert": {
-        "bert": "BertModel BertForMaskedLM BertForSequenceClassification CamembertModel",
-        "jina-bert-v2": "JinaBertModel JinaBertForMaskedLM",
-        "jina-bert-v3": "JinaEmbeddingsV3Model",
-        "nomic-bert": "NomicBertModel",
-        "nomic-bert-moe": "",
-        "distilbert": "DistilBertModel DistilBertForMaskedLM DistilBertForSequenceClassification",
-        "roberta": "RobertaModel RobertaForSequenceClassification",
-        "xlm-roberta": "XLMRobertaModel XLMRobertaForSequenceClassification",
-    },
-    "cohere": {
-        "command-r": "CohereForCausalLM",
-        "cohere2": "Cohere2ForCausalLM",
-        "cohere2moe": "Cohere2MoeForCausalLM",
-        "plamo": "",
-    },
     "deepseek": {
         "deepseek2": "DeepseekV2ForCausalLM DeepseekV3ForCausalLM YoutuForCausalLM",
         "mistral4": "Mistral4ForCausalLM",
@@ -42,6 +26,7 @@ FILES = {
         "qwen3next": "Qwen3NextForCausalLM",
         "qwen35": "Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration",
         "qwen35moe": "Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration",
+        "kimi-linear": "KimiLinearForCausalLM KimiLinearModel",
     },
     "encoders": {
         "eurobert": "EuroBertModel JinaEmbeddingsV5Model",
@@ -49,18 +34,19 @@ FILES = {
         "llama-embed": "LlamaBidirectionalModel",
         "modern-bert": "ModernBertModel ModernBertForMaskedLM ModernBertForSequenceClassification",
         "neo-bert": "NeoBERT NeoBERTLMHead NeoBERTForSequenceClassification",
-    },
-    "exaone": {
-        "exaone": "ExaoneForCausalLM",
-        "exaone4": "Exaone4ForCausalLM",
-        "exaone-moe": "ExaoneMoEForCausalLM ExaoneMoeForCausalLM",
+        "bert": "BertModel BertForMaskedLM BertForSequenceClassification CamembertModel",
+        "jina-bert-v2": "JinaBertModel JinaBertForMaskedLM",
+        "jina-bert-v3": "JinaEmbeddingsV3Model",
+        "nomic-bert": "NomicBertModel",
+        "nomic-bert-moe": "",
+        "distilbert": "DistilBertModel DistilBertForMaskedLM DistilBertForSequenceClassification",
+        "roberta": "RobertaModel RobertaForSequenceClassification",
+        "xlm-roberta": "XLMRobertaModel XLMRobertaForSequenceClassification",
     },
     "gemma": {
         "gemma": "GemmaForCausalLM",
         "gemma2": "Gemma2ForCausalLM",
         "gemma3": "Gemma3ForCausalLM Gemma3ForConditionalGeneration",
-    },
-    "gemma4": {
         "gemma4": "Gemma4ForCausalLM Gemma4ForConditionalGeneration",
         "gemma3n": "Gemma3nForCausalLM Gemma3nForConditionalGeneration",
     },
@@ -75,36 +61,23 @@ FILES = {
         "falcon": "FalconForCausalLM RWForCausalLM",
         "gptneox": "GPTNeoXForCausalLM",
         "stablelm": "StableLmForCausalLM StableLMEpochForCausalLM",
+        "command-r": "CohereForCausalLM",
+        "cohere2": "Cohere2ForCausalLM",
+        "cohere2moe": "Cohere2MoeForCausalLM",
+        "plamo": "",
+        "phi2": "PhiForCausalLM",
+        "phi3": "Phi3ForCausalLM",
+        "phimoe": "PhiMoEForCausalLM PhimoeForCausalLM",
     },
-    "gptoss": {
-        "gpt-oss": "GptOssForCausalLM",
-    },
-    "granite": {
-        "granite": "GraniteForCausalLM",
-        "granite_swa": "GraniteSWAForCausalLM",
-        "granitemoe": "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM",
-        "minicpm": "MiniCPMForCausalLM",
-    },
-    "grok": {
-        "grok": "",
-        "muse-glimmer": "",
-        "talkie": "",
-    },
-    "hrm_text": {
-        "hrm_text": "HrmTextForCausalLM",
-    },
+    "grok": {"grok": "", "muse-glimmer": "", "talkie": ""},
     "hybrid": {
         "granitehybrid": "GraniteMoeHybridForCausalLM",
         "jamba": "JambaForCausalLM",
         "falcon-h1": "FalconH1ForCausalLM",
         "bamba": "BambaForCausalLM",
-    },
-    "kimi": {
-        "kimi-linear": "KimiLinearForCausalLM KimiLinearModel",
-    },
-    "lfm2": {
-        "lfm2": "Lfm2ForCausalLM Lfm2VlForConditionalGeneration",
-        "lfm2moe": "Lfm2MoeForCausalLM",
+        "nemotron": "NemotronForCausalLM",
+        "nemotron_h": "NemotronHForCausalLM",
+        "nemotron_h_moe": "",
     },
     "llama": {
         "baichuan": "BaichuanForCausalLM BaiChuanForCausalLM",
@@ -127,13 +100,17 @@ FILES = {
         "LlavaForConditionalGeneration VoxtralForConditionalGeneration "
         "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration",
         "mixtral": "MixtralForCausalLM",
-    },
-    "llama4": {
-        "llama4": "Llama4ForCausalLM Llama4ForConditionalGeneration",
+        "granite": "GraniteForCausalLM",
+        "granite_swa": "GraniteSWAForCausalLM",
+        "granitemoe": "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM",
+        "minicpm": "MiniCPMForCausalLM",
+        "hrm_text": "HrmTextForCausalLM",
     },
     "mamba": {
         "mamba": "MambaForCausalLM MambaLMHeadModel FalconMambaForCausalLM",
         "mamba2": "Mamba2ForCausalLM",
+        "lfm2": "Lfm2ForCausalLM Lfm2VlForConditionalGeneration",
+        "lfm2moe": "Lfm2MoeForCausalLM",
     },
     "mixtures": {
         "arctic": "",
@@ -150,22 +127,8 @@ FILES = {
         "minimax-m2": "MiniMaxM2ForCausalLM",
         "glm4v": "Glm4vForConditionalGeneration",
         "solar_open": "SolarOpenForCausalLM",
-    },
-    "nemotron": {
-        "nemotron": "NemotronForCausalLM",
-        "nemotron_h": "NemotronHForCausalLM",
-        "nemotron_h_moe": "",
-    },
-    "olmo": {
-        "olmo": "OlmoForCausalLM OLMoForCausalLM",
-        "olmo2": "Olmo2ForCausalLM",
-        "olmoe": "OlmoeForCausalLM",
-        "olmo3": "Olmo3ForCausalLM",
-    },
-    "phi": {
-        "phi2": "PhiForCausalLM",
-        "phi3": "Phi3ForCausalLM",
-        "phimoe": "PhiMoEForCausalLM PhimoeForCausalLM",
+        "gpt-oss": "GptOssForCausalLM",
+        "llama4": "Llama4ForCausalLM Llama4ForConditionalGeneration",
     },
     "qwen": {
         "qwen": "",
@@ -182,12 +145,7 @@ FILES = {
         "internvl": "InternVLForConditionalGeneration",
         "qwen2audio": "Qwen2AudioForConditionalGeneration",
     },
-    "rwkv": {
-        "rwkv6": "",
-        "rwkv6qwen2": "",
-        "rwkv7": "",
-        "arwkv7": "",
-    },
+    "rwkv": {"rwkv6": "", "rwkv6qwen2": "", "rwkv7": "", "arwkv7": ""},
     "t5": {
         "t5": "T5ForConditionalGeneration T5WithLMHeadModel",
         "t5encoder": "T5EncoderModel",
@@ -201,6 +159,13 @@ FILES = {
         "smallthinker": "",
         "spark2_5": "",
         "step35": "",
+        "exaone": "ExaoneForCausalLM",
+        "exaone4": "Exaone4ForCausalLM",
+        "exaone-moe": "ExaoneMoEForCausalLM ExaoneMoeForCausalLM",
+        "olmo": "OlmoForCausalLM OLMoForCausalLM",
+        "olmo2": "Olmo2ForCausalLM",
+        "olmoe": "OlmoeForCausalLM",
+        "olmo3": "Olmo3ForCausalLM",
     },
 }
 """For each file its kinds of models, which are architectures or names of `RELATED`, and the classes

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from weft.llm.compute.batch import Batch, Outputs
     from weft.llm.compute.context import Context
     from weft.llm.compute.counters import MemoryUse
+    from weft.llm.compute.embed import Ranked
     from weft.llm.compute.inputs import Regime
     from weft.llm.compute.perplexity import Perplexity
-    from weft.llm.compute.rerank import Ranked
     from weft.llm.compute.steps import Step
     from weft.llm.config import (
         IndexerConfig,
@@ -69,73 +69,22 @@ if TYPE_CHECKING:
     from weft.llm.prompts import Prompt
     from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs, token_logprobs
     from weft.llm.scaled_files import Chosen, ScaledFiles, ScaledSet
-    from weft.llm.senses.messages import Medium
+    from weft.llm.senses.media import Medium
     from weft.llm.text_model import LLMArguments, TextModel
     from weft.llm.tokenizers.tokenizer import StreamDecoder, Tokenizer
     from weft.llm.tokenizers.vocab import Vocab
     from weft.llm.vision.tower import Tower
 
-__all__ = [
-    "LLM",
-    "Adapter",
-    "AdapterFiles",
-    "Adapters",
-    "AsyncLLM",
-    "AsyncText",
-    "Batch",
-    "ChatTemplate",
-    "Chosen",
-    "Completion",
-    "Context",
-    "ControlVector",
-    "ControlVectors",
-    "DraftOptions",
-    "FinishReason",
-    "GenerateOptions",
-    "Hearing",
-    "IndexerConfig",
-    "KVCache",
-    "LLMArguments",
-    "Medium",
-    "MemoryUse",
-    "Message",
-    "MlaConfig",
-    "Model",
-    "ModelConfig",
-    "MoeConfig",
-    "Outputs",
-    "Perplexity",
-    "PlanArguments",
-    "Pooling",
-    "PrefixUse",
-    "Prompt",
-    "Ranked",
-    "RecurrentConfig",
-    "Regime",
-    "RopeConfig",
-    "RopeScaling",
-    "Sampler",
-    "SamplingParams",
-    "ScaledFiles",
-    "ScaledSet",
-    "Senses",
-    "Sight",
-    "SoundTower",
-    "Stats",
-    "Step",
-    "Stream",
-    "StreamDecoder",
-    "Temperature",
-    "TextModel",
-    "Together",
-    "TokenLogprobs",
-    "Tokenizer",
-    "Tower",
-    "Towers",
-    "Usage",
-    "Vocab",
-    "token_logprobs",
-]
+__all__ = ["LLM", "Adapter", "AdapterFiles", "Adapters", "AsyncLLM", "AsyncText", "Batch",
+           "ChatTemplate", "Chosen", "Completion", "Context", "ControlVector", "ControlVectors",
+           "DraftOptions", "FinishReason", "GenerateOptions", "Hearing", "IndexerConfig", "KVCache",
+           "LLMArguments", "Medium", "MemoryUse", "Message", "MlaConfig", "Model", "ModelConfig",
+           "MoeConfig", "Outputs", "Perplexity", "PlanArguments", "Pooling", "PrefixUse", "Prompt",
+           "Ranked", "RecurrentConfig", "Regime", "RopeConfig", "RopeScaling", "Sampler",
+           "SamplingParams", "ScaledFiles", "ScaledSet", "Senses", "Sight", "SoundTower", "Stats",
+           "Step", "Stream", "StreamDecoder", "Temperature", "TextModel", "Together",
+           "TokenLogprobs", "Tokenizer", "Tower", "Towers", "Usage", "Vocab",
+           "token_logprobs"]  # fmt: skip
 
 _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
@@ -150,7 +99,7 @@ _HOMES = {
     "weft.llm.compute.inputs": ("Regime",),
     "weft.llm.compute.counters": ("MemoryUse",),
     "weft.llm.compute.perplexity": ("Perplexity",),
-    "weft.llm.compute.rerank": ("Ranked",),
+    "weft.llm.compute.embed": ("Ranked",),
     "weft.llm.compute.steps": ("Step",),
     "weft.llm.config": (
         "IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig",
@@ -169,7 +118,7 @@ _HOMES = {
     "weft.llm.prompts": ("Prompt",),
     "weft.llm.sampling": ("Sampler", "SamplingParams", "TokenLogprobs", "token_logprobs"),
     "weft.llm.scaled_files": ("Chosen", "ScaledFiles", "ScaledSet"),
-    "weft.llm.senses.messages": ("Medium",),
+    "weft.llm.senses.media": ("Medium",),
     "weft.llm.text_model": ("LLMArguments", "TextModel"),
     "weft.llm.tokenizers.tokenizer": ("StreamDecoder", "Tokenizer"),
     "weft.llm.tokenizers.vocab": ("Vocab",),

@@ -144,7 +144,6 @@ class _KnownConfig(Config):
         return super().get(key, default)
 
     def bad(self, key: str, what: str) -> FormatError:
-        """The error for a key of config.json."""
         return FormatError(
             f"the model's config.json is needed, which has {key!r}; convert the adapter: "
             "weft convert --lora FOLDER OUT.gguf --base FOLDER_OF_THE_MODEL"

@@ -8,17 +8,8 @@ from typing import Literal
 
 from weft.records import dataclass
 
-__all__ = [
-    "IndexerConfig",
-    "MlaConfig",
-    "ModelConfig",
-    "MoeConfig",
-    "Pooling",
-    "RecurrentConfig",
-    "RopeConfig",
-    "RopeScaling",
-    "Temperature",
-]
+__all__ = ["IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig",
+           "RopeConfig", "RopeScaling", "Temperature"]  # fmt: skip
 
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
 """The embedding of a text: those of all its tokens, their mean, the first or the last one; "rank"

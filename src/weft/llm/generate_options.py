@@ -49,8 +49,7 @@ GENERATE_OPTIONS: dict[str, Option] = {
         False, "True writes drawn control tokens as text, except those that end the text."
     ),
     "sampling": Option(
-        None,
-        "The sampling options as one `SamplingParams`; options given by name take precedence.",
+        None, "The sampling options as one `SamplingParams`; options given by name take precedence."
     ),
     "logprobs": Option(
         None,

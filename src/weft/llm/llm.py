@@ -21,10 +21,17 @@ from weft.errors import ContextError
 from weft.execute import Progress
 from weft.llm.chat.template import Message
 from weft.llm.completion import Completion, Completions, Stream
-from weft.llm.compute.embed import embed_texts, unit_rows
+from weft.llm.compute.embed import (
+    Ranked,
+    best_first,
+    embed_texts,
+    pair_ids,
+    rank_pairs,
+    require_ranks,
+    unit_rows,
+)
 from weft.llm.compute.extra_contexts import ExtraContexts
 from weft.llm.compute.perplexity import Perplexity, chunks_at_once, score_chunks
-from weft.llm.compute.rerank import Ranked, best_first, pair_ids, rank_pairs, require_ranks
 from weft.llm.config import Pooling
 from weft.llm.engine.growth import FinishReason, Stats
 from weft.llm.engine.prefixes import PrefixUse

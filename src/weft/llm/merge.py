@@ -16,7 +16,7 @@ from weft.dtype import DType, find_dtype
 from weft.errors import FormatError
 from weft.frontends.gguf.quantize import floats_of, quantize_file
 from weft.frontends.gguf.reader import GGUFFile
-from weft.frontends.gguf.shards import write_shards
+from weft.frontends.gguf.shards import UNLIMITED, ShardLimits, write_shards
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.frontends.gguf.writer import TensorSource
 from weft.frontends.hf.convert import OUTPUT_TYPES, convert_folder
@@ -55,8 +55,7 @@ def merge_adapters(
     to: str = "auto",
     *,
     name: str | None = None,
-    max_bytes: int = 0,
-    max_tensors: int = 0,
+    limits: ShardLimits = UNLIMITED,
     progress: Callable[[MergedTensor], None] | None = None,
 ) -> int:
     """Writes the model `source`, a GGUF file or a Hugging Face folder, to `target` with the
@@ -64,7 +63,7 @@ def merge_adapters(
 
     `auto` keeps the types of a file, and the 16-bit type of a folder; else `to` is a type of
     `convert_folder` for a folder, or a mix of `quantize_file`. `name`, for folders, replaces the
-    model's name; `max_bytes` and `max_tensors` cut what is written into files, except with a mix.
+    model's name; `limits` cut what is written into files, except with a mix.
     One tensor is in memory at a time, besides the adapters; nothing is left of a file that could
     not be finished. `progress` is called after each tensor.
 
@@ -85,15 +84,12 @@ def merge_adapters(
 
         if to.lower() in OUTPUT_TYPES and Path(source).is_dir():
             convert_folder(
-                source, target, to.lower(), name=name, max_bytes=max_bytes,
-                max_tensors=max_tensors, change=sums.values,
+                source, target, to.lower(), name=name, limits=limits, change=sums.values,
                 progress=lambda t: done(t.name, t.after, t.nbytes),
             )  # fmt: skip
         elif to.lower() == "auto":
             rows = [_row(info, sums, done) for info in infos]
-            write_shards(
-                target, file.copy_metadata(), rows, max_bytes=max_bytes, max_tensors=max_tensors
-            )
+            write_shards(target, file.copy_metadata(), rows, limits)
         else:
             merged = file.presented(file.metadata, [sums.in_f32(t) for t in infos])
             quantize_file(merged, target, to, progress=lambda t: done(t.name, t.after, t.new_bytes))

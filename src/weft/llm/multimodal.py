@@ -23,8 +23,7 @@ from weft.llm.audio.sounds import Samples, open_sound
 from weft.llm.audio.whisper import SoundTower
 from weft.llm.compute.context import Context
 from weft.llm.config_keys import Keys
-from weft.llm.senses.media import one_request
-from weft.llm.senses.messages import Medium, counted
+from weft.llm.senses.media import Medium, counted, one_request
 from weft.llm.senses.tower import AnyTower, open_mmproj
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.vision.family import Tile
@@ -282,7 +281,6 @@ class Hearing(Sense):
     noun = "a sound"
 
     def __init__(self, tower: SoundTower, context: Context) -> None:
-        """Raises FormatError for a tower of another model."""
         super().__init__(tower, context)
         self.tower = tower
         self.before, self.after = tower.family.before, tower.family.after

@@ -22,9 +22,8 @@ from weft.llm.chat.template import ChatTemplate
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, sequences_for
 from weft.llm.drafting.drafting import Drafter, Drafting, why_no_drafts
-from weft.llm.drafting.next_tokens import NextTokens
+from weft.llm.drafting.next_tokens import NextTokens, SecondModel
 from weft.llm.drafting.ngram import NgramDrafter
-from weft.llm.drafting.second_model import SecondModel
 from weft.llm.hub import local_path
 from weft.llm.model import Model
 from weft.llm.multimodal import Senses, open_towers
@@ -35,15 +34,8 @@ from weft.llm.scaled_files import ScaledFiles
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 
-__all__ = [
-    "DEFAULT_N_CTX",
-    "DraftModels",
-    "Loaded",
-    "ModelArguments",
-    "Opening",
-    "load_model",
-    "take_model_arguments",
-]
+__all__ = ["DEFAULT_N_CTX", "DraftModels", "Loaded", "ModelArguments", "Opening", "load_model",
+           "take_model_arguments"]  # fmt: skip
 
 DEFAULT_N_CTX = 4096
 """Default number of cells of the cache; fewer if the model was trained for less."""

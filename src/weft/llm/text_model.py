@@ -25,7 +25,7 @@ from weft.llm.opening import Loaded, ModelArguments, load_model
 from weft.llm.planning.explain import html_of, memory_lines, placement_lines
 from weft.llm.planning.options import LLM_OPTIONS, LLMPlanArguments
 from weft.llm.prompts import prompt_ids, require_fits
-from weft.llm.senses.messages import mark_media
+from weft.llm.senses.media import mark_media
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.notebook import in_notebook
 from weft.options import require_options
@@ -218,10 +218,7 @@ class TextModel:
         return request, self._format.parser(tools, text) if tools else None
 
     def _rendered(
-        self,
-        messages: Iterable[Message],
-        tools: Tools | None,
-        variables: Mapping[str, Any] | None,
+        self, messages: Iterable[Message], tools: Tools | None, variables: Mapping[str, Any] | None
     ) -> tuple[list[int], str]:
         """The token ids and the text of a conversation."""
         if isinstance(messages, str | bytes | None):
@@ -261,10 +258,7 @@ def _warn_of_length(context: Context, n_seq_max: int) -> None:
             f"{config.n_ctx_train} tokens: longer texts may become incoherent",
             argument="n_ctx",
         )
-        warnings.warn(
-            ErrorWarning(error),
-            stacklevel=4,
-        )
+        warnings.warn(ErrorWarning(error), stacklevel=4)
 
 
 def _require_shifts(context: Context, n_keep: int) -> None:

@@ -16,14 +16,9 @@ __all__ = ["Row", "Weights", "load_weights", "maybe", "need"]
 # Tensors that old converters wrote and no model reads, and scales for activations quantized to 4
 # bits, which weft does not use.
 _UNUSED_SUFFIXES = (
-    ".attn_rot_embd",
-    ".rotary_emb.inv_freq",
-    ".input_scale",
-    "blk.0.time_mix_v0.weight",
-    "blk.0.time_mix_v1.weight",
-    "blk.0.time_mix_v2.weight",
-    ".cross_attn_rel_b.weight",
-)
+    ".attn_rot_embd", ".rotary_emb.inv_freq", ".input_scale", "blk.0.time_mix_v0.weight",
+    "blk.0.time_mix_v1.weight", "blk.0.time_mix_v2.weight", ".cross_attn_rel_b.weight",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,11 @@ from typing import Any, TypeVar
 
 from weft.errors import WeftError
 from weft.llm.cache.cells import window_size
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.models.step import together_sizes
 from weft.llm.planning.explain import memory_rows
-from weft.llm.planning.plan import ContextPlan, OtherSizes, RegimePlan
+from weft.llm.planning.plan import ContextPlan, RegimePlan
 from weft.report.formulas import Formulas, NotCarried, Ranges
 from weft.report.scratch import Scratch
 from weft.report.structure import packing, structure
@@ -81,7 +82,7 @@ class _Explorer:
         self.known: dict[tuple[Any, ...], int] = {}
         o, config = plan.options, plan.model.config
         self.base: dict[str, Any] = {
-            "ctx": o.n_ctx, "ub": o.n_ubatch, "seqs": o.n_seq_max, "k": o.type_k, "v": o.type_v,
+            "ctx": o.n_ctx, "ub": o.n_ubatch, "seqs": o.n_seq_max, "k": o.types[0], "v": o.types[1],
         }  # fmt: skip
         most = max(config.n_ctx_train, o.n_ctx)
         steps = sorted({n for b in range(6, 32) for n in (1 << b, 3 << (b - 1)) if n <= most})
@@ -128,12 +129,14 @@ class _Explorer:
     @cached_property
     def _own_rows(self) -> int:
         """The rows that the plan's arguments ask for, which a small ubatch hides."""
-        o = self.again(self._sizes(self.base | {"ub": self.ub[-1]})).options
+        o = self._planned(self.base | {"ub": self.ub[-1]}).options
         return 1 << 31 if o.n_outputs == o.n_ubatch else o.n_outputs
 
-    def _sizes(self, at: dict[str, Any]) -> OtherSizes:
-        rows = None if self.rows_for is None else self.rows_for(at["seqs"])
-        return OtherSizes(at["ctx"], at["ub"], at["seqs"], at["k"], at["v"], rows)
+    def _planned(self, at: dict[str, Any]) -> ContextPlan:
+        types = CacheTypes(at["k"], at["v"])._asdict()
+        rows = {} if self.rows_for is None else {"n_outputs": self.rows_for(at["seqs"])}
+        sizes: Any = {"n_ubatch": at["ub"], "n_seq_max": at["seqs"], **types, **rows}
+        return self.again(at["ctx"], sizes)
 
     @property
     def _window(self) -> int:
@@ -216,7 +219,7 @@ class _Explorer:
         key = tuple(sizes.values())
         if key not in self.known:
             try:
-                plan = self.again(self._sizes(sizes))
+                plan = self._planned(sizes)
             except WeftError:
                 self.known[key] = -1
             else:
@@ -233,7 +236,7 @@ class _Explorer:
     def _variant(self, plan: ContextPlan) -> dict[str, Any]:
         regimes = [*reversed(plan.regimes), *([plan.together] if plan.together else [])]
         return {
-            "types": [plan.options.type_k, plan.options.type_v],
+            "types": list(plan.options.types),
             "regimes": [self._regime(plan, regime) for regime in regimes],
             "rows": self._rows(plan),
             "cache": _cache(plan),

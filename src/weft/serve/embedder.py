@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.llm import Context
-from weft.llm.compute.embed import embed_texts, text_groups, unit_rows
-from weft.llm.compute.rerank import rank_pairs
+from weft.llm.compute.embed import embed_texts, rank_pairs, text_groups, unit_rows
 from weft.llm.config import Pooling
 
 __all__ = ["Embedder"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from weft.errors import ContextError
 from weft.llm.cache.prefix_options import PREFIX_OPTIONS, PrefixOptions
-from weft.llm.engine.pace import DELAY
+from weft.llm.engine.batches import DELAY
 from weft.llm.sampling import SamplingParams
 from weft.records import dataclass
 

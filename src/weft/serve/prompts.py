@@ -11,7 +11,7 @@ from weft.llm import Senses, Tokenizer
 from weft.llm.answers import AnswerFormat
 from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens, render_begun
 from weft.llm.engine import Request
-from weft.llm.senses.messages import Marked, mark_media
+from weft.llm.senses.media import Marked, mark_media
 from weft.records import dataclass
 from weft.serve.adapters import ServedAdapters, ServedVectors
 from weft.serve.chats import (

@@ -10,7 +10,7 @@ import torch
 
 import weft
 from weft.frontends import fx
-from weft.frontends.fx.decompose import core_program
+from weft.frontends.fx.export import core_program
 
 __all__ = ["Function", "check", "convert", "ops_of"]
 

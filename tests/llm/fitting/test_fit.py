@@ -13,16 +13,23 @@ import pytest
 from tests.llm.tiny import write_wide_model
 from weft.errors import ContextError, FormatError, OutOfMemoryError
 from weft.frontends.gguf import open_gguf
-from weft.frontends.gguf.importance import Importance
+from weft.frontends.gguf.imatrix_file import Importance
 from weft.frontends.gguf.mixes import Choices
 from weft.llm import LLM, DraftOptions, Model
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.fitting.baseline import Held, Text, text_of, write_text
 from weft.llm.fitting.budget import Budget, file_bytes
-from weft.llm.fitting.caches import CachePair, cache_pairs, usual_pairs
 from weft.llm.fitting.choices import groups_of
 from weft.llm.fitting.fit import Fit, FitOptions, fit, manner_for
-from weft.llm.fitting.measured import measure, n_probes, relative_error
-from weft.llm.fitting.measurements import Kept, digest_of
+from weft.llm.fitting.measured import (
+    Kept,
+    cache_pairs,
+    digest_of,
+    measure,
+    n_probes,
+    relative_error,
+    usual_pairs,
+)
 from weft.llm.fitting.plan_file import fit_data, types_in_plan
 from weft.llm.fitting.sizes import Sizes, plan_to_run
 
@@ -178,9 +185,9 @@ def test_cache_types_are_chosen_where_the_context_takes_much() -> None:
     budget = Budget(memory=with_f16.nbytes - with_f16.cache // 3)
     options = FitOptions(budget, n_ctx, "scaled", FEW, keep=False)
     found = fit(file, options, own_text)
-    assert found.best.choice.cache != CachePair("f16", "f16")
+    assert found.best.choice.cache != CacheTypes("f16", "f16")
     assert found.best.choice.whole.nbytes <= budget.memory  # type: ignore[operator]
-    asked = FitOptions(budget, n_ctx, "scaled", FEW, cache=CachePair("f16", "f16"), keep=False)
+    asked = FitOptions(budget, n_ctx, "scaled", FEW, cache=CacheTypes("f16", "f16"), keep=False)
     with pytest.raises(OutOfMemoryError, match="as f16/f16"):
         fit(file, asked, own_text)
 

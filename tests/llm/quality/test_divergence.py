@@ -9,7 +9,7 @@ import pytest
 
 from weft.errors import ContextError
 from weft.llm.quality.divergence import KLStatistics, kl_statistics
-from weft.llm.quality.log_probs import log_probs, n_packed, pack, unpack
+from weft.llm.quality.logits_file import log_probs, n_packed, pack, unpack
 
 RNG = np.random.default_rng(7)
 BASE = (RNG.normal(size=(150, 301)) * 3).astype(np.float32)

@@ -14,8 +14,14 @@ from weft.errors import ContextError, FormatError
 from weft.frontends.gguf.imatrix_file import Imatrix, ImatrixEntry, read_imatrix, write_imatrix
 from weft.frontends.gguf.reader import open_gguf
 from weft.llm import Context
-from weft.llm.quality.imatrix import ImatrixOptions, ImatrixRun, as_imatrix, merged
-from weft.llm.quality.imatrix_statistics import imatrix_statistics, layer_statistics
+from weft.llm.quality.imatrix import (
+    ImatrixOptions,
+    ImatrixRun,
+    as_imatrix,
+    imatrix_statistics,
+    layer_statistics,
+    merged,
+)
 
 
 @pytest.fixture(scope="module")

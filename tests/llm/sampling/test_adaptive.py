@@ -11,7 +11,7 @@ from tests.llm.sampling import slow
 from weft.errors import ContextError
 from weft.llm.sampling import Sampler, SamplingParams
 from weft.llm.sampling.candidates import Candidates
-from weft.llm.sampling.scale import AdaptiveP
+from weft.llm.sampling.cuts import AdaptiveP
 
 ALL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
 LOGITS = np.log(np.array([0.1, 0.4, 0.05, 0.3, 0.15], np.float32))

@@ -9,7 +9,7 @@ import pytest
 
 from weft.llm.sampling import Sampler, SamplingParams
 from weft.llm.sampling.candidates import Candidates
-from weft.llm.sampling.scale import Mirostat
+from weft.llm.sampling.cuts import Mirostat
 
 PROBS = [0.5, 0.25, 0.15, 0.06, 0.04]
 

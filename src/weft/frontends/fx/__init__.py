@@ -28,21 +28,9 @@ except ImportError as error:
 from weft.frontends.fx import ops as _ops  # noqa: F401  (registers the visitors)
 from weft.frontends.fx.convert import convert, supports, unsupported
 from weft.frontends.fx.converted import Converted, Input, Output, State
-from weft.frontends.fx.decompose import core_program, kept_whole
+from weft.frontends.fx.export import core_program, kept_whole
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.support import Refusal, Support
 
-__all__ = [
-    "Converted",
-    "Input",
-    "Output",
-    "Refusal",
-    "State",
-    "Support",
-    "convert",
-    "core_program",
-    "kept_whole",
-    "supports",
-    "unsupported",
-    "visitor",
-]
+__all__ = ["Converted", "Input", "Output", "Refusal", "State", "Support", "convert", "core_program",
+           "kept_whole", "supports", "unsupported", "visitor"]  # fmt: skip

@@ -25,9 +25,8 @@ from weft.frontends.fx.call import Call, StaleValueError, aten_op, op_name
 from weft.frontends.fx.channels_last import channels_last_nodes
 from weft.frontends.fx.converted import Converted, Input, Output, State
 from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
-from weft.frontends.fx.hosted import add_region, carried_input
+from weft.frontends.fx.hosted import Weights, add_region, carried_input, initial_values, state_leaf
 from weft.frontends.fx.layout import folded_ne
-from weft.frontends.fx.leaves import Weights, initial_values, state_leaf
 from weft.frontends.fx.ops.quantized import chooses_parameters
 from weft.frontends.fx.regions import Region, in_stages, known_constants, regions, why_not_on_host
 from weft.frontends.fx.registry import find_visitor, is_from_data, supports_call

@@ -10,19 +10,8 @@ from collections.abc import Sequence
 
 from weft.graph.size import Expr, Size, exact_div
 
-__all__ = [
-    "broadcast_strides",
-    "channels_last",
-    "coalesce",
-    "contiguous",
-    "folded_ne",
-    "inverse",
-    "is_contiguous",
-    "joint_dims",
-    "memory_order",
-    "product",
-    "restride",
-]
+__all__ = ["broadcast_strides", "channels_last", "coalesce", "contiguous", "folded_ne", "inverse",
+           "is_contiguous", "joint_dims", "memory_order", "product", "restride"]  # fmt: skip
 
 Dims = list[tuple[Size, ...]]
 """For each dimension, its size and then the stride of each operand."""

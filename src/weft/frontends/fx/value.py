@@ -7,13 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from weft.frontends.fx.layout import (
-    channels_last,
-    contiguous,
-    is_contiguous,
-    memory_order,
-    product,
-)
+from weft.frontends.fx.layout import channels_last, contiguous, is_contiguous, memory_order, product
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 from weft.records import dataclass

@@ -24,13 +24,5 @@ from weft.frontends.gguf.metadata import Metadata, Value
 from weft.frontends.gguf.reader import GGUFFile, open_gguf
 from weft.frontends.gguf.tensors import TensorInfo
 
-__all__ = [
-    "FileMap",
-    "GGUFFile",
-    "Metadata",
-    "RawValue",
-    "TensorInfo",
-    "Value",
-    "ValueType",
-    "open_gguf",
-]
+__all__ = ["FileMap", "GGUFFile", "Metadata", "RawValue", "TensorInfo", "Value", "ValueType",
+           "open_gguf"]  # fmt: skip

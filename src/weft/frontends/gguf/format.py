@@ -35,26 +35,10 @@ from weft.dtype import DType
 from weft.errors import FormatError, GraphError
 from weft.records import dataclass
 
-__all__ = [
-    "DEFAULT_ALIGNMENT",
-    "MAGIC",
-    "MAX_ALIGNMENT",
-    "MAX_DEPTH",
-    "MAX_DIMS",
-    "MAX_KEYS",
-    "MAX_NAME",
-    "MAX_TENSORS",
-    "MAX_WORK",
-    "MIN_ALIGNMENT",
-    "REMOVED_TYPES",
-    "ROPE_HALVES",
-    "SCALARS",
-    "VERSIONS",
-    "RawValue",
-    "ValueType",
-    "alignment_problem",
-    "tensor_bytes",
-]
+__all__ = ["DEFAULT_ALIGNMENT", "MAGIC", "MAX_ALIGNMENT", "MAX_DEPTH", "MAX_DIMS", "MAX_KEYS",
+           "MAX_NAME", "MAX_TENSORS", "MAX_WORK", "MIN_ALIGNMENT", "REMOVED_TYPES", "ROPE_HALVES",
+           "SCALARS", "VERSIONS", "RawValue", "ValueType", "alignment_problem",
+           "tensor_bytes"]  # fmt: skip
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -112,14 +96,9 @@ SCALARS: dict[ValueType, np.dtype[np.generic]] = {
 """Value types of a fixed size, with the NumPy dtype of their bytes."""
 
 REMOVED_TYPES = {
-    4: "q4_2",
-    5: "q4_3",
-    31: "q4_0_4_4",
-    32: "q4_0_4_8",
-    33: "q4_0_8_8",
-    37: "iq4_nl_4_8",
+    4: "q4_2", 5: "q4_3", 31: "q4_0_4_4", 32: "q4_0_4_8", 33: "q4_0_8_8", 37: "iq4_nl_4_8",
     38: "iq4_nl_8_8",
-}
+}  # fmt: skip
 """Tensor types that files of some age use and ggml has since dropped."""
 
 ROPE_HALVES = "weft.rope_halves"

@@ -57,7 +57,7 @@ def is_quantized(t: TensorInfo, arch: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The types that a user chose for tensors, which come before the rules of the mix."""
+    """The wishes of a user for a file, besides the mix; types come before the rules of the mix."""
 
     pure: bool = False
     """True if every matrix gets the base type of the mix."""
@@ -70,6 +70,12 @@ class Choices:
     """Types of tensors whose name has a match; the first one counts."""
     imatrix: bool = False
     """True if there is an importance matrix, with which some mixes spend bits elsewhere."""
+    requantize: bool = True
+    """False refuses another type for a tensor that is quantized already."""
+    without_layers: tuple[int, ...] = ()
+    """Layers that the new file lacks."""
+    keep_split: bool = False
+    """True if a model of several files stays one of as many."""
 
 
 ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "MXFP4_MOE"}

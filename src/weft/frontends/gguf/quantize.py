@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from weft import quants
 from weft.dtype import DType
 from weft.errors import FormatError, UnsupportedOpError
-from weft.frontends.gguf.importance import Importance, check_importance
+from weft.frontends.gguf.imatrix_file import Importance, check_importance
 from weft.frontends.gguf.metadata import made_metadata
 from weft.frontends.gguf.mixes import Choices, find_mix, mix_types
 from weft.frontends.gguf.pruned import Pruned, prune
@@ -56,12 +56,9 @@ def quantize_file(
     to: str,
     *,
     choices: Choices | None = None,
-    keep_split: bool = False,
     keys: Mapping[str, object] | None = None,
     progress: Callable[[QuantizedTensor], None] | None = None,
     importance: Importance | None = None,
-    without_layers: Iterable[int] = (),
-    allow_requantize: bool = True,
     n_threads: int | None = None,
 ) -> list[QuantizedTensor]:
     """Reads the GGUF file `source` and writes it to `target` with its matrices in other types. A
@@ -69,25 +66,24 @@ def quantize_file(
 
     `to` is a file type's name, in any case (`Q4_K_M`, `q8_0`), see `mixes`, or `COPY`, which
     changes no tensor; each tensor gets the type and the bytes that llama-quantize gives it, with
-    the weights of `importance` where it has some. `choices` are types that a user chose. With
-    `keep_split` a model of several files stays one. `without_layers` leaves layers out. Metadata
-    stays, except for `general.file_type`, `general.quantization_version`, keys that tell of the
-    importance matrix, and `keys`. One tensor is in memory at a time. `progress` is called after
-    each tensor. A run that is stopped can be repeated, and then goes on with the tensors that are
-    complete.
+    the weights of `importance` where it has some. Metadata stays, except for `general.file_type`,
+    `general.quantization_version`, keys that tell of the importance matrix, and `keys`. One tensor
+    is in memory at a time. `progress` is called after each tensor. A run that is stopped can be
+    repeated, and then goes on with the tensors that are complete.
 
     Raises FormatError for a bad file or when the two are the same, UnsupportedOpError, before
-    anything is written, for a type that cannot be, that needs an importance matrix, or (without
-    `allow_requantize`) a tensor that is quantized already."""
+    anything is written, for a type that cannot be, that needs an importance matrix, or that
+    `choices` refuse for a tensor that is quantized already."""
     with source if isinstance(source, GGUFFile) else open_gguf(source) as file:
         if Path(target).resolve() in {path.resolve() for path in (file.path, *file.paths)}:
             raise FormatError(f"{str(target)!r} is the file being read; write to another name")
+        choices = choices or Choices()
         if importance is not None:
-            choices = replace(choices or Choices(), imatrix=True)
-        kept = prune(file, without_layers)
+            choices = replace(choices, imatrix=True)
+        kept = prune(file, choices.without_layers)
         types = _types_of(file, kept, to, choices)
         _check(file, kept, types, to, importance)
-        if not allow_requantize:
+        if not choices.requantize:
             _refuse_quantized(kept, types)
         metadata = _new_metadata(file, to, kept, importance, keys or {})
         n_threads = n_threads or os.cpu_count() or 1
@@ -109,7 +105,7 @@ def quantize_file(
             [kept.tensors[new_name[t.name]] for t in part if t.name in new_name]
             for part in file.tensors_by_file()
         ]
-        if not (keep_split and len(parts) > 1):
+        if not (choices.keep_split and len(parts) > 1):
             parts = [list(kept.tensors.values())]
         paths, owns = layout_of_parts(target, metadata, [len(part) for part in parts])
         layouts = [
@@ -140,11 +136,7 @@ def quantize_file(
 
 
 def _new_metadata(
-    file: GGUFFile,
-    to: str,
-    kept: Pruned,
-    importance: Importance | None,
-    keys: Mapping[str, object],
+    file: GGUFFile, to: str, kept: Pruned, importance: Importance | None, keys: Mapping[str, object]
 ) -> dict[str, object]:
     metadata: dict[str, object] = dict(file.copy_metadata())
     if to.upper() != COPY:
@@ -176,22 +168,14 @@ def _refuse_quantized(kept: Pruned, types: Mapping[str, DType]) -> None:
             )
 
 
-def types_of(
-    file: GGUFFile, to: str, choices: Choices | None = None, without_layers: Iterable[int] = ()
-) -> dict[str, DType]:
+def types_of(file: GGUFFile, to: str, choices: Choices | None = None) -> dict[str, DType]:
     """The type of each tensor of `file` as `quantize_file` writes it, whether weft can or not."""
-    return _types_of(file, prune(file, without_layers), to, choices)
+    return _types_of(file, prune(file, choices.without_layers if choices else ()), to, choices)
 
 
-def refusal(
-    file: GGUFFile,
-    to: str,
-    choices: Choices | None = None,
-    without_layers: Iterable[int] = (),
-    importance: Importance | None = None,
-) -> str | None:
+def refusal(file: GGUFFile, to: str, choices: Choices, importance: Importance | None) -> str | None:
     """Why `quantize_file` would not write this, or None."""
-    kept = prune(file, without_layers)
+    kept = prune(file, choices.without_layers)
     try:
         _check(file, kept, _types_of(file, kept, to, choices), to, importance)
     except UnsupportedOpError as error:
@@ -206,11 +190,7 @@ def _types_of(file: GGUFFile, kept: Pruned, to: str, choices: Choices | None) ->
 
 
 def _check(
-    file: GGUFFile,
-    kept: Pruned,
-    types: Mapping[str, DType],
-    to: str,
-    importance: Importance | None,
+    file: GGUFFile, kept: Pruned, types: Mapping[str, DType], to: str, importance: Importance | None
 ) -> None:
     if to.upper() != COPY:
         check_importance(kept, types, find_mix(to), importance, file.architecture)
@@ -254,7 +234,7 @@ def loaded_as(
         after = types[t.name]
         if after is t.dtype:
             return t
-        data = _convert(t, after)
+        data = convert_tensor(t, after)
         done += data.nbytes
         if progress is not None:
             progress(done, total)
@@ -280,7 +260,7 @@ def _later(t: TensorInfo, after: DType) -> TensorInfo:
     if after is t.dtype:
         return t
     nbytes = after.row_bytes(t.ne[0]) * (t.n_elements // t.ne[0])
-    return replace(t, dtype=after, offset=-1, nbytes=nbytes, _make=lambda: _convert(t, after))
+    return replace(t, dtype=after, offset=-1, nbytes=nbytes, _make=lambda: convert_tensor(t, after))
 
 
 def convert_tensor(
@@ -304,10 +284,6 @@ def convert_tensor(
             raise _not_finite(t) from None
     parts = [quants.encode(x, after).reshape(-1).view(np.uint8) for x in floats_of(t)]
     return np.concatenate(parts)
-
-
-def _convert(t: TensorInfo, after: DType) -> NDArray[np.uint8]:
-    return convert_tensor(t, after)
 
 
 def _not_finite(t: TensorInfo) -> FormatError:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
-from weft.frontends.gguf.filemap import Cursor, FileMap, quoted
+from weft.frontends.gguf.filemap import HEAD_BYTES, Cursor, FileMap, describe_other, quoted
 from weft.frontends.gguf.format import (
     DEFAULT_ALIGNMENT,
     MAGIC,
@@ -20,7 +20,6 @@ from weft.frontends.gguf.format import (
     alignment_problem,
 )
 from weft.frontends.gguf.metadata import Metadata, read_metadata
-from weft.frontends.gguf.sniff import HEAD_BYTES, describe_other
 from weft.frontends.gguf.tensors import TensorInfo, read_tensors
 
 __all__ = ["GGUFFile", "open_gguf", "present_as_gguf"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,21 +31,30 @@ _CHUNK = 1 << 22  # elements checked at a time
 MAX_SHARDS = 99_999  # what the names have digits for
 
 
+class ShardLimits(NamedTuple):
+    """Maximum numbers of bytes of tensors and of tensors in a file; 0: there is no limit. A tensor
+    that is larger has a file of its own."""
+
+    max_bytes: int = 0
+    max_tensors: int = 0
+
+
+UNLIMITED = ShardLimits()
+
+
 def write_shards(
     path: str | os.PathLike[str],
     metadata: Mapping[str, object],
     tensors: Sequence[TensorSource],
+    limits: ShardLimits = UNLIMITED,
     *,
-    max_bytes: int = 0,
-    max_tensors: int = 0,
     all_sizes: bool = False,
 ) -> list[Path]:
-    """Writes a model as files of at most `max_bytes` of tensors and `max_tensors` tensors (0: no
-    limit); a tensor that is larger has a file of its own. Returns the files.
+    """Writes a model as files within the limits. Returns the files.
 
     One file keeps the name `path`. Same errors as `write_gguf`."""
     target = Path(path)
-    parts = _parts(tensors, max_bytes, max_tensors)
+    parts = _parts(tensors, *limits)
     if len(parts) == 1:
         write_gguf(target, metadata, tensors, all_sizes=all_sizes)
         return [target]
@@ -112,17 +122,11 @@ def _parts(
 
 
 def split_file(
-    source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    *,
-    max_bytes: int = 0,
-    max_tensors: int = 0,
+    source: str | os.PathLike[str], target: str | os.PathLike[str], limits: ShardLimits
 ) -> list[Path]:
     """Writes the model `source` as several files; see `write_shards`."""
     with open_gguf(source) as file:
-        return write_shards(
-            target, file.copy_metadata(), _rows(file), max_bytes=max_bytes, max_tensors=max_tensors
-        )
+        return write_shards(target, file.copy_metadata(), _rows(file), limits)
 
 
 def merge_shards(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:

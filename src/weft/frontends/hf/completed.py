@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Family
-from weft.frontends.hf.rope import llama3_factors, long_factors, long_magnitude, yarn_magnitude
+from weft.frontends.hf.keys import llama3_factors, long_factors, long_magnitude, yarn_magnitude
 from weft.frontends.hf.values import Values
 
 __all__ = ["family_metadata", "rope_tensors", "rotated_elements"]

@@ -20,42 +20,143 @@ from weft.frontends.hf.values import Values, stacked
 from weft.frontends.hf.vocab import Vocabulary, bpe
 from weft.records import dataclass
 
-__all__ = ["DERIVED", "ROTARY", "Change", "Family", "Named", "as_is", "experts_together",
-           "family_tensors", "in_order", "is_f32", "never", "text_tensors"]  # fmt: skip
+__all__ = ["DERIVED", "NORM_BEHIND", "ROTARY", "Change", "Family", "Named", "as_is",
+           "experts_together", "family_tensors", "in_order", "is_f32", "never",
+           "text_tensors"]  # fmt: skip
 
 Named = Iterable[tuple[str, Values]]
 Change = Callable[[Config, str, Values], Named]
 """Maps a tensor's name in the folder and its values to new names and values. A result whose name
 begins with `=` has its GGUF name already."""
 
-NAMES = {
-    "embed_tokens": "token_embd", "wte": "token_embd", "word_embeddings": "token_embd",
-    "norm": "output_norm", "ln_f": "output_norm", "final_layernorm": "output_norm",
-    "lm_head": "output",
+_OUTER_NAMES = {
+    "token_embd": "embed_tokens wte word_embeddings embeddings.word_embeddings "
+    "embeddings.tok_embeddings embed_in tok_embeddings embeddings embedding",
+    "output_norm": "norm ln_f final_layernorm final_norm final_layer_norm norm_f",
+    "output": "lm_head embed_out output",
+    "token_embd_norm": "embeddings.LayerNorm emb_ln embeddings.norm word_embeddings_layernorm "
+    "embedding_norm",
+    "position_embd": "embeddings.position_embeddings wpe",
+    "cls": "pooler.dense pre_classifier classifier.dense head.dense dense",
+    "cls.output": "classifier.out_proj classifier",
+    "token_types": "embeddings.token_type_embeddings", "cls.norm": "head.norm",
+    "enc.output_norm": "layer_norm", "per_layer_token_embd": "embed_tokens_per_layer",
+    "per_layer_model_proj": "per_layer_model_projection",
+    "per_layer_proj_norm": "per_layer_projection_norm",
 }  # fmt: skip
-"""GGUF names of tensors outside the layers, without `.weight` and `.bias`."""
+"""The names that folders have for tensors outside the layers, by the name in GGUF files, without
+`.weight` and `.bias`."""
 
-LAYER_NAMES = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "self_attn.qkv_proj": "attn_qkv",
-    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-    "self_attn.sinks": "attn_sinks",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-    "mlp.gate_up_proj": "ffn_up", "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp",
-    "mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps",
-    "mlp.experts.down_proj": "ffn_down_exps",
-    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
-    "mlp.shared_expert.down_proj": "ffn_down_shexp",
-    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-    "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
-    "mlp.shared_experts.down_proj": "ffn_down_shexp",
-    "mlp.gate.e_score_correction": "exp_probs_b", "mlp.e_score_correction": "exp_probs_b",
-    "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.w1": "ffn_gate_exps",
-    "block_sparse_moe.experts.w2": "ffn_down_exps", "block_sparse_moe.experts.w3": "ffn_up_exps",
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm attn_norm attention_norm ln_1 norm_1 ln_mlp operator_norm "
+    "attention_layernorm norm norm_attn_norm.norm_1",
+    "attn_q": "self_attn.q_proj attention.self.query attention.q_lin attn.attention.q_proj attn.q "
+    "mixer.q_proj",
+    "attn_k": "self_attn.k_proj attention.self.key attention.k_lin attn.attention.k_proj "
+    "mixer.k_proj",
+    "attn_v": "self_attn.v_proj attention.self.value attention.v_lin attn.attention.v_proj "
+    "mixer.v_proj",
+    "attn_output": "self_attn.o_proj attention.output.dense attention.out_lin attn.out_proj "
+    "attention.dense attn.Wo wo attn.attention.out_proj attn.c_proj self_attention.dense "
+    "self_attn.out_proj attention.wo norm_attn_norm.attn.out_proj mixer.o_proj self_attn.dense",
+    "attn_qkv": "self_attn.qkv_proj attn.Wqkv mixer.Wqkv attention.query_key_value "
+    "linear_attn.in_proj_qkv qkv attn.c_attn self_attention.query_key_value "
+    "norm_attn_norm.attn.Wqkv",
+    "attn_q_norm": "self_attn.q_norm attention.self.layer_norm_q attention.query_layernorm "
+    "attn.q_ln self_attn.q_layernorm self_attn.query_layernorm",
+    "attn_k_norm": "self_attn.k_norm attention.self.layer_norm_k attention.key_layernorm "
+    "attn.k_ln self_attn.k_layernorm self_attn.key_layernorm",
+    "ffn_norm": "post_attention_layernorm mlp_norm ffn_norm pre_feedforward_layernorm ln_2 norm_2 "
+    "pre_ff_layernorm feedforward_layernorm pre_mlp_layernorm",
+    "ffn_gate": "mlp.gate_proj mlp.fc12 mlp.c_fc_0 feed_forward.gate_proj "
+    "block_sparse_moe.gate_proj feed_forward.w1",
+    "ffn_up": "mlp.up_proj mlp.gate_up_proj intermediate.dense ffn.lin1 mlp.fc11 mlp.fc1 "
+    "mlp.gated_layers mlp.up_gated_layer mlp.Wi ffn.w12 mlp.c_fc_1 mlp.c_fc mlp.dense_h_to_4h "
+    "ffn.up_proj feed_forward.up_proj block_sparse_moe.up_proj feed_forward.w3 mixer.up_proj",
+    "ffn_down": "mlp.down_proj output.dense ffn.lin2 mlp.fc2 mlp.wo mlp.down_layer mlp.Wo ffn.w3 "
+    "mlp.c_proj mlp.dense_4h_to_h ffn.down_proj feed_forward.down_proj "
+    "block_sparse_moe.down_proj feed_forward.w2 mixer.down_proj",
+    "ffn_gate_inp": "mlp.gate mlp.router block_sparse_moe.gate mlp.router.layer router.proj "
+    "block_sparse_moe.router.layer feed_forward.router feed_forward.gate mlp.gate.wg "
+    "mlp.router.gate ffn.router.layer mixer.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj block_sparse_moe.experts.w1 "
+    "feed_forward.experts.gate_proj feed_forward.experts.w1 ffn.experts.mlp.w1",
+    "ffn_up_exps": "mlp.experts.up_proj block_sparse_moe.experts.w3 mlp.experts.mlp.w1 "
+    "feed_forward.experts.up_proj feed_forward.experts.w3 ffn.experts.mlp.v1 "
+    "mixer.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj block_sparse_moe.experts.w2 mlp.experts.mlp.w2 "
+    "experts.down_proj feed_forward.experts.down_proj feed_forward.experts.w2 ffn.experts.mlp.w2 "
+    "mixer.experts.down_proj",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj mlp.shared_experts.gate_proj "
+    "block_sparse_moe.shared_experts.gate_proj feed_forward.shared_expert.gate_proj "
+    "mlp.shared_mlp.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj mlp.shared_experts.up_proj "
+    "block_sparse_moe.shared_experts.up_proj feed_forward.shared_expert.up_proj "
+    "mlp.shared_mlp.up_proj mixer.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj mlp.shared_experts.down_proj "
+    "block_sparse_moe.shared_experts.down_proj feed_forward.shared_expert.down_proj "
+    "mlp.shared_mlp.down_proj mixer.shared_experts.down_proj",
+    "exp_probs_b": "mlp.gate.e_score_correction mlp.e_score_correction mlp.gate.expert_bias "
+    "block_sparse_moe.gate.e_score_correction feed_forward.expert_bias mlp.expert_bias "
+    "block_sparse_moe.e_score_correction mixer.gate.e_score_correction "
+    "mlp.experts.e_score_correction",
+    "attn_output_norm": "attention.output.LayerNorm sa_layer_norm norm1 norm_attn_norm.norm_2",
+    "layer_output_norm": "output.LayerNorm output_layer_norm norm2 mlp.layernorm layer_norm_2 "
+    "final_layernorm",
+    "attn_norm_2": "layer_norm_1 ln_attn",
+    "attn_gate": "linear_attn.in_proj_z self_attn.g_proj self_attn.gate_proj",
+    "ssm_beta": "linear_attn.in_proj_b self_attn.b_proj",
+    "ssm_conv1d": "linear_attn.conv1d mamba.conv1d mixer.conv1d",
+    "ssm_dt": "linear_attn.dt_proj mamba.dt_proj self_attn.dt_proj mixer.dt_proj",
+    "ssm_a": "linear_attn.A_log mamba.A_log self_attn.A_log mixer.A_log",
+    "ssm_norm": "linear_attn.norm mamba.norm self_attn.o_norm mixer.norm",
+    "ssm_out": "linear_attn.out_proj mamba.out_proj mixer.out_proj",
+    "post_ffw_norm": "post_feedforward_layernorm post_mlp_layernorm",
+    "ssm_in": "mamba.in_proj mixer.in_proj",
+    "ssm_x": "mamba.x_proj mixer.x_proj",
+    "ssm_d": "mamba.D mixer.D",
+    "attn_sub_norm": "self_attn.attn_sub_norm self_attn.inner_attn_ln",
+    "ffn_sub_norm": "mlp.ffn_sub_norm mlp.ffn_layernorm",
+    "post_attention_norm": "post_self_attn_layernorm post_attention_norm",
+    "attn_sinks": "self_attn.sinks", "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "nextn.eh_proj": "eh_proj", "nextn.enorm": "enorm", "nextn.hnorm": "hnorm",
+    "nextn.embed_tokens": "embed_tokens", "nextn.shared_head_head": "shared_head.head",
+    "nextn.shared_head_norm": "shared_head.norm", "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm", "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa", "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj", "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj", "indexer.attn_q_b": "self_attn.indexer.wq_b",
+    "indexer.attn_k": "self_attn.indexer.wk", "indexer.k_norm": "self_attn.indexer.k_norm",
+    "indexer.proj": "self_attn.indexer.weights_proj", "ssm_ba": "linear_attn.in_proj_ba",
+    "ssm_alpha": "linear_attn.in_proj_a", "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection", "post_norm": "post_per_layer_input_norm",
+    "altup_correct_scale": "altup.correct_output_scale",
+    "altup_correct_coef": "altup.correction_coefs", "altup_predict_coef": "altup.prediction_coefs",
+    "altup_router": "altup.modality_router", "altup_router_norm": "altup.router_norm",
+    "laurel_l": "laurel.linear_left", "laurel_r": "laurel.linear_right",
+    "laurel_post_norm": "laurel.post_laurel_norm", "layer_output_scale": "layer_scalar",
+    "post_ffw_norm_1": "post_feedforward_layernorm_1",
+    "post_ffw_norm_2": "post_feedforward_layernorm_2",
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2", "ffn_gate_up_exps": "experts.gate_up_proj",
+    "ffn.act": "ffn.act", "ssm_dt_norm": "mamba.dt_layernorm", "ssm_b_norm": "mamba.b_layernorm",
+    "ssm_c_norm": "mamba.c_layernorm", "ssm_conv1d_q": "self_attn.q_conv1d",
+    "ssm_conv1d_k": "self_attn.k_conv1d", "ssm_conv1d_v": "self_attn.v_conv1d",
+    "ssm_f_a": "self_attn.f_a_proj", "ssm_f_b": "self_attn.f_b_proj",
+    "ssm_g_a": "self_attn.g_a_proj", "ssm_g_b": "self_attn.g_b_proj", "shortconv.conv": "conv.conv",
+    "shortconv.in_proj": "conv.in_proj", "shortconv.out_proj": "conv.out_proj",
+    "ffn_latent_down": "mixer.fc1_latent_proj", "ffn_latent_up": "mixer.fc2_latent_proj",
 }  # fmt: skip
-"""GGUF names of a layer's tensors, without `blk.N.` in front and the kind behind."""
+"""The same for the tensors of a layer, without `blk.N.` in front."""
+
+NAMES, LAYER_NAMES = (
+    {name: new for new, names in table.items() for name in names.split()}
+    for table in (_OUTER_NAMES, _LAYER_NAMES)
+)
+"""GGUF names by names in folders. A family in which one of them means something else says so in
+`Family.names`."""
+
+NORM_BEHIND = {"post_attention_layernorm": "post_attention_norm"}
+"""Names of families in which this norm follows attention."""
 
 _IGNORED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq",
             ".attn.masked_bias", ".attn.bias")  # fmt: skip

@@ -7,6 +7,7 @@ float32, and experts with a tensor each, are computed when they are loaded.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,6 +108,12 @@ def read_folder(path: str | os.PathLike[str], *, adjacent: bool) -> Folder:
         tensors = [(family.gguf_name(c, name), v) for name, v in rope_tensors(family, c, keys)]
         n_rotated = rotated_elements(c, keys) if adjacent and family.adjacent else None
         tensors += family_tensors(family, c, values, n_rotated)
+    twice = [name for name, n in Counter(name for name, _ in tensors).items() if n > 1]
+    if twice:
+        raise FormatError(
+            f"{folder}: several tensors have the place of {twice[0]} in a model of the "
+            f"architecture {family.arch}; leaving one out would give wrong results"
+        )
     tensors.sort(key=lambda t: t[1].packed is None)  # blocks go first, as converters write them
     return Folder(folder, family, c, stored, tensors, keys)
 

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import FormatError
-from weft.frontends.gguf.filemap import FileMap, quoted
-from weft.frontends.gguf.sniff import HEAD_BYTES, describe_other
+from weft.frontends.gguf.filemap import HEAD_BYTES, FileMap, describe_other, quoted
 from weft.records import dataclass
 
 __all__ = ["ITEM_BYTES", "Stored", "open_shards", "read_safetensors"]

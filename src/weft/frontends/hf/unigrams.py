@@ -14,9 +14,15 @@ import numpy as np
 
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.sentencepiece import Piece, read_normalizer, read_pieces
 from weft.frontends.hf.special import SpecialTokens
-from weft.frontends.hf.vocab import Vocabulary, has, require_vocabulary
+from weft.frontends.hf.vocab import (
+    Piece,
+    Vocabulary,
+    has,
+    read_normalizer,
+    read_pieces,
+    require_vocabulary,
+)
 
 __all__ = ["is_unigram", "unigrams"]
 

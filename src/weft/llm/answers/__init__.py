@@ -12,17 +12,16 @@ answer to calls.
     grammar.py      grammars of calls
 """
 
-from weft.llm.answers.events import Call, CallBegun, CallPiece, Content, Event, Reasoning
 from weft.llm.answers.format import AnswerFormat
-from weft.llm.answers.parser import AnswerParser
+from weft.llm.answers.parser import (
+    AnswerParser,
+    Call,
+    CallBegun,
+    CallPiece,
+    Content,
+    Event,
+    Reasoning,
+)
 
-__all__ = [
-    "AnswerFormat",
-    "AnswerParser",
-    "Call",
-    "CallBegun",
-    "CallPiece",
-    "Content",
-    "Event",
-    "Reasoning",
-]
+__all__ = ["AnswerFormat", "AnswerParser", "Call", "CallBegun", "CallPiece", "Content", "Event",
+           "Reasoning"]  # fmt: skip

@@ -178,8 +178,7 @@ def _object_shape(text: str, start: int, end: int) -> CallMarkers | None:
     function = next((key for key, v in parts.items() if v == {"name": NAMES[0]}), None)
     name = next((key for key, v in parts.items() if v == NAMES[0]), None)
     arguments = next(
-        (k for k, v in parts.items() if ARGUMENTS in (v, isinstance(v, str) and as_object(v))),
-        None,
+        (k for k, v in parts.items() if ARGUMENTS in (v, isinstance(v, str) and as_object(v))), None
     )
     if name is None or arguments is None or function is not None:
         return None

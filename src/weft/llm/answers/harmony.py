@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import re
 
-from weft.llm.answers.events import Call, CallBegun, CallPiece, Content, Event, Reasoning
 from weft.llm.answers.json_text import as_object
-from weft.llm.answers.parser import overlap
+from weft.llm.answers.parser import Call, CallBegun, CallPiece, Content, Event, Reasoning, overlap
 
 __all__ = ["HarmonyParser", "is_harmony"]
 

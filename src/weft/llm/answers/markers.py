@@ -125,12 +125,8 @@ KNOWN: tuple[tuple[str, CallMarkers], ...] = (
 )  # fmt: skip
 """Families by a text in their templates, for templates that do not render calls."""
 
-THOUGHTS = (
-    ("<think>", "</think>"),
-    ("[THINK]", "[/THINK]"),
-    ("<|START_THINKING|>", "<|END_THINKING|>"),
-    ("<seed:think>", "</seed:think>"),
-    ("<mm:think>", "</mm:think>"),
-    ("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),
-)
+THOUGHTS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"),
+            ("<|START_THINKING|>", "<|END_THINKING|>"), ("<seed:think>", "</seed:think>"),
+            ("<mm:think>", "</mm:think>"),
+            ("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"))  # fmt: skip
 """Pairs of texts around reasoning; a model uses a pair if its template has the second text."""

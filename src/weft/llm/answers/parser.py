@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.llm.answers.calls import CallReader, Heard, read_call
-from weft.llm.answers.events import Call, CallBegun, CallPiece, Content, Event, Reasoning
 from weft.llm.answers.json_text import NoCallError
 from weft.llm.answers.markers import CallMarkers, first_mark
+from weft.records import dataclass
 
-__all__ = ["AnswerParser", "overlap"]
+__all__ = ["AnswerParser", "Call", "CallBegun", "CallPiece", "Content", "Event", "Reasoning",
+           "overlap"]  # fmt: skip
 
 _FIRST = {"object": "{", "keyed": "{"}
 """The first character of a call of a kind, if it has one."""
@@ -298,3 +299,50 @@ def overlap(text: str, end: str) -> int:
     """The number of characters at the end of `text` that are a beginning of `end`."""
     longest = min(len(text), len(end) - 1)
     return next((n for n in range(longest, 0, -1) if end.startswith(text[-n:])), 0)
+
+
+# The events that a parser of answers reports.
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A piece of the answer itself."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """A piece of the reasoning before the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A complete tool call; `index` counts the calls of an answer from 0."""
+
+    index: int
+    name: str
+    arguments: str
+    """A JSON object, as the model wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegun:
+    """The call `index` has begun. It ends with a `Call`, or is cut where the answer ends."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A piece of the arguments of the call that has begun. All pieces are the arguments of its
+    `Call`; the pieces of a call that is cut are never a whole JSON object."""
+
+    index: int
+    text: str
+
+
+Event = Content | Reasoning | Call | CallBegun | CallPiece

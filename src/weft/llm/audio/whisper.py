@@ -8,8 +8,9 @@ seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -17,16 +18,18 @@ from numpy.typing import NDArray
 
 from weft import graph as G
 from weft.errors import FormatError
+from weft.frontends.gguf import GGUFFile
 from weft.graph.tensor import Tensor
-from weft.llm.audio.family import Part, SoundConfig, SoundFamily, read_sound_config
 from weft.llm.audio.sounds import Samples
+from weft.llm.config_keys import Keys
 from weft.llm.models import common
-from weft.llm.senses.tower import AnyTower
+from weft.llm.senses.tower import AnyTower, projector_of
 from weft.llm.vision import blocks
 from weft.llm.weights import Row, Weights, maybe, need
+from weft.records import dataclass
 
-__all__ = ["FAMILIES", "HOP", "QWEN2AUDIO", "RATE", "VOXTRAL", "WINDOW", "SoundTower",
-           "log_mel", "mel_filters"]  # fmt: skip
+__all__ = ["FAMILIES", "HOP", "QWEN2AUDIO", "RATE", "VOXTRAL", "WINDOW", "Part", "SoundConfig",
+           "SoundFamily", "SoundTower", "log_mel", "mel_filters", "read_sound_config"]  # fmt: skip
 
 
 RATE = 16_000
@@ -36,6 +39,80 @@ WINDOW, HOP = 400, 160
 _BLOCK = 3000
 _KNEE, _LINEAR = 1000.0, 200 / 3
 _STEP = np.log(6.4) / 27
+
+
+@dataclass(frozen=True, slots=True)
+class SoundConfig:
+    """The sizes of a tower for sound."""
+
+    projector: str
+    """The kind of tower and projector, e.g. "voxtral"."""
+    n_embd: int
+    n_ff: int
+    n_layer: int
+    n_head: int
+    n_out: int
+    """Width of the text model."""
+    eps: float
+    n_mel: int
+    """Bands of the spectrogram."""
+    n_positions: int
+    """Learned positions: rows of the encoder for a part of a sound."""
+    stack: int = 1
+    """Rows of the encoder that become one row."""
+    act: str = "gelu_erf"
+    swapped: bool = False
+
+    @property
+    def frames(self) -> int:
+        """Frames of the spectrogram of a part of a sound; a row of the encoder is of two."""
+        return 2 * self.n_positions
+
+
+def read_sound_config(file: GGUFFile) -> SoundConfig:
+    """Reads the keys `clip.audio.*`. Raises FormatError for a wrong key."""
+    keys = Keys(file)
+    n_embd = keys.count("audio.embedding_length")
+    n_head = keys.count("audio.attention.head_count")
+    if n_embd % n_head:
+        raise keys.bad("audio.attention.head_count", n_head, f"a divisor of {n_embd}")
+    positions = file.tensors.get("a.position_embd.weight")
+    n_positions = 1500 if positions is None else positions.ne[1]
+    stack = keys.count("audio.projector.stack_factor", 1, most=n_positions)
+    return SoundConfig(
+        projector=projector_of(file, "audio"),
+        n_embd=n_embd,
+        n_ff=keys.count("audio.feed_forward_length"),
+        n_layer=keys.count("audio.block_count", most=1 << 10),
+        n_head=n_head,
+        n_out=keys.count("audio.projection_dim"),
+        eps=keys.number("audio.attention.layer_norm_epsilon", 1e-5, above=0),
+        n_mel=keys.count("audio.num_mel_bins", most=1 << 10),
+        n_positions=n_positions,
+        stack=stack,
+    )
+
+
+Part: TypeAlias = tuple[dict[str, NDArray[Any]], int]
+"""The values of a graph's inputs for a part of a sound, and how many of its rows count."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoundFamily:
+    """A kind of tower for sound."""
+
+    rows: Callable[[SoundConfig], Iterable[Row]]
+    inputs: Callable[[SoundConfig], dict[str, Tensor]]
+    forward: Callable[[SoundConfig, Weights, Mapping[str, Tensor]], Tensor]
+    """Computes rows [n_out, n] from the inputs."""
+    parts: Callable[[SoundConfig, Samples], Sequence[Part]]
+    n_rows: Callable[[SoundConfig, int], int]
+    """Number of rows of a sound with this number of samples."""
+    rate: int
+    """Samples per second."""
+    before: str = ""
+    after: str = ""
+    """Text in front of a sound and behind it."""
 
 
 def log_mel(samples: NDArray[np.float32], n_mel: int) -> NDArray[np.float32]:
@@ -142,14 +219,11 @@ def voxtral_parts(c: SoundConfig, samples: Samples) -> list[Part]:
 
 
 VOXTRAL = SoundFamily(
-    rows=voxtral_rows,
-    inputs=lambda c: {"mel": G.input("mel", (c.n_mel, c.frames), "f32")},
-    forward=voxtral_forward,
-    parts=voxtral_parts,
-    n_rows=lambda c, n: -(-n // (c.frames * HOP)) * (c.n_positions // c.stack),
-    rate=RATE,
+    rows=voxtral_rows, inputs=lambda c: {"mel": G.input("mel", (c.n_mel, c.frames), "f32")},
+    forward=voxtral_forward, parts=voxtral_parts,
+    n_rows=lambda c, n: -(-n // (c.frames * HOP)) * (c.n_positions // c.stack), rate=RATE,
     before="[BEGIN_AUDIO]",
-)
+)  # fmt: skip
 
 
 # -- Qwen2-Audio -----------------------------------------------------------------------------------
@@ -207,15 +281,10 @@ def qwen_parts(c: SoundConfig, samples: Samples) -> list[Part]:
 
 
 QWEN2AUDIO = SoundFamily(
-    rows=qwen_rows,
-    inputs=qwen_inputs,
-    forward=qwen_forward,
-    parts=qwen_parts,
-    n_rows=lambda c, n: sum(length // 2 for length in qwen_lengths(c, n)),
-    rate=RATE,
-    before="<|audio_bos|>",
-    after="<|audio_eos|>",
-)
+    rows=qwen_rows, inputs=qwen_inputs, forward=qwen_forward, parts=qwen_parts,
+    n_rows=lambda c, n: sum(length // 2 for length in qwen_lengths(c, n)), rate=RATE,
+    before="<|audio_bos|>", after="<|audio_eos|>",
+)  # fmt: skip
 
 
 FAMILIES: Mapping[str, SoundFamily] = {"voxtral": VOXTRAL, "qwen2a": QWEN2AUDIO}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import Event, Thread
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from weft.llm.cache.pages import PAGE, STRIP
 from weft.llm.cache.recurrent import StateTable, refuse_part, state_bytes
 from weft.llm.config import ModelConfig
 
-__all__ = ["CACHE_TYPES", "KVCache", "cache_bytes", "compact", "moves", "pays",
+__all__ = ["CACHE_TYPES", "CacheTypes", "KVCache", "cache_bytes", "compact", "moves", "pays",
            "read_rows", "row_width", "uninterrupted", "write_rows"]  # fmt: skip
 
 
@@ -31,6 +32,21 @@ _Moves = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """Types of stored keys and values. A quantized block holds 32 numbers of one head."""
+
+
+class CacheTypes(NamedTuple):
+    """The types of cached keys and values, called as the options of a context."""
+
+    type_k: str = "f16"
+    type_v: str = "f16"
+
+    def __str__(self) -> str:
+        return "/".join(self)
+
+    @property
+    def flags(self) -> str:
+        """The flags that ask for these types."""
+        return f"-ctk {self.type_k} -ctv {self.type_v}"
 
 
 class KVCache(Cells):
@@ -55,8 +71,9 @@ class KVCache(Cells):
 
         Raises ContextError for a type that cannot be cached and OutOfMemoryError if there is not
         enough memory."""
-        self.type_k = _cache_type("type_k", type_k, config.head_dim_k)
-        self.type_v = _cache_type("type_v", type_v, config.head_dim_v)
+        k = _cache_type("type_k", type_k, config.head_dim_k)
+        v = _cache_type("type_v", type_v, config.head_dim_v)
+        self.types = CacheTypes(k.name, v.name)
 
         def leaf(name: str, il: int, dtype: DType, n_embd: int, where: BufferType | None) -> Tensor:
             n = window_size if window_size and config.is_windowed(il) else size
@@ -67,9 +84,9 @@ class KVCache(Cells):
         n_layer = config.n_layer
         types = list(buffer_type) if isinstance(buffer_type, Sequence) else [buffer_type] * n_layer
         layers = list(enumerate(types))
-        self.k = [leaf("cache_k", il, self.type_k, config.n_embd_k(il), t) for il, t in layers]
+        self.k = [leaf("cache_k", il, k, config.n_embd_k(il), t) for il, t in layers]
         """The keys: per layer, a leaf of sizes [n_embd_k, size] with one row per cell."""
-        self.v = [leaf("cache_v", il, self.type_v, config.n_embd_v(il), t) for il, t in layers]
+        self.v = [leaf("cache_v", il, v, config.n_embd_v(il), t) for il, t in layers]
         """The values: per layer, a leaf of sizes [n_embd_v, size] with one row per cell."""
         self.states: StateTable | None = None
         """The states of recurrent layers; None: the model has none."""
@@ -118,7 +135,6 @@ class KVCache(Cells):
         return sum(t.max_bytes for t in (*self.k, *self.v, *states))
 
     def release(self, cells: NDArray[np.int64]) -> None:
-        """Frees cells."""
         super().release(cells)
         self._forget()
 
@@ -154,7 +170,6 @@ class KVCache(Cells):
         uninterrupted(work)
 
     def clear(self) -> None:
-        """Frees every cell."""
         super().clear()
         if self.window is not None:
             self.window.clear()
@@ -184,14 +199,12 @@ class KVCache(Cells):
             self.window.seq_cp(src, dst, p0, p1)
 
     def seq_keep(self, seq: int) -> None:
-        """Removes every other sequence."""
         super().seq_keep(seq)
         if self.window is not None:
             self.window.seq_keep(seq)
         self._forget()
 
     def shifted(self) -> None:
-        """Notes that all keys have been rotated to their positions."""
         super().shifted()
         if self.window is not None:
             self.window.shifted()

@@ -18,17 +18,8 @@ from numpy.typing import NDArray
 from weft.llm.cache.cells import FREE, Cells
 from weft.records import dataclass
 
-__all__ = [
-    "PAGE",
-    "STRIP",
-    "TIDY",
-    "cells_from",
-    "has_room_behind",
-    "has_room_in_order",
-    "moved",
-    "next_cell",
-    "place",
-]
+__all__ = ["PAGE", "STRIP", "TIDY", "cells_from", "has_room_behind", "has_room_in_order", "moved",
+           "next_cell", "place"]  # fmt: skip
 
 PAGE = 64
 """Number of cells in a page; attention skips a page whose cells are all masked."""
@@ -189,11 +180,7 @@ def _start(free: NDArray[np.bool_], cell: int, size: int) -> int:
 
 
 def moved(
-    free: NDArray[np.bool_],
-    own: NDArray[np.int64],
-    floor: int,
-    n: int,
-    sizes: tuple[int, ...],
+    free: NDArray[np.bool_], own: NDArray[np.int64], floor: int, n: int, sizes: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Chooses new cells for `own`, the last cells of a sequence, which no other one has, and `n`
     free cells behind them.

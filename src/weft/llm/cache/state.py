@@ -264,8 +264,7 @@ def _header(
     return {
         "version": VERSION,
         "model": hashlib.sha256(repr(config).encode()).hexdigest()[:16],
-        "type_k": cache.type_k.name,
-        "type_v": cache.type_v.name,
+        **cache.types._asdict(),
         "small_window": cache.window is not None,
         **(made_with or {}),
     }

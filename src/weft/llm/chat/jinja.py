@@ -261,15 +261,10 @@ def _compare(left: Any, op: str = "", right: Any = None) -> Any:
 
 
 _COMPARISONS: dict[str, Any] = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "gt": lambda a, b: a > b,
-    "gteq": lambda a, b: a >= b,
-    "lt": lambda a, b: a < b,
-    "lteq": lambda a, b: a <= b,
-    "in": lambda a, b: a in b,
-    "notin": lambda a, b: a not in b,
-}
+    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "gt": lambda a, b: a > b,
+    "gteq": lambda a, b: a >= b, "lt": lambda a, b: a < b, "lteq": lambda a, b: a <= b,
+    "in": lambda a, b: a in b, "notin": lambda a, b: a not in b,
+}  # fmt: skip
 
 _OWN = {_LOOP: _loop, _CONCAT: _concat, _SLICE: _slice, _COMPARE: _compare}
 

@@ -18,14 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import ChatError
 from weft.frontends.gguf import GGUFFile
-from weft.llm.chat.arguments import Arguments, with_short_ids
-from weft.llm.chat.fitting import (
-    Traits,
-    in_parts,
-    merged_systems,
-    probed,
-    with_known_roles,
-)
+from weft.llm.chat.filters import Arguments, with_short_ids
+from weft.llm.chat.fitting import Traits, in_parts, merged_systems, probed, with_known_roles
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -214,10 +214,7 @@ def _sequences(
 
 
 def _positions(
-    numbers: ArrayLike | None,
-    first: NDArray[np.int32],
-    members: NDArray[np.bool_],
-    cells: Cells,
+    numbers: ArrayLike | None, first: NDArray[np.int32], members: NDArray[np.bool_], cells: Cells
 ) -> NDArray[np.int32]:
     """The positions of tokens, those that nobody gave behind the last of their first sequence."""
     n = len(first)

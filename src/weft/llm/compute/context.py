@@ -378,11 +378,7 @@ class Context(Sequences):
             self.clear()
 
     def embed(
-        self,
-        tokens: ArrayLike,
-        pooling: Pooling | None = None,
-        *,
-        types: ArrayLike | None = None,
+        self, tokens: ArrayLike, pooling: Pooling | None = None, *, types: ArrayLike | None = None
     ) -> NDArray[np.float32]:
         """Computes the embedding of a text (token ids [n]): f32 [n_embd], or [n, n_embd] with
         pooling "none", or the scores of the model's classifier [n_scores] with "rank".

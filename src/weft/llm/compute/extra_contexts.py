@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Condition, get_ident
 from typing import Any
 
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, sequences_for
-from weft.llm.compute.turn_lock import TurnLock
 
-__all__ = ["ExtraContexts"]
+__all__ = ["ExtraContexts", "TurnLock"]
 
 
 class ExtraContexts:
@@ -64,3 +65,45 @@ class ExtraContexts:
             homes = main.plan.homes.weights.items()
             options |= {"plan": None, "place": {name: names[b] for name, b in homes}}
         return Context(main.model, n_ctx, **(options | more))
+
+
+# `TurnLock` lets one text at a time use a context, in order of arrival.
+
+
+class TurnLock:
+    """A lock for generators, which may end in any thread, or never.
+
+    A thread waits while another thread has the turn. If it has the turn itself, a new text takes it
+    over from the unfinished one, since waiting for that would never end."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._waiting: deque[object] = deque()
+        self._holder: object | None = None
+        self._thread = 0
+
+    def take(self) -> object:
+        """Waits for the turn; returns the argument for `holds` and `leave`."""
+        mine = object()
+        with self._changed:
+            if self._holder is None or self._thread != get_ident():
+                self._waiting.append(mine)
+                try:
+                    while self._holder is not None or self._waiting[0] is not mine:
+                        self._changed.wait()
+                finally:  # also after Ctrl-C
+                    self._waiting.remove(mine)
+                    self._changed.notify_all()
+            self._holder, self._thread = mine, get_ident()
+        return mine
+
+    def holds(self, turn: object) -> bool:
+        """True if no other text has taken the turn over."""
+        return self._holder is turn
+
+    def leave(self, turn: object) -> None:
+        """Ends the turn; does nothing if it was taken over."""
+        with self._changed:
+            if self._holder is turn:
+                self._holder = None
+                self._changed.notify_all()

@@ -26,7 +26,7 @@ from weft.llm.compute.in_place import MOST_IN_PLACE, can_wait, in_place
 from weft.llm.compute.inputs import Regime
 from weft.llm.compute.pipeline import Pipelined, Rows, UnderWay, several_stages
 from weft.llm.compute.rollback import Change, Places
-from weft.llm.compute.rotation import rotate_keys
+from weft.llm.compute.sequences import rotate_keys
 from weft.llm.planning.plan import ContextPlan
 from weft.program import Program
 

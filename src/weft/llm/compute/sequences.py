@@ -8,13 +8,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from weft.errors import ContextError
-from weft.llm.cache.kv_cache import KVCache, compact, pays
+from weft.execute import Session
+from weft.llm.cache.cells import Cells
+from weft.llm.cache.kv_cache import KVCache, compact, pays, uninterrupted
 from weft.llm.cache.pages import PAGE, STRIP
 from weft.llm.compute.counters import Counters
 from weft.llm.compute.input_rows import InputRows
 from weft.llm.model import Model
 
-__all__ = ["Sequences"]
+__all__ = ["Sequences", "rotate_keys"]
 
 
 class Sequences:
@@ -164,3 +166,40 @@ class Sequences:
         self.cache.freed = False
         if pays(self.cache):
             self.compact()
+
+
+# Rotates cached keys to the positions that `seq_add` and `seq_div` gave their cells.
+
+
+def rotate_keys(cache: KVCache, session: Session | None) -> None:
+    """Rotates the keys of `cache` with `session` (None: the model rotates none).
+
+    Neither Ctrl-C nor `abort` stops it half way, because partly rotated keys are useless. If a
+    device fails, the cache is emptied."""
+    if session is None or not cache.n_seen:
+        cache.shifted()
+        return
+    try:
+        uninterrupted(lambda: _rotate(cache, session))
+    except KeyboardInterrupt:
+        if cache.has_shift:  # the rotation itself raised it and has not ended
+            cache.clear()
+        raise
+    except BaseException:
+        cache.clear()
+        raise
+
+
+def _rotate(cache: KVCache, session: Session) -> None:
+    values: dict[str, int] = {}
+    tables: dict[str, tuple[str, Cells]] = {"shift": ("n_kv", cache)}
+    if cache.window is not None:
+        tables["window_shift"] = "n_kv_window", cache.window
+    for name, (symbol, cells) in tables.items():
+        # free cells are rotated too, by any angle
+        n = values[symbol] = max(cells.n_seen, 1)
+        if name in session.program.inputs:
+            session.input_view(name)[:n] = cells.shift[:n]
+            session.upload(name)
+    session.execute(values)
+    cache.shifted()

@@ -106,11 +106,7 @@ class OwnCache:
         return free
 
     def decode(
-        self,
-        seq: int,
-        tokens: Sequence[int],
-        start: int,
-        states: NDArray[np.float32] | None = None,
+        self, seq: int, tokens: Sequence[int], start: int, states: NDArray[np.float32] | None = None
     ) -> NDArray[np.float32]:
         """Computes tokens from position `start` on; returns the logits of the last, [n_vocab]. A
         layer that drafts also reads `states` [n, n_embd]."""

@@ -15,7 +15,7 @@ from weft.errors import AbortedError, BusyError, ContextError
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
 from weft.llm.drafting.drafting import Drafting
-from weft.llm.engine.pace import DELAY
+from weft.llm.engine.batches import DELAY
 from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Done, Event, Request, Ticket
 from weft.llm.engine.writer import Writer

@@ -10,7 +10,7 @@ from weft.errors import ContextError
 from weft.execute import Progress
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
-from weft.llm.compute.turn_lock import TurnLock
+from weft.llm.compute.extra_contexts import TurnLock
 from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.growth import Stats
 from weft.llm.engine.prefixes import Prefixes
@@ -74,10 +74,7 @@ class SharedWriter:
         return Ticket(request, self._tokenizer, lambda event: events.append((number, event)))
 
     def _events(
-        self,
-        texts: Sequence[Ticket],
-        events: deque[tuple[int, Event]],
-        progress: Progress | None,
+        self, texts: Sequence[Ticket], events: deque[tuple[int, Event]], progress: Progress | None
     ) -> Iterator[tuple[int, Ticket, Event]]:
         turn = self._turns.take()
         try:

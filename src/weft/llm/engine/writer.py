@@ -22,8 +22,7 @@ from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.compute.context import Context
 from weft.llm.compute.steps import Step
 from weft.llm.drafting.drafting import Drafting
-from weft.llm.engine.batches import Flights, StepBatch, pack
-from weft.llm.engine.pace import DELAY, Pace
+from weft.llm.engine.batches import DELAY, Flights, Pace, StepBatch, pack
 from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Delta, Done, Read, Reason, Request, Ticket
 from weft.llm.engine.slots import Slot, Slots

@@ -21,7 +21,7 @@ from weft.llm.config import ModelConfig
 from weft.llm.model import Model
 from weft.llm.planning.options import PlanArguments
 from weft.llm.quality.divergence import KLDivergence, KLStatistics
-from weft.llm.quality.log_probs import log_probs
+from weft.llm.quality.logits_file import log_probs
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 

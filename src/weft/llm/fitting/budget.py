@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 from weft.dtype import DType
 from weft.errors import OutOfMemoryError, UnsupportedOpError
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.mixes import MIXES, Choices
 from weft.frontends.gguf.quantize import types_of
-from weft.llm.fitting.caches import CachePair
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.fitting.choices import Group
 from weft.llm.fitting.knapsack import Option, solve
 from weft.llm.fitting.measured import Sensitivities
@@ -48,7 +48,7 @@ class Budget:
 class CacheCost:
     """A pair of cache types: divergence, and bytes and seconds beyond what the first pair takes."""
 
-    pair: CachePair
+    pair: CacheTypes
     kl: float
     nbytes: int
     seconds: float
@@ -67,7 +67,7 @@ class Choice:
     whole: Whole
     file: int
     """Bytes of all tensors in the file."""
-    cache: CachePair
+    cache: CacheTypes
     is_best: bool = True
     """False if the solver ran out of time."""
 
@@ -119,7 +119,7 @@ class Fitting:
         """The choice with the sizes of a plan."""
         return self.choice(choice.name, choice.types, choice.cache)
 
-    def curve(self, n: int, cache: CachePair) -> list[Choice]:
+    def curve(self, n: int, cache: CacheTypes) -> list[Choice]:
         """The best choices for `n` sizes, from the least to the size with the types of the file."""
         costs = [c for c in self.caches if c.pair == cache]
         alone = Fitting(self.file, self.groups, self.sizes, self.sensitivities, costs)
@@ -135,7 +135,7 @@ class Fitting:
         return found
 
     def choice(
-        self, name: str, types: Mapping[str, DType], cache: CachePair, *, planned: bool = True
+        self, name: str, types: Mapping[str, DType], cache: CacheTypes, *, planned: bool = True
     ) -> Choice:
         """The choice of a fixed type for each group. Without `planned` its sizes are sums of parts,
         which are right but for small buffers."""
@@ -143,7 +143,7 @@ class Fitting:
         cost = next(c for c in self.caches if c.pair == cache)
         kl = cost.kl + sum(self.sensitivities[g.name][types[g.name].name] for g in self.groups)
         if planned:
-            whole = self.sizes.whole(by_tensor, **_options(cache))
+            whole = self.sizes.whole(by_tensor, **cache._asdict())
         else:
             whole = self.sizes.estimated(types, cost.nbytes, cost.seconds)
         return Choice(name, types, kl, whole, file_bytes(self.file, by_tensor), cache)
@@ -209,10 +209,6 @@ def _uncertain(choice: Choice) -> Choice:
     )
 
 
-def _options(cache: CachePair) -> PlanArguments:
-    return {"type_k": cache.type_k, "type_v": cache.type_v}
-
-
 def file_bytes_of(file: GGUFFile, group: Group, dtype: DType) -> int:
     """Bytes of a group's tensors in the file, in a type."""
     tensors = (file.tensors[name] for name in group.tensors)
@@ -222,7 +218,7 @@ def file_bytes_of(file: GGUFFile, group: Group, dtype: DType) -> int:
     )
 
 
-def named_mixes(fitting: Fitting, choices: Choices | None, cache: CachePair) -> list[Choice]:
+def named_mixes(fitting: Fitting, choices: Choices | None, cache: CacheTypes) -> list[Choice]:
     """The mixes of llama-quantize whose types the groups may have, with estimated sizes; one of
     those whose types are the same."""
     found: dict[tuple[tuple[str, str], ...], Choice] = {}
@@ -273,14 +269,14 @@ def require_least(fitting: Fitting, budget: Budget, n_ctx: int) -> None:
 def cache_costs(
     fitting_sizes: Sizes,
     types: Mapping[str, DType],
-    kl: Mapping[CachePair, float],
+    kl: Mapping[CacheTypes, float],
     **options: Unpack[PlanArguments],
 ) -> list[CacheCost]:
     """The costs of pairs of cache types, the first of which the plans of `fitting_sizes` have."""
     costs: list[CacheCost] = []
     first: Whole | None = None
     for pair, cost in kl.items():
-        merged: PlanArguments = {**options, **_options(pair)}
+        merged: Any = {**options, **pair._asdict()}
         whole = fitting_sizes.whole(types, **merged)
         if first is None:
             first = whole

@@ -13,7 +13,7 @@ from weft import quants
 from weft.dtype import DTYPES, DType
 from weft.errors import UnsupportedOpError
 from weft.frontends.gguf import GGUFFile
-from weft.frontends.gguf.importance import Importance
+from weft.frontends.gguf.imatrix_file import Importance
 from weft.frontends.gguf.mixes import MIXES, Choices, is_quantized, named_type, needs_imatrix
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.quants.native_rows import NEEDS_WEIGHTS, can_convert

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 from weft.errors import ContextError
 from weft.frontends.gguf import GGUFFile
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.fitting.baseline import Held, Text
-from weft.llm.fitting.caches import CachePair
 from weft.llm.fitting.sizes import Whole, plan_to_run, whole_of
 from weft.llm.model import Model
 from weft.llm.planning.options import PlanArguments
@@ -65,18 +65,18 @@ def compare_models(
 
 def compare_caches(
     model: Model,
-    pairs: Sequence[CachePair],
+    pairs: Sequence[CacheTypes],
     text: Text,
     n_ctx: int,
     progress: Callable[[str], Progress] | None = None,
     **options: Unpack[PlanArguments],
-) -> Iterator[tuple[CachePair, Compared]]:
+) -> Iterator[tuple[CacheTypes, Compared]]:
     """Yields a row for each pair of cache types, against a cache of f32."""
 
-    def with_types(pair: CachePair) -> PlanArguments:
-        return {**options, "type_k": pair.type_k, "type_v": pair.type_v}
+    def with_types(pair: CacheTypes) -> Any:
+        return {**options, **pair._asdict()}
 
-    base = with_types(CachePair("f32", "f32"))
+    base = with_types(CacheTypes("f32", "f32"))
     held = Held(model, text, None if progress is None else progress("f32/f32"), **base)
     for pair in pairs:
         own = with_types(pair)

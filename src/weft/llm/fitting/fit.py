@@ -12,8 +12,9 @@ import numpy as np
 
 from weft.errors import ContextError
 from weft.frontends.gguf import GGUFFile
-from weft.frontends.gguf.importance import Importance
+from weft.frontends.gguf.imatrix_file import Importance
 from weft.frontends.gguf.mixes import Choices
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.fitting.baseline import Held, Text
 from weft.llm.fitting.budget import (
     Budget,
@@ -24,14 +25,22 @@ from weft.llm.fitting.budget import (
     named_mixes,
     require_least,
 )
-from weft.llm.fitting.caches import CachePair, measure_caches, usual_pairs
 from weft.llm.fitting.choices import TYPES, Group, groups_of
 from weft.llm.fitting.knapsack import require_solver
-from weft.llm.fitting.measured import Manner, Sensitivities, measure, n_probes, retyped
-from weft.llm.fitting.measurements import Kept, digest_of, kept_folder
+from weft.llm.fitting.measured import (
+    Kept,
+    Manner,
+    Sensitivities,
+    digest_of,
+    kept_folder,
+    measure,
+    measure_caches,
+    n_probes,
+    retyped,
+    usual_pairs,
+)
 from weft.llm.fitting.sizes import Sizes
 from weft.llm.model import Model
-from weft.llm.planning.options import PlanArguments
 from weft.records import dataclass
 from weft.schedule import Profile
 
@@ -62,7 +71,7 @@ class FitOptions:
     types: Sequence[str] = TYPES
     choices: Choices | None = None
     importance: Importance | None = None
-    cache: CachePair | None = None
+    cache: CacheTypes | None = None
     """The types of the cache; None: f16, or others where the cache is a large part of the
     budget."""
     speeds: Profile | None = None
@@ -139,9 +148,7 @@ def fit(
         )
     groups = groups_of(file, options.choices, options.types, importance=options.importance)
     pairs = [options.cache] if options.cache else usual_pairs(model.config)
-    first = pairs[0]
-    cache_types: PlanArguments = {"type_k": first.type_k, "type_v": first.type_v}
-    sizes = Sizes(file, groups, options.n_ctx, options.speeds, **cache_types)
+    sizes = Sizes(file, groups, options.n_ctx, options.speeds, **pairs[0]._asdict())
     unknown = dict.fromkeys(pairs, 0.0)
     costs = cache_costs(sizes, {}, unknown)
     plain: Sensitivities = {g.name: dict.fromkeys((t.name for t in g.types), 0.0) for g in groups}
@@ -216,11 +223,7 @@ def _tried(
 
 
 def measured_whole(
-    held: Held,
-    fitting: Fitting,
-    choice: Choice,
-    kept: Kept,
-    importance: Importance | None = None,
+    held: Held, fitting: Fitting, choice: Choice, kept: Kept, importance: Importance | None = None
 ) -> Tried:
     """Measures a choice as a whole, with its cache."""
     rows = sorted((g, dtype.name) for g, dtype in choice.types.items())
@@ -230,8 +233,7 @@ def measured_whole(
     values = [n for n in known if n is not None]
     if len(values) < len(names):
         other = Model(retyped(fitting.file, fitting.by_tensor(choice.types), importance))
-        pair = choice.cache
-        figures = held.score(other, type_k=pair.type_k, type_v=pair.type_v)
+        figures = held.score(other, **choice.cache._asdict())
         spread = figures.kl_spread
         values = [
             max(0.0, figures.kl.value),

@@ -14,28 +14,37 @@ square of a change, and the changes of different groups have little to do with e
 
 from __future__ import annotations
 
+import json
+import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias, get_args
+from hashlib import sha256
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft import quants
-from weft.dtype import DType
-from weft.errors import ArgumentError
+from weft.dtype import DTYPES, DType
+from weft.errors import ArgumentError, FormatError
+from weft.flags import FLAGS
 from weft.frontends.gguf import GGUFFile
-from weft.frontends.gguf.importance import Importance
+from weft.frontends.gguf.imatrix_file import Importance
 from weft.frontends.gguf.quantize import convert_tensor, would_be
 from weft.frontends.gguf.tensors import TensorInfo
+from weft.llm.cache.kv_cache import CACHE_TYPES, CacheTypes
+from weft.llm.config import ModelConfig
 from weft.llm.fitting.baseline import Held
 from weft.llm.fitting.choices import Group
-from weft.llm.fitting.measurements import Kept
 from weft.llm.model import Model
 from weft.llm.quality.divergence import KLDivergence
 
-__all__ = ["MANNERS", "Manner", "Sensitivities", "divergence_of", "measure", "n_probes",
-           "relative_error"]  # fmt: skip
+__all__ = ["MANNERS", "Kept", "Manner", "Sensitivities", "cache_pairs", "digest_of",
+           "divergence_of", "kept_folder", "measure", "measure_caches", "n_probes",
+           "relative_error", "score_cache", "usual_pairs"]  # fmt: skip
 
 Manner: TypeAlias = Literal["each", "scaled", "error"]
 MANNERS: tuple[Manner, ...] = get_args(Manner)
@@ -111,10 +120,7 @@ def measure(
 
 
 def divergence_of(
-    file: GGUFFile,
-    types: Mapping[str, DType],
-    held: Held,
-    importance: Importance | None = None,
+    file: GGUFFile, types: Mapping[str, DType], held: Held, importance: Importance | None = None
 ) -> KLDivergence:
     """The divergence of the model with some tensors in other types."""
     return held.score(Model(retyped(file, types, importance)))
@@ -203,3 +209,141 @@ def _values(data: NDArray[np.uint8], t: TensorInfo) -> NDArray[np.float32]:
     if t.dtype.name == "i2_s":
         return quants.decode_i2_s(data, t.n_elements).reshape(-1, n)
     return quants.decode(data.reshape(-1, t.dtype.row_bytes(n)), t.dtype, n)
+
+
+# The measurements of a model in the user's cache folder, so that nothing is measured twice.
+#
+# One file for each model, text and manner, a JSON object a line. A run that is killed loses at most
+# the line it was writing; what is torn or damaged is measured again.
+
+_MOST_BYTES = 64 << 20
+_MEASUREMENTS_SAMPLE = 4096
+"""Number of bytes at the beginning and the end of a tensor that are hashed to tell it from
+others."""
+
+
+def kept_folder() -> Path:
+    """The folder of all such files."""
+    return Path(FLAGS.cache) / "probes"
+
+
+def digest_of(file: GGUFFile, *more: object) -> str:
+    """A name for the tensors of a file (names, types, sizes, and bytes at the beginning and the end
+    of each) and for what else a measurement depends on."""
+    digest = sha256(repr(more).encode())
+    digest.update(file.architecture.encode())
+    for t in file.tensors.values():
+        digest.update(f"\n{t.name} {t.dtype.name} {t.ne}".encode())
+        data = t.data
+        digest.update(data[:_MEASUREMENTS_SAMPLE].tobytes())
+        digest.update(data[-_MEASUREMENTS_SAMPLE:].tobytes())
+    return digest.hexdigest()[:32]
+
+
+class Kept:
+    """Figures by key, read from a file and added to it."""
+
+    def __init__(self, path: Path | None) -> None:
+        """`path` is None to keep nothing beyond this object."""
+        self._path = path
+        self._values: dict[str, float] = {}
+        if path is not None:
+            self._read(path)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: str) -> float | None:
+        """The figure of `key`; None: it is not known."""
+        return self._values.get(key)
+
+    def add(self, key: str, value: float) -> None:
+        """Remembers a figure. Raises FormatError if the file cannot be written."""
+        self._values[key] = value
+        if self._path is None:
+            return
+        line = json.dumps({"key": key, "value": value}) + "\n"
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # in one write, on a line of its own, even behind one that a kill has torn
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(fd, ("\n" + line).encode())
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise FormatError(
+                f"{self._path}: what was measured cannot be kept there: "
+                f"{error.strerror or error}; WEFT_CACHE names another folder"
+            ) from None
+
+    def _read(self, path: Path) -> None:
+        try:
+            with open(path, "rb") as file:
+                data = file.read(_MOST_BYTES)
+        except OSError:
+            return
+        for line in data.split(b"\n"):
+            try:
+                row: Any = json.loads(line)
+                key, value = row["key"], row["value"]
+            except (ValueError, LookupError, TypeError, RecursionError):
+                continue
+            if isinstance(key, str) and isinstance(value, (int, float)) and math.isfinite(value):
+                self._values[key] = float(value)
+
+
+# The cost of types of cached keys and values: divergence on a text, and bytes of a context.
+
+_ORDER = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+"""Cache types, in falling order of bits."""
+
+
+def cache_pairs(config: ModelConfig, *, mixed: bool = True) -> list[CacheTypes]:
+    """The pairs that a model can have, in falling order of bits; with `mixed`, also pairs in which
+    values have another type than keys."""
+    k = [t for t in _ORDER if t in CACHE_TYPES and config.head_dim_k % DTYPES[t].block == 0]
+    v = [t for t in _ORDER if t in CACHE_TYPES and config.head_dim_v % DTYPES[t].block == 0]
+    pairs = [CacheTypes(a, b) for a, b in product(k, v) if mixed or a == b]
+    return sorted(pairs, key=lambda p: -sum(map(_bits, p)))
+
+
+def usual_pairs(config: ModelConfig) -> list[CacheTypes]:
+    """The pairs that are worth a choice, f16 first: equal types, and keys of f16 or q8_0 with
+    smaller values, because keys lose more by the same step."""
+    return [
+        pair
+        for pair in cache_pairs(config)
+        for k, v in (pair,)
+        if not {"f32", "bf16"} & {k, v}
+        and (k == v or (k in ("f16", "q8_0") and _bits(v) < _bits(k)))
+    ]
+
+
+def _bits(name: str) -> float:
+    return 8 * DTYPES[name].bytes / DTYPES[name].block
+
+
+def score_cache(held: Held, pair: CacheTypes) -> KLDivergence:
+    """The figures of the model of `held` with a cache of these types."""
+    return held.score(held.model, **pair._asdict())
+
+
+def measure_caches(
+    held: Held,
+    pairs: Sequence[CacheTypes],
+    kept: Kept,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> dict[CacheTypes, float]:
+    """The divergence of each pair, nats; as `weft.llm.fitting.measured.measure` does for types."""
+    found: dict[CacheTypes, float] = {}
+    for done, pair in enumerate(pairs):
+        if progress is not None:
+            progress(done, len(pairs), f"cache of {pair}")
+        key = f"kl cache {pair}"
+        known = kept.get(key)
+        if known is None:
+            known = max(0.0, score_cache(held, pair).kl.value)
+            kept.add(key, known)
+        found[pair] = known
+    return found

@@ -16,6 +16,7 @@ from weft.errors import FormatError
 from weft.files import read_json
 from weft.frontends.gguf import GGUFFile
 from weft.frontends.gguf.mixes import is_quantized
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.fitting.budget import Choice, file_bytes_of
 from weft.llm.fitting.choices import Group
 from weft.llm.fitting.fit import Fit, Tried
@@ -44,18 +45,14 @@ def fit_data(fit: Fit) -> dict[str, Any]:
             "tokens_per_second": 1 / budget.seconds if budget.seconds else None,
         },
         "n_ctx": options.n_ctx,
-        "type_k": best.choice.cache.type_k,
-        "type_v": best.choice.cache.type_v,
+        **best.choice.cache._asdict(),
         "text": {"tokens": fit.text.chunks.size, "chunk": fit.text.n_ctx},
         "manner": fit.manner,
         "chosen": _row(best.choice, weights, best),
         "tried": [_row(t.choice, weights, t) for t in fit.tried],
         "mixes": [_row(m, weights) for m in fit.mixes],
         "curve": [_row(c, weights) for c in fit.curve],
-        "caches": [
-            {"type_k": c.pair.type_k, "type_v": c.pair.type_v, "kl": c.kl, "bytes": c.nbytes}
-            for c in fit.fitting.caches
-        ],
+        "caches": [{**c.pair._asdict(), "kl": c.kl, "bytes": c.nbytes} for c in fit.fitting.caches],
         "tensors": [row for group in fit.groups for row in _tensors(fit, group)],
     }
 
@@ -157,9 +154,9 @@ def types_in_plan(path: str | os.PathLike[str], file: GGUFFile) -> tuple[dict[st
         )
     types = read_plan_types(data, file, where)
     cache = ""
-    k, v = data.get("type_k"), data.get("type_v")
-    if isinstance(k, str) and isinstance(v, str) and (k, v) != ("f16", "f16"):
-        cache = f"-ctk {k} -ctv {v}"
+    pair = CacheTypes(*map(data.get, CacheTypes._fields))  # type: ignore[arg-type]
+    if all(isinstance(name, str) for name in pair) and pair != CacheTypes():
+        cache = pair.flags
     return types, cache
 
 

@@ -16,7 +16,7 @@ from weft.llm.models import common
 from weft.llm.models.architecture import Architecture
 from weft.llm.models.common import layer_norm, linear, norm
 from weft.llm.models.experts import Experts
-from weft.llm.models.granite import Granite
+from weft.llm.models.llama import Granite
 from weft.llm.models.parts import EACH_HEAD, Attention, Mlp, linear_rows, squared_relu
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, need

@@ -59,7 +59,6 @@ class NormedExperts(Experts):
                    unless=f"blk.{il}.layer_output_norm.weight")  # fmt: skip
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """The experts, from x [n_embd, n_tokens] to the same sizes."""
         layer, y = w.layer(il), super().__call__(step, w, il, x)
         if "ffn_up.weight" in layer:
             y = G.scale(G.add(_DENSE(step, w, il, x), y), math.sqrt(0.5))
@@ -71,7 +70,6 @@ class Grok(Architecture):
     """Logits are scaled, and capped if the model has a cap."""
 
     def logits(self, step: Step, w: Weights, x: Tensor) -> Tensor:
-        """The logits [n_vocab, n_outputs]."""
         c, y = step.config, super().logits(step, w, x)
         y = G.scale(y, c.logit_scale) if c.logit_scale else y
         return common.soft_cap(y, c.final_softcap) if c.final_softcap else y
@@ -101,7 +99,6 @@ class Muse(Grok):
     """Embeddings and results are normed, with epsilons of their own."""
 
     def embed(self, step: Step, w: Weights) -> Tensor:
-        """The normed embeddings, [n_embd, n_tokens]."""
         return G.rms_norm(super().embed(step, w), step.config.rms_eps)
 
     def normed(self, step: Step, w: Weights, name: str, x: Tensor) -> Tensor:
@@ -127,14 +124,12 @@ class ScaledHeads(Attention):
     """Attention with normed queries and keys, and a number for each head of queries."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """The projections, and the numbers of heads."""
         yield from super().rows(c, il)
         yield need(f"blk.{il}.attn_q_norm.weight", 1, c.n_head(il))
 
     def norm_heads(
         self, c: ModelConfig, w: Weights, q: Tensor, k: Tensor, v: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Norms queries and keys, and scales queries."""
         q, k = (_NORM(c, w, "", x) for x in (q, k))
         return G.mul(q, w["attn_q_norm.weight"]), k, v
 
@@ -147,7 +142,6 @@ class Talkie(Grok):
         yield need(f"blk.{il}.layer_output_scale.weight", 1)
 
     def forward(self, step: Step, w: Weights) -> Tensor:
-        """Computes logits [n_vocab, n_outputs] from tokens."""
         x = first = self.embed(step, w)
         for il in range(step.config.n_layer):
             x, (skip,) = self.block(step, w, il, x), last(step, il, first)
@@ -158,22 +152,15 @@ class Talkie(Grok):
 
 ARCHITECTURES = {
     "grok": Grok(
-        RopeMode.NEOX,
-        configure,
-        feed_forward=NormedExperts(dense=None, act=G.geglu),
+        RopeMode.NEOX, configure, feed_forward=NormedExperts(dense=None, act=G.geglu),
         after=("attn_output_norm", ""),
     ),
     "muse-glimmer": Muse(
-        RopeMode.NORMAL,
-        configure_muse,
-        attention=Attention(EACH_HEAD, gate=G.sigmoid),
+        RopeMode.NORMAL, configure_muse, attention=Attention(EACH_HEAD, gate=G.sigmoid),
         after=("post_attention_norm", "post_ffw_norm"),
     ),
     "talkie": Talkie(
-        RopeMode.NEOX,
-        configure_talkie,
-        attention=ScaledHeads(),
-        norm=_NORM,
+        RopeMode.NEOX, configure_talkie, attention=ScaledHeads(), norm=_NORM,
         embedding_norm="token_embd_norm",
     ),
-}
+}  # fmt: skip

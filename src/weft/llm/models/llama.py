@@ -21,13 +21,14 @@ from weft.llm.models.parts import (
     Attention,
     Gated,
     Mlp,
+    Norm,
     linear_rows,
     squared_relu,
 )
 from weft.llm.models.step import Step
-from weft.llm.weights import Row, Weights
+from weft.llm.weights import Row, Weights, need
 
-__all__ = ["ARCHITECTURES"]
+__all__ = ["ARCHITECTURES", "Granite", "configure_granite"]
 
 # LLaMA (arXiv 2302.13971, 2307.09288, 2407.21783), and models of the same shape: Mistral (arXiv
 # 2310.06825), Mixtral (arXiv 2401.04088), TinyLlama and many others. Ministral 3 (mistral3)
@@ -98,12 +99,10 @@ class SubNormedAttention(Attention):
     """Attention with a norm in front of the output matrix."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """The projections and the norm."""
         yield from super().rows(c, il)
         yield from RMS.rows(f"blk.{il}.attn_sub_norm", c.n_head(il) * c.head_dim_v)
 
     def output(self, step: Step, w: Weights, y: Tensor) -> Tensor:
-        """The output projection, from y [dv * n_head, n_tokens] to [n_embd, n_tokens]."""
         return super().output(step, w, RMS(step.config, w, "attn_sub_norm", y))
 
 
@@ -111,12 +110,10 @@ class SubNormedGated(Gated):
     """A gated feed-forward layer with one more norm: down(norm(silu(gate x) * up x))."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """The three matrices and the norm."""
         yield from super().rows(c, il)
         yield from RMS.rows(f"blk.{il}.ffn_sub_norm", c.n_ff(il))
 
     def inner(self, step: Step, w: Weights, inside: Tensor) -> Tensor:
-        """Norms the input of the last matrix, [n_ff, n_tokens]."""
         return RMS(step.config, w, "ffn_sub_norm", inside)
 
 
@@ -185,7 +182,6 @@ class Runs(Architecture):
             yield from super().block_rows(c, il)
 
     def forward(self, step: Step, w: Weights) -> Tensor:
-        """Computes logits [n_vocab, n_outputs] from tokens."""
         c, w = step.config, for_all_runs(step.config, w)
         x = self.embed(step, w)
         for il in range(c.n_layer):
@@ -197,11 +193,100 @@ class Runs(Architecture):
 
 def for_all_runs(c: ModelConfig, w: Weights) -> Weights:
     """The weights of each run of a layer, the same for all runs."""
+    size, _, n_fast = c.cycles
     leaves = {name: w[name] for name in w if not name.startswith("blk.")}
     for il in range(c.n_layer):
-        layer = w.layer(il % c.cycles[0])
+        is_slow = n_fast > 0 and il // size % (n_fast + 1) == n_fast
+        layer = w.layer(il % size + is_slow * size)
         leaves |= {f"blk.{il}.{name}": layer[name] for name in layer}
     return Weights(leaves, scales=w.scales)
+
+
+# Granite 3 (IBM, 2024): LLaMA's blocks with four constants: factors of embeddings, of attention
+# scores and of the outputs that a layer adds to the residual, and a divisor of logits.
+#
+# MiniCPM (arXiv 2404.06395) has the same factors.
+#
+# The mixture of experts (granitemoe) may have a shared expert, whose output is added. The models
+# with a sliding window in some layers (granite_swa) have attention sinks; some of their layers do
+# not rotate.
+
+
+def configure_granite(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Removes the rotary embedding if `rope.scaling.finetuned` is false."""
+    if keys.flag("rope.scaling.finetuned", True):
+        return c
+    return replace(c, rope=replace(c.rope, n_dims=0))
+
+
+def configure_granite_windows(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the layers with a window, and those that rotate."""
+    windowed = keys.windowed(4, c.n_layer, first=True)
+    rotates = keys.flags("attention.rope_pattern", c.n_layer) or (True,) * c.n_layer
+    none = replace(c.rope, n_dims=0)
+    return replace(c, windowed=windowed, ropes=tuple(c.rope if r else none for r in rotates))
+
+
+class Granite(Architecture):
+    """Logits are divided by the scale of the metadata."""
+
+    def logits(self, step: Step, w: Weights, x: Tensor) -> Tensor:
+        return G.scale(super().logits(step, w, x), 1.0 / (step.config.logit_scale or 1.0))
+
+
+_GRANITE = Granite(RopeMode.NORMAL, configure_granite, feed_forward=Experts(shared="added"))
+
+
+# HRM-Text (Sapient, 2026; arXiv 2506.21734): two stacks of layers, a fast and a slow one, that run
+# several times each, and cache keys and values each time. Norms have no gains, and the results of
+# heads have a gate.
+#
+#     z_l = fast(z_l + z_h)  some times, then  z_h = slow(z_h + z_l),  and all of it some times
+#
+# Text is read causally, as transformers does where no token types are given.
+
+
+def configure_hrm_text(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets how often stacks run; a layer of the config is one run of a layer of a stack."""
+    size, n_slow, n_fast = (
+        keys.count(f"hrm.{name}", most=1 << 10)
+        for name in ("layers_per_stack", "h_cycles", "l_cycles")
+    )
+    n_runs = size * n_slow * (n_fast + 1)
+    if c.n_layer != n_runs:
+        raise keys.bad("block_count", c.n_layer, f"{n_runs}, the runs of all layers")
+    return replace(c, cycles=(size, n_slow, n_fast))
+
+
+class Stacks(Architecture):
+    """Layers of two stacks, first the layers of the fast one, which run in cycles."""
+
+    def outer_rows(self, c: ModelConfig) -> Iterator[Row]:
+        yield from super().outer_rows(c)
+        yield need("hrm.z_l_init", c.n_embd)
+
+    def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
+        """Tensors of a layer, which the file has once for all runs."""
+        if il < 2 * c.cycles[0]:
+            yield from super().block_rows(c, il)
+
+    def forward(self, step: Step, w: Weights) -> Tensor:
+        size, n_slow, n_fast = step.config.cycles
+        w = for_all_runs(step.config, w)
+        slow, fast, start = self.embed(step, w), w["hrm.z_l_init"], 0
+        for _ in range(n_slow):
+            for _ in range(n_fast):
+                fast = self.stack(step, w, start, G.add(slow, fast))
+                start += size
+            slow = self.stack(step, w, start, G.add(slow, fast))
+            start += size
+        return self.logits(step, w, slow)
+
+    def stack(self, step: Step, w: Weights, start: int, x: Tensor) -> Tensor:
+        """The runs of a stack's layers from `start` on, and a norm."""
+        for il in range(start, start + step.config.cycles[0]):
+            x = common.steered(step, il, self.block(step, w, il, x))
+        return self.normed(step, w, "stack_norm", x)
 
 
 ARCHITECTURES = {
@@ -221,11 +306,22 @@ ARCHITECTURES = {
     "seed_oss": Architecture(RopeMode.NEOX, before=("attn_norm", "post_attention_norm")),
     "smollm3": Architecture(RopeMode.NORMAL, configure_smollm3, feed_forward=Experts()),
     "apertus": Architecture(
-        RopeMode.NEOX, configure_apertus, attention=Attention(EACH_HEAD), feed_forward=Xielu()
+        RopeMode.NEOX, configure_apertus, attention=Attention(EACH_HEAD), feed_forward=Xielu(),
     ),
     "bitnet": Architecture(
-        RopeMode.NEOX, attention=SubNormedAttention(), feed_forward=SubNormedGated()
+        RopeMode.NEOX, attention=SubNormedAttention(), feed_forward=SubNormedGated(),
     ),
     "deci": Deci(RopeMode.NORMAL),
     "nanbeige": Runs(RopeMode.NORMAL, configure_nanbeige),
-}
+    "granite": _GRANITE,
+    "granite_swa": replace(
+        _GRANITE, configure=configure_granite_windows, attention=Attention(sinks=True),
+        feed_forward=Gated(),
+    ),
+    "granitemoe": _GRANITE,
+    "minicpm": _GRANITE,
+    "hrm_text": Stacks(
+        RopeMode.NEOX, configure_hrm_text, norm=Norm(gains=False),
+        attention=Attention(gate=G.sigmoid), last_norm="",
+    ),
+}  # fmt: skip

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from weft import graph as G
+from weft.errors import FormatError
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig
+from weft.llm.config import ModelConfig, Temperature
 from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture, last
 from weft.llm.models.experts import Experts, require_experts
@@ -115,10 +116,80 @@ class BareBias(Experts):
     """A mixture whose files call the bias `exp_probs_b`, without `.bias`."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Router, experts and the bias."""
         yield from super().rows(c, il)
         if not require_experts(c).is_dense(il):
             yield maybe(f"blk.{il}.exp_probs_b", require_experts(c).n_expert)
+
+
+# gpt-oss (OpenAI, "gpt-oss-120b & gpt-oss-20b model card", arXiv 2508.10925).
+#
+# It has a mixture of experts in every layer, attention sinks (one learned logit per head that
+# counts only in the denominator of the softmax), biases everywhere, and a sliding window in every
+# second layer, beginning with the first. YaRN mixes between pairs that are not rounded to whole
+# ones, unless `rope.scaling.yarn_truncate` is true.
+
+
+def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets a sliding window in every second layer, beginning with the first."""
+    return replace(c, windowed=keys.windowed(2, c.n_layer))
+
+
+class GptOss(Architecture):
+    """Every file has experts and a sliding window."""
+
+    def outer_rows(self, c: ModelConfig) -> Iterator[Row]:
+        """Tensors outside the layers. Raises FormatError if the metadata has no experts or no
+        sliding window."""
+        if c.moe is None or c.sliding_window == 0:
+            missing = "attention.sliding_window" if c.moe else "expert_count"
+            raise FormatError(
+                f"metadata key {c.arch}.{missing} is missing; convert the model again"
+            )
+        return super().outer_rows(c)
+
+
+# LLaMA 4 (Meta, 2025): every fourth layer does not rotate and sees everything (arXiv 2501.18795),
+# its late queries are sharpened; the others see the chunk of positions that they are in, and norm
+# queries and keys behind the rotation. Experts weigh their input, and one more expert is always
+# used.
+#
+# Files do not state the lengths of chunks and of the spans of temperatures.
+
+_SPAN = 8192
+_UNNORMED = 128
+"""Number of experts of Maverick, whose heads have no norm."""
+
+
+def configure_llama4(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets chunks, rotations, temperatures, and the experts. A window of 0 means no chunks, and
+    that all layers rotate."""
+    moe = require_experts(c)
+    moe = replace(moe, sigmoid=True, n_ff_shared=moe.n_ff)
+    c = replace(c, moe=moe, heads_last=moe.n_expert != _UNNORMED)
+    if keys.count("attention.sliding_window", _SPAN, least=0) == 0:
+        return c
+    windowed = keys.windowed(4, c.n_layer)
+    none = replace(c.rope, n_dims=0)
+    return replace(
+        c,
+        sliding_window=c.sliding_window or _SPAN,
+        windowed=windowed,
+        chunked=True,
+        ropes=tuple(c.rope if w else none for w in windowed),
+        temperature=Temperature(0.1, _SPAN, offset=1, unrotated=True),
+    )
+
+
+_PLAIN = Attention()
+
+
+class RotatedNormed(Attention):
+    """Attention whose heads are normed in layers that rotate."""
+
+    def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
+        if step.config.heads_last and step.config.rope_of(il).n_dims:
+            return super().__call__(step, w, il, x)
+        return _PLAIN(step, w, il, x)
 
 
 ARCHITECTURES = {
@@ -126,35 +197,27 @@ ARCHITECTURES = {
     # DBRX (Databricks, 2024): a mixture of experts in every layer, LayerNorm without biases,
     # clamped queries, keys and values.
     "dbrx": Architecture(
-        RopeMode.NEOX,
-        norm=Norm(centred=True),
-        before=("attn_norm", "attn_output_norm"),
-        attention=ClampedAttention(),
-        feed_forward=Experts(dense=None),
+        RopeMode.NEOX, norm=Norm(centred=True), before=("attn_norm", "attn_output_norm"),
+        attention=ClampedAttention(), feed_forward=Experts(dense=None),
     ),
     "ernie4_5": Architecture(RopeMode.NORMAL),
     "ernie4_5-moe": Architecture(
-        RopeMode.NORMAL, configure_ernie, feed_forward=Experts(shared="added", balanced=True)
+        RopeMode.NORMAL, configure_ernie, feed_forward=Experts(shared="added", balanced=True),
     ),
     "chatglm": _CHAT,
     "glm4": replace(_CHAT, after=("post_attention_norm", "post_ffw_norm")),
     "glm4moe": Architecture(
-        RopeMode.NEOX,
-        before=("attn_norm", "post_attention_norm"),
+        RopeMode.NEOX, before=("attn_norm", "post_attention_norm"),
         attention=Attention(HeadNorm(optional=True)),
         feed_forward=Experts(shared="added", renormalise=False, balanced=True),
     ),
     "hunyuan-dense": Architecture(RopeMode.NEOX, configure_hunyuan, attention=Attention(EACH_HEAD)),
     "hunyuan-moe": Architecture(
-        RopeMode.NEOX,
-        configure_hunyuan_experts,
-        attention=Attention(EACH_HEAD),
+        RopeMode.NEOX, configure_hunyuan_experts, attention=Attention(EACH_HEAD),
         feed_forward=Experts(dense=None, shared="added"),
     ),
     "hy_v3": Architecture(
-        RopeMode.NEOX,
-        configure_hunyuan_v3,
-        attention=Attention(EACH_HEAD),
+        RopeMode.NEOX, configure_hunyuan_v3, attention=Attention(EACH_HEAD),
         feed_forward=BareBias(shared="added", renormalise=False),
     ),
     "maincoder": Architecture(RopeMode.NORMAL, configure_hunyuan, attention=Attention(EACH_HEAD)),
@@ -162,8 +225,15 @@ ARCHITECTURES = {
     # learned bias, rotation of a part of each head, and queries and keys normed over all heads at
     # once.
     "minimax-m2": Architecture(
-        RopeMode.NEOX,
-        attention=Attention(WHOLE),
-        feed_forward=Experts(dense=None, balanced=True),
+        RopeMode.NEOX, attention=Attention(WHOLE), feed_forward=Experts(dense=None, balanced=True),
     ),
-}
+    "gpt-oss": GptOss(
+        RopeMode.NEOX, configure, before=("attn_norm", "post_attention_norm"),
+        attention=Attention(sinks=True),
+        feed_forward=Experts(dense=None, softmax_first=False, oai=True),
+    ),
+    "llama4": Architecture(
+        RopeMode.NORMAL, configure_llama4, attention=RotatedNormed(HeadNorm(Norm(gains=False))),
+        feed_forward=Experts(shared="added", renormalise=False, weigh_inputs=True),
+    ),
+}  # fmt: skip

@@ -45,7 +45,6 @@ class NextLayer(Architecture):
     """The architecture of the model."""
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of the layer and of what is in front of it."""
         assert self.base is not None
         yield from self.base.block_rows(c, il)
         b = f"blk.{il}.nextn"
@@ -57,7 +56,6 @@ class NextLayer(Architecture):
             yield maybe(f"{b}.{name}.weight", c.n_embd, c.n_vocab)
 
     def forward(self, step: Step, w: Weights) -> Tensor:
-        """Computes logits [n_vocab, n_outputs] from tokens and states."""
         base, layer, eps = self.base, w.layer(0), step.config.rms_eps
         assert base is not None and step.states_in is not None
         e = common.norm(layer, "nextn.enorm", common.embed(step, w), eps)

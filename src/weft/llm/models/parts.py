@@ -175,7 +175,6 @@ class ClampedAttention(Attention):
     """Attention with clamped queries, keys and values; queries and keys may be normed."""
 
     def project(self, step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The queries, keys and values of x [n_embd, n_tokens]."""
         c = step.config
         q, k, v = common.qkv(step, w, il, x)
         if c.clamp_qkv > 0:

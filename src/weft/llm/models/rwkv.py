@@ -23,8 +23,7 @@ from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture, Configure, last
 from weft.llm.models.common import linear
 from weft.llm.models.parts import LAYER, linear_rows, squared_relu
-from weft.llm.models.recurrence import beside, require_recurrent
-from weft.llm.models.step import Step
+from weft.llm.models.step import Step, beside, require_recurrent
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 
@@ -171,7 +170,6 @@ class TimeMix6(TimeMix):
     linear: bool = False
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """The projections, the mixing, the decay, and the norm of heads."""
         yield from super().rows(c, il)
         r, b, n = require_recurrent(c), f"blk.{il}.time_mix", c.n_embd
         n_mix, n_decay = r.ranks
@@ -241,7 +239,6 @@ class TimeMix7(TimeMix):
     """RWKV 7's. Values of later layers are mixed with the values of the first layer."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """The projections, the mixing, the narrow matrices, and the norm of heads."""
         yield from super().rows(c, il)
         r, b, n = require_recurrent(c), f"blk.{il}.time_mix", c.n_embd
         n_decay, n_rate, n_value, n_gate = r.ranks

@@ -77,7 +77,6 @@ class T5Encoder(Architecture):
         return _block_rows(c, f"enc.blk.{il}.", ("attn",))
 
     def forward(self, step: Step, w: Weights) -> Tensor:
-        """Computes embeddings [n_embd, n_outputs] from tokens."""
         x, enc = common.embed(step, w), w.part("enc.")
         x = _encoded(step, enc, x, step.config.n_layer, cached=True)
         return self.normed(step, enc, "output_norm", common.wanted(step, x)).named("result_norm")
@@ -87,7 +86,6 @@ class T5(Architecture):
     """An encoder and a decoder."""
 
     def outer_rows(self, c: ModelConfig) -> Iterator[Row]:
-        """Tensors outside the decoder's layers, the encoder among them."""
         yield need("token_embd.weight", c.n_embd, c.n_vocab)
         yield maybe("output.weight", c.n_embd, c.n_vocab)
         for part in ("enc", "dec"):
@@ -96,7 +94,6 @@ class T5(Architecture):
             yield from _block_rows(c, f"enc.blk.{il}.", ("attn",))
 
     def block_rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """Tensors of a layer of the decoder."""
         return _block_rows(c, f"dec.blk.{il}.", ("attn", "cross_attn"))
 
     def forward(self, step: Step, w: Weights) -> Tensor:

@@ -10,12 +10,20 @@ from functools import partial
 from weft import graph as G
 from weft.graph import RopeMode
 from weft.graph.tensor import Tensor
-from weft.llm.config import ModelConfig
+from weft.llm.config import ModelConfig, RopeConfig
 from weft.llm.config_keys import Keys
 from weft.llm.models.architecture import Architecture, last
 from weft.llm.models.common import linear
 from weft.llm.models.experts import Experts, require_experts
-from weft.llm.models.parts import EACH_HEAD, Attention, Gated, HeadNorm
+from weft.llm.models.parts import (
+    EACH_HEAD,
+    WHOLE,
+    Attention,
+    ClampedAttention,
+    Gated,
+    HeadNorm,
+    Norm,
+)
 from weft.llm.models.step import Step
 from weft.llm.weights import Weights
 
@@ -82,7 +90,6 @@ class LimitedGate(Experts):
     """Experts with the limit of their layer: silu(min(gate, limit)) * clamp(up)."""
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """The mixture, from x [n_embd, n_tokens] to the same sizes."""
         (limit,) = step.config.activation[il]
         act = partial(G.swiglu_clamp, limit=limit) if limit > 0 else G.swiglu
         return Experts(None, act=act)(step, w, il, x)
@@ -210,43 +217,96 @@ class LimitedHalves(Experts):
         return same(step, w, il, x)
 
 
+# EXAONE 4.0 (arXiv 2507.11407): norms behind attention and feed-forward layer instead of in front
+# of them, and an RMS norm of each query and key head.
+#
+# In the 32B model three of four layers have a sliding window; the others do not rotate. EXAONE 3
+# (arXiv 2408.03541) has LLaMA's blocks. K-EXAONE (arXiv 2601.01739) has the norms in front, and a
+# mixture of experts behind the first layers.
+
+
+def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the window, if there is one, in all but every fourth layer, and rotation in these."""
+    if not c.sliding_window:
+        return c
+    windowed = keys.windowed(4, c.n_layer)
+    none = replace(c.rope, n_dims=0)
+    return replace(c, windowed=windowed, ropes=tuple(c.rope if w else none for w in windowed))
+
+
+# The OLMo models of the Allen Institute for AI.
+
+# OLMo 2 (arXiv 2501.00656): norms behind attention and feed-forward layer instead of in front of
+# them, and queries and keys normed over all heads at once.
+#
+# OLMo 3 adds a sliding window to three of four layers, whose rotation is never scaled (no YaRN).
+
+
+def configure_olmo2(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Sets the window, if there is one, in all but every fourth layer."""
+    if not c.sliding_window:
+        return c
+    windowed = keys.windowed(4, c.n_layer)
+    local = RopeConfig(c.rope.n_dims, c.rope.freq_base)
+    return replace(c, windowed=windowed, ropes=tuple(local if w else c.rope for w in windowed))
+
+
+# OLMoE (arXiv 2409.02060): a mixture of experts in every layer, whose weights are not scaled to
+# sum 1, and queries and keys normed over all heads at once.
+
+
+def configure_olmoe(c: ModelConfig, keys: Keys) -> ModelConfig:
+    """Raises FormatError if the file has no experts."""
+    require_experts(c)
+    return c
+
+
 ARCHITECTURES = {
     "afmoe": Architecture(
-        RopeMode.NEOX,
-        configure_afmoe,
-        attention=Attention(EACH_HEAD, gate=G.sigmoid),
-        feed_forward=_EXPERTS,
-        after=("post_attention_norm", "post_ffw_norm"),
+        RopeMode.NEOX, configure_afmoe, attention=Attention(EACH_HEAD, gate=G.sigmoid),
+        feed_forward=_EXPERTS, after=("post_attention_norm", "post_ffw_norm"),
     ),
     "laguna": Architecture(
-        RopeMode.NEOX,
-        configure_laguna,
-        attention=Attention(EACH_HEAD, gate=G.softplus),
+        RopeMode.NEOX, configure_laguna, attention=Attention(EACH_HEAD, gate=G.softplus),
         feed_forward=_EXPERTS,
     ),
     "maple": Architecture(
-        RopeMode.NEOX,
-        configure_maple,
-        attention=Attention(EACH_HEAD),
+        RopeMode.NEOX, configure_maple, attention=Attention(EACH_HEAD),
         feed_forward=LimitedGate(None),
     ),
     "mimo2": Architecture(
-        RopeMode.NEOX,
-        configure_mimo2,
-        attention=ScaledValues(sinks="some"),
+        RopeMode.NEOX, configure_mimo2, attention=ScaledValues(sinks="some"),
         feed_forward=Experts(balanced=True),
     ),
     "smallthinker": Early(RopeMode.NEOX, configure_smallthinker, feed_forward=_RELU_EXPERTS),
     "spark2_5": Architecture(
-        RopeMode.NEOX,
-        configure_spark,
-        attention=Attention(gate=G.sigmoid),
+        RopeMode.NEOX, configure_spark, attention=Attention(gate=G.sigmoid),
         feed_forward=Gated(G.geglu),
     ),
     "step35": Architecture(
-        RopeMode.NEOX,
-        configure_step,
-        attention=Attention(HeadNorm(optional=True), gate=G.sigmoid),
+        RopeMode.NEOX, configure_step, attention=Attention(HeadNorm(optional=True), gate=G.sigmoid),
         feed_forward=LimitedHalves(shared="added", renormalise=False, balanced=True),
     ),
-}
+    "exaone": Architecture(RopeMode.NEOX),
+    "exaone4": Architecture(
+        RopeMode.NEOX, configure, attention=Attention(EACH_HEAD), before=("", ""),
+        after=("post_attention_norm", "post_ffw_norm"),
+    ),
+    "exaone-moe": Architecture(
+        RopeMode.NEOX, configure, attention=Attention(EACH_HEAD),
+        feed_forward=Experts(shared="added", renormalise=False, balanced=True),
+    ),
+    # OLMo (arXiv 2402.00838): LLaMA's blocks with a LayerNorm without learned gains. The 7B models
+    # clamp queries, keys and values.
+    "olmo": Architecture(
+        RopeMode.NORMAL, attention=ClampedAttention(), norm=Norm(centred=True, gains=False),
+    ),
+    "olmo2": Architecture(
+        RopeMode.NEOX, configure_olmo2, attention=Attention(WHOLE), before=("", ""),
+        after=("post_attention_norm", "post_ffw_norm"),
+    ),
+    "olmoe": Architecture(
+        RopeMode.NEOX, configure_olmoe, attention=Attention(WHOLE),
+        feed_forward=Experts(dense=None, renormalise=False),
+    ),
+}  # fmt: skip

@@ -8,13 +8,15 @@ from weft.backends.base import Backend
 from weft.errors import OutOfMemoryError, ScheduleError
 from weft.execute.arena import is_at
 from weft.llm.cache import memory as system
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.planning.offload import Homes, all_layers
 from weft.llm.planning.plan import ContextPlan, MemoryNeed
 from weft.llm.planning.request import Request
 
 __all__ = ["ADVICE", "fitted", "limit_of", "limits", "overfull", "require"]
 
-ADVICE = "make `n_ctx` or `n_ubatch` smaller, use a smaller `type_k` and `type_v`, or free memory"
+_TYPES = " and ".join(f"`{name}`" for name in CacheTypes._fields)
+ADVICE = f"make `n_ctx` or `n_ubatch` smaller, use a smaller {_TYPES}, or free memory"
 
 
 def limits(request: Request, plan: ContextPlan) -> Iterator[tuple[MemoryNeed, int, int]]:

@@ -15,7 +15,7 @@ from weft.dtype import find_dtype
 from weft.errors import ContextError, FormatError, ScheduleError
 from weft.execute import Progress
 from weft.llm.cache.cells import window_size
-from weft.llm.cache.kv_cache import CACHE_TYPES, cache_bytes
+from weft.llm.cache.kv_cache import CACHE_TYPES, CacheTypes, cache_bytes
 from weft.llm.cache.prefix_options import PREFIX_OPTIONS
 from weft.llm.config import ModelConfig, Pooling
 from weft.llm.model import Model
@@ -39,18 +39,9 @@ from weft.schedule.profile import parse_size
 if TYPE_CHECKING:
     from weft.backends.remote.group import MachineGroup
 
-__all__ = [
-    "DEFAULT_N_UBATCH",
-    "DEVICE_OPTIONS",
-    "LLM_OPTIONS",
-    "PLAN_OPTIONS",
-    "ContextArguments",
-    "ContextOptions",
-    "LLMPlanArguments",
-    "Placement",
-    "PlanArguments",
-    "context_options",
-]
+__all__ = ["DEFAULT_N_UBATCH", "DEVICE_OPTIONS", "LLM_OPTIONS", "PLAN_OPTIONS", "ContextArguments",
+           "ContextOptions", "LLMPlanArguments", "Placement", "PlanArguments",
+           "context_options"]  # fmt: skip
 
 DEFAULT_N_UBATCH = 512
 
@@ -372,6 +363,11 @@ class ContextOptions:
     expert_policy: ExpertPolicy = "auto"
     states: bool = False
 
+    @property
+    def types(self) -> CacheTypes:
+        """The types of cached keys and values."""
+        return CacheTypes(self.type_k, self.type_v)
+
     def window_size(self, config: ModelConfig) -> int:
         """The number of cells of sliding-window layers; 0: as many as the others have."""
         if self.swa_full:
@@ -381,7 +377,7 @@ class ContextOptions:
     def cache_bytes(self, config: ModelConfig) -> int:
         """Bytes of the keys, values and states of the cache."""
         window = self.window_size(config)
-        return cache_bytes(config, self.n_ctx, self.type_k, self.type_v, self.n_seq_max, window)
+        return cache_bytes(config, self.n_ctx, *self.types, self.n_seq_max, window)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,14 @@ from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.model import Model
 from weft.llm.planning.offload import Homes
-from weft.llm.planning.options import ContextOptions
+from weft.llm.planning.options import ContextOptions, PlanArguments
 from weft.llm.planning.saved_plan import leaf_rows
 from weft.notebook import in_notebook
 from weft.records import dataclass
 from weft.schedule.parts import Prediction
 from weft.tables import html_table
 
-__all__ = ["BOUNDS", "ContextPlan", "MemoryNeed", "OtherSizes", "RegimePlan", "bounds",
-           "plan_regimes"]  # fmt: skip
+__all__ = ["BOUNDS", "ContextPlan", "MemoryNeed", "RegimePlan", "bounds", "plan_regimes"]
 
 
 BOUNDS = (1, 31)
@@ -117,19 +116,6 @@ class MemoryNeed:
         return weights + self.cache + self.compute + self.copies + self.towers
 
 
-@dataclass(frozen=True, slots=True)
-class OtherSizes:
-    """Sizes of a context with which a plan is made again; see `PLAN_OPTIONS`."""
-
-    n_ctx: int
-    n_ubatch: int
-    n_seq_max: int
-    type_k: str
-    type_v: str
-    n_outputs: int | None = None
-    """None: as in the arguments of the plan."""
-
-
 @dataclass(slots=True)
 class ContextPlan:
     """The plan of a context."""
@@ -153,9 +139,10 @@ class ContextPlan:
     """With a machine profile: the time of a prompt and of the tokens generated after it."""
     experts: ExpertArena | None = None
     """The experts in memory, where there is a budget for them."""
-    again: Callable[[OtherSizes], ContextPlan] | None = None
-    """Plans the same model on the same devices with other sizes, without places in memory
-    (`memory="bound"`) and whether or not it fits. None: the placement depends on the sizes."""
+    again: Callable[[int, PlanArguments], ContextPlan] | None = None
+    """Plans the same model on the same devices with another `n_ctx` and other options, without
+    places in memory (`memory="bound"`) and whether or not it fits. None: the placement depends on
+    the sizes."""
 
     @property
     def plan(self) -> Plan:

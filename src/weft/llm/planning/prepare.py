@@ -24,7 +24,7 @@ from weft.llm.planning.options import (
     PlanArguments,
     context_options,
 )
-from weft.llm.planning.plan import ContextPlan, OtherSizes
+from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.request import Request
 from weft.llm.planning.saved_plan import SavedPlan
 from weft.llm.planning.stages import by_stages
@@ -87,14 +87,9 @@ def prepare(
     plan = _planned(request, must_fit)
     if saved is None and placement.policy == "ggml" and not placement.fit:
 
-        def again(sizes: OtherSizes) -> ContextPlan:
-            changed = arguments.copy()
-            changed["n_ubatch"], changed["n_seq_max"] = sizes.n_ubatch, sizes.n_seq_max
-            changed["type_k"], changed["type_v"] = sizes.type_k, sizes.type_v
-            if sizes.n_outputs is not None:
-                changed["n_outputs"] = sizes.n_outputs
-            changed["n_copies"] = options.n_copies
-            other = context_options(model, sizes.n_ctx, changed)
+        def again(n_ctx: int, sizes: PlanArguments) -> ContextPlan:
+            changed: PlanArguments = {**arguments, **sizes, "n_copies": options.n_copies}
+            other = context_options(model, n_ctx, changed)
             names = arguments.get("rewrites")
             request = Request(model, other, backends, placement, names, memory="bound")
             return request.planned(request.homes(placement.n_gpu_layers))

@@ -108,8 +108,7 @@ class Request:
             self.model.config,
             options.n_ctx,
             n_seq_max=options.n_seq_max,
-            type_k=options.type_k,
-            type_v=options.type_v,
+            **options.types._asdict(),
             buffer_type=[self.backends[b].buffer_type for b in homes.caches],
             allocate=False,
             window_size=options.window_size(self.model.config),
@@ -209,11 +208,7 @@ class Request:
         return self.together.n_seqs * self.together.n_each
 
     def _finished(
-        self,
-        homes: Homes,
-        draft: Draft,
-        regimes: list[RegimePlan],
-        together: RegimePlan | None,
+        self, homes: Homes, draft: Draft, regimes: list[RegimePlan], together: RegimePlan | None
     ) -> ContextPlan:
         predicted = None
         if self.cost is not None:

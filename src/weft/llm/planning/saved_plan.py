@@ -4,7 +4,7 @@ Every name, shape, type, device and size in a file is compared with the model be
 Besides the result of `weft.schedule.describe.to_json` a file has:
 
     model      architecture, layers
-    options    the options of the graph: n_ctx, n_ubatch, n_outputs, type_k and so on
+    options    the options of the graph: n_ctx, n_ubatch, n_outputs and so on
     weights    name, type, sizes (innermost first), bytes and device of each
     caches     the same for the KV cache
     memory     buffer, memory, bytes

@@ -1,16 +1,14 @@
 """How good a model is: against another, and at tasks; and which weights count. By llama.cpp's
 methods and file formats.
 
-log_probs.py           logarithms of probabilities, and the 16 bits that files keep of them
 divergence.py          KL divergence and what goes with it, from rows of two models
-logits_file.py         files of the probabilities of a base model
+logits_file.py         files of the probabilities of a base model, in 16 bits
 kl.py                  writes such files, and compares a model with one or with a second model
 strided.py             perplexity of windows that overlap
 tasks.py               files of tasks with several answers
 choices.py             which answers a model chooses
 input_squares.py       sums of squares of what products read, while a model computes
-imatrix.py             importance matrices: measured, gone on with, merged
-imatrix_statistics.py  figures of an importance matrix
+imatrix.py             importance matrices: measured, gone on with, merged; their figures
 """
 
 from typing import TYPE_CHECKING
@@ -26,41 +24,30 @@ if TYPE_CHECKING:
         Spread,
         kl_statistics,
     )
-    from weft.llm.quality.imatrix import ImatrixOptions, ImatrixProgress, ImatrixRun
-    from weft.llm.quality.imatrix_statistics import TensorStatistics, imatrix_statistics
+    from weft.llm.quality.imatrix import (
+        ImatrixOptions,
+        ImatrixProgress,
+        ImatrixRun,
+        TensorStatistics,
+        imatrix_statistics,
+    )
     from weft.llm.quality.kl import compare_with_file, compare_with_model, save_logits
     from weft.llm.quality.logits_file import LogitsFile
     from weft.llm.quality.strided import score_strided
 
-__all__ = [
-    "Estimate",
-    "ImatrixOptions",
-    "ImatrixProgress",
-    "ImatrixRun",
-    "KLDivergence",
-    "KLStatistics",
-    "LogitsFile",
-    "Score",
-    "Spread",
-    "TaskResult",
-    "TensorStatistics",
-    "compare_with_file",
-    "compare_with_model",
-    "imatrix_statistics",
-    "kl_statistics",
-    "save_logits",
-    "score_blanks",
-    "score_choices",
-    "score_strided",
-]
+__all__ = ["Estimate", "ImatrixOptions", "ImatrixProgress", "ImatrixRun", "KLDivergence",
+           "KLStatistics", "LogitsFile", "Score", "Spread", "TaskResult", "TensorStatistics",
+           "compare_with_file", "compare_with_model", "imatrix_statistics", "kl_statistics",
+           "save_logits", "score_blanks", "score_choices", "score_strided"]  # fmt: skip
 
 _HOMES = {
     "weft.llm.quality.choices": ("Score", "TaskResult", "score_blanks", "score_choices"),
     "weft.llm.quality.divergence": (
         "Estimate", "KLDivergence", "KLStatistics", "Spread", "kl_statistics",
     ),
-    "weft.llm.quality.imatrix": ("ImatrixOptions", "ImatrixProgress", "ImatrixRun"),
-    "weft.llm.quality.imatrix_statistics": ("TensorStatistics", "imatrix_statistics"),
+    "weft.llm.quality.imatrix": (
+        "ImatrixOptions", "ImatrixProgress", "ImatrixRun", "TensorStatistics", "imatrix_statistics",
+    ),
     "weft.llm.quality.kl": ("compare_with_file", "compare_with_model", "save_logits"),
     "weft.llm.quality.logits_file": ("LogitsFile",),
     "weft.llm.quality.strided": ("score_strided",),

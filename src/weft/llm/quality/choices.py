@@ -20,7 +20,7 @@ import numpy as np
 from weft.errors import ContextError
 from weft.llm.compute.context import Context
 from weft.llm.compute.perplexity import pieces
-from weft.llm.quality.log_probs import log_sums, some_rows
+from weft.llm.quality.logits_file import log_sums, some_rows
 from weft.llm.quality.tasks import Blank, Choice
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass

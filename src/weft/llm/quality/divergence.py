@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weft.errors import ContextError
-from weft.llm.quality.log_probs import DEPTH, Rows, log_probs, log_sums, some_rows
+from weft.llm.quality.logits_file import DEPTH, Rows, log_probs, log_sums, some_rows
 from weft.records import dataclass
 
 __all__ = ["Estimate", "KLDivergence", "KLStatistics", "Spread", "kl_statistics"]

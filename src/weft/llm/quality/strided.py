@@ -13,13 +13,7 @@ import numpy as np
 
 from weft.errors import ContextError
 from weft.llm.compute.context import Context
-from weft.llm.compute.perplexity import (
-    Perplexity,
-    Totals,
-    chunks_nll,
-    require_scorable,
-    together,
-)
+from weft.llm.compute.perplexity import Perplexity, Totals, chunks_nll, require_scorable, together
 
 __all__ = ["n_windows", "score_strided"]
 
@@ -30,12 +24,7 @@ def n_windows(n_tokens: int, n_ctx: int, stride: int) -> int:
 
 
 def score_strided(
-    context: Context,
-    tokens: Sequence[int],
-    n_ctx: int,
-    stride: int,
-    *,
-    n_chunks: int | None = None,
+    context: Context, tokens: Sequence[int], n_ctx: int, stride: int, *, n_chunks: int | None = None
 ) -> Iterator[Perplexity]:
     """Yields the estimate after each window of `tokens`, at most `n_chunks` (None: all).
 

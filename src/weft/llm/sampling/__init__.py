@@ -15,7 +15,7 @@ constraint.py  grammar, JSON schema, regular expression
 logprobs.py    log-probabilities of the model, before sampling
 """
 
-from weft.llm.sampling.logprobs import TokenLogprobs, token_logprobs
+from weft.llm.sampling.candidates import TokenLogprobs, token_logprobs
 from weft.llm.sampling.params import (
     BREAKERS,
     SAMPLERS,
@@ -25,13 +25,5 @@ from weft.llm.sampling.params import (
 )
 from weft.llm.sampling.sampler import Sampler
 
-__all__ = [
-    "BREAKERS",
-    "SAMPLERS",
-    "SAMPLING_OPTIONS",
-    "Sampler",
-    "SamplingOptions",
-    "SamplingParams",
-    "TokenLogprobs",
-    "token_logprobs",
-]
+__all__ = ["BREAKERS", "SAMPLERS", "SAMPLING_OPTIONS", "Sampler", "SamplingOptions",
+           "SamplingParams", "TokenLogprobs", "token_logprobs"]  # fmt: skip

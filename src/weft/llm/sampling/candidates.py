@@ -7,13 +7,18 @@ plain float64.
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SMALL", "Candidates", "Running", "k_largest", "scratch", "select"]
+from weft.errors import ContextError
+from weft.records import dataclass
+
+__all__ = ["SMALL", "Candidates", "Running", "TokenLogprobs", "k_largest", "scratch", "select",
+           "token_logprobs"]  # fmt: skip
 
 SMALL = 4096
 """Number of tokens up to which sorting and float64 take negligible time."""
@@ -197,3 +202,37 @@ def select(values: Floats, k: int, kth: Any) -> Positions:
     larger = np.flatnonzero(values > kth)
     equal = np.flatnonzero(values == kth)[: k - len(larger)]
     return np.sort(np.concatenate((larger, equal)))
+
+
+# Log-probabilities of the model's own distribution, before any sampler changes it.
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """A token and the likeliest tokens in its place."""
+
+    id: int
+    logprob: float
+    """Natural logarithm of the probability."""
+    top: tuple[tuple[int, float], ...]
+    """The likeliest tokens and their log-probabilities, most likely first."""
+
+
+def token_logprobs(logits: NDArray[np.float32], id_: int, top: int = 0) -> TokenLogprobs:
+    """The log-probabilities of token `id_` and of the `top` likeliest tokens, from the model's
+    `logits` [n_vocab].
+
+    Raises ContextError if `top` is negative or there is no such token."""
+    if top < 0:
+        raise ContextError(f"logprobs is {top}; it must be 0 or more")
+    if not 0 <= id_ < len(logits):
+        raise ContextError(f"token {id_} is not in 0..{len(logits) - 1}")
+    largest = float(logits.max())
+    total = float(Candidates(logits).weights().sum(dtype=np.float64))
+    shift = largest + math.log(total)
+    ids = k_largest(logits, min(top, len(logits))) if top else np.empty(0, np.intp)
+    return TokenLogprobs(
+        int(id_),
+        float(logits[id_]) - shift,
+        tuple(zip(ids.tolist(), (logits[ids].astype(np.float64) - shift).tolist(), strict=True)),
+    )

@@ -21,27 +21,14 @@ from weft.records import dataclass
 
 __all__ = ["BREAKERS", "SAMPLERS", "SAMPLING_OPTIONS", "SamplingOptions", "SamplingParams"]
 
-SAMPLERS = (
-    "penalties",
-    "dry",
-    "top_n_sigma",
-    "top_k",
-    "typ_p",
-    "top_p",
-    "min_p",
-    "xtc",
-    "temperature",
-    "adaptive_p",
-)
+SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc",
+            "temperature", "adaptive_p")  # fmt: skip
 """The samplers of the chain in their default order; adaptive_p is last in any."""
 BREAKERS: tuple[str, ...] = ("\n", ":", '"', "*")
 """Default sequence breakers of DRY."""
 _ALIASES = {
-    "typical": "typ_p",
-    "typical_p": "typ_p",
-    "temp": "temperature",
-    "nucleus": "top_p",
-}
+    "typical": "typ_p", "typical_p": "typ_p", "temp": "temperature", "nucleus": "top_p",
+}  # fmt: skip
 
 _INF = math.inf
 _MOST = 3e38
@@ -164,9 +151,7 @@ class SamplingParams:
     )
 
     mirostat: int = _option(
-        0,
-        "2 uses mirostat 2.0, which keeps the surprise of tokens steady; 0: off.",
-        low=-_INF,
+        0, "2 uses mirostat 2.0, which keeps the surprise of tokens steady; 0: off.", low=-_INF
     )
     mirostat_tau: float = _option(
         5.0, "The surprise that mirostat aims at, in bits.", flags=("--mirostat-ent",)

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ContextError
-from weft.llm.sampling import cuts, scale
+from weft.llm.sampling import cuts
 from weft.llm.sampling.candidates import Candidates, Running
 from weft.llm.sampling.constraint import Constraint
+from weft.llm.sampling.cuts import AdaptiveP, Mirostat
 from weft.llm.sampling.history import Dry, History, Penalties
 from weft.llm.sampling.params import SamplingParams
-from weft.llm.sampling.scale import AdaptiveP, Mirostat
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["Sampler"]
@@ -96,11 +96,11 @@ class Sampler:
             ),
             "min_p": partial(cuts.min_p, p=p.min_p, keep=p.min_keep),
             "xtc": self._xtc,
-            "temperature": partial(scale.temperature, t=p.temperature),
+            "temperature": partial(cuts.temperature, t=p.temperature),
         }
         if p.dynatemp_range > 0:
             steps["temperature"] = partial(
-                scale.dynamic_temperature,
+                cuts.dynamic_temperature,
                 t=p.temperature, reach=p.dynatemp_range, exponent=p.dynatemp_exponent,
             )  # fmt: skip
         if self._penalties is not None:

@@ -51,12 +51,8 @@ _LARGE = (
     "make it smaller or plainer"
 )
 _SIGNALS = {
-    "SIGXCPU": _SLOW,
-    "SIGKILL": _LONG,
-    "SIGABRT": _LARGE,
-    "SIGSEGV": _DEEP,
-    "SIGBUS": _DEEP,
-}
+    "SIGXCPU": _SLOW, "SIGKILL": _LONG, "SIGABRT": _LARGE, "SIGSEGV": _DEEP, "SIGBUS": _DEEP,
+}  # fmt: skip
 _WINDOWS_STACK = 0xC00000FD
 """The status of a process of Windows whose stack was too small."""
 
@@ -78,8 +74,7 @@ def tried(
     data = text.encode("utf-8", "surrogatepass")
     if len(data) > CONSTRAINT_BYTES:
         raise ContextError(
-            f": it has {len(data)} bytes; a constraint may have {CONSTRAINT_BYTES}",
-            argument=kind,
+            f": it has {len(data)} bytes; a constraint may have {CONSTRAINT_BYTES}", argument=kind
         )
     request = {"kind": kind, "text": text, "vocabulary": vocabulary, "tokens": tokens or {}}
     message = json.dumps(request).encode()

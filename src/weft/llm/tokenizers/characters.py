@@ -13,15 +13,8 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable
 
-__all__ = [
-    "WHITESPACE",
-    "CharTable",
-    "category",
-    "collapse",
-    "compile_collapsed",
-    "compile_plain",
-    "plain",
-]
+__all__ = ["WHITESPACE", "CharTable", "category", "collapse", "compile_collapsed", "compile_plain",
+           "plain"]  # fmt: skip
 
 # Characters that Unicode 15.0 and 15.1 added, which Python knows from 3.12 and 3.13 on.
 _ADDED = """CF3M ECEM 2FFC-2FFFS 31EFS 10EFD-10EFFM 1123F-11240L 11241M 11B00-11B09P 11F00-11F01M
@@ -38,31 +31,18 @@ WHITESPACE = frozenset(
 """The property White_Space of the Unicode Character Database."""
 
 # Blocks of Han characters, for the one pre-tokenizer that distinguishes them from other letters.
-_HAN = (
-    (0x3400, 0x4DBF),
-    (0x4E00, 0x9FFF),
-    (0xF900, 0xFAFF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2EBEF),
-    (0x2F800, 0x2FA1F),
-)
+_HAN = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF),
+        (0x2A700, 0x2B73F), (0x2B740, 0x2EBEF), (0x2F800, 0x2FA1F))  # fmt: skip
 
 # The stand-in of each class, and its members as they stand inside the brackets of a regex.
 _STAND_IN = {"N": "\xd1", "L": "\xd2", "P": "\xd3", "M": "\xd4", "S": "\xd5"}
 _HAN_STAND_IN = "\xd6"
 _OTHER = "\xd0"
 _CLASSES = {
-    r"\p{N}": r"0-9\xd1",
-    r"\p{L}": r"A-Za-z\xd2\xd6",
-    r"\p{L-Han}": r"A-Za-z\xd2",
-    r"\p{Upper}": r"A-Z\xd2\xd6",
-    r"\p{Lower}": r"a-z\xd2\xd6",
-    r"\p{Han}": r"\xd6",
-    r"\p{M}": r"\xd4",
-    r"\p{P}": r"!-#%-*,-/:;?@\[-\]_{}\xd3",
-    r"\p{S}": r"$+<->^`|~\xd5",
-}
+    r"\p{N}": r"0-9\xd1", r"\p{L}": r"A-Za-z\xd2\xd6", r"\p{L-Han}": r"A-Za-z\xd2",
+    r"\p{Upper}": r"A-Z\xd2\xd6", r"\p{Lower}": r"a-z\xd2\xd6", r"\p{Han}": r"\xd6",
+    r"\p{M}": r"\xd4", r"\p{P}": r"!-#%-*,-/:;?@\[-\]_{}\xd3", r"\p{S}": r"$+<->^`|~\xd5",
+}  # fmt: skip
 
 
 def _added() -> tuple[list[int], list[tuple[int, str]]]:

@@ -150,13 +150,7 @@ def _cased(marks: str, ending: str) -> str:
     return f"{front}{upper}*{lower}+{ending}|{front}{upper}+{lower}*{ending}"
 
 
-_GPT2 = _any(
-    r"'(?:s|t|re|ve|m|ll|d)",
-    r" ?[\p{L}]+",
-    r" ?[\p{N}]+",
-    r" ?[^\s\p{L}\p{N}]+",
-    _SPACES,
-)
+_GPT2 = _any(r"'(?:s|t|re|ve|m|ll|d)", r" ?[\p{L}]+", r" ?[\p{N}]+", r" ?[^\s\p{L}\p{N}]+", _SPACES)
 _LLAMA3 = _any(_CONTRACTION, _WORD, _UP_TO_3, _SYMBOLS, _NEWLINES, _SPACES)
 _QWEN2 = _any(_CONTRACTION, _WORD, _ONE, _SYMBOLS, _NEWLINES, _SPACES)
 _QWEN35 = _any(
@@ -165,9 +159,7 @@ _QWEN35 = _any(
 _GPT4O_REST = _any(_UP_TO_3, _PATH_SYMBOLS, _NEWLINES, _SPACES)
 _GPT4O = _any(_cased("", f"(?:{_CONTRACTION})?"), _GPT4O_REST)
 _DEEPSEEK3_WORDS = _any(
-    r"[!-/:-@\[-`{-~][A-Za-z]+",
-    r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+",
-    r" ?[\p{P}\p{S}]+",
+    r"[!-/:-@\[-`{-~][A-Za-z]+", r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+", r" ?[\p{P}\p{S}]+"
 )
 _DEEPSEEK3 = (_UP_TO_3, _HAN_KANA, _any(_DEEPSEEK3_WORDS + r"[\r\n]*", _NEWLINES, _SPACES))
 _BLOOM = r" ?[^(\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"

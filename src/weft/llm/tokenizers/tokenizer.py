@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from weft.errors import TokenizerError
 from weft.frontends.gguf import GGUFFile
 from weft.llm.tokenizers.bpe import BpeModel
-from weft.llm.tokenizers.greedy import GreedyModel
 from weft.llm.tokenizers.spm import SpmModel
 from weft.llm.tokenizers.unigram import UnigramModel
 from weft.llm.tokenizers.vocab import TokenType, Vocab
-from weft.llm.tokenizers.wpm import WordPieceModel
+from weft.llm.tokenizers.wpm import GreedyModel, WordPieceModel
 
 __all__ = ["MODELS", "StreamDecoder", "Tokenizer", "TokenizerModel"]
 
@@ -58,13 +57,9 @@ class TokenizerModel(Protocol):
 
 
 MODELS: dict[str, Callable[[Vocab], TokenizerModel]] = {
-    "llama": SpmModel,
-    "gpt2": BpeModel,
-    "gemma4": BpeModel,
-    "bert": WordPieceModel,
-    "t5": UnigramModel,
-    "rwkv": GreedyModel,
-}
+    "llama": SpmModel, "gpt2": BpeModel, "gemma4": BpeModel, "bert": WordPieceModel,
+    "t5": UnigramModel, "rwkv": GreedyModel,
+}  # fmt: skip
 """The kinds of tokenizers, by their names in GGUF files."""
 
 

@@ -10,30 +10,24 @@ its canonical decomposition, so that of a Hangul syllable only the first letter 
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from functools import partial
 
 from weft.errors import TokenizerError
 from weft.llm.tokenizers.characters import WHITESPACE, CharTable, category
-from weft.llm.tokenizers.vocab import Vocab, WordIds
+from weft.llm.tokenizers.vocab import TokenType, Vocab, WordIds
 
-__all__ = ["WordPieceModel"]
+__all__ = ["GreedyModel", "WordPieceModel", "unescaped"]
 
 _WORD_START = "\u2581"
 _NORMALIZER = "tokenizer.ggml.normalizer"
 _ASCII_SYMBOLS = frozenset("$+<=>^`|~")
 
 # Blocks of characters that are words of their own. 0x2B920 is the reference's slip for 0x2B820.
-_CHINESE = (
-    (0x3400, 0x4DBF),
-    (0x4E00, 0x9FFF),
-    (0xF900, 0xFAFF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B920, 0x2CEAF),
-    (0x2F800, 0x2FA1F),
-)
+_CHINESE = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF),
+            (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B920, 0x2CEAF),
+            (0x2F800, 0x2FA1F))  # fmt: skip
 
 
 class WordPieceModel:
@@ -109,3 +103,70 @@ def _spell(char: str, *, lower: bool, strip_accents: bool) -> str:
 
 def _is_chinese(char: str) -> bool:
     return any(first <= ord(char) <= last for first, last in _CHINESE)
+
+
+# RWKV's World vocabulary (GGUF's tokenizer model `rwkv`).
+#
+# Text is split from the left, always taking the longest token that fits. Tokens are any bytes; in
+# GGUF they are written as in a literal of Python (`\x80`, `\n`). Control tokens are not text: the
+# reference lets the text `<s>` stand for one.
+
+_ESCAPE = re.compile(rb"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
+_NAMED = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
+
+
+def unescaped(token: bytes) -> bytes:
+    """The bytes that the text of a token stands for."""
+
+    def char(match: re.Match[bytes]) -> bytes:
+        name = match[1]
+        return bytes((int(name[1:], 16),)) if len(name) == 3 else _NAMED.get(name, name)
+
+    return _ESCAPE.sub(char, token)
+
+
+class GreedyModel:
+    """Converts text without special tokens to ids, and ids to bytes."""
+
+    add_space_prefix = False
+
+    def __init__(self, vocab: Vocab) -> None:
+        self.vocab = vocab
+        self._bytes: dict[int, bytes] = {}
+        self._index: dict[bytes, int] = {}
+        lengths: dict[int, set[int]] = {}
+        for id_, (token, kind) in enumerate(zip(vocab.tokens, vocab.types.tolist(), strict=True)):
+            if kind in (TokenType.NORMAL, TokenType.USER_DEFINED):
+                self._bytes[id_] = text = unescaped(token)
+                self._index.setdefault(text, id_)
+                lengths.setdefault(text[0], set()).add(len(text))
+        # the lengths of tokens, longest first, by first byte
+        self._lengths = {first: sorted(n, reverse=True) for first, n in lengths.items()}
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text`; a byte that no token begins with is the unknown token, if the
+        vocabulary has one."""
+        data, index, unknown = text.encode(), self._index, self.vocab.unknown
+        ids: list[int] = []
+        at = 0
+        while at < len(data):
+            for n in self._lengths.get(data[at], ()):
+                id_ = index.get(data[at : at + n])
+                if id_ is not None:
+                    ids.append(id_)
+                    at += n
+                    break
+            else:
+                ids += [] if unknown is None else [unknown]
+                at += 1
+        return ids
+
+    def covered(self, text: str) -> bytes | None:
+        """See `TokenizerModel.covered`."""
+        return text.encode()
+
+    def piece(self, id_: int, special: bool = False) -> bytes:
+        """The bytes that token `id_` stands for; empty for control tokens unless `special`."""
+        if id_ in self._bytes:
+            return self._bytes[id_]
+        return self.vocab.tokens[id_] if special else b""

@@ -14,25 +14,12 @@ from weft.llm.models import common
 from weft.llm.vision.config import TowerConfig
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = [
-    "ACT",
-    "BlockConfig",
-    "attention",
-    "block_rows",
-    "embed_patches",
-    "encode",
-    "layer_norm",
-    "patch_rows",
-    "split_qkv",
-    "square_inputs",
-]
+__all__ = ["ACT", "BlockConfig", "attention", "block_rows", "embed_patches", "encode", "layer_norm",
+           "patch_rows", "split_qkv", "square_inputs"]  # fmt: skip
 
 ACT: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": G.gelu,
-    "gelu_quick": G.gelu_quick,
-    "gelu_erf": G.gelu_erf,
-    "silu": G.silu,
-}
+    "gelu": G.gelu, "gelu_quick": G.gelu_quick, "gelu_erf": G.gelu_erf, "silu": G.silu,
+}  # fmt: skip
 
 
 def patch_rows(c: TowerConfig, name: str = "v.patch_embd", *, bias: bool = True) -> Iterator[Row]:
@@ -102,12 +89,7 @@ def layer_norm(c: BlockConfig, w: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def attention(
-    c: BlockConfig,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    scale: float = 0.0,
+    c: BlockConfig, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float = 0.0
 ) -> Tensor:
     """Attention of all rows to all, or where `mask` f16 [n, n] is 0; q, k and v are [d, n_head, n].
     Scores are multiplied by `scale` (0: by 1 / sqrt(d)). Returns [d n_head, n]."""

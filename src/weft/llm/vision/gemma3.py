@@ -44,14 +44,9 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
 
 
 GEMMA3 = Family(
-    rows=rows,
-    forward=forward,
-    inputs=blocks.square_inputs,
+    rows=rows, forward=forward, inputs=blocks.square_inputs,
     sized=lambda c, pixels: resized(pixels, c.image_size, c.image_size, "bilinear"),
     values=lambda c, pixels: {"patches": patches_of(c, pixels)},
-    n_rows=lambda c, height, width: (c.side // c.merge) ** 2,
-    merge=4,
-    before="\n\n<start_of_image>",
-    after="<end_of_image>\n\n",
-    together=True,
-)
+    n_rows=lambda c, height, width: (c.side // c.merge) ** 2, merge=4,
+    before="\n\n<start_of_image>", after="<end_of_image>\n\n", together=True,
+)  # fmt: skip

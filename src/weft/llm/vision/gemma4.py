@@ -166,14 +166,6 @@ def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
 
 
 GEMMA4 = Family(
-    rows=rows,
-    inputs=inputs,
-    forward=forward,
-    sized=sized_by(size_of),
-    values=values,
-    n_rows=rows_by(size_of),
-    merge=3,
-    before="<|image>",
-    after="<image|>",
-    together=True,
-)
+    rows=rows, inputs=inputs, forward=forward, sized=sized_by(size_of), values=values,
+    n_rows=rows_by(size_of), merge=3, before="<|image>", after="<image|>", together=True,
+)  # fmt: skip

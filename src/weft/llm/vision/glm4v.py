@@ -137,14 +137,7 @@ def size_of(c: TowerConfig, height: int, width: int) -> tuple[int, int]:
 
 
 GLM4V = Family(
-    rows=rows,
-    inputs=inputs,
-    forward=forward,
-    sized=sized_by(size_of),
-    values=values,
-    n_rows=rows_by(size_of),
-    merge=2,
-    before="<|begin_of_image|>",
-    after="<|end_of_image|>",
+    rows=rows, inputs=inputs, forward=forward, sized=sized_by(size_of), values=values,
+    n_rows=rows_by(size_of), merge=2, before="<|begin_of_image|>", after="<|end_of_image|>",
     lines=True,
-)
+)  # fmt: skip

@@ -123,12 +123,7 @@ def n_rows(c: TowerConfig, height: int, width: int) -> int:
 
 
 IDEFICS3 = Family(
-    rows=rows,
-    inputs=inputs,
-    forward=forward,
-    sized=lambda c, pixels: resized(pixels, c.image_size, c.image_size, "lanczos"),
-    values=values,
-    n_rows=n_rows,
-    tiles=tiles,
-    merge=2,
-)
+    rows=rows, inputs=inputs, forward=forward,
+    sized=lambda c, pixels: resized(pixels, c.image_size, c.image_size, "lanczos"), values=values,
+    n_rows=n_rows, tiles=tiles, merge=2,
+)  # fmt: skip

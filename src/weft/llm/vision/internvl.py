@@ -94,14 +94,7 @@ def n_rows(c: TowerConfig, height: int, width: int) -> int:
 
 
 INTERNVL = Family(
-    rows=rows,
-    inputs=idefics3.inputs,
-    forward=forward,
+    rows=rows, inputs=idefics3.inputs, forward=forward,
     sized=lambda c, pixels: resized(pixels, c.image_size, c.image_size, "bicubic"),
-    values=idefics3.values,
-    n_rows=n_rows,
-    tiles=tiles,
-    merge=2,
-    before="<img>",
-    after="</img>",
-)
+    values=idefics3.values, n_rows=n_rows, tiles=tiles, merge=2, before="<img>", after="</img>",
+)  # fmt: skip

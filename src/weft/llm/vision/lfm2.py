@@ -147,14 +147,6 @@ def n_rows(c: TowerConfig, height: int, width: int) -> int:
 
 
 LFM2 = Family(
-    rows=rows,
-    inputs=inputs,
-    forward=forward,
-    sized=lambda c, pixels: pixels,
-    values=values,
-    n_rows=n_rows,
-    tiles=tiles,
-    merge=2,
-    before="<|image_start|>",
-    after="<|image_end|>",
-)
+    rows=rows, inputs=inputs, forward=forward, sized=lambda c, pixels: pixels, values=values,
+    n_rows=n_rows, tiles=tiles, merge=2, before="<|image_start|>", after="<|image_end|>",
+)  # fmt: skip

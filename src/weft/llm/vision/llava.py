@@ -81,10 +81,7 @@ def sized(c: TowerConfig, pixels: Pixels) -> Pixels:
 
 
 LLAVA = Family(
-    rows=rows,
-    inputs=blocks.square_inputs,
-    forward=forward,
-    sized=sized,
+    rows=rows, inputs=blocks.square_inputs, forward=forward, sized=sized,
     values=lambda c, pixels: {"patches": patches_of(c, pixels)},
     n_rows=lambda c, height, width: c.side * c.side,
-)
+)  # fmt: skip

@@ -130,13 +130,6 @@ def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
 
 
 PIXTRAL = Family(
-    rows=rows,
-    inputs=inputs,
-    forward=forward,
-    sized=sized_by(size_of),
-    values=values,
-    n_rows=n_rows,
-    after="[IMG_END]",
-    line=line,
-    line_end="[IMG_BREAK]",
-)
+    rows=rows, inputs=inputs, forward=forward, sized=sized_by(size_of), values=values,
+    n_rows=n_rows, after="[IMG_END]", line=line, line_end="[IMG_BREAK]",
+)  # fmt: skip

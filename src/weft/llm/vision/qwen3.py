@@ -119,14 +119,7 @@ def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
 
 
 QWEN3VL = Family(
-    rows=rows,
-    inputs=inputs,
-    forward=forward,
-    sized=sized_by(qwen.size_of),
-    values=values,
-    n_rows=rows_by(qwen.size_of),
-    merge=2,
-    before="<|vision_start|>",
-    after="<|vision_end|>",
+    rows=rows, inputs=inputs, forward=forward, sized=sized_by(qwen.size_of), values=values,
+    n_rows=rows_by(qwen.size_of), merge=2, before="<|vision_start|>", after="<|vision_end|>",
     lines=True,
-)
+)  # fmt: skip

@@ -21,18 +21,10 @@ from weft.llm.vision.qwen3 import QWEN3VL
 __all__ = ["FAMILIES", "Tower"]
 
 FAMILIES: Mapping[str, Family] = {
-    "gemma3": GEMMA3,
-    "gemma4v": GEMMA4,
-    "glm4v": GLM4V,
-    "idefics3": IDEFICS3,
-    "internvl": INTERNVL,
-    "lfm2": LFM2,
-    "mlp": LLAVA,
-    "pixtral": PIXTRAL,
-    "qwen2vl_merger": QWEN2VL,
-    "qwen2.5vl_merger": QWEN25VL,
-    "qwen3vl_merger": QWEN3VL,
-}
+    "gemma3": GEMMA3, "gemma4v": GEMMA4, "glm4v": GLM4V, "idefics3": IDEFICS3, "internvl": INTERNVL,
+    "lfm2": LFM2, "mlp": LLAVA, "pixtral": PIXTRAL, "qwen2vl_merger": QWEN2VL,
+    "qwen2.5vl_merger": QWEN25VL, "qwen3vl_merger": QWEN3VL,
+}  # fmt: skip
 """The kinds of towers, by `clip.projector_type`."""
 
 

@@ -28,6 +28,7 @@ from typing import Any
 
 from weft.errors import ContextError, FormatError
 from weft.files import read_text
+from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.chat.template import CHATML, OWN_VARIABLES
 from weft.llm.hub import local_path
 from weft.llm.planning.options import LLM_OPTIONS
@@ -248,8 +249,8 @@ def _key(option: Option) -> str:
 _ARGUMENTS: Mapping[str, tuple[str, Reader]] = {
     _key(LLM_OPTIONS[name]): (name, reader)
     for name, reader in (
-        ("n_ctx", _count(0)), ("n_ubatch", _count(1)), ("type", _text), ("type_k", _text),
-        ("type_v", _text),
+        ("n_ctx", _count(0)), ("n_ubatch", _count(1)), ("type", _text),
+        *((name, _text) for name in CacheTypes._fields),
     )
 }  # fmt: skip
 """By key: an argument of `Service`, and what reads its value."""

@@ -12,8 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
-from weft.llm.compute.embed import Pair
-from weft.llm.compute.rerank import best_first, pair_ids
+from weft.llm.compute.embed import Pair, best_first, pair_ids
 from weft.serve.endpoints import add
 from weft.serve.errors import ApiError
 from weft.serve.log import say_tokens

@@ -133,27 +133,20 @@ def _convolved_last(b: Builder, call: Call, w: Value, bias: Value | None) -> Val
 # -- pooling ---------------------------------------------------------------------------------------
 
 _POOLS: dict[Any, tuple[int, str]] = {
-    aten.avg_pool1d.default: (1, "avg"),
-    aten.avg_pool2d.default: (2, "avg"),
-    aten.avg_pool3d.default: (3, "avg"),
-    aten.max_pool1d.default: (1, "max"),
-    aten.max_pool2d.default: (2, "max"),
-    aten.max_pool3d.default: (3, "max"),
+    aten.avg_pool1d.default: (1, "avg"), aten.avg_pool2d.default: (2, "avg"),
+    aten.avg_pool3d.default: (3, "avg"), aten.max_pool1d.default: (1, "max"),
+    aten.max_pool2d.default: (2, "max"), aten.max_pool3d.default: (3, "max"),
     aten.max_pool1d_with_indices.default: (1, "max"),
     aten.max_pool2d_with_indices.default: (2, "max"),
     aten.max_pool3d_with_indices.default: (3, "max"),
-}
+}  # fmt: skip
 
 _ADAPTIVE: dict[Any, tuple[int, str]] = {
-    aten.adaptive_avg_pool1d.default: (1, "avg"),
-    aten._adaptive_avg_pool2d.default: (2, "avg"),
-    aten._adaptive_avg_pool3d.default: (3, "avg"),
-    aten.adaptive_avg_pool2d.default: (2, "avg"),
-    aten.adaptive_avg_pool3d.default: (3, "avg"),
-    aten.adaptive_max_pool1d.default: (1, "max"),
-    aten.adaptive_max_pool2d.default: (2, "max"),
-    aten.adaptive_max_pool3d.default: (3, "max"),
-}
+    aten.adaptive_avg_pool1d.default: (1, "avg"), aten._adaptive_avg_pool2d.default: (2, "avg"),
+    aten._adaptive_avg_pool3d.default: (3, "avg"), aten.adaptive_avg_pool2d.default: (2, "avg"),
+    aten.adaptive_avg_pool3d.default: (3, "avg"), aten.adaptive_max_pool1d.default: (1, "max"),
+    aten.adaptive_max_pool2d.default: (2, "max"), aten.adaptive_max_pool3d.default: (3, "max"),
+}  # fmt: skip
 
 
 def _pool(b: Builder, call: Call) -> Value | list[Value | None]:
@@ -226,17 +219,13 @@ for op in _ADAPTIVE:
 # -- interpolation ---------------------------------------------------------------------------------
 
 _MODES: dict[str, tuple[int, str]] = {
-    "upsample_nearest1d": (1, "nearest"),
-    "upsample_nearest2d": (2, "nearest"),
-    "upsample_nearest3d": (3, "nearest"),
-    "_upsample_nearest_exact1d": (1, "nearest_exact"),
+    "upsample_nearest1d": (1, "nearest"), "upsample_nearest2d": (2, "nearest"),
+    "upsample_nearest3d": (3, "nearest"), "_upsample_nearest_exact1d": (1, "nearest_exact"),
     "_upsample_nearest_exact2d": (2, "nearest_exact"),
-    "_upsample_nearest_exact3d": (3, "nearest_exact"),
-    "upsample_linear1d": (1, "linear"),
-    "upsample_bilinear2d": (2, "linear"),
-    "upsample_trilinear3d": (3, "linear"),
+    "_upsample_nearest_exact3d": (3, "nearest_exact"), "upsample_linear1d": (1, "linear"),
+    "upsample_bilinear2d": (2, "linear"), "upsample_trilinear3d": (3, "linear"),
     "upsample_bicubic2d": (2, "cubic"),
-}
+}  # fmt: skip
 
 
 def _given_scales(call: Call, dims: int) -> list[float] | None:

@@ -149,15 +149,11 @@ def _pad_rules(call: Call) -> str | None:
 
 
 _MODES: dict[Any, str] = {
-    aten.constant_pad_nd.default: "constant",
-    aten.reflection_pad1d.default: "reflect",
-    aten.reflection_pad2d.default: "reflect",
-    aten.reflection_pad3d.default: "reflect",
-    aten.replication_pad1d.default: "replicate",
-    aten.replication_pad2d.default: "replicate",
-    aten.replication_pad3d.default: "replicate",
-    aten._pad_circular.default: "circular",
-}
+    aten.constant_pad_nd.default: "constant", aten.reflection_pad1d.default: "reflect",
+    aten.reflection_pad2d.default: "reflect", aten.reflection_pad3d.default: "reflect",
+    aten.replication_pad1d.default: "replicate", aten.replication_pad2d.default: "replicate",
+    aten.replication_pad3d.default: "replicate", aten._pad_circular.default: "circular",
+}  # fmt: skip
 
 
 @visitor(*_MODES, check=_pad_rules)

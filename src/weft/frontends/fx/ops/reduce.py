@@ -23,23 +23,12 @@ from weft.graph.tensor import Tensor
 aten = torch.ops.aten
 
 _KINDS: dict[Any, str] = {
-    aten.sum.default: "sum",
-    aten.sum.dim_IntList: "sum",
-    aten.mean.default: "mean",
-    aten.mean.dim: "mean",
-    aten.amax.default: "max",
-    aten.amin.default: "min",
-    aten.max.default: "max",
-    aten.min.default: "min",
-    aten.prod.default: "prod",
-    aten.prod.dim_int: "prod",
-    aten.any.default: "any",
-    aten.any.dim: "any",
-    aten.any.dims: "any",
-    aten.all.default: "all",
-    aten.all.dim: "all",
-    aten.all.dims: "all",
-}
+    aten.sum.default: "sum", aten.sum.dim_IntList: "sum", aten.mean.default: "mean",
+    aten.mean.dim: "mean", aten.amax.default: "max", aten.amin.default: "min",
+    aten.max.default: "max", aten.min.default: "min", aten.prod.default: "prod",
+    aten.prod.dim_int: "prod", aten.any.default: "any", aten.any.dim: "any", aten.any.dims: "any",
+    aten.all.default: "all", aten.all.dim: "all", aten.all.dims: "all",
+}  # fmt: skip
 
 
 def groups_of(shape: Sequence[Size], dims: Sequence[int]) -> list[tuple[Size, bool]]:

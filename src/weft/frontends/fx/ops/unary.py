@@ -19,56 +19,30 @@ from weft.graph.tensor import Tensor
 aten = torch.ops.aten
 
 _FUNCTIONS: dict[Any, str] = {
-    aten.exp.default: "exp",
-    aten.expm1.default: "expm1",
-    aten.exp2.default: "exp2",
-    aten.log.default: "log",
-    aten.log2.default: "log2",
-    aten.log10.default: "log10",
-    aten.log1p.default: "log1p",
-    aten.sqrt.default: "sqrt",
-    aten.rsqrt.default: "rsqrt",
-    aten.reciprocal.default: "reciprocal",
-    aten.sin.default: "sin",
-    aten.cos.default: "cos",
-    aten.tan.default: "tan",
-    aten.asin.default: "asin",
-    aten.acos.default: "acos",
-    aten.atan.default: "atan",
-    aten.sinh.default: "sinh",
-    aten.cosh.default: "cosh",
-    aten.asinh.default: "asinh",
-    aten.acosh.default: "acosh",
-    aten.atanh.default: "atanh",
-    aten.tanh.default: "tanh",
-    aten.sigmoid.default: "sigmoid",
-    aten.erf.default: "erf",
-    aten.erfc.default: "erfc",
-    aten.silu.default: "silu",
-    aten.hardswish.default: "hardswish",
-    aten.hardsigmoid.default: "hardsigmoid",
-    aten.mish.default: "mish",
+    aten.exp.default: "exp", aten.expm1.default: "expm1", aten.exp2.default: "exp2",
+    aten.log.default: "log", aten.log2.default: "log2", aten.log10.default: "log10",
+    aten.log1p.default: "log1p", aten.sqrt.default: "sqrt", aten.rsqrt.default: "rsqrt",
+    aten.reciprocal.default: "reciprocal", aten.sin.default: "sin", aten.cos.default: "cos",
+    aten.tan.default: "tan", aten.asin.default: "asin", aten.acos.default: "acos",
+    aten.atan.default: "atan", aten.sinh.default: "sinh", aten.cosh.default: "cosh",
+    aten.asinh.default: "asinh", aten.acosh.default: "acosh", aten.atanh.default: "atanh",
+    aten.tanh.default: "tanh", aten.sigmoid.default: "sigmoid", aten.erf.default: "erf",
+    aten.erfc.default: "erfc", aten.silu.default: "silu", aten.hardswish.default: "hardswish",
+    aten.hardsigmoid.default: "hardsigmoid", aten.mish.default: "mish",
     aten.log_sigmoid.default: "log_sigmoid",
-}
+}  # fmt: skip
 """Functions whose result is a float for every type."""
 
 _KEEPING: dict[Any, str] = {
-    aten.abs.default: "abs",
-    aten.neg.default: "neg",
-    aten.sign.default: "sign",
-    aten.sgn.default: "sign",
-    aten.relu.default: "relu",
-    aten.relu6.default: "relu6",
-}
+    aten.abs.default: "abs", aten.neg.default: "neg", aten.sign.default: "sign",
+    aten.sgn.default: "sign", aten.relu.default: "relu", aten.relu6.default: "relu6",
+}  # fmt: skip
 """Functions of floats and integers that keep the type."""
 
 _ROUNDING: dict[Any, str] = {
-    aten.floor.default: "floor",
-    aten.ceil.default: "ceil",
-    aten.trunc.default: "trunc",
-    aten.fix.default: "trunc",
-    aten.round.default: "round_even",
-}
+    aten.floor.default: "floor", aten.ceil.default: "ceil", aten.trunc.default: "trunc",
+    aten.fix.default: "trunc", aten.round.default: "round_even",
+}  # fmt: skip
 
 _TESTS: dict[Any, str] = {
     aten.logical_not.default: "logical_not",

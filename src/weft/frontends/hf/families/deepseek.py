@@ -10,13 +10,12 @@ import numpy as np
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.qwen import expert_keys, split_experts
 from weft.frontends.hf.family import ROTARY, Family, Named, never
-from weft.frontends.hf.keys import Pairs, common_keys, drafting, n_draft
-from weft.frontends.hf.rope import long_factors
+from weft.frontends.hf.keys import Pairs, common_keys, drafting, long_factors, n_draft
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, llama, pieces_or_bpe, sentencepiece, token_id
 
-__all__ = ["FAMILIES", "LATENT_NAMES", "MTP_NAMES", "SPECIAL_KEYS", "glm_moe_vocab", "glm_vocab",
+__all__ = ["FAMILIES", "SPECIAL_KEYS", "glm_moe_vocab", "glm_vocab",
            "split_latent", "weight_keys"]  # fmt: skip
 
 
@@ -148,24 +147,6 @@ def _is_special(key: str) -> bool:
     return key not in {f"tokenizer.ggml.{name}" for name in names}
 
 
-MTP_NAMES = {
-    "eh_proj": "nextn.eh_proj", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm",
-    "embed_tokens": "nextn.embed_tokens", "shared_head.head": "nextn.shared_head_head",
-    "shared_head.norm": "nextn.shared_head_norm",
-}  # fmt: skip
-"""Names of the tensors of layers that draft tokens, beside those of a layer."""
-LATENT_NAMES = {
-    "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
-    "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
-    "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
-    "self_attn.k_b_proj": "attn_k_b", "self_attn.v_b_proj": "attn_v_b",
-}  # fmt: skip
-"""Names of the tensors of latent attention."""
-_NAMES = MTP_NAMES | LATENT_NAMES
-_INDEXED = _NAMES | {
-    "self_attn.indexer.wq_b": "indexer.attn_q_b", "self_attn.indexer.wk": "indexer.attn_k",
-    "self_attn.indexer.k_norm": "indexer.k_norm", "self_attn.indexer.weights_proj": "indexer.proj",
-}  # fmt: skip
 _DEFAULTS = {**ROTARY, "rms_norm_eps": 1e-6, "head_dim": 64}
 
 
@@ -275,60 +256,32 @@ SPECIAL_KEYS = ("tokenizer.ggml.merges", "tokenizer.ggml.add_", "tokenizer.chat_
                      "bos", "eos", "unknown", "seperator", "padding", "cls", "mask")))  # fmt: skip
 
 
-_LATENT = Family(
-    "deepseek2", _keys, common=_common, names=_NAMES, change=_change, defaults=_DEFAULTS
-)
-_SPARSE = replace(_LATENT, arch="deepseek32", keys=_indexed, names=_INDEXED)
+_LATENT = Family("deepseek2", _keys, common=_common, change=_change, defaults=_DEFAULTS)
+_SPARSE = replace(_LATENT, arch="deepseek32", keys=_indexed)  # fmt: skip
 
 FAMILIES = {
     "deepseek2": _LATENT,
     "mistral4": replace(
-        _LATENT, arch="mistral4", vocab=llama, defaults={**ROTARY, "rms_norm_eps": 1e-6}
+        _LATENT, arch="mistral4", vocab=llama, defaults={**ROTARY, "rms_norm_eps": 1e-6},
     ),
     "glm4_moe_lite": replace(
-        _LATENT, vocab=glm_moe_vocab, defaults={**ROTARY, "rms_norm_eps": 1e-5}
+        _LATENT, vocab=glm_moe_vocab, defaults={**ROTARY, "rms_norm_eps": 1e-5},
     ),
     "deepseek32": _SPARSE,
     "glm-dsa": replace(
-        _SPARSE,
-        arch="glm-dsa",
-        vocab=glm_moe_vocab,
-        defaults={**ROTARY, "rms_norm_eps": 1e-5},
+        _SPARSE, arch="glm-dsa", vocab=glm_moe_vocab, defaults={**ROTARY, "rms_norm_eps": 1e-5},
     ),
     "bailingmoe": Family(
-        "bailingmoe",
-        _bailing_keys,
-        change=_bailing_parts,
-        names={"attention.dense": "attn_output"},
-        defaults=ROTARY,
-        adjacent=True,
+        "bailingmoe", _bailing_keys, change=_bailing_parts, defaults=ROTARY, adjacent=True,
     ),
     "deepseek": Family(
-        "deepseek", _deepseek_keys, vocab=pieces_or_bpe, defaults=ROTARY, adjacent=True
+        "deepseek", _deepseek_keys, vocab=pieces_or_bpe, defaults=ROTARY, adjacent=True,
     ),
     "minicpm3": Family(
-        "minicpm3",
-        common=_minicpm3_keys,
-        names=LATENT_NAMES,
-        extra=long_factors,
-        vocab=sentencepiece,
-        defaults=ROTARY,
+        "minicpm3", common=_minicpm3_keys, extra=long_factors, vocab=sentencepiece, defaults=ROTARY,
     ),
     "bailingmoe2": Family(
-        "bailingmoe2",
-        _ling_keys,
-        common=drafting,
-        names={
-            **MTP_NAMES,
-            "attention.query_key_value": "attn_qkv",
-            "attention.dense": "attn_output",
-            "attention.query_layernorm": "attn_q_norm",
-            "attention.key_layernorm": "attn_k_norm",
-            "mlp.gate.expert_bias": "exp_probs_b",
-            "final_layernorm": "layer_output_norm",
-        },
-        change=_ling_change,
-        defaults=ROTARY,
+        "bailingmoe2", _ling_keys, common=drafting, change=_ling_change, defaults=ROTARY,
     ),
     "dots1": Family("dots1", _dots_keys, change=split_experts, defaults=ROTARY, windows=never),
-}
+}  # fmt: skip

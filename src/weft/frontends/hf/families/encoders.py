@@ -1,22 +1,23 @@
-"""Encoders made of decoders' blocks: ModernBERT, EuroBERT, NeoBERT, Llama-Embed, EmbeddingGemma."""
+"""BERT and its relatives, and encoders made of decoders' blocks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from weft.errors import FormatError
 from weft.files import read_json
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.bert import encoder_keys
 from weft.frontends.hf.families.gemma import FAMILIES as GEMMA
 from weft.frontends.hf.families.llama import FAMILIES as LLAMA
-from weft.frontends.hf.family import Family, Named
-from weft.frontends.hf.keys import Pairs, pooling_keys
+from weft.frontends.hf.family import Change, Family, Named
+from weft.frontends.hf.keys import Pairs, common_keys, pooling_keys
 from weft.frontends.hf.safetensors import open_shards
+from weft.frontends.hf.unigrams import is_unigram, unigrams
 from weft.frontends.hf.values import Values, stored_values
-from weft.frontends.hf.vocab import Vocabulary, bpe, word_pieces
+from weft.frontends.hf.vocab import Vocabulary, bpe, has, word_pieces
 
-__all__ = ["FAMILIES", "dense_keys", "dense_tensors"]
+__all__ = ["FAMILIES", "dense_keys", "dense_tensors", "encoder_keys", "label_keys"]
 
 
 def _modern_keys(c: Config) -> Pairs:
@@ -117,28 +118,162 @@ def _gemma_keys(c: Config) -> Pairs:
     yield from pooling_keys(c)
 
 
-_MODERN = {
-    "attn.Wqkv": "attn_qkv", "attn.Wo": "attn_output", "attn_norm": "attn_norm",
-    "mlp.Wi": "ffn_up", "mlp.Wo": "ffn_down", "mlp_norm": "ffn_norm",
-}  # fmt: skip
-_MODERN_OUTER = {
-    "embeddings.tok_embeddings": "token_embd", "embeddings.norm": "token_embd_norm",
-    "final_norm": "output_norm", "head.dense": "cls", "head.norm": "cls.norm",
-    "classifier": "cls.output",
-}  # fmt: skip
-_NEO = {
-    "attention_norm": "attn_norm", "qkv": "attn_qkv", "wo": "attn_output", "ffn_norm": "ffn_norm",
-    "ffn.w12": "ffn_up", "ffn.w3": "ffn_down",
-}  # fmt: skip
-_NEO_OUTER = {"layer_norm": "enc.output_norm", "dense": "cls", "classifier": "cls.output"}
+# BERT and its relatives: DistilBERT, RoBERTa, XLM-RoBERTa, Jina's and Nomic's.
+
+_ROOTS = ("bert.", "distilbert.", "roberta.", "new.", "model.")
+_NOMIC_TRAINED = {8192: 2048, 2048: 512}
+"""Tokens that Nomic's models were trained for, by `n_positions`."""
+
+
+def encoder_keys(c: Config) -> Pairs:
+    """The keys of all encoders: tokens see tokens on both sides, pooling and labels."""
+    yield "attention.causal", False
+    yield from pooling_keys(c)
+    yield from label_keys(c)
+
+
+def label_keys(c: Config) -> Pairs:
+    """The names of a classifier's scores, if they are not the two that every model has."""
+    labels = _labels(c)
+    if labels:
+        yield "classifier.output_labels", labels
+
+
+def _labels(c: Config) -> list[str]:
+    given = c.get("id2label")
+    if not isinstance(given, dict):
+        given = {i: f"LABEL_{i}" for i in range(c.get("num_labels", 2))}
+    labels = [str(text) for _, text in sorted(given.items(), key=lambda row: int(row[0]))]
+    return [] if len(labels) == 2 and labels[0] == "LABEL_0" else labels
+
+
+def _change(c: Config, name: str, values: Values) -> Named:
+    """Leaves out the heads for training, and the pooler where no classifier is behind it."""
+    for root in _ROOTS:
+        name = name.removeprefix(root)
+    name = name.replace(".gamma", ".weight").replace(".beta", ".bias")
+    if name.startswith(("cls.", "vocab_", "lm_head.")) or name.endswith("position_ids"):
+        return
+    if name.startswith("pooler.") and c.cls != "BertForSequenceClassification":
+        return
+    if name in ("classifier.weight", "classifier.bias") and c.cls.endswith("Classification"):
+        name = name.replace("classifier", "classifier.out_proj")
+    if name == "embeddings.position_embeddings.weight" and "Roberta" in c.cls:
+        values = values.rows(_first_position(c), values.shape[0])
+    yield name, values
+
+
+def _distil_common(c: Config) -> Pairs:
+    yield "attention.layer_norm_epsilon", 1e-12
+    yield from common_keys(c)
+
+
+def _first_position(c: Config) -> int:
+    """RoBERTa counts positions from the padding token's id on."""
+    pad = c.get("pad_token_id")
+    return 0 if pad is None else int(pad) + 1
+
+
+def _roberta_common(c: Config) -> Pairs:
+    for key, value in common_keys(c):
+        if key == "context_length":
+            value = c["max_position_embeddings"] - _first_position(c)
+        yield key, value
+
+
+def _roberta_vocab(c: Config) -> Vocabulary:
+    if not has(c, "tokenizer.json"):
+        yield from word_pieces(c)
+        return
+    yield from bpe(c)
+    yield "tokenizer.ggml.token_type_count", c.get("type_vocab_size", 1)
+
+
+# **** Nomic's ****
+
+
+def _nomic_common(c: Config) -> Pairs:
+    for key, value in common_keys(c):
+        if key == "context_length" and c.get("max_trained_positions", 2048) == 2048:
+            value = _NOMIC_TRAINED.get(c.get("n_positions", 0), value)
+        yield key, value
+
+
+def _moe_keys(c: Config) -> Pairs:
+    yield from encoder_keys(c)
+    yield "moe_every_n_layers", c["moe_every_n_layers"]
+    yield "expert_used_count", c["moe_top_k"]
+
+
+def _nomic_vocab(c: Config) -> Vocabulary:
+    return unigrams(c, mask=250001 if _is_mixture(c) else None) if is_unigram(c) else word_pieces(c)
+
+
+def _is_mixture(c: Config) -> bool:
+    return bool(c.get("moe_every_n_layers"))
+
+
+def _nomic_change(c: Config, name: str, values: Values) -> Named:
+    """Experts as one matrix each; their bias is not used."""
+    for new, changed in _change(c, name, values):
+        if "mlp.experts.bias" in new:
+            return
+        if "mlp.experts.mlp.w" in new:
+            n, inner = c.n_expert, c["n_inner"]
+            changed = changed.reshaped(n, inner, c.n_embd)
+            if new.endswith("w2"):
+                changed = changed.through(lambda x: x.swapaxes(1, 2), (n, c.n_embd, inner))
+            new += ".weight"
+        yield new, changed
+
+
+# **** Jina's ****
+
+
+def _jina_vocab(c: Config) -> Vocabulary:
+    if c.json("tokenizer_config.json").get("tokenizer_class") == "RobertaTokenizer":
+        yield from bpe(c)
+        yield "tokenizer.ggml.token_type_count", 2
+    else:
+        yield from word_pieces(c)
+
+
+def _without_adapters(change: Change) -> Change:
+    """Matrices of parametrized layers under their own names, without the adapters of tasks."""
+
+    def changed(c: Config, name: str, values: Values) -> Iterator[tuple[str, Values]]:
+        name = name.replace(".parametrizations.", ".").removesuffix(".original")
+        if not name.endswith((".lora_A", ".lora_B")):
+            yield from change(c, name, values)
+
+    return changed
+
+
+_BERT = Family(
+    "bert",
+    encoder_keys,
+    names={
+        "mixer.out_proj": "attn_output",
+        "post_attention_layernorm": "attn_output_norm",
+        "post_mlp_layernorm": "layer_output_norm",
+    },
+    outer={"classifier": "cls"},
+    change=_change,
+    vocab=word_pieces,
+    defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2},
+    activation="gelu",
+)
+_XLM = replace(_BERT, common=_roberta_common, vocab=unigrams)
+_NOMIC = replace(
+    _BERT, arch="nomic-bert", common=_nomic_common, change=_nomic_change, vocab=_nomic_vocab,
+    defaults={"type_vocab_size": 2}, activation="",
+)  # fmt: skip
 
 
 FAMILIES = {
     "modern-bert": Family(
         "modern-bert",
         _modern_keys,
-        names=_MODERN,
-        outer=_MODERN_OUTER,
         change=_modern_change,
         vocab=_modern_vocab,
         defaults={
@@ -150,17 +285,22 @@ FAMILIES = {
         activation="",
     ),
     "eurobert": Family("eurobert", _euro_keys, vocab=_euro_vocab),
-    "neo-bert": Family(
-        "neo-bert",
-        _neo_keys,
-        names=_NEO,
-        outer=_NEO_OUTER,
-        change=_neo_change,
-        vocab=word_pieces,
-        activation="",
-    ),
+    "neo-bert": Family("neo-bert", _neo_keys, change=_neo_change, vocab=word_pieces, activation=""),
     "llama-embed": replace(LLAMA["llama"], arch="llama-embed"),
     "gemma-embedding": replace(
-        GEMMA["gemma3"], arch="gemma-embedding", keys=_gemma_keys, extra=dense_tensors, windows=None
+        GEMMA["gemma3"], arch="gemma-embedding", keys=_gemma_keys, extra=dense_tensors,
+        windows=None,
     ),
-}
+    "bert": _BERT,
+    "distilbert": replace(_BERT, common=_distil_common, defaults={"max_position_embeddings": 512}),
+    "roberta": replace(_BERT, common=_roberta_common, vocab=_roberta_vocab),
+    "xlm-roberta": replace(
+        _XLM, variant=lambda config: "jina-bert-v3" if config.get("lora_adaptations") else "",
+    ),
+    "nomic-bert": replace(
+        _NOMIC, variant=lambda config: "nomic-bert-moe" if config.get("moe_every_n_layers") else "",
+    ),
+    "nomic-bert-moe": replace(_NOMIC, arch="nomic-bert-moe", keys=_moe_keys),
+    "jina-bert-v2": replace(_BERT, arch="jina-bert-v2", vocab=_jina_vocab, activation=""),
+    "jina-bert-v3": replace(_XLM, arch="jina-bert-v3", change=_without_adapters(_change)),
+}  # fmt: skip

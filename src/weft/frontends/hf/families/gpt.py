@@ -1,4 +1,4 @@
-"""GPT-2 and models of its kind: Bloom, Falcon, GPT-NeoX, MPT, StarCoder, CodeShell, StableLM."""
+"""GPT-2 and models of its kind, from Bloom and Falcon to StableLM, Command R and Phi."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.frontends.hf.config import Config
+from weft.frontends.hf.families.qwen import split_experts
 from weft.frontends.hf.family import ROTARY, Family, Named, never
-from weft.frontends.hf.keys import Pairs
+from weft.frontends.hf.keys import (
+    Pairs,
+    common_keys,
+    long_factors,
+    long_magnitude,
+    original_length,
+    window_keys,
+)
 from weft.frontends.hf.values import Values, stacked
+from weft.frontends.hf.vocab import Vocabulary, bpe, pieces_or_llama
 
-__all__ = ["FAMILIES", "GPT_LAYER"]
+__all__ = ["FAMILIES", "tied"]
 
 
 def _require(c: Config, **values: bool) -> None:
@@ -143,21 +152,6 @@ def _falcon_parts(c: Config, name: str, values: Values) -> Named:
     yield name, values
 
 
-_NEOX_NAMES = {
-    "post_attention_layernorm": "ffn_norm",
-    "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output",
-    "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
-}  # fmt: skip
-_GPT2_NAMES = {
-    "ln_1": "attn_norm", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv",
-    "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
-}  # fmt: skip
-_BLOOM_NAMES = {
-    "self_attention.query_key_value": "attn_qkv", "self_attention.dense": "attn_output",
-    "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
-}  # fmt: skip
-
-
 def _codeshell_keys(c: Config) -> Pairs:
     yield "context_length", c["n_positions"]
     yield "embedding_length", c.n_embd
@@ -170,12 +164,6 @@ def _codeshell_keys(c: Config) -> Pairs:
     yield "rope.freq_base", 10000.0
     yield "rope.scaling.type", "linear"
     yield "rope.scaling.factor", 1.0
-
-
-GPT_LAYER = {
-    "ln_1": "attn_norm", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv",
-    "attn.c_proj": "attn_output",
-}  # fmt: skip
 
 
 def _stablelm_keys(c: Config) -> Pairs:
@@ -206,91 +194,168 @@ def _norms_together(c: Config, tensors: Named) -> Iterator[tuple[str, Values]]:
             yield f"{norm[1]}.weight", stacked([heads[i] for i in sorted(heads)])
 
 
+# Cohere's Command R and Command R7B.
+
+
+def _common(c: Config) -> Pairs:
+    """The context is the tokenizer's, where config.json has it: `max_position_embeddings` is less
+    than what the model was trained for."""
+    for key, value in common_keys(c):
+        longest = c.first("model_max_length", "max_position_embeddings")
+        yield key, longest if key == "context_length" else value
+
+
+def _keys(c: Config) -> Pairs:
+    yield "logit_scale", float(c["logit_scale"])
+    yield "rope.scaling.type", "none"
+
+
+def _keys2(c: Config) -> Pairs:
+    yield "logit_scale", float(c["logit_scale"])
+    yield "attention.sliding_window", c["sliding_window"]
+    yield "vocab_size", c.count("vocab_size")
+    part = c.first("rotary_pct") or 1.0
+    yield "rope.dimension_count", int(part * c.head_dim)
+    yield "rope.scaling.type", "none"
+
+
+def _keys_moe(c: Config) -> Pairs:
+    kinds = c.get("mlp_layer_types")
+    n_dense = c.get("first_k_dense_replace", 0)
+    if kinds:
+        n_dense = next((il for il, kind in enumerate(kinds) if kind != "dense"), len(kinds))
+    width, n_shared = c["intermediate_size"], c.get("num_shared_experts", 0)
+    yield "logit_scale", float(c["logit_scale"])
+    yield from window_keys(c)
+    yield "vocab_size", c.count("vocab_size")
+    yield "expert_feed_forward_length", width
+    yield "leading_dense_block_count", n_dense
+    chosen = c.get("expert_selection_fn", "softmax") == "softmax"  # over these experts alone
+    yield "expert_weights_norm", chosen or bool(c.get("norm_topk_prob", True))
+    if n_shared:
+        if c.get("shared_expert_combination_strategy", "average") != "average":
+            raise c.bad("shared_expert_combination_strategy", "must be average")
+        yield "expert_shared_count", n_shared
+        yield "expert_shared_feed_forward_length", width * n_shared
+    n_draft = int(c.get("num_nextn_predict_layers", 0))
+    if n_draft:
+        raise c.bad("num_nextn_predict_layers", "must be 0: layers that draft are not read here")
+    yield "rope.dimension_count", c.head_dim
+    yield "rope.scaling.type", "none"
+
+
+def _experts_without_biases(c: Config, name: str, values: Values) -> Named:
+    for new, changed in _without_biases(c, name, values):
+        yield from split_experts(c, new, changed)
+
+
+def _without_biases(c: Config, name: str, values: Values) -> Named:
+    """Biases are all zero, and files have none."""
+    if name.endswith(".bias"):
+        if np.any(values.load()):
+            raise c.bad("architectures", f"has no biases, but tensor {name} is not zero")
+        return
+    if name != "lm_head.weight" or not c.get("tie_word_embeddings", True):
+        yield name, values
+
+
+def tied(c: Config, name: str, values: Values) -> Named:
+    """Leaves out the output where it is the embedding."""
+    if name != "lm_head.weight" or not c.get("tie_word_embeddings", True):
+        yield name, values
+
+
+# Phi-2, Phi-3 and Phi-4.
+
+
+def _phi_keys2(c: Config) -> Pairs:
+    yield "context_length", c.first("n_positions", "max_position_embeddings")
+    yield "embedding_length", c.n_embd
+    yield "feed_forward_length", 4 * c.n_embd
+    yield "block_count", c.n_layer
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", c.n_head
+    yield "attention.layer_norm_epsilon", float(c.first("layer_norm_epsilon", "layer_norm_eps"))
+    yield "rope.dimension_count", int(c.rope["partial_rotary_factor"] * c.n_embd) // c.n_head
+    yield "general.file_type", None
+    yield "tokenizer.ggml.add_bos_token", False
+
+
+def _rotated(c: Config) -> int:
+    return int(c.rope.get("partial_rotary_factor", 1.0) * c.n_embd) // c.n_head
+
+
+def _keys3(c: Config) -> Pairs:
+    yield "context_length", c.first("n_positions", "max_position_embeddings")
+    yield "rope.scaling.original_context_length", original_length(c)
+    yield "embedding_length", c.n_embd
+    yield "feed_forward_length", c["intermediate_size"]
+    yield "block_count", c.n_layer
+    yield "attention.head_count", c.n_head
+    yield "attention.head_count_kv", c.n_head_kv
+    yield "attention.layer_norm_rms_epsilon", float(c["rms_norm_eps"])
+    yield "rope.dimension_count", _rotated(c)
+    yield "rope.freq_base", float(c.main_rope["rope_theta"])
+    yield "general.file_type", None
+    yield "attention.sliding_window", c.get("sliding_window", 0)
+
+
+def _magnitude(c: Config) -> Pairs:
+    if c.rope.get("long_factor") and c.rope.get("rope_type") != "default":
+        yield "rope.scaling.attn_factor", long_magnitude(c)
+
+
+def _phi_keys_moe(c: Config) -> Pairs:
+    yield "expert_used_count", c["num_experts_per_tok"]
+    yield "expert_count", c.n_expert
+
+
+def _vocab3(c: Config) -> Vocabulary:
+    """Phi-4 has GPT-2's kind of vocabulary; Phi-3 has LLaMA's."""
+    if c.json("tokenizer_config.json").get("tokenizer_class") == "GPT2Tokenizer":
+        yield from bpe(c)
+    else:
+        yield from pieces_or_llama(c)
+
+
 FAMILIES = {
-    "gpt2": Family(
-        "gpt2",
-        common=_gpt2_keys,
-        change=_transposed,
-        outer={"wpe": "position_embd"},
-        names=_GPT2_NAMES,
-        activation="gelu",
-    ),
-    "gptneox": Family(
-        "gptneox",
-        common=_neox_keys,
-        change=_heads_apart,
-        names=_NEOX_NAMES,
-        outer={
-            "embed_in": "token_embd",
-            "embed_out": "output",
-            "final_layer_norm": "output_norm",
-        },
-        activation="gelu",
-    ),
-    "bloom": Family(
-        "bloom",
-        common=_bloom_keys,
-        change=_heads_apart,
-        names=_BLOOM_NAMES,
-        outer={"word_embeddings_layernorm": "token_embd_norm"},
-        activation="gelu",
-    ),
-    "mpt": Family(
-        "mpt",
-        common=_mpt_keys,
-        outer={"wpe": "position_embd", "norm_f": "output_norm"},
-        names={
-            "norm_1": "attn_norm",
-            "norm_2": "ffn_norm",
-            "attn.Wqkv": "attn_qkv",
-            "attn.out_proj": "attn_output",
-            "attn.q_ln": "attn_q_norm",
-            "attn.k_ln": "attn_k_norm",
-            "ffn.up_proj": "ffn_up",
-            "ffn.down_proj": "ffn_down",
-            "ffn.act": "ffn.act",
-        },
-        activation="gelu",
-    ),
-    "falcon": Family(
-        "falcon",
-        common=_falcon_keys,
-        change=_falcon_parts,
-        names={
-            **_BLOOM_NAMES,
-            "ln_mlp": "attn_norm",
-            "ln_attn": "attn_norm_2",
-        },
-        activation="gelu",
-    ),
-    "starcoder": Family(
-        "starcoder",
-        common=_starcoder_keys,
-        outer={"wpe": "position_embd"},
-        names=_GPT2_NAMES,
-        activation="gelu",
-    ),
-    "starcoder2": Family(
-        "starcoder2",
-        defaults=ROTARY,
-        names={
-            "mlp.c_fc": "ffn_up",
-            "mlp.c_proj": "ffn_down",
-        },
-        windows=never,
-        activation="gelu",
-    ),
-    "codeshell": Family(
-        "codeshell",
-        common=_codeshell_keys,
-        names=GPT_LAYER | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
-        activation="gelu",
-    ),
+    "gpt2": Family("gpt2", common=_gpt2_keys, change=_transposed, activation="gelu"),
+    "gptneox": Family("gptneox", common=_neox_keys, change=_heads_apart, activation="gelu"),
+    "bloom": Family("bloom", common=_bloom_keys, change=_heads_apart, activation="gelu"),
+    "mpt": Family("mpt", common=_mpt_keys, activation="gelu"),
+    "falcon": Family("falcon", common=_falcon_keys, change=_falcon_parts, activation="gelu"),
+    "starcoder": Family("starcoder", common=_starcoder_keys, activation="gelu"),
+    "starcoder2": Family("starcoder2", defaults=ROTARY, windows=never, activation="gelu"),
+    "codeshell": Family("codeshell", common=_codeshell_keys, activation="gelu"),
     "stablelm": Family(
-        "stablelm",
-        common=_stablelm_keys,
-        names={"self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm"},
-        join=_norms_together,
+        "stablelm", common=_stablelm_keys, join=_norms_together,
         defaults={**ROTARY, "partial_rotary_factor": 0.25, "layer_norm_eps": 1e-5},
     ),
-}
+    "command-r": Family(
+        "command-r", _keys, common=_common, change=tied,
+        defaults={"rope_theta": 500000.0, "logit_scale": 0.0625},
+    ),
+    "cohere2moe": Family(
+        "cohere2moe", _keys_moe, change=_experts_without_biases,
+        defaults={**ROTARY, "logit_scale": 0.0625, "head_dim": 128},
+    ),
+    "cohere2": Family(
+        "cohere2", _keys2, change=_without_biases,
+        defaults={**ROTARY, "logit_scale": 0.0625, "head_dim": 0, "sliding_window": 4096},
+        windows=lambda il: il % 4 != 3,
+    ),
+    "phi2": Family(
+        "phi2", common=_phi_keys2,
+        defaults={**ROTARY, "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5},
+        activation="gelu",
+    ),
+    "phi3": Family(
+        "phi3", common=_keys3, first=_magnitude, extra=long_factors, vocab=_vocab3,
+        defaults={**ROTARY, "rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
+    ),
+    "phimoe": Family(
+        "phimoe", _phi_keys_moe, common=_keys3, first=_magnitude, extra=long_factors, vocab=_vocab3,
+        defaults={"rope_theta": 1e6, "rms_norm_eps": 1e-5}, experts=("w1", "w2", "w3"),
+        windows=never,
+    ),
+}  # fmt: skip

@@ -1,7 +1,8 @@
-"""LLaMA and models of its shape, from Mistral and Apertus to Baichuan, Orion and DeciLM."""
+"""LLaMA and models of its shape, from Mistral and Apertus to Granite, Orion and DeciLM."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,17 +10,21 @@ from numpy.typing import NDArray
 
 from weft.errors import FormatError
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.gpt import GPT_LAYER
-from weft.frontends.hf.family import DERIVED, ROTARY, Family, Named, never
-from weft.frontends.hf.keys import Pairs, common_keys, pooling_keys
-from weft.frontends.hf.rope import llama3_factors
+from weft.frontends.hf.family import DERIVED, NORM_BEHIND, ROTARY, Family, Named, never
+from weft.frontends.hf.keys import Pairs, common_keys, llama3_factors, pooling_keys, window_keys
 from weft.frontends.hf.safetensors import open_shards
-from weft.frontends.hf.sentencepiece import read_normalizer
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values, stored_values
-from weft.frontends.hf.vocab import Vocabulary, base_tokens, bpe, llama, sentencepiece
+from weft.frontends.hf.vocab import (
+    Vocabulary,
+    base_tokens,
+    bpe,
+    llama,
+    read_normalizer,
+    sentencepiece,
+)
 
-__all__ = ["FAMILIES", "llama_keys"]
+__all__ = ["FAMILIES", "granite_keys", "granite_parts", "llama_keys"]
 
 
 def llama_keys(c: Config) -> Pairs:
@@ -248,6 +253,106 @@ _LLAMA = Family(
 )
 _MISTRAL = replace(_LLAMA, windows=never)
 
+
+# Granite, with experts or a sliding window, and MiniCPM.
+
+
+def _minicpm_keys(c: Config) -> Pairs:
+    yield "embedding_scale", float(c["scale_emb"])
+    yield "residual_scale", c["scale_depth"] / c.n_layer**0.5
+    yield "logit_scale", c.n_embd / c["dim_model_base"]
+
+
+def granite_keys(c: Config) -> Pairs:
+    """Granite's factors, and the width of its shared experts."""
+    yield from llama_keys(c)
+    for key, name in (
+        ("attention.scale", "attention_multiplier"),
+        ("embedding_scale", "embedding_multiplier"),
+        ("residual_scale", "residual_multiplier"),
+        ("logit_scale", "logits_scaling"),
+        ("expert_shared_feed_forward_length", "shared_intermediate_size"),
+    ):
+        value = c.get(name)
+        if value:
+            yield key, value if isinstance(c.get(name), int) and "length" in key else float(value)
+    if c.get("shared_intermediate_size") and not c.n_expert:
+        yield "feed_forward_length", c["shared_intermediate_size"]
+
+
+def _granite_swa_keys(c: Config) -> Pairs:
+    yield from granite_keys(c)
+    yield from window_keys(c, lambda il: il % 4 != 0)
+    rotates = c.get("no_rope_layers")
+    if rotates:
+        yield "attention.rope_pattern", [bool(r) for r in rotates]
+
+
+def _named_sinks(c: Config, name: str, values: Values) -> Named:
+    yield (f"{name}.weight" if name.endswith("sinks") else name), values
+
+
+def granite_parts(c: Config, name: str, values: Values) -> Named:
+    """Takes gate and up apart, which Granite's mixtures have as one matrix."""
+    kind = ("shexp" if c.n_expert else "") if "shared_mlp." in name else "exps"
+    layer = f"model.layers.{name.split('.layers.')[-1].split('.')[0]}"
+    blk = layer.replace("model.layers", "=blk")
+    if name.endswith("input_linear.weight"):
+        n = values.shape[-2] // 2
+        for part, start in (("gate", 0), ("up", n)):
+            shape = (*values.shape[:-2], n, values.shape[-1])
+            cut = values.taken(..., slice(start, start + n), slice(None), shape=shape)
+            yield f"{blk}.ffn_{part}{'_' if kind else ''}{kind}.weight", cut
+    elif name.endswith("output_linear.weight"):
+        yield f"{blk}.ffn_down{'_' if kind else ''}{kind}.weight", values
+    else:
+        yield name, values
+
+
+_GRANITE = Family(
+    "granite", granite_keys, extra=llama3_factors, vocab=llama, defaults=ROTARY, adjacent=True
+)
+
+
+# HRM-Text: two stacks of layers, which run in turns.
+
+
+def _per_stack(c: Config) -> int:
+    return c.count("num_layers_per_stack", "num_hidden_layers")
+
+
+def _common(c: Config) -> Pairs:
+    """The layers are counted as often as they run."""
+    n = _per_stack(c) * c["H_cycles"] * (c["L_cycles"] + 1)
+    for key, value in common_keys(c):
+        yield key, n if key == "block_count" else value
+
+
+def _keys(c: Config) -> Pairs:
+    yield "rope.dimension_count", c.head_dim
+    yield "embedding_scale", float(c["embedding_scale"])
+    yield "hrm.layers_per_stack", _per_stack(c)
+    yield "hrm.h_cycles", c["H_cycles"]
+    yield "hrm.l_cycles", c["L_cycles"]
+    yield "hrm.prefix_lm", bool(c.get("prefix_lm", False))
+
+
+def _change(c: Config, name: str, values: Values) -> Named:
+    layer = re.fullmatch(r"model\.([LH])_module\.layers\.(\d+)\.(.+)", name)
+    if layer is None:
+        yield ("=hrm.z_l_init" if name == "model.z_L_init" else name), values
+        return
+    il = int(layer[2]) + (_per_stack(c) if layer[1] == "H" else 0)
+    rest = layer[3].replace("attn.", "self_attn.")
+    for fused, parts in (("gqkv_proj", "gqkv"), ("gate_up_proj", ("gate", "up"))):
+        if fused in rest:
+            n = values.shape[0] // len(parts)
+            for part, cut in zip(parts, values.split(*[n] * len(parts)), strict=True):
+                yield f"model.layers.{il}.{rest.replace(fused, f'{part}_proj')}", cut
+            return
+    yield f"model.layers.{il}.{rest}", values
+
+
 FAMILIES = {
     "llama": _LLAMA,
     "internlm3": Family("llama", llama_keys, vocab=sentencepiece, defaults=DERIVED, adjacent=True),
@@ -256,78 +361,40 @@ FAMILIES = {
     "mixtral": replace(_MISTRAL, defaults={"rope_theta": 1e6}, experts=("w1", "w2", "w3")),
     "arcee": replace(_LLAMA, arch="arcee", keys=_arcee_keys, activation="relu2"),
     "smollm3": replace(
-        _MISTRAL,
-        arch="smollm3",
-        keys=_smollm3_keys,
+        _MISTRAL, arch="smollm3", keys=_smollm3_keys,
         defaults={"rope_theta": 2e6, "use_sliding_window": False},
     ),
     "apertus": Family(
-        "apertus",
-        llama_keys,
-        first=_xielu_keys,
-        names={"attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm"},
-        change=_without_xielu,
-        extra=llama3_factors,
-        vocab=llama,
-        defaults={"rope_theta": 12e6},
-        activation="",
+        "apertus", llama_keys, first=_xielu_keys, change=_without_xielu, extra=llama3_factors,
+        vocab=llama, defaults={"rope_theta": 12e6}, activation="",
     ),
     "jais2": Family("jais2", _jais2_keys, defaults=ROTARY, activation="relu2"),
     "bitnet": Family(
-        "bitnet",
-        _bitnet_keys,
-        change=_ternary,
-        vocab=sentencepiece,
-        names={
-            "self_attn.attn_sub_norm": "attn_sub_norm",
-            "self_attn.inner_attn_ln": "attn_sub_norm",
-            "mlp.ffn_sub_norm": "ffn_sub_norm",
-            "mlp.ffn_layernorm": "ffn_sub_norm",
-        },
-        defaults=ROTARY,
+        "bitnet", _bitnet_keys, change=_ternary, vocab=sentencepiece, defaults=ROTARY,
         activation="relu2",
     ),
     "baichuan": Family(
-        "baichuan", _layout, change=_packed, vocab=sentencepiece, defaults=ROTARY, adjacent=True
+        "baichuan", _layout, change=_packed, vocab=sentencepiece, defaults=ROTARY, adjacent=True,
     ),
     "internlm2": Family(
-        "internlm2",
-        change=_grouped,
-        names={
-            "attention_norm": "attn_norm",
-            "ffn_norm": "ffn_norm",
-            "attention.wo": "attn_output",
-            "feed_forward.w1": "ffn_gate",
-            "feed_forward.w2": "ffn_down",
-            "feed_forward.w3": "ffn_up",
-        },
-        outer={"tok_embeddings": "token_embd", "output": "output"},
-        vocab=_internlm_vocab,
-        defaults=ROTARY,
-        adjacent=True,
+        "internlm2", change=_grouped, vocab=_internlm_vocab, defaults=ROTARY, adjacent=True,
     ),
     "orion": Family("orion", common=_orion_keys, vocab=sentencepiece, defaults=ROTARY),
     "refact": Family(
-        "refact",
-        common=_refact_keys,
-        change=_refact_parts,
-        names=GPT_LAYER | {"attn.q": "attn_q", "mlp.c_proj": "ffn_down"},
-        vocab=_refact_vocab,
-        activation="",
+        "refact", common=_refact_keys, change=_refact_parts, vocab=_refact_vocab, activation="",
     ),
     "xverse": Family("xverse", _layout, vocab=_plain_pieces, defaults=ROTARY, adjacent=True),
-    "seed_oss": Family(
-        "seed_oss",
-        names={"post_attention_layernorm": "post_attention_norm"},
-        defaults={**ROTARY, "head_dim": 128},
-    ),
+    "seed_oss": Family("seed_oss", names=NORM_BEHIND, defaults={**ROTARY, "head_dim": 128}),
     "deci": Family(
-        "deci",
-        common=_deci_common,
-        change=_deci_change,
-        extra=llama3_factors,
-        vocab=_deci_vocab,
-        defaults=DERIVED,
-        adjacent=True,
+        "deci", common=_deci_common, change=_deci_change, extra=llama3_factors, vocab=_deci_vocab,
+        defaults=DERIVED, adjacent=True,
     ),
-}
+    "granite": _GRANITE,
+    "granitemoe": replace(_GRANITE, arch="granitemoe", change=granite_parts),
+    "minicpm": Family("minicpm", _minicpm_keys, vocab=llama, defaults=ROTARY, adjacent=True),
+    "granite_swa": replace(
+        _GRANITE, arch="granite_swa", keys=_granite_swa_keys, change=_named_sinks,
+        defaults={**ROTARY, "sliding_window": 128},
+    ),
+    "hrm_text": Family("hrm_text", _keys, common=_common, change=_change, defaults=ROTARY),
+}  # fmt: skip

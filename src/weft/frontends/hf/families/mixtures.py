@@ -1,19 +1,16 @@
 """Mixtures of experts with a difference or two, and dense models of the same makers: DBRX,
-ERNIE 4.5, GLM 4, Hunyuan, MiniMax-M2, Solar Open."""
+ERNIE 4.5, GLM 4, gpt-oss, Hunyuan, Llama 4, MiniMax-M2, Solar Open."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from weft.frontends.hf.config import Config
-from weft.frontends.hf.families.deepseek import (
-    MTP_NAMES,
-    SPECIAL_KEYS,
-    glm_moe_vocab,
-    glm_vocab,
-    weight_keys,
-)
+from weft.frontends.hf.families.deepseek import SPECIAL_KEYS, glm_moe_vocab, glm_vocab, weight_keys
+from weft.frontends.hf.families.llama import llama_keys
 from weft.frontends.hf.families.qwen import split_experts
-from weft.frontends.hf.family import DERIVED, ROTARY, Family, Named
-from weft.frontends.hf.keys import Pairs, drafting, n_draft
+from weft.frontends.hf.family import DERIVED, NORM_BEHIND, ROTARY, Family, Named
+from weft.frontends.hf.keys import Pairs, common_keys, drafting, llama3_factors, n_draft
 from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece, token_id
@@ -97,9 +94,6 @@ def _minimax_keys(c: Config) -> Pairs:
     yield "expert_feed_forward_length", c["intermediate_size"]
     part = c.rope.get("partial_rotary_factor", 1.0)
     yield "rope.dimension_count", c.get("rotary_dim", int(c.head_dim * part))
-
-
-_HEADS = {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"}
 
 
 def _hunyuan_vocab(c: Config) -> Vocabulary:
@@ -211,11 +205,6 @@ def _glm_halves(c: Config, name: str, values: Values) -> Named:
 
 
 _PARTIAL = {**ROTARY, "partial_rotary_factor": 0.5}
-_GLM_NAMES = {
-    "post_attention_layernorm": "ffn_norm",
-    "post_self_attn_layernorm": "post_attention_norm",
-    "post_mlp_layernorm": "post_ffw_norm",
-}
 
 
 def _solar_keys(c: Config) -> Pairs:
@@ -228,115 +217,137 @@ def _head_keys(c: Config) -> Pairs:
     yield "rope.dimension_count", c.head_dim
 
 
+# gpt-oss: experts with biases and MXFP4 weights, attention sinks.
+
+
+def _keys(c: Config) -> Pairs:
+    yield "attention.sliding_window", c["sliding_window"]
+    yield "expert_feed_forward_length", c["intermediate_size"]
+
+
+def _change(c: Config, name: str, values: Values) -> Named:
+    """Rows of gate and up take turns in the folder."""
+    if name.endswith("sinks"):
+        yield f"{name}.weight", values
+    elif name.endswith("gate_up_proj_bias"):
+        n = values.shape[-1] // 2
+        for part, start in (("gate", 0), ("up", 1)):
+            new = name.replace("gate_up_proj_bias", f"{part}_proj.bias")
+            yield new, values.taken(..., slice(start, None, 2), shape=(values.shape[0], n))
+    elif name.endswith("down_proj_bias"):
+        yield name.replace("_bias", ".bias"), values
+    elif name.endswith("gate_up_proj_mxfp4"):
+        for part, start in (("gate", 0), ("up", 1)):
+            yield name.replace("gate_up_proj_mxfp4", f"{part}_proj.weight"), _rows(values, start)
+    elif name.endswith("down_proj_mxfp4"):
+        yield name.replace("_mxfp4", ".weight"), values
+    elif name.endswith("gate_up_proj"):
+        n_expert, width, n = values.shape
+        for part, start in (("gate", 0), ("up", 1)):
+            columns = values.taken(..., slice(start, None, 2), shape=(n_expert, width, n // 2))
+            yield name.replace("gate_up_proj", f"{part}_proj.weight"), _transposed(columns)
+    elif name.endswith("down_proj"):
+        yield f"{name}.weight", _transposed(values)
+    else:
+        yield name, values
+
+
+def _transposed(values: Values) -> Values:
+    n, rows, columns = values.shape
+    return values.through(lambda x: x.swapaxes(-1, -2), (n, columns, rows))
+
+
+def _rows(values: Values, start: int) -> Values:
+    """Every second row from `start` on of blocks that are quantized already."""
+    packed = values.packed
+    assert packed is not None
+    shape = (values.shape[0], values.shape[1] // 2, values.shape[2])
+    return Values(
+        shape, values.kind, lambda: values.load()[:, start::2],
+        packed=lambda: np.ascontiguousarray(packed()[:, start::2]),
+    )  # fmt: skip
+
+
+# Llama 4: chunks, layers that do not rotate, and experts behind every layer or every second.
+
+
+def _common(c: Config) -> Pairs:
+    for key, value in common_keys(c):
+        yield key, c["intermediate_size_mlp"] if key == "feed_forward_length" else value
+
+
+def _llama4_keys(c: Config) -> Pairs:
+    yield from llama_keys(c)
+    yield "interleave_moe_layer_step", c["interleave_moe_layer_step"]
+    yield "expert_feed_forward_length", c["intermediate_size"]
+    if set(c.get("layer_types") or ()) == {"full_attention"}:
+        yield "attention.sliding_window", 0
+    elif c.get("attention_chunk_size", 8192) != 8192:  # files have no key for it
+        raise c.bad("attention_chunk_size", "is not 8192, which weft needs here")
+    for key, value in (
+        ("use_qk_norm", c.n_expert != 128),  # Maverick's heads have no norm
+        ("attn_temperature_tuning", True),
+        ("floor_scale", 8192),
+        ("attn_scale", 0.1),
+    ):  # files have no keys for them
+        if c.get(key, value) != value:
+            raise c.bad(key, f"is {c[key]}, which must be {value} here")
+
+
+def _llama4_change(c: Config, name: str, values: Values) -> Named:
+    """Experts are transposed."""
+    base, found, _ = name.partition("experts.gate_up_proj")
+    if not found and not name.endswith("experts.down_proj"):
+        yield name, values
+        return
+    n, width, rows = values.shape
+    turned = values.through(lambda x: x.swapaxes(-1, -2), (n, rows, width))
+    if not found:
+        yield f"{name}.weight", turned
+        return
+    half = rows // 2
+    for part, start in (("gate", 0), ("up", half)):
+        cut = turned.taken(slice(None), slice(start, start + half), shape=(n, half, width))
+        yield f"{base}experts.{part}_proj.weight", cut
+
+
 FAMILIES = {
     "ernie4_5-moe": Family(
-        "ernie4_5-moe",
-        _ernie_keys,
-        change=_ernie_change,
-        vocab=ernie_vocab,
-        defaults={"rope_theta": 500000.0},
-        experts=("gate_proj", "up_proj", "down_proj"),
+        "ernie4_5-moe", _ernie_keys, change=_ernie_change, vocab=ernie_vocab,
+        defaults={"rope_theta": 500000.0}, experts=("gate_proj", "up_proj", "down_proj"),
     ),
     "glm4moe": Family(
-        "glm4moe",
-        glm_keys,
-        common=drafting,
-        names={**MTP_NAMES, "post_attention_layernorm": "post_attention_norm"},
-        change=split_experts,
-        vocab=glm_moe_vocab,
-        defaults={**ROTARY, "head_dim": 128},
+        "glm4moe", glm_keys, common=drafting, names=NORM_BEHIND, change=split_experts,
+        vocab=glm_moe_vocab, defaults={**ROTARY, "head_dim": 128},
     ),
     "hunyuan-dense": Family(
-        "hunyuan-dense",
-        _plain_rope,
-        vocab=_hunyuan_vocab,
-        names=_HEADS,
-        change=_untied,
-        defaults=ROTARY,
+        "hunyuan-dense", _plain_rope, vocab=_hunyuan_vocab, change=_untied, defaults=ROTARY,
     ),
     "hunyuan-moe": Family(
-        "hunyuan-moe",
-        _hunyuan_keys,
-        vocab=_hunyuan_vocab,
-        names={
-            **_HEADS,
-            "mlp.gate.wg": "ffn_gate_inp",
-            "mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
-            "mlp.shared_mlp.up_proj": "ffn_up_shexp",
-            "mlp.shared_mlp.down_proj": "ffn_down_shexp",
-        },
-        change=_untied,
-        defaults=ROTARY,
+        "hunyuan-moe", _hunyuan_keys, vocab=_hunyuan_vocab, change=_untied, defaults=ROTARY,
     ),
-    "hy_v3": Family(
-        "hy_v3",
-        _hy_keys,
-        common=drafting,
-        names={
-            **MTP_NAMES,
-            "mlp.expert_bias": "exp_probs_b",
-            "mlp.router.gate": "ffn_gate_inp",
-            "mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
-            "mlp.shared_mlp.up_proj": "ffn_up_shexp",
-            "mlp.shared_mlp.down_proj": "ffn_down_shexp",
-        },
-        change=split_experts,
-        defaults=ROTARY,
-    ),
-    "minimax-m2": Family(
-        "minimax-m2",
-        _minimax_keys,
-        names={"block_sparse_moe.e_score_correction": "exp_probs_b"},
-        defaults=ROTARY,
-        experts=("w1", "w2", "w3"),
-    ),
-    "dbrx": Family(
-        "dbrx",
-        common=_dbrx_keys,
-        f32_routers=False,
-        change=_dbrx_change,
-        outer={"norm_f": "output_norm"},
-        names={
-            "norm_attn_norm.norm_1": "attn_norm",
-            "norm_attn_norm.norm_2": "attn_output_norm",
-            "norm_attn_norm.attn.Wqkv": "attn_qkv",
-            "norm_attn_norm.attn.out_proj": "attn_output",
-            "ffn.router.layer": "ffn_gate_inp",
-            "ffn.experts.mlp.w1": "ffn_gate_exps",
-            "ffn.experts.mlp.v1": "ffn_up_exps",
-            "ffn.experts.mlp.w2": "ffn_down_exps",
-        },
-    ),
+    "hy_v3": Family("hy_v3", _hy_keys, common=drafting, change=split_experts, defaults=ROTARY),
+    "minimax-m2": Family("minimax-m2", _minimax_keys, defaults=ROTARY, experts=("w1", "w2", "w3")),
+    "dbrx": Family("dbrx", common=_dbrx_keys, f32_routers=False, change=_dbrx_change),
     "ernie4_5": Family(
-        "ernie4_5",
-        change=ernie_parts,
-        vocab=ernie_vocab,
+        "ernie4_5", change=ernie_parts, vocab=ernie_vocab,
         defaults={"rope_theta": 500000.0, "head_dim": 128},
     ),
-    "chatglm": Family(
-        "chatglm",
-        common=_chat_keys,
-        vocab=_chat_vocab,
-        defaults=_PARTIAL,
-    ),
-    "glm4": Family(
-        "glm4", _glm_keys, vocab=glm_vocab, names=_GLM_NAMES, defaults={**_PARTIAL, "head_dim": 128}
-    ),
-    "glm4v": Family(
-        "glm4",
-        _glm_keys,
-        vocab=glm_vocab,
-        change=_glm_halves,
-        names=_GLM_NAMES,
-        defaults=_PARTIAL,
-    ),
+    "chatglm": Family("chatglm", common=_chat_keys, vocab=_chat_vocab, defaults=_PARTIAL),
+    "glm4": Family("glm4", _glm_keys, vocab=glm_vocab, defaults={**_PARTIAL, "head_dim": 128}),
+    "glm4v": Family("glm4", _glm_keys, vocab=glm_vocab, change=_glm_halves, defaults=_PARTIAL),
     "solar_open": Family(
-        "glm4moe",
-        _solar_keys,
-        common=drafting,
-        names={"post_attention_layernorm": "post_attention_norm"},
-        change=split_experts,
+        "glm4moe", _solar_keys, common=drafting, names=NORM_BEHIND, change=split_experts,
         defaults={"rope_theta": 1e6, "head_dim": 128, "first_k_dense_replace": 0},
     ),
     "maincoder": Family("maincoder", _head_keys, defaults=DERIVED),
-}
+    "gpt-oss": Family(
+        "gpt-oss", _keys, change=_change, names=NORM_BEHIND,
+        defaults={"rope_theta": 150000.0, "head_dim": 64, "sliding_window": 128},
+        windows=lambda il: il % 2 != 1,
+    ),
+    "llama4": Family(
+        "llama4", _llama4_keys, common=_common, change=_llama4_change, extra=llama3_factors,
+        defaults={"rope_theta": 500000.0, "head_dim": 128},
+    ),
+}  # fmt: skip

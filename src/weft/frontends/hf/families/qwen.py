@@ -139,52 +139,30 @@ def _mellum_keys(c: Config) -> Pairs:
 FAMILIES = {
     "qwen2": Family("qwen2", pooling_keys, vocab=pieces_or_bpe, defaults=_ROTARY, windows=never),
     "internvl": Family(
-        "qwen2", vocab=pieces_or_bpe, defaults=_ROTARY, windows=never, variant=_of_internvl
+        "qwen2", vocab=pieces_or_bpe, defaults=_ROTARY, windows=never, variant=_of_internvl,
     ),
     "qwen2audio": Family("qwen2", vocab=pieces_or_bpe, defaults=_AUDIO_DEFAULTS, windows=never),
     "qwen2moe": Family(
-        "qwen2moe",
-        expert_keys,
-        change=split_experts,
-        defaults=_ROTARY,
-        windows=never,
+        "qwen2moe", expert_keys, change=split_experts, defaults=_ROTARY, windows=never,
         norm_topk=False,
     ),
     "qwen2vl": Family("qwen2vl", vocab=pieces_or_bpe, defaults=_ROTARY, windows=never),
     "qwen3vl": Family(
-        "qwen3vl", _vision_keys, vocab=pieces_or_bpe, defaults={**_ROTARY, "head_dim": 128}
+        "qwen3vl", _vision_keys, vocab=pieces_or_bpe, defaults={**_ROTARY, "head_dim": 128},
     ),
     "qwen3vlmoe": Family(
-        "qwen3vlmoe",
-        _vision_keys,
-        change=_split_transposed,
-        vocab=pieces_or_bpe,
-        defaults=_ROTARY,
+        "qwen3vlmoe", _vision_keys, change=_split_transposed, vocab=pieces_or_bpe, defaults=_ROTARY,
         norm_topk=True,
     ),
     "qwen3": Family(
-        "qwen3",
-        _qwen3_keys,
-        change=_qwen3_change,
-        vocab=pieces_or_bpe,
-        defaults={**_ROTARY, "head_dim": 128},
-        windows=never,
+        "qwen3", _qwen3_keys, change=_qwen3_change, vocab=pieces_or_bpe,
+        defaults={**_ROTARY, "head_dim": 128}, windows=never,
     ),
     "qwen3moe": Family(
-        "qwen3moe",
-        _qwen3moe_keys,
-        change=split_experts,
-        defaults=_ROTARY,
-        norm_topk=True,
+        "qwen3moe", _qwen3moe_keys, change=split_experts, defaults=_ROTARY, norm_topk=True,
     ),
     "pangu-embedded": Family(
-        "pangu-embedded", _pangu_keys, vocab=pieces_or_llama, defaults=DERIVED
+        "pangu-embedded", _pangu_keys, vocab=pieces_or_llama, defaults=DERIVED,
     ),
-    "mellum": Family(
-        "mellum",
-        _mellum_keys,
-        change=split_experts,
-        defaults=ROTARY,
-        norm_topk=True,
-    ),
-}
+    "mellum": Family("mellum", _mellum_keys, change=split_experts, defaults=ROTARY, norm_topk=True),
+}  # fmt: skip

@@ -130,31 +130,15 @@ _DEFAULTS = {
 
 FAMILIES = {
     "t5": Family(
-        "t5",
-        _decoder_keys,
-        common=partial(_common, decoder=True),
-        change=_change,
-        vocab=_vocab,
-        defaults=_DEFAULTS,
-        activation="",
+        "t5", _decoder_keys, common=partial(_common, decoder=True), change=_change, vocab=_vocab,
+        defaults=_DEFAULTS, activation="",
     ),
     "mt5": Family(
-        "t5",
-        _decoder_keys,
-        common=partial(_common, decoder=True),
-        change=_change,
-        vocab=_vocab,
-        defaults=_DEFAULTS | {"feed_forward_proj": "gated-gelu"},
-        activation="",
+        "t5", _decoder_keys, common=partial(_common, decoder=True), change=_change, vocab=_vocab,
+        defaults=_DEFAULTS | {"feed_forward_proj": "gated-gelu"}, activation="",
     ),
     "t5encoder": Family(
-        "t5encoder",
-        _encoder_keys,
-        common=partial(_common, decoder=False),
-        change=_change,
-        extra=dense_tensors,
-        vocab=_vocab,
-        defaults=_DEFAULTS,
-        activation="",
+        "t5encoder", _encoder_keys, common=partial(_common, decoder=False), change=_change,
+        extra=dense_tensors, vocab=_vocab, defaults=_DEFAULTS, activation="",
     ),
-}
+}  # fmt: skip

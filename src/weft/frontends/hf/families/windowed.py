@@ -1,12 +1,15 @@
-"""AFMoE, Laguna and MiMo-V2: most layers see only a sliding window."""
+"""AFMoE, EXAONE, Laguna, MiMo-V2 and OLMo: most layers see only a sliding window."""
 
 from __future__ import annotations
 
+import re
+
 from weft.frontends.hf.config import Config
+from weft.frontends.hf.families.deepseek import weight_keys
 from weft.frontends.hf.families.llama import llama_keys
 from weft.frontends.hf.families.qwen import split_experts
-from weft.frontends.hf.family import ROTARY, Family, Named
-from weft.frontends.hf.keys import Pairs
+from weft.frontends.hf.family import NORM_BEHIND, ROTARY, Family, Named
+from weft.frontends.hf.keys import Pairs, drafting, llama3_factors, n_draft, window_keys
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import llama
 
@@ -89,41 +92,105 @@ def _mimo_change(c: Config, name: str, values: Values) -> Named:
     yield from split_experts(c, f"{name}.weight" if name.endswith(".sinks") else name, values)
 
 
+# EXAONE 3 and 4, and K-EXAONE.
+
+
+def _exaone_keys(c: Config) -> Pairs:
+    part = c.rope.get("partial_rotary_factor", 1.0)
+    yield "rope.dimension_count", int(part * (c.n_embd // c.n_head))
+
+
+def exaone_keys(c: Config) -> Pairs:
+    """The vocabulary's size and the windows."""
+    yield "vocab_size", c.count("vocab_size")
+    pattern = c.get("sliding_window_pattern")
+    default = None
+    if isinstance(pattern, str) and pattern:
+
+        def default(il: int) -> bool:
+            return pattern[il % len(pattern)] == "L"
+    elif isinstance(pattern, int):
+
+        def default(il: int) -> bool:
+            return (il + 1) % pattern != 0
+
+    yield from window_keys(c, default)
+
+
+def _exaone_moe_keys(c: Config) -> Pairs:
+    yield from exaone_keys(c)
+    width, n_shared = c["moe_intermediate_size"], c["num_shared_experts"]
+    yield "expert_feed_forward_length", width
+    yield "expert_shared_count", n_shared
+    yield "expert_shared_feed_forward_length", width * n_shared
+    yield from weight_keys(c)
+    yield "leading_dense_block_count", c.get("first_k_dense_replace", 0)
+    yield "nextn_predict_layers", n_draft(c)
+    yield "rope.scaling.type", "none"
+
+
+_MTP = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm",
+        "norm": "shared_head.norm"}  # fmt: skip
+
+
+def _exaone_change(c: Config, name: str, values: Values) -> Named:
+    draft = re.fullmatch(r"mtp\.layers\.(\d+)\.(.+)", name)
+    outer = re.fullmatch(r"mtp\.(\w+)\.weight", name)
+    if draft:
+        name = f"model.layers.{int(draft[1]) + c.n_layer}.{draft[2]}"
+    elif outer and outer[1] in _MTP:  # all layers that draft share these
+        for il in range(c.n_layer, c.n_layer + n_draft(c)):
+            yield f"model.layers.{il}.{_MTP[outer[1]]}.weight", values
+        return
+    yield from split_experts(c, name, values)
+
+
+# OLMo, OLMo 2, OLMo 3 and OLMoE.
+
+
+def _keys(c: Config) -> Pairs:
+    yield "attention.layer_norm_epsilon", 1e-5
+    if c.get("clip_qkv") is not None:
+        yield "attention.clamp_kqv", float(c["clip_qkv"])
+
+
+def _keys2(c: Config) -> Pairs:
+    return window_keys(c, lambda il: (il + 1) % 4 != 0)
+
+
+def _keys_moe(c: Config) -> Pairs:
+    if c.get("clip_qkv") is not None:  # files have no key for it
+        raise c.bad("clip_qkv", f"is {c['clip_qkv']}, which weft does not know here")
+    yield "attention.layer_norm_rms_epsilon", float(c.get("rms_norm_eps", 1e-5))
+
+
 FAMILIES = {
     "afmoe": Family(
-        "afmoe",
-        _afmoe_keys,
-        vocab=llama,
-        change=_afmoe_change,
-        names={
-            "self_attn.gate_proj": "attn_gate",
-            "post_attention_layernorm": "post_attention_norm",
-            "pre_mlp_layernorm": "ffn_norm",
-            "post_mlp_layernorm": "post_ffw_norm",
-            "mlp.router.gate": "ffn_gate_inp",
-            "mlp.expert_bias": "exp_probs_b",
-        },
-        defaults={**ROTARY, "head_dim": 128},
-        experts=("gate_proj", "up_proj", "down_proj"),
+        "afmoe", _afmoe_keys, vocab=llama, change=_afmoe_change, names=NORM_BEHIND,
+        defaults={**ROTARY, "head_dim": 128}, experts=("gate_proj", "up_proj", "down_proj"),
         windows=lambda il: il % 4 != 3,
     ),
     "laguna": Family(
-        "laguna",
-        _laguna_keys,
-        change=split_experts,
-        names={
-            "self_attn.g_proj": "attn_gate",
-            "mlp.experts.e_score_correction": "exp_probs_b",
-        },
+        "laguna", _laguna_keys, change=split_experts,
         defaults={"head_dim": 128, "moe_routed_scaling_factor": 1.0},
-        experts=("gate_proj", "up_proj", "down_proj"),
-        windows=lambda il: il % 4 != 0,
+        experts=("gate_proj", "up_proj", "down_proj"), windows=lambda il: il % 4 != 0,
     ),
     "mimo2": Family(
-        "mimo2",
-        _mimo_keys,
-        change=_mimo_change,
-        defaults={"rope_theta": 5e6},
-        norm_topk=True,
+        "mimo2", _mimo_keys, change=_mimo_change, defaults={"rope_theta": 5e6}, norm_topk=True,
     ),
-}
+    "exaone": Family("exaone", _exaone_keys, extra=llama3_factors, defaults=ROTARY),
+    "exaone4": Family(
+        "exaone4", exaone_keys, names=NORM_BEHIND, extra=llama3_factors, defaults=ROTARY,
+    ),
+    "exaone-moe": Family(
+        "exaone-moe", _exaone_moe_keys, common=drafting, change=_exaone_change,
+        extra=llama3_factors, defaults=ROTARY,
+    ),
+    "olmo": Family("olmo", _keys, defaults=ROTARY, adjacent=True),
+    "olmo2": Family("olmo2", _keys2, names=NORM_BEHIND, defaults=ROTARY),
+    "olmo3": Family(
+        "olmo2", _keys2, names=NORM_BEHIND,
+        defaults={"rope_theta": 500000.0, "sliding_window": 4096},
+    ),
+    "olmoe": Family("olmoe", _keys_moe, change=split_experts, defaults=ROTARY, norm_topk=False),
+}  # fmt: skip

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Named
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.towers.family import (
     TowerFamily,
+    audio_keys,
     colours_first,
     part_of,
     vision_keys,
@@ -107,6 +110,79 @@ _SMALL = TowerFamily(
     _idefics3_keys, ("vision_model.", "connector."), {"vision_model.encoder.layers": "v.blk"},
     _IDEFICS3,
 )  # fmt: skip
+
+
+# Gemma 4's tower for images in folders.
+
+_MATRICES = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_out", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+_BOUNDS = ("input_min", "input_max", "output_min", "output_max")
+_NAMES = {
+    "vision_tower.patch_embedder.input_proj": "v.patch_embd",
+    "vision_tower.patch_embedder.position_embedding_table": "v.position_embd.weight",
+    "vision_tower.std_bias": "v.std_bias", "vision_tower.std_scale": "v.std_scale",
+    "embed_vision.embedding_projection": "mm.input_projection",
+    "input_layernorm": "ln1", "pre_feedforward_layernorm": "ln2",
+    "post_attention_layernorm": "attn_post_norm", "post_feedforward_layernorm": "ffn_post_norm",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "layer_scalar": "out_scale.weight",
+    **{f"{name}.linear": file for name, file in _MATRICES.items()},
+    **{f"{name}.{end}": f"{file}.{end}" for name, file in _MATRICES.items() for end in _BOUNDS},
+}  # fmt: skip
+
+
+def _keys(c: Config) -> Pairs:
+    # the size is of no use; converters write it
+    yield from vision_keys(c, "gemma4v", image_size=224, mean=(0, 0, 0), std=(1, 1, 1))
+    merge = c["vision_config"].get("pooling_kernel_size", 3)
+    if merge != 3:
+        yield "vision.projector.scale_factor", merge
+
+
+def _change(c: Config, name: str, values: Values) -> Named:
+    """Numbers are vectors of one, and colours of a patch outermost."""
+    if not values.shape:
+        values = values.reshaped(1)
+    if name == "v.patch_embd.weight":
+        values = colours_first(values)
+    return ((name, values),)
+
+
+# Voxtral's and Qwen2-Audio's towers in folders.
+
+_WHISPER_NAMES = {
+    "audio_tower.conv1": "a.conv1d.1", "audio_tower.conv2": "a.conv1d.2",
+    "audio_tower.embed_positions": "a.position_embd", "audio_tower.layer_norm": "a.post_ln",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.out_proj": "attn_out", "self_attn_layer_norm": "ln1", "final_layer_norm": "ln2",
+    "fc1": "ffn_up", "fc2": "ffn_down",
+    "multi_modal_projector.linear": "mm.a.fc", "multi_modal_projector.linear_1": "mm.a.mlp.1",
+    "multi_modal_projector.linear_2": "mm.a.mlp.2",
+}  # fmt: skip
+
+
+def _voxtral_keys(c: Config) -> Pairs:
+    yield from audio_keys(c, "voxtral")
+    yield "audio.projector.stack_factor", 4
+
+
+def _whisper_change(c: Config, name: str, values: Values) -> Named:
+    """A convolution adds its bias to columns."""
+    if ".conv1d." in name and name.endswith(".bias"):
+        values = values.reshaped(*values.shape, 1)
+    return ((name, values),)
+
+
+def _family(keys: Callable[[Config], Pairs]) -> TowerFamily:
+    starts = ("audio_tower.", "multi_modal_projector.")
+    return TowerFamily(
+        keys, starts, {"audio_tower.layers": "a.blk"}, _WHISPER_NAMES, _whisper_change
+    )
+
+
 FAMILIES = {
     "Idefics3ForConditionalGeneration": _SMALL,
     "SmolVLMForConditionalGeneration": _SMALL,
@@ -115,10 +191,19 @@ FAMILIES = {
         {"vision_tower.encoder.layer": "v.blk"}, _INTERNVL,
     ),
     "Lfm2VlForConditionalGeneration": TowerFamily(
-        _lfm2_keys, ("vision_tower.", "multi_modal_projector."),
+        _lfm2_keys,
+        ("vision_tower.", "multi_modal_projector."),
         dict.fromkeys(
             ("vision_tower.encoder.layers", "vision_tower.vision_model.encoder.layers"), "v.blk"
         ),
-        _LFM2_NAMES, _lfm2_change, ("vision_tower.head.", "vision_tower.vision_model.head."),
+        _LFM2_NAMES,
+        _lfm2_change,
+        ("vision_tower.head.", "vision_tower.vision_model.head."),
     ),
+    "Gemma4ForConditionalGeneration": TowerFamily(
+        _keys, ("vision_tower.", "embed_vision."), {"vision_tower.encoder.layers": "v.blk"}, _NAMES,
+        _change,
+    ),
+    "VoxtralForConditionalGeneration": _family(_voxtral_keys),
+    "Qwen2AudioForConditionalGeneration": _family(lambda c: audio_keys(c, "qwen2a")),
 }  # fmt: skip
