@@ -11,8 +11,6 @@ from weft.backends.cases import Case, all_cases
 from weft.graph.op import OPS
 from weft.records import dataclass
 
-__all__ = ["Answer", "Grid", "make_grid"]
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -11,9 +11,6 @@ from typing import Any
 from weft.errors import ContextError, DeviceError, WeftError
 from weft.records import dataclass
 
-__all__ = ["ADDRESS", "Machine", "cpus_each", "forget_note", "get_note", "import_ray", "join",
-           "machines", "put_note"]  # fmt: skip
-
 ADDRESS = re.compile(r"auto|local|(?:\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}")
 """The form of a cluster's address; `auto` stands for the cluster that runs on this machine, or else
 a new one."""

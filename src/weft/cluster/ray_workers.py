@@ -24,8 +24,6 @@ from weft.errors import DeviceError
 from weft.links.addresses import Address
 from weft.links.keys import make_key
 
-__all__ = ["RayWorkers", "WorkerActor", "start"]
-
 START_S = 60.0
 """Number of seconds after which a start is given up."""
 

@@ -21,8 +21,6 @@ from weft.cluster.worker import serve_devices, worker_facts
 from weft.flags import FLAGS
 from weft.links import Limits, Listener
 
-__all__ = ["Refusals", "run_worker", "supervise"]
-
 
 class Refusals:
     """Tells why connections were refused, at most once in `seconds` and with their number."""

@@ -25,8 +25,6 @@ from weft.program import (
 )
 from weft.schedule import Schedule, Split
 
-__all__ = ["lower", "lower_with_tensors", "nodes_and_steps"]
-
 _HOST = -1
 """The number of this process's address space, among the numbers of buffers."""
 

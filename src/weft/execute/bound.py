@@ -17,8 +17,6 @@ from weft.graph.size import evaluate, upper
 from weft.program import CopySpec, Program, SplitSpec, StepSpec, TensorSpec
 from weft.records import dataclass
 
-__all__ = ["BoundProgram", "Moved", "named_fault"]
-
 
 @dataclass(slots=True)
 class Moved:

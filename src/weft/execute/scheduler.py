@@ -44,8 +44,6 @@ from weft.options import require_choice
 from weft.program import TensorSpec
 from weft.schedule import PlannerState, Schedule
 
-__all__ = ["AbortCallback", "EvalCallback", "Scheduler"]
-
 EvalCallback = Callable[[Tensor, bool], bool]
 """`callback(node, ask)`. It is called with `ask` true and returns whether it wants to see `node`;
 unwanted nodes run together. Once a wanted node is computed, it is called with `ask` false and

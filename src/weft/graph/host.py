@@ -21,8 +21,6 @@ from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
-__all__ = ["HOST", "HostFunction", "HostParams", "host_call"]
-
 _numbers = count()
 
 Computes: TypeAlias = Callable[

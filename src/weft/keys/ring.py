@@ -16,8 +16,6 @@ from weft.errors import FormatError, WeftError
 from weft.files import read_text
 from weft.keys.store import Key, KeyStore, digest_of
 
-__all__ = ["KeyRing", "read_key_file"]
-
 LOOK_SECONDS = 1.0
 """Seconds after which changes of keys by another process are noticed."""
 SHORTEST_LOOK = 0.005

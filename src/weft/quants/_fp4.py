@@ -17,8 +17,6 @@ import numpy as np
 
 from weft.quants._blocks import F32, U8, bit_planes, low_then_high
 
-__all__ = ["E2M1_DOUBLED", "decode_mxfp4", "decode_nvfp4", "encode_mxfp4", "encode_nvfp4"]
-
 _MAGNITUDES = (0, 1, 2, 3, 4, 6, 8, 12)
 
 E2M1_DOUBLED: F32 = np.array([*_MAGNITUDES, *(-m for m in _MAGNITUDES)], np.float32)

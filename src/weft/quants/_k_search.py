@@ -13,8 +13,6 @@ import numpy as np
 
 from weft.quants._blocks import F32, TINY_GROUP, nearest_int, ordered_sum, signed_peak
 
-__all__ = ["fit_scale", "fit_scale_and_min", "fit_scale_by_element"]
-
 
 def _codes(x: F32, low: int, high: int) -> F32:
     """`x` rounded and clipped to `low..high`, as float32."""

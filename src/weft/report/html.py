@@ -15,8 +15,6 @@ from typing import Any
 from weft.report.planned import HasPlan, plan_data
 from weft.report.programs import ProgramLike, program_data, program_of
 
-__all__ = ["page_html", "report_html"]
-
 
 def report_html(
     subject: HasPlan | ProgramLike | Mapping[str, Any],

@@ -16,8 +16,6 @@ from weft.execute.profile_results import ProfileResults
 from weft.execute.profile_table import heading, op_rows, tensor_rows
 from weft.execute.profile_trace import Slice, Trace
 
-__all__ = ["MOST_SLICES", "timeline_data"]
-
 MOST_SLICES = 120_000
 """Slices in a page, some 2 MB of it. Beyond that the last runs of each test are left out."""
 

@@ -27,8 +27,6 @@ from weft.report.scratch import Scratch
 from weft.report.structure import packing, structure
 from weft.schedule.collector import collector_paused
 
-__all__ = ["CACHE_TYPES", "slider_data"]
-
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0")
 """The cache types that the page offers, besides the types of the plan."""
 

@@ -27,21 +27,6 @@ from weft.schedule.profile import (
     load_profile,
 )
 
-__all__ = [
-    "DEFAULT_LINK",
-    "Between",
-    "host_memories",
-    "join_machines",
-    "joined_here",
-    "link_text",
-    "load_machines",
-    "machine_of",
-    "machines_of",
-    "parse_link",
-    "unmeasured",
-    "without_slow_helpers",
-]
-
 DEFAULT_LINK = LinkProfile(bandwidth=117e6, latency=0.2e-3)
 """A gigabit network: 1 Gbit/s less the headers of TCP and Ethernet, 0.2 ms for a message."""
 

@@ -17,8 +17,6 @@ from weft.schedule.finalize import clone
 from weft.schedule.result import Schedule, Split
 from weft.schedule.split import build_plan_lists
 
-__all__ = ["optimize_splits"]
-
 
 @collector_paused()
 def optimize_splits(

@@ -18,8 +18,6 @@ from dataclasses import field
 from weft.records import dataclass
 from weft.schedule.problem import FREE, Problem
 
-__all__ = ["Found", "fits", "improve", "walk"]
-
 _SHIFTS = (1, 2, 4, 8, 16)
 
 

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from weft.records import dataclass
 
-__all__ = ["StageProblem", "StageSplit", "best_split"]
-
 _MOST_ORDERED = 8
 """Maximum number of devices for which every order is tried; of more devices, two orders are
 tried, with the devices of the home machine first and last."""

@@ -16,8 +16,6 @@ from weft.graph.size import Size, evaluate, symbols, upper
 from weft.program import Program, StepSpec
 from weft.records import dataclass
 
-__all__ = ["BlasExecutable"]
-
 _MAX_BOUND = 8
 """The number of sets of symbol values whose calls are kept."""
 

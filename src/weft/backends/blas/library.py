@@ -13,8 +13,6 @@ import scipy_openblas32
 
 from weft.errors import DeviceError
 
-__all__ = ["OPENBLAS", "OpenBlas"]
-
 # CBLAS enumerations
 _ROW_MAJOR = 101
 _NO_TRANS, _TRANS = 111, 112

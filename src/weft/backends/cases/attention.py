@@ -13,8 +13,6 @@ from weft.backends.cases.formats import FLOATS
 from weft.graph.ops import RopeMode
 from weft.graph.tensor import Tensor
 
-__all__ = ["attention_cases"]
-
 CACHES = (*FLOATS, "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
 
 # for rows of a cache in 8 bits or less, queries are quantized, too

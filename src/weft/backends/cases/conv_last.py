@@ -9,8 +9,6 @@ from weft import graph as g
 from weft.backends.cases.case import Case, Sources, bound
 from weft.graph.tensor import Tensor
 
-__all__ = ["conv_last_cases"]
-
 Pair = tuple[int, int]
 
 _CASES = (

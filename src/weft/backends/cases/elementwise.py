@@ -11,8 +11,6 @@ from weft.backends.cases.formats import FLOATS
 from weft.graph.ops import GluOp, TriKind, UnaryOp
 from weft.graph.tensor import Tensor
 
-__all__ = ["elementwise_cases"]
-
 LIMITS = {"f32": 1e-7, "f16": 1e-6, "bf16": 1e-4}
 """Limits by type: 16-bit results differ where float32 and float64 round to different sides."""
 

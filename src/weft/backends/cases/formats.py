@@ -9,8 +9,6 @@ from weft.backends.cases.case import Build, Case, Sources, bound
 from weft.dtype import DTYPES
 from weft.graph.tensor import Tensor
 
-__all__ = ["FLOATS", "FORMATS", "format_cases"]
-
 FLOATS = ("f32", "f16", "bf16")
 
 FORMATS = (

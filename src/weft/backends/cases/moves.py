@@ -9,8 +9,6 @@ from weft.backends.cases.case import Case, Sources, bound
 from weft.backends.cases.formats import FLOATS
 from weft.graph.tensor import Tensor
 
-__all__ = ["move_cases"]
-
 
 def move_cases() -> Iterator[Case]:
     """The cases of this file; only ACC, sums of repeats and interpolation round."""

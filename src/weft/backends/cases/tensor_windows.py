@@ -11,8 +11,6 @@ from weft.backends.cases.tensors import LIMITS
 from weft.graph.ops import InterpolateMode, PoolKind
 from weft.graph.tensor import Tensor
 
-__all__ = ["tensor_window_cases"]
-
 _CONVOLUTIONS = (
     # name, dims, x, kernel, groups, stride, padding, dilation, transposed
     ("1d", 1, (40, 8, 2), (3, 8, 7), 1, 2, 1, 1, False),

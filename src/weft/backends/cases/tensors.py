@@ -13,8 +13,6 @@ from weft.graph.node import INTEGERS, NUMBERS
 from weft.graph.ops import BinaryOp, CumulateOp, MapOp, PadMode, ReduceOp
 from weft.graph.tensor import Tensor
 
-__all__ = ["tensor_cases"]
-
 LIMITS = {"f32": 1e-9, "f16": 1e-6, "bf16": 1e-4}
 """Limits by type: 16-bit results differ where float32 and float64 round to different sides."""
 

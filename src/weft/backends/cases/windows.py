@@ -8,8 +8,6 @@ from weft import graph as g
 from weft.backends.cases.case import Case, bound
 from weft.backends.cases.formats import FLOATS
 
-__all__ = ["window_cases"]
-
 # f16 kernels are read exactly, and sums of many taps are in float32
 CONVOLUTION = 1e-6
 

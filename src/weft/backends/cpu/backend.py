@@ -54,15 +54,6 @@ from weft.native import _native
 from weft.options import require_options
 from weft.program import LAYOUTS, Layout, Program
 
-__all__ = [
-    "Activations",
-    "CpuBackend",
-    "default_threads",
-    "describe",
-    "host_buffer_type",
-    "make",
-]
-
 Activations = Literal["native", "f32", "bf16"]
 """`native`: matmuls with block-quantized weights quantize their activations, and with bf16 weights
 round them to bf16 where the processor has bf16 dot products, as the reference does;

@@ -14,8 +14,6 @@ import numpy as np
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
 
-__all__ = ["side_by_side"]
-
 _REACH = 8
 """The largest number of stages that a node may move up."""
 

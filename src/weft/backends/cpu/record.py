@@ -31,9 +31,6 @@ from weft.flags import FLAGS
 from weft.native import _native
 from weft.records import dataclass
 
-__all__ = ["Choice", "Verdict", "best_target", "choose", "forget", "machine_key", "processor_name",
-           "require_usable", "under_check", "verdicts", "write_verdict"]  # fmt: skip
-
 UNFINISHED = "the check did not end: the process crashed or was ended"
 """The verdict of a check whose process is gone."""
 

@@ -21,8 +21,6 @@ from weft.flags import FLAGS
 from weft.native import _native
 from weft.program import Layout
 
-__all__ = ["Method", "choose_method", "method_file"]
-
 Method = Literal["table", "multiply"]
 METHODS: tuple[Method, ...] = ("table", "multiply")
 

@@ -8,8 +8,6 @@ from importlib.resources import files
 
 from weft.backends.kernels import assembly
 
-__all__ = ["DEVICE", "PREFIX", "source_of"]
-
 _HEADERS: dict[str, tuple[str, ...]] = {
     "quantize.cu": ("tensor.h", "floats.h", "bytes.h"),
     "norm.cu": ("tensor.h", "floats.h", "bytes.h"),

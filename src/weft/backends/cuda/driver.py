@@ -27,8 +27,6 @@ from weft.backends.kernels import KernelDriver
 from weft.backends.kernels.launch import Local
 from weft.errors import DeviceError, OutOfMemoryError
 
-__all__ = ["Buffer", "CudaDriver", "CudaKernel"]
-
 _SHARED = 48 << 10
 """The bytes of dynamic shared memory that a kernel has without being allowed more."""
 

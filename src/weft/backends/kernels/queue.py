@@ -8,8 +8,6 @@ from typing import Any
 from weft.backends.base import Event
 from weft.backends.kernels.driver import KernelDriver
 
-__all__ = ["KernelEvent", "KernelQueue"]
-
 
 class KernelEvent:
     """A point in a queue."""

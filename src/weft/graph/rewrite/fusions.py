@@ -29,8 +29,6 @@ from weft.graph.size import is_at_most
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
-__all__ = ["REWRITES", "Rewrite"]
-
 _F32 = DTYPES["f32"]
 
 

@@ -57,8 +57,6 @@ from weft.graph.params import Params
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
-__all__ = ["GENERAL", "GeneralForm", "general_form", "replace_by"]
-
 Form = Callable[[Tensor], Tensor]
 """Makes the general form of a node: a tensor of the same type, sizes and strides."""
 
