@@ -68,9 +68,7 @@ class CompareLoad(Load):
 
 @loads_model
 def compare(
-    models: ModelFiles,
-    own: CompareFlags,
-    load: Annotated[dict[str, Any], CompareLoad],
+    models: ModelFiles, own: CompareFlags, load: Annotated[dict[str, Any], CompareLoad]
 ) -> None:
     """Compare models on a text: size, perplexity, KL divergence, speed and memory. The
     divergence is that from the first model. The text is cut into chunks, and the second half of

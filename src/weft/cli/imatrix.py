@@ -20,13 +20,7 @@ from weft.frontends.gguf.imatrix_file import read_imatrix, write_imatrix
 from weft.llm import Context, Model, Tokenizer
 from weft.llm.compute.perplexity import chunks_at_once
 from weft.llm.planning.options import DEFAULT_N_UBATCH
-from weft.llm.quality.imatrix import (
-    ImatrixOptions,
-    ImatrixProgress,
-    ImatrixRun,
-    as_imatrix,
-    merged,
-)
+from weft.llm.quality.imatrix import ImatrixOptions, ImatrixProgress, ImatrixRun, as_imatrix, merged
 from weft.llm.quality.imatrix_statistics import imatrix_statistics
 from weft.llm.quality.kl import n_outputs_for
 from weft.options import option
@@ -65,10 +59,7 @@ class ImatrixFlags(Group):
 
 @loads_model
 def imatrix(
-    *,
-    model: ModelFile | None = None,
-    own: ImatrixFlags,
-    load: Annotated[dict[str, Any], ChunkLoad],
+    *, model: ModelFile | None = None, own: ImatrixFlags, load: Annotated[dict[str, Any], ChunkLoad]
 ) -> None:
     """Measure how much each column of a model's weights counts: the sums of squares of what the
     weights are multiplied with, over a text in chunks of -c tokens. `weft quantize --imatrix FILE`

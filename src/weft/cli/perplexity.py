@@ -62,9 +62,7 @@ class PerplexityFlags(Group):
 
 @loads_model
 def perplexity(
-    model: ModelFile,
-    own: PerplexityFlags,
-    load: Annotated[dict[str, Any], ChunkLoad],
+    model: ModelFile, own: PerplexityFlags, load: Annotated[dict[str, Any], ChunkLoad]
 ) -> None:
     """Say how well a model predicts a text. It is cut into chunks of -c tokens (default 512), and
     the second half of each is scored; the estimate so far is printed after each chunk, with one

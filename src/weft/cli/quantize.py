@@ -58,8 +58,7 @@ def quantize(
         typer.Argument(metavar="TYPE", help=f"In any case: {', '.join(MIXES)}, or {COPY}."),
     ] = None,
     threads: Annotated[
-        int | None,
-        typer.Argument(metavar="[THREADS]", help="Threads; all processors by default."),
+        int | None, typer.Argument(metavar="[THREADS]", help="Threads; all processors by default.")
     ] = None,
 ) -> None:
     """Write a model again with its matrices in another type, or with --fit in the best types for a

@@ -45,10 +45,7 @@ _CHUNK = 512
 
 
 def chosen_types(
-    file: GGUFFile,
-    arguments: QuantizeFlags,
-    choices: Choices,
-    importance: Importance | None,
+    file: GGUFFile, arguments: QuantizeFlags, choices: Choices, importance: Importance | None
 ) -> tuple[dict[str, DType], dict[str, Any]]:
     """The best type of each tensor, by name, and the plan as data. What was found is printed."""
     options = _options(file, arguments, choices, importance)

@@ -28,8 +28,7 @@ def rerank(
         str, typer.Argument(metavar="QUERY", help="What the documents should answer.")
     ],
     documents: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[DOCUMENT]", help="Without: lines of stdin."),
+        list[str] | None, typer.Argument(metavar="[DOCUMENT]", help="Without: lines of stdin.")
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Documents, one a line.")

@@ -60,12 +60,7 @@ def run_worker(
     stdin is closed then."""
     limits = Limits(silence=float(max(FLAGS.machine_timeout, 1)))
     listener = Listener(
-        host,
-        key=key,
-        facts=worker_facts(),
-        limits=limits,
-        on_refused=Refusals(say),
-        sock=sock,
+        host, key=key, facts=worker_facts(), limits=limits, on_refused=Refusals(say), sock=sock
     )
     if ends_with_stdin:
         threading.Thread(target=_end_with_stdin, args=(listener,), daemon=True).start()
@@ -111,10 +106,7 @@ def supervise(sock: socket.socket, arguments: Sequence[str], say: Callable[[str]
             began = time.monotonic()
             # its end of stdin closes when this process ends, however it ends
             process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                pass_fds=[sock.fileno()],
-                start_new_session=True,
+                command, stdin=subprocess.PIPE, pass_fds=[sock.fileno()], start_new_session=True
             )
             code = process.wait()
             if code in (0, 1, 2):  # it said why

@@ -14,15 +14,7 @@ from weft.errors import ProgramError
 from weft.graph.node import describe
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
-from weft.program import (
-    BufferSpec,
-    CopySpec,
-    Layout,
-    Program,
-    SplitSpec,
-    StepSpec,
-    TensorSpec,
-)
+from weft.program import BufferSpec, CopySpec, Layout, Program, SplitSpec, StepSpec, TensorSpec
 from weft.schedule import Schedule, Split
 
 _HOST = -1

@@ -74,11 +74,7 @@ def _arranged(
 
 
 def checked(
-    name: str,
-    array: NDArray[Any],
-    spec: TensorSpec,
-    values: Mapping[str, int],
-    what: str = "input",
+    name: str, array: NDArray[Any], spec: TensorSpec, values: Mapping[str, int], what: str = "input"
 ) -> NDArray[np.uint8]:
     """The bytes of `array`, which must have the tensor's shape and element type.
 

@@ -23,10 +23,7 @@ from weft.records import dataclass
 
 _numbers = count()
 
-Computes: TypeAlias = Callable[
-    [Sequence[NDArray[Any]], NDArray[Any], Mapping[str, int]],
-    None,
-]
+Computes: TypeAlias = Callable[[Sequence[NDArray[Any]], NDArray[Any], Mapping[str, int]], None]
 
 
 class HostFunction:

@@ -29,10 +29,7 @@ class KeyRing:
     look-up says nothing about the keys there are, and then compared in constant time."""
 
     def __init__(
-        self,
-        api_key: str | None = None,
-        file: Path | None = None,
-        store: KeyStore | None = None,
+        self, api_key: str | None = None, file: Path | None = None, store: KeyStore | None = None
     ) -> None:
         """Raises FormatError if `file` cannot be read or has no key."""
         self._api_key, self._file, self.store = api_key, file, store

@@ -20,13 +20,7 @@ def _codes(x: F32, low: int, high: int) -> F32:
 
 
 def fit_scale_and_min(
-    x: F32,
-    weights: F32,
-    top: int,
-    first: float,
-    step: float,
-    n_steps: int,
-    absolute: bool,
+    x: F32, weights: F32, top: int, first: float, step: float, n_steps: int, absolute: bool
 ) -> tuple[F32, F32, F32]:
     """Fit x = scale * q - offset with q in 0..`top` and offset >= 0.
 

@@ -61,10 +61,7 @@ def slider_data(
 
 class _Explorer:
     def __init__(
-        self,
-        plan: ContextPlan,
-        kept: PrefixOptions | None,
-        rows_for: Callable[[int], int] | None,
+        self, plan: ContextPlan, kept: PrefixOptions | None, rows_for: Callable[[int], int] | None
     ) -> None:
         assert plan.again is not None
         self.plan, self.kept, self.again = plan, kept, plan.again

@@ -20,9 +20,7 @@ from weft.schedule.split import build_plan_lists
 
 @collector_paused()
 def optimize_splits(
-    schedule: Schedule,
-    rewrites: Collection[str] | None = None,
-    keep: Collection[Tensor] = (),
+    schedule: Schedule, rewrites: Collection[str] | None = None, keep: Collection[Tensor] = ()
 ) -> Schedule:
     """A schedule whose splits are as `RewritesSplits.optimize` wants them, with nodes fused by
     those of `rewrites` (default: WEFT_REWRITES, or all) that the backend names, and in their

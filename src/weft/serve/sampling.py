@@ -22,13 +22,7 @@ MOST_STRINGS = 64
 MOST_CHARACTERS = 8192
 """Maximum number of characters of all these strings together."""
 
-_WHOLE_API = {
-    "temperature": 1.0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "repeat_last_n": -1,
-}
+_WHOLE_API = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_last_n": -1}
 """The defaults of the OpenAI API that differ from those of the command line: all tokens can be
 drawn, and penalties apply to the whole answer."""
 

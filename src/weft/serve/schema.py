@@ -264,8 +264,7 @@ class CompletionBody(Generation):
     """The body of `/v1/completions`."""
 
     prompt: Annotated[
-        Texts,
-        Field(description=f"a text, token ids, or a list of at most {MOST_TEXTS} of either"),
+        Texts, Field(description=f"a text, token ids, or a list of at most {MOST_TEXTS} of either")
     ]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
@@ -326,8 +325,7 @@ class EmbeddingBody(Body):
 
     model: str | None = None
     input: Annotated[
-        Texts,
-        Field(description=f"a text, token ids, or a list of at most {MOST_TEXTS} of either"),
+        Texts, Field(description=f"a text, token ids, or a list of at most {MOST_TEXTS} of either")
     ]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None

@@ -12,15 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.cuda.assembly import PREFIX
-from weft.backends.cuda.calls import (
-    COPIES,
-    KERNELS,
-    Calls,
-    CudaError,
-    Graph,
-    Launching,
-    Packed,
-)
+from weft.backends.cuda.calls import COPIES, KERNELS, Calls, CudaError, Graph, Launching, Packed
 from weft.backends.cuda.record import Record
 from weft.backends.cuda.staging import LATER, Staging
 from weft.backends.kernels import KernelDriver

@@ -53,9 +53,7 @@ def patches(
         # the axis becomes two, output and tap
         covered = x.take(np.where(inside, index, 0), axis)
         x = np.where(
-            inside.reshape(inside.shape + (1,) * (covered.ndim - axis - 2)),
-            covered,
-            outside,
+            inside.reshape(inside.shape + (1,) * (covered.ndim - axis - 2)), covered, outside
         )
     outputs, taps = range(lead, lead + 2 * n, 2), range(lead + 1, lead + 2 * n, 2)
     return x.transpose(*range(lead), *outputs, *taps)

@@ -285,9 +285,7 @@ REWRITES: dict[str, Rewrite] = {
             _norm_of_sum,
         ),
         Rewrite(
-            "matmul-bias",
-            "ADD(MUL_MAT(w, x), bias) -> MUL_MAT(w, x, bias)",
-            _product_with_bias,
+            "matmul-bias", "ADD(MUL_MAT(w, x), bias) -> MUL_MAT(w, x, bias)", _product_with_bias
         ),
         Rewrite(
             "matmul-activation",

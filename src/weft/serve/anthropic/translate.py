@@ -9,13 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from weft.serve.anthropic.schema import (
-    FUNCTIONS,
-    CountBody,
-    MessagesBody,
-    ToolChoice,
-    is_left_out,
-)
+from weft.serve.anthropic.schema import FUNCTIONS, CountBody, MessagesBody, ToolChoice, is_left_out
 from weft.serve.chats import THINKS
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody
