@@ -31,7 +31,33 @@ from weft.records import dataclass
 
 _F32 = DTYPES["f32"]
 
+Match = Callable[[Matcher, Tensor], Fused | None]
+"""`match(matcher, last)`: the replacement of a match that ends with `last`; None: no match."""
 
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A named rewrite."""
+
+    name: str
+    pattern: str
+    """The nodes that it finds and the node that replaces them, for people."""
+    match: Match
+
+
+REWRITES: dict[str, Rewrite] = {}
+"""All rewrites by name, in the order in which they are tried: the order of this file."""
+
+
+def _rewrite(name: str, pattern: str) -> Callable[[Match], Match]:
+    def enter(match: Match) -> Match:
+        REWRITES[name] = Rewrite(name, pattern, match)
+        return match
+
+    return enter
+
+
+@_rewrite("softmax-mask-scale", "SOFT_MAX(ADD(SCALE(x), mask)) -> SOFT_MAX(x, mask, scale)")
 def _softmax_with_mask_and_scale(m: Matcher, last: Tensor) -> Fused | None:
     """A softmax of scores that are scaled and masked first, for graphs that spell it out."""
     if last.op is not OPS["SOFT_MAX"] or not isinstance(last.params, SoftMaxParams):
@@ -71,6 +97,7 @@ def _plain(t: Tensor) -> bool:
     return t.dtype is _F32 and t.view_src is None
 
 
+@_rewrite("norm-scale", "MUL(NORM or RMS_NORM(x), weight) -> NORM_SCALE(x, weight)")
 def _norm_with_weight(m: Matcher, last: Tensor) -> Fused | None:
     """A norm times a row, rounded as one after the other would be."""
     if last.op is not OPS["MUL"] or not _plain(last):
@@ -86,6 +113,7 @@ def _norm_with_weight(m: Matcher, last: Tensor) -> Fused | None:
     return None
 
 
+@_rewrite("norm-scale-bias", "ADD(NORM_SCALE(x, weight), bias) -> NORM_SCALE(x, weight, bias)")
 def _norm_with_bias(m: Matcher, last: Tensor) -> Fused | None:
     """A scaled norm plus a row."""
     if last.op is not OPS["ADD"] or not _plain(last):
@@ -98,6 +126,7 @@ def _norm_with_bias(m: Matcher, last: Tensor) -> Fused | None:
     return Fused(last, "NORM_SCALE", (*scaled.src, bias), scaled.params, (scaled,))
 
 
+@_rewrite("add-norm", "NORM_SCALE(ADD(a, b), weight, bias) -> NORM_SCALE(a, weight, bias, b)")
 def _norm_of_sum(m: Matcher, last: Tensor) -> Fused | None:
     """A norm of a sum that nobody else reads. A sum that is kept (a residual stream) stays a node
     of its own."""
@@ -123,6 +152,7 @@ _MAP = {
 }
 
 
+@_rewrite("matmul-bias", "ADD(MUL_MAT(w, x), bias) -> MUL_MAT(w, x, bias)")
 def _product_with_bias(m: Matcher, last: Tensor) -> Fused | None:
     """A matrix product plus a row, which becomes a source of the product."""
     if last.op is not OPS["ADD"] or last.dtype is not _F32 or last.view_src is not None:
@@ -137,6 +167,10 @@ def _product_with_bias(m: Matcher, last: Tensor) -> Fused | None:
     return Fused(last, "MUL_MAT", (*product.src, bias), product.params, (product,))
 
 
+@_rewrite(
+    "matmul-activation",
+    "f(MUL_MAT(w, x, bias)) -> MUL_MAT(w, x, bias, f); f of UNARY, or MAP's clamp",
+)
 def _product_with_activation(m: Matcher, last: Tensor) -> Fused | None:
     """A function of a matrix product, with a bias or without."""
     if last.dtype is not _F32 or last.view_src is not None or not last.is_contiguous:
@@ -170,6 +204,7 @@ def _unbounded(m: Matcher, t: Tensor | None, last: Tensor) -> tuple[Tensor, Conv
     return (made, params) if (params.low, params.high) == (-inf, inf) else None
 
 
+@_rewrite("conv-add", "ADD(CONV_2D_LAST(x, w, bias), r) -> CONV_2D_LAST(x, w, bias, r)")
 def _convolution_with_residual(m: Matcher, last: Tensor) -> Fused | None:
     """A sum of a convolution and a tensor of the same sizes, in either order."""
     if last.op is not OPS["ADD"]:
@@ -187,6 +222,7 @@ def _convolution_with_residual(m: Matcher, last: Tensor) -> Fused | None:
     return None
 
 
+@_rewrite("conv-clamp", "relu, relu6 or clamp(CONV_2D_LAST(...)) -> CONV_2D_LAST(...) with bounds")
 def _convolution_with_bounds(m: Matcher, last: Tensor) -> Fused | None:
     """A convolution whose result is only read within bounds: relu, relu6, clamp."""
     bounds = _bounds(last)
@@ -218,16 +254,21 @@ def _quantized(m: Matcher, last: Tensor, op: str, fused: str) -> Fused | None:
     return Fused(last, fused, made.src, made.params, (made,))
 
 
+@_rewrite("norm-quantize", "QUANTIZE(NORM_SCALE(...)) -> NORM_SCALE(...) as blocks")
 def _norm_as_blocks(m: Matcher, last: Tensor) -> Fused | None:
     """A scaled norm that only matrix products read, as the blocks that they take."""
     return _quantized(m, last, "NORM_SCALE", "NORM_SCALE")
 
 
+@_rewrite("glu-quantize", "QUANTIZE(GLU(a, b)) -> GLU_QUANTIZE(a, b)")
 def _glu_as_blocks(m: Matcher, last: Tensor) -> Fused | None:
     """A gated activation that only matrix products read, as the blocks that they take."""
     return _quantized(m, last, "GLU", "GLU_QUANTIZE")
 
 
+@_rewrite(
+    "rope-cache", "SET_ROWS(RESHAPE(ROPE(k)), cells, cache) -> ROPE_SET_ROWS(k, ..., cells, cache)"
+)
 def _rope_into_cache(m: Matcher, last: Tensor) -> Fused | None:
     """Keys on their way into the cache: ROPE of [d, heads, tokens], its heads side by side, written
     to a row for each token."""
@@ -248,71 +289,3 @@ def _rope_into_cache(m: Matcher, last: Tensor) -> Fused | None:
     x, positions, *factors = rotated.src
     src = (x, positions, cells, cache, *factors)
     return Fused(last, "ROPE_SET_ROWS", src, rotated.params, (rotated, side_by_side))
-
-
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """A named rewrite."""
-
-    name: str
-    pattern: str
-    """The nodes that it finds and the node that replaces them, for people."""
-    match: Callable[[Matcher, Tensor], Fused | None]
-    """`match(matcher, last)`: the replacement of a match that ends with `last`; None: no match."""
-
-
-REWRITES: dict[str, Rewrite] = {
-    r.name: r
-    for r in (
-        Rewrite(
-            "softmax-mask-scale",
-            "SOFT_MAX(ADD(SCALE(x), mask)) -> SOFT_MAX(x, mask, scale)",
-            _softmax_with_mask_and_scale,
-        ),
-        Rewrite(
-            "norm-scale",
-            "MUL(NORM or RMS_NORM(x), weight) -> NORM_SCALE(x, weight)",
-            _norm_with_weight,
-        ),
-        Rewrite(
-            "norm-scale-bias",
-            "ADD(NORM_SCALE(x, weight), bias) -> NORM_SCALE(x, weight, bias)",
-            _norm_with_bias,
-        ),
-        Rewrite(
-            "add-norm",
-            "NORM_SCALE(ADD(a, b), weight, bias) -> NORM_SCALE(a, weight, bias, b)",
-            _norm_of_sum,
-        ),
-        Rewrite(
-            "matmul-bias", "ADD(MUL_MAT(w, x), bias) -> MUL_MAT(w, x, bias)", _product_with_bias
-        ),
-        Rewrite(
-            "matmul-activation",
-            "f(MUL_MAT(w, x, bias)) -> MUL_MAT(w, x, bias, f); f of UNARY, or MAP's clamp",
-            _product_with_activation,
-        ),
-        Rewrite(
-            "conv-add",
-            "ADD(CONV_2D_LAST(x, w, bias), r) -> CONV_2D_LAST(x, w, bias, r)",
-            _convolution_with_residual,
-        ),
-        Rewrite(
-            "conv-clamp",
-            "relu, relu6 or clamp(CONV_2D_LAST(...)) -> CONV_2D_LAST(...) with bounds",
-            _convolution_with_bounds,
-        ),
-        Rewrite(
-            "norm-quantize",
-            "QUANTIZE(NORM_SCALE(...)) -> NORM_SCALE(...) as blocks",
-            _norm_as_blocks,
-        ),
-        Rewrite("glu-quantize", "QUANTIZE(GLU(a, b)) -> GLU_QUANTIZE(a, b)", _glu_as_blocks),
-        Rewrite(
-            "rope-cache",
-            "SET_ROWS(RESHAPE(ROPE(k)), cells, cache) -> ROPE_SET_ROWS(k, ..., cells, cache)",
-            _rope_into_cache,
-        ),
-    )
-}
-"""All rewrites by name, in the order in which they are tried."""
