@@ -27,8 +27,6 @@ from weft.files import write_text
 from weft.llm.planning.options import LLM_OPTIONS
 from weft.options import option, parse_tokens
 
-__all__ = ["bench"]
-
 KERNEL = "Without a model"
 
 _FEW = 4

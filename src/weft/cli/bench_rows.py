@@ -17,17 +17,6 @@ from weft.llm import Context, Model
 from weft.records import dataclass
 from weft.version import __version__
 
-__all__ = [
-    "DEFAULTS",
-    "OWN_FIELDS",
-    "Result",
-    "Row",
-    "Setting",
-    "is_shown",
-    "model_name",
-    "result_row",
-]
-
 Row = dict[str, Any]
 
 OWN_FIELDS = (

@@ -10,8 +10,6 @@ from typing import Any, Protocol, TextIO
 
 from weft.cli.bench_rows import OWN_FIELDS, Row
 
-__all__ = ["Output", "Printer", "make_printer"]
-
 
 class Output(StrEnum):
     """Formats of the table."""

@@ -31,8 +31,6 @@ from weft.llm.fitting.compared import (
 from weft.llm.opening import DEFAULT_N_CTX
 from weft.options import option, parse_tokens
 
-__all__ = ["compare"]
-
 _CHUNK = 512
 _CHUNKS = 16
 

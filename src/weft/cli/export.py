@@ -16,8 +16,6 @@ from weft.llm.hub import local_path
 from weft.llm.planning.options import LLM_OPTIONS
 from weft.options import option
 
-__all__ = ["export"]
-
 
 class ExportFlags(Group):
     """The options of `weft export`."""

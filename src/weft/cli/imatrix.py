@@ -25,8 +25,6 @@ from weft.llm.quality.imatrix_statistics import imatrix_statistics
 from weft.llm.quality.kl import n_outputs_for
 from weft.options import option
 
-__all__ = ["imatrix"]
-
 DEFAULT_OUT = Path("imatrix.gguf")
 
 

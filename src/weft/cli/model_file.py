@@ -21,8 +21,6 @@ import typer
 from weft.cli.command import MODEL, usage_error
 from weft.errors import FormatError
 
-__all__ = ["ModelFile", "ModelFiles", "find_model", "takes_model"]
-
 ModelFile = Path
 """The annotation of the parameter `model` of a command with `@takes_model`."""
 

@@ -30,8 +30,6 @@ from weft.llm.quality.logits_file import LogitsFile, file_bytes
 from weft.llm.quality.strided import n_windows, score_strided
 from weft.options import option
 
-__all__ = ["perplexity"]
-
 
 class PerplexityFlags(Group):
     """The options of `weft perplexity` that are in no group."""

@@ -32,8 +32,6 @@ from weft.frontends.gguf.reader import GGUFFile
 from weft.frontends.models import open_model
 from weft.llm.hub import local_path
 
-__all__ = ["quantize"]
-
 
 @grouped
 def quantize(

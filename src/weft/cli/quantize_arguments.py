@@ -11,8 +11,6 @@ from weft.frontends.gguf.importance import Importance, read_importance
 from weft.frontends.gguf.quantize import QuantizedTensor
 from weft.options import option, parse_tokens
 
-__all__ = ["QuantizeFlags", "Shown", "show_tensor", "threads_from"]
-
 _MOST_THREADS = 1024
 
 

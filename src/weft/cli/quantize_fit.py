@@ -39,8 +39,6 @@ from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.schedule import Profile, load_profile
 from weft.schedule.profile import parse_size
 
-__all__ = ["as_patterns", "chosen_types", "planned_types", "save_plan"]
-
 _CHUNK = 512
 
 

@@ -17,8 +17,6 @@ from weft.errors import ContextError
 from weft.llm import Tokenizer
 from weft.llm.compute.rerank import best_first, pair_ids, rank_pairs, require_ranks
 
-__all__ = ["rerank"]
-
 
 @loads_model
 def rerank(

@@ -14,8 +14,6 @@ from weft.links.addresses import Address, parse_address
 from weft.options import option
 from weft.schedule.profile import parse_size
 
-__all__ = ["worker"]
-
 PORT = 7333
 """The port of workers where --listen names none."""
 

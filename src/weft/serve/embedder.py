@@ -13,8 +13,6 @@ from weft.llm.compute.embed import embed_texts, text_groups, unit_rows
 from weft.llm.compute.rerank import rank_pairs
 from weft.llm.config import Pooling
 
-__all__ = ["Embedder"]
-
 
 class Embedder:
     """Embeds or ranks lists of tokens, as many at once as fit. It is not thread-safe; the engine's

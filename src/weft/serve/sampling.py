@@ -14,8 +14,6 @@ from weft.llm.sampling import SAMPLING_OPTIONS
 from weft.serve.errors import ApiError
 from weft.serve.schema import SAMPLING_FIELDS, Generation
 
-__all__ = ["looks_at_prompt", "own_constraint", "require_few", "sampling_of"]
-
 CONSTRAINTS = ("grammar", "json_schema", "regex")
 MOST_STRINGS = 64
 """Maximum number of strings in `stop` or `dry_sequence_breakers` of a request."""

@@ -20,22 +20,6 @@ from pydantic.fields import FieldInfo
 from weft.llm.sampling import SAMPLING_OPTIONS
 from weft.serve.validation import IDLE, problem_of, shown, with_constraints
 
-__all__ = [
-    "SAMPLING_FIELDS",
-    "AdapterScale",
-    "AdaptersBody",
-    "ChatBody",
-    "CompletionBody",
-    "DetokenizeBody",
-    "EmbeddingBody",
-    "Generation",
-    "Part",
-    "RerankBody",
-    "ResponseFormat",
-    "Sampled",
-    "TokenizeBody",
-]  # fmt: skip
-
 _SPELLINGS = {
     "dry_penalty_last_n": "dry_last_n",
     "repetition_penalty": "repeat_penalty",

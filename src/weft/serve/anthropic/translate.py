@@ -14,8 +14,6 @@ from weft.serve.chats import THINKS
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody
 
-__all__ = ["begun_of", "chat_of"]
-
 _BILLING = "x-anthropic-billing-header:"
 """A block of the system prompt that begins with this is Claude Code's note for Anthropic. It
 differs from request to request, so with it no kept prefix would fit."""

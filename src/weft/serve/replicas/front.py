@@ -31,9 +31,6 @@ from weft.serve.responses.store import Kept, KeptResponses
 from weft.serve.routes import add_middleware, new_app
 from weft.version import __version__
 
-__all__ = ["create_front"]
-
-
 _OF_ALL = {("POST", "/lora-adapters"): "name the adapter as `model` of a request instead"}
 """Requests that would change one replica alone, and what to do instead."""
 _NOT_SENT = (b"authorization", b"x-api-key", b"cookie", b"content-length", b"transfer-encoding")
