@@ -70,6 +70,9 @@ def _ropes() -> Iterator[Case]:
         n_dims = 32 if mode is RopeMode.VISION else 64
         return g.rope(s.normal(64, 3, 5, dtype=t), pos, mode=mode, n_dims=n_dims, **more)
 
+    def stretched(s: Sources) -> Tensor:
+        return turned(s, RopeMode.NORMAL, n_ctx_orig=128, freq_scale=0.25, ext_factor=1.0)
+
     def with_factors(s: Sources) -> Tensor:
         x, pos, factors = s.normal(80, 3, 5), s.integers(300, 5), s.uniform(1, 4, 32)
         return g.rope(x, pos, factors, mode=RopeMode.NEOX, n_dims=64)
@@ -77,11 +80,10 @@ def _ropes() -> Iterator[Case]:
     def back(s: Sources) -> Tensor:
         return g.rope_back(s.normal(64, 3, 5), s.integers(300, 5), mode=RopeMode.NEOX, n_dims=64)
 
-    stretch = {"n_ctx_orig": 128, "freq_scale": 0.25, "ext_factor": 1.0}
     for mode in RopeMode:
         yield Case("ROPE", f"{mode.name} f32", bound(turned, mode), 1e-6)
     yield Case("ROPE", "NEOX f16", lambda s: turned(s, RopeMode.NEOX, "f16"), 1e-6)
-    yield Case("ROPE", "NORMAL stretched", lambda s: turned(s, RopeMode.NORMAL, **stretch), 1e-6)
+    yield Case("ROPE", "NORMAL stretched", stretched, 1e-6)
     yield Case("ROPE", "NEOX factors", with_factors, 1e-6)
     yield Case("ROPE_BACK", "NEOX f32", back, 1e-6)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from weft import graph as g
 from weft.backends.cases.case import Build, Case, Sources, bound
@@ -32,7 +33,7 @@ def tensor_window_cases() -> Iterator[Case]:
     for name, *options in _CONVOLUTIONS:
         for t in FLOATS:
             limit = 1e-6 if t != "bf16" else 1e-4
-            yield Case("CONV_ND", f"{name} {t}", bound(_convolution, t, *options), limit)
+            yield Case("CONV_ND", f"{name} {t}", bound(_convolution, t, options), limit)
     for kind in PoolKind:
         for t in FLOATS:
             limit = LIMITS[t] if kind is PoolKind.AVG else 0
@@ -71,18 +72,8 @@ def _interpolations(mode: InterpolateMode, t: str) -> Iterator[tuple[str, Build]
     yield "", lambda s: g.interpolate(mode, s.normal(19, 15, 4, dtype=t), [33, 11])
 
 
-def _convolution(
-    s: Sources,
-    t: str,
-    dims: int,
-    x: tuple[int, ...],
-    kernel: tuple[int, ...],
-    groups: int,
-    stride: int,
-    padding: int,
-    dilation: int,
-    transposed: bool,
-) -> Tensor:
+def _convolution(s: Sources, t: str, options: Any) -> Tensor:
+    dims, x, kernel, groups, stride, padding, dilation, transposed = options
     channels = 4 if dims == 3 else x[dims]
     out = kernel[3] // channels if dims == 3 else kernel[dims + 1]
     if transposed:

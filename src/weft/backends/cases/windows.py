@@ -65,9 +65,12 @@ def _convolutions(k: str) -> Iterator[Case]:
         return g.conv_2d_dw(kernel(s, 3, 3, 1, 9), s.normal(17, 14, 9), padding=(1, 1))
 
     def volume(s: Sources) -> Tensor:
-        weight, data, steps = kernel(s, 3, 2, 2, 12), s.normal(6, 7, 5, 6), ((1, 2, 1), (1, 0, 1))
-        counts = {"n_channels": 3, "n_batch": 2, "n_channels_out": 4}
-        return g.conv_3d(weight, data, *steps, (1, 1, 1), **counts)
+        weight, data, steps = (
+            kernel(s, 3, 2, 2, 12),
+            s.normal(6, 7, 5, 6),
+            ((1, 2, 1), (1, 0, 1), (1, 1, 1)),
+        )
+        return g.conv_3d(weight, data, *steps, n_channels=3, n_batch=2, n_channels_out=4)
 
     def transposed_1d(s: Sources) -> Tensor:
         return g.conv_transpose_1d(kernel(s, 4, 6, 20), s.normal(31, 20), 2)
