@@ -6,7 +6,7 @@ import hmac
 import re
 import secrets
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -81,10 +81,7 @@ class KeyRing:
             n_changes = self.store.n_changes
             keys += self.store.all()
             self._n_changes = n_changes
-        self._keys = self._by_place(keys)
-
-    def _by_place(self, keys: Iterable[Key]) -> dict[bytes, Key]:
-        return {self._place(key.digest): key for key in keys}
+        self._keys = {self._place(key.digest): key for key in keys}
 
     def _place(self, digest: bytes) -> bytes:
         return hmac.digest(self._salt, digest, sha256)

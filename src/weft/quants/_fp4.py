@@ -24,11 +24,6 @@ E2M1_DOUBLED: F32 = np.array([*_MAGNITUDES, *(-m for m in _MAGNITUDES)], np.floa
 E2M1_DOUBLED[8] = 0
 
 
-def _halved_e8m0() -> F32:
-    """2**(e - 128) for every byte e; the two smallest are float32 subnormals."""
-    return np.ldexp(np.float32(1), np.arange(256) - 128).astype(np.float32)
-
-
 def _halved_ue4m3() -> F32:
     code = np.arange(256)
     exponent, mantissa = (code >> 3) & 15, (code & 7).astype(np.float32)
@@ -39,7 +34,8 @@ def _halved_ue4m3() -> F32:
     return halved.astype(np.float32)
 
 
-_E8M0 = _halved_e8m0()
+_E8M0: F32 = np.ldexp(np.float32(1), np.arange(256) - 128).astype(np.float32)
+"""2**(e - 128) for every byte e; the two smallest are float32 subnormals."""
 _UE4M3 = _halved_ue4m3()
 
 

@@ -28,10 +28,6 @@ _DECODERS = ("", "formats.h", "codebooks.h")
 _KERNEL = re.compile(r"__kernel void (\w+)\(")
 
 
-def _read(name: str) -> str:
-    return (files("weft.backends.cuda") / "kernels" / name).read_text()
-
-
 PREFIX = "weft_"
 """Before the names of kernels of all devices, as CUDA has functions called `norm` and the like."""
 
@@ -62,4 +58,5 @@ def source_of(file: str, defines: tuple[str, ...]) -> str:
 
 
 def _joined(*names: str) -> str:
-    return "\n".join(f'#line 1 "{name}"\n{_read(name)}' for name in names)
+    folder = files("weft.backends.cuda") / "kernels"
+    return "\n".join(f'#line 1 "{name}"\n{(folder / name).read_text()}' for name in names)

@@ -46,7 +46,8 @@ def conv_nd(call: Call) -> None:
         # drop the sizes of 1 in front
         x, w = x.reshape(x.shape[2 - n :]), w.reshape(w.shape[2 - n :])
     run = _transposed if p.transposed else _convolved
-    parts = zip(np.split(x, p.groups, 1), _split_kernel(w, p), strict=True)
+    # axis 0 of either kind of kernels has the elements of a group together
+    parts = zip(np.split(x, p.groups, 1), np.split(w, p.groups, 0), strict=True)
     y = np.concatenate([run(a, b, p) for a, b in parts], 1)
     bias = call.optional(2)
     if bias is not None:
@@ -72,11 +73,6 @@ def conv_2d_last(call: Call) -> None:
     if residual is not None:
         y = y + residual.f64()
     call.dst.write(np.clip(y, p.low, p.high))
-
-
-def _split_kernel(w: F64, p: ConvNdParams) -> list[F64]:
-    """A kernel for each group; in both kinds, axis 0 has the elements of a group together."""
-    return np.split(w, p.groups, 0)
 
 
 def _convolved(x: F64, w: F64, p: ConvNdParams) -> F64:

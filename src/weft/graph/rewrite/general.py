@@ -55,20 +55,23 @@ from weft.graph.ops import (
 )
 from weft.graph.params import Params
 from weft.graph.tensor import Tensor
-from weft.records import dataclass
 
 Form = Callable[[Tensor], Tensor]
 """Makes the general form of a node: a tensor of the same type, sizes and strides."""
 
 
-@dataclass(frozen=True, slots=True)
-class GeneralForm:
-    """One form, the ops that it is for, and the op that they become."""
+GENERAL: dict[str, Form] = {}
+"""All general forms, by the op that is replaced."""
 
-    ops: tuple[str, ...]
-    general: str
-    """Name of the op that they become; `weft explain` prints it."""
-    make: Form
+
+def _replaces(*ops: str) -> Callable[[Form], Form]:
+    """Enters a form of `ops` into the table."""
+
+    def enter(form: Form) -> Form:
+        GENERAL.update(dict.fromkeys(ops, form))
+        return form
+
+    return enter
 
 
 def _node(node: Tensor, op: str, params: Params | None, *src: Tensor | None) -> Tensor:
@@ -85,6 +88,7 @@ def _sources(node: Tensor) -> tuple[Tensor, Tensor]:
 # ---- convolutions: kernels may be f16 beside data of f32 -----------------------------------------
 
 
+@_replaces("CONV_2D")
 def _conv_2d(node: Tensor) -> Tensor:
     kernel, data = _sources(node)
     p = node.params
@@ -94,6 +98,7 @@ def _conv_2d(node: Tensor) -> Tensor:
     return _node(node, "CONV_ND", params, data, kernel)
 
 
+@_replaces("CONV_2D_DW")
 def _conv_2d_dw(node: Tensor) -> Tensor:
     kernel, data = _sources(node)
     p = node.params
@@ -111,6 +116,7 @@ def _conv_2d_dw(node: Tensor) -> Tensor:
     return _node(node, "CONV_ND", ConvNdParams(2, channels, channels, *steps), data, kernel)
 
 
+@_replaces("CONV_3D")
 def _conv_3d(node: Tensor) -> Tensor:
     kernel, data = _sources(node)
     p = node.params
@@ -119,6 +125,7 @@ def _conv_3d(node: Tensor) -> Tensor:
     return _node(node, "CONV_ND", params, data, kernel)
 
 
+@_replaces("CONV_TRANSPOSE_1D", "CONV_TRANSPOSE_2D")
 def _conv_transpose(node: Tensor) -> Tensor:
     kernel, data = _sources(node)
     p = node.params
@@ -133,6 +140,7 @@ def _conv_transpose(node: Tensor) -> Tensor:
 # ---- patches of two dimensions are patches of three with a depth of 1 ----------------------------
 
 
+@_replaces("IM2COL")
 def _im2col(node: Tensor) -> Tensor:
     kernel, data = _sources(node)
     p = node.params
@@ -164,6 +172,7 @@ def _triple(values: Sequence[int]) -> tuple[int, int, int]:
 # ---- pools: results are f32, also of f16 ---------------------------------------------------------
 
 
+@_replaces("POOL_1D")
 def _pool_1d(node: Tensor) -> Tensor:
     p = node.params
     assert isinstance(p, Pool1dParams)
@@ -173,6 +182,7 @@ def _pool_1d(node: Tensor) -> Tensor:
     return _node(node, "POOL_ND", params, *node.src)
 
 
+@_replaces("POOL_2D")
 def _pool_2d(node: Tensor) -> Tensor:
     p = node.params
     assert isinstance(p, Pool2dParams)
@@ -188,6 +198,7 @@ def _pool_kind(op: PoolOp) -> PoolKind:
 # ---- what moves elements -------------------------------------------------------------------------
 
 
+@_replaces("PAD")
 def _pad(node: Tensor) -> Tensor:
     p = node.params
     assert isinstance(p, PadParams)
@@ -195,6 +206,7 @@ def _pad(node: Tensor) -> Tensor:
     return _node(node, "PAD_ND", PadNdParams(p.left, p.right, mode), *node.src)
 
 
+@_replaces("PAD_REFLECT_1D")
 def _pad_reflect_1d(node: Tensor) -> Tensor:
     p = node.params
     assert isinstance(p, PadReflectParams)
@@ -202,6 +214,7 @@ def _pad_reflect_1d(node: Tensor) -> Tensor:
     return _node(node, "PAD_ND", params, *node.src)
 
 
+@_replaces("ROLL")
 def _roll(node: Tensor) -> Tensor:
     """A roll is a circular padding by the shift in front, cropped by the shift behind."""
     p = node.params
@@ -218,6 +231,7 @@ _SCALES = {
 }
 
 
+@_replaces("UPSCALE")
 def _upscale(node: Tensor) -> Tensor:
     """An upscale of all four dimensions, the outer two by the nearest sample."""
     p = node.params
@@ -226,82 +240,42 @@ def _upscale(node: Tensor) -> Tensor:
     return _node(node, "INTERPOLATE", InterpolateParams(mode, 4, p.align_corners), *node.src)
 
 
-def _dup(node: Tensor) -> Tensor:
-    return _node(node, "CONT", None, *node.src)
-
-
 # ---- sums and orders: means are f32, also of f16; indices are i32, and a NaN is the last ---------
 
 
-def _sum(node: Tensor) -> Tensor:
-    return _node(node, "REDUCE", ReduceParams(ReduceOp.SUM, 0b1111), *node.src)
-
-
-def _sum_rows(node: Tensor) -> Tensor:
-    return _node(node, "REDUCE", ReduceParams(ReduceOp.SUM, 1), *node.src)
-
-
-def _mean(node: Tensor) -> Tensor:
-    return _node(node, "REDUCE", ReduceParams(ReduceOp.MEAN, 1), *node.src)
-
-
-def _cumsum(node: Tensor) -> Tensor:
-    return _node(node, "CUMULATE", CumulateParams(CumulateOp.SUM, 0), *node.src)
-
-
+@_replaces("ARGSORT")
 def _argsort(node: Tensor) -> Tensor:
     p = node.params
     assert isinstance(p, ArgsortParams)
     return _node(node, "SORT_INDICES", SortIndicesParams(0, p.order is SortOrder.DESC), *node.src)
 
 
-def _top_k(node: Tensor) -> Tensor:
-    return _node(node, "SORT_INDICES", SortIndicesParams(0, True), *node.src)
-
-
 # ---- arithmetic ----------------------------------------------------------------------------------
 
 
-def _add1(node: Tensor) -> Tensor:
-    return _node(node, "ADD", None, *node.src)
-
-
-def _sqr(node: Tensor) -> Tensor:
-    return _node(node, "MAP", MapParams(MapOp.POW, 2.0), *node.src)
-
-
+@_replaces("COUNT_EQUAL")
 def _count_equal(node: Tensor) -> Tensor:
     return reduce("sum", binary("eq", *_sources(node)), range(4))
 
 
-GENERAL: dict[str, GeneralForm] = {
-    op: form
-    for form in (
-        GeneralForm(("CONV_2D",), "CONV_ND", _conv_2d),
-        GeneralForm(("CONV_2D_DW",), "CONV_ND or CONV_2D_LAST", _conv_2d_dw),
-        GeneralForm(("CONV_3D",), "CONV_ND", _conv_3d),
-        GeneralForm(("CONV_TRANSPOSE_1D", "CONV_TRANSPOSE_2D"), "CONV_ND", _conv_transpose),
-        GeneralForm(("IM2COL",), "IM2COL_3D", _im2col),
-        GeneralForm(("POOL_1D",), "POOL_ND", _pool_1d),
-        GeneralForm(("POOL_2D",), "POOL_ND", _pool_2d),
-        GeneralForm(("PAD",), "PAD_ND", _pad),
-        GeneralForm(("PAD_REFLECT_1D",), "PAD_ND", _pad_reflect_1d),
-        GeneralForm(("ROLL",), "PAD_ND", _roll),
-        GeneralForm(("UPSCALE",), "INTERPOLATE", _upscale),
-        GeneralForm(("DUP",), "CONT", _dup),
-        GeneralForm(("SUM",), "REDUCE", _sum),
-        GeneralForm(("SUM_ROWS",), "REDUCE", _sum_rows),
-        GeneralForm(("MEAN",), "REDUCE", _mean),
-        GeneralForm(("CUMSUM",), "CUMULATE", _cumsum),
-        GeneralForm(("ARGSORT",), "SORT_INDICES", _argsort),
-        GeneralForm(("TOP_K",), "SORT_INDICES", _top_k),
-        GeneralForm(("ADD1",), "ADD", _add1),
-        GeneralForm(("SQR",), "MAP", _sqr),
-        GeneralForm(("COUNT_EQUAL",), "REDUCE of BINARY", _count_equal),
-    )
-    for op in form.ops
+_SAME_SOURCES: dict[str, tuple[str, Params | None]] = {
+    "DUP": ("CONT", None),
+    "SUM": ("REDUCE", ReduceParams(ReduceOp.SUM, 0b1111)),
+    "SUM_ROWS": ("REDUCE", ReduceParams(ReduceOp.SUM, 1)),
+    "MEAN": ("REDUCE", ReduceParams(ReduceOp.MEAN, 1)),
+    "CUMSUM": ("CUMULATE", CumulateParams(CumulateOp.SUM, 0)),
+    "TOP_K": ("SORT_INDICES", SortIndicesParams(0, True)),
+    "ADD1": ("ADD", None),
+    "SQR": ("MAP", MapParams(MapOp.POW, 2.0)),
 }
-"""All general forms, by the op that is replaced."""
+"""Ops that become another op with this record, over the same sources."""
+
+
+def _over_same_sources(op: str, params: Params | None) -> Form:
+    return lambda node: _node(node, op, params, *node.src)
+
+
+GENERAL.update({op: _over_same_sources(*other) for op, other in _SAME_SOURCES.items()})
 
 
 def general_form(node: Tensor, ops: Collection[str]) -> list[Tensor]:
@@ -311,7 +285,7 @@ def general_form(node: Tensor, ops: Collection[str]) -> list[Tensor]:
     Raises GraphError on a node that has no general form."""
     if node.op.name not in ops or node.op.name not in GENERAL:
         return [node]
-    return _new(GENERAL[node.op.name].make(node), set(node.src))
+    return _new(GENERAL[node.op.name](node), set(node.src))
 
 
 def _new(tensor: Tensor, known: set[Tensor | None]) -> list[Tensor]:
