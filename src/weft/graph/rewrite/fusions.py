@@ -9,21 +9,8 @@ from math import inf
 import numpy as np
 
 from weft.dtype import DTYPES
+from weft.graph import ops as g
 from weft.graph.op import OPS
-from weft.graph.ops import (
-    Activation,
-    ActivationParams,
-    ClampParams,
-    ConvLastParams,
-    EpsParams,
-    MapOp,
-    MapParams,
-    NormScaleParams,
-    ScaleParams,
-    SoftMaxParams,
-    UnaryOp,
-    UnaryParams,
-)
 from weft.graph.rewrite.match import Fused, Matcher, is_row
 from weft.graph.size import is_at_most
 from weft.graph.tensor import Tensor
@@ -60,7 +47,7 @@ def _rewrite(name: str, pattern: str) -> Callable[[Match], Match]:
 @_rewrite("softmax-mask-scale", "SOFT_MAX(ADD(SCALE(x), mask)) -> SOFT_MAX(x, mask, scale)")
 def _softmax_with_mask_and_scale(m: Matcher, last: Tensor) -> Fused | None:
     """A softmax of scores that are scaled and masked first, for graphs that spell it out."""
-    if last.op is not OPS["SOFT_MAX"] or not isinstance(last.params, SoftMaxParams):
+    if last.op is not OPS["SOFT_MAX"] or not isinstance(last.params, g.SoftMaxParams):
         return None
     if len(last.src) != 1 or last.params.max_bias or last.view_src is not None:
         return None
@@ -71,7 +58,7 @@ def _softmax_with_mask_and_scale(m: Matcher, last: Tensor) -> Fused | None:
         x, mask = added.src[0], added.src[1]
     scaled = m.inner(x, "SCALE", removed[-1] if removed else last)
     scale = last.params.scale
-    if scaled is not None and isinstance(scaled.params, ScaleParams) and not scaled.params.b:
+    if scaled is not None and isinstance(scaled.params, g.ScaleParams) and not scaled.params.b:
         removed.append(scaled)
         x = scaled.src[0]
         scale = float(np.float32(scale * scaled.params.s))
@@ -79,7 +66,7 @@ def _softmax_with_mask_and_scale(m: Matcher, last: Tensor) -> Fused | None:
         return None
     if x.dtype is not DTYPES["f32"]:
         return None
-    params = SoftMaxParams(scale, 0.0)
+    params = g.SoftMaxParams(scale, 0.0)
     return Fused(last, "SOFT_MAX", (x,) if mask is None else (x, mask), params, tuple(removed))
 
 
@@ -107,8 +94,8 @@ def _norm_with_weight(m: Matcher, last: Tensor) -> Fused | None:
         normed = m.inner(last.src[0], op, last)
         if normed is None or normed.ne != last.ne or not is_row(weight, last, _F32):
             continue
-        assert isinstance(normed.params, EpsParams)
-        params = NormScaleParams(normed.params.eps, op == "NORM")
+        assert isinstance(normed.params, g.EpsParams)
+        params = g.NormScaleParams(normed.params.eps, op == "NORM")
         return Fused(last, "NORM_SCALE", (normed.src[0], weight), params, (normed,))
     return None
 
@@ -143,12 +130,16 @@ def _norm_of_sum(m: Matcher, last: Tensor) -> Fused | None:
     return Fused(last, "NORM_SCALE", (a, last.src[1], bias, b), last.params, (total,))
 
 
-_UNARY = {UnaryOp[a.name]: ActivationParams(a) for a in Activation if a.name in UnaryOp.__members__}
+_UNARY = {
+    g.UnaryOp[a.name]: g.ActivationParams(a)
+    for a in g.Activation
+    if a.name in g.UnaryOp.__members__
+}
 
 # the same functions as in UNARY, also for NaN
 _MAP = {
-    MapOp.GELU: ActivationParams(Activation.GELU_ERF),
-    MapOp.GELU_TANH: ActivationParams(Activation.GELU),
+    g.MapOp.GELU: g.ActivationParams(g.Activation.GELU_ERF),
+    g.MapOp.GELU_TANH: g.ActivationParams(g.Activation.GELU),
 }
 
 
@@ -182,25 +173,27 @@ def _product_with_activation(m: Matcher, last: Tensor) -> Fused | None:
     return Fused(last, "MUL_MAT", product.src, params, (product,))
 
 
-def _activation(node: Tensor) -> ActivationParams | None:
+def _activation(node: Tensor) -> g.ActivationParams | None:
     """The function that the node applies to its first source, where a product can apply it."""
     p = node.params
-    if node.op is OPS["UNARY"] and isinstance(p, UnaryParams):
+    if node.op is OPS["UNARY"] and isinstance(p, g.UnaryParams):
         return _UNARY.get(p.op)
-    if node.op is not OPS["MAP"] or not isinstance(p, MapParams):
+    if node.op is not OPS["MAP"] or not isinstance(p, g.MapParams):
         return None
-    if p.op is MapOp.CLAMP:
-        return ActivationParams(Activation.CLAMP, p.a, p.b)
+    if p.op is g.MapOp.CLAMP:
+        return g.ActivationParams(g.Activation.CLAMP, p.a, p.b)
     return _MAP.get(p.op)
 
 
-def _unbounded(m: Matcher, t: Tensor | None, last: Tensor) -> tuple[Tensor, ConvLastParams] | None:
+def _unbounded(
+    m: Matcher, t: Tensor | None, last: Tensor
+) -> tuple[Tensor, g.ConvLastParams] | None:
     """A convolution without bounds that `last` alone reads and that has the sizes of `last`."""
     made = m.inner(t, "CONV_2D_LAST", last)
     if made is None or made.ne != last.ne or last.dtype is not _F32 or last.view_src is not None:
         return None
     params = made.params
-    assert isinstance(params, ConvLastParams)
+    assert isinstance(params, g.ConvLastParams)
     return (made, params) if (params.low, params.high) == (-inf, inf) else None
 
 
@@ -236,11 +229,11 @@ def _convolution_with_bounds(m: Matcher, last: Tensor) -> Fused | None:
 
 def _bounds(node: Tensor) -> tuple[float, float] | None:
     p = node.params
-    if isinstance(p, MapParams) and p.op is MapOp.CLAMP:
+    if isinstance(p, g.MapParams) and p.op is g.MapOp.CLAMP:
         return p.a, p.b
-    if isinstance(p, ClampParams):
+    if isinstance(p, g.ClampParams):
         return p.min, p.max
-    if isinstance(p, UnaryParams) and p.op is UnaryOp.RELU:
+    if isinstance(p, g.UnaryParams) and p.op is g.UnaryOp.RELU:
         return 0.0, inf
     return None
 

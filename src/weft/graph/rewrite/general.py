@@ -11,48 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from weft.graph import ops as g
 from weft.graph.node import fixed, make_node
 from weft.graph.op import OPS
-from weft.graph.ops import (
-    ArgsortParams,
-    Conv3dParams,
-    ConvNdParams,
-    ConvParams,
-    ConvTranspose1dParams,
-    ConvTranspose2dParams,
-    CumulateOp,
-    CumulateParams,
-    Im2Col3dParams,
-    Im2ColParams,
-    InterpolateMode,
-    InterpolateParams,
-    MapOp,
-    MapParams,
-    PadMode,
-    PadNdParams,
-    PadParams,
-    PadReflectParams,
-    Pool1dParams,
-    Pool2dParams,
-    PoolKind,
-    PoolNdParams,
-    PoolOp,
-    ReduceOp,
-    ReduceParams,
-    RollParams,
-    ScaleMode,
-    SortIndicesParams,
-    SortOrder,
-    UpscaleParams,
-    binary,
-    cont,
-    conv_2d_last,
-    convert,
-    permute,
-    reduce,
-    reshape,
-    view,
-)
 from weft.graph.params import Params
 from weft.graph.tensor import Tensor
 
@@ -92,9 +53,9 @@ def _sources(node: Tensor) -> tuple[Tensor, Tensor]:
 def _conv_2d(node: Tensor) -> Tensor:
     kernel, data = _sources(node)
     p = node.params
-    assert isinstance(p, ConvParams)
+    assert isinstance(p, g.ConvParams)
     channels = fixed(data.ne[2], "CONV_2D", "the number of channels")
-    params = ConvNdParams(2, channels, 1, (*p.stride, 1), (*p.padding, 0), (*p.dilation, 1))
+    params = g.ConvNdParams(2, channels, 1, (*p.stride, 1), (*p.padding, 0), (*p.dilation, 1))
     return _node(node, "CONV_ND", params, data, kernel)
 
 
@@ -102,26 +63,26 @@ def _conv_2d(node: Tensor) -> Tensor:
 def _conv_2d_dw(node: Tensor) -> Tensor:
     kernel, data = _sources(node)
     p = node.params
-    assert isinstance(p, ConvParams)
+    assert isinstance(p, g.ConvParams)
     channels = fixed(data.ne[2], "CONV_2D_DW", "the number of channels")
     if not node.is_contiguous:  # channels innermost
-        x, weight = permute(data, 1, 2, 0, 3), permute(kernel, 2, 3, 1, 0)
+        x, weight = g.permute(data, 1, 2, 0, 3), g.permute(kernel, 2, 3, 1, 0)
         if weight.dtype is not x.dtype:
-            weight = convert(weight, x.dtype)
-        result = conv_2d_last(
+            weight = g.convert(weight, x.dtype)
+        result = g.conv_2d_last(
             x, weight, groups=channels, stride=p.stride, padding=p.padding, dilation=p.dilation
         )
-        return permute(result, 2, 0, 1, 3)
+        return g.permute(result, 2, 0, 1, 3)
     steps = (*p.stride, 1), (*p.padding, 0), (*p.dilation, 1)
-    return _node(node, "CONV_ND", ConvNdParams(2, channels, channels, *steps), data, kernel)
+    return _node(node, "CONV_ND", g.ConvNdParams(2, channels, channels, *steps), data, kernel)
 
 
 @_replaces("CONV_3D")
 def _conv_3d(node: Tensor) -> Tensor:
     kernel, data = _sources(node)
     p = node.params
-    assert isinstance(p, Conv3dParams)
-    params = ConvNdParams(3, p.n_channels, 1, p.stride, p.padding, p.dilation)
+    assert isinstance(p, g.Conv3dParams)
+    params = g.ConvNdParams(3, p.n_channels, 1, p.stride, p.padding, p.dilation)
     return _node(node, "CONV_ND", params, data, kernel)
 
 
@@ -129,11 +90,11 @@ def _conv_3d(node: Tensor) -> Tensor:
 def _conv_transpose(node: Tensor) -> Tensor:
     kernel, data = _sources(node)
     p = node.params
-    assert isinstance(p, ConvTranspose1dParams | ConvTranspose2dParams)
-    dims = 1 if isinstance(p, ConvTranspose1dParams) else 2
+    assert isinstance(p, g.ConvTranspose1dParams | g.ConvTranspose2dParams)
+    dims = 1 if isinstance(p, g.ConvTranspose1dParams) else 2
     channels = fixed(data.ne[dims], node.op.name, "the number of channels")
     stride = (p.stride, p.stride if dims == 2 else 1, 1)
-    return _node(node, "CONV_ND", ConvNdParams(dims, channels, 1, stride, transposed=True), data,
+    return _node(node, "CONV_ND", g.ConvNdParams(dims, channels, 1, stride, transposed=True), data,
                  kernel)  # fmt: skip
 
 
@@ -144,24 +105,24 @@ def _conv_transpose(node: Tensor) -> Tensor:
 def _im2col(node: Tensor) -> Tensor:
     kernel, data = _sources(node)
     p = node.params
-    assert isinstance(p, Im2ColParams)
+    assert isinstance(p, g.Im2ColParams)
     dims = 2 if p.is_2d else 1
     channels = fixed(data.ne[dims], "IM2COL", "the number of channels")
     steps = [(*pair[:dims], *[low] * (3 - dims))
              for pair, low in ((p.stride, 1), (p.padding, 0), (p.dilation, 1))]  # fmt: skip
-    params = Im2Col3dParams(channels, *(_triple(values) for values in steps))
+    params = g.Im2Col3dParams(channels, *(_triple(values) for values in steps))
     w, h = data.ne[0], data.ne[1] if dims == 2 else 1
     batch = data.ne[dims + 1]
     if data.nb[dims + 1] != data.nb[dims] * channels:
-        data = cont(data)
+        data = g.cont(data)
     nb = (data.nb[0], data.nb[1], data.nb[dims], data.nb[dims])
-    data = view(data, (w, h, 1, channels * batch), nb)
+    data = g.view(data, (w, h, 1, channels * batch), nb)
     taps = (kernel.ne[0], kernel.ne[1] if dims == 2 else 1, 1)
-    kernel = reshape(kernel if kernel.is_contiguous else cont(kernel), *taps, -1)
+    kernel = g.reshape(kernel if kernel.is_contiguous else g.cont(kernel), *taps, -1)
     width, height = node.ne[1], node.ne[2] if dims == 2 else 1
     ne = (node.ne[0], width, height, batch)
     patches = make_node("IM2COL_3D", node.dtype, ne, kernel, data, params=params)
-    return patches if dims == 2 else reshape(patches, *node.ne)
+    return patches if dims == 2 else g.reshape(patches, *node.ne)
 
 
 def _triple(values: Sequence[int]) -> tuple[int, int, int]:
@@ -175,8 +136,8 @@ def _triple(values: Sequence[int]) -> tuple[int, int, int]:
 @_replaces("POOL_1D")
 def _pool_1d(node: Tensor) -> Tensor:
     p = node.params
-    assert isinstance(p, Pool1dParams)
-    params = PoolNdParams(
+    assert isinstance(p, g.Pool1dParams)
+    params = g.PoolNdParams(
         _pool_kind(p.op), 1, (p.k0, 1, 1), (p.s0, 1, 1), (p.p0, 0, 0), count_include_pad=False
     )
     return _node(node, "POOL_ND", params, *node.src)
@@ -185,14 +146,14 @@ def _pool_1d(node: Tensor) -> Tensor:
 @_replaces("POOL_2D")
 def _pool_2d(node: Tensor) -> Tensor:
     p = node.params
-    assert isinstance(p, Pool2dParams)
+    assert isinstance(p, g.Pool2dParams)
     kernel, stride, padding = (p.k0, p.k1, 1), (p.s0, p.s1, 1), (p.p0, p.p1, 0)
-    params = PoolNdParams(_pool_kind(p.op), 2, kernel, stride, padding, divisor=p.k0 * p.k1)
+    params = g.PoolNdParams(_pool_kind(p.op), 2, kernel, stride, padding, divisor=p.k0 * p.k1)
     return _node(node, "POOL_ND", params, *node.src)
 
 
-def _pool_kind(op: PoolOp) -> PoolKind:
-    return PoolKind.MAX_FINITE if op is PoolOp.MAX else PoolKind.AVG
+def _pool_kind(op: g.PoolOp) -> g.PoolKind:
+    return g.PoolKind.MAX_FINITE if op is g.PoolOp.MAX else g.PoolKind.AVG
 
 
 # ---- what moves elements -------------------------------------------------------------------------
@@ -201,16 +162,16 @@ def _pool_kind(op: PoolOp) -> PoolKind:
 @_replaces("PAD")
 def _pad(node: Tensor) -> Tensor:
     p = node.params
-    assert isinstance(p, PadParams)
-    mode = PadMode.CIRCULAR if p.circular else PadMode.CONSTANT
-    return _node(node, "PAD_ND", PadNdParams(p.left, p.right, mode), *node.src)
+    assert isinstance(p, g.PadParams)
+    mode = g.PadMode.CIRCULAR if p.circular else g.PadMode.CONSTANT
+    return _node(node, "PAD_ND", g.PadNdParams(p.left, p.right, mode), *node.src)
 
 
 @_replaces("PAD_REFLECT_1D")
 def _pad_reflect_1d(node: Tensor) -> Tensor:
     p = node.params
-    assert isinstance(p, PadReflectParams)
-    params = PadNdParams((p.p0, 0, 0, 0), (p.p1, 0, 0, 0), PadMode.REFLECT)
+    assert isinstance(p, g.PadReflectParams)
+    params = g.PadNdParams((p.p0, 0, 0, 0), (p.p1, 0, 0, 0), g.PadMode.REFLECT)
     return _node(node, "PAD_ND", params, *node.src)
 
 
@@ -218,16 +179,16 @@ def _pad_reflect_1d(node: Tensor) -> Tensor:
 def _roll(node: Tensor) -> Tensor:
     """A roll is a circular padding by the shift in front, cropped by the shift behind."""
     p = node.params
-    assert isinstance(p, RollParams)
+    assert isinstance(p, g.RollParams)
     a, b, c, d = p.shift
-    params = PadNdParams(p.shift, (-a, -b, -c, -d), PadMode.CIRCULAR)
+    params = g.PadNdParams(p.shift, (-a, -b, -c, -d), g.PadMode.CIRCULAR)
     return _node(node, "PAD_ND", params, *node.src)
 
 
 _SCALES = {
-    ScaleMode.NEAREST: InterpolateMode.UPSCALE_NEAREST,
-    ScaleMode.BILINEAR: InterpolateMode.UPSCALE_LINEAR,
-    ScaleMode.BICUBIC: InterpolateMode.UPSCALE_CUBIC,
+    g.ScaleMode.NEAREST: g.InterpolateMode.UPSCALE_NEAREST,
+    g.ScaleMode.BILINEAR: g.InterpolateMode.UPSCALE_LINEAR,
+    g.ScaleMode.BICUBIC: g.InterpolateMode.UPSCALE_CUBIC,
 }
 
 
@@ -235,9 +196,9 @@ _SCALES = {
 def _upscale(node: Tensor) -> Tensor:
     """An upscale of all four dimensions, the outer two by the nearest sample."""
     p = node.params
-    assert isinstance(p, UpscaleParams)
-    mode = InterpolateMode.UPSCALE_TRIANGLE if p.antialias else _SCALES[p.mode]
-    return _node(node, "INTERPOLATE", InterpolateParams(mode, 4, p.align_corners), *node.src)
+    assert isinstance(p, g.UpscaleParams)
+    mode = g.InterpolateMode.UPSCALE_TRIANGLE if p.antialias else _SCALES[p.mode]
+    return _node(node, "INTERPOLATE", g.InterpolateParams(mode, 4, p.align_corners), *node.src)
 
 
 # ---- sums and orders: means are f32, also of f16; indices are i32, and a NaN is the last ---------
@@ -246,8 +207,9 @@ def _upscale(node: Tensor) -> Tensor:
 @_replaces("ARGSORT")
 def _argsort(node: Tensor) -> Tensor:
     p = node.params
-    assert isinstance(p, ArgsortParams)
-    return _node(node, "SORT_INDICES", SortIndicesParams(0, p.order is SortOrder.DESC), *node.src)
+    assert isinstance(p, g.ArgsortParams)
+    params = g.SortIndicesParams(0, p.order is g.SortOrder.DESC)
+    return _node(node, "SORT_INDICES", params, *node.src)
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------
@@ -255,18 +217,18 @@ def _argsort(node: Tensor) -> Tensor:
 
 @_replaces("COUNT_EQUAL")
 def _count_equal(node: Tensor) -> Tensor:
-    return reduce("sum", binary("eq", *_sources(node)), range(4))
+    return g.reduce("sum", g.binary("eq", *_sources(node)), range(4))
 
 
 _SAME_SOURCES: dict[str, tuple[str, Params | None]] = {
     "DUP": ("CONT", None),
-    "SUM": ("REDUCE", ReduceParams(ReduceOp.SUM, 0b1111)),
-    "SUM_ROWS": ("REDUCE", ReduceParams(ReduceOp.SUM, 1)),
-    "MEAN": ("REDUCE", ReduceParams(ReduceOp.MEAN, 1)),
-    "CUMSUM": ("CUMULATE", CumulateParams(CumulateOp.SUM, 0)),
-    "TOP_K": ("SORT_INDICES", SortIndicesParams(0, True)),
+    "SUM": ("REDUCE", g.ReduceParams(g.ReduceOp.SUM, 0b1111)),
+    "SUM_ROWS": ("REDUCE", g.ReduceParams(g.ReduceOp.SUM, 1)),
+    "MEAN": ("REDUCE", g.ReduceParams(g.ReduceOp.MEAN, 1)),
+    "CUMSUM": ("CUMULATE", g.CumulateParams(g.CumulateOp.SUM, 0)),
+    "TOP_K": ("SORT_INDICES", g.SortIndicesParams(0, True)),
     "ADD1": ("ADD", None),
-    "SQR": ("MAP", MapParams(MapOp.POW, 2.0)),
+    "SQR": ("MAP", g.MapParams(g.MapOp.POW, 2.0)),
 }
 """Ops that become another op with this record, over the same sources."""
 
