@@ -33,11 +33,12 @@ import os, sys
 core, cache, folder = sys.argv[1:]
 os.sched_setaffinity(0, [int(core)])
 from weft.backends import make_backend
-from weft.cluster.worker import serve_devices, worker_facts
+from weft.cluster.lent import Lender, worker_facts
+from weft.cluster.worker import serve_devices
 from weft.links import Listener
 listener = Listener("127.0.0.1", 0, facts=worker_facts())
 print(listener.address.port, flush=True)
-serve_devices(listener, [make_backend("cpu", n_threads=1)], [folder], cache)
+serve_devices(listener, Lender([make_backend("cpu", n_threads=1)], [folder], cache))
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import importlib
 import inspect
@@ -9,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -62,8 +64,22 @@ def test_what_stands_in_signatures_is_public() -> None:
             words = re.findall(r"\b[A-Z]\w+", annotations_of(getattr(module, name)))
             named |= {word: f"{package}.{name}" for word in words}
     own = [m for m in list(sys.modules.values()) if m.__name__.startswith("weft.")]
-    ours = {n for m in own if "._" not in m.__name__ for n in getattr(m, "__all__", ())}
+    ours = {n for m in own if "._" not in m.__name__ for n in names_of(m)}
     assert not {word: where for word, where in named.items() if word in ours - public}
+
+
+def names_of(module: ModuleType) -> set[str]:
+    """The names that a module lists; without a list, what it defines besides constants."""
+    if hasattr(module, "__all__"):
+        return set(module.__all__)
+    shown = [n for n in vars(module) if not n.startswith("_") and not n.isupper()]
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    return set(shown) - imported
 
 
 def is_own(value: object, package: str) -> bool:

@@ -5,26 +5,6 @@ docs/security.md lists them. A request that exceeds one is refused with a messag
 
 from __future__ import annotations
 
-__all__ = [
-    "CHUNKS",
-    "CHUNK_BYTES",
-    "CONSTRAINTS_AT_ONCE",
-    "CONSTRAINT_BYTES",
-    "CONSTRAINT_CPU_SECONDS",
-    "CONSTRAINT_MEMORY",
-    "CONSTRAINT_SECONDS",
-    "DECODED_AT_ONCE",
-    "DECODED_OF_REQUEST",
-    "DECODINGS_WAITING",
-    "DECODING_SECONDS",
-    "JPEG_PIXELS",
-    "MEDIA_BYTES",
-    "PIXELS",
-    "SAMPLES",
-    "TEMPLATE_UNITS",
-    "TEMPLATE_UNITS_OF_INPUT",
-]
-
 CHUNKS = 8192
 """Maximum number of chunks of a chunked body, whatever their size."""
 CHUNK_BYTES = 128

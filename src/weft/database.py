@@ -16,8 +16,6 @@ from pathlib import Path
 
 from weft.errors import FormatError
 
-__all__ = ["open_database", "transaction"]
-
 BUSY_SECONDS = 10.0
 """Seconds to wait for a process that writes."""
 

@@ -11,8 +11,6 @@ import numpy as np
 from weft.errors import GraphError
 from weft.records import dataclass
 
-__all__ = ["DTYPES", "DType", "dtype_from_id", "find_dtype"]
-
 
 @dataclass(frozen=True, slots=True)
 class DType:

@@ -20,8 +20,6 @@ from weft.errors import WeftError
 from weft.files import read_json, write_text
 from weft.flags import FLAGS
 
-__all__ = ["file_hash", "part_hash", "part_hashes", "part_of"]
-
 Folder = str | os.PathLike[str] | None
 """Where hashes are kept; None: the cache folder of weft."""
 _THREADS = 4

@@ -18,8 +18,6 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
     import msvcrt
 
-__all__ = ["is_locked", "locked", "try_lock"]
-
 _BUSY = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 _PAST_THE_TEXT = 1 << 30
 """Offset of the byte that is locked on Windows. Locked bytes cannot be read there, so it lies past

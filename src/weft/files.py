@@ -18,16 +18,6 @@ from typing import Any, BinaryIO
 
 from weft.errors import FormatError
 
-__all__ = [
-    "private",
-    "read_json",
-    "read_text",
-    "replacing",
-    "require_writable",
-    "write_bytes",
-    "write_text",
-]
-
 MOST_BYTES = 64 << 20
 """The longest text that is read."""
 

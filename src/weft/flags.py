@@ -9,8 +9,6 @@ from typing import Any
 
 from weft.records import dataclass
 
-__all__ = ["FLAGS", "Flags", "describe_flags", "said_to_others"]
-
 
 def _flag(default: bool | int | str, meaning: str) -> Any:
     return field(default=default, metadata={"meaning": meaning})

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-__all__ = ["import_at_once", "imported_when_used"]
-
 
 def import_at_once(name: str) -> ModuleType:
     """The module `name`, imported without pauses of the garbage collector: what an import makes

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from weft.records import dataclass
 
-__all__ = ["Source", "remember", "source_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -11,8 +11,6 @@ from typing import Any
 
 from weft.errors import WeftError
 
-__all__ = ["in_notebook"]
-
 _REPORT = "weft.report"
 
 

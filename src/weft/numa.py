@@ -23,9 +23,6 @@ from pathlib import Path
 
 from weft.records import dataclass
 
-__all__ = ["MemoryPlacement", "current_placement", "memory_nodes", "node_of", "place_block",
-           "use_placement"]  # fmt: skip
-
 SYSFS = Path("/sys/devices/system/node")
 
 _MBIND = {"x86_64": 237, "amd64": 237, "aarch64": 235, "arm64": 235, "riscv64": 235}

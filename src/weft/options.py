@@ -18,11 +18,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from weft.errors import ArgumentError, WeftError
 
-__all__ = [
-    "ADAPTERS", "ADVANCED", "DEVICES", "MODEL", "PLACEMENT", "Option", "nearest", "option",
-    "parse_layers", "parse_tokens", "require_choice", "require_options", "shows_options",
-]  # fmt: skip
-
 MODEL = "Model and context"
 ADAPTERS = "Adapters"
 DEVICES = "Devices and threads"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-__all__ = ["CONTROLS", "html_table", "size_text", "text_table"]
-
 CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\t"}
 """Characters that a terminal takes for orders, and how they are shown (see `str.translate`)."""
 

@@ -335,7 +335,7 @@ def test_the_lock_is_released() -> None:
     before = counted
     at, to = a.ctypes.data, c.ctypes.data
     for _ in range(3):
-        OPENBLAS.multiply((n, n, n), at, n, False, at, n, True, to, n)
+        OPENBLAS.multiply((n, n, n), (at, n, False), (at, n, True), (to, n))
     during = counted - before
     finished.set()
     thread.join()

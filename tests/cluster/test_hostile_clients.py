@@ -14,7 +14,7 @@ from tests.cluster.worker_processes import WorkerProcess
 from weft import graph as g
 from weft.backends import make_backend
 from weft.backends.remote.encode import decoded, encoded
-from weft.cluster.worker import worker_facts
+from weft.cluster.lent import worker_facts
 from weft.compiler import compile
 from weft.links import Link, connect
 

@@ -11,14 +11,15 @@ from typing import Self
 
 _CODE = """
 import sys
-from weft.cluster.worker import serve_devices, worker_facts
+from weft.cluster.lent import Lender, worker_facts
+from weft.cluster.worker import serve_devices
 from weft.links import Listener
 from weft.backends import make_backend
 cache, memory, names, *dirs = sys.argv[1:]
 listener = Listener("127.0.0.1", 0, facts=worker_facts())
 print(listener.address.port, flush=True)
 devices = [make_backend("cpu", n_threads=1) if n == "cpu" else n for n in names.split(",")]
-serve_devices(listener, devices, dirs, cache, memory=int(memory) or None)
+serve_devices(listener, Lender(devices, dirs, cache, memory=int(memory) or None))
 """
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from tests.cluster.worker_processes import Worker
 from weft.backends import Backend, make_backend
 from weft.backends.remote.group import MachineGroup, machine_group
-from weft.cluster.worker import serve_devices, worker_facts
+from weft.cluster.lent import Lender, worker_facts
+from weft.cluster.worker import serve_devices
 from weft.links import Listener
 
 __all__ = ["WorkerThread", "group_of"]
@@ -33,8 +34,7 @@ class WorkerThread(Worker):
         lent = [make_backend("cpu", n_threads=1)] if devices is None else devices
         self._thread = threading.Thread(
             target=serve_devices,
-            args=(self._listener, lent, model_dirs, cache),
-            kwargs={"memory": memory or None},
+            args=(self._listener, Lender(lent, model_dirs, cache, memory=memory or None)),
             daemon=True,
         )
         self._thread.start()

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from weft.allocate.result import padded
 
-__all__ = ["BlockAllocator", "Chunk"]
-
 # A virtual buffer of the reference has at most 16 chunks; the last one takes everything that
 # fits into no other.
 _MAX_CHUNKS = 16

@@ -21,8 +21,6 @@ from weft.records import dataclass
 from weft.schedule.collector import collector_paused
 from weft.schedule.result import Schedule
 
-__all__ = ["GraphAllocator", "Record"]
-
 Record = tuple[int, int, int, int]
 """(backend, chunk, offset, size): the place of a tensor in a plan, and the bytes it may use."""
 

@@ -15,8 +15,6 @@ from weft.graph.tensor import Tensor
 from weft.records import dataclass
 from weft.schedule.result import Schedule
 
-__all__ = ["Item", "Lifetimes", "lifetimes", "over_stages", "stage_spans"]
-
 
 @dataclass(slots=True, eq=False)
 class Item:

@@ -15,8 +15,6 @@ from weft.allocate.lifetime import Item
 from weft.native import _native
 from weft.records import dataclass
 
-__all__ = ["ORDERS", "Packing", "Problem", "pack"]
-
 _NO_LIMIT = 2**63 - 1
 # The number of pairs of items that live at the same time above which sorted arrays are faster than
 # lists of neighbours.

@@ -16,8 +16,6 @@ from weft.options import require_choice
 from weft.schedule.collector import collector_paused
 from weft.schedule.result import Schedule
 
-__all__ = ["Memory", "allocate", "like_reference"]
-
 Memory: TypeAlias = Literal["best", "ggml", "bound"]
 
 # The number of steps after which the search stops: about 0.3 s.

@@ -11,8 +11,6 @@ from weft.graph.tensor import Tensor
 from weft.records import dataclass
 from weft.schedule.result import Schedule
 
-__all__ = ["Allocation", "Arena", "Placement", "padded", "replaces", "uses", "without_device"]
-
 
 @dataclass(frozen=True, slots=True)
 class Placement:

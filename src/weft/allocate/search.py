@@ -12,8 +12,6 @@ import random
 
 from weft.allocate.pack import ORDERS, Packing, Problem, pack
 
-__all__ = ["improve"]
-
 # The relative increase of the cost with which a step is still kept.
 _SLACK = 0.1
 _SLACK_CHUNKS = 0.004

@@ -12,8 +12,6 @@ from weft.graph.tensor import Tensor
 from weft.schedule.collector import collector_paused
 from weft.schedule.result import Schedule
 
-__all__ = ["check_users", "validate"]
-
 
 @collector_paused()
 def validate(schedule: Schedule, plan: Allocation) -> None:

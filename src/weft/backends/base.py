@@ -20,31 +20,6 @@ from weft.graph.rewrite.general import general_form
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
-__all__ = [
-    "YES",
-    "Backend",
-    "BackendBase",
-    "CopiesBeside",
-    "DeviceKind",
-    "Event",
-    "Executable",
-    "HasOtherClock",
-    "IsMeasuredAs",
-    "OnMachine",
-    "OrdersWork",
-    "Queue",
-    "QueueSpan",
-    "RecordsQueue",
-    "RecordsSpans",
-    "RewritesSplits",
-    "Rules",
-    "StopsRuns",
-    "Support",
-    "Use",
-    "UsesThreads",
-    "why_not_general",
-]
-
 DeviceKind = Literal["CPU", "GPU", "IGPU", "ACCEL"]
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from weft.backends.base import Rules
 from weft.backends.cases import Case, all_cases
 from weft.graph.op import OPS
 from weft.records import dataclass
-
-__all__ = ["Answer", "Grid", "make_grid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ def _merged(grid: Grid) -> Grid:
     names: list[str] = []
     for base in dict.fromkeys(name.partition(":")[0] for name in grid.devices):
         mine = [i for i, name in enumerate(grid.devices) if name.partition(":")[0] == base]
-        if _alike(grid, mine):
+        if all(len({a.why_not[i] for i in mine}) == 1 for a in grid.answers):
             keep.append(mine[0])
             names.append(base)
         else:
@@ -110,7 +108,3 @@ def _merged(grid: Grid) -> Grid:
             names.extend(grid.devices[i] for i in mine)
     answers = (Answer(a.case, tuple(a.why_not[i] for i in keep)) for a in grid.answers)
     return Grid(tuple(names), tuple(answers), grid.uncovered)
-
-
-def _alike(grid: Grid, columns: Sequence[int]) -> bool:
-    return all(len({a.why_not[i] for i in columns}) == 1 for a in grid.answers)

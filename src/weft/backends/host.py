@@ -24,8 +24,6 @@ from weft.graph.size import evaluate
 from weft.graph.tensor import Tensor
 from weft.program import Program, TensorSpec
 
-__all__ = ["HostBackend", "HostExecutable"]
-
 
 class HostBackend(BackendBase):
     """Calls host functions, one after the other, on the thread that runs the program."""

@@ -14,20 +14,6 @@ from weft.graph.tensor import Tensor
 from weft.numa import place_block
 from weft.program import Layout
 
-__all__ = [
-    "AdoptsMemory",
-    "BlockBase",
-    "BufferType",
-    "BufferTypeBase",
-    "DirectMemory",
-    "HostMemory",
-    "LoadedMemory",
-    "Memory",
-    "ReadsLater",
-    "WeightBufferType",
-    "require_inside",
-]
-
 
 class Memory(Protocol):
     """A block of device memory, made by a buffer type."""

@@ -12,8 +12,6 @@ from weft.errors import DeviceError, OutOfMemoryError
 from weft.graph.tensor import Tensor
 from weft.options import require_options
 
-__all__ = ["NullBackend", "NullBufferType", "NullExecutable", "describe", "make"]
-
 
 class NullBufferType:
     """Memory of a device that exists only on paper."""

@@ -36,16 +36,6 @@ from weft.records import dataclass
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = [
-    "BUILT_IN",
-    "GROUP",
-    "BackendInfo",
-    "known_backends",
-    "make_backend",
-    "require_known",
-    "rules_of",
-]
-
 GROUP = "weft.backends"
 """The entry point group in which backends are announced."""
 

@@ -23,8 +23,6 @@ from weft.batch.lines import Line
 from weft.errors import FormatError
 from weft.file_lock import try_lock
 
-__all__ = ["Journal", "encode_row", "is_answered"]
-
 MOST_LINES = 1 << 31
 """Maximum number of lines of a file of requests."""
 _ID = re.compile(r"batch_req_(\d{1,10})_([0-9a-f]{16})")

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any, BinaryIO, NamedTuple
 
-__all__ = ["LONGEST_ID", "LONGEST_LINE", "Line", "Problem", "count_lines", "read_lines"]
-
 LONGEST_LINE = 16 << 20
 """Maximum bytes of a line; a longer one is refused without being held in memory."""
 LONGEST_ID = 1024

@@ -12,8 +12,6 @@ from weft.batch.journal import Journal
 from weft.batch.lines import Line
 from weft.errors import WeftError
 
-__all__ = ["Answer", "Counts", "StoppedError", "run_batch"]
-
 SYNC_SECONDS = 1.0
 """Seconds after which rows are forced to the disk."""
 WINDOW = 8

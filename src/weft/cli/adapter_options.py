@@ -10,8 +10,6 @@ from weft.cli.command import usage_error
 from weft.cli.groups import Group
 from weft.options import ADAPTERS, option
 
-__all__ = ["AdapterFlags", "scaled_path", "with_modules"]
-
 Scaled = tuple[Path, float]
 
 

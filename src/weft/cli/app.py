@@ -19,8 +19,6 @@ from weft.cli.mistakes import exit_code, show_warning
 from weft.cli.quick_values import take_plain_values
 from weft.lazy import import_at_once
 
-__all__ = ["COMMANDS", "app", "run_command"]
-
 COMMANDS = {
     "run": "Generate text; the plan and the speed go to stderr.",
     "chat": "Talk with a model; /help lists the commands.",

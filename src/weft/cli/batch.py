@@ -27,8 +27,6 @@ from weft.errors import ContextError, WeftError
 from weft.llm.planning.draft_options import DraftOptions
 from weft.options import option
 
-__all__ = ["Answerer", "batch", "one_machine", "serving"]
-
 Answerer = tuple[Callable[[Line], Awaitable[Answer]], int]
 """The function that answers a line, and the maximum number of lines under way."""
 

@@ -7,12 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from weft.cli.bench_kernel import (
-    DEFAULT_COLUMNS,
-    DEFAULT_FORMATS,
-    DEFAULT_SHAPE,
-    bench_kernels,
-)
+from weft.cli.bench_kernel import DEFAULT_COLUMNS, DEFAULT_FORMATS, DEFAULT_SHAPE, bench_kernels
 from weft.cli.bench_options import device_sets
 from weft.cli.bench_rows import Setting, is_shown, model_name
 from weft.cli.bench_series import Runs, Series
@@ -32,8 +27,6 @@ from weft.files import write_text
 from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.planning.options import LLM_OPTIONS
 from weft.options import option, parse_tokens
-
-__all__ = ["bench"]
 
 KERNEL = "Without a model"
 
@@ -129,11 +122,7 @@ class BenchFlags(Group):
 
 
 @loads_model
-def bench(
-    models: ModelFiles,
-    own: BenchFlags,
-    load: Annotated[list[Loading], BenchLoad],
-) -> None:
+def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], BenchLoad]) -> None:
     """Measure tokens per second. Mean and standard deviation over the repetitions, with
     llama-bench's options and fields. Options that show ... take several values, with commas or
     repeated, and ranges: 1-4, 512-2048+512, 64-1024*2; every combination is measured. With

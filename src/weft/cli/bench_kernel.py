@@ -21,8 +21,6 @@ from weft.flags import FLAGS
 from weft.native import _native
 from weft.program import Layout
 
-__all__ = ["DEFAULT_COLUMNS", "DEFAULT_FORMATS", "DEFAULT_SHAPE", "bench_kernels"]
-
 DEFAULT_SHAPE = "2048x2048,8192x2048,2048x8192"
 DEFAULT_COLUMNS = "1,2,4,8,512"
 DEFAULT_FORMATS = "tq1_0,tq2_0,i2_s"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["device_sets"]
-
 
 def device_sets(texts: Sequence[str]) -> list[str | None]:
     """The devices of each measurement, as names with commas; None: the default devices.

@@ -12,8 +12,6 @@ from typing import Generic, TypeVar
 
 from weft.records import dataclass
 
-__all__ = ["LEAST_GAIN", "LEAST_ROUNDS", "Race", "race"]
-
 Way = TypeVar("Way", bound=Hashable)
 
 LEAST_GAIN = 1.02

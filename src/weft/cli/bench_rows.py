@@ -18,17 +18,6 @@ from weft.llm.cache.kv_cache import CacheTypes
 from weft.records import dataclass
 from weft.version import __version__
 
-__all__ = [
-    "DEFAULTS",
-    "OWN_FIELDS",
-    "Result",
-    "Row",
-    "Setting",
-    "is_shown",
-    "model_name",
-    "result_row",
-]
-
 Row = dict[str, Any]
 
 OWN_FIELDS = (

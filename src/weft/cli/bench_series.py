@@ -20,8 +20,6 @@ from weft.llm import Context
 from weft.llm.compute.counters import MemoryUse
 from weft.llm.planning.plan import ContextPlan
 
-__all__ = ["Runs", "Series"]
-
 RowOf = Callable[[Result], Row]
 
 

@@ -11,8 +11,6 @@ from typing import Any, Protocol, TextIO
 from weft.cli.bench_rows import OWN_FIELDS, Row
 from weft.llm.cache.kv_cache import CacheTypes
 
-__all__ = ["Output", "Printer", "make_printer"]
-
 
 class Output(StrEnum):
     """Formats of the table."""

@@ -16,8 +16,6 @@ from weft.llm import Context
 from weft.options import parse_tokens
 from weft.records import dataclass
 
-__all__ = ["BenchTest", "Runner", "tests_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class BenchTest:

@@ -26,8 +26,6 @@ from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.tuned import Tuned, remember
 from weft.records import dataclass
 
-__all__ = ["Bench", "Report", "Search", "tune"]
-
 ROUNDS = 9
 """Maximum number of rounds of each comparison."""
 _UBATCH = 512

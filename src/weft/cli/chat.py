@@ -39,8 +39,6 @@ from weft.llm.planning.draft_options import DraftOptions
 from weft.llm.sampling.constraint import check_constraint
 from weft.options import option
 
-__all__ = ["chat", "read_message"]
-
 QUOTES = '"""'
 
 

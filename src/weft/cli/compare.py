@@ -32,8 +32,6 @@ from weft.llm.fitting.measured import cache_pairs
 from weft.llm.opening import DEFAULT_N_CTX
 from weft.options import option, parse_tokens
 
-__all__ = ["compare"]
-
 _CHUNK = 512
 _CHUNKS = 16
 
@@ -69,9 +67,7 @@ class CompareLoad(Load):
 
 @loads_model
 def compare(
-    models: ModelFiles,
-    own: CompareFlags,
-    load: Annotated[dict[str, Any], CompareLoad],
+    models: ModelFiles, own: CompareFlags, load: Annotated[dict[str, Any], CompareLoad]
 ) -> None:
     """Compare models on a text: size, perplexity, KL divergence, speed and memory. The
     divergence is that from the first model. The text is cut into chunks, and the second half of

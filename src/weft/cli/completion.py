@@ -9,9 +9,6 @@ from typing import Annotated
 import typer
 import typer.completion
 
-__all__ = ["completion"]
-
-
 _ZSH_BEGIN = """#compdef weft
 (( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
 """

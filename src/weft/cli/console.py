@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Iterable
 from time import perf_counter
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Literal, Self, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -187,12 +186,7 @@ class WaitingBar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:

@@ -17,8 +17,6 @@ from weft.llm.answers import AnswerFormat, Content, Event, Reasoning
 from weft.llm.generate_options import GenerateOptions, stop_strings
 from weft.llm.senses.media import Kind, Medium
 
-__all__ = ["Conversation"]
-
 FORMAT = "weft-chat 1"
 
 """Control characters, which a model must not send to the terminal."""

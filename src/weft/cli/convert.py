@@ -27,8 +27,6 @@ from weft.llm.hub import local_path
 from weft.llm.merge import MergedTensor, merge_adapters
 from weft.options import option
 
-__all__ = ["SPLIT_OPTIONS", "convert", "parse_size"]
-
 
 def parse_size(text: str | int) -> int:
     """Parses a number of bytes, such as `4G` or `500M` (thousands, as llama.cpp counts them)."""

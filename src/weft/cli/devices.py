@@ -19,8 +19,6 @@ from weft.errors import DeviceError
 from weft.native import _native
 from weft.numa import memory_nodes
 
-__all__ = ["devices", "print_devices"]
-
 
 def devices(
     ops: Annotated[

@@ -13,8 +13,6 @@ from weft.errors import WeftError
 from weft.files import read_json, write_text
 from weft.schedule.diff import diff as plan_diff
 
-__all__ = ["diff"]
-
 
 def diff(
     a: Annotated[

@@ -22,8 +22,6 @@ from weft.execute.doctor import Failure, Report, check_devices, check_targets
 from weft.flags import FLAGS
 from weft.native import _native
 
-__all__ = ["doctor", "used_target"]
-
 _SHOWN = 12
 """Maximum number of failures that are listed one by one; --json has all."""
 

@@ -13,8 +13,6 @@ from weft.cli.model_file import find_model
 from weft.llm.planning.draft_options import MOST, P_MIN, DraftOptions
 from weft.options import MODEL, option
 
-__all__ = ["DraftFlags"]
-
 _LOOKED_UP = ("ngram", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 """All names of drafts that are looked up in the text; weft has one kind."""
 _BY_MODEL = ("draft", "draft-simple", "draft_model")

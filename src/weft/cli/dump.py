@@ -11,8 +11,6 @@ from weft.cli.console import errors
 from weft.errors import ContextError
 from weft.execute import WatchedTensor
 
-__all__ = ["TensorDump", "statistics"]
-
 _FIRST = 4
 """Number of first values that are printed."""
 

@@ -26,8 +26,6 @@ from weft.llm.config import Pooling
 from weft.llm.opening import DEFAULT_N_CTX
 from weft.options import option
 
-__all__ = ["context_for", "embed"]
-
 
 class EmbedOutput(StrEnum):
     """The formats in which vectors are printed."""

@@ -20,8 +20,6 @@ from weft.llm.cache.memory import available_bytes
 from weft.llm.opening import Opening, take_model_arguments
 from weft.tables import text_table
 
-__all__ = ["experts"]
-
 SHARES = (5, 10, 25, 50, 75, 100)
 """The budgets of the table, in percent of all experts."""
 

@@ -37,8 +37,6 @@ from weft.schedule.machines import without_slow_helpers
 from weft.schedule.profile import Profile, load_profile
 from weft.tables import size_text
 
-__all__ = ["explain"]
-
 
 class ExplainLoad(Load):
     """The options of `weft explain` for its model."""

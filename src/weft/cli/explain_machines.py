@@ -24,8 +24,6 @@ from weft.schedule.machines import (
 )
 from weft.schedule.profile import Profile, load_profile
 
-__all__ = ["on_machines", "print_predicted", "print_stages", "stages_of"]
-
 
 def on_machines(
     sources: Sequence[str], links: Sequence[str], load: dict[str, Any]

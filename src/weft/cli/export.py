@@ -17,8 +17,6 @@ from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.hub import local_path
 from weft.options import option
 
-__all__ = ["export"]
-
 
 class ExportFlags(KeepFlags):
     """The options of `weft export`."""

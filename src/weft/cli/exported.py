@@ -12,8 +12,6 @@ from typing import Any
 
 from weft.errors import WeftError
 
-__all__ = ["explain_pte", "export_gguf", "is_pte", "keep_list", "pte_report"]
-
 
 def is_pte(model: str | Path) -> bool:
     """True if a model is an ExecuTorch program, by its name."""

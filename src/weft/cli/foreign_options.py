@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-__all__ = ["foreign_option", "in_place_of", "in_place_of_command", "without_usual"]
-
 _PLACE = "--place 'GLOB=DEVICE' says which weights are on a device"
 _EXPERTS = "--place 'blk.*.ffn_*_exps=cpu' keeps the weights of experts in host memory"
 _DRAFT = "run, chat, serve and explain have a second model that drafts: -md MODEL"

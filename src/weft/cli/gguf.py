@@ -17,9 +17,6 @@ from weft.frontends.gguf.reader import open_gguf
 from weft.frontends.gguf.shards import ShardLimits, bad_tensors, merge_shards, set_key, split_file
 from weft.options import option
 
-__all__ = ["gguf"]
-
-
 _WANTED = {
     "split": "IN OUT", "merge": "IN OUT", "set": "FILE KEY VALUE [OUT]", "check": "FILE",
 }  # fmt: skip

@@ -23,8 +23,6 @@ from weft.cli.mistakes import flag_name, name_flag
 from weft.errors import named
 from weft.options import Option
 
-__all__ = ["ABSENT", "Group", "changed", "grouped"]
-
 Command = Callable[..., None]
 
 ABSENT: Any = object()

@@ -9,8 +9,6 @@ from typer.core import TyperGroup
 
 from weft.cli.command import usage_error
 
-__all__ = ["help"]
-
 
 def help(
     context: typer.Context,

@@ -31,8 +31,6 @@ from weft.llm.quality.imatrix import (
 from weft.llm.quality.kl import n_outputs_for
 from weft.options import option
 
-__all__ = ["imatrix"]
-
 DEFAULT_OUT = Path("imatrix.gguf")
 
 
@@ -65,10 +63,7 @@ class ImatrixFlags(Group):
 
 @loads_model
 def imatrix(
-    *,
-    model: ModelFile | None = None,
-    own: ImatrixFlags,
-    load: Annotated[dict[str, Any], ChunkLoad],
+    *, model: ModelFile | None = None, own: ImatrixFlags, load: Annotated[dict[str, Any], ChunkLoad]
 ) -> None:
     """Measure how much each column of a model's weights counts: the sums of squares of what the
     weights are multiplied with, over a text in chunks of -c tokens. `weft quantize --imatrix FILE`

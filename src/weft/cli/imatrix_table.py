@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from weft.llm.quality.imatrix import TensorStatistics, layer_statistics
 
-__all__ = ["statistics_lines"]
-
 
 def statistics_lines(rows: Sequence[TensorStatistics]) -> Iterator[str]:
     """A line for each tensor and each layer, in the columns of llama-imatrix."""

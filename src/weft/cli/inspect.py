@@ -15,8 +15,6 @@ from weft.frontends.gguf.describe import describe
 from weft.frontends.hf.lora import is_peft, open_peft
 from weft.frontends.models import open_model
 
-__all__ = ["inspect"]
-
 
 @takes_model
 def inspect(

@@ -14,8 +14,6 @@ from weft.cli.options import context_option
 from weft.files import write_text
 from weft.llm.planning.options import LLM_OPTIONS
 
-__all__ = ["keep"]
-
 
 class KeepFlags(Group):
     """The options of `weft keep`."""

@@ -19,8 +19,6 @@ from weft.errors import ContextError
 from weft.keys import Key, KeyStore, Used
 from weft.options import option, parse_tokens
 
-__all__ = ["keys"]
-
 _ACTIONS = {"add": 1, "list": 0, "revoke": 1, "usage": 1}
 """The actions, and how many names they take at most."""
 

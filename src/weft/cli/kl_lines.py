@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from weft.llm.quality.divergence import Estimate, KLDivergence, Spread
 
-__all__ = ["CHUNK_HEAD", "chunk_line", "kl_lines"]
-
 CHUNK_HEAD = (
     "chunk             PPL               ln(PPL/PPL base)          KL divergence"
     "              Δp RMS            Same top p"

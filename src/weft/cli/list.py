@@ -12,8 +12,6 @@ from weft.cli.console import say
 from weft.llm.cached_models import cached_models
 from weft.tables import size_text, text_table
 
-__all__ = ["list"]
-
 
 def list(
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,

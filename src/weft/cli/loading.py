@@ -48,18 +48,6 @@ from weft.llm.planning.options import LLM_OPTIONS
 from weft.options import ADVANCED, Option, option, parse_tokens
 from weft.schedule.profile import parse_size
 
-__all__ = [
-    "Load",
-    "LoadList",
-    "Loading",
-    "Untuned",
-    "context_arguments",
-    "loads_model",
-    "open_with",
-    "parse_switch",
-    "trained_context",
-]
-
 
 def parse_switch(text: str) -> bool:
     """True for `on` and `auto`, False for `off`."""

@@ -11,9 +11,6 @@ from weft.flags import FLAGS
 from weft.links.addresses import parse_address
 from weft.options import DEVICES, option
 
-__all__ = ["MACHINE_OPTIONS", "are_addresses", "machine_key", "machines_of"]
-
-
 MACHINE_OPTIONS = {
     "ray": option(
         None,

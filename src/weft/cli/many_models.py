@@ -15,8 +15,6 @@ from weft.options import option
 from weft.schedule.profile import parse_size
 from weft.tables import size_text
 
-__all__ = ["ManyFlags", "serve_many"]
-
 
 def _bytes(text: str | int) -> int:
     try:

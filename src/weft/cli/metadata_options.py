@@ -12,9 +12,6 @@ from weft.cli.command import usage_error
 from weft.cli.groups import Group
 from weft.options import ADVANCED, option
 
-__all__ = ["MetadataFlags", "key_and_value"]
-
-
 _KEY_TYPES: dict[str, Callable[[str], int | float | str | bool]] = {
     "int": int,
     "float": float,

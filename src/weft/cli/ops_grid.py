@@ -15,8 +15,6 @@ from weft.backends.grid import Grid, make_grid
 from weft.backends.registry import rules_of
 from weft.native import _native
 
-__all__ = ["devices_of", "grid_as_json", "grid_as_markdown", "page_devices", "print_grid"]
-
 _PAGE = ("opencl", "cuda", "blas", "reference")
 """Devices on the page docs/devices.md, besides the cpu."""
 

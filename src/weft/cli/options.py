@@ -10,8 +10,6 @@ from weft.errors import ContextError
 from weft.llm.planning.options import LLM_OPTIONS
 from weft.options import MODEL, Option, option
 
-__all__ = ["DEFAULT_CHUNK", "TEXT_OPTIONS", "ChunkLoad", "context_option", "most_tokens"]
-
 DEFAULT_CHUNK = 512
 """Number of tokens of a chunk of a text that is measured."""
 

@@ -30,8 +30,6 @@ from weft.llm.quality.logits_file import LogitsFile, file_bytes
 from weft.llm.quality.strided import n_windows, score_strided
 from weft.options import option
 
-__all__ = ["perplexity"]
-
 
 class PerplexityFlags(Group):
     """The options of `weft perplexity` that are in no group."""
@@ -62,9 +60,7 @@ class PerplexityFlags(Group):
 
 @loads_model
 def perplexity(
-    model: ModelFile,
-    own: PerplexityFlags,
-    load: Annotated[dict[str, Any], ChunkLoad],
+    model: ModelFile, own: PerplexityFlags, load: Annotated[dict[str, Any], ChunkLoad]
 ) -> None:
     """Say how well a model predicts a text. It is cut into chunks of -c tokens (default 512), and
     the second half of each is scored; the estimate so far is printed after each chunk, with one

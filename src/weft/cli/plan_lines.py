@@ -15,8 +15,6 @@ from weft.llm.planning.plan import MemoryNeed
 from weft.program import Program
 from weft.schedule.cause import Cause, code_meaning
 
-__all__ = ["placement_lines", "plan_lines", "prefixes_line", "threads_text"]
-
 
 def plan_lines(
     path: Path, context: Context, *, label: str = "", codes: bool = False

@@ -13,8 +13,6 @@ from weft.errors import FormatError
 from weft.llm.cache.prefix_options import PREFIX_OPTIONS
 from weft.schedule.profile import parse_size
 
-__all__ = ["UNUSED_BY_WRITERS", "PrefixFlags", "without_kept"]
-
 
 def without_kept(options: tuple[Unused, ...]) -> tuple[Unused, ...]:
     """Options without an effect, for commands with the options of this module."""

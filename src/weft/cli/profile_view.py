@@ -10,8 +10,6 @@ from weft.cli.console import wide
 from weft.execute import Profile
 from weft.execute.profile_table import LEFT, heading, op_rows, tensor_rows
 
-__all__ = ["print_profile"]
-
 _DISPENSABLE = ("op/byte", "steps", "GOP/s", "bound by", "type", "device")
 """Columns that are left out on narrow terminals, in this order."""
 _SHORTEST = 12

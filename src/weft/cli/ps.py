@@ -6,8 +6,6 @@ from weft.cli.console import say
 from weft.cli.running import Key, Url, ask
 from weft.tables import size_text, text_table
 
-__all__ = ["ps"]
-
 
 def ps(url: Url = "http://127.0.0.1:8080", api_key: Key = None) -> None:
     """Show the models that a server has loaded. The sizes are those that their plans have."""

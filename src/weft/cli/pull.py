@@ -10,8 +10,6 @@ from weft.cli.model_file import find_model
 from weft.errors import FormatError
 from weft.llm.hub import is_hub_name
 
-__all__ = ["pull"]
-
 
 def pull(
     names: Annotated[

@@ -33,8 +33,6 @@ from weft.frontends.models import open_model
 from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.hub import local_path
 
-__all__ = ["quantize"]
-
 
 @grouped
 def quantize(
@@ -59,8 +57,7 @@ def quantize(
         typer.Argument(metavar="TYPE", help=f"In any case: {', '.join(MIXES)}, or {COPY}."),
     ] = None,
     threads: Annotated[
-        int | None,
-        typer.Argument(metavar="[THREADS]", help="Threads; all processors by default."),
+        int | None, typer.Argument(metavar="[THREADS]", help="Threads; all processors by default.")
     ] = None,
 ) -> None:
     """Write a model again with its matrices in another type, or with --fit in the best types for a

@@ -12,8 +12,6 @@ from weft.frontends.gguf.quantize import QuantizedTensor
 from weft.llm.cache.kv_cache import CacheTypes
 from weft.options import option, parse_tokens
 
-__all__ = ["QuantizeFlags", "Shown", "show_tensor", "threads_from"]
-
 _MOST_THREADS = 1024
 
 

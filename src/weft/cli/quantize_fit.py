@@ -37,16 +37,11 @@ from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.schedule import Profile, load_profile
 from weft.schedule.profile import parse_size
 
-__all__ = ["as_patterns", "chosen_types", "planned_types", "save_plan"]
-
 _CHUNK = 512
 
 
 def chosen_types(
-    file: GGUFFile,
-    arguments: QuantizeFlags,
-    choices: Choices,
-    importance: Importance | None,
+    file: GGUFFile, arguments: QuantizeFlags, choices: Choices, importance: Importance | None
 ) -> tuple[dict[str, DType], dict[str, Any]]:
     """The best type of each tensor, by name, and the plan as data. What was found is printed."""
     options = _options(file, arguments, choices, importance)

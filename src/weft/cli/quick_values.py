@@ -16,8 +16,6 @@ from typing import Any, Literal, get_args, get_origin
 
 import typer
 
-__all__ = ["take_plain_values"]
-
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
 _NONE: Any = object()

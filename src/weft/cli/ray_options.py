@@ -11,8 +11,6 @@ from weft.cli.groups import Group
 from weft.options import option
 from weft.records import dataclass
 
-__all__ = ["OnRay", "RayFlags", "parse_replicas"]
-
 MOST_REPLICAS = 1000
 
 

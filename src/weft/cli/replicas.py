@@ -15,8 +15,6 @@ from weft.cli.ray_options import OnRay
 from weft.errors import WeftError
 from weft.tables import size_text
 
-__all__ = ["batch_actors", "make_recipe", "serve_replicas", "threads_and_cpus"]
-
 
 def serve_replicas(
     api: Any,

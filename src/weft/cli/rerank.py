@@ -17,8 +17,6 @@ from weft.errors import ContextError
 from weft.llm import Tokenizer
 from weft.llm.compute.embed import best_first, pair_ids, rank_pairs, require_ranks
 
-__all__ = ["rerank"]
-
 
 @loads_model
 def rerank(
@@ -28,8 +26,7 @@ def rerank(
         str, typer.Argument(metavar="QUERY", help="What the documents should answer.")
     ],
     documents: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[DOCUMENT]", help="Without: lines of stdin."),
+        list[str] | None, typer.Argument(metavar="[DOCUMENT]", help="Without: lines of stdin.")
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Documents, one a line.")

@@ -10,8 +10,6 @@ from weft.cli.console import say
 from weft.llm.cached_models import remove_model
 from weft.tables import size_text
 
-__all__ = ["rm"]
-
 
 def rm(
     names: Annotated[

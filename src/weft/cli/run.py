@@ -30,8 +30,6 @@ from weft.llm.sampling.constraint import check_constraint
 from weft.llm.senses.media import Medium
 from weft.options import option
 
-__all__ = ["run"]
-
 
 class WriterLoad(Load):
     """The options of commands that write texts."""

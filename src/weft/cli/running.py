@@ -12,8 +12,6 @@ import typer
 
 from weft.errors import WeftError
 
-__all__ = ["Key", "Url", "ask"]
-
 Url = Annotated[
     str,
     typer.Option(

@@ -14,9 +14,6 @@ from weft.errors import ContextError
 from weft.llm.sampling import BREAKERS, SAMPLERS, SAMPLING_OPTIONS, SamplingParams
 from weft.options import Option
 
-__all__ = ["SamplingDefaults", "SamplingFlags"]
-
-
 _USUAL = ("--temp", "--top-k", "--top-p", "--min-p", "--seed", "--repeat-penalty")
 _LIMITING = ("--grammar", "--json-schema", "--regex")
 RANDOM_SEEDS = (-1, 2**32 - 1)

@@ -31,8 +31,6 @@ from weft.llm.engine.batches import DELAY
 from weft.llm.planning.draft_options import DraftOptions
 from weft.options import ADAPTERS, option
 
-__all__ = ["serve"]
-
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 _SAME = (

@@ -11,8 +11,6 @@ from weft.errors import FormatError
 from weft.options import option
 from weft.schedule.profile import parse_size
 
-__all__ = ["OthersFlags"]
-
 
 def _size(flag: str) -> Any:
     def parse(text: str | int) -> int:

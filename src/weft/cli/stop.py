@@ -10,8 +10,6 @@ from weft.cli.console import say
 from weft.cli.running import Key, Url, ask
 from weft.errors import WeftError
 
-__all__ = ["stop"]
-
 
 def stop(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name as weft ps shows it.")],

@@ -27,8 +27,6 @@ from weft.llm.quality.tasks import (
     some_of,
 )
 
-__all__ = ["Kind", "score_tasks"]
-
 Kind = Literal["hellaswag", "winogrande", "multiple-choice"]
 
 _N_CTX = 2048

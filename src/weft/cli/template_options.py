@@ -15,8 +15,6 @@ from weft.llm.chat.template import CHATML, NO_REASONING, OWN_VARIABLES
 from weft.options import option
 from weft.records import dataclass
 
-__all__ = ["TemplateFlags", "TemplateOptions"]
-
 _SWITCH = {"on": True, "true": True, "1": True, "auto": None, "off": False, "false": False,
            "0": False, "none": False}  # fmt: skip
 _EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")

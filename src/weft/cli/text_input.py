@@ -15,17 +15,6 @@ from weft.cli.console import note
 from weft.errors import ContextError
 from weft.files import MOST_BYTES
 
-__all__ = [
-    "read_bytes",
-    "read_file",
-    "read_line",
-    "read_text",
-    "system_text",
-    "unescaped",
-    "unescaped_texts",
-    "with_input",
-]
-
 _PATIENCE = 2.0
 """Seconds without standard input until a note says that it is awaited."""
 

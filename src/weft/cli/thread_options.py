@@ -12,8 +12,6 @@ from weft.errors import DeviceError
 from weft.llm.planning.options import LLM_OPTIONS
 from weft.options import option
 
-__all__ = ["ThreadFlags"]
-
 
 class ThreadFlags(Group):
     """The options of threads."""

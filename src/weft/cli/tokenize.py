@@ -17,8 +17,6 @@ from weft.frontends.models import open_model
 from weft.llm import Tokenizer
 from weft.options import option
 
-__all__ = ["tokenize"]
-
 
 class TokenizeFlags(Group):
     """The options of `weft tokenize`."""

@@ -11,8 +11,6 @@ from weft.flags import FLAGS
 from weft.frontends.models import open_model
 from weft.llm.tuned import Tuned, find, tuned_file
 
-__all__ = ["take_tuned"]
-
 _PLACES = ("devices", "n_gpu_layers", "place", "fit", "memory", "plan", "profile", "old_speeds")
 _THREADS = ("n_threads", "n_threads_batch", "cpu_mask", "cpu_range", "cpu_strict", "numa")
 

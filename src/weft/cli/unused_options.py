@@ -11,24 +11,6 @@ from weft.native import _native
 from weft.options import Option, option
 from weft.records import dataclass
 
-__all__ = [
-    "ALONE",
-    "NO_EFFECT",
-    "REASONING",
-    "SERVE_NO_EFFECT",
-    "UNUSED",
-    "UNUSED_BY_BENCH",
-    "UNUSED_BY_SERVE",
-    "Unused",
-    "note_devices",
-    "note_memory",
-    "note_threads",
-    "note_unused",
-    "require_text_only",
-    "takes_layers",
-    "unused_option",
-]
-
 _NO_EFFECT = (
     "--mmap --jinja --no-jinja --warmup --no-warmup --perf --no-perf --color -co --log-disable "
     "--simple-io --cont-batching -cb --no-mmproj --kv-unified -kvu --no-kv-unified -no-kvu"

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from weft.cli.command import SWITCH, usage_error
 
-__all__ = ["MOST_VALUES", "numbers", "switches", "words"]
-
 MOST_VALUES = 1000
 """Maximum number of values of an option."""
 

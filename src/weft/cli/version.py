@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import weft.version as numbers
 
-__all__ = ["version"]
-
 
 def version() -> None:
     """Show the version."""

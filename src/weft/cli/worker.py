@@ -14,8 +14,6 @@ from weft.links.addresses import Address, parse_address
 from weft.options import option
 from weft.schedule.profile import parse_size
 
-__all__ = ["worker"]
-
 PORT = 7333
 """The port of workers where --listen names none."""
 
@@ -42,7 +40,9 @@ class WorkerFlags(Group):
         None, "Folder that keeps weights which were sent; default: in weft's cache folder.",
         metavar="FOLDER",
     )  # fmt: skip
-    memory: str | None = option(None, "Most memory that clients may use, e.g. 24G.", metavar="SIZE")
+    memory: int | None = option(
+        None, "Most memory that clients may use, e.g. 24G.", metavar="SIZE", read=parse_size
+    )
     restart: bool = option(
         True, "Start again, on the same port, after a crash.", "--restart/--no-restart"
     )
@@ -62,10 +62,8 @@ def worker(own: WorkerFlags) -> None:
     at = parse_address(own.listen, "--listen", port=PORT)
     key = machine_key(own.machine_key_file)
     lent = ["cpu"] if own.devices is None else device_list(own.devices)
-    room = None if own.memory is None else parse_size(own.memory)
     if own.serve_socket is not None:
-        sock = socket.socket(fileno=own.serve_socket)
-        _serve(sock, at.host, key, lent, own.model_dir or (), own.cache_dir, room, supervised=True)
+        _serve(socket.socket(fileno=own.serve_socket), at.host, key, lent, own)
         return
     _require_key(at, key)
     from weft.links.ends import bound_socket
@@ -77,13 +75,11 @@ def worker(own: WorkerFlags) -> None:
         f"{os.getpid()}); Ctrl-C ends it"
     )
     if not own.restart or os.name != "posix":
-        _serve(sock, at.host, key, lent, own.model_dir or (), own.cache_dir, room, supervised=False)
+        _serve(sock, at.host, key, lent, own)
         return
     from weft.cluster.running import supervise
 
-    supervise(
-        sock, _again(at, own.machine_key_file, lent, own.model_dir or (), own.cache_dir, room), say
-    )
+    supervise(sock, _again(at, lent, own), say)
 
 
 def _require_key(at: Address, key: bytes | None) -> None:
@@ -96,37 +92,26 @@ def _require_key(at: Address, key: bytes | None) -> None:
         )
 
 
-def _again(
-    at: Address,
-    key_file: Path | None,
-    lent: list[str],
-    model_dirs: list[Path] | tuple[()],
-    cache_dir: Path | None,
-    room: int | None,
-) -> list[str]:
+def _again(at: Address, lent: list[str], own: WorkerFlags) -> list[str]:
     """The arguments of the process that serves, but for its socket."""
     given = ["--listen", str(at), "--devices", ",".join(lent)]
-    given += [] if key_file is None else ["--machine-key-file", str(key_file)]
-    for folder in model_dirs:
-        given += ["--model-dir", str(folder)]
-    given += [] if cache_dir is None else ["--cache-dir", str(cache_dir)]
-    return given + ([] if room is None else ["--memory", str(room)])
+    for flag, value in (
+        ("--machine-key-file", own.machine_key_file), ("--cache-dir", own.cache_dir),
+        ("--memory", own.memory), *(("--model-dir", folder) for folder in own.model_dir or ()),
+    ):  # fmt: skip
+        given += [] if value is None else [flag, str(value)]
+    return given
 
 
 def _serve(
-    sock: socket.socket,
-    host: str,
-    key: bytes | None,
-    lent: list[str],
-    model_dirs: list[Path] | tuple[()],
-    cache_dir: Path | None,
-    room: int | None,
-    *,
-    supervised: bool,
+    sock: socket.socket, host: str, key: bytes | None, lent: list[str], own: WorkerFlags
 ) -> None:
-    from weft.cluster.running import run_worker
+    from weft.cluster.lent import Lender
+    from weft.cluster.running import known_folders, run_worker
 
+    folders = [*(own.model_dir or ()), *known_folders()]
+    lender = Lender(lent, folders, own.cache_dir, key, own.memory)
     run_worker(
-        sock, host, key, lent, model_dirs, cache_dir, room,
-        say=lambda text: say(text), ends_with_stdin=supervised,
+        sock, host, lender, say=lambda text: say(text),
+        ends_with_stdin=own.serve_socket is not None,
     )  # fmt: skip

@@ -29,8 +29,6 @@ from weft.links import Link, connect
 from weft.schedule.machines import joined_here
 from weft.schedule.profile import LinkProfile, Profile, parse_profile
 
-__all__ = ["answer_measure", "measure_group", "measure_link_of", "measure_pair"]
-
 Progress = Callable[[str], None]
 
 _HELLO = "measure"

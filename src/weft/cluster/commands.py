@@ -26,8 +26,6 @@ from weft.errors import AbortedError, DeviceError, LinkError, ProgramError, Weft
 from weft.program import LAYOUTS, Program
 from weft.records import dataclass
 
-__all__ = ["MOST", "Commands", "Lowered", "abort"]
-
 MOST = 1 << 62
 """Largest number that a client may send."""
 _OBJECTS = 1_000_000

@@ -17,8 +17,6 @@ import numpy as np
 
 from weft.errors import FormatError
 
-__all__ = ["KeptRows"]
-
 _ROW = re.compile(rb"([0-9a-f]{16}) (.+)\n", re.DOTALL)
 
 

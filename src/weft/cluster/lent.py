@@ -23,8 +23,6 @@ from weft.graph.op_table import op_stamp
 from weft.graph.params import pack
 from weft.program import LAYOUTS, Layout
 
-__all__ = ["Device", "Lender", "answered", "worker_facts"]
-
 
 def worker_facts() -> dict[str, str]:
     """The facts that both ends of a link must have in common, besides weft's version."""

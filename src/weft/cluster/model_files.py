@@ -21,8 +21,6 @@ from weft.file_lock import locked
 from weft.files import write_text
 from weft.records import dataclass
 
-__all__ = ["PART", "FileParts", "ModelFiles", "describe_files", "have_files", "read_part"]
-
 PART = 64 << 20
 """Number of bytes in a part of a file."""
 TURN_SECONDS = 24 * 3600.0

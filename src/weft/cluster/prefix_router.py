@@ -14,8 +14,6 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 from weft.cluster.prefixes import Block
 from weft.cluster.routing import Routing
 
-__all__ = ["PrefixRouter"]
-
 
 class PrefixRouter(RequestRouter):  # type: ignore[misc]
     """Gives each request to the replica that `Routing` puts first and that has room."""

@@ -13,8 +13,6 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Generic, NamedTuple, TypeVar
 
-__all__ = ["Block", "KnownPrefixes", "blocks_of"]
-
 BLOCK_CHARS = 256
 """Maximum number of characters in a block."""
 MOST_BLOCKS = 1024

@@ -11,9 +11,6 @@ from typing import Any
 from weft.errors import ContextError, DeviceError, WeftError
 from weft.records import dataclass
 
-__all__ = ["ADDRESS", "Machine", "cpus_each", "forget_note", "get_note", "import_ray", "join",
-           "machines", "put_note"]  # fmt: skip
-
 ADDRESS = re.compile(r"auto|local|(?:\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}")
 """The form of a cluster's address; `auto` stands for the cluster that runs on this machine, or else
 a new one."""
@@ -71,7 +68,7 @@ def join(address: str = "auto", what: str = "--ray") -> str:
                     "one with `ray start --head`"
                 ) from None
         else:
-            return f"the Ray cluster at {_address(ray)}, {_sizes()}"
+            return f"the Ray cluster at {ray.get_runtime_context().gcs_address}, {_sizes()}"
     # its services listen on all networks: whoever has no token is refused (Ray 2.52 and later)
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     ray.init("local", include_dashboard=False, object_store_memory=LOCAL_STORE, **settings)
@@ -136,10 +133,6 @@ def _keep_stdout(ray: Any) -> None:
         worker.print_to_stdstream = lambda data, *rest, **more: write(
             {**data, "is_err": True}, *rest, **more
         )
-
-
-def _address(ray: Any) -> str:
-    return str(ray.get_runtime_context().gcs_address)
 
 
 def _sizes() -> str:

@@ -24,8 +24,6 @@ from weft.errors import DeviceError
 from weft.links.addresses import Address
 from weft.links.keys import make_key
 
-__all__ = ["RayWorkers", "WorkerActor", "start"]
-
 START_S = 60.0
 """Number of seconds after which a start is given up."""
 
@@ -44,7 +42,8 @@ class WorkerActor:
     """The actor on a node: a worker in a thread, which can be asked for its address."""
 
     def __init__(self, key: bytes, host: str, model_dirs: Sequence[str], timeout: int) -> None:
-        from weft.cluster.running import run_worker
+        from weft.cluster.lent import Lender
+        from weft.cluster.running import known_folders, run_worker
         from weft.flags import FLAGS
         from weft.links.ends import bound_socket
 
@@ -55,9 +54,8 @@ class WorkerActor:
 
         def serve() -> None:
             try:
-                run_worker(
-                    sock, host, key, ["cpu"], model_dirs, say=lambda text: print(text, flush=True)
-                )
+                lender = Lender(["cpu"], [*model_dirs, *known_folders()], key=key)
+                run_worker(sock, host, lender, say=lambda text: print(text, flush=True))
             except Exception as error:
                 self._failed = f"{error}"
 

@@ -10,8 +10,6 @@ from typing import Generic, TypeVar
 
 from weft.cluster.prefixes import Block, KnownPrefixes
 
-__all__ = ["Routing", "routed_counts"]
-
 GAIN = 256
 """Number of characters of the prompt, or half of the prompt if that is less, by which a replica
 must know more than the least loaded one to be preferred: a few words with which all prompts begin

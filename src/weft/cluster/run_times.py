@@ -12,8 +12,6 @@ from weft.backends.base import Executable, RecordsSpans
 from weft.errors import AbortedError
 from weft.execute.profile_trace import overlapping
 
-__all__ = ["RunTimes"]
-
 _MOST = 4 << 20
 """Maximum number of numbers kept; later runs have no times until a client has fetched some."""
 

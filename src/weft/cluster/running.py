@@ -13,15 +13,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.cluster.worker import serve_devices, worker_facts
+from weft.cluster.lent import Lender
+from weft.cluster.worker import serve_devices
 from weft.flags import FLAGS
 from weft.links import Limits, Listener
-
-__all__ = ["Refusals", "run_worker", "supervise"]
 
 
 class Refusals:
@@ -46,45 +45,35 @@ class Refusals:
 def run_worker(
     sock: socket.socket,
     host: str,
-    key: bytes | None,
-    devices: Sequence[str],
-    model_dirs: Iterable[str | os.PathLike[str]] = (),
-    cache_dir: str | os.PathLike[str] | None = None,
-    memory: int | None = None,
+    lender: Lender,
     *,
     say: Callable[[str], None],
     ends_with_stdin: bool = False,
 ) -> None:
-    """Lends devices on a socket that listens, until Ctrl-C. Model files are looked for in
-    `model_dirs`, in the hub's cache and in the cache of packages.
+    """Lends devices on a socket that listens, until Ctrl-C.
 
     With `ends_with_stdin`, also until the process that started this one is gone: the other end of
     stdin is closed then."""
     limits = Limits(silence=float(max(FLAGS.machine_timeout, 1)))
     listener = Listener(
-        host,
-        key=key,
-        facts=worker_facts(),
-        limits=limits,
-        on_refused=Refusals(say),
-        sock=sock,
+        host, key=lender.key, facts=lender.facts, limits=limits, on_refused=Refusals(say), sock=sock
     )
     if ends_with_stdin:
         threading.Thread(target=_end_with_stdin, args=(listener,), daemon=True).start()
     try:
-        folders = [*map(Path, model_dirs), *_hub_cache(), Path(FLAGS.cache) / "packages"]
-        serve_devices(listener, devices, folders, cache_dir, key=key, memory=memory)
+        serve_devices(listener, lender)
     finally:
         listener.close()
 
 
-def _hub_cache() -> list[Path]:
-    """The folder in which models by name are kept; none where the hub's package is missing."""
+def known_folders() -> list[Path]:
+    """The folders in which this machine keeps models by name: those of the hub and of packages."""
+    packages = Path(FLAGS.cache) / "packages"
     try:
         from huggingface_hub.constants import HF_HUB_CACHE
     except ImportError:
-        return []
-    return [Path(HF_HUB_CACHE)]
+        return [packages]
+    return [Path(HF_HUB_CACHE), packages]
 
 
 def _end_with_stdin(listener: Listener) -> None:
@@ -113,10 +102,7 @@ def supervise(sock: socket.socket, arguments: Sequence[str], say: Callable[[str]
             began = time.monotonic()
             # its end of stdin closes when this process ends, however it ends
             process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                pass_fds=[sock.fileno()],
-                start_new_session=True,
+                command, stdin=subprocess.PIPE, pass_fds=[sock.fileno()], start_new_session=True
             )
             code = process.wait()
             if code in (0, 1, 2):  # it said why

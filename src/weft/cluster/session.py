@@ -35,8 +35,6 @@ from weft.cluster.lent import Lender
 from weft.errors import DeviceError, LinkError, OutOfMemoryError, ProgramError, WeftError
 from weft.links import Link
 
-__all__ = ["ClientSession"]
-
 _FRAMES = 1024
 """Maximum number of waiting frames; a client keeps to fewer."""
 _FRAME = 64 << 20

@@ -19,8 +19,6 @@ from weft.errors import DeviceError, LinkError
 from weft.flags import FLAGS
 from weft.links import Limits, Link, connect
 
-__all__ = ["Inlet", "Outlet", "takes"]
-
 _WAIT = 600.0
 """Maximum number of seconds that one side waits for the other, which may have much to compute
 before."""

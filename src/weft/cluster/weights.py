@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.file_hashes import file_hash
 
-__all__ = ["WeightFiles"]
-
 Bytes = NDArray[np.uint8]
 
 _MOST_FILES = 100_000

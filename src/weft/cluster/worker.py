@@ -1,7 +1,7 @@
 """A worker: lends its devices to clients over links.
 
     listener = Listener("127.0.0.1", 0, key=key, facts=worker_facts())
-    serve_devices(listener, ["cpu"], model_dirs=["models"], cache_dir="cache")
+    serve_devices(listener, Lender(["cpu"], model_dirs=["models"], cache_dir="cache", key=key))
 
 `session.py` has the commands of a client, `weights.py` the worker's files, `streams.py` copies from
 worker to worker.
@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from weft.backends import Backend
-from weft.cluster.lent import Lender, worker_facts
+from weft.cluster.lent import Lender
 from weft.cluster.session import ClientSession
 from weft.cluster.streams import takes
 from weft.errors import LinkError, WeftError
 from weft.links import Link, Listener
-
-__all__ = ["Worker", "serve_devices", "worker_facts"]
 
 _CLIENTS = 64
 """Maximum number of clients and streams at the same time."""
@@ -92,18 +89,9 @@ class Worker:
             link.close("the worker was stopped")
 
 
-def serve_devices(
-    listener: Listener,
-    devices: Sequence[str | Backend] = ("cpu",),
-    model_dirs: Iterable[str | os.PathLike[str]] = (),
-    cache_dir: str | os.PathLike[str] | None = None,
-    *,
-    key: bytes | None = None,
-    memory: int | None = None,
-) -> None:
-    """Serves clients until the listener is closed; `key` is the listener's, for links to other
-    workers. Raises DeviceError for a device that this machine does not have."""
-    worker = Worker(Lender(devices, model_dirs, cache_dir, key, memory))
+def serve_devices(listener: Listener, lender: Lender) -> None:
+    """Serves clients of a lender until the listener is closed; both have the same key."""
+    worker = Worker(lender)
     try:
         while True:
             link = listener.accept()

@@ -6,8 +6,6 @@ from weft.errors import ProgramError
 from weft.graph.size import lower, upper
 from weft.program import Program, TensorSpec
 
-__all__ = ["check_program"]
-
 
 def check_program(program: Program) -> None:
     """Raises ProgramError naming the tensor or step that breaks a rule.

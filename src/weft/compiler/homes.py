@@ -17,8 +17,6 @@ from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
 from weft.schedule.finalize import clone
 
-__all__ = ["first_with_own_memory", "too_large", "why_not_in", "with_weights_on_device"]
-
 
 def first_with_own_memory(backends: Sequence[Backend]) -> int:
     """The first device with memory of its own; -1 where all share the memory of the last."""

@@ -19,8 +19,6 @@ from weft.graph.tensor import Tensor
 from weft.records import dataclass
 from weft.schedule import Schedule
 
-__all__ = ["Layouts", "choose_layouts", "of_one_op"]
-
 T = TypeVar("T")
 
 Layouts = Mapping[Tensor, WeightBufferType]

@@ -14,18 +14,8 @@ from weft.errors import ProgramError
 from weft.graph.node import describe
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
-from weft.program import (
-    BufferSpec,
-    CopySpec,
-    Layout,
-    Program,
-    SplitSpec,
-    StepSpec,
-    TensorSpec,
-)
+from weft.program import BufferSpec, CopySpec, Layout, Program, SplitSpec, StepSpec, TensorSpec
 from weft.schedule import Schedule, Split
-
-__all__ = ["lower", "lower_with_tensors", "nodes_and_steps"]
 
 _HOST = -1
 """The number of this process's address space, among the numbers of buffers."""

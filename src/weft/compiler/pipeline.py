@@ -26,18 +26,6 @@ from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import CostOptions, Policy, Schedule, optimize_splits, print_listing, schedule
 
-__all__ = [
-    "Plan",
-    "check_plan",
-    "compile",
-    "lower_plan",
-    "memory_needs",
-    "plan_graph",
-    "planned_again",
-    "repacked",
-    "resolve_devices",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

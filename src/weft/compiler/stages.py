@@ -20,8 +20,6 @@ from collections.abc import Sequence
 
 from weft.records import dataclass
 
-__all__ = ["Access", "Stages", "form_stages"]
-
 Range = tuple[int, int, int]
 """A buffer, its first byte and the byte after the last."""
 

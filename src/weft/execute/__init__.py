@@ -44,34 +44,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "weft.execute.arena": (
-        "ArenaPool",
-        "Progress",
-        "arena_bytes",
-    ),
-    "weft.execute.bound": (
-        "BoundProgram",
-        "Moved",
-    ),
+    "weft.execute.arena": ("ArenaPool", "Progress", "arena_bytes"),
+    "weft.execute.bound": ("BoundProgram", "Moved"),
     "weft.execute.devices": ("Fault", "Run"),
     "weft.execute.memory_plan": ("SchedulerCounters",),
     "weft.execute.pipeline": ("Pipeline", "stage_work"),
-    "weft.execute.profile": (
-        "Line",
-        "Profile",
-    ),
+    "weft.execute.profile": ("Line", "Profile"),
     "weft.execute.profile_trace": ("Group", "Slice", "Trace"),
-    "weft.execute.scheduler": (
-        "AbortCallback",
-        "EvalCallback",
-        "Scheduler",
-    ),
+    "weft.execute.scheduler": ("AbortCallback", "EvalCallback", "Scheduler"),
     "weft.execute.session": ("Session", "State"),
-    "weft.execute.watch": (
-        "Reader",
-        "TensorCallback",
-        "WatchedSession",
-        "WatchedTensor",
-    ),
+    "weft.execute.watch": ("Reader", "TensorCallback", "WatchedSession", "WatchedTensor"),
 }
 __getattr__, __dir__ = imported_when_used(__name__, _HOMES)

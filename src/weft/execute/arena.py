@@ -13,8 +13,6 @@ from weft.errors import DeviceError, WeftError
 from weft.graph.size import upper
 from weft.program import BufferSpec, Program, TensorSpec
 
-__all__ = ["ArenaPool", "Progress", "arena_bytes", "arenas_of", "is_at"]
-
 Progress = Callable[[int, int], None]
 """`progress(ready, total)`: bytes of weights that are repacked or sent to a device so far, and in
 all."""

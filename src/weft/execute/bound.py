@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,6 @@ from weft.execute.values import read_array, tensor_bytes
 from weft.graph.size import evaluate, upper
 from weft.program import CopySpec, Program, SplitSpec, StepSpec, TensorSpec
 from weft.records import dataclass
-
-__all__ = ["BoundProgram", "Moved", "named_fault"]
 
 
 @dataclass(slots=True)
@@ -246,11 +245,7 @@ def _transfer(copy: _Copy, src_offset: int, dst_offset: int, nbytes: int) -> Non
 def _in_node_order(spec: SplitSpec) -> list[StepSpec]:
     if not spec.nodes:
         return list(spec.steps)
-    return [step for _, step in sorted(zip(spec.nodes, spec.steps, strict=True), key=_first)]
-
-
-def _first(pair: tuple[int, StepSpec]) -> int:
-    return pair[0]
+    return [step for _, step in sorted(zip(spec.nodes, spec.steps, strict=True), key=itemgetter(0))]
 
 
 def _part(spec: SplitSpec, steps: Sequence[StepSpec]) -> SplitSpec:

@@ -18,8 +18,6 @@ from weft.errors import DeviceError
 from weft.execute.hazards import Access, Order
 from weft.records import dataclass
 
-__all__ = ["REACHED", "DeviceQueues", "Fault", "InlineQueue", "Run", "ThreadQueue", "Work"]
-
 
 @dataclass(slots=True)
 class Work:

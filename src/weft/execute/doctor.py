@@ -19,8 +19,6 @@ from weft.execute.trial import Array, disagreement, run_case
 from weft.native import _native
 from weft.records import dataclass
 
-__all__ = ["Failure", "Report", "check_devices", "check_targets"]
-
 _BETWEEN_TARGETS = 5e-5
 """The largest NMSE between two targets, unless a case allows less: the error of rounding to 16
 bits. Against NumPy a case may allow more, e.g. where activations are quantized."""

@@ -32,8 +32,6 @@ from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import PlannerState, Schedule, optimize_splits, print_listing, schedule
 
-__all__ = ["CurrentGraph", "GraphPlans"]
-
 
 @dataclass(slots=True)
 class CurrentGraph:

@@ -18,8 +18,6 @@ from weft.backends.memory import Memory
 from weft.program import Program
 from weft.records import dataclass
 
-__all__ = ["Access", "Order", "constant_buffers", "tensor_access"]
-
 Ranges = dict[int, list[tuple[int, int]]]
 """Memory -> byte ranges in it, sorted and apart. Host memory is 0, and its ranges are addresses."""
 

@@ -22,8 +22,6 @@ from weft.graph.params import pack
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
-__all__ = ["Structure", "Structures", "put"]
-
 _KEPT = 32
 
 

@@ -24,8 +24,6 @@ from weft.graph.tensor import Buffer, Tensor
 from weft.schedule.profile import DeviceProfile, LinkProfile, MemoryProfile, Profile
 from weft.schedule.timing import work
 
-__all__ = ["measure_device", "measure_link", "measure_machine"]
-
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q4_K",
          "q5_K", "q6_K", "iq4_nl", "iq4_xs", "mxfp4")  # fmt: skip
 """Types of weights whose products are timed."""

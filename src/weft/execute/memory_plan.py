@@ -28,15 +28,6 @@ from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import Schedule
 
-__all__ = [
-    "BestPlanner",
-    "MemoryPlanner",
-    "PlacementKey",
-    "PlannedGraph",
-    "ReferencePlanner",
-    "SchedulerCounters",
-]
-
 
 @dataclass(slots=True)
 class SchedulerCounters:

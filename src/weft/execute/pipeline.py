@@ -28,8 +28,6 @@ from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import Schedule
 
-__all__ = ["Pipeline", "stage_work"]
-
 _SHORT, _LONG = 0.0001, 0.002
 """The shortest and the longest time in seconds between polls of devices, whose queues do not
 notify; the time grows from poll to poll."""

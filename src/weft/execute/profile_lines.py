@@ -17,8 +17,6 @@ from weft.program import Program, StepSpec
 from weft.records import dataclass
 from weft.schedule.timing import work
 
-__all__ = ["Line", "SplitLines", "split_lines"]
-
 Sizes = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 _TYPE_OF_RESULT = frozenset({"CPY", "SET_ROWS", "DUP", "CONT"})

@@ -9,8 +9,6 @@ from weft.backends.cpu import Peaks, measure_peaks
 from weft.execute.profile_lines import Line, SplitLines
 from weft.program import Program
 
-__all__ = ["ProfileResults"]
-
 
 class ProfileResults:
     """Times, bytes and operations of everything that ran while it was recorded."""

@@ -8,8 +8,6 @@ from weft.backends.cpu import Peaks
 from weft.execute.profile_lines import Line
 from weft.execute.profile_results import ProfileResults
 
-__all__ = ["LEFT", "heading", "op_rows", "plain", "profile_text", "tensor_rows"]
-
 LEFT = frozenset({"op", "type", "device", "tensor", "bound by"})
 """Columns that are aligned to the left; the others are figures."""
 

@@ -17,8 +17,6 @@ from weft.backends.base import QueueSpan
 from weft.execute.profile_lines import Line
 from weft.records import dataclass
 
-__all__ = ["Group", "Slice", "Trace", "length", "overlap", "overlapping"]
-
 _NAMED = 1000
 """Number of the first row that is not a thread of the cpu."""
 _MOST = 1_000_000

@@ -14,8 +14,6 @@ from weft.execute.bound import BoundProgram, Moved
 from weft.execute.profile import Profile
 from weft.program import Program
 
-__all__ = ["Recorder"]
-
 Later = Callable[[], list[QueueSpan]]
 
 _OUTSIDE = {"to": "inputs", "from": "outputs"}

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
-from types import TracebackType
 from typing import Any, Literal
 
 from numpy.typing import NDArray
@@ -43,8 +42,6 @@ from weft.graph.tensor import Tensor
 from weft.options import require_choice
 from weft.program import TensorSpec
 from weft.schedule import PlannerState, Schedule
-
-__all__ = ["AbortCallback", "EvalCallback", "Scheduler"]
 
 EvalCallback = Callable[[Tensor, bool], bool]
 """`callback(node, ask)`. It is called with `ask` true and returns whether it wants to see `node`;
@@ -318,12 +315,7 @@ class Scheduler:
     def __enter__(self) -> Scheduler:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(

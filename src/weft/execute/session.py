@@ -31,8 +31,6 @@ from weft.graph.size import evaluate
 from weft.notebook import in_notebook
 from weft.program import BufferSpec, Program, TensorSpec, described
 
-__all__ = ["Session", "State"]
-
 
 class Session:
     """Owns the arenas of a program (or shares a pool's), uploads weights, and runs.

@@ -14,8 +14,6 @@ from weft.execute.hazards import Access, constant_buffers, tensor_access
 from weft.records import dataclass
 from weft.schedule import Schedule
 
-__all__ = ["SplitAccess"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Copies:

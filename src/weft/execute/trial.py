@@ -15,8 +15,6 @@ from weft.dtype import DType
 from weft.execute.session import Session
 from weft.graph import Graph
 
-__all__ = ["POISON", "disagreement", "run_case"]
-
 Array = NDArray[Any]
 
 POISON = 0xFF

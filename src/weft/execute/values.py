@@ -14,18 +14,6 @@ from weft.errors import GraphError, ProgramError
 from weft.graph.size import Expr, Size, Sym, evaluate, upper
 from weft.program import Program, TensorSpec
 
-__all__ = [
-    "check_values",
-    "checked",
-    "checked_inputs",
-    "max_bytes",
-    "ne_of",
-    "read_array",
-    "read_array_later",
-    "solve_size",
-    "tensor_bytes",
-]
-
 
 def tensor_bytes(dtype: DType, ne: Sequence[int], nb: Sequence[int]) -> int:
     """The bytes from the first to the last element, and the tail in types that have one."""
@@ -86,11 +74,7 @@ def _arranged(
 
 
 def checked(
-    name: str,
-    array: NDArray[Any],
-    spec: TensorSpec,
-    values: Mapping[str, int],
-    what: str = "input",
+    name: str, array: NDArray[Any], spec: TensorSpec, values: Mapping[str, int], what: str = "input"
 ) -> NDArray[np.uint8]:
     """The bytes of `array`, which must have the tensor's shape and element type.
 

@@ -27,8 +27,6 @@ from weft.graph.tensor import Tensor
 from weft.program import Program
 from weft.records import dataclass
 
-__all__ = ["Reader", "TensorCallback", "WatchedSession", "WatchedTensor"]
-
 
 @dataclass(frozen=True, slots=True)
 class Reader:

@@ -19,8 +19,6 @@ from weft.graph.op import NONE, OPS
 from weft.graph.size import Expr, Size, is_at_most
 from weft.graph.tensor import Ne, Tensor
 
-__all__ = ["check_graph", "check_tensor"]
-
 FLAGS = frozenset({"input", "output", "param", "state"})
 
 MAX_BYTES = 2**63 - 1

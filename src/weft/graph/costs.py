@@ -13,22 +13,6 @@ from weft.graph.size import evaluate
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
-__all__ = [
-    "Sizes",
-    "Values",
-    "Work",
-    "copied",
-    "elements_bytes",
-    "expert_share",
-    "experts_moved",
-    "ne_at",
-    "rows_read",
-    "rows_written",
-    "sorting",
-    "sources_moved",
-    "state_updates",
-]
-
 Values = Mapping[str, int]
 """The values of the symbols, by name."""
 

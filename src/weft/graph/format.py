@@ -13,8 +13,6 @@ from weft.graph.params import Params
 from weft.graph.size import Size, Sym, symbols
 from weft.graph.tensor import Tensor, contiguous_nb
 
-__all__ = ["HEADER", "format_graph", "format_shortly"]
-
 HEADER = "weft graph 1"
 
 _SHOWN = 100

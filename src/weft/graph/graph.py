@@ -10,8 +10,6 @@ from weft.graph.op import NONE
 from weft.graph.size import Expr, Sym, symbols
 from weft.graph.tensor import Tensor
 
-__all__ = ["Graph"]
-
 
 class Graph:
     """Nodes and leaves in the order that ggml's build_forward_expand gives them.

@@ -21,14 +21,9 @@ from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
-__all__ = ["HOST", "HostFunction", "HostParams", "host_call"]
-
 _numbers = count()
 
-Computes: TypeAlias = Callable[
-    [Sequence[NDArray[Any]], NDArray[Any], Mapping[str, int]],
-    None,
-]
+Computes: TypeAlias = Callable[[Sequence[NDArray[Any]], NDArray[Any], Mapping[str, int]], None]
 
 
 class HostFunction:

@@ -15,8 +15,6 @@ from weft.graph.op import OPS, MultiplyAdds, Op
 from weft.graph.op_table import describe_op, slots_of
 from weft.graph.params import Params
 
-__all__ = ["costs_header", "native_header", "write_headers"]
-
 _HEAD = """\
 // The ops with their parameters, generated from src/weft/graph; `make headers` writes it again.
 #pragma once

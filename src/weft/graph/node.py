@@ -17,32 +17,6 @@ from weft.graph.params import Params
 from weft.graph.size import Expr, Size, Sym, exact_div, lower
 from weft.graph.tensor import Buffer, Ne, Tensor
 
-__all__ = [
-    "FLOATS",
-    "INTEGERS",
-    "NUMBERS",
-    "as_size",
-    "broadcast_ne",
-    "can_repeat",
-    "check_axis",
-    "constant",
-    "describe",
-    "f32",
-    "fail",
-    "fixed",
-    "four",
-    "input",
-    "leaf",
-    "like",
-    "make_node",
-    "member",
-    "multiple",
-    "require",
-    "require_type",
-    "same_ne",
-    "state",
-]
-
 E = TypeVar("E", bound=IntEnum)
 
 FLOATS = ("f32", "f16", "bf16")

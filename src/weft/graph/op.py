@@ -14,8 +14,6 @@ from weft.errors import GraphError
 from weft.graph.params import Params
 from weft.records import dataclass
 
-__all__ = ["NONE", "OPS", "Cost", "MultiplyAdds", "Op", "declares", "find_op", "type_text"]
-
 
 @dataclass(frozen=True, slots=True)
 class MultiplyAdds:

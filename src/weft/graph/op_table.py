@@ -14,8 +14,6 @@ from weft.graph.op import OPS, Op, type_text
 from weft.graph.params import Params
 from weft.records import dataclass
 
-__all__ = ["Slot", "check_native", "describe_op", "op_stamp", "op_table", "slots_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:

@@ -10,8 +10,6 @@ from typing import Any
 from weft.graph.op import OPS, MultiplyAdds, Op
 from weft.graph.op_table import slots_of
 
-__all__ = ["ops_page"]
-
 _HEAD = """\
 # Ops
 

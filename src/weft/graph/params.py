@@ -9,8 +9,6 @@ from dataclasses import fields
 
 from weft.records import dataclass
 
-__all__ = ["Params", "pack"]
-
 
 @dataclass(frozen=True, slots=True)
 class Params:

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from weft.graph.polynomial import Atom, Compound, Polynomial, Range, as_polynomial
 
-__all__ = ["bounds", "compound_bounds"]
-
 MAX_COEFFICIENTS = 1 << 10
 """Polynomials with more coefficients are not examined; 10 variables of power 1 have as many."""
 MAX_CHOICES = 4

@@ -11,9 +11,6 @@ from weft.graph.params import Params
 from weft.graph.size import Size, upper
 from weft.records import dataclass
 
-__all__ = ["Buffer", "Ne", "Operators", "Tensor", "Usage", "contiguous_above", "contiguous_nb",
-           "install_operators", "shape_text"]  # fmt: skip
-
 Ne = tuple[Size, Size, Size, Size]
 """Sizes or byte strides, innermost first, four of them."""
 

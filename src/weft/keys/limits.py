@@ -10,8 +10,6 @@ from math import ceil
 
 from weft.keys.store import Key, KeyStore, today
 
-__all__ = ["LimitError", "Limits"]
-
 MINUTE, DAY = 60.0, 86400
 MOST_NOTED = 100_000
 """Maximum number of requests of a key that are remembered for its limit in a minute."""

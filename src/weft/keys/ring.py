@@ -6,7 +6,7 @@ import hmac
 import re
 import secrets
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -15,8 +15,6 @@ from time import monotonic
 from weft.errors import FormatError, WeftError
 from weft.files import read_text
 from weft.keys.store import Key, KeyStore, digest_of
-
-__all__ = ["KeyRing", "read_key_file"]
 
 LOOK_SECONDS = 1.0
 """Seconds after which changes of keys by another process are noticed."""
@@ -31,10 +29,7 @@ class KeyRing:
     look-up says nothing about the keys there are, and then compared in constant time."""
 
     def __init__(
-        self,
-        api_key: str | None = None,
-        file: Path | None = None,
-        store: KeyStore | None = None,
+        self, api_key: str | None = None, file: Path | None = None, store: KeyStore | None = None
     ) -> None:
         """Raises FormatError if `file` cannot be read or has no key."""
         self._api_key, self._file, self.store = api_key, file, store
@@ -86,10 +81,7 @@ class KeyRing:
             n_changes = self.store.n_changes
             keys += self.store.all()
             self._n_changes = n_changes
-        self._keys = self._by_place(keys)
-
-    def _by_place(self, keys: Iterable[Key]) -> dict[bytes, Key]:
-        return {self._place(key.digest): key for key in keys}
+        self._keys = {self._place(key.digest): key for key in keys}
 
     def _place(self, digest: bytes) -> bytes:
         return hmac.digest(self._salt, digest, sha256)

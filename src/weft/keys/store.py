@@ -15,8 +15,6 @@ from typing import NamedTuple
 from weft.database import open_database, transaction
 from weft.errors import ContextError
 
-__all__ = ["Key", "KeyStore", "Used", "digest_of", "new_secret", "today"]
-
 APPLICATION = 0x77656B79  # "weky"
 MIGRATIONS = (
     """CREATE TABLE keys (

@@ -15,8 +15,6 @@ from concurrent.futures import Future
 
 from weft.keys.store import KeyStore, Used
 
-__all__ = ["UsageWriter"]
-
 MOST_AT_ONCE = 256
 """Maximum number of requests of one transaction."""
 MOST_UNWRITTEN = 10_000

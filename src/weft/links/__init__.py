@@ -10,13 +10,7 @@
 
 from weft.lazy import imported_when_used
 
-__all__ = [
-    "Address",
-    "Limits",
-    "Link",
-    "Listener",
-    "connect",
-]
+__all__ = ["Address", "Limits", "Link", "Listener", "connect"]
 
 __getattr__, __dir__ = imported_when_used(
     __name__,

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from weft.errors import ArgumentError, LinkError
 
-__all__ = ["Address", "is_loopback", "parse_address"]
-
 
 class Address(NamedTuple):
     """The host and port of a listener."""

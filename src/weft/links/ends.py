@@ -17,8 +17,6 @@ from weft.links.keys import NO_KEY
 from weft.links.link import Limits, Link
 from weft.links.stream import TimedOut
 
-__all__ = ["Listener", "bound_socket", "connect"]
-
 HANDSHAKE_S = 15.0
 """Number of seconds that a connection and its handshake may take; a busy worker takes several."""
 HALF_OPEN = 32

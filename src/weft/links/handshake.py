@@ -27,8 +27,6 @@ from weft.links.sealed import HalfExchange, Opener, Sealer, derive
 from weft.links.stream import exactly
 from weft.version import __version__
 
-__all__ = ["PROTOCOL", "greet_client", "greet_server"]
-
 PROTOCOL = 1
 """The number of this protocol; it changes with what frames or handshakes are."""
 _MAGIC = b"weftlink"

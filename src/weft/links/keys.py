@@ -9,8 +9,6 @@ from pathlib import Path
 
 from weft.errors import LinkError, MissingFileError
 
-__all__ = ["KEY_BYTES", "NO_KEY", "key_from_text", "make_key", "read_key", "write_key"]
-
 KEY_BYTES = 32
 NO_KEY = bytes(KEY_BYTES)
 """The key of both sides if neither was given one, which is allowed for loopback alone."""

@@ -24,8 +24,6 @@ from weft.links.sealed import TAG, Opener, Sealer
 from weft.links.stream import Incoming, Outgoing, TimedOut
 from weft.records import dataclass
 
-__all__ = ["Array", "Header", "HeldInterrupt", "Limits", "Link", "Place"]
-
 
 class HeldInterrupt:
     """Holds Ctrl-C back inside of a `with`, because half a frame would be the end of a link, and

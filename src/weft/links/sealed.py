@@ -15,8 +15,6 @@ from weft.errors import LinkError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-__all__ = ["TAG", "HalfExchange", "Opener", "Sealer", "derive"]
-
 TAG = 16
 """Number of bytes by which a record is longer than its contents."""
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from weft.links.link import PROBE, Link
 
-__all__ = ["Speed", "SpeedWatch", "measure"]
-
 _TIMES_SLOWER = 4.0
 _SECONDS_MORE = 0.01
 """A link is slow if a round trip, or a transfer, takes this factor and this number of seconds

@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from weft.errors import LinkError
 
-__all__ = ["Incoming", "Outgoing", "TimedOut", "exactly"]
-
 _TICK = 0.5
 """Number of seconds after which a wait checks the clock again."""
 

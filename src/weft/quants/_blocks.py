@@ -15,11 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["F32", "I32", "TINY_GROUP", "U8", "bf16_from_f32", "bf16_to_f32", "bit_planes",
-           "element_first", "f16_from_f32", "f16_from_f32_runtime", "get_f16", "low_then_high",
-           "nearest_int", "ordered_sum", "put_f16", "reciprocal", "round_half_away",
-           "signed_peak", "truncate"]  # fmt: skip
-
 U8 = NDArray[np.uint8]
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]

@@ -17,18 +17,11 @@ import numpy as np
 
 from weft.quants._blocks import F32, U8, bit_planes, low_then_high
 
-__all__ = ["E2M1_DOUBLED", "decode_mxfp4", "decode_nvfp4", "encode_mxfp4", "encode_nvfp4"]
-
 _MAGNITUDES = (0, 1, 2, 3, 4, 6, 8, 12)
 
 E2M1_DOUBLED: F32 = np.array([*_MAGNITUDES, *(-m for m in _MAGNITUDES)], np.float32)
 """The value of each code, doubled. Code 8 is zero without a sign."""
 E2M1_DOUBLED[8] = 0
-
-
-def _halved_e8m0() -> F32:
-    """2**(e - 128) for every byte e; the two smallest are float32 subnormals."""
-    return np.ldexp(np.float32(1), np.arange(256) - 128).astype(np.float32)
 
 
 def _halved_ue4m3() -> F32:
@@ -41,7 +34,8 @@ def _halved_ue4m3() -> F32:
     return halved.astype(np.float32)
 
 
-_E8M0 = _halved_e8m0()
+_E8M0: F32 = np.ldexp(np.float32(1), np.arange(256) - 128).astype(np.float32)
+"""2**(e - 128) for every byte e; the two smallest are float32 subnormals."""
 _UE4M3 = _halved_ue4m3()
 
 

@@ -26,16 +26,6 @@ from numpy.typing import NDArray
 from weft.quants._blocks import F32, U8, bit_planes, get_f16
 from weft.quants._iq_tables import PARITY_SIGNS, grid
 
-__all__ = [
-    "decode_iq1_m",
-    "decode_iq1_s",
-    "decode_iq2_s",
-    "decode_iq2_xs",
-    "decode_iq2_xxs",
-    "decode_iq3_s",
-    "decode_iq3_xxs",
-]
-
 _HALF = np.float32(0.5)
 _DELTA = np.float32(0.125)
 

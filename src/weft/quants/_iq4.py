@@ -28,15 +28,6 @@ from weft.quants._blocks import (
     signed_peak,
 )
 
-__all__ = [
-    "LEVELS",
-    "decode_iq4_nl",
-    "decode_iq4_xs",
-    "encode_iq4_nl",
-    "encode_iq4_xs",
-    "runtime_iq4_nl",
-]
-
 LEVELS: F32 = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32
 )

@@ -18,8 +18,6 @@ from weft.errors import GraphError
 from weft.quants._blocks import F32, U8
 from weft.records import dataclass
 
-__all__ = ["GRIDS", "PARITY_SIGNS", "Grid", "grid"]
-
 
 @dataclass(frozen=True, slots=True)
 class Grid:

@@ -38,21 +38,6 @@ from weft.quants._blocks import (
 )
 from weft.quants._k_search import fit_scale, fit_scale_and_min, fit_scale_by_element
 
-__all__ = [
-    "activation_q8_K",
-    "decode_q2_K",
-    "decode_q3_K",
-    "decode_q4_K",
-    "decode_q5_K",
-    "decode_q6_K",
-    "decode_q8_K",
-    "encode_q2_K",
-    "encode_q3_K",
-    "encode_q4_K",
-    "encode_q5_K",
-    "encode_q6_K",
-]
-
 _TWO_BITS = (0, 2, 4, 6)
 _EIGHT_BITS = (0, 1, 2, 3, 4, 5, 6, 7)
 

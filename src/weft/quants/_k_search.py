@@ -13,8 +13,6 @@ import numpy as np
 
 from weft.quants._blocks import F32, TINY_GROUP, nearest_int, ordered_sum, signed_peak
 
-__all__ = ["fit_scale", "fit_scale_and_min", "fit_scale_by_element"]
-
 
 def _codes(x: F32, low: int, high: int) -> F32:
     """`x` rounded and clipped to `low..high`, as float32."""
@@ -22,13 +20,7 @@ def _codes(x: F32, low: int, high: int) -> F32:
 
 
 def fit_scale_and_min(
-    x: F32,
-    weights: F32,
-    top: int,
-    first: float,
-    step: float,
-    n_steps: int,
-    absolute: bool,
+    x: F32, weights: F32, top: int, first: float, step: float, n_steps: int, absolute: bool
 ) -> tuple[F32, F32, F32]:
     """Fit x = scale * q - offset with q in 0..`top` and offset >= 0.
 

@@ -33,22 +33,6 @@ from weft.quants._blocks import (
     truncate,
 )
 
-__all__ = [
-    "activation_q8_0",
-    "activation_q8_1",
-    "decode_q4_0",
-    "decode_q4_1",
-    "decode_q5_0",
-    "decode_q5_1",
-    "decode_q8_0",
-    "decode_q8_1",
-    "encode_q4_0",
-    "encode_q4_1",
-    "encode_q5_0",
-    "encode_q5_1",
-    "encode_q8_0",
-]
-
 
 def _nibbles(blocks: U8, offset: int) -> U8:
     """The 32 4-bit codes of `qs` at `offset`, in element order."""

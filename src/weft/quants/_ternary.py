@@ -44,10 +44,6 @@ from weft.quants._blocks import (
     truncate,
 )
 
-__all__ = ["decode_i2_s", "decode_q1_0", "decode_q2_0", "decode_tq1_0", "decode_tq2_0",
-           "encode_i2_s", "encode_q1_0", "encode_q2_0", "encode_tq1_0", "encode_tq2_0",
-           "i2_s_bytes"]  # fmt: skip
-
 # (first byte, bytes, codes a byte) of the three runs of a tq1_0 block
 _RUNS = ((0, 32, 5), (32, 16, 5), (48, 4, 4))
 

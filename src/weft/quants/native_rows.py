@@ -17,8 +17,6 @@ from weft.dtype import DType
 from weft.native import _native
 from weft.quants._blocks import F32, U8
 
-__all__ = ["NEEDS_WEIGHTS", "NotFiniteError", "can_convert", "convert_rows"]
-
 NEEDS_WEIGHTS = frozenset(("iq1_s", "iq2_xxs", "iq2_xs"))
 """Types that the reference can only encode with weights."""
 

@@ -16,8 +16,6 @@ from weft.schedule.describe import FORMAT as PLAN_FORMAT
 from weft.schedule.diff import diff, nodes_by_name
 from weft.version import __version__
 
-__all__ = ["diff_data"]
-
 _NAMED = 400
 """Names that a group of the page lists; it counts the others."""
 

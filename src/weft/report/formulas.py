@@ -13,8 +13,6 @@ from weft.graph.polynomial import Atom, Compound, Polynomial
 from weft.graph.size import Size
 from weft.graph.size_bounds import compound_bounds
 
-__all__ = ["Formulas", "NotCarried", "Ranges", "upper_at"]
-
 Ranges = Mapping[str, tuple[int, int]]
 """The least and the largest value of each symbol."""
 

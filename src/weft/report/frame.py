@@ -9,8 +9,6 @@ from weft.report.html import report_html
 from weft.report.planned import plan_of
 from weft.report.programs import program_of
 
-__all__ = ["MOST_BYTES", "frame_html"]
-
 MOST_BYTES = 300_000
 """The largest frame: a notebook's file keeps a copy for each cell that shows one."""
 

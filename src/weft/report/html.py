@@ -15,8 +15,6 @@ from typing import Any
 from weft.report.planned import HasPlan, plan_data
 from weft.report.programs import ProgramLike, program_data, program_of
 
-__all__ = ["page_html", "report_html"]
-
 
 def report_html(
     subject: HasPlan | ProgramLike | Mapping[str, Any],
@@ -44,7 +42,8 @@ def page_html(data: Mapping[str, Any], title: str | None = None) -> str:
     """The page of some data, which must be JSON: scripts, style and the data, compressed."""
     title = title or str(data.get("title") or "weft")
     style, script = _style(), _script()
-    packed = b64encode(gzip.compress(_json(data), 9, mtime=0)).decode()
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+    packed = b64encode(gzip.compress(text, 9, mtime=0)).decode()
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -58,10 +57,6 @@ def page_html(data: Mapping[str, Any], title: str | None = None) -> str:
     }
     # in one pass: what is put in may look like a place to put something in
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _asset("shell.html"))
-
-
-def _json(data: Mapping[str, Any]) -> bytes:
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
 
 def _script() -> str:

@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Block", "blocks_of", "folds_of", "layers_data", "number_in"]
-
 _PERIODS = 12
 """The most blocks that repeat together: models alternate kinds of layers, such as five with a
 window and one without."""

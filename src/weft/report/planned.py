@@ -17,8 +17,6 @@ from weft.report.tables import regime_data
 from weft.report.variants import slider_data
 from weft.version import __version__
 
-__all__ = ["FORMAT", "HasContext", "HasContextPlan", "HasPlan", "plan_data", "plan_of"]
-
 FORMAT = "weft-report-1"
 """The format of the data; it changes when keys do."""
 

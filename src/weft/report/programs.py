@@ -11,8 +11,6 @@ from weft.report.tables import regime_data
 from weft.schedule.explain import table_lines
 from weft.version import __version__
 
-__all__ = ["HasProgram", "HasSession", "ProgramLike", "program_data", "program_of"]
-
 
 class HasProgram(Protocol):
     """A `Session`."""

@@ -12,8 +12,6 @@ from weft.graph.tensor import Ne, Tensor
 from weft.report.formulas import Ranges, upper_at
 from weft.schedule import Schedule
 
-__all__ = ["Scratch"]
-
 _Key = tuple[Any, ...]
 
 

@@ -19,8 +19,6 @@ from weft.report.formulas import Formulas, NotCarried, Ranges, upper_at
 from weft.report.tables import times_in_use, unique_names
 from weft.schedule import Schedule
 
-__all__ = ["packing", "structure"]
-
 
 def structure(
     schedule: Schedule, formulas: Formulas, positions: Iterable[Ranges]

@@ -17,8 +17,6 @@ from weft.schedule import Schedule
 from weft.schedule.cause import code_meaning
 from weft.schedule.describe import cause_code, cause_text, name_of, refused
 
-__all__ = ["COLUMNS", "regime_data", "times_in_use", "unique_names"]
-
 COLUMNS = (
     "name", "op", "type", "shape", "formula", "bytes", "device", "split", "time", "cause", "why",
     "refused", "src", "view", "kind", "memory", "arena", "chunk", "offset", "start", "end",

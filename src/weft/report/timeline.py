@@ -16,8 +16,6 @@ from weft.execute.profile_results import ProfileResults
 from weft.execute.profile_table import heading, op_rows, tensor_rows
 from weft.execute.profile_trace import Slice, Trace
 
-__all__ = ["MOST_SLICES", "timeline_data"]
-
 MOST_SLICES = 120_000
 """Slices in a page, some 2 MB of it. Beyond that the last runs of each test are left out."""
 
@@ -40,7 +38,8 @@ def timeline_data(
     slices = sorted(trace.slices, key=lambda s: s.start) if trace is not None else []
     ends = {id(p): _end_within(p, slices, most // max(len(profiles), 1)) for p in profiles}
     origin = slices[0].start if slices else 0
-    kept = _within(slices, [(p.begin, ends[id(p)]) for p in profiles])
+    times = [(p.begin, ends[id(p)]) for p in profiles]
+    kept = [s for s in slices if any(begin <= s.start and s.end <= end for begin, end in times)]
     names, abouts, steps = _Numbers(), _Numbers(), _Numbers()
     tests: list[dict[str, Any]] = []
     for profile in profiles:
@@ -128,10 +127,6 @@ def _end_within(profile: ProfileResults, slices: Sequence[Slice], most: int) -> 
     runs = [s.end for s in own if s.kind == "run"]
     fitting = [end for end in runs if bisect_right(starts, end) <= most]
     return max(fitting, default=min(runs, default=profile.end))
-
-
-def _within(slices: Sequence[Slice], times: Sequence[tuple[int, int]]) -> list[Slice]:
-    return [s for s in slices if any(begin <= s.start and s.end <= end for begin, end in times)]
 
 
 def _row(

@@ -28,8 +28,6 @@ from weft.report.scratch import Scratch
 from weft.report.structure import packing, structure
 from weft.schedule.collector import collector_paused
 
-__all__ = ["CACHE_TYPES", "slider_data"]
-
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0")
 """The cache types that the page offers, besides the types of the plan."""
 
@@ -64,10 +62,7 @@ def slider_data(
 
 class _Explorer:
     def __init__(
-        self,
-        plan: ContextPlan,
-        kept: PrefixOptions | None,
-        rows_for: Callable[[int], int] | None,
+        self, plan: ContextPlan, kept: PrefixOptions | None, rows_for: Callable[[int], int] | None
     ) -> None:
         assert plan.again is not None
         self.plan, self.kept, self.again = plan, kept, plan.again

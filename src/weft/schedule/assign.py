@@ -28,8 +28,6 @@ from weft.schedule.cause import (
 )
 from weft.schedule.devices import Devices
 
-__all__ = ["assign", "assign_as_chosen", "buffer_supported", "sweep"]
-
 # Their weights (rope frequencies, attention sinks) are too small to decide where the op runs.
 _SMALL_WEIGHT_OPS = frozenset({"ROPE", "FLASH_ATTN_EXT"})
 

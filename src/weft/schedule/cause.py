@@ -6,25 +6,6 @@ from dataclasses import replace
 
 from weft.records import dataclass
 
-__all__ = [
-    "BEST",
-    "CHOSEN",
-    "COPY",
-    "DESTINATION",
-    "INPUT",
-    "INPUT_COPY",
-    "NEIGHBOUR",
-    "OFFLOADED",
-    "PLANNED",
-    "READER",
-    "UPGRADED",
-    "USER",
-    "VIEWED",
-    "WEIGHT",
-    "Cause",
-    "code_meaning",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Cause:

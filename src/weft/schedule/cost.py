@@ -18,8 +18,6 @@ from weft.schedule.result import Schedule
 from weft.schedule.search import Found, fits, improve, walk
 from weft.schedule.timing import Point, TimeModel
 
-__all__ = ["CostOptions", "Homes", "choose_homes", "faster", "place_by_cost"]
-
 # The product of states, nodes and devices that a walk may visit: about half a second.
 _EFFORT = 250_000
 _WIDTHS = (8, 512)

@@ -14,8 +14,6 @@ from weft.graph.tensor import Tensor, shape_text
 from weft.schedule.cause import DESTINATION, INPUT, OFFLOADED, VIEWED, Cause
 from weft.schedule.parts import Prediction, Role, Split
 
-__all__ = ["FORMAT", "Placed", "cause_code", "cause_text", "name_of", "refused", "to_json"]
-
 FORMAT = "weft-plan-1"
 """The format of `to_json`; it changes when the keys do."""
 

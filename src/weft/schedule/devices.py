@@ -9,8 +9,6 @@ from weft.backends.base import Backend
 from weft.errors import ScheduleError
 from weft.graph.tensor import Tensor
 
-__all__ = ["Devices"]
-
 
 class Devices:
     """The backends of one `schedule` call, highest priority first."""

@@ -9,8 +9,6 @@ from typing import Any
 from weft.errors import FormatError
 from weft.schedule.describe import FORMAT
 
-__all__ = ["diff", "nodes_by_name"]
-
 
 def diff(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
     """The differences of two plans, one a line; empty where the plans are alike.

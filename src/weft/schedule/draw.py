@@ -5,8 +5,6 @@ from __future__ import annotations
 from weft.graph.tensor import Tensor
 from weft.schedule.describe import Placed, name_of
 
-__all__ = ["dot", "mermaid"]
-
 
 def mermaid(schedule: Placed) -> str:
     """The splits and the copies between them, as a Mermaid flowchart."""

@@ -17,16 +17,6 @@ from weft.schedule.cause import code_meaning
 from weft.schedule.describe import Placed, cause_code, cause_text, name_of, refused, to_json
 from weft.tables import size_text
 
-__all__ = [
-    "listing",
-    "prediction_text",
-    "print_listing",
-    "seconds_text",
-    "table",
-    "table_lines",
-    "why",
-]
-
 _WIDE = 100
 """Minimum number of columns at which a line has a node's whole name and the code of its cause."""
 _SHORT = {

@@ -7,8 +7,6 @@ from __future__ import annotations
 from weft.graph.graph import Graph
 from weft.graph.tensor import Tensor
 
-__all__ = ["clone", "final_tensors"]
-
 _IN_AND_OUT = frozenset({"input", "output"})
 
 

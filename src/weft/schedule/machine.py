@@ -10,8 +10,6 @@ from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 from weft.schedule.profile import DeviceProfile, Profile
 
-__all__ = ["PaperDevice", "paper_devices"]
-
 
 class PaperDevice(NullBackend):
     """A device that plans like the real one and computes nothing."""

@@ -19,28 +19,7 @@ from pathlib import Path
 from weft.backends.base import Backend, IsMeasuredAs
 from weft.errors import FormatError
 from weft.records import dataclass
-from weft.schedule.profile import (
-    DeviceProfile,
-    LinkProfile,
-    MemoryProfile,
-    Profile,
-    load_profile,
-)
-
-__all__ = [
-    "DEFAULT_LINK",
-    "Between",
-    "host_memories",
-    "join_machines",
-    "joined_here",
-    "link_text",
-    "load_machines",
-    "machine_of",
-    "machines_of",
-    "parse_link",
-    "unmeasured",
-    "without_slow_helpers",
-]
+from weft.schedule.profile import DeviceProfile, LinkProfile, MemoryProfile, Profile, load_profile
 
 DEFAULT_LINK = LinkProfile(bandwidth=117e6, latency=0.2e-3)
 """A gigabit network: 1 Gbit/s less the headers of TCP and Ethernet, 0.2 ms for a message."""
@@ -172,9 +151,7 @@ def join_machines(machines: Mapping[str, Profile], links: Sequence[Between] = ()
 
 
 def joined_here(
-    own: Profile,
-    others: Mapping[str, Profile],
-    links: Mapping[tuple[str, str], LinkProfile],
+    own: Profile, others: Mapping[str, Profile], links: Mapping[tuple[str, str], LinkProfile]
 ) -> Profile:
     """One profile of this machine, whose devices keep their names, and of others by name.
 

@@ -17,14 +17,10 @@ from weft.schedule.finalize import clone
 from weft.schedule.result import Schedule, Split
 from weft.schedule.split import build_plan_lists
 
-__all__ = ["optimize_splits"]
-
 
 @collector_paused()
 def optimize_splits(
-    schedule: Schedule,
-    rewrites: Collection[str] | None = None,
-    keep: Collection[Tensor] = (),
+    schedule: Schedule, rewrites: Collection[str] | None = None, keep: Collection[Tensor] = ()
 ) -> Schedule:
     """A schedule whose splits are as `RewritesSplits.optimize` wants them, with nodes fused by
     those of `rewrites` (default: WEFT_REWRITES, or all) that the backend names, and in their

@@ -8,8 +8,6 @@ from typing import Any
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
-__all__ = ["Prediction", "Role", "Split"]
-
 
 @dataclass(slots=True)
 class Split:

@@ -21,9 +21,6 @@ from weft.schedule.finalize import final_tensors
 from weft.schedule.result import Schedule
 from weft.schedule.split import add_input_copies, build_plan_lists, collect_keeps, cut
 
-__all__ = ["Policy", "schedule"]
-
-
 Policy = Literal["ggml", "cost", "plan"]
 """The way nodes get their devices: reference rules, predicted time, or a plan that names them."""
 

@@ -19,8 +19,6 @@ from weft.graph.node import describe
 from weft.graph.tensor import Tensor
 from weft.schedule.timing import TimeModel
 
-__all__ = ["FREE", "Problem"]
-
 FREE = -1
 """The place of a free leaf that nothing has used."""
 

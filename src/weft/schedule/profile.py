@@ -48,18 +48,6 @@ from weft.errors import FormatError
 from weft.files import read_text
 from weft.records import dataclass
 
-__all__ = [
-    "FORMAT",
-    "DeviceProfile",
-    "LinkProfile",
-    "MemoryProfile",
-    "Profile",
-    "load_profile",
-    "parse_profile",
-    "parse_size",
-    "shipped_profiles",
-]
-
 FORMAT = "weft-machine-1"
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,

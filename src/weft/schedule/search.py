@@ -18,8 +18,6 @@ from dataclasses import field
 from weft.records import dataclass
 from weft.schedule.problem import FREE, Problem
 
-__all__ = ["Found", "fits", "improve", "walk"]
-
 _SHIFTS = (1, 2, 4, 8, 16)
 
 
@@ -58,11 +56,7 @@ class _Node:
 
 
 def walk(
-    problem: Problem,
-    width: int,
-    *,
-    price: float = 0.0,
-    limits: Mapping[str, int] | None = None,
+    problem: Problem, width: int, *, price: float = 0.0, limits: Mapping[str, int] | None = None
 ) -> Found | None:
     """The best placement that a search over `width` states at a time finds; None where none fits.
 
@@ -226,11 +220,7 @@ def _prepare(problem: Problem) -> list[_Node]:
 
 
 def improve(
-    problem: Problem,
-    start: Found,
-    *,
-    steps: int = 400_000,
-    limits: Mapping[str, int] | None = None,
+    problem: Problem, start: Found, *, steps: int = 400_000, limits: Mapping[str, int] | None = None
 ) -> Found:
     """Moves the borders of runs, whole runs, and parts of runs to other devices while that saves
     time.

@@ -14,8 +14,6 @@ from weft.schedule.cause import COPY, INPUT_COPY
 from weft.schedule.devices import Devices
 from weft.schedule.result import Role, Schedule, Split
 
-__all__ = ["add_input_copies", "build_plan_lists", "collect_keeps", "cut"]
-
 # The reference stores names in 64 bytes with a final zero.
 _NAME_BYTES = 63
 # The reference's number of sources per node; a `keep` node holds no more.

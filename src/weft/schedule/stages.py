@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from weft.records import dataclass
 
-__all__ = ["StageProblem", "StageSplit", "best_split"]
-
 _MOST_ORDERED = 8
 """Maximum number of devices for which every order is tried; of more devices, two orders are
 tried, with the devices of the home machine first and last."""
@@ -357,9 +355,7 @@ class _Ways:
         return found
 
 
-def _orders(
-    problem: StageProblem,
-) -> Iterator[list[tuple[_Key, int, list[tuple[_Key, int]]]]]:
+def _orders(problem: StageProblem) -> Iterator[list[tuple[_Key, int, list[tuple[_Key, int]]]]]:
     """The states in an order in which each follows those it is reached from: (state, device,
     [(state before, its device)])."""
     n = problem.n_devices
@@ -372,9 +368,7 @@ def _orders(
     yield list(_ordered_states(problem, [*away, *at_home]))
 
 
-def _all_states(
-    problem: StageProblem,
-) -> Iterator[tuple[_Key, int, list[tuple[_Key, int]]]]:
+def _all_states(problem: StageProblem) -> Iterator[tuple[_Key, int, list[tuple[_Key, int]]]]:
     n = problem.n_devices
     for used in range(1, 1 << n):
         members = [d for d in range(n) if used >> d & 1]

@@ -27,8 +27,6 @@ from weft.schedule.parts import Prediction, Split
 from weft.schedule.profile import DeviceProfile, Profile
 from weft.schedule.result import Schedule
 
-__all__ = ["Point", "TimeModel", "nbytes_at", "work"]
-
 
 @dataclass(frozen=True, slots=True)
 class Point:

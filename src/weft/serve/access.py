@@ -16,8 +16,6 @@ from weft.serve.log import logger
 from weft.serve.options import ServeOptions
 from weft.serve.record import Tokens
 
-__all__ = ["TICKETS", "Tickets", "Users", "opens"]
-
 
 class Users:
     """The keys of a server, with their limits and usage."""

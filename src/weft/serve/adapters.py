@@ -10,8 +10,6 @@ from weft.llm.control_vectors import ControlVectors
 from weft.serve.errors import ApiError
 from weft.serve.schema import AdapterScale, Generation
 
-__all__ = ["ServedAdapters", "ServedVectors"]
-
 Scales = dict[str, float]
 
 

@@ -10,9 +10,6 @@ from weft.llm.sampling.schema import held_parameters, under
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody, ResponseFormat
 
-__all__ = ["THINKS", "begun_of", "call_schema", "choice_of", "named_tool", "reasons", "schema_of",
-           "thinks", "tools_of", "variables_of"]  # fmt: skip
-
 _REASONING = {*NO_REASONING, "reasoning_effort"}
 THINKS = dict.fromkeys(NO_REASONING, True)
 """Variables by which templates know that reasoning is wanted."""

@@ -24,8 +24,6 @@ from weft.bounds import CHUNK_BYTES, CHUNKS
 from weft.serve.errors import error_body
 from weft.serve.log import logger
 
-__all__ = ["Connection", "Door", "connection_class", "most_connections"]
-
 _MOST_HEAD = 1 << 16
 """Maximum size in bytes of the head of a request, as in uvicorn."""
 SPARE_FILES = 8

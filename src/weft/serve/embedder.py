@@ -12,8 +12,6 @@ from weft.llm import Context
 from weft.llm.compute.embed import embed_texts, rank_pairs, text_groups, unit_rows
 from weft.llm.config import Pooling
 
-__all__ = ["Embedder"]
-
 
 class Embedder:
     """Embeds or ranks lists of tokens, as many at once as fit. It is not thread-safe; the engine's

@@ -15,8 +15,6 @@ from fastapi import APIRouter, FastAPI
 
 from weft.records import dataclass
 
-__all__ = ["BATCHABLE", "ENDPOINTS", "Endpoint", "add", "find", "nearest"]
-
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 
 

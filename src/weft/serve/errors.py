@@ -16,9 +16,6 @@ from weft.errors import AbortedError, BusyError, DeviceError, ProgramError, Weft
 from weft.llm.planning.options import LLM_OPTIONS
 from weft.serve.endpoints import nearest
 
-__all__ = ["ApiError", "Json", "error_body", "error_response", "install_handlers", "message_error",
-           "of_exception", "shaped_error", "to_json", "without_folders"]  # fmt: skip
-
 RETRY_AFTER = 1
 """Seconds after which a refused client should try again."""
 

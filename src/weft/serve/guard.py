@@ -15,8 +15,6 @@ from weft.serve.errors import ApiError, error_response
 from weft.serve.internal import INSIDE
 from weft.serve.record import Tokens, n_ended, tokens_of
 
-__all__ = ["Guard"]
-
 
 class Guard:
     """ASGI middleware that checks keys, their limits, and sizes. It counts the bytes of a body as

@@ -15,8 +15,6 @@ from weft.errors import WeftError
 from weft.serve.errors import ApiError, error_body, of_exception
 from weft.serve.log import logger
 
-__all__ = ["INSIDE", "ask", "get", "internal_scope", "line_handler", "whole_body"]
-
 INSIDE = "weft.inside"
 """Key of a scope that is true for such requests. They need no key and have no limits of size; no
 request from outside can have it, since servers build scopes themselves."""

@@ -25,8 +25,6 @@ from weft.serve.endpoints import nearest
 from weft.serve.record import tokens_of
 from weft.tables import CONTROLS
 
-__all__ = ["log_request", "logger", "say_tokens", "start_log"]
-
 logger = logging.getLogger("weft.serve")
 LEVELS = ("debug", "info", "warning", "error")
 """The values of `--log-level`."""

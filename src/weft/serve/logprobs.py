@@ -8,8 +8,6 @@ from typing import Any
 from weft.llm import Tokenizer
 from weft.llm.sampling import TokenLogprobs
 
-__all__ = ["ListedTokens", "chat_logprobs"]
-
 
 def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
     """The log-probabilities of tokens in the format of /v1/chat/completions."""

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from weft.llm.planning.plan import ContextPlan
 from weft.records import dataclass
 
-__all__ = ["PlannedBytes", "planned_bytes"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlannedBytes:

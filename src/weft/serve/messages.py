@@ -16,9 +16,6 @@ from weft.llm.answers import Call, CallBegun, CallPiece, Content, Event, Reasoni
 from weft.llm.answers.json_text import as_object
 from weft.records import dataclass
 
-__all__ = ["ChatMessage", "OneCall", "Parser", "Part", "Parts", "PlainText", "Step", "Unsplit"]
-
-
 Kind = Literal["reasoning", "text", "call"]
 
 

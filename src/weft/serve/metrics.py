@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from weft.llm.engine import Engine, Histogram
 from weft.llm.engine.stats import SECONDS
 
-__all__ = ["CONTENT_TYPE", "HttpMetrics", "exposition", "joined", "metric_lines"]
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Metric = tuple[str, str, str, float | Mapping[str, float]]
 """Name, type, meaning, and a value or a value for each reason."""

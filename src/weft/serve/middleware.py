@@ -19,8 +19,6 @@ from weft.serve.metrics import HttpMetrics
 from weft.serve.record import request_id_of, route_of
 from weft.serve.traces import Traces
 
-__all__ = ["HeadAsGet", "Hosts", "Watch", "host_name"]
-
 
 class Watch:
     """ASGI middleware around all others. It adds the headers `x-request-id` and the one that names

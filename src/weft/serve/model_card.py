@@ -18,8 +18,6 @@ from weft.llm.answers import AnswerFormat
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.config_keys import read_config
 
-__all__ = ["FIM_ROLES", "ModelCard"]
-
 FIM_ROLES = ("fim_pre", "fim_suf", "fim_mid")
 """The roles of the tokens for infilling."""
 _MIXES = {mix.number: name for name, mix in MIXES.items()}

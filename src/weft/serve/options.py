@@ -14,8 +14,6 @@ from weft.llm.engine.batches import DELAY
 from weft.llm.sampling import SamplingParams
 from weft.records import dataclass
 
-__all__ = ["ServeOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:

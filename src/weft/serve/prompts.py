@@ -32,8 +32,6 @@ from weft.serve.options import ServeOptions
 from weft.serve.sampling import looks_at_prompt, own_constraint, require_few, sampling_of
 from weft.serve.schema import ChatBody, CompletionBody, Generation
 
-__all__ = ["Asked", "Echo", "Input", "Prompts", "require_whole", "texts_of", "token_lists"]
-
 Input = str | list[str] | list[int] | list[list[int]]
 
 

@@ -20,8 +20,6 @@ from uuid import uuid4
 
 from starlette.types import Scope
 
-__all__ = ["Counted", "Tokens", "n_ended", "request_id_of", "route_of", "tokens_of"]
-
 _ID = re.compile(rb"[\w.:/+=@-]{1,128}")
 
 

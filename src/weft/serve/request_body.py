@@ -21,8 +21,6 @@ from starlette.types import Message, Receive, Scope
 from weft.records import dataclass
 from weft.serve.errors import ApiError
 
-__all__ = ["RequestBody", "read_body", "read_form", "replayed"]
-
 LARGE = 1 << 16
 """Bytes from which a body is read in another thread, so that other requests go on."""
 

@@ -23,8 +23,6 @@ from weft.serve.options import ServeOptions
 from weft.serve.responses.store import KeptResponses
 from weft.serve.traces import Traces
 
-__all__ = ["Resources", "Shared", "Tls"]
-
 
 class Tls:
     """The settings that new connections use: TLS 1.2 or newer, HTTP/1.1."""

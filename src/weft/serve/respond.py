@@ -23,8 +23,6 @@ from weft.serve.schema import Part
 from weft.serve.service import Service
 from weft.serve.texts import Texts
 
-__all__ = ["AnswerWriter", "embedded", "note", "respond", "sse", "sse_error", "start"]
-
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that keep proxies from holding back a stream."""
 

@@ -32,8 +32,6 @@ from weft.serve.schema import AdaptersBody
 from weft.serve.service import Service
 from weft.version import __version__
 
-__all__ = ["add_middleware", "create_app", "new_app"]
-
 
 def create_app(service: Service, shared: Shared | None = None, *, guarded: bool = True) -> FastAPI:
     """The ASGI application of a loaded model; it closes the service when it ends. `shared` is what

@@ -20,8 +20,6 @@ from weft.serve.log import logger
 from weft.serve.options import ServeOptions
 from weft.serve.resources import Resources
 
-__all__ = ["run_server", "take_address"]
-
 LAST_SECONDS = 1.0
 """Maximum number of seconds from the second signal to the end of the process."""
 

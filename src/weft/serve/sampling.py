@@ -14,21 +14,13 @@ from weft.llm.sampling import SAMPLING_OPTIONS
 from weft.serve.errors import ApiError
 from weft.serve.schema import SAMPLING_FIELDS, Generation
 
-__all__ = ["looks_at_prompt", "own_constraint", "require_few", "sampling_of"]
-
 CONSTRAINTS = ("grammar", "json_schema", "regex")
 MOST_STRINGS = 64
 """Maximum number of strings in `stop` or `dry_sequence_breakers` of a request."""
 MOST_CHARACTERS = 8192
 """Maximum number of characters of all these strings together."""
 
-_WHOLE_API = {
-    "temperature": 1.0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "repeat_last_n": -1,
-}
+_WHOLE_API = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_last_n": -1}
 """The defaults of the OpenAI API that differ from those of the command line: all tokens can be
 drawn, and penalties apply to the whole answer."""
 

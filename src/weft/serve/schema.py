@@ -20,22 +20,6 @@ from pydantic.fields import FieldInfo
 from weft.llm.sampling import SAMPLING_OPTIONS
 from weft.serve.validation import IDLE, problem_of, shown, with_constraints
 
-__all__ = [
-    "SAMPLING_FIELDS",
-    "AdapterScale",
-    "AdaptersBody",
-    "ChatBody",
-    "CompletionBody",
-    "DetokenizeBody",
-    "EmbeddingBody",
-    "Generation",
-    "Part",
-    "RerankBody",
-    "ResponseFormat",
-    "Sampled",
-    "TokenizeBody",
-]  # fmt: skip
-
 _SPELLINGS = {
     "dry_penalty_last_n": "dry_last_n",
     "repetition_penalty": "repeat_penalty",
@@ -264,8 +248,7 @@ class CompletionBody(Generation):
     """The body of `/v1/completions`."""
 
     prompt: Annotated[
-        Texts,
-        Field(description=f"a text, token ids, or a list of at most {MOST_TEXTS} of either"),
+        Texts, Field(description=f"a text, token ids, or a list of at most {MOST_TEXTS} of either")
     ]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
@@ -326,8 +309,7 @@ class EmbeddingBody(Body):
 
     model: str | None = None
     input: Annotated[
-        Texts,
-        Field(description=f"a text, token ids, or a list of at most {MOST_TEXTS} of either"),
+        Texts, Field(description=f"a text, token ids, or a list of at most {MOST_TEXTS} of either")
     ]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None

@@ -31,8 +31,6 @@ from weft.serve.options import ServeOptions
 from weft.serve.prompts import Prompts
 from weft.serve.sizes import open_served
 
-__all__ = ["Service", "model_name"]
-
 _Row = TypeVar("_Row")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 

@@ -12,8 +12,6 @@ from weft.llm.planning.draft_options import DraftOptions, rows_needed
 from weft.records import dataclass
 from weft.serve.options import ServeOptions
 
-__all__ = ["ServeSizes", "open_served", "serve_sizes"]
-
 DEFAULT_TEXT = 2048
 """Default number of cells for each text; fewer if the model was trained for less."""
 SCORED_AT_ONCE = 16

@@ -20,8 +20,6 @@ from weft.serve.errors import ApiError, of_exception
 from weft.serve.messages import Parts, Step
 from weft.serve.prompts import Asked
 
-__all__ = ["OneChat", "Texts", "timings_of"]
-
 
 class Texts:
     """The texts that answer one request."""

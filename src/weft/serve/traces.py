@@ -24,8 +24,6 @@ from weft.serve.endpoints import nearest
 from weft.serve.record import route_of, tokens_of
 from weft.version import __version__
 
-__all__ = ["Traces"]
-
 _CLOSE_MILLIS = 3000
 """Milliseconds for the last spans when the server ends."""
 

@@ -16,8 +16,6 @@ from pydantic_core import ErrorDetails
 
 from weft.serve.errors import ApiError
 
-__all__ = ["IDLE", "problem_of", "shown", "with_constraints"]
-
 _KINDS = {
     "int": "a whole number",
     "float": "a number",

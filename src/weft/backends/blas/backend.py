@@ -14,8 +14,6 @@ from weft.errors import DeviceError
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 
-__all__ = ["BlasBackend"]
-
 MIN_BATCH = 32
 """The rows and columns below which the cpu's own kernels are faster (the reference's bound)."""
 

@@ -16,8 +16,6 @@ from weft.graph.size import Size, evaluate, symbols, upper
 from weft.program import Program, StepSpec
 from weft.records import dataclass
 
-__all__ = ["BlasExecutable"]
-
 _MAX_BOUND = 8
 """The number of sets of symbol values whose calls are kept."""
 
@@ -182,10 +180,10 @@ def _product(op: str, a: _Matrix, at: int, b: _Matrix, dst: _Matrix, i2: int, i3
         # x [m, k] times the weights [n, k] transposed
         shape, lda, ldb = (m, n, a.ne[0]), b.nb[1] // 4, a.nb[1] // 4
         x = b.plane(i2, i3)
-        return lambda: OPENBLAS.multiply(shape, x, lda, False, at, ldb, True, to, ldc)
+        return lambda: OPENBLAS.multiply(shape, (x, lda, False), (at, ldb, True), (to, ldc))
     # b [k, m] transposed times a [k, n]; b may lie as [m, k]
     shape, ldb = (m, n, a.ne[1]), a.nb[1] // 4
     by_rows = b.nb[0] == 4 and b.nb[1] >= 4 * b.ne[0]
     lda = b.nb[1] // 4 if by_rows else b.nb[0] // 4
     source = b.plane(i2, i3)
-    return lambda: OPENBLAS.multiply(shape, source, lda, by_rows, at, ldb, False, to, ldc)
+    return lambda: OPENBLAS.multiply(shape, (source, lda, by_rows), (at, ldb, False), (to, ldc))

@@ -13,8 +13,6 @@ import scipy_openblas32
 
 from weft.errors import DeviceError
 
-__all__ = ["OPENBLAS", "OpenBlas"]
-
 # CBLAS enumerations
 _ROW_MAJOR = 101
 _NO_TRANS, _TRANS = 111, 112
@@ -58,21 +56,17 @@ class OpenBlas:
     def multiply(
         self,
         shape: tuple[int, int, int],
-        a: int, lda: int, a_transposed: bool,
-        b: int, ldb: int, b_transposed: bool,
-        c: int, ldc: int,
-    ) -> None:  # fmt: skip
+        a: tuple[int, int, bool],
+        b: tuple[int, int, bool],
+        c: tuple[int, int],
+    ) -> None:
         """C = A B in row-major float32, for `shape` (m, n, k): A [m, k], B [k, n], C [m, n].
 
-        Takes addresses and leading dimensions (in elements); a transposed matrix is stored as [k,
-        m] or [n, k]."""
+        A matrix is its address, its leading dimension (in elements), and for A and B whether it is
+        stored transposed, as [k, m] or [n, k]."""
         m, n, k = shape
-        self._sgemm(
-            _ROW_MAJOR,
-            _TRANS if a_transposed else _NO_TRANS,
-            _TRANS if b_transposed else _NO_TRANS,
-            m, n, k, 1.0, a, lda, b, ldb, 0.0, c, ldc,
-        )  # fmt: skip
+        transposed = [_TRANS if x[2] else _NO_TRANS for x in (a, b)]
+        self._sgemm(_ROW_MAJOR, *transposed, m, n, k, 1.0, *a[:2], *b[:2], 0.0, *c)
 
 
 OPENBLAS = OpenBlas()

@@ -14,8 +14,6 @@ from weft.dtype import DType
 from weft.errors import OutOfMemoryError, WeftError
 from weft.native import _native
 
-__all__ = ["DecodedWeights", "can_decode", "decode_into", "floats"]
-
 _WIDEST = 1 << 20
 """The number of elements that are decoded at a time."""
 

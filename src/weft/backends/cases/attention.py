@@ -13,8 +13,6 @@ from weft.backends.cases.formats import FLOATS
 from weft.graph.ops import RopeMode
 from weft.graph.tensor import Tensor
 
-__all__ = ["attention_cases"]
-
 CACHES = (*FLOATS, "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
 
 # for rows of a cache in 8 bits or less, queries are quantized, too
@@ -25,36 +23,26 @@ def attention_cases() -> Iterator[Case]:
     """The cases of this file."""
     yield Case("SOFT_MAX", "", lambda s: g.soft_max(s.normal(133, 6, 2), scale=0.5))
     for t in ("f32", "f16"):
-        yield Case(
-            "SOFT_MAX",
-            f"mask {t}",
-            bound(lambda s, t: g.soft_max(s.normal(133, 5, 4), _mask(s, 133, 5, t), scale=0.5), t),
-        )
-    yield Case(
-        "SOFT_MAX",
-        "mask, slopes, sinks",
-        lambda s: g.soft_max(s.normal(133, 5, 4), _mask(s, 133, 5, "f32"), s.normal(4), 0.5, 8.0),
-    )
+        yield Case("SOFT_MAX", f"mask {t}", bound(_masked, t))
+    yield Case("SOFT_MAX", "mask, slopes, sinks", _sloped)
+    op = "FLASH_ATTN_EXT"
     for t in CACHES:
         for tokens in (1, 7):
-            yield Case(
-                "FLASH_ATTN_EXT",
-                f"{t} x{tokens}",
-                _attention(t, tokens),
-                ATTENTION,
-                "FLASH_ATTN_EXT",
-                t,
-            )
-    yield Case("FLASH_ATTN_EXT", "f16 sinks", _attention("f16", 3, sinks=True), ATTENTION)
-    yield Case(
-        "FLASH_ATTN_EXT",
-        "f16 slopes, soft cap",
-        _attention("f16", 3, max_bias=8.0, logit_softcap=20.0),
-        ATTENTION,
-    )
-    yield Case("FLASH_ATTN_EXT", "f16 head of 72", _attention("f16", 3, head=72), ATTENTION)
+            yield Case(op, f"{t} x{tokens}", _attention(t, tokens), ATTENTION, op, t)
+    yield Case(op, "f16 sinks", _attention("f16", 3, sinks=True), ATTENTION)
+    sloped = _attention("f16", 3, max_bias=8.0, logit_softcap=20.0)
+    yield Case(op, "f16 slopes, soft cap", sloped, ATTENTION)
+    yield Case(op, "f16 head of 72", _attention("f16", 3, head=72), ATTENTION)
     yield from _ropes()
     yield from _others()
+
+
+def _masked(s: Sources, t: str) -> Tensor:
+    return g.soft_max(s.normal(133, 5, 4), _mask(s, 133, 5, t), scale=0.5)
+
+
+def _sloped(s: Sources) -> Tensor:
+    return g.soft_max(s.normal(133, 5, 4), _mask(s, 133, 5, "f32"), s.normal(4), 0.5, 8.0)
 
 
 def _mask(s: Sources, n_kv: int, n_tokens: int, t: str) -> Tensor:
@@ -82,68 +70,42 @@ def _ropes() -> Iterator[Case]:
         n_dims = 32 if mode is RopeMode.VISION else 64
         return g.rope(s.normal(64, 3, 5, dtype=t), pos, mode=mode, n_dims=n_dims, **more)
 
+    def stretched(s: Sources) -> Tensor:
+        return turned(s, RopeMode.NORMAL, n_ctx_orig=128, freq_scale=0.25, ext_factor=1.0)
+
+    def with_factors(s: Sources) -> Tensor:
+        x, pos, factors = s.normal(80, 3, 5), s.integers(300, 5), s.uniform(1, 4, 32)
+        return g.rope(x, pos, factors, mode=RopeMode.NEOX, n_dims=64)
+
+    def back(s: Sources) -> Tensor:
+        return g.rope_back(s.normal(64, 3, 5), s.integers(300, 5), mode=RopeMode.NEOX, n_dims=64)
+
     for mode in RopeMode:
-        yield Case("ROPE", f"{mode.name} f32", bound(lambda s, m: turned(s, m), mode), 1e-6)
+        yield Case("ROPE", f"{mode.name} f32", bound(turned, mode), 1e-6)
     yield Case("ROPE", "NEOX f16", lambda s: turned(s, RopeMode.NEOX, "f16"), 1e-6)
-    yield Case(
-        "ROPE",
-        "NORMAL stretched",
-        lambda s: turned(s, RopeMode.NORMAL, n_ctx_orig=128, freq_scale=0.25, ext_factor=1.0),
-        1e-6,
-    )
-    yield Case(
-        "ROPE",
-        "NEOX factors",
-        lambda s: g.rope(
-            s.normal(80, 3, 5),
-            s.integers(300, 5),
-            s.uniform(1, 4, 32),
-            mode=RopeMode.NEOX,
-            n_dims=64,
-        ),
-        1e-6,
-    )
-    yield Case(
-        "ROPE_BACK",
-        "NEOX f32",
-        lambda s: g.rope_back(
-            s.normal(64, 3, 5), s.integers(300, 5), mode=RopeMode.NEOX, n_dims=64
-        ),
-        1e-6,
-    )
+    yield Case("ROPE", "NORMAL stretched", stretched, 1e-6)
+    yield Case("ROPE", "NEOX factors", with_factors, 1e-6)
+    yield Case("ROPE_BACK", "NEOX f32", back, 1e-6)
 
 
 def _others() -> Iterator[Case]:
+    def indexer(s: Sources, t: str) -> Tensor:
+        q, k, weights = s.normal(64, 4, 3, 2), s.normal(64, 1, 20, 2, dtype=t), s.normal(4, 3, 1, 2)
+        return g.lightning_indexer(q, k, weights, _mask(s, 20, 3, "f16"))
+
+    def comb(s: Sources) -> Tensor:
+        return g.dsv4_hc_comb(s.normal(24, 5), s.normal(3), s.normal(24), eps=1e-6, n_iter=3)
+
+    def gated(s: Sources) -> Tensor:
+        return g.dsv4_hc_pre(s.normal(31, 4, 5), s.normal(31, 4, 5), gated=True, scale=0.3)
+
+    def post(s: Sources) -> Tensor:
+        x, streams = s.normal(31, 5), s.normal(31, 4, 5)
+        return g.dsv4_hc_post(x, streams, s.normal(4, 5), s.normal(4, 4, 5))
+
     for t in (*FLOATS, "q8_0"):
-        yield Case(
-            "LIGHTNING_INDEXER",
-            t,
-            bound(
-                lambda s, t: g.lightning_indexer(
-                    s.normal(64, 4, 3, 2),
-                    s.normal(64, 1, 20, 2, dtype=t),
-                    s.normal(4, 3, 1, 2),
-                    _mask(s, 20, 3, "f16"),
-                ),
-                t,
-            ),
-            ATTENTION,
-        )
-    yield Case(
-        "DSV4_HC_COMB",
-        "",
-        lambda s: g.dsv4_hc_comb(s.normal(24, 5), s.normal(3), s.normal(24), eps=1e-6, n_iter=3),
-    )
+        yield Case("LIGHTNING_INDEXER", t, bound(indexer, t), ATTENTION)
+    yield Case("DSV4_HC_COMB", "", comb)
     yield Case("DSV4_HC_PRE", "", lambda s: g.dsv4_hc_pre(s.normal(31, 4, 5), s.normal(4, 5)))
-    yield Case(
-        "DSV4_HC_PRE",
-        "gated",
-        lambda s: g.dsv4_hc_pre(s.normal(31, 4, 5), s.normal(31, 4, 5), gated=True, scale=0.3),
-    )
-    yield Case(
-        "DSV4_HC_POST",
-        "",
-        lambda s: g.dsv4_hc_post(
-            s.normal(31, 5), s.normal(31, 4, 5), s.normal(4, 5), s.normal(4, 4, 5)
-        ),
-    )
+    yield Case("DSV4_HC_PRE", "gated", gated)
+    yield Case("DSV4_HC_POST", "", post)

@@ -16,8 +16,6 @@ from weft.graph.node import leaf
 from weft.graph.tensor import Buffer, Tensor
 from weft.records import dataclass
 
-__all__ = ["Build", "Case", "Sources", "bound", "random_blocks"]
-
 Array = NDArray[Any]
 Make = Callable[[np.random.Generator], Array]
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
+from typing import Any
 
 from weft import graph as g
 from weft.backends.cases.case import Case, Sources, bound
 from weft.graph.tensor import Tensor
-
-__all__ = ["conv_last_cases"]
-
-Pair = tuple[int, int]
 
 _CASES = (
     # name, x [c, w, h, n], channels out (0: depthwise), kernel, stride, padding, dilation, parts:
@@ -44,39 +41,21 @@ _CASES = (
 def conv_last_cases() -> Iterator[Case]:
     """The cases of this file."""
     for name, *options in _CASES:
-        yield Case("CONV_2D_LAST", name, bound(_convolution, *options), 1e-10)
+        yield Case("CONV_2D_LAST", name, bound(_convolution, options), 1e-10)
 
 
-def _convolution(
-    s: Sources,
-    ne: tuple[int, ...],
-    out: int,
-    kernel: Pair,
-    stride: int | Pair,
-    padding: int | Pair,
-    dilation: int | Pair,
-    parts: str,
-) -> Tensor:
+def _convolution(s: Sources, options: Any) -> Tensor:
+    ne, out, kernel, stride, padding, dilation, parts = options
     groups = 1 if out else ne[0]
     out = out or ne[0]
+    steps = {"stride": stride, "padding": padding, "dilation": dilation}
     x = _of(s, ne, "v" in parts)
     weight = s.normal(out, ne[0] // groups, *kernel, scale=0.3)
     bias = s.normal(out) if "b" in parts else None
     low, high = (-0.3, 0.8) if "c" in parts else (-inf, inf)
 
     def build(residual: Tensor | None) -> Tensor:
-        return g.conv_2d_last(
-            x,
-            weight,
-            bias,
-            residual,
-            groups=groups,
-            stride=stride,
-            padding=padding,
-            dilation=dilation,
-            low=low,
-            high=high,
-        )
+        return g.conv_2d_last(x, weight, bias, residual, groups=groups, **steps, low=low, high=high)
 
     if "r" not in parts:
         return build(None)

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from weft import graph as g
-from weft.backends.cases.case import Build, Case, bound
+from weft.backends.cases.case import Build, Case, Sources, bound
 from weft.backends.cases.formats import FLOATS
 from weft.graph.ops import GluOp, TriKind, UnaryOp
 from weft.graph.tensor import Tensor
-
-__all__ = ["elementwise_cases"]
 
 LIMITS = {"f32": 1e-7, "f16": 1e-6, "bf16": 1e-4}
 """Limits by type: 16-bit results differ where float32 and float64 round to different sides."""
@@ -52,30 +50,27 @@ def elementwise_cases() -> Iterator[Case]:
 
 def _binaries() -> Iterator[Case]:
     for name, function in _BINARY.items():
-        for a, b in (
-            ("f32", "f32"),
-            ("f16", "f16"),
-            ("f16", "f32"),
-            ("bf16", "bf16"),
-            ("bf16", "f32"),
-            ("f32", "f16"),
-            ("f32", "bf16"),
+        for pair in (
+            "f32 f32",
+            "f16 f16",
+            "f16 f32",
+            "bf16 bf16",
+            "bf16 f32",
+            "f32 f16",
+            "f32 bf16",
         ):
+            a, b = pair.split()
             yield Case(name, f"{a} {b}", _binary(function, a, b), LIMITS[a])
     for a in _ADDED_TO:
-        yield Case(
-            "ADD",
-            f"{a} f32",
-            bound(lambda s, a: g.add(s.normal(512, 5, dtype=a), s.normal(512, 5)), a),
-            1e-3,
-        )
+        build = bound(lambda s, a: g.add(s.normal(512, 5, dtype=a), s.normal(512, 5)), a)
+        yield Case("ADD", f"{a} f32", build, 1e-3)
     yield Case("ADD", "repeated f32", lambda s: g.add(s.normal(37, 6, 4), s.normal(37, 1, 2)))
     yield Case("ADD1", "f32", lambda s: g.add1(s.normal(37, 5), s.normal(1)))
-    yield Case(
-        "ADD_ID",
-        "f32",
-        lambda s: g.add_id(s.normal(37, 2, 5), s.normal(37, 4), s.integers(4, 2, 5)),
-    )
+    yield Case("ADD_ID", "f32", _add_id)
+
+
+def _add_id(s: Sources) -> Tensor:
+    return g.add_id(s.normal(37, 2, 5), s.normal(37, 4), s.integers(4, 2, 5))
 
 
 def _binary(function: Callable[..., Tensor], a: str, b: str) -> Build:
@@ -102,34 +97,25 @@ def _glu(kind: GluOp, t: str) -> Build:
 
 
 def _reductions() -> Iterator[Case]:
-    for t in FLOATS:
-        yield Case(
-            "SUM", t, bound(lambda s, t: g.sum(s.uniform(0, 1, 133, 6, dtype=t)), t), LIMITS[t]
-        )
-    for name, function in (("SUM_ROWS", g.sum_rows), ("MEAN", g.mean)):
+    for name, function in (("SUM", g.sum), ("SUM_ROWS", g.sum_rows), ("MEAN", g.mean)):
         for t in FLOATS:
-            yield Case(
-                name,
-                t,
-                bound(lambda s, f, t: f(s.uniform(0, 1, 133, 6, dtype=t)), function, t),
-                LIMITS[t],
-            )
+            build = bound(lambda s, f, t: f(s.uniform(0, 1, 133, 6, dtype=t)), function, t)
+            yield Case(name, t, build, LIMITS[t])
     yield Case("CUMSUM", "f32", lambda s: g.cumsum(s.normal(133, 6)))
     yield Case("ARGMAX", "f32", lambda s: g.argmax(s.normal(133, 6)), 0)
-    yield Case(
-        "COUNT_EQUAL",
-        "i32",
-        lambda s: g.count_equal(s.integers(3, 133, 6), s.integers(3, 133, 6)),
-        0,
-    )
+    yield Case("COUNT_EQUAL", "i32", _count_equal, 0)
     for order in ("asc", "desc"):
         yield Case("ARGSORT", order, bound(lambda s, o: g.argsort(s.normal(133, 6), o), order), 0)
     yield Case("TOP_K", "", lambda s: g.top_k(s.normal(133, 6), 5), 0)
-    yield Case(
-        "CROSS_ENTROPY_LOSS",
-        "",
-        lambda s: g.cross_entropy_loss(s.normal(133, 6), s.uniform(0, 0.1, 133, 6)),
-    )
+    yield Case("CROSS_ENTROPY_LOSS", "", _cross_entropy)
+
+
+def _count_equal(s: Sources) -> Tensor:
+    return g.count_equal(s.integers(3, 133, 6), s.integers(3, 133, 6))
+
+
+def _cross_entropy(s: Sources) -> Tensor:
+    return g.cross_entropy_loss(s.normal(133, 6), s.uniform(0, 0.1, 133, 6))
 
 
 def _norms() -> Iterator[Case]:

@@ -9,8 +9,6 @@ from weft.backends.cases.case import Build, Case, Sources, bound
 from weft.dtype import DTYPES
 from weft.graph.tensor import Tensor
 
-__all__ = ["FLOATS", "FORMATS", "format_cases"]
-
 FLOATS = ("f32", "f16", "bf16")
 
 FORMATS = (
@@ -51,45 +49,25 @@ def format_cases() -> Iterator[Case]:
 
 
 def _products(name: str) -> Iterator[Case]:
-    for columns, rows, inner, what in _PRODUCTS:
-        yield Case(
-            "MUL_MAT",
-            f"{name} {what}",
-            bound(
-                lambda s, n, m, k: g.mul_mat(s.weights(name, k, m), s.normal(k, n)),
-                columns,
-                rows,
-                inner,
-            ),
-            PRODUCT,
-            "MUL_MAT",
-            name,
-        )
+    def plain(s: Sources, n: int, m: int, k: int) -> Tensor:
+        return g.mul_mat(s.weights(name, k, m), s.normal(k, n))
+
+    def of_experts(s: Sources, n: int) -> Tensor:
+        weights = s.weights(name, 256, 40, 4)
+        return g.mul_mat_id(weights, s.normal(256, 2, n), s.distinct(4, 2, n))
+
+    def outer(s: Sources) -> Tensor:
+        return g.out_prod(s.weights(name, 512, 40), s.normal(36, 40))
+
+    for *sizes, what in _PRODUCTS:
+        yield Case("MUL_MAT", f"{name} {what}", bound(plain, *sizes), PRODUCT, "MUL_MAT", name)
     if name in (*FLOATS, "q8_0"):
         yield Case("MUL_MAT", f"{name} heads", _heads(name), PRODUCT)
     if name != "i2_s":  # one scale for a whole tensor cannot serve several experts
+        op = "MUL_MAT_ID"
         for tokens in (1, 9, 33):
-            yield Case(
-                "MUL_MAT_ID",
-                f"{name} x{tokens}",
-                bound(
-                    lambda s, n: g.mul_mat_id(
-                        s.weights(name, 256, 40, 4), s.normal(256, 2, n), s.distinct(4, 2, n)
-                    ),
-                    tokens,
-                ),
-                PRODUCT,
-                "MUL_MAT_ID",
-                name,
-            )
-        yield Case(
-            "OUT_PROD",
-            name,
-            lambda s: g.out_prod(s.weights(name, 512, 40), s.normal(36, 40)),
-            1e-7,
-            "OUT_PROD",
-            name,
-        )
+            yield Case(op, f"{name} x{tokens}", bound(of_experts, tokens), PRODUCT, op, name)
+        yield Case("OUT_PROD", name, outer, 1e-7, "OUT_PROD", name)
 
 
 def _heads(name: str) -> Build:
@@ -103,30 +81,19 @@ def _heads(name: str) -> Build:
 
 
 def _rows(name: str) -> Iterator[Case]:
-    yield Case(
-        "GET_ROWS",
-        name,
-        lambda s: g.get_rows(s.weights(name, 512, 9), s.integers(9, 6)),
-        1e-12,
-        "GET_ROWS",
-        name,
-    )
+    def read(s: Sources) -> Tensor:
+        return g.get_rows(s.weights(name, 512, 9), s.integers(9, 6))
+
+    def written(s: Sources, ids: str) -> Tensor:
+        x, rows = s.normal(256, 9, dtype=name), s.normal(256, 5)
+        return g.set_rows(x, rows, s.distinct(9, 5, dtype=ids))
+
+    yield Case("GET_ROWS", name, read, 1e-12, "GET_ROWS", name)
     if name == "i2_s":
         return
+    limit = 0 if name in FLOATS else 1e-3
     for ids in ("i32", "i64"):
-        yield Case(
-            "SET_ROWS",
-            f"{name} {ids}",
-            bound(
-                lambda s, ids: g.set_rows(
-                    s.normal(256, 9, dtype=name), s.normal(256, 5), s.distinct(9, 5, dtype=ids)
-                ),
-                ids,
-            ),
-            0 if name in FLOATS else 1e-3,
-            "SET_ROWS",
-            name,
-        )
+        yield Case("SET_ROWS", f"{name} {ids}", bound(written, ids), limit, "SET_ROWS", name)
 
 
 def _copies(name: str) -> Iterator[Case]:

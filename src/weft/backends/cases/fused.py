@@ -11,8 +11,6 @@ from weft.backends.cases.formats import PRODUCT
 from weft.graph.ops import Activation, GluOp, RopeMode
 from weft.graph.tensor import Tensor
 
-__all__ = ["fused_cases"]
-
 # a value between two codes may be rounded to either
 BLOCKS = 1e-4
 

@@ -10,8 +10,6 @@ from weft import graph as g
 from weft.backends.cases.case import Case, Sources
 from weft.graph.tensor import Tensor
 
-__all__ = ["state_cases"]
-
 _N, _HEADS, _TOKENS, _SEQS = 64, 2, 4, 2
 """Head size, heads, tokens of a sequence, sequences."""
 

@@ -17,8 +17,6 @@ from weft.graph.node import INTEGERS
 from weft.graph.ops import BinaryOp, CumulateOp, MapOp, ReduceOp
 from weft.graph.tensor import Tensor
 
-__all__ = ["tensor_edge_cases"]
-
 _SPECIAL = (
     *(0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.0, -2.0, 3.0, -3.0, 1e-40, -1e-40, 1e-7, 88.0, -88.0),
     *(1e5, -1e5, 1e20, -1e20, 3e38, -3e38, np.inf, -np.inf, np.nan),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from weft import graph as g
-from weft.backends.cases.case import Case, Sources, bound
+from weft.backends.cases.case import Build, Case, Sources, bound
 from weft.backends.cases.formats import FLOATS
 from weft.backends.cases.tensors import LIMITS
 from weft.graph.ops import InterpolateMode, PoolKind
 from weft.graph.tensor import Tensor
-
-__all__ = ["tensor_window_cases"]
 
 _CONVOLUTIONS = (
     # name, dims, x, kernel, groups, stride, padding, dilation, transposed
@@ -33,99 +32,48 @@ def tensor_window_cases() -> Iterator[Case]:
     """The cases of this file."""
     for name, *options in _CONVOLUTIONS:
         for t in FLOATS:
-            yield Case(
-                "CONV_ND",
-                f"{name} {t}",
-                bound(_convolution, t, *options),
-                1e-6 if t != "bf16" else 1e-4,
-            )
+            limit = 1e-6 if t != "bf16" else 1e-4
+            yield Case("CONV_ND", f"{name} {t}", bound(_convolution, t, options), limit)
     for kind in PoolKind:
         for t in FLOATS:
-            for name, kernel_size in (("2d", (3, 2)), ("1d", (4,)), ("3d", (2, 3, 2))):
-                yield Case(
-                    "POOL_ND",
-                    f"{kind.name} {name} {t}",
-                    bound(
-                        lambda s, t, k, n: g.pool_nd(
-                            k, s.normal(19, 15, 4, 3, dtype=t), n, 2, 1, ceil_mode=True
-                        ),
-                        t,
-                        kind,
-                        kernel_size,
-                    ),
-                    LIMITS[t] if kind is PoolKind.AVG else 0,
-                )
-            yield Case(
-                "POOL_ND",
-                f"{kind.name} channels first {t}",
-                bound(
-                    lambda s, t, k: g.pool_nd(
-                        k, s.normal(75, 15, 6, 2, dtype=t), (1, 3, 2), (1, 2, 1), (0, 1, 1)
-                    ),
-                    t,
-                    kind,
-                ),
-                LIMITS[t] if kind is PoolKind.AVG else 0,
-            )
-            yield Case(
-                "POOL_ND",
-                f"{kind.name} adaptive, channels first {t}",
-                bound(
-                    lambda s, t, k: g.adaptive_pool_nd(k, s.normal(75, 15, 6, dtype=t), [75, 5, 4]),
-                    t,
-                    kind,
-                ),
-                LIMITS[t] if kind is PoolKind.AVG else 0,
-            )
-            yield Case(
-                "POOL_ND",
-                f"{kind.name} adaptive {t}",
-                bound(
-                    lambda s, t, k: g.adaptive_pool_nd(k, s.normal(19, 15, 4, dtype=t), [5, 4]),
-                    t,
-                    kind,
-                ),
-                LIMITS[t] if kind is PoolKind.AVG else 0,
-            )
+            limit = LIMITS[t] if kind is PoolKind.AVG else 0
+            for name, build in _pools(kind, t):
+                yield Case("POOL_ND", f"{kind.name} {name} {t}", build, limit)
     for mode in InterpolateMode:
         for t in FLOATS:
-            if mode is not InterpolateMode.CUBIC:
-                yield Case(
-                    "INTERPOLATE",
-                    f"{mode.name} channels first {t}",
-                    bound(
-                        lambda s, t, m: g.interpolate(
-                            m, s.normal(37, 9, 7, 2, dtype=t), [37, 18, 5]
-                        ),
-                        t,
-                        mode,
-                    ),
-                    10 * LIMITS[t],
-                )
-            yield Case(
-                "INTERPOLATE",
-                f"{mode.name} {t}",
-                bound(
-                    lambda s, t, m: g.interpolate(m, s.normal(19, 15, 4, dtype=t), [33, 11]),
-                    t,
-                    mode,
-                ),
-                10 * LIMITS[t],
-            )
+            for name, build in _interpolations(mode, t):
+                yield Case("INTERPOLATE", f"{mode.name} {name}{t}", build, 10 * LIMITS[t])
 
 
-def _convolution(
-    s: Sources,
-    t: str,
-    dims: int,
-    x: tuple[int, ...],
-    kernel: tuple[int, ...],
-    groups: int,
-    stride: int,
-    padding: int,
-    dilation: int,
-    transposed: bool,
-) -> Tensor:
+def _pools(kind: PoolKind, t: str) -> Iterator[tuple[str, Build]]:
+    def x(s: Sources, *ne: int) -> Tensor:
+        return s.normal(*ne, dtype=t)
+
+    def whole(s: Sources, kernel: tuple[int, ...]) -> Tensor:
+        return g.pool_nd(kind, x(s, 19, 15, 4, 3), kernel, 2, 1, ceil_mode=True)
+
+    def channels_first(s: Sources) -> Tensor:
+        return g.pool_nd(kind, x(s, 75, 15, 6, 2), (1, 3, 2), (1, 2, 1), (0, 1, 1))
+
+    for name, kernel in (("2d", (3, 2)), ("1d", (4,)), ("3d", (2, 3, 2))):
+        yield name, bound(whole, kernel)
+    yield "channels first", channels_first
+    yield (
+        "adaptive, channels first",
+        lambda s: g.adaptive_pool_nd(kind, x(s, 75, 15, 6), [75, 5, 4]),
+    )
+    yield "adaptive", lambda s: g.adaptive_pool_nd(kind, x(s, 19, 15, 4), [5, 4])
+
+
+def _interpolations(mode: InterpolateMode, t: str) -> Iterator[tuple[str, Build]]:
+    if mode is not InterpolateMode.CUBIC:
+        x = 37, 9, 7, 2
+        yield "channels first ", lambda s: g.interpolate(mode, s.normal(*x, dtype=t), [37, 18, 5])
+    yield "", lambda s: g.interpolate(mode, s.normal(19, 15, 4, dtype=t), [33, 11])
+
+
+def _convolution(s: Sources, t: str, options: Any) -> Tensor:
+    dims, x, kernel, groups, stride, padding, dilation, transposed = options
     channels = 4 if dims == 3 else x[dims]
     out = kernel[3] // channels if dims == 3 else kernel[dims + 1]
     if transposed:

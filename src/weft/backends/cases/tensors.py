@@ -13,8 +13,6 @@ from weft.graph.node import INTEGERS, NUMBERS
 from weft.graph.ops import BinaryOp, CumulateOp, MapOp, PadMode, ReduceOp
 from weft.graph.tensor import Tensor
 
-__all__ = ["tensor_cases"]
-
 LIMITS = {"f32": 1e-9, "f16": 1e-6, "bf16": 1e-4}
 """Limits by type: 16-bit results differ where float32 and float64 round to different sides."""
 
@@ -52,11 +50,17 @@ def tensor_cases() -> Iterator[Case]:
     """The cases of this file."""
     yield from _binaries()
     yield from _maps()
-    yield from _choices()
+    for t in NUMBERS:
+        yield from _choices(t)
     yield from _reductions()
-    yield from _distances()
-    yield from _whole_products()
-    yield from _indexing()
+    for t in FLOATS:
+        for p in (0.0, 1.0, 2.0, 2.5, float("inf")):
+            yield Case("CDIST", f"p={p:g} {t}", _distance(t, p), LIMITS[t])
+    for t in INTEGERS:
+        for to in INTEGERS[INTEGERS.index(t) :]:
+            yield Case("MUL_MAT_INT", f"{t} to {to}", _whole_product(t, to), 0)
+    for t in NUMBERS:
+        yield from _indexing(t)
 
 
 def _numbers(s: Sources, t: str, *ne: int) -> Tensor:
@@ -112,66 +116,25 @@ def _map(op: MapOp, t: str) -> Build:
     return build
 
 
-def _choices() -> Iterator[Case]:
-    for t in NUMBERS:
-        yield Case(
-            "WHERE",
-            t,
-            bound(
-                lambda s, t: g.where(
-                    s.integers(2, 133, 1, dtype="i8"), _numbers(s, t, 133, 6), _numbers(s, t, 1, 6)
-                ),
-                t,
-            ),
-            0,
-        )
-        for to in NUMBERS:
-            yield Case(
-                "CONVERT",
-                f"{t} to {to}",
-                bound(lambda s, t, to: g.convert(_numbers(s, t, 133, 6), to), t, to),
-                0,
-            )
-        yield Case(
-            "CONVERT",
-            f"{t} to boolean",
-            bound(lambda s, t: g.convert(_numbers(s, t, 133, 6), "i8", boolean=True), t),
-            0,
-        )
+def _choices(t: str) -> Iterator[Case]:
+    def x(s: Sources) -> Tensor:
+        return _numbers(s, t, 133, 6)
+
+    def where(s: Sources) -> Tensor:
+        return g.where(s.integers(2, 133, 1, dtype="i8"), x(s), _numbers(s, t, 1, 6))
+
+    yield Case("WHERE", t, where, 0)
+    for to in NUMBERS:
+        yield Case("CONVERT", f"{t} to {to}", bound(lambda s, to: g.convert(x(s), to), to), 0)
+    yield Case("CONVERT", f"{t} to boolean", lambda s: g.convert(x(s), "i8", boolean=True), 0)
 
 
-def _distances() -> Iterator[Case]:
-    for t in FLOATS:
-        for p in (0.0, 1.0, 2.0, 2.5, float("inf")):
-            yield Case(
-                "CDIST",
-                f"p={p:g} {t}",
-                bound(
-                    lambda s, t, p: g.cdist(
-                        s.normal(133, 5, 2, dtype=t), s.normal(133, 7, dtype=t), p=p
-                    ),
-                    t,
-                    p,
-                ),
-                LIMITS[t],
-            )
+def _distance(t: str, p: float) -> Build:
+    return lambda s: g.cdist(s.normal(133, 5, 2, dtype=t), s.normal(133, 7, dtype=t), p=p)
 
 
-def _whole_products() -> Iterator[Case]:
-    for t in INTEGERS:
-        for to in INTEGERS[INTEGERS.index(t) :]:
-            yield Case(
-                "MUL_MAT_INT",
-                f"{t} to {to}",
-                bound(
-                    lambda s, t, to: g.mul_mat_int(
-                        _numbers(s, t, 133, 5), _numbers(s, t, 133, 7, 2), to
-                    ),
-                    t,
-                    to,
-                ),
-                0,
-            )
+def _whole_product(t: str, to: str) -> Build:
+    return lambda s: g.mul_mat_int(_numbers(s, t, 133, 5), _numbers(s, t, 133, 7, 2), to)
 
 
 def _reductions() -> Iterator[Case]:
@@ -180,69 +143,42 @@ def _reductions() -> Iterator[Case]:
             if op is ReduceOp.MEAN and t in INTEGERS:
                 continue
             exact = t in INTEGERS or op in (ReduceOp.MAX, ReduceOp.MIN, ReduceOp.ANY, ReduceOp.ALL)
+            limit = 0 if exact else 10 * LIMITS[t]
             for axes in ((0,), (1,), (0, 2)):
-                yield Case(
-                    "REDUCE",
-                    f"{op.name} {t} {axes}",
-                    _reduce(op, t, axes),
-                    0 if exact else 10 * LIMITS[t],
-                )
+                yield Case("REDUCE", f"{op.name} {t} {axes}", _reduce(op, t, axes), limit)
     for t in NUMBERS:
-        for axis in (None, 0, 1):
-            yield Case(
-                "ARG_REDUCE",
-                f"{t} {axis}",
-                bound(lambda s, t, a: g.arg_reduce(_numbers(s, t, 133, 6, 2), a), t, axis),
-                0,
-            )
-        for axis in (0, 1):
-            for largest in (True, False):
-                yield Case(
-                    "CUMULATE_ARG",
-                    f"{'largest' if largest else 'smallest'} {t} {axis}",
-                    bound(
-                        lambda s, t, a, up: g.cumulate_arg(
-                            _numbers(s, t, 133, 6, 2), a, largest=up
-                        ),
-                        t,
-                        axis,
-                        largest,
-                    ),
-                    0,
-                )
-        for right in (False, True):
-            for together in (False, True):
-                yield Case(
-                    "SEARCH_SORTED",
-                    f"{t} {'above' if right else 'below'}{', one row' if together else ''}",
-                    bound(_search, t, right, together),
-                    0,
-                )
-        for run in CumulateOp:
-            for axis in (0, 1):
-                yield Case(
-                    "CUMULATE",
-                    f"{run.name} {t} {axis}",
-                    bound(
-                        lambda s, o, t, a: g.cumulate(o, _factors(s, t, 33, 6, 2), a), run, t, axis
-                    ),
-                    0 if t in INTEGERS else 10 * LIMITS[t],
-                )
-        for axis, n in ((0, 133), (0, 20), (1, 6)):
-            yield Case(
-                "SORT_INDICES",
-                f"{t} {axis} of {n}",
-                bound(
-                    lambda s, t, a, n: g.sort_indices(
-                        _numbers(s, t, n, 6, 2), a, descending=n == 133
-                    ),
-                    t,
-                    axis,
-                    n,
-                ),
-                0,
-            )
+        yield from _orders(t)
     yield Case("SORT_INDICES", "first 5", lambda s: g.sort_indices(s.normal(133, 6), 0, k=5), 0)
+
+
+def _orders(t: str) -> Iterator[Case]:
+    """Positions of elements, running sums and searches."""
+
+    def x(s: Sources) -> Tensor:
+        return _numbers(s, t, 133, 6, 2)
+
+    for axis in (None, 0, 1):
+        yield Case("ARG_REDUCE", f"{t} {axis}", bound(lambda s, a: g.arg_reduce(x(s), a), axis), 0)
+    for axis in (0, 1):
+        for up in (True, False):
+            name = f"{'largest' if up else 'smallest'} {t} {axis}"
+            build = bound(lambda s, a, up: g.cumulate_arg(x(s), a, largest=up), axis, up)
+            yield Case("CUMULATE_ARG", name, build, 0)
+    for right in (False, True):
+        for together in (False, True):
+            name = f"{t} {'above' if right else 'below'}{', one row' if together else ''}"
+            yield Case("SEARCH_SORTED", name, bound(_search, t, right, together), 0)
+    limit = 0 if t in INTEGERS else 10 * LIMITS[t]
+    for run in CumulateOp:
+        for axis in (0, 1):
+            build = bound(lambda s, o, a: g.cumulate(o, _factors(s, t, 33, 6, 2), a), run, axis)
+            yield Case("CUMULATE", f"{run.name} {t} {axis}", build, limit)
+    for axis, n in ((0, 133), (0, 20), (1, 6)):
+        yield Case("SORT_INDICES", f"{t} {axis} of {n}", bound(_sort, t, axis, n), 0)
+
+
+def _sort(s: Sources, t: str, axis: int, n: int) -> Tensor:
+    return g.sort_indices(_numbers(s, t, n, 6, 2), axis, descending=n == 133)
 
 
 def _search(s: Sources, t: str, right: bool, together: bool) -> Tensor:
@@ -262,52 +198,27 @@ def _reduce(op: ReduceOp, t: str, axes: tuple[int, ...]) -> Build:
     return lambda s: g.reduce(op, _factors(s, t, 133, 6, 5), axes)
 
 
-def _indexing() -> Iterator[Case]:
-    for t in NUMBERS:
-        for axis in (0, 1):
-            yield Case(
-                "GATHER",
-                f"{t} {axis}",
-                bound(
-                    lambda s, t, a: g.gather(_numbers(s, t, 37, 9), s.integers(9, 37, 7), a),
-                    t,
-                    axis,
-                ),
-                0,
-            )
-            for mode in ("set", "add"):
-                yield Case("SCATTER", f"{mode} {t} {axis}", _scatter(t, axis, mode), 1e-4)
-        yield Case(
-            "INDEX",
-            f"{t} rows",
-            bound(lambda s, t: g.index(_numbers(s, t, 37, 9), [None, s.integers(9, 5)]), t),
-            0,
-        )
-        yield Case(
-            "INDEX",
-            f"{t} two axes",
-            bound(
-                lambda s, t: g.index(
-                    _numbers(s, t, 7, 6, 9),
-                    [s.integers(7, 5, dtype="i64"), None, s.integers(9, 5, dtype="i64")],
-                ),
-                t,
-            ),
-            0,
-        )
-        for adds in (False, True):
-            yield Case("INDEX_PUT", f"{t}{' added' if adds else ''}", _put(t, adds), 1e-4)
-        for pad in PadMode:
-            yield Case(
-                "PAD_ND",
-                f"{pad.name} {t}",
-                bound(
-                    lambda s, t, m: g.pad_nd(_numbers(s, t, 37, 9), (3, -2), (5, 4), m, 2.0),
-                    t,
-                    pad,
-                ),
-                0,
-            )
+def _indexing(t: str) -> Iterator[Case]:
+    def x(s: Sources) -> Tensor:
+        return _numbers(s, t, 37, 9)
+
+    for axis in (0, 1):
+        build = bound(lambda s, a: g.gather(x(s), s.integers(9, 37, 7), a), axis)
+        yield Case("GATHER", f"{t} {axis}", build, 0)
+        for mode in ("set", "add"):
+            yield Case("SCATTER", f"{mode} {t} {axis}", _scatter(t, axis, mode), 1e-4)
+    yield Case("INDEX", f"{t} rows", lambda s: g.index(x(s), [None, s.integers(9, 5)]), 0)
+    yield Case("INDEX", f"{t} two axes", bound(_two_axes, t), 0)
+    for adds in (False, True):
+        yield Case("INDEX_PUT", f"{t}{' added' if adds else ''}", _put(t, adds), 1e-4)
+    for pad in PadMode:
+        build = bound(lambda s, m: g.pad_nd(x(s), (3, -2), (5, 4), m, 2.0), pad)
+        yield Case("PAD_ND", f"{pad.name} {t}", build, 0)
+
+
+def _two_axes(s: Sources, t: str) -> Tensor:
+    x = _numbers(s, t, 7, 6, 9)
+    return g.index(x, [s.integers(7, 5, dtype="i64"), None, s.integers(9, 5, dtype="i64")])
 
 
 def _scatter(t: str, axis: int, mode: str) -> Build:

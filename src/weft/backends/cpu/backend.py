@@ -54,15 +54,6 @@ from weft.native import _native
 from weft.options import require_options
 from weft.program import LAYOUTS, Layout, Program
 
-__all__ = [
-    "Activations",
-    "CpuBackend",
-    "default_threads",
-    "describe",
-    "host_buffer_type",
-    "make",
-]
-
 Activations = Literal["native", "f32", "bf16"]
 """`native`: matmuls with block-quantized weights quantize their activations, and with bf16 weights
 round them to bf16 where the processor has bf16 dot products, as the reference does;
@@ -247,7 +238,7 @@ class CpuBackend(BackendBase):
             return self._lookups
         if leaf.dtype.id not in self._panel_types or not can_repack(leaf):
             return None
-        in_panels = all(use.source == 0 and self._takes_panels(use.node) for use in uses)
+        in_panels = all(use.source == 0 and self._takes(use.node, "interleaved") for use in uses)
         multiplied = any(use.node.op is not OPS["GET_ROWS"] for use in uses)
         return self._panels if in_panels and multiplied else None
 
@@ -270,9 +261,6 @@ class CpuBackend(BackendBase):
         depth, rows = upper(leaf.ne[0]), upper(leaf.ne[1])
         method = choose_method(self.target, leaf.dtype, rows, depth, self.pool)
         return method == "table" and is_ternary(leaf, self.pool)
-
-    def _takes_panels(self, node: Tensor) -> bool:
-        return self._takes(node, "interleaved")
 
     def _takes(self, node: Tensor, layout: Layout) -> bool:
         sources = [describe_tensor(s) for s in node.src]

@@ -25,17 +25,6 @@ from weft.native import _native
 from weft.program import LAYOUTS, Layout
 from weft.records import dataclass
 
-__all__ = [
-    "POLICIES",
-    "ExpertArena",
-    "ExpertBufferType",
-    "ExpertMemory",
-    "ExpertPolicy",
-    "ExpertStack",
-    "ExpertStats",
-    "expert_arena",
-]
-
 ExpertPolicy = Literal["auto", "lru", "lfu", "predict"]
 """Which expert gives way to another: the one used longest ago (`lru`); the one used least, where a
 use counts half after 32 steps (`lfu`); or as lfu, with experts of the next layer read before they

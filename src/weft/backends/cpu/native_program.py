@@ -19,8 +19,6 @@ from weft.native import _native
 from weft.program import LAYOUTS, Program
 from weft.records import dataclass
 
-__all__ = ["ExprTable", "Lowered", "describe_tensor", "native_program"]
-
 # Kinds of the native expression table.
 _CONST, _SYMBOL, _ADD, _MUL = 0, 1, 2, 3
 _COMPOUND = {"div": 4, "mod": 5, "min": 6, "max": 7}

@@ -8,13 +8,12 @@ a result computed long before its use takes memory meanwhile.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
-
-__all__ = ["side_by_side"]
 
 _REACH = 8
 """The largest number of stages that a node may move up."""
@@ -41,12 +40,8 @@ def side_by_side(nodes: Sequence[Tensor]) -> list[Tensor]:
             last = max(last, stage)
         level[node] = stage
         placed.append((stage, number, node))
-    placed.sort(key=_stage_and_number)
+    placed.sort(key=itemgetter(0, 1))
     return [node for _, _, node in placed]
-
-
-def _stage_and_number(entry: tuple[int, int, Tensor]) -> tuple[int, int]:
-    return entry[:2]
 
 
 class _Overwritten:

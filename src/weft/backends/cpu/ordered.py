@@ -17,8 +17,6 @@ from weft.errors import DeviceError
 from weft.graph.tensor import Tensor
 from weft.program import Layout
 
-__all__ = ["OrderedBufferType"]
-
 
 class OrderedBufferType:
     """Weights of this process in rows, which are multiplied as panels are."""

@@ -11,8 +11,6 @@ from weft.flags import FLAGS
 from weft.native import _native
 from weft.records import dataclass
 
-__all__ = ["Peaks", "measure_peaks"]
-
 _SECONDS = 0.5
 _BUFFER = 256 << 20
 

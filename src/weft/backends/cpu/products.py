@@ -20,8 +20,6 @@ from weft.native import _native
 from weft.program import LAYOUTS, Layout
 from weft.records import dataclass
 
-__all__ = ["Product", "Timing", "layouts_of", "time_product", "weight_buffer"]
-
 _LINE = 64
 _MOST_MATRICES = 64
 _MOST_WORK = 4e9

@@ -31,9 +31,6 @@ from weft.flags import FLAGS
 from weft.native import _native
 from weft.records import dataclass
 
-__all__ = ["Choice", "Verdict", "best_target", "choose", "forget", "machine_key", "processor_name",
-           "require_usable", "under_check", "verdicts", "write_verdict"]  # fmt: skip
-
 UNFINISHED = "the check did not end: the process crashed or was ended"
 """The verdict of a check whose process is gone."""
 
@@ -88,7 +85,7 @@ def verdicts(file: Path | None = None) -> dict[str, Verdict]:
 
 
 def _kept_verdicts(where: Path) -> dict[str, Verdict]:
-    entries = _entries(where)
+    entries = entries_of(where)
     if not entries:
         return {}
     own = entries.get(machine_key(), {})
@@ -108,7 +105,7 @@ def write_verdict(target: str, verdict: Verdict | None, file: Path | None = None
     Raises DeviceError for a folder that cannot be written."""
     where = file or record_file()
     with _told(where), locked(_beside(where, "lock"), _LOCK_SECONDS):
-        entries = _entries(where)
+        entries = entries_of(where)
         own = entries.setdefault(machine_key(), {})
         if verdict is None:
             own.pop(target, None)
@@ -253,7 +250,8 @@ def require_usable(target: str) -> None:
         )
 
 
-def _entries(file: Path) -> dict[str, Any]:
+def entries_of(file: Path) -> dict[str, Any]:
+    """The entries of a file of records, by machine; empty for a file that cannot be read."""
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

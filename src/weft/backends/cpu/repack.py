@@ -27,22 +27,6 @@ from weft.native import _native
 from weft.numa import place_block
 from weft.program import Layout
 
-__all__ = [
-    "PANEL_ROWS",
-    "LevelBufferType",
-    "LevelMemory",
-    "LookupBufferType",
-    "LookupMemory",
-    "PanelBufferType",
-    "PanelMemory",
-    "can_look_up",
-    "can_repack",
-    "can_store_levels",
-    "forget_pages",
-    "has_panels",
-    "is_ternary",
-]
-
 PANEL_ROWS = 32
 
 _ALIGNMENT = 64

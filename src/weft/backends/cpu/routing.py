@@ -12,8 +12,6 @@ from weft.errors import FormatError, MissingFileError
 from weft.files import write_text
 from weft.native import _native
 
-__all__ = ["SIMULATED", "Routing", "best_policy", "simulate"]
-
 SimulatedPolicy = Literal["lru", "lfu", "predict", "best"]
 SIMULATED: tuple[SimulatedPolicy, ...] = ("lru", "lfu", "predict", "best")
 """The policies of `simulate`. "best" reads the future and drops the expert that is needed last

@@ -13,15 +13,13 @@ from threading import Lock
 from typing import Any, Literal
 
 from weft.backends.cpu.products import Product, layouts_of, time_product, weight_buffer
-from weft.backends.cpu.record import machine_key
+from weft.backends.cpu.record import entries_of, machine_key
 from weft.dtype import DType
 from weft.errors import DeviceError, FormatError
 from weft.files import write_text
 from weft.flags import FLAGS
 from weft.native import _native
 from weft.program import Layout
-
-__all__ = ["Method", "choose_method", "method_file"]
 
 Method = Literal["table", "multiply"]
 METHODS: tuple[Method, ...] = ("table", "multiply")
@@ -94,21 +92,13 @@ def _measure(target: str, product: Product, pool: _native.ThreadPool) -> Method:
 
 def _read(file: Path) -> dict[str, Any]:
     """The choices of this machine and build; empty for a file that cannot be read."""
-    mine = _entries(file).get(machine_key(), {})
+    mine = entries_of(file).get(machine_key(), {})
     return mine if isinstance(mine, dict) else {}
-
-
-def _entries(file: Path) -> dict[str, Any]:
-    try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return entries if isinstance(entries, dict) else {}
 
 
 def _write(file: Path, name: str, method: Method) -> None:
     """Stores a choice; with a folder that cannot be written, the next process measures again."""
-    entries = _entries(file)
+    entries = entries_of(file)
     mine = entries.get(machine_key())
     entries[machine_key()] = (mine if isinstance(mine, dict) else {}) | {name: method}
     try:

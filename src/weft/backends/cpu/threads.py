@@ -13,8 +13,6 @@ from weft.native import _native
 from weft.numa import MemoryPlacement, memory_nodes, node_of, use_placement
 from weft.records import dataclass
 
-__all__ = ["Numa", "Priority", "ThreadOptions", "cpus_of_mask", "cpus_of_range", "place"]
-
 Priority = Literal["normal", "medium", "high", "realtime"]
 Numa = Literal["distribute", "isolate", "numactl"]
 

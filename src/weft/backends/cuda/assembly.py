@@ -8,8 +8,6 @@ from importlib.resources import files
 
 from weft.backends.kernels import assembly
 
-__all__ = ["DEVICE", "PREFIX", "source_of"]
-
 _HEADERS: dict[str, tuple[str, ...]] = {
     "quantize.cu": ("tensor.h", "floats.h", "bytes.h"),
     "norm.cu": ("tensor.h", "floats.h", "bytes.h"),
@@ -28,10 +26,6 @@ _DECODERS = ("", "formats.h", "codebooks.h")
 """The sources of all devices that decode blocks: the enumerations of a file, then headers."""
 
 _KERNEL = re.compile(r"__kernel void (\w+)\(")
-
-
-def _read(name: str) -> str:
-    return (files("weft.backends.cuda") / "kernels" / name).read_text()
 
 
 PREFIX = "weft_"
@@ -64,4 +58,5 @@ def source_of(file: str, defines: tuple[str, ...]) -> str:
 
 
 def _joined(*names: str) -> str:
-    return "\n".join(f'#line 1 "{name}"\n{_read(name)}' for name in names)
+    folder = files("weft.backends.cuda") / "kernels"
+    return "\n".join(f'#line 1 "{name}"\n{(folder / name).read_text()}' for name in names)

@@ -14,8 +14,6 @@ from weft.backends.kernels.memory import DeviceBufferType
 from weft.backends.kernels.ops import NO_OWN
 from weft.errors import DeviceError
 
-__all__ = ["CudaBackend"]
-
 _KEPT = 256 << 20
 """Bytes that are left to the driver for kernels, their stacks and graphs, which it takes later."""
 _ALIGNMENT = 256

@@ -14,8 +14,6 @@ from weft.backends.cuda.builds import Builds
 from weft.backends.cuda.calls import COPIES, KERNELS, CudaError, Launching
 from weft.backends.cuda.library import called, driver
 
-__all__ = ["DriverCalls"]
-
 _PORTABLE = 1
 """Pinned memory is pinned for every device (CU_MEMHOSTALLOC_PORTABLE)."""
 

@@ -17,8 +17,6 @@ from weft.backends.cuda.packed import FOLDER, key_of, packed
 from weft.backends.kernels.cache import cache_folder, keep, kept
 from weft.errors import DeviceError
 
-__all__ = ["Builds", "compiled", "options_of", "text_of"]
-
 _OPTIONS = ("--std=c++17", "--fmad=true", "--extra-device-vectorization")
 
 

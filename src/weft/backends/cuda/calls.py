@@ -14,8 +14,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["COPIES", "KERNELS", "Calls", "CudaError", "Launching", "Packed"]
-
 KERNELS, COPIES = 0, 1
 """The lanes of a device."""
 

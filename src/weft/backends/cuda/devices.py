@@ -15,8 +15,6 @@ from weft.errors import DeviceError
 from weft.flags import FLAGS
 from weft.records import dataclass
 
-__all__ = ["STAND_INS", "Found", "find_devices", "limits_for", "pick"]
-
 GIB = 1 << 30
 _OLDEST = 75
 """Turing, the oldest architecture of the compilers of CUDA 13."""

@@ -12,22 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.cuda.assembly import PREFIX
-from weft.backends.cuda.calls import (
-    COPIES,
-    KERNELS,
-    Calls,
-    CudaError,
-    Graph,
-    Launching,
-    Packed,
-)
+from weft.backends.cuda.calls import COPIES, KERNELS, Calls, CudaError, Graph, Launching, Packed
 from weft.backends.cuda.record import Record
 from weft.backends.cuda.staging import LATER, Staging
 from weft.backends.kernels import KernelDriver
 from weft.backends.kernels.launch import Local
 from weft.errors import DeviceError, OutOfMemoryError
-
-__all__ = ["Buffer", "CudaDriver", "CudaKernel"]
 
 _SHARED = 48 << 10
 """The bytes of dynamic shared memory that a kernel has without being allowed more."""

@@ -9,8 +9,6 @@ from weft.backends.cuda.calls import CudaError
 from weft.errors import DeviceError
 from weft.flags import said_to_others
 
-__all__ = ["called", "driver", "hidden", "nvrtc"]
-
 _OLDEST = 13_000
 """The version of CUDA that the driver must support, as `cuDriverGetVersion` returns it."""
 _STICKY = frozenset(

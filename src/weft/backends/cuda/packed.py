@@ -12,8 +12,6 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-__all__ = ["FOLDER", "architectures", "fitting", "key_of", "pack", "packed"]
-
 FOLDER = Path(__file__).parent / "cubins"
 
 

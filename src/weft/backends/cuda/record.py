@@ -10,8 +10,6 @@ from weft.backends.base import QueueSpan
 from weft.backends.cuda.calls import Calls
 from weft.backends.kernels import KernelDriver
 
-__all__ = ["Record"]
-
 Kind = Literal["kernel", "to", "from", "within"]
 
 

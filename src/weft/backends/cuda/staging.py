@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from weft.backends.cuda.calls import COPIES, KERNELS, Calls
 
-__all__ = ["LATER", "Staging"]
-
 _SLOT = 512 << 10
 _SLOTS = 16
 """Copies go through pieces of half a MiB, of which there are 16."""

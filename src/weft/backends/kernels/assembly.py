@@ -10,8 +10,6 @@ import numpy as np
 from weft.backends.kernels.enums import enums_of
 from weft.quants import grid
 
-__all__ = ["codebook", "functions", "source_of", "tables"]
-
 _HEADERS = {
     "binary.cl": ("place.h",),
     "unary.cl": ("place.h", "functions.h"),

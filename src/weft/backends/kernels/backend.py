@@ -23,8 +23,6 @@ from weft.graph.tensor import Tensor
 from weft.options import require_options
 from weft.program import Layout
 
-__all__ = ["KernelBackend"]
-
 _MIN_BATCH = 32
 """The number of columns from which sending weights of the host is faster (the reference's
 bound)."""

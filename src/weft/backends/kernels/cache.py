@@ -11,8 +11,6 @@ from weft.errors import FormatError
 from weft.files import replacing
 from weft.flags import FLAGS
 
-__all__ = ["cache_folder", "keep", "kept"]
-
 
 def cache_folder(kind: str) -> Path:
     """The folder in which devices of a kind keep files between runs."""

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from weft.backends.kernels.enums import Fault
 from weft.errors import DeviceError
 
-__all__ = ["Kernel", "KernelDriver", "Recorder"]
-
 _FAULT_BYTES = 24
 
 

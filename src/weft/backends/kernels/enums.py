@@ -6,8 +6,6 @@ from enum import IntEnum
 
 from weft.graph.ops import BinaryOp, GluOp, MapOp, PadMode, PoolKind, ReduceOp, TriKind, UnaryOp
 
-__all__ = ["Arithmetic", "Elementwise", "Fault", "Kept", "Norm", "enums_of"]
-
 
 class Fault(IntEnum):
     """The reason, recorded by a kernel, why data have no result."""

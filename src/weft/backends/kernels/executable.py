@@ -16,8 +16,6 @@ from weft.graph.op import NONE
 from weft.graph.size import Size, evaluate, symbols
 from weft.program import Program, StepSpec, TensorSpec
 
-__all__ = ["KernelExecutable"]
-
 _PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")
 
 Ready = tuple[Any, ...]

@@ -13,21 +13,6 @@ from weft.dtype import DType
 from weft.program import Layout
 from weft.records import dataclass
 
-__all__ = [
-    "Call",
-    "Launch",
-    "Limits",
-    "Local",
-    "Scratch",
-    "Slot",
-    "Table",
-    "View",
-    "f32",
-    "i32",
-    "i64",
-    "pieces",
-]
-
 Sizes = tuple[int, ...]
 
 

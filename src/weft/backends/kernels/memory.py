@@ -15,8 +15,6 @@ from weft.backends.memory import Memory, require_inside
 from weft.errors import OutOfMemoryError
 from weft.graph.tensor import Tensor
 
-__all__ = ["DeviceBufferType", "DeviceMemory"]
-
 
 class DeviceMemory:
     """A buffer of the device; offsets locate tensors in it."""

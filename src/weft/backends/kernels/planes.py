@@ -39,8 +39,6 @@ from weft.errors import DeviceError
 from weft.graph.tensor import Tensor
 from weft.program import Layout
 
-__all__ = ["FORMATS", "READERS", "PlanesBufferType", "PlanesMemory", "can_be_planes"]
-
 U8 = NDArray[np.uint8]
 
 READERS = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS")

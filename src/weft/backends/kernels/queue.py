@@ -8,8 +8,6 @@ from typing import Any
 from weft.backends.base import Event
 from weft.backends.kernels.driver import KernelDriver
 
-__all__ = ["KernelEvent", "KernelQueue"]
-
 
 class KernelEvent:
     """A point in a queue."""
@@ -60,17 +58,15 @@ class KernelQueue:
         Events of this queue need no wait, because it is in order."""
         if not self.orders(event):
             event.wait()
-        elif isinstance(event, KernelEvent) and not event._done and not self._owns(event):
-            self._driver.order(event._event, self._lane)
+        elif isinstance(event, KernelEvent) and not event._done:
+            if (event._driver, event._lane) != (self._driver, self._lane):
+                self._driver.order(event._event, self._lane)
 
     def orders(self, event: Event) -> bool:
         """Whether `wait_for` does not block."""
         return isinstance(event, KernelEvent) and (
             event._driver is self._driver or self._driver.reaches(event._driver)
         )
-
-    def _owns(self, event: KernelEvent) -> bool:
-        return event._driver is self._driver and event._lane == self._lane
 
     def synchronize(self) -> None:
         """Blocks until all work is done; raises DeviceError if the device failed."""

@@ -8,8 +8,6 @@ from weft.graph.op import NONE
 from weft.graph.rewrite.general import GENERAL
 from weft.graph.tensor import Tensor
 
-__all__ = ["KernelRules", "supports"]
-
 _LEFT_OUT = {
     "QUANTIZE": "products read activations as they are, no blocks are made of them",
     "GLU_QUANTIZE": "products read activations as they are, no blocks are made of them",

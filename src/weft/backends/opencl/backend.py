@@ -10,8 +10,6 @@ from weft.backends.kernels.memory import DeviceBufferType
 from weft.backends.opencl.devices import Found, limits_for
 from weft.backends.opencl.driver import Driver
 
-__all__ = ["OpenCLBackend"]
-
 
 class OpenCLBackend(KernelBackend):
     """A device with buffers and a queue of its own.

@@ -15,8 +15,6 @@ from weft.backends.opencl.library import guarded, library
 from weft.backends.opencl.probe import cache_folder
 from weft.errors import DeviceError
 
-__all__ = ["Programs"]
-
 
 class Programs:
     """The programs of a context."""

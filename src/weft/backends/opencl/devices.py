@@ -12,8 +12,6 @@ from weft.backends.opencl.probe import why_unusable
 from weft.errors import DeviceError
 from weft.records import dataclass
 
-__all__ = ["Found", "find_devices", "limits_for", "pick"]
-
 _EXTENSIONS = {"cl_khr_fp16": "fp16", "cl_khr_fp64": "fp64", "cl_khr_subgroups": "subgroups"}
 GIB = 1 << 30
 

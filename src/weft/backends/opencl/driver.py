@@ -24,8 +24,6 @@ from weft.backends.opencl.devices import Found
 from weft.backends.opencl.library import bytes_setter, guarded, library
 from weft.backends.opencl.record import Record
 
-__all__ = ["Driver"]
-
 _SLOT = 512 << 10
 _SLOTS = 16
 """Copies to the device go through page-locked memory, in pieces of half a MiB."""

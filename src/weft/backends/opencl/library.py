@@ -8,8 +8,6 @@ from typing import Any
 
 from weft.errors import DeviceError, OutOfMemoryError
 
-__all__ = ["SetBytes", "bytes_setter", "guarded", "library"]
-
 SetBytes = Callable[[int, bytes], None]
 """Sets the argument of a number."""
 

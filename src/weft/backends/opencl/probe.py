@@ -17,8 +17,6 @@ from typing import Any
 from weft.backends.kernels import cache
 from weft.backends.kernels.cache import keep, kept
 
-__all__ = ["cache_folder", "why_unusable"]
-
 _SECONDS = 60
 _DAY = 24 * 3600.0
 

@@ -13,8 +13,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 from weft.backends.base import QueueSpan
 from weft.backends.opencl.library import guarded
 
-__all__ = ["Record"]
-
 _TRIES = 8
 _AGAIN = 1_000_000_000
 """The nanoseconds between comparisons of clocks, which drift by some microseconds a second."""

@@ -14,8 +14,6 @@ from weft.backends.reference.memory import REFERENCE
 from weft.graph.ops import ConvTranspose1dParams, SolveTriParams
 from weft.graph.tensor import Tensor
 
-__all__ = ["ReferenceBackend"]
-
 
 class ReferenceBackend(BackendBase):
     """NumPy for every op: the definition that other devices are tested against."""

@@ -13,18 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.reference.kernel import Call, kernel
-from weft.graph.ops import (
-    Col2ImParams,
-    Conv3dParams,
-    ConvParams,
-    ConvTranspose1dParams,
-    ConvTranspose2dParams,
-    Im2Col3dParams,
-    Im2ColParams,
-    Pool1dParams,
-    Pool2dParams,
-    PoolOp,
-)
+from weft.graph import ops as g
 
 F64 = NDArray[np.float64]
 
@@ -53,9 +42,7 @@ def patches(
         # the axis becomes two, output and tap
         covered = x.take(np.where(inside, index, 0), axis)
         x = np.where(
-            inside.reshape(inside.shape + (1,) * (covered.ndim - axis - 2)),
-            covered,
-            outside,
+            inside.reshape(inside.shape + (1,) * (covered.ndim - axis - 2)), covered, outside
         )
     outputs, taps = range(lead, lead + 2 * n, 2), range(lead + 1, lead + 2 * n, 2)
     return x.transpose(*range(lead), *outputs, *taps)
@@ -86,7 +73,7 @@ def im2col(call: Call) -> None:
 
     1-D: data `[n, channel, w]` to `[n, ow, channel * kw]`; 2-D: data `[n, channel, h, w]` to
     `[n, oh, ow, channel * kh * kw]`."""
-    p: Im2ColParams = call.params
+    p: g.Im2ColParams = call.params
     n = 2 if p.is_2d else 1
     x = call.f64(1) if p.is_2d else call.f64(1)[0]
     kernel_size = call.view(0).shape[4 - n :]
@@ -102,7 +89,7 @@ def _patches_3d(
     channels: int,
     kernel_size: Sequence[int],
     out: Sequence[int],
-    p: Im2Col3dParams | Conv3dParams,
+    p: g.Im2Col3dParams | g.Conv3dParams,
 ) -> F64:
     """`[n * channel, d, h, w]` -> `[n, od, oh, ow, channel, kd, kh, kw]`."""
     x = x.reshape(-1, channels, *x.shape[1:])
@@ -113,7 +100,7 @@ def _patches_3d(
 @kernel("IM2COL_3D")
 def im2col_3d(call: Call) -> None:
     """Data `[n * channel, d, h, w]` to `[n * od, oh, ow, channel * kd * kh * kw]`."""
-    p: Im2Col3dParams = call.params
+    p: g.Im2Col3dParams = call.params
     n = call.view(1).shape[0] // p.channels
     out = (call.dst.shape[0] // n, *call.dst.shape[1:3])
     windows = _patches_3d(call.f64(1), p.channels, call.view(0).shape[1:], out, p)
@@ -122,7 +109,7 @@ def im2col_3d(call: Call) -> None:
 
 def _patches_2d(call: Call) -> F64:
     """`[n, channel, h, w]` (src1) -> `[n, channel, oh, ow, kh, kw]`."""
-    p: ConvParams = call.params
+    p: g.ConvParams = call.params
     return patches(
         call.f64(1),
         call.view(0).shape[2:],
@@ -149,7 +136,7 @@ def conv_2d_dw(call: Call) -> None:
 @kernel("CONV_3D")
 def conv_3d(call: Call) -> None:
     """Kernel `[out * in, kd, kh, kw]` over data `[n * in, d, h, w]`: `[n * out, od, oh, ow]`."""
-    p: Conv3dParams = call.params
+    p: g.Conv3dParams = call.params
     w = call.f64(0)
     w = w.reshape(p.n_channels_out, p.n_channels, *w.shape[1:])
     windows = _patches_3d(call.f64(1), p.n_channels, w.shape[2:], call.dst.shape[1:], p)
@@ -160,7 +147,7 @@ def conv_3d(call: Call) -> None:
 @kernel("CONV_TRANSPOSE_1D")
 def conv_transpose_1d(call: Call) -> None:
     """Kernel `[in, out, k]`, data `[in, w]`: `[out, (w - 1) * stride + k]`."""
-    p: ConvTranspose1dParams = call.params
+    p: g.ConvTranspose1dParams = call.params
     if p.padding != 0 or p.dilation != 1:
         raise ValueError("only padding 0 and dilation 1 are defined")
     parts = np.einsum("bil,iok->bolk", call.f64(1)[0], call.f64(0)[0])
@@ -170,7 +157,7 @@ def conv_transpose_1d(call: Call) -> None:
 @kernel("CONV_TRANSPOSE_2D")
 def conv_transpose_2d(call: Call) -> None:
     """Kernel `[in, out, kh, kw]`, data `[n, in, h, w]`: `[n, out, ...]`, one stride for both."""
-    p: ConvTranspose2dParams = call.params
+    p: g.ConvTranspose2dParams = call.params
     parts = np.einsum("nihw,iokl->nohwkl", call.f64(1), call.f64(0))
     call.dst.write(_spread(parts, (p.stride, p.stride)))
 
@@ -178,7 +165,7 @@ def conv_transpose_2d(call: Call) -> None:
 @kernel("COL2IM_1D")
 def col2im_1d(call: Call) -> None:
     """Adds up columns `[w, out * k]` into a signal `[out, (w - 1) * stride + k - 2 * padding]`."""
-    p: Col2ImParams = call.params
+    p: g.Col2ImParams = call.params
     columns = call.f64(0)[0, 0]
     parts = columns.reshape(columns.shape[0], p.oc, -1).swapaxes(0, 1)
     call.dst.write(_spread(parts, (p.stride,))[:, p.padding : p.padding + call.dst.ne[0]])
@@ -192,10 +179,10 @@ _LOWEST = float(np.finfo(np.float32).min)
 def pool_1d(call: Call) -> None:
     """The maximum or the mean of each window along a row; the mean is over the taps inside the
     row."""
-    p: Pool1dParams = call.params
+    p: g.Pool1dParams = call.params
     x = call.f64(0)
     window = ((p.k0,), (call.dst.ne[0],), (p.s0,), (p.p0,), (1,))
-    if p.op is PoolOp.MAX:
+    if p.op is g.PoolOp.MAX:
         call.dst.write(patches(x, *window, outside=_LOWEST).max(-1, initial=_LOWEST))
     else:
         count = patches(np.ones(x.shape[-1]), *window).sum(-1)
@@ -205,10 +192,10 @@ def pool_1d(call: Call) -> None:
 @kernel("POOL_2D")
 def pool_2d(call: Call) -> None:
     """The maximum or the mean of each window; the mean counts the padding as zeros."""
-    p: Pool2dParams = call.params
+    p: g.Pool2dParams = call.params
     x = call.f64(0)
     window = ((p.k1, p.k0), call.dst.shape[2:], (p.s1, p.s0), (p.p1, p.p0), (1, 1))
-    if p.op is PoolOp.MAX:
+    if p.op is g.PoolOp.MAX:
         call.dst.write(patches(x, *window, outside=_LOWEST).max((-2, -1), initial=_LOWEST))
     else:
         call.dst.write(patches(x, *window).sum((-2, -1)) / (p.k0 * p.k1))

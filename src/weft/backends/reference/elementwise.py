@@ -12,16 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.reference.kernel import Call, check_index, f32, kernel, repeat_to
-from weft.graph.ops import (
-    ClampParams,
-    FillParams,
-    GluOp,
-    GluParams,
-    LeakyReluParams,
-    ScaleParams,
-    UnaryOp,
-    UnaryParams,
-)
+from weft.graph import ops as g
 
 F64 = NDArray[np.float64]
 
@@ -66,7 +57,7 @@ def add_id(call: Call) -> None:
 @kernel("SCALE")
 def scale(call: Call) -> None:
     """src0 * s + b."""
-    p: ScaleParams = call.params
+    p: g.ScaleParams = call.params
     call.dst.write(call.f64(0) * f32(p.s) + f32(p.b))
 
 
@@ -103,21 +94,21 @@ def cos(call: Call) -> None:
 @kernel("CLAMP")
 def clamp(call: Call) -> None:
     """src0 limited to two bounds."""
-    p: ClampParams = call.params
+    p: g.ClampParams = call.params
     call.dst.write(np.clip(call.read(0), np.float32(p.min), np.float32(p.max)))
 
 
 @kernel("FILL")
 def fill(call: Call) -> None:
     """The same value everywhere."""
-    p: FillParams = call.params
+    p: g.FillParams = call.params
     call.dst.write(np.full(call.dst.shape, np.float32(p.c)))
 
 
 @kernel("LEAKY_RELU")
 def leaky_relu(call: Call) -> None:
     """x above zero, slope * x below."""
-    p: LeakyReluParams = call.params
+    p: g.LeakyReluParams = call.params
     x = call.f64(0)
     call.dst.write(np.fmax(x, 0) + f32(p.negative_slope) * np.fmin(x, 0))
 
@@ -164,33 +155,33 @@ def _softplus(x: F64) -> F64:
     return np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20))))
 
 
-UNARY: dict[UnaryOp, Callable[[F64], F64]] = {
-    UnaryOp.ABS: np.abs,
-    UnaryOp.SGN: lambda x: (x > 0).astype(np.float64) - (x < 0),
-    UnaryOp.NEG: np.negative,
-    UnaryOp.STEP: lambda x: (x > 0).astype(np.float64),
-    UnaryOp.TANH: np.tanh,
-    UnaryOp.ELU: lambda x: np.where(x > 0, x, np.expm1(x)),
-    UnaryOp.RELU: _relu,
-    UnaryOp.SIGMOID: _sigmoid,
-    UnaryOp.GELU: gelu,
-    UnaryOp.GELU_QUICK: _gelu_quick,
-    UnaryOp.SILU: _silu,
-    UnaryOp.HARDSWISH: lambda x: x * _hard_sigmoid(x),
-    UnaryOp.HARDSIGMOID: _hard_sigmoid,
-    UnaryOp.EXP: np.exp,
-    UnaryOp.EXPM1: np.expm1,
-    UnaryOp.SOFTPLUS: _softplus,
-    UnaryOp.GELU_ERF: gelu_erf,
-    UnaryOp.FLOOR: np.floor,
-    UnaryOp.CEIL: np.ceil,
+UNARY: dict[g.UnaryOp, Callable[[F64], F64]] = {
+    g.UnaryOp.ABS: np.abs,
+    g.UnaryOp.SGN: lambda x: (x > 0).astype(np.float64) - (x < 0),
+    g.UnaryOp.NEG: np.negative,
+    g.UnaryOp.STEP: lambda x: (x > 0).astype(np.float64),
+    g.UnaryOp.TANH: np.tanh,
+    g.UnaryOp.ELU: lambda x: np.where(x > 0, x, np.expm1(x)),
+    g.UnaryOp.RELU: _relu,
+    g.UnaryOp.SIGMOID: _sigmoid,
+    g.UnaryOp.GELU: gelu,
+    g.UnaryOp.GELU_QUICK: _gelu_quick,
+    g.UnaryOp.SILU: _silu,
+    g.UnaryOp.HARDSWISH: lambda x: x * _hard_sigmoid(x),
+    g.UnaryOp.HARDSIGMOID: _hard_sigmoid,
+    g.UnaryOp.EXP: np.exp,
+    g.UnaryOp.EXPM1: np.expm1,
+    g.UnaryOp.SOFTPLUS: _softplus,
+    g.UnaryOp.GELU_ERF: gelu_erf,
+    g.UnaryOp.FLOOR: np.floor,
+    g.UnaryOp.CEIL: np.ceil,
     # half away from zero; NumPy's own round is half to even
-    UnaryOp.ROUND: lambda x: np.trunc(x + np.copysign(0.5, x)),
-    UnaryOp.TRUNC: np.trunc,
+    g.UnaryOp.ROUND: lambda x: np.trunc(x + np.copysign(0.5, x)),
+    g.UnaryOp.TRUNC: np.trunc,
 }
 
 
-def _xielu(x: F64, p: UnaryParams) -> F64:
+def _xielu(x: F64, p: g.UnaryParams) -> F64:
     """xIELU (arXiv 2411.13010); alpha_n and alpha_p come after their softplus."""
     alpha_n, alpha_p, beta, eps = f32(p.alpha_n), f32(p.alpha_p), f32(p.beta), f32(p.eps)
     negative = (np.expm1(np.minimum(x, eps)) - x) * alpha_n
@@ -200,30 +191,30 @@ def _xielu(x: F64, p: UnaryParams) -> F64:
 @kernel("UNARY")
 def unary(call: Call) -> None:
     """A function of each element."""
-    p: UnaryParams = call.params
+    p: g.UnaryParams = call.params
     x = call.f64(0)
-    call.dst.write(_xielu(x, p) if p.op is UnaryOp.XIELU else UNARY[p.op](x))
+    call.dst.write(_xielu(x, p) if p.op is g.UnaryOp.XIELU else UNARY[p.op](x))
 
 
-def _swiglu_oai(x: F64, gate: F64, p: GluParams) -> F64:
+def _swiglu_oai(x: F64, gate: F64, p: g.GluParams) -> F64:
     """OpenAI's gpt-oss form: both halves clamped, the multiplier shifted by one."""
     x = np.minimum(x, f32(p.limit))
     return x * _sigmoid(f32(p.alpha) * x) * (np.clip(gate, -f32(p.limit), f32(p.limit)) + 1)
 
 
-def _swiglu_clamp(x: F64, gate: F64, p: GluParams) -> F64:
+def _swiglu_clamp(x: F64, gate: F64, p: g.GluParams) -> F64:
     limit = f32(p.limit)
     return _silu(np.minimum(x, limit)) * np.clip(gate, -limit, limit)
 
 
-_GLU: dict[GluOp, Callable[[F64, F64, GluParams], F64]] = {
-    GluOp.REGLU: lambda x, gate, p: _relu(x) * gate,
-    GluOp.GEGLU: lambda x, gate, p: gelu(x) * gate,
-    GluOp.SWIGLU: lambda x, gate, p: _silu(x) * gate,
-    GluOp.SWIGLU_OAI: _swiglu_oai,
-    GluOp.GEGLU_ERF: lambda x, gate, p: gelu_erf(x) * gate,
-    GluOp.GEGLU_QUICK: lambda x, gate, p: _gelu_quick(x) * gate,
-    GluOp.SWIGLU_CLAMP: _swiglu_clamp,
+_GLU: dict[g.GluOp, Callable[[F64, F64, g.GluParams], F64]] = {
+    g.GluOp.REGLU: lambda x, gate, p: _relu(x) * gate,
+    g.GluOp.GEGLU: lambda x, gate, p: gelu(x) * gate,
+    g.GluOp.SWIGLU: lambda x, gate, p: _silu(x) * gate,
+    g.GluOp.SWIGLU_OAI: _swiglu_oai,
+    g.GluOp.GEGLU_ERF: lambda x, gate, p: gelu_erf(x) * gate,
+    g.GluOp.GEGLU_QUICK: lambda x, gate, p: _gelu_quick(x) * gate,
+    g.GluOp.SWIGLU_CLAMP: _swiglu_clamp,
 }
 
 
@@ -240,7 +231,7 @@ def glu_quantize(call: Call) -> None:
 
 
 def _gated(call: Call) -> F64:
-    p: GluParams = call.params
+    p: g.GluParams = call.params
     if call.optional(1) is not None:
         x, gate = call.f64(0), call.f64(1)
     else:

@@ -17,8 +17,6 @@ from weft.graph.size import evaluate, symbols
 from weft.graph.tensor import Ne
 from weft.program import Program, StepSpec, TensorSpec
 
-__all__ = ["ReferenceExecutable"]
-
 _MAX_BOUND = 8
 """The number of sets of symbol values whose views are kept."""
 

@@ -8,17 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.reference.kernel import Call, kernel
-from weft.graph.ops import (
-    AxisParams,
-    IndexParams,
-    IndexPutParams,
-    PadMode,
-    PadNdParams,
-    ScatterMode,
-    ScatterParams,
-    SearchSortedParams,
-    SortIndicesParams,
-)
+from weft.graph import ops as g
 
 Array = NDArray[Any]
 
@@ -42,7 +32,7 @@ def _along(index: Array, axis: int) -> tuple[Array, ...]:
 @kernel("GATHER")
 def gather(call: Call) -> None:
     """Elements picked by an index along an axis."""
-    p: AxisParams = call.params
+    p: g.AxisParams = call.params
     x, axis = call.view(0).units, 3 - p.axis
     call.dst.units[...] = x[_along(wrapped(call.read(1), x.shape[axis]), axis)]
 
@@ -50,11 +40,11 @@ def gather(call: Call) -> None:
 @kernel("SCATTER")
 def scatter(call: Call) -> None:
     """src0 with the elements that src1 points to replaced, or added to."""
-    p: ScatterParams = call.params
+    p: g.ScatterParams = call.params
     axis = 3 - p.axis
     index = wrapped(call.read(1), call.dst.shape[axis])
     part = tuple(slice(n) for n in index.shape)
-    if p.mode is ScatterMode.SET:
+    if p.mode is g.ScatterMode.SET:
         call.dst.units[...] = call.view(0).units
         call.dst.units[_along(index, axis)] = call.view(2).units[part]
         return
@@ -80,7 +70,7 @@ def _places(call: Call, first: int, axes: int) -> tuple[Any, ...]:
 @kernel("INDEX")
 def index(call: Call) -> None:
     """src0 indexed by tensors; leading ones of the indices make no dimension."""
-    p: IndexParams = call.params
+    p: g.IndexParams = call.params
     units = call.view(0).units[_places(call, 1, p.axes)]
     call.dst.units[...] = units.reshape(call.dst.shape)
 
@@ -88,7 +78,7 @@ def index(call: Call) -> None:
 @kernel("INDEX_PUT")
 def index_put(call: Call) -> None:
     """src0 with the elements that the indices pick replaced by src1, or src1 added to them."""
-    p: IndexPutParams = call.params
+    p: g.IndexPutParams = call.params
     places = _places(call, 2, p.axes)
     shape = call.view(0).units[places].shape
     sizes = _result_shape(call, p, places)
@@ -101,7 +91,7 @@ def index_put(call: Call) -> None:
     call.dst.units[places] = np.broadcast_to(call.view(1).units, sizes).reshape(shape)
 
 
-def _result_shape(call: Call, p: IndexPutParams, places: tuple[Any, ...]) -> tuple[int, ...]:
+def _result_shape(call: Call, p: g.IndexPutParams, places: tuple[Any, ...]) -> tuple[int, ...]:
     """The sizes of x[indices] in four dimensions, outermost first."""
     together = np.broadcast_shapes(*(i.shape for i in places if not isinstance(i, slice)))[::-1]
     sizes = [n for d, n in enumerate(call.view(0).ne) if not p.axes >> d & 1]
@@ -112,7 +102,7 @@ def _result_shape(call: Call, p: IndexPutParams, places: tuple[Any, ...]) -> tup
 @kernel("SORT_INDICES")
 def sort_indices(call: Call) -> None:
     """The positions in order; equal elements keep their order, a NaN counts as the largest."""
-    p: SortIndicesParams = call.params
+    p: g.SortIndicesParams = call.params
     axis = 3 - p.axis
     x = np.moveaxis(call.read(0), axis, -1)
     n = x.shape[-1]
@@ -127,7 +117,7 @@ def sort_indices(call: Call) -> None:
 def search_sorted(call: Call) -> None:
     """Bisection of each row for all values at once; an element that is not above counts as
     below."""
-    p: SearchSortedParams = call.params
+    p: g.SearchSortedParams = call.params
     values = call.read(1)
     rows = np.broadcast_to(call.read(0), (*values.shape[:3], call.view(0).ne[0]))
     begin, end = np.zeros(values.shape, np.int64), np.full(values.shape, rows.shape[3], np.int64)
@@ -143,7 +133,7 @@ def search_sorted(call: Call) -> None:
 @kernel("PAD_ND")
 def pad_nd(call: Call) -> None:
     """Elements added or removed on either side of each dimension."""
-    p: PadNdParams = call.params
+    p: g.PadNdParams = call.params
     view = call.view(0)
     x, inside = view.units, np.ones((1, 1, 1, 1), bool)
     for d in range(4):
@@ -151,22 +141,22 @@ def pad_nd(call: Call) -> None:
         at = np.arange(call.dst.ne[d]) - p.left[d]
         shape = [1, 1, 1, 1]
         shape[axis] = at.size
-        if p.mode is PadMode.CONSTANT:
+        if p.mode is g.PadMode.CONSTANT:
             inside = inside & ((at >= 0) & (at < n)).reshape(shape)
         x = x.take(_folded(at, n, p.mode), axis)
     call.dst.units[...] = x
-    if p.mode is PadMode.CONSTANT:
+    if p.mode is g.PadMode.CONSTANT:
         fill = call.dst.encode(np.array([p.value]))
         call.dst.units[...] = np.where(inside, call.dst.units, fill)
 
 
-def _folded(at: Array, n: int, mode: PadMode) -> Array:
+def _folded(at: Array, n: int, mode: g.PadMode) -> Array:
     """The place inside 0..n-1 whose element stands at each place outside."""
-    if mode is PadMode.REFLECT and n > 1:
+    if mode is g.PadMode.REFLECT and n > 1:
         at = np.mod(at, 2 * (n - 1))
         back: Array = np.minimum(at, 2 * (n - 1) - at)
         return back
-    if mode is PadMode.CIRCULAR:
+    if mode is g.PadMode.CIRCULAR:
         round_: Array = np.mod(at, n)
         return round_
     return np.clip(at, 0, n - 1)

@@ -15,18 +15,6 @@ from weft.errors import DeviceError
 from weft.graph.op import OPS, Op, find_op
 from weft.records import dataclass
 
-__all__ = [
-    "KERNELS",
-    "Call",
-    "Kernel",
-    "check_index",
-    "f32",
-    "find_kernel",
-    "kernel",
-    "needs_kernel",
-    "repeat_to",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Call:

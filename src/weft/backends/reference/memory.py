@@ -15,8 +15,6 @@ from weft.errors import OutOfMemoryError
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 
-__all__ = ["REFERENCE", "ReferenceBufferType", "ReferenceMemory"]
-
 
 class ReferenceMemory:
     """A block of the reference backend's memory."""

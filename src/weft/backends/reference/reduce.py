@@ -5,16 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft.backends.reference.kernel import Call, f32, kernel
-from weft.graph.ops import (
-    ArangeParams,
-    ArgsortParams,
-    DiagMaskParams,
-    SortOrder,
-    TimestepParams,
-    TopKParams,
-    TriKind,
-    TriParams,
-)
+from weft.graph import ops as g
 
 
 @kernel("SUM")
@@ -60,29 +51,29 @@ def count_equal(call: Call) -> None:
 @kernel("ARGSORT")
 def argsort(call: Call) -> None:
     """The order of each row; equal elements keep their order."""
-    p: ArgsortParams = call.params
+    p: g.ArgsortParams = call.params
     a = call.read(0)
-    call.dst.write(np.argsort(a if p.order is SortOrder.ASC else -a, axis=-1, kind="stable"))
+    call.dst.write(np.argsort(a if p.order is g.SortOrder.ASC else -a, axis=-1, kind="stable"))
 
 
 @kernel("TOP_K")
 def top_k(call: Call) -> None:
     """The indices of each row's k largest elements, largest first (ggml leaves the order open)."""
-    p: TopKParams = call.params
+    p: g.TopKParams = call.params
     call.dst.write(np.argsort(-call.read(0), axis=-1, kind="stable")[..., : p.k])
 
 
 @kernel("ARANGE")
 def arange(call: Call) -> None:
     """The numbers start, start + step and so on."""
-    p: ArangeParams = call.params
+    p: g.ArangeParams = call.params
     call.dst.write(f32(p.start) + f32(p.step) * np.arange(call.dst.ne[0]))
 
 
 @kernel("TIMESTEP_EMBEDDING")
 def timestep_embedding(call: Call) -> None:
     """Sinusoidal embedding of each timestep: cosines, sines, and a zero when `dim` is odd."""
-    p: TimestepParams = call.params
+    p: g.TimestepParams = call.params
     half = p.dim // 2
     freqs = np.exp(-np.log(p.max_period) * np.arange(half) / half)
     angle = call.f64(0).reshape(-1, 1) * freqs
@@ -94,13 +85,13 @@ def timestep_embedding(call: Call) -> None:
 @kernel("TRI")
 def tri(call: Call) -> None:
     """One triangle of each matrix; zeros elsewhere."""
-    p: TriParams = call.params
+    p: g.TriParams = call.params
     row, column = np.ogrid[: call.dst.ne[1], : call.dst.ne[0]]
     keep = {
-        TriKind.UPPER_DIAG: column >= row,
-        TriKind.UPPER: column > row,
-        TriKind.LOWER_DIAG: column <= row,
-        TriKind.LOWER: column < row,
+        g.TriKind.UPPER_DIAG: column >= row,
+        g.TriKind.UPPER: column > row,
+        g.TriKind.LOWER_DIAG: column <= row,
+        g.TriKind.LOWER: column < row,
     }[p.kind]
     call.dst.write(np.where(keep, call.read(0), 0))
 
@@ -124,7 +115,7 @@ def diag_mask_zero(call: Call) -> None:
 
 
 def _visible(call: Call) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    p: DiagMaskParams = call.params
+    p: g.DiagMaskParams = call.params
     row, column = np.ogrid[: call.dst.ne[1], : call.dst.ne[0]]
     visible: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = column <= p.n_past + row
     return visible

@@ -15,14 +15,7 @@ from weft.backends.reference import image
 from weft.backends.reference.conv import patches
 from weft.backends.reference.kernel import Call, kernel
 from weft.backends.reference.tensor import values
-from weft.graph.ops import (
-    ConvLastParams,
-    ConvNdParams,
-    InterpolateMode,
-    InterpolateParams,
-    PoolKind,
-    PoolNdParams,
-)
+from weft.graph import ops as g
 
 F64 = NDArray[np.float64]
 Array = NDArray[Any]
@@ -34,7 +27,7 @@ Array = NDArray[Any]
 @kernel("CONV_ND")
 def conv_nd(call: Call) -> None:
     """src0 convolved with src1, and src2 added to each channel."""
-    p: ConvNdParams = call.params
+    p: g.ConvNdParams = call.params
     n = p.dims
     x, w = call.f64(0), call.f64(1)
     if n == 3:
@@ -46,7 +39,8 @@ def conv_nd(call: Call) -> None:
         # drop the sizes of 1 in front
         x, w = x.reshape(x.shape[2 - n :]), w.reshape(w.shape[2 - n :])
     run = _transposed if p.transposed else _convolved
-    parts = zip(np.split(x, p.groups, 1), _split_kernel(w, p), strict=True)
+    # axis 0 of either kind of kernels has the elements of a group together
+    parts = zip(np.split(x, p.groups, 1), np.split(w, p.groups, 0), strict=True)
     y = np.concatenate([run(a, b, p) for a, b in parts], 1)
     bias = call.optional(2)
     if bias is not None:
@@ -57,10 +51,10 @@ def conv_nd(call: Call) -> None:
 @kernel("CONV_2D_LAST")
 def conv_2d_last(call: Call) -> None:
     """src0 convolved with src1, src2 added to each channel and src3 to each element, clamped."""
-    p: ConvLastParams = call.params
+    p: g.ConvLastParams = call.params
     # [batch, h, w, channels] and [h, w, in, out]: channels become dimension 1 as in CONV_ND
     x, w = np.moveaxis(call.f64(0), 3, 1), call.f64(1).transpose(3, 2, 0, 1)
-    planes = ConvNdParams(
+    planes = g.ConvNdParams(
         2, x.shape[1], p.groups, (*p.stride, 1), (*p.padding, 0), (*p.dilation, 1)
     )
     parts = zip(np.split(x, p.groups, 1), np.split(w, p.groups, 0), strict=True)
@@ -74,12 +68,7 @@ def conv_2d_last(call: Call) -> None:
     call.dst.write(np.clip(y, p.low, p.high))
 
 
-def _split_kernel(w: F64, p: ConvNdParams) -> list[F64]:
-    """A kernel for each group; in both kinds, axis 0 has the elements of a group together."""
-    return np.split(w, p.groups, 0)
-
-
-def _convolved(x: F64, w: F64, p: ConvNdParams) -> F64:
+def _convolved(x: F64, w: F64, p: g.ConvNdParams) -> F64:
     n = p.dims
     stride, padding, dilation = (t[:n][::-1] for t in (p.stride, p.padding, p.dilation))
     out = [
@@ -93,7 +82,7 @@ def _convolved(x: F64, w: F64, p: ConvNdParams) -> F64:
     return np.moveaxis(y, -1, 1)
 
 
-def _transposed(x: F64, w: F64, p: ConvNdParams) -> F64:
+def _transposed(x: F64, w: F64, p: g.ConvNdParams) -> F64:
     n = p.dims
     stride, padding, dilation, more = (
         t[:n][::-1] for t in (p.stride, p.padding, p.dilation, p.output_padding)
@@ -119,7 +108,7 @@ def _transposed(x: F64, w: F64, p: ConvNdParams) -> F64:
 # -- pooling ---------------------------------------------------------------------------------------
 
 
-def _windows(p: PoolNdParams, d: int, size: int, out: int) -> list[tuple[Sequence[int], int]]:
+def _windows(p: g.PoolNdParams, d: int, size: int, out: int) -> list[tuple[Sequence[int], int]]:
     """The window of each output along dimension `d`: its places inside the data, and its length
     with padding."""
     windows: list[tuple[Sequence[int], int]] = []
@@ -140,7 +129,7 @@ def _windows(p: PoolNdParams, d: int, size: int, out: int) -> list[tuple[Sequenc
 @kernel("POOL_ND")
 def pool_nd(call: Call) -> None:
     """The mean or the largest element of windows, or the place of the largest."""
-    p: PoolNdParams = call.params
+    p: g.PoolNdParams = call.params
     x, dst = call.view(0), call.dst
     sizes = [*x.ne[: p.dims], 1, 1, 1][:3]
     outs = [*dst.ne[: p.dims], 1, 1, 1][:3]
@@ -153,13 +142,13 @@ def pool_nd(call: Call) -> None:
             for w, (places_w, length_w) in enumerate(axes[0]):
                 grid = np.ix_(range(data.shape[0]), places_d, places_h, places_w)
                 window = data[grid].reshape(data.shape[0], -1)
-                if p.kind is PoolKind.AVG:
+                if p.kind is g.PoolKind.AVG:
                     counted = length_d * length_h * length_w if p.count_include_pad else 0
                     counted = p.divisor or counted or window.shape[1]
                     out[:, z, y, w] = window.sum(1) / counted
-                elif p.kind is PoolKind.MAX:
+                elif p.kind is g.PoolKind.MAX:
                     out[:, z, y, w] = window.max(1)
-                elif p.kind is PoolKind.MAX_FINITE:
+                elif p.kind is g.PoolKind.MAX_FINITE:
                     out[:, z, y, w] = window.max(1, initial=np.finfo(np.float32).min)
                 else:
                     plane = np.ravel_multi_index(
@@ -226,25 +215,25 @@ def _cubic(size: int, out: int, step: np.float32, align_corners: bool) -> Taps:
 
 
 _UPSCALE = {
-    InterpolateMode.UPSCALE_NEAREST: image.nearest,
-    InterpolateMode.UPSCALE_LINEAR: image.linear,
-    InterpolateMode.UPSCALE_CUBIC: image.cubic,
-    InterpolateMode.UPSCALE_TRIANGLE: image.linear_antialiased,
+    g.InterpolateMode.UPSCALE_NEAREST: image.nearest,
+    g.InterpolateMode.UPSCALE_LINEAR: image.linear,
+    g.InterpolateMode.UPSCALE_CUBIC: image.cubic,
+    g.InterpolateMode.UPSCALE_TRIANGLE: image.linear_antialiased,
 }
 
 
 @kernel("INTERPOLATE")
 def interpolate(call: Call) -> None:
     """src0 resampled, one dimension after the other."""
-    p: InterpolateParams = call.params
+    p: g.InterpolateParams = call.params
     x = call.f64(0)
     if p.mode in _UPSCALE:
         call.dst.write(image.upscaled(x, call.dst.shape, _UPSCALE[p.mode], p.align_corners))
         return
     scales: Sequence[float] = (p.scale_w, p.scale_h, p.scale_d)
-    smooth: dict[InterpolateMode, Callable[[int, int, np.float32, bool], Taps]] = {
-        InterpolateMode.LINEAR: _linear,
-        InterpolateMode.CUBIC: _cubic,
+    smooth: dict[g.InterpolateMode, Callable[[int, int, np.float32, bool], Taps]] = {
+        g.InterpolateMode.LINEAR: _linear,
+        g.InterpolateMode.CUBIC: _cubic,
     }
     for d in range(p.dims):
         size, out = call.view(0).ne[d], call.dst.ne[d]
@@ -252,7 +241,7 @@ def interpolate(call: Call) -> None:
         if p.mode in smooth:
             places, weights = smooth[p.mode](size, out, step, p.align_corners)
         else:
-            places, weights = _nearest(size, out, step, p.mode is InterpolateMode.NEAREST_EXACT)
+            places, weights = _nearest(size, out, step, p.mode is g.InterpolateMode.NEAREST_EXACT)
         axis = 3 - d
         samples = x.take(places, axis)  # the axis becomes [out, taps]
         shape = [1] * samples.ndim

@@ -16,8 +16,6 @@ from weft import quants
 from weft.dtype import DType
 from weft.errors import DeviceError
 
-__all__ = ["ArrayView"]
-
 Sizes = tuple[int, int, int, int]
 
 

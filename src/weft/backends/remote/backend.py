@@ -31,8 +31,6 @@ from weft.errors import AbortedError, DeviceError, ProgramError
 from weft.graph.tensor import Tensor
 from weft.program import Program
 
-__all__ = ["RemoteBackend", "RemoteExecutable"]
-
 
 class RemoteBackend(BackendBase):
     """A device in another process, reached over a link."""

@@ -15,8 +15,6 @@ from weft.errors import DeviceError, OutOfMemoryError, ProgramError, WeftError
 from weft.links import Link
 from weft.links.stream import TimedOut
 
-__all__ = ["WAIT", "Answer", "Connection"]
-
 WAIT = 600.0
 """Seconds after which a command that the worker has not answered counts as failed."""
 _UNDER_WAY = 128

@@ -30,8 +30,6 @@ from weft.graph.size import Expr, Size, Sym
 from weft.program import LAYOUTS, BufferSpec, Program, SplitSpec, StepSpec, TensorSpec
 from weft.records import dataclass
 
-__all__ = ["Limits", "decoded", "encoded", "numbers", "op_numbered", "params_of", "whole"]
-
 _KINDS = ("div", "mod", "min", "max")
 _MOST = 1 << 62
 """The largest number of bytes, elements or coefficients."""

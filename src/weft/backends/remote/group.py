@@ -24,8 +24,6 @@ from weft.links.addresses import Address, parse_address
 from weft.links.link import PROBE
 from weft.links.speed import Speed, SpeedWatch, measure
 
-__all__ = ["MachineGroup", "WorkerSource", "machine_group"]
-
 _SIGN_OF_LIFE = 3.0
 """Seconds in which a worker answers a ping."""
 WATCH_S = 10.0

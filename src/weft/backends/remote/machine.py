@@ -29,8 +29,6 @@ from weft.links import Address, Limits, Link, connect
 from weft.links.ends import HANDSHAKE_S
 from weft.links.link import HeldInterrupt
 
-__all__ = ["Machine", "Mark", "machine_at"]
-
 Bytes = NDArray[np.uint8]
 
 _LEFT = threading.local()

@@ -24,8 +24,6 @@ from weft.graph.tensor import Tensor
 from weft.mapped_files import source_of
 from weft.program import Layout
 
-__all__ = ["RemoteBufferType", "RemoteMemory", "RemoteWeights"]
-
 Bytes = NDArray[np.uint8]
 
 _PIECE = 8 << 20

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from weft.backends.base import Event
 from weft.backends.remote.machine import Machine
 
-__all__ = ["RemoteEvent", "RemoteQueue"]
-
 
 class RemoteEvent:
     """A point in the commands of a worker."""

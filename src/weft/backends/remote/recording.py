@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from weft.errors import DeviceError
 from weft.links import Link
 
-__all__ = ["Recording"]
-
 _PINGS = 8
 _PING_WAIT = 0.25
 """Seconds to wait for all of these pings."""

@@ -19,8 +19,6 @@ from weft.graph.tensor import Tensor
 from weft.native import _native
 from weft.program import LAYOUTS, Layout
 
-__all__ = ["rules_like"]
-
 
 def rules_like(facts: Mapping[str, Any], name: str, machine: Machine, number: int) -> Backend:
     """A backend here that answers for the device `name` of a worker, with these facts, its number

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 from weft.errors import DeviceError
 from weft.links.link import HeldInterrupt
 
-__all__ = ["GATHERED", "Stream"]
-
 GATHERED = 1 << 20
 """Bytes of arrays after which a frame goes out."""
 

@@ -9,34 +9,45 @@ from math import inf
 import numpy as np
 
 from weft.dtype import DTYPES
+from weft.graph import ops as g
 from weft.graph.op import OPS
-from weft.graph.ops import (
-    Activation,
-    ActivationParams,
-    ClampParams,
-    ConvLastParams,
-    EpsParams,
-    MapOp,
-    MapParams,
-    NormScaleParams,
-    ScaleParams,
-    SoftMaxParams,
-    UnaryOp,
-    UnaryParams,
-)
 from weft.graph.rewrite.match import Fused, Matcher, is_row
 from weft.graph.size import is_at_most
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
-__all__ = ["REWRITES", "Rewrite"]
-
 _F32 = DTYPES["f32"]
 
+Match = Callable[[Matcher, Tensor], Fused | None]
+"""`match(matcher, last)`: the replacement of a match that ends with `last`; None: no match."""
 
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A named rewrite."""
+
+    name: str
+    pattern: str
+    """The nodes that it finds and the node that replaces them, for people."""
+    match: Match
+
+
+REWRITES: dict[str, Rewrite] = {}
+"""All rewrites by name, in the order in which they are tried: the order of this file."""
+
+
+def _rewrite(name: str, pattern: str) -> Callable[[Match], Match]:
+    def enter(match: Match) -> Match:
+        REWRITES[name] = Rewrite(name, pattern, match)
+        return match
+
+    return enter
+
+
+@_rewrite("softmax-mask-scale", "SOFT_MAX(ADD(SCALE(x), mask)) -> SOFT_MAX(x, mask, scale)")
 def _softmax_with_mask_and_scale(m: Matcher, last: Tensor) -> Fused | None:
     """A softmax of scores that are scaled and masked first, for graphs that spell it out."""
-    if last.op is not OPS["SOFT_MAX"] or not isinstance(last.params, SoftMaxParams):
+    if last.op is not OPS["SOFT_MAX"] or not isinstance(last.params, g.SoftMaxParams):
         return None
     if len(last.src) != 1 or last.params.max_bias or last.view_src is not None:
         return None
@@ -47,7 +58,7 @@ def _softmax_with_mask_and_scale(m: Matcher, last: Tensor) -> Fused | None:
         x, mask = added.src[0], added.src[1]
     scaled = m.inner(x, "SCALE", removed[-1] if removed else last)
     scale = last.params.scale
-    if scaled is not None and isinstance(scaled.params, ScaleParams) and not scaled.params.b:
+    if scaled is not None and isinstance(scaled.params, g.ScaleParams) and not scaled.params.b:
         removed.append(scaled)
         x = scaled.src[0]
         scale = float(np.float32(scale * scaled.params.s))
@@ -55,7 +66,7 @@ def _softmax_with_mask_and_scale(m: Matcher, last: Tensor) -> Fused | None:
         return None
     if x.dtype is not DTYPES["f32"]:
         return None
-    params = SoftMaxParams(scale, 0.0)
+    params = g.SoftMaxParams(scale, 0.0)
     return Fused(last, "SOFT_MAX", (x,) if mask is None else (x, mask), params, tuple(removed))
 
 
@@ -73,6 +84,7 @@ def _plain(t: Tensor) -> bool:
     return t.dtype is _F32 and t.view_src is None
 
 
+@_rewrite("norm-scale", "MUL(NORM or RMS_NORM(x), weight) -> NORM_SCALE(x, weight)")
 def _norm_with_weight(m: Matcher, last: Tensor) -> Fused | None:
     """A norm times a row, rounded as one after the other would be."""
     if last.op is not OPS["MUL"] or not _plain(last):
@@ -82,12 +94,13 @@ def _norm_with_weight(m: Matcher, last: Tensor) -> Fused | None:
         normed = m.inner(last.src[0], op, last)
         if normed is None or normed.ne != last.ne or not is_row(weight, last, _F32):
             continue
-        assert isinstance(normed.params, EpsParams)
-        params = NormScaleParams(normed.params.eps, op == "NORM")
+        assert isinstance(normed.params, g.EpsParams)
+        params = g.NormScaleParams(normed.params.eps, op == "NORM")
         return Fused(last, "NORM_SCALE", (normed.src[0], weight), params, (normed,))
     return None
 
 
+@_rewrite("norm-scale-bias", "ADD(NORM_SCALE(x, weight), bias) -> NORM_SCALE(x, weight, bias)")
 def _norm_with_bias(m: Matcher, last: Tensor) -> Fused | None:
     """A scaled norm plus a row."""
     if last.op is not OPS["ADD"] or not _plain(last):
@@ -100,6 +113,7 @@ def _norm_with_bias(m: Matcher, last: Tensor) -> Fused | None:
     return Fused(last, "NORM_SCALE", (*scaled.src, bias), scaled.params, (scaled,))
 
 
+@_rewrite("add-norm", "NORM_SCALE(ADD(a, b), weight, bias) -> NORM_SCALE(a, weight, bias, b)")
 def _norm_of_sum(m: Matcher, last: Tensor) -> Fused | None:
     """A norm of a sum that nobody else reads. A sum that is kept (a residual stream) stays a node
     of its own."""
@@ -116,15 +130,20 @@ def _norm_of_sum(m: Matcher, last: Tensor) -> Fused | None:
     return Fused(last, "NORM_SCALE", (a, last.src[1], bias, b), last.params, (total,))
 
 
-_UNARY = {UnaryOp[a.name]: ActivationParams(a) for a in Activation if a.name in UnaryOp.__members__}
+_UNARY = {
+    g.UnaryOp[a.name]: g.ActivationParams(a)
+    for a in g.Activation
+    if a.name in g.UnaryOp.__members__
+}
 
 # the same functions as in UNARY, also for NaN
 _MAP = {
-    MapOp.GELU: ActivationParams(Activation.GELU_ERF),
-    MapOp.GELU_TANH: ActivationParams(Activation.GELU),
+    g.MapOp.GELU: g.ActivationParams(g.Activation.GELU_ERF),
+    g.MapOp.GELU_TANH: g.ActivationParams(g.Activation.GELU),
 }
 
 
+@_rewrite("matmul-bias", "ADD(MUL_MAT(w, x), bias) -> MUL_MAT(w, x, bias)")
 def _product_with_bias(m: Matcher, last: Tensor) -> Fused | None:
     """A matrix product plus a row, which becomes a source of the product."""
     if last.op is not OPS["ADD"] or last.dtype is not _F32 or last.view_src is not None:
@@ -139,6 +158,10 @@ def _product_with_bias(m: Matcher, last: Tensor) -> Fused | None:
     return Fused(last, "MUL_MAT", (*product.src, bias), product.params, (product,))
 
 
+@_rewrite(
+    "matmul-activation",
+    "f(MUL_MAT(w, x, bias)) -> MUL_MAT(w, x, bias, f); f of UNARY, or MAP's clamp",
+)
 def _product_with_activation(m: Matcher, last: Tensor) -> Fused | None:
     """A function of a matrix product, with a bias or without."""
     if last.dtype is not _F32 or last.view_src is not None or not last.is_contiguous:
@@ -150,28 +173,31 @@ def _product_with_activation(m: Matcher, last: Tensor) -> Fused | None:
     return Fused(last, "MUL_MAT", product.src, params, (product,))
 
 
-def _activation(node: Tensor) -> ActivationParams | None:
+def _activation(node: Tensor) -> g.ActivationParams | None:
     """The function that the node applies to its first source, where a product can apply it."""
     p = node.params
-    if node.op is OPS["UNARY"] and isinstance(p, UnaryParams):
+    if node.op is OPS["UNARY"] and isinstance(p, g.UnaryParams):
         return _UNARY.get(p.op)
-    if node.op is not OPS["MAP"] or not isinstance(p, MapParams):
+    if node.op is not OPS["MAP"] or not isinstance(p, g.MapParams):
         return None
-    if p.op is MapOp.CLAMP:
-        return ActivationParams(Activation.CLAMP, p.a, p.b)
+    if p.op is g.MapOp.CLAMP:
+        return g.ActivationParams(g.Activation.CLAMP, p.a, p.b)
     return _MAP.get(p.op)
 
 
-def _unbounded(m: Matcher, t: Tensor | None, last: Tensor) -> tuple[Tensor, ConvLastParams] | None:
+def _unbounded(
+    m: Matcher, t: Tensor | None, last: Tensor
+) -> tuple[Tensor, g.ConvLastParams] | None:
     """A convolution without bounds that `last` alone reads and that has the sizes of `last`."""
     made = m.inner(t, "CONV_2D_LAST", last)
     if made is None or made.ne != last.ne or last.dtype is not _F32 or last.view_src is not None:
         return None
     params = made.params
-    assert isinstance(params, ConvLastParams)
+    assert isinstance(params, g.ConvLastParams)
     return (made, params) if (params.low, params.high) == (-inf, inf) else None
 
 
+@_rewrite("conv-add", "ADD(CONV_2D_LAST(x, w, bias), r) -> CONV_2D_LAST(x, w, bias, r)")
 def _convolution_with_residual(m: Matcher, last: Tensor) -> Fused | None:
     """A sum of a convolution and a tensor of the same sizes, in either order."""
     if last.op is not OPS["ADD"]:
@@ -189,6 +215,7 @@ def _convolution_with_residual(m: Matcher, last: Tensor) -> Fused | None:
     return None
 
 
+@_rewrite("conv-clamp", "relu, relu6 or clamp(CONV_2D_LAST(...)) -> CONV_2D_LAST(...) with bounds")
 def _convolution_with_bounds(m: Matcher, last: Tensor) -> Fused | None:
     """A convolution whose result is only read within bounds: relu, relu6, clamp."""
     bounds = _bounds(last)
@@ -202,11 +229,11 @@ def _convolution_with_bounds(m: Matcher, last: Tensor) -> Fused | None:
 
 def _bounds(node: Tensor) -> tuple[float, float] | None:
     p = node.params
-    if isinstance(p, MapParams) and p.op is MapOp.CLAMP:
+    if isinstance(p, g.MapParams) and p.op is g.MapOp.CLAMP:
         return p.a, p.b
-    if isinstance(p, ClampParams):
+    if isinstance(p, g.ClampParams):
         return p.min, p.max
-    if isinstance(p, UnaryParams) and p.op is UnaryOp.RELU:
+    if isinstance(p, g.UnaryParams) and p.op is g.UnaryOp.RELU:
         return 0.0, inf
     return None
 
@@ -220,16 +247,21 @@ def _quantized(m: Matcher, last: Tensor, op: str, fused: str) -> Fused | None:
     return Fused(last, fused, made.src, made.params, (made,))
 
 
+@_rewrite("norm-quantize", "QUANTIZE(NORM_SCALE(...)) -> NORM_SCALE(...) as blocks")
 def _norm_as_blocks(m: Matcher, last: Tensor) -> Fused | None:
     """A scaled norm that only matrix products read, as the blocks that they take."""
     return _quantized(m, last, "NORM_SCALE", "NORM_SCALE")
 
 
+@_rewrite("glu-quantize", "QUANTIZE(GLU(a, b)) -> GLU_QUANTIZE(a, b)")
 def _glu_as_blocks(m: Matcher, last: Tensor) -> Fused | None:
     """A gated activation that only matrix products read, as the blocks that they take."""
     return _quantized(m, last, "GLU", "GLU_QUANTIZE")
 
 
+@_rewrite(
+    "rope-cache", "SET_ROWS(RESHAPE(ROPE(k)), cells, cache) -> ROPE_SET_ROWS(k, ..., cells, cache)"
+)
 def _rope_into_cache(m: Matcher, last: Tensor) -> Fused | None:
     """Keys on their way into the cache: ROPE of [d, heads, tokens], its heads side by side, written
     to a row for each token."""
@@ -250,73 +282,3 @@ def _rope_into_cache(m: Matcher, last: Tensor) -> Fused | None:
     x, positions, *factors = rotated.src
     src = (x, positions, cells, cache, *factors)
     return Fused(last, "ROPE_SET_ROWS", src, rotated.params, (rotated, side_by_side))
-
-
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """A named rewrite."""
-
-    name: str
-    pattern: str
-    """The nodes that it finds and the node that replaces them, for people."""
-    match: Callable[[Matcher, Tensor], Fused | None]
-    """`match(matcher, last)`: the replacement of a match that ends with `last`; None: no match."""
-
-
-REWRITES: dict[str, Rewrite] = {
-    r.name: r
-    for r in (
-        Rewrite(
-            "softmax-mask-scale",
-            "SOFT_MAX(ADD(SCALE(x), mask)) -> SOFT_MAX(x, mask, scale)",
-            _softmax_with_mask_and_scale,
-        ),
-        Rewrite(
-            "norm-scale",
-            "MUL(NORM or RMS_NORM(x), weight) -> NORM_SCALE(x, weight)",
-            _norm_with_weight,
-        ),
-        Rewrite(
-            "norm-scale-bias",
-            "ADD(NORM_SCALE(x, weight), bias) -> NORM_SCALE(x, weight, bias)",
-            _norm_with_bias,
-        ),
-        Rewrite(
-            "add-norm",
-            "NORM_SCALE(ADD(a, b), weight, bias) -> NORM_SCALE(a, weight, bias, b)",
-            _norm_of_sum,
-        ),
-        Rewrite(
-            "matmul-bias",
-            "ADD(MUL_MAT(w, x), bias) -> MUL_MAT(w, x, bias)",
-            _product_with_bias,
-        ),
-        Rewrite(
-            "matmul-activation",
-            "f(MUL_MAT(w, x, bias)) -> MUL_MAT(w, x, bias, f); f of UNARY, or MAP's clamp",
-            _product_with_activation,
-        ),
-        Rewrite(
-            "conv-add",
-            "ADD(CONV_2D_LAST(x, w, bias), r) -> CONV_2D_LAST(x, w, bias, r)",
-            _convolution_with_residual,
-        ),
-        Rewrite(
-            "conv-clamp",
-            "relu, relu6 or clamp(CONV_2D_LAST(...)) -> CONV_2D_LAST(...) with bounds",
-            _convolution_with_bounds,
-        ),
-        Rewrite(
-            "norm-quantize",
-            "QUANTIZE(NORM_SCALE(...)) -> NORM_SCALE(...) as blocks",
-            _norm_as_blocks,
-        ),
-        Rewrite("glu-quantize", "QUANTIZE(GLU(a, b)) -> GLU_QUANTIZE(a, b)", _glu_as_blocks),
-        Rewrite(
-            "rope-cache",
-            "SET_ROWS(RESHAPE(ROPE(k)), cells, cache) -> ROPE_SET_ROWS(k, ..., cells, cache)",
-            _rope_into_cache,
-        ),
-    )
-}
-"""All rewrites by name, in the order in which they are tried."""

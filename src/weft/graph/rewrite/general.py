@@ -11,66 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from weft.graph import ops as g
 from weft.graph.node import fixed, make_node
 from weft.graph.op import OPS
-from weft.graph.ops import (
-    ArgsortParams,
-    Conv3dParams,
-    ConvNdParams,
-    ConvParams,
-    ConvTranspose1dParams,
-    ConvTranspose2dParams,
-    CumulateOp,
-    CumulateParams,
-    Im2Col3dParams,
-    Im2ColParams,
-    InterpolateMode,
-    InterpolateParams,
-    MapOp,
-    MapParams,
-    PadMode,
-    PadNdParams,
-    PadParams,
-    PadReflectParams,
-    Pool1dParams,
-    Pool2dParams,
-    PoolKind,
-    PoolNdParams,
-    PoolOp,
-    ReduceOp,
-    ReduceParams,
-    RollParams,
-    ScaleMode,
-    SortIndicesParams,
-    SortOrder,
-    UpscaleParams,
-    binary,
-    cont,
-    conv_2d_last,
-    convert,
-    permute,
-    reduce,
-    reshape,
-    view,
-)
 from weft.graph.params import Params
 from weft.graph.tensor import Tensor
-from weft.records import dataclass
-
-__all__ = ["GENERAL", "GeneralForm", "general_form", "replace_by"]
 
 Form = Callable[[Tensor], Tensor]
 """Makes the general form of a node: a tensor of the same type, sizes and strides."""
 
 
-@dataclass(frozen=True, slots=True)
-class GeneralForm:
-    """One form, the ops that it is for, and the op that they become."""
+GENERAL: dict[str, Form] = {}
+"""All general forms, by the op that is replaced."""
 
-    ops: tuple[str, ...]
-    general: str
-    """Name of the op that they become; `weft explain` prints it."""
-    make: Form
+
+def _replaces(*ops: str) -> Callable[[Form], Form]:
+    """Enters a form of `ops` into the table."""
+
+    def enter(form: Form) -> Form:
+        GENERAL.update(dict.fromkeys(ops, form))
+        return form
+
+    return enter
 
 
 def _node(node: Tensor, op: str, params: Params | None, *src: Tensor | None) -> Tensor:
@@ -87,75 +49,80 @@ def _sources(node: Tensor) -> tuple[Tensor, Tensor]:
 # ---- convolutions: kernels may be f16 beside data of f32 -----------------------------------------
 
 
+@_replaces("CONV_2D")
 def _conv_2d(node: Tensor) -> Tensor:
     kernel, data = _sources(node)
     p = node.params
-    assert isinstance(p, ConvParams)
+    assert isinstance(p, g.ConvParams)
     channels = fixed(data.ne[2], "CONV_2D", "the number of channels")
-    params = ConvNdParams(2, channels, 1, (*p.stride, 1), (*p.padding, 0), (*p.dilation, 1))
+    params = g.ConvNdParams(2, channels, 1, (*p.stride, 1), (*p.padding, 0), (*p.dilation, 1))
     return _node(node, "CONV_ND", params, data, kernel)
 
 
+@_replaces("CONV_2D_DW")
 def _conv_2d_dw(node: Tensor) -> Tensor:
     kernel, data = _sources(node)
     p = node.params
-    assert isinstance(p, ConvParams)
+    assert isinstance(p, g.ConvParams)
     channels = fixed(data.ne[2], "CONV_2D_DW", "the number of channels")
     if not node.is_contiguous:  # channels innermost
-        x, weight = permute(data, 1, 2, 0, 3), permute(kernel, 2, 3, 1, 0)
+        x, weight = g.permute(data, 1, 2, 0, 3), g.permute(kernel, 2, 3, 1, 0)
         if weight.dtype is not x.dtype:
-            weight = convert(weight, x.dtype)
-        result = conv_2d_last(
+            weight = g.convert(weight, x.dtype)
+        result = g.conv_2d_last(
             x, weight, groups=channels, stride=p.stride, padding=p.padding, dilation=p.dilation
         )
-        return permute(result, 2, 0, 1, 3)
+        return g.permute(result, 2, 0, 1, 3)
     steps = (*p.stride, 1), (*p.padding, 0), (*p.dilation, 1)
-    return _node(node, "CONV_ND", ConvNdParams(2, channels, channels, *steps), data, kernel)
+    return _node(node, "CONV_ND", g.ConvNdParams(2, channels, channels, *steps), data, kernel)
 
 
+@_replaces("CONV_3D")
 def _conv_3d(node: Tensor) -> Tensor:
     kernel, data = _sources(node)
     p = node.params
-    assert isinstance(p, Conv3dParams)
-    params = ConvNdParams(3, p.n_channels, 1, p.stride, p.padding, p.dilation)
+    assert isinstance(p, g.Conv3dParams)
+    params = g.ConvNdParams(3, p.n_channels, 1, p.stride, p.padding, p.dilation)
     return _node(node, "CONV_ND", params, data, kernel)
 
 
+@_replaces("CONV_TRANSPOSE_1D", "CONV_TRANSPOSE_2D")
 def _conv_transpose(node: Tensor) -> Tensor:
     kernel, data = _sources(node)
     p = node.params
-    assert isinstance(p, ConvTranspose1dParams | ConvTranspose2dParams)
-    dims = 1 if isinstance(p, ConvTranspose1dParams) else 2
+    assert isinstance(p, g.ConvTranspose1dParams | g.ConvTranspose2dParams)
+    dims = 1 if isinstance(p, g.ConvTranspose1dParams) else 2
     channels = fixed(data.ne[dims], node.op.name, "the number of channels")
     stride = (p.stride, p.stride if dims == 2 else 1, 1)
-    return _node(node, "CONV_ND", ConvNdParams(dims, channels, 1, stride, transposed=True), data,
+    return _node(node, "CONV_ND", g.ConvNdParams(dims, channels, 1, stride, transposed=True), data,
                  kernel)  # fmt: skip
 
 
 # ---- patches of two dimensions are patches of three with a depth of 1 ----------------------------
 
 
+@_replaces("IM2COL")
 def _im2col(node: Tensor) -> Tensor:
     kernel, data = _sources(node)
     p = node.params
-    assert isinstance(p, Im2ColParams)
+    assert isinstance(p, g.Im2ColParams)
     dims = 2 if p.is_2d else 1
     channels = fixed(data.ne[dims], "IM2COL", "the number of channels")
     steps = [(*pair[:dims], *[low] * (3 - dims))
              for pair, low in ((p.stride, 1), (p.padding, 0), (p.dilation, 1))]  # fmt: skip
-    params = Im2Col3dParams(channels, *(_triple(values) for values in steps))
+    params = g.Im2Col3dParams(channels, *(_triple(values) for values in steps))
     w, h = data.ne[0], data.ne[1] if dims == 2 else 1
     batch = data.ne[dims + 1]
     if data.nb[dims + 1] != data.nb[dims] * channels:
-        data = cont(data)
+        data = g.cont(data)
     nb = (data.nb[0], data.nb[1], data.nb[dims], data.nb[dims])
-    data = view(data, (w, h, 1, channels * batch), nb)
+    data = g.view(data, (w, h, 1, channels * batch), nb)
     taps = (kernel.ne[0], kernel.ne[1] if dims == 2 else 1, 1)
-    kernel = reshape(kernel if kernel.is_contiguous else cont(kernel), *taps, -1)
+    kernel = g.reshape(kernel if kernel.is_contiguous else g.cont(kernel), *taps, -1)
     width, height = node.ne[1], node.ne[2] if dims == 2 else 1
     ne = (node.ne[0], width, height, batch)
     patches = make_node("IM2COL_3D", node.dtype, ne, kernel, data, params=params)
-    return patches if dims == 2 else reshape(patches, *node.ne)
+    return patches if dims == 2 else g.reshape(patches, *node.ne)
 
 
 def _triple(values: Sequence[int]) -> tuple[int, int, int]:
@@ -166,144 +133,111 @@ def _triple(values: Sequence[int]) -> tuple[int, int, int]:
 # ---- pools: results are f32, also of f16 ---------------------------------------------------------
 
 
+@_replaces("POOL_1D")
 def _pool_1d(node: Tensor) -> Tensor:
     p = node.params
-    assert isinstance(p, Pool1dParams)
-    params = PoolNdParams(
+    assert isinstance(p, g.Pool1dParams)
+    params = g.PoolNdParams(
         _pool_kind(p.op), 1, (p.k0, 1, 1), (p.s0, 1, 1), (p.p0, 0, 0), count_include_pad=False
     )
     return _node(node, "POOL_ND", params, *node.src)
 
 
+@_replaces("POOL_2D")
 def _pool_2d(node: Tensor) -> Tensor:
     p = node.params
-    assert isinstance(p, Pool2dParams)
+    assert isinstance(p, g.Pool2dParams)
     kernel, stride, padding = (p.k0, p.k1, 1), (p.s0, p.s1, 1), (p.p0, p.p1, 0)
-    params = PoolNdParams(_pool_kind(p.op), 2, kernel, stride, padding, divisor=p.k0 * p.k1)
+    params = g.PoolNdParams(_pool_kind(p.op), 2, kernel, stride, padding, divisor=p.k0 * p.k1)
     return _node(node, "POOL_ND", params, *node.src)
 
 
-def _pool_kind(op: PoolOp) -> PoolKind:
-    return PoolKind.MAX_FINITE if op is PoolOp.MAX else PoolKind.AVG
+def _pool_kind(op: g.PoolOp) -> g.PoolKind:
+    return g.PoolKind.MAX_FINITE if op is g.PoolOp.MAX else g.PoolKind.AVG
 
 
 # ---- what moves elements -------------------------------------------------------------------------
 
 
+@_replaces("PAD")
 def _pad(node: Tensor) -> Tensor:
     p = node.params
-    assert isinstance(p, PadParams)
-    mode = PadMode.CIRCULAR if p.circular else PadMode.CONSTANT
-    return _node(node, "PAD_ND", PadNdParams(p.left, p.right, mode), *node.src)
+    assert isinstance(p, g.PadParams)
+    mode = g.PadMode.CIRCULAR if p.circular else g.PadMode.CONSTANT
+    return _node(node, "PAD_ND", g.PadNdParams(p.left, p.right, mode), *node.src)
 
 
+@_replaces("PAD_REFLECT_1D")
 def _pad_reflect_1d(node: Tensor) -> Tensor:
     p = node.params
-    assert isinstance(p, PadReflectParams)
-    params = PadNdParams((p.p0, 0, 0, 0), (p.p1, 0, 0, 0), PadMode.REFLECT)
+    assert isinstance(p, g.PadReflectParams)
+    params = g.PadNdParams((p.p0, 0, 0, 0), (p.p1, 0, 0, 0), g.PadMode.REFLECT)
     return _node(node, "PAD_ND", params, *node.src)
 
 
+@_replaces("ROLL")
 def _roll(node: Tensor) -> Tensor:
     """A roll is a circular padding by the shift in front, cropped by the shift behind."""
     p = node.params
-    assert isinstance(p, RollParams)
+    assert isinstance(p, g.RollParams)
     a, b, c, d = p.shift
-    params = PadNdParams(p.shift, (-a, -b, -c, -d), PadMode.CIRCULAR)
+    params = g.PadNdParams(p.shift, (-a, -b, -c, -d), g.PadMode.CIRCULAR)
     return _node(node, "PAD_ND", params, *node.src)
 
 
 _SCALES = {
-    ScaleMode.NEAREST: InterpolateMode.UPSCALE_NEAREST,
-    ScaleMode.BILINEAR: InterpolateMode.UPSCALE_LINEAR,
-    ScaleMode.BICUBIC: InterpolateMode.UPSCALE_CUBIC,
+    g.ScaleMode.NEAREST: g.InterpolateMode.UPSCALE_NEAREST,
+    g.ScaleMode.BILINEAR: g.InterpolateMode.UPSCALE_LINEAR,
+    g.ScaleMode.BICUBIC: g.InterpolateMode.UPSCALE_CUBIC,
 }
 
 
+@_replaces("UPSCALE")
 def _upscale(node: Tensor) -> Tensor:
     """An upscale of all four dimensions, the outer two by the nearest sample."""
     p = node.params
-    assert isinstance(p, UpscaleParams)
-    mode = InterpolateMode.UPSCALE_TRIANGLE if p.antialias else _SCALES[p.mode]
-    return _node(node, "INTERPOLATE", InterpolateParams(mode, 4, p.align_corners), *node.src)
-
-
-def _dup(node: Tensor) -> Tensor:
-    return _node(node, "CONT", None, *node.src)
+    assert isinstance(p, g.UpscaleParams)
+    mode = g.InterpolateMode.UPSCALE_TRIANGLE if p.antialias else _SCALES[p.mode]
+    return _node(node, "INTERPOLATE", g.InterpolateParams(mode, 4, p.align_corners), *node.src)
 
 
 # ---- sums and orders: means are f32, also of f16; indices are i32, and a NaN is the last ---------
 
 
-def _sum(node: Tensor) -> Tensor:
-    return _node(node, "REDUCE", ReduceParams(ReduceOp.SUM, 0b1111), *node.src)
-
-
-def _sum_rows(node: Tensor) -> Tensor:
-    return _node(node, "REDUCE", ReduceParams(ReduceOp.SUM, 1), *node.src)
-
-
-def _mean(node: Tensor) -> Tensor:
-    return _node(node, "REDUCE", ReduceParams(ReduceOp.MEAN, 1), *node.src)
-
-
-def _cumsum(node: Tensor) -> Tensor:
-    return _node(node, "CUMULATE", CumulateParams(CumulateOp.SUM, 0), *node.src)
-
-
+@_replaces("ARGSORT")
 def _argsort(node: Tensor) -> Tensor:
     p = node.params
-    assert isinstance(p, ArgsortParams)
-    return _node(node, "SORT_INDICES", SortIndicesParams(0, p.order is SortOrder.DESC), *node.src)
-
-
-def _top_k(node: Tensor) -> Tensor:
-    return _node(node, "SORT_INDICES", SortIndicesParams(0, True), *node.src)
+    assert isinstance(p, g.ArgsortParams)
+    params = g.SortIndicesParams(0, p.order is g.SortOrder.DESC)
+    return _node(node, "SORT_INDICES", params, *node.src)
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------
 
 
-def _add1(node: Tensor) -> Tensor:
-    return _node(node, "ADD", None, *node.src)
-
-
-def _sqr(node: Tensor) -> Tensor:
-    return _node(node, "MAP", MapParams(MapOp.POW, 2.0), *node.src)
-
-
+@_replaces("COUNT_EQUAL")
 def _count_equal(node: Tensor) -> Tensor:
-    return reduce("sum", binary("eq", *_sources(node)), range(4))
+    return g.reduce("sum", g.binary("eq", *_sources(node)), range(4))
 
 
-GENERAL: dict[str, GeneralForm] = {
-    op: form
-    for form in (
-        GeneralForm(("CONV_2D",), "CONV_ND", _conv_2d),
-        GeneralForm(("CONV_2D_DW",), "CONV_ND or CONV_2D_LAST", _conv_2d_dw),
-        GeneralForm(("CONV_3D",), "CONV_ND", _conv_3d),
-        GeneralForm(("CONV_TRANSPOSE_1D", "CONV_TRANSPOSE_2D"), "CONV_ND", _conv_transpose),
-        GeneralForm(("IM2COL",), "IM2COL_3D", _im2col),
-        GeneralForm(("POOL_1D",), "POOL_ND", _pool_1d),
-        GeneralForm(("POOL_2D",), "POOL_ND", _pool_2d),
-        GeneralForm(("PAD",), "PAD_ND", _pad),
-        GeneralForm(("PAD_REFLECT_1D",), "PAD_ND", _pad_reflect_1d),
-        GeneralForm(("ROLL",), "PAD_ND", _roll),
-        GeneralForm(("UPSCALE",), "INTERPOLATE", _upscale),
-        GeneralForm(("DUP",), "CONT", _dup),
-        GeneralForm(("SUM",), "REDUCE", _sum),
-        GeneralForm(("SUM_ROWS",), "REDUCE", _sum_rows),
-        GeneralForm(("MEAN",), "REDUCE", _mean),
-        GeneralForm(("CUMSUM",), "CUMULATE", _cumsum),
-        GeneralForm(("ARGSORT",), "SORT_INDICES", _argsort),
-        GeneralForm(("TOP_K",), "SORT_INDICES", _top_k),
-        GeneralForm(("ADD1",), "ADD", _add1),
-        GeneralForm(("SQR",), "MAP", _sqr),
-        GeneralForm(("COUNT_EQUAL",), "REDUCE of BINARY", _count_equal),
-    )
-    for op in form.ops
+_SAME_SOURCES: dict[str, tuple[str, Params | None]] = {
+    "DUP": ("CONT", None),
+    "SUM": ("REDUCE", g.ReduceParams(g.ReduceOp.SUM, 0b1111)),
+    "SUM_ROWS": ("REDUCE", g.ReduceParams(g.ReduceOp.SUM, 1)),
+    "MEAN": ("REDUCE", g.ReduceParams(g.ReduceOp.MEAN, 1)),
+    "CUMSUM": ("CUMULATE", g.CumulateParams(g.CumulateOp.SUM, 0)),
+    "TOP_K": ("SORT_INDICES", g.SortIndicesParams(0, True)),
+    "ADD1": ("ADD", None),
+    "SQR": ("MAP", g.MapParams(g.MapOp.POW, 2.0)),
 }
-"""All general forms, by the op that is replaced."""
+"""Ops that become another op with this record, over the same sources."""
+
+
+def _over_same_sources(op: str, params: Params | None) -> Form:
+    return lambda node: _node(node, op, params, *node.src)
+
+
+GENERAL.update({op: _over_same_sources(*other) for op, other in _SAME_SOURCES.items()})
 
 
 def general_form(node: Tensor, ops: Collection[str]) -> list[Tensor]:
@@ -313,7 +247,7 @@ def general_form(node: Tensor, ops: Collection[str]) -> list[Tensor]:
     Raises GraphError on a node that has no general form."""
     if node.op.name not in ops or node.op.name not in GENERAL:
         return [node]
-    return _new(GENERAL[node.op.name].make(node), set(node.src))
+    return _new(GENERAL[node.op.name](node), set(node.src))
 
 
 def _new(tensor: Tensor, known: set[Tensor | None]) -> list[Tensor]:

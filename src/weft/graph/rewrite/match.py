@@ -11,8 +11,6 @@ from weft.graph.params import Params
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
-__all__ = ["Fused", "Matcher", "is_row"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fused:

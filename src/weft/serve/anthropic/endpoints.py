@@ -17,8 +17,6 @@ from weft.serve.prompts import Asked
 from weft.serve.respond import note, respond, start
 from weft.serve.service import Service
 
-__all__ = ["add_anthropic"]
-
 
 def add_anthropic(app: FastAPI, service: Service) -> None:
     """Adds the endpoints to an application."""

@@ -15,8 +15,6 @@ from weft.serve.messages import Part, Step
 from weft.serve.respond import sse
 from weft.serve.texts import OneChat, Texts
 
-__all__ = ["MessageWriter", "paced"]
-
 PING_SECONDS = 15.0
 """Seconds without an event after which a stream has a `ping`, so that nothing on the way takes a
 long prompt for a dead connection."""

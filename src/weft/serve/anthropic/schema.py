@@ -9,8 +9,6 @@ from pydantic import AfterValidator, Field
 
 from weft.serve.schema import Part, Sampled
 
-__all__ = ["FUNCTIONS", "CountBody", "MessagesBody", "Thinking", "ToolChoice", "is_left_out"]
-
 Blocks = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 FUNCTIONS = (None, "custom", "function")
 """Types of tools of the client."""

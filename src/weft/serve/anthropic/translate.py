@@ -9,18 +9,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from weft.serve.anthropic.schema import (
-    FUNCTIONS,
-    CountBody,
-    MessagesBody,
-    ToolChoice,
-    is_left_out,
-)
+from weft.serve.anthropic.schema import FUNCTIONS, CountBody, MessagesBody, ToolChoice, is_left_out
 from weft.serve.chats import THINKS
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody
-
-__all__ = ["begun_of", "chat_of"]
 
 _BILLING = "x-anthropic-billing-header:"
 """A block of the system prompt that begins with this is Claude Code's note for Anthropic. It

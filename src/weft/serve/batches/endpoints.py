@@ -20,8 +20,6 @@ from weft.serve.errors import ApiError
 from weft.serve.request_body import read_form
 from weft.serve.schema import Body, Metadata
 
-__all__ = ["add_batches", "add_files"]
-
 LONGEST_NAME = 255
 MOST_FILES_LISTED = 10_000
 

@@ -22,8 +22,6 @@ from weft.serve.internal import line_handler
 from weft.serve.log import logger
 from weft.serve.metrics import HttpMetrics
 
-__all__ = ["BatchRunner", "Room", "owner_of"]
-
 LOOK_SECONDS = 0.02
 """Seconds between two checks for a free slot."""
 

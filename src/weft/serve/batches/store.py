@@ -24,8 +24,6 @@ from weft.file_lock import try_lock
 from weft.files import private
 from weft.serve.log import logger
 
-__all__ = ["ENDED", "Batch", "ClientFile", "FileStore"]
-
 APPLICATION = 0x77656669  # "wefi"
 MIGRATIONS = (
     """CREATE TABLE files (

@@ -27,8 +27,6 @@ from weft.serve.service import Service
 from weft.serve.validation import shown
 from weft.version import __version__
 
-__all__ = ["add_llama"]
-
 _DEFAULTS: dict[str, Any] = {
     "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_penalty": 1.0,
     "repeat_last_n": 64, "max_tokens": -1,

@@ -15,8 +15,6 @@ from weft.serve.logprobs import chat_logprobs
 from weft.serve.respond import sse, sse_error
 from weft.serve.texts import Texts, timings_of
 
-__all__ = ["CompletionAnswer", "defaults_shown", "params_shown"]
-
 _NAMES = {"dry_last_n": "dry_penalty_last_n"}
 _EMPTY: dict[str, Any] = {"grammar": "", "json_schema": None, "logit_bias": []}
 

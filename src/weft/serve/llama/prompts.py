@@ -11,8 +11,6 @@ from weft.serve.llama.schema import InfillRequest
 from weft.serve.model_card import FIM_ROLES
 from weft.serve.prompts import Prompts, require_whole
 
-__all__ = ["infill_prompt", "prompts_of"]
-
 _SHAPES = (
     "prompt must be a text, a list of token ids and texts, a list of such prompts, or "
     '{"prompt_string": TEXT}'

@@ -8,8 +8,6 @@ from pydantic import Field
 
 from weft.serve.schema import Body, Generation, Part
 
-__all__ = ["CompletionRequest", "EmbeddingRequest", "Extra", "InfillRequest", "Writing"]
-
 _IDLE = frozenset((
     *("id_slot", "slot_id", "n_cache_reuse", "sse_ping_interval", "n_discard", "api_key"),
     *("speculative.n_max", "speculative.n_min", "speculative.p_min", "backend_sampling"),

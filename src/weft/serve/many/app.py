@@ -19,8 +19,6 @@ from weft.serve.responses.endpoints import add_kept_responses
 from weft.serve.routes import add_middleware, create_app, new_app
 from weft.serve.service import Service
 
-__all__ = ["create_many_app", "make_fleet"]
-
 
 def make_fleet(catalog: Catalog, options: ManyOptions, recipe: Recipe) -> Fleet:
     """The fleet of a server. Without a limit of memory, the models may take what the system has

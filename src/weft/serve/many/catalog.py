@@ -17,8 +17,6 @@ from weft.llm.hub import is_hub_name, local_path
 from weft.records import dataclass
 from weft.serve.many.settings import ModelSettings, SettingsFile
 
-__all__ = ["Catalog", "Entry", "find_models"]
-
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}$")
 MOST_MODELS = 4096
 """Maximum number of models of a server."""

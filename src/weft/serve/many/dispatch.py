@@ -15,8 +15,6 @@ from weft.serve.many.settings import parse_duration
 from weft.serve.ollama.format import loaded_answer
 from weft.serve.request_body import RequestBody, read_body, replayed
 
-__all__ = ["Dispatch"]
-
 
 class Dispatch:
     """ASGI middleware inside of all others."""

@@ -26,8 +26,6 @@ from weft.serve.resources import Shared
 from weft.serve.schema import Body
 from weft.version import __version__
 
-__all__ = ["add_fleet"]
-
 
 class ModelBody(Body):
     """The body of `/models/load` and `/models/unload`."""

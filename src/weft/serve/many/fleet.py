@@ -21,8 +21,6 @@ from weft.serve.memory import PlannedBytes
 from weft.serve.options import ServeOptions
 from weft.serve.responses.store import KeptResponses
 
-__all__ = ["Fleet", "ManyOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class ManyOptions:

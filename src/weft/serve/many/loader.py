@@ -30,8 +30,6 @@ from weft.serve.memory import PlannedBytes
 from weft.serve.service import Service
 from weft.tables import size_text
 
-__all__ = ["Loaded", "Loader", "Place", "State", "give_back_memory", "stopping"]
-
 
 def give_back_memory() -> None:
     """Frees the endpoints of applications that are gone and cycles, of which contexts have some,

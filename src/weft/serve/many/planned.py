@@ -15,8 +15,6 @@ from weft.serve.model_card import ModelCard
 from weft.serve.options import ServeOptions
 from weft.serve.sizes import open_served
 
-__all__ = ["Recipe", "card_of"]
-
 
 class Recipe:
     """How the models of a server are loaded: the command line, and what settings change of it."""

@@ -36,8 +36,6 @@ from weft.llm.sampling import SAMPLING_OPTIONS, SamplingParams
 from weft.options import Option
 from weft.records import dataclass
 
-__all__ = ["ModelSettings", "SettingsFile", "parse_duration", "read_settings"]
-
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:h|ms|m|s))+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s)")
 _TIME = 'it must be seconds or a time such as "5m", -1 for always'

@@ -44,8 +44,6 @@ from weft.serve.schema import ChatBody
 from weft.serve.service import Service
 from weft.version import __version__
 
-__all__ = ["OllamaRoute", "add_library", "add_ollama", "expires", "loaded_row"]
-
 
 class OllamaRoute(APIRoute):
     """A route whose bodies need no `Content-Type`."""

@@ -8,9 +8,6 @@ from pydantic import Field
 
 from weft.serve.schema import MOST_TEXTS, Body, Part, Tokens, Tool
 
-__all__ = ["ChatRequest", "EmbedRequest", "EmbeddingsRequest", "GenerateRequest", "Images",
-           "ShowRequest", "Writing"]  # fmt: skip
-
 Images = Annotated[list[str], Field(fail_fast=True, max_length=64)]
 KeepAlive = Annotated[
     int | float | str | None, Field(description='seconds, or a time such as "5m"; -1: always')

@@ -12,8 +12,6 @@ from weft.serve.ollama.schema import ChatRequest, GenerateRequest, Writing
 from weft.serve.schema import ChatBody, CompletionBody
 from weft.serve.validation import shown
 
-__all__ = ["chat_of", "completion_of", "fields_of", "messages_of", "wants_template"]
-
 _DEFAULTS: Mapping[str, Any] = {
     "temperature": 0.8,
     "top_k": 40,

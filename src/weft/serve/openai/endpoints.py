@@ -29,8 +29,6 @@ from weft.serve.schema import (
 )
 from weft.serve.service import Service
 
-__all__ = ["add_openai"]
-
 
 def add_openai(app: FastAPI, service: Service) -> None:
     """Adds the endpoints to an application."""

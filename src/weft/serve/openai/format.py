@@ -18,8 +18,6 @@ from weft.serve.messages import ChatMessage
 from weft.serve.respond import sse, sse_error
 from weft.serve.texts import Texts, timings_of
 
-__all__ = ["Answer"]
-
 Kind = Literal["chat", "text"]
 _IDS = {"chat": "chatcmpl-", "text": "cmpl-"}
 _OBJECTS = {"chat": "chat.completion", "text": "text_completion"}

@@ -29,8 +29,6 @@ from weft.serve.schema import Body, ChatBody
 from weft.serve.service import Service
 from weft.serve.texts import OneChat, Texts
 
-__all__ = ["TranscriptWriter", "TranscriptionBody", "add_transcriptions"]
-
 Task = Literal["transcribe", "translate"]
 TRANSCRIBE = "[TRANSCRIBE]"
 """The token with which a model that has it begins a transcript, behind `lang:` and the language."""

@@ -23,8 +23,6 @@ from weft.serve.endpoints import add
 from weft.serve.errors import ApiError
 from weft.serve.service import Service
 
-__all__ = ["FOLDER", "PageFile", "PlanPage", "add_page", "add_plan", "page_files", "policy_of"]
-
 FOLDER = Path(__file__).resolve().parent / "static"
 START = "index.html"
 TYPES = {

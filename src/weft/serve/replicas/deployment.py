@@ -19,8 +19,6 @@ from weft.errors import WeftError
 from weft.serve.replicas.loaded import Call, Loaded, Part
 from weft.serve.replicas.recipe import Recipe
 
-__all__ = ["Files", "FilesActor", "Replica", "files_actor", "last_line", "reader"]
-
 _SPACE = "weft"
 FRONT_SECONDS = 60.0
 """Seconds without a beat of the server in front after which replicas end themselves."""

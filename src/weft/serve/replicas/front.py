@@ -18,21 +18,8 @@ from weft.cluster.routing import routed_counts
 from weft.errors import WeftError
 from weft.serve.batches.endpoints import add_batches, add_files
 from weft.serve.endpoints import add, nearest
-from weft.serve.errors import (
-    ApiError,
-    error_response,
-    install_handlers,
-    shaped_error,
-    to_json,
-)
-from weft.serve.metrics import (
-    CONTENT_TYPE,
-    HttpMetrics,
-    Metric,
-    exposition,
-    joined,
-    metric_lines,
-)
+from weft.serve.errors import ApiError, error_response, install_handlers, shaped_error, to_json
+from weft.serve.metrics import CONTENT_TYPE, HttpMetrics, Metric, exposition, joined, metric_lines
 from weft.serve.page.endpoints import add_page
 from weft.serve.replicas.loaded import Call, Part
 from weft.serve.replicas.replicas import Replicas
@@ -43,9 +30,6 @@ from weft.serve.responses.endpoints import add_kept_responses
 from weft.serve.responses.store import Kept, KeptResponses
 from weft.serve.routes import add_middleware, new_app
 from weft.version import __version__
-
-__all__ = ["create_front"]
-
 
 _OF_ALL = {("POST", "/lora-adapters"): "name the adapter as `model` of a request instead"}
 """Requests that would change one replica alone, and what to do instead."""

@@ -21,8 +21,6 @@ from weft.serve.responses.store import Items, Kept, KeptResponses
 from weft.serve.routes import create_app
 from weft.serve.service import Service
 
-__all__ = ["PIECE", "Call", "Head", "Loaded", "Part"]
-
 KEPT_BYTES = 32 << 20
 """Maximum bytes of responses that a replica keeps; the server in front keeps them for longer."""
 

@@ -16,8 +16,6 @@ from weft.serve.replicas.deployment import files_actor, last_line, reader
 from weft.serve.replicas.loaded import Loaded
 from weft.serve.replicas.recipe import Recipe
 
-__all__ = ["BatchActor", "Pool"]
-
 TRIES = 3
 """Number of actors that a line is given to, one after another, if they die of it."""
 _TELL_SECONDS = 20.0

@@ -15,8 +15,6 @@ from weft.records import dataclass
 from weft.serve.options import ServeOptions
 from weft.version import __version__
 
-__all__ = ["Recipe", "describe"]
-
 _OF_FRONT = ("api_key", "api_key_file", "keys", "ssl_key_file", "ssl_cert_file", "log_file",
              "files_dir")  # fmt: skip
 """Options of the server in front that no replica needs."""

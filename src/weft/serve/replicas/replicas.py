@@ -30,8 +30,6 @@ from weft.serve.replicas.deployment import FilesActor, Replica, files_actor, las
 from weft.serve.replicas.loaded import PIECE, Call, Part
 from weft.serve.replicas.recipe import Recipe
 
-__all__ = ["ReplicaOptions", "Replicas"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOptions:

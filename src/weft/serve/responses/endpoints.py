@@ -21,8 +21,6 @@ from weft.serve.responses.store import Items, Kept, KeptResponses, owner_of
 from weft.serve.responses.translate import chat_of, items_of
 from weft.serve.service import Service
 
-__all__ = ["add_kept_responses", "add_responses"]
-
 _T = TypeVar("_T")
 _NAMES = {
     "messages": "input",

@@ -21,8 +21,6 @@ from weft.serve.responses.schema import ResponsesBody
 from weft.serve.responses.translate import seal
 from weft.serve.texts import OneChat, Texts
 
-__all__ = ["ResponseWriter", "new_id"]
-
 _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
 
 

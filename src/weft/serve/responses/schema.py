@@ -9,8 +9,6 @@ from pydantic import AfterValidator, Field
 
 from weft.serve.schema import Metadata, Part, Sampled
 
-__all__ = ["LEFT_OUT", "CountBody", "ResponsesBody"]
-
 _INCLUDABLE = frozenset((
     "message.output_text.logprobs",
     "reasoning.encrypted_content",

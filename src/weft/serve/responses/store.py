@@ -14,8 +14,6 @@ from starlette.requests import HTTPConnection
 from weft.records import dataclass
 from weft.serve.errors import ApiError
 
-__all__ = ["Items", "Kept", "KeptResponses", "Running", "owner_of"]
-
 MOST_BYTES = 128 << 20
 """Maximum bytes of all kept responses, as JSON."""
 MOST_SECONDS = 24 * 3600.0

@@ -15,8 +15,6 @@ from weft.serve.errors import ApiError
 from weft.serve.responses.schema import LEFT_OUT, CountBody, Format, ResponsesBody
 from weft.serve.schema import ChatBody
 
-__all__ = ["chat_of", "items_of", "seal"]
-
 Item = Mapping[str, Any]
 _SEAL = "weft:"
 """The beginning of the `encrypted_content` of reasoning, which is not secret here."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from weft.backends.kernels.launch import Call, Launch, Scratch, View, f32, i32
 from weft.backends.kernels.ops.norm import slopes
 
-__all__ = ["BLOCKS", "attention"]
-
 BLOCKS = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
 """Formats of blocks that `cache.h` reads; f16 and bf16 are copied as they lie."""
 

@@ -12,8 +12,6 @@ from weft.backends.kernels.launch import Call, Launch, Scratch, View, f32, i32
 from weft.dtype import DType
 from weft.program import Layout
 
-__all__ = ["CODES", "aligned", "glu", "norm_scale", "quantized", "read_bytes"]
-
 CODES = (
     "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_nl",
     "iq4_xs", "mxfp4",

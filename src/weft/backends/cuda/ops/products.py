@@ -36,14 +36,9 @@ def _fits(view: View) -> bool:
     return view.ne[2] * view.ne[3] <= 65_535
 
 
-def _width(columns: int) -> int:
-    """The columns of a warp: 1, 2, 4 or 8."""
-    return min(FEW, 1 << (columns - 1).bit_length())
-
-
 def _by_lanes(file: str, defines: tuple[str, ...], args: tuple[object, ...], d: View) -> Launch:
     """A launch of groups of warps, each of which has rows of its own."""
-    columns = _width(d.ne[1])
+    columns = min(FEW, 1 << (d.ne[1] - 1).bit_length())  # of a warp: 1, 2, 4 or 8
     rows = 2 if columns <= 2 else 1
     defines = (*defines, f"COLS={columns}", f"ROWS={rows}")
     grid = (-(-d.ne[0] // (_WARPS * rows)), -(-d.ne[1] // columns), d.ne[2] * d.ne[3])

@@ -9,8 +9,6 @@ from weft.backends.kernels.ops.table import FLOATS, family, floats, rows_lie, so
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 
-__all__: list[str] = []
-
 _LARGEST_HEAD = 1024
 """The largest head, whose query and result must fit local memory (devices have 32 KiB or more)."""
 

@@ -7,8 +7,6 @@ from weft.backends.kernels.ops.table import family, floats, source
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 
-__all__: list[str] = []
-
 _FILE = "back.cl"
 
 _MOST = 4096

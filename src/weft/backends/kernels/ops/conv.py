@@ -10,8 +10,6 @@ from weft.backends.kernels.ops.table import family, floats
 from weft.graph.ops import ConvLastParams
 from weft.records import dataclass
 
-__all__: list[str] = []
-
 _FILE = "conv.cl"
 
 Triple = tuple[int, int, int]

@@ -8,8 +8,6 @@ from weft.backends.kernels.ops.table import FLOATS, family, source
 from weft.dtype import DType
 from weft.graph.tensor import Tensor
 
-__all__: list[str] = []
-
 _FILE = "copy.cl"
 _NUMBERS = (*FLOATS, "i32", "i16")
 _ENCODED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")

@@ -10,8 +10,6 @@ from weft.backends.kernels.ops.table import family, floats
 from weft.graph.ops import UnaryParams
 from weft.graph.tensor import Tensor
 
-__all__: list[str] = []
-
 _BINARY = Arithmetic.__members__
 
 

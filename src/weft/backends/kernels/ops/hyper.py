@@ -7,8 +7,6 @@ from weft.backends.kernels.ops.matmul import decoded, used
 from weft.backends.kernels.ops.table import family, floats, rows_lie, source
 from weft.graph.tensor import Tensor
 
-__all__: list[str] = []
-
 _FILE = "hyper.cl"
 
 

@@ -16,8 +16,6 @@ from weft.graph.ops import PadMode, ScatterMode
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 
-__all__: list[str] = []
-
 _FILE = "gather.cl"
 
 _MOST = 4096

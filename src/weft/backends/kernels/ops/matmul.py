@@ -7,8 +7,6 @@ from weft.backends.kernels.ops.table import FLOATS, family, floats, rows_lie, so
 from weft.dtype import DType
 from weft.graph.tensor import Tensor
 
-__all__ = ["DECODED", "decoded", "used"]
-
 DECODED = (
     *FLOATS, "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K",
     "tq1_0", "tq2_0", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "q1_0", "q2_0", "iq1_s", "iq1_m",

@@ -12,8 +12,6 @@ from weft.backends.kernels.ops.table import FLOATS, family, floats, source
 from weft.graph.ops import RopeMode, RopeParams
 from weft.graph.tensor import Tensor
 
-__all__ = ["slopes"]
-
 
 @family(*Norm.__members__, refuse=floats(0))
 def _norm(call: Call) -> list[Launch]:

@@ -6,8 +6,6 @@ from weft.backends.kernels.launch import Call, Launch, Slot, View, f32, i32
 from weft.backends.kernels.ops.table import Rule, family, source
 from weft.graph.tensor import Tensor
 
-__all__: list[str] = []
-
 _FILE = "recurrent.cl"
 
 

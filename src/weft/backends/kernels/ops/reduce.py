@@ -9,8 +9,6 @@ from weft.backends.kernels.launch import Call, Launch, f32, i32
 from weft.backends.kernels.ops.table import family, floats
 from weft.graph.tensor import Tensor
 
-__all__: list[str] = []
-
 _FILE = "reduce.cl"
 
 

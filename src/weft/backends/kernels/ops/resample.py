@@ -14,8 +14,6 @@ from weft.backends.kernels.launch import Call, Launch, Table, i32
 from weft.backends.kernels.ops.table import family, floats
 from weft.graph.ops import InterpolateMode, ScaleMode
 
-__all__: list[str] = []
-
 Array = NDArray[Any]
 Taps = tuple[Array, Array]
 """Places and weights, [out, taps] each. Places are computed in float32, as in both libraries,

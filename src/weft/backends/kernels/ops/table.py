@@ -13,20 +13,6 @@ from weft.graph.tensor import Tensor
 from weft.program import Layout
 from weft.records import dataclass
 
-__all__ = [
-    "FLOATS",
-    "NO_OWN",
-    "Family",
-    "Own",
-    "OwnKernels",
-    "Rule",
-    "family",
-    "find_family",
-    "floats",
-    "rows_lie",
-    "source",
-]
-
 FLOATS = ("f32", "f16", "bf16")
 
 Rule: TypeAlias = Callable[[Tensor], str | None]

@@ -12,8 +12,6 @@ from weft.dtype import DType
 from weft.graph.ops import MapOp
 from weft.graph.tensor import Tensor
 
-__all__ = ["NUMBERS", "numbers"]
-
 WHOLE = ("i8", "i16", "i32", "i64")
 NUMBERS = (*FLOATS, *WHOLE)
 

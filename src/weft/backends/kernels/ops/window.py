@@ -12,8 +12,6 @@ from weft.backends.kernels.ops.tensor import numbers
 from weft.graph.ops import PoolKind
 from weft.graph.tensor import Tensor
 
-__all__: list[str] = []
-
 _FILE = "window.cl"
 
 _LOWEST = float(np.finfo(np.float32).min)
