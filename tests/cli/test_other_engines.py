@@ -189,7 +189,7 @@ def test_types_by_number(path: Path, tmp_path: Path) -> None:
 def test_commands_of_other_engines() -> None:
     for words, said in (
         ("download x", "weft pull hf:"), ("ls", "weft list shows"),
-        ("create m -f M", "models.toml of weft serve"), ("launch x", "weft serve MODEL"),
+        ("launch x", "weft serve MODEL"),
         ("llama-completion -m x -p a", "weft run continues a text"),
         ("llama-mtmd-cli -m x", "see images and hear sounds"),
         ("rpc-server", "weft worker lends"), ("llama-batched-bench -m x", "benchmarks/serve.py"),

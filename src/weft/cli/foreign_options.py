@@ -78,8 +78,8 @@ _INSTEAD: dict[str, str] = {
     "--sleep-idle-seconds": "--models FOLDER with --keep-alive TIME unloads models that rest",
     "--format": "--json-schema '{}' allows any JSON, a schema what it describes",
     **dict.fromkeys(
-        ("--think", "--no-think", "--hidethinking", "--reasoning", "-rea", "--reasoning-budget",
-         "--reasoning-format", "--chat-template", "--chat-template-file",
+        ("--think", "--no-think", "--hidethinking", "--hide-thinking", "--reasoning", "-rea",
+         "--reasoning-budget", "--reasoning-format", "--chat-template", "--chat-template-file",
          "--chat-template-kwargs"), _TALKS),
     **dict.fromkeys(("--system-prompt-file", "-sysf"), _TALKS),
     **dict.fromkeys(("-mli", "--multiline-input"),
@@ -178,8 +178,6 @@ _ELSEWHERE = {
     **dict.fromkeys(("fetch", "download"), _FETCHED),
     **dict.fromkeys(("show", "gguf-hash", "info"), "weft inspect shows what a file holds"),
     **dict.fromkeys(("ls", "remove", "delete", "cp", "push"), _FILES),
-    "create": "models.toml of weft serve --models keeps a model with system prompt, template, "
-    "sampling and adapters (docs/many-models.md)",
     "launch": _SERVED,
     **dict.fromkeys(
         ("signin", "signout", "login"), "models are public, or need HF_TOKEN in the environment"
