@@ -250,6 +250,27 @@ def test_the_table_has_the_columns_that_vary(path: Path) -> None:
     assert head.replace(" ", "") == "|model|size|params|backend|threads|n_ubatch|type_k|test|t/s|"
 
 
+def test_several_sequences_at_a_time(path: Path) -> None:
+    """llama-batched-bench's line, columns and fields."""
+    line = ("-t", "1", "-c", "2048", "-b", "8", "-ub", "4", "-npp", "6,12", "-ntg", "3,0")
+    printed = done("bench", path, *line, "-npl", "1,2,3", "--output-format", "jsonl").stdout
+    rows = [json.loads(row) for row in printed.splitlines()]
+    sizes = [(p, n, b) for p in (6, 12) for n in (3, 0) for b in (1, 2, 3)]
+    assert [(r["pp"], r["tg"], r["pl"]) for r in rows] == sizes
+    for row in rows:
+        read, written = row["pp"] * row["pl"], row["tg"] * row["pl"]
+        assert row["n_kv"] == read + written
+        assert row["speed_pp"] * row["t_pp"] == pytest.approx(read)
+        assert row["speed_tg"] * row["t_tg"] == pytest.approx(written)
+        assert row["speed"] * (row["t_pp"] + row["t_tg"]) == pytest.approx(read + written)
+    shared = done("bench", path, "-t", "1", "-npp", "6", "-ntg", "3", "-npl", "4", "-pps").stdout
+    cells = shared.splitlines()[-1].split("|")[1:-1]
+    assert [int(cell) for cell in cells[:4]] == [6, 3, 4, 6 + 3 * 4]
+    assert len(shared.splitlines()[0].split("|")) == len(cells) + 2
+    refused = weft("bench", path, "-npl", "0")
+    assert refused.returncode == 1 and "-npl and -npp must be at least 1" in refused.stderr
+
+
 def test_narrow_terminals_lose_columns(path: Path) -> None:
     row = rows_of(path, "-p", "4", "-n", "0", "-d", "2", *ONCE)[0]
     for screen, columns in ((None, 7), (120, 7), (80, 6), (70, 5), (20, 4)):

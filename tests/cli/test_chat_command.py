@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.cli.in_process import Done, weft
 from tests.cli.terminal import Terminal
 from tests.llm.tiny import metadata, tokens, write_model
 from weft.cli.chat import read_message
+from weft.cli.console import WordWrap
 from weft.cli.conversation import Conversation
 from weft.errors import ChatError, ContextError
 from weft.llm import LLM, SamplingParams
@@ -262,7 +264,117 @@ def test_messages_of_several_lines() -> None:
         read()
 
 
+# **** settings ****
+
+
+def test_settings_are_changed_and_shown(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    conversation = Conversation(llm, "b", {"max_tokens": 8, "sampling": SamplingParams(0.9)})
+    for line in (
+        "parameter temperature 0", "parameter top-k 3", "parameter seed 7", "system c",
+        "parameter num_predict 3", "parameter stop zz", "nothink", "think high",
+    ):  # fmt: skip
+        conversation.take(f"/set {line}")
+    conversation.take("/show")
+    shown = capsys.readouterr().err
+    for line in ("system: c", "temperature 0", "top_k 3", "seed 7", "num_predict 3", "stop 'zz'"):
+        assert f"{line}\n" in shown
+    assert '{"enable_thinking": true, "reasoning_effort": "high"}' in shown
+    conversation.take("abc")
+    asked = [{"role": "system", "content": "c"}, {"role": "user", "content": "abc"}]
+    assert conversation.messages[:-1] == asked
+    assert conversation.messages[-1]["content"] == llm.chat(asked, max_tokens=3, temperature=0.0)
+    conversation.take("/set verbose")
+    conversation.take("abc")
+    assert "memory: weights" in capsys.readouterr().err
+    for line, said in (
+        ("parameter foo 1", "no parameter 'foo'; there are temperature"),
+        ("parameter temperature -1", "temperature is -1"),
+        ("parameter temperature x", "temperature is 'x'; it must be a number"),
+        ("parameter num_ctx 99", "weft chat -c 99"),
+        ("think much", "low, medium, high"),
+        ("x", "write /set parameter NAME VALUE, /set system TEXT"),
+    ):
+        with pytest.raises((ChatError, ContextError), match=said):
+            conversation.take(f"/set {line}")
+
+
+def test_help_lists_what_the_model_can(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    Conversation(llm, None, OPTIONS).take("/help")
+    shown = capsys.readouterr().err
+    assert "/set" in shown and "/image" not in shown and "/audio" not in shown
+
+
+def test_a_loaded_conversation_is_shown(
+    llm: LLM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conversation = Conversation(llm, None, OPTIONS)
+    conversation.take("abc")
+    conversation.take(f"/save {tmp_path / 'x'}")
+    conversation.take(f"/load {tmp_path / 'x'}")
+    shown = capsys.readouterr().err
+    assert "user: abc\n" in shown and f"assistant: {conversation.messages[1]['content']}" in shown
+    with pytest.raises(ChatError, match=r"nothere cannot be read: No such file or directory$"):
+        conversation.take("/load nothere")
+
+
+@pytest.mark.parametrize("cut", [1, 3, 100])
+def test_lines_break_between_words(cut: int) -> None:
+    text = "one two three fourfourfour\n\nfive-five-five-five six"
+
+    def shown(text: str) -> str:
+        wrap = WordWrap(12)
+        parts = [wrap.push(text[i : i + cut]) for i in range(0, len(text), cut)]
+        return "".join([*parts, wrap.end()])
+
+    lines = shown(text).split("\n")
+    assert all(len(line) < 12 for line in lines)
+    words = [line.rstrip() for line in lines]
+    assert words[:3] == ["one two", "three", "fourfourfou"]
+    assert "".join(shown(text).split()) == "".join(text.split())
+    assert all(len(line) < 6 for line in shown("一二三四五六七八九").split("\n"))
+    assert WordWrap(0).push(text) == text
+
+
 # **** a person ****
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pty") is None, reason="no pseudo terminals here")
+def test_typed_lines_are_there_at_the_next_start(path: Path, tmp_path: Path) -> None:
+    own = {**os.environ, "WEFT_CACHE": str(tmp_path)}
+    with Terminal("chat", path, "-n", "4", environment=own) as terminal:
+        at = terminal.wait_for("> ")
+        terminal.send("/show\r")
+        at = terminal.wait_for("num_predict", at)
+        at = terminal.wait_for("> ", at)
+        terminal.send("/sta\t")
+        at = terminal.wait_for("/stats", at)
+        terminal.send("\r")
+        at = terminal.wait_for("nothing has been computed yet", at)
+        at = terminal.wait_for("> ", at)
+        terminal.send("\x04")
+        assert terminal.exit_code() == 0
+    assert (tmp_path / "chat_history").stat().st_mode & 0o777 == 0o600
+    with Terminal("chat", path, "-n", "4", environment=own) as terminal:
+        at = terminal.wait_for("> ")
+        terminal.send("\x1b[A\x1b[A\r")
+        terminal.wait_for("num_predict", at)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pty") is None, reason="no pseudo terminals here")
+def test_keys_during_an_answer_are_not_shown(path: Path) -> None:
+    with Terminal("chat", path, "-c", "64k", "--temp", "0", "-t", "1") as terminal:
+        at = terminal.wait_for("> ")
+        terminal.send("abc\r")
+        at = terminal.wait_for("abc\r\n", at)
+        begun = terminal.wait_for("a", at)
+        terminal.send("QQ\x15")
+        time.sleep(0.5)
+        terminal.send("\x03")
+        end = terminal.wait_for("stopped; /regen", begun)
+        assert "Q" not in terminal.text[at:end]
+        at = terminal.wait_for("> ", end)
+        terminal.send("/exit\r")
+        assert terminal.exit_code() == 0
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pty") is None, reason="no pseudo terminals here")

@@ -43,6 +43,11 @@ def test_split_and_merge(tmp_path: Path) -> None:
     assert done.returncode == 0 and "4 files" in done.stderr
     assert weft("run", tmp_path / "d-00001-of-00004.gguf", "-p", "a", "-n", "1").returncode == 0
     assert "4G" in weft("gguf", "split", whole, tmp_path / "e.gguf").stderr
+    own = weft("gguf", "--split", "--split-max-size", "20K", whole, tmp_path / "f.gguf")
+    first = next(tmp_path.glob("f-00001-of-*.gguf"))
+    assert own.returncode == 0
+    assert weft("gguf", "--merge", first, tmp_path / "g.gguf").returncode == 0
+    assert (tmp_path / "g.gguf").read_bytes() == whole.read_bytes()
     assert "no size" in weft("convert", MODEL, cut, "--split", "4X").stderr
     assert "file being read" in weft("gguf", "merge", shards[0], shards[0]).stderr
 

@@ -17,6 +17,7 @@ huggingface_hub = pytest.importorskip("huggingface_hub")
 def set_cache(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     flags = replace(FLAGS, cache=str(folder))
     monkeypatch.setattr("weft.llm.cached_models.FLAGS", flags)
+    monkeypatch.setattr("weft.cli.modelfile.FLAGS", flags)
 
 
 @pytest.fixture

@@ -29,6 +29,11 @@ def done(*args: str | Path, typed: str = "") -> Done:
 # **** options ****
 
 
+def test_a_bias_of_the_end_token_has_an_option(path: Path) -> None:
+    refused = weft("run", path, "-p", "a", "-l", "EOS-inf")
+    assert refused.returncode == 1 and "--ignore-eos does that" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -39,18 +44,15 @@ def done(*args: str | Path, typed: str = "") -> Done:
         ("run MODEL -p a --reasoning-format none", "weft chat and weft serve have it"),
         ("chat MODEL -mli", "a line that ends with \\ goes on"),
         ("chat MODEL -ptc 1", "/stats of weft chat says it"),
-        (
-            "bench MODEL -npp 16 -ntg 4 -npl 1,2",
-            "no option -npp: weft bench -p N -n N measures one",
-        ),
-        ("bench MODEL -npl 1", "benchmarks/serve.py of weft's repository"),
+        ("run MODEL -npp 16", "no option -npp: weft bench has it"),
+        ("bench MODEL --num-prompts 8", "benchmarks/serve.py of weft's repository"),
         ("run MODEL -p a --pooling mean", "weft embed and weft serve have it"),
         ("run MODEL -p a -lcs x", "weft drafts from the texts of the cache by itself"),
         ("serve MODEL --sleep-idle-seconds 5", "--keep-alive TIME"),
         ("serve MODEL --generation-config vllm", "--temp, --top-k, --top-p"),
         ("serve MODEL --dtype bfloat16", "--type quantizes them while loading"),
         ("serve MODEL --context-shift", "weft run and weft chat have it"),
-        ("gguf --merge a b", "write weft gguf merge IN OUT"),
+        ("run MODEL -p a --merge b", "write weft gguf merge IN OUT"),
         ("run -hf a/b -hff x.gguf -p a", "no option -hff: write the model as hf:OWNER/NAME/"),
         ("run MODEL -p a --grp-attn-n 4", "no option --grp-attn-n: --rope-scaling yarn --rope-"),
         ("tokenize MODEL a --rope-scaling yarn", "commands that load a model have it"),
@@ -189,10 +191,10 @@ def test_types_by_number(path: Path, tmp_path: Path) -> None:
 def test_commands_of_other_engines() -> None:
     for words, said in (
         ("download x", "weft pull hf:"), ("ls", "weft list shows"),
-        ("create m -f M", "models.toml of weft serve"), ("launch x", "weft serve MODEL"),
+        ("launch x", "weft serve MODEL"),
         ("llama-completion -m x -p a", "weft run continues a text"),
         ("llama-mtmd-cli -m x", "see images and hear sounds"),
-        ("rpc-server", "weft worker lends"), ("llama-batched-bench -m x", "benchmarks/serve.py"),
+        ("rpc-server", "weft worker lends"), ("llama-batched-bench -m x", "weft bench -npl"),
         ("llama-cli -m x", "weft run continues a text, weft chat talks"),
         ("llama-bench", "weft bench does that"), ("llama-server", "weft serve is one"),
         ("llama-embedding", "weft embed does that"),

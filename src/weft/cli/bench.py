@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+from weft.cli.bench_batched import BatchedTests, bench_batched
 from weft.cli.bench_kernel import DEFAULT_COLUMNS, DEFAULT_FORMATS, DEFAULT_SHAPE, bench_kernels
 from weft.cli.bench_options import device_sets
 from weft.cli.bench_rows import Setting, is_shown, model_name
@@ -73,6 +74,17 @@ class BenchFlags(Group):
     n_depth: _Lists = option(
         None, "Tokens in the cache before each test. Default: 0.", "--n-depth -d", metavar="N,..."
     )
+    n_seqs: _Lists = option(
+        None, "Sequences at a time, as in llama-batched-bench: a prompt of -npp tokens for each, "
+        "then -ntg tokens.", "-npl", metavar="N,...",
+    )  # fmt: skip
+    n_prompt_each: _Lists = option(
+        None, "With -npl: tokens of each prompt. Default: 128.", "-npp", metavar="N,..."
+    )
+    n_gen_each: _Lists = option(
+        None, "With -npl: tokens generated for each. Default: 128.", "-ntg", metavar="N,..."
+    )
+    shared: bool = option(False, "With -npl: one prompt for all sequences.", "-pps")
     batch_size: _Lists = option(
         None, "Tokens of a prompt handed over at once, computed -ub at a time. Default: 2048.",
         "--batch-size -b", metavar="N,...",
@@ -84,7 +96,7 @@ class BenchFlags(Group):
     repetitions: int = option(5, "Timed runs of each test.", "--repetitions -r")
     no_warmup: bool = option(False, "Leave out the run before those that are timed.")
     delay: float = option(0.0, "Rest before each test.", metavar="SECONDS")
-    output: Output = option(Output.md, "Format.", "--output -o")
+    output: Output = option(Output.md, "Format.", "--output -o --output-format")
     output_err: Output | None = option(None, "Format of the same on stderr.", "--output-err -oe")
     progress: bool = option(False, "Print a line to stderr for each run.")
     verbose: bool = option(False, "Print where each model is, to stderr.", "--verbose -v")
@@ -127,15 +139,24 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     llama-bench's options and fields. Options that show ... take several values, with commas or
     repeated, and ranges: 1-4, 512-2048+512, 64-1024*2; every combination is measured. With
     --kernel: matrix products in every layout of the weights."""
+    batches = numbers("-b", own.batch_size or ["2048"], parse_tokens)
+    if min(batches) < 1:
+        raise ContextError("-b is 0; it must be at least 1")
+    if own.n_seqs or own.n_prompt_each or own.n_gen_each:
+        several = BatchedTests(
+            numbers("-npp", own.n_prompt_each or ["128"], parse_tokens),
+            numbers("-ntg", own.n_gen_each or ["128"], parse_tokens),
+            numbers("-npl", own.n_seqs or ["1"]),
+            own.shared,
+        )
+        bench_batched(models, load, several, batches[0], own.output)
+        return
     tests = tests_of(
         own.n_prompt or ["512"], own.n_gen or ["128"], own.pairs or (), own.n_depth or ["0"]
     )
-    batches = numbers("-b", own.batch_size or ["2048"], parse_tokens)
     kinds = switches("-embd", own.embeddings or ["0"])
     if not tests or own.repetitions < 1:
         raise ContextError("bench needs -p or -n above 0 and at least one repetition (-r)")
-    if min(batches) < 1:
-        raise ContextError("-b is 0; it must be at least 1")
     if not 0 <= own.delay <= 3600:
         raise ContextError(f"--delay is {own.delay:g}; it must be 0 to 3600 seconds")
     if own.kernel:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +33,8 @@ from weft.cli.text_input import (
 )
 from weft.cli.unused_options import REASONING
 from weft.errors import ChatError, ContextError, ContextFull, TokenizerError
+from weft.files import private
+from weft.flags import FLAGS
 from weft.llm import LLM, SamplingParams
 from weft.llm.generate_options import GenerateOptions
 from weft.llm.planning.draft_options import DraftOptions
@@ -77,6 +79,12 @@ class ChatFlags(Group):
     special: bool
     quiet: bool = option(False, "Print answers only.", "--quiet -q")
     verbose: bool = option(False, "Say tokens and speed after each answer.", "--verbose -v")
+    hide_thinking: bool = option(
+        False, "Do not print the reasoning.", "--hide-thinking --hidethinking"
+    )
+    message: list[str] | None = option(
+        None, "A message that the conversation begins with; repeatable.", metavar="'ROLE TEXT'"
+    )
     conversation: bool = option(
         False, "", "--conversation -cnv --interactive -i --interactive-first -if", hidden=True
     )
@@ -138,8 +146,9 @@ def chat(
         system,
         options,
         chats.variables,
+        said=_said(own.message or ()),
         single=own.single_turn,
-        quiet=own.quiet,
+        quiet=own.quiet or own.hide_thinking,
         verbose=own.verbose,
     )
     try:
@@ -157,10 +166,50 @@ def chat(
         llm.close()
 
 
+def _said(messages: Sequence[str]) -> list[dict[str, Any]]:
+    """The messages that a Modelfile begins with, a role and a text each."""
+    parts = [message.partition(" ") for message in messages]
+    return [{"role": role, "content": text} for role, _, text in parts]
+
+
+HISTORY = 1000
+"""Maximum number of typed lines that are kept for the next start."""
+
+
+@contextmanager
+def _line_editor(commands: Sequence[str]) -> Iterator[None]:
+    """Gives input() editing, Tab for commands, and the lines that were typed before, which are in a
+    file for their user alone."""
+    try:
+        lines: Any = importlib.import_module("readline")
+    except ImportError:
+        yield
+        return
+    path = Path(FLAGS.cache) / "chat_history"
+    with suppress(OSError):
+        lines.read_history_file(path)
+    lines.set_history_length(HISTORY)
+    lines.set_completer_delims("")
+    lines.set_completer(
+        lambda text, n: [*(c for c in commands if text and c.startswith(text)), None][n]
+    )
+    lines.parse_and_bind("tab: complete")
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            open(path, "a", opener=private).close()
+            lines.write_history_file(path)
+
+
 def _talk(conversation: Conversation) -> None:
     """Talks with a person: shows errors and reads on."""
-    with suppress(ImportError):
-        importlib.import_module("readline")  # gives input() editing and a history
+    with _line_editor(conversation.commands):
+        _read_on(conversation)
+
+
+def _read_on(conversation: Conversation) -> None:
     while not conversation.done:
         try:
             text = read_message(input)

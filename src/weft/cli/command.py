@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
+from weft.cli.console import note
 from weft.cli.foreign_options import foreign_option, in_place_of, without_usual
 from weft.cli.quick_values import take_plain_values
 from weft.options import ADAPTERS, ADVANCED, DEVICES, MODEL, PLACEMENT
@@ -97,7 +99,7 @@ class WeftCommand(TyperCommand):
         params = self.get_params(ctx)
         take_plain_values(params)
         args = without_usual(_with_files(args), _known(params))
-        args = _with_values(_with_switches(args, params), params)
+        args = _with_settings(_with_values(_with_switches(args, params), params), params)
         typed = list(args)
         _require_own_options(params, typed, ctx)
         try:
@@ -216,6 +218,50 @@ def _with_values(args: Sequence[str], params: Sequence[Any]) -> list[str]:
         if arg == "--ray" and arg in take and not _is_ray_address(following):
             full.append("auto")
     return full
+
+
+def _with_settings(args: list[str], params: Sequence[Any]) -> list[str]:
+    """Replaces the name of a Modelfile by its model, and puts its settings in front, so that
+    options of the line go before them."""
+    place = _model_at(args, params)
+    if place is None or args[place].endswith(".gguf"):
+        return args
+    from weft.cli.modelfile import find_modelfile, with_settings
+
+    sign = "--model=" if args[place].startswith("--model=") else ""
+    name = args[place].removeprefix(sign)
+    if find_modelfile(name) is None:
+        return args
+    shown = _known([p for p in params if not getattr(p, "hidden", False)])
+    model, options, left = with_settings(name, shown, escaped="--no-escape" not in args)
+    if left and "--temp" in shown:
+        note(f"without effect here: {', '.join(left)} of {name}")
+    if "--alias" in shown and not Path(name).exists():
+        options.append(f"--alias={name.removesuffix(':latest')}")
+    return [*options, *args[:place], f"{sign}{model}", *args[place + 1 :]]
+
+
+def _model_at(args: Sequence[str], params: Sequence[Any]) -> int | None:
+    """The place of the word of a line that names the model, if its command has one."""
+    if not any(p.name == "model_argument" for p in params):
+        return None
+    take = _taking_values(params)
+    first = None
+    value = False
+    for place, arg in enumerate(args):
+        if value:
+            value = False
+            if args[place - 1] in ("-m", "--model"):
+                return place
+        elif arg.startswith("--model="):
+            return place
+        elif arg == "--":
+            return first if first is not None or place + 1 == len(args) else place + 1
+        elif arg.startswith("-") and arg != "-":
+            value = arg in take
+        elif first is None:
+            first = place
+    return None if {"-hf", "-hfr", "--hf-repo"} & set(args) else first
 
 
 def _is_ray_address(text: str) -> bool:

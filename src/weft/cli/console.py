@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Literal, Self, TextIO, cast
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
@@ -26,6 +28,7 @@ __all__ = [
     "StatusLine",
     "TextOut",
     "WaitingBar",
+    "WordWrap",
     "console",
     "device_list",
     "errors",
@@ -34,6 +37,7 @@ __all__ = [
     "say",
     "size_text",
     "text_out",
+    "unechoed",
     "wide",
 ]
 
@@ -171,6 +175,69 @@ class TextOut:
 
 
 text_out = TextOut()
+
+
+class WordWrap:
+    """Breaks a text between words where a terminal would break within them. The last word of what
+    has come is kept back until it is whole."""
+
+    def __init__(self, width: int) -> None:
+        """`width` is the number of columns; 0: the text stays as it is."""
+        self._width = width
+        self._column = 0
+        self._word = ""
+
+    def push(self, text: str) -> str:
+        """What is to be written, now that `text` has come."""
+        if not self._width:
+            return text
+        out = []
+        for sign in text:
+            wide = cell_len(sign) > 1
+            if not (sign.isspace() or wide):
+                self._word += sign
+                if cell_len(self._word) < self._width - 1:
+                    continue
+                sign = ""
+            out.append(self.end())
+            if sign == "\n":
+                self._column = 0
+            else:
+                size = cell_len(sign) if sign != "\t" else 8
+                if self._column + size >= self._width:
+                    out.append("\n")
+                    self._column = 0
+                    sign = sign.lstrip(" ")
+                self._column += cell_len(sign)
+            out.append(sign)
+        return "".join(out)
+
+    def end(self) -> str:
+        """The last word, at the beginning of a line if it does not fit behind the others."""
+        word, size = self._word, cell_len(self._word)
+        breaks = self._column > 0 and self._column + size >= self._width
+        self._column = size if breaks else self._column + size
+        self._word = ""
+        return f"\n{word}" if word and breaks else word
+
+
+@contextmanager
+def unechoed() -> Iterator[None]:
+    """Keys that are typed meanwhile do not appear on the terminal; they are read afterwards."""
+    try:
+        import termios
+
+        number = sys.stdin.fileno()
+        before = termios.tcgetattr(number)
+    except (ImportError, OSError, ValueError, termios.error):  # no terminal
+        yield
+        return
+    silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    termios.tcsetattr(number, termios.TCSANOW, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(number, termios.TCSANOW, before)
 
 
 class WaitingBar:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from weft.cli.console import PromptProgress, errors, say, text_out
+from weft.cli.chat_settings import ChatSettings
+from weft.cli.console import PromptProgress, WordWrap, errors, say, text_out, unechoed
+from weft.cli.plan_lines import memory_text
 from weft.errors import ChatError, ContextError, FormatError
 from weft.files import read_text, write_text
-from weft.llm import LLM, SamplingParams
+from weft.llm import LLM
 from weft.llm.answers import AnswerFormat, Content, Event, Reasoning
 from weft.llm.generate_options import GenerateOptions, stop_strings
 from weft.llm.senses.media import Kind, Medium
 
 FORMAT = "weft-chat 1"
-
-"""Control characters, which a model must not send to the terminal."""
-
-
 _END = 64
 """Number of last tokens of a prompt that tell whether it has begun the reasoning."""
 _OTHER_NAMES = {"/bye": "/exit", "/quit": "/exit", "/?": "/help", "/regenerate": "/regen"}
@@ -31,9 +30,11 @@ _OTHER_NAMES = {"/bye": "/exit", "/quit": "/exit", "/?": "/help", "/regenerate":
 class Said:
     """An answer as it is shown: reasoning apart, grey on a screen; in a pipe, on stderr."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        """With `quiet` only the content is shown."""
+    def __init__(self, *, quiet: bool, wraps: bool = True) -> None:
+        """With `quiet` only the content is shown; with `wraps` a terminal gets whole words."""
         self._quiet = quiet
+        width = errors.width if wraps and sys.stdout.isatty() else 0
+        self._text, self._thought = WordWrap(width), WordWrap(width)
         self._content: list[str] = []
         self._reasoning: list[str] = []
 
@@ -42,16 +43,22 @@ class Said:
         for event in events:
             if isinstance(event, Reasoning):
                 self._reasoning.append(event.text)
-                if not self._quiet:
-                    errors.print(event.text, style="dim", markup=False, soft_wrap=True, end="")
+                self._say_thought(self._thought.push(event.text))
             elif isinstance(event, Content):
-                if self._reasoning and not self._content and not self._quiet:
-                    errors.print("\n")
+                if self._reasoning and not self._content:
+                    self._say_thought(self._thought.end() + "\n\n")
                 self._content.append(event.text)
-                text_out.write(event.text)
+                text_out.write(self._text.push(event.text))
+
+    def _say_thought(self, text: str) -> None:
+        if not self._quiet:
+            errors.print(text, style="dim", markup=False, soft_wrap=True, end="")
 
     def end(self) -> None:
         """Ends the line."""
+        if not self._content:
+            self._say_thought(self._thought.end())
+        text_out.write(self._text.end())
         if not self._content or not self._content[-1].endswith("\n"):
             text_out.write("\n")
 
@@ -73,36 +80,42 @@ class Conversation:
         options: GenerateOptions,
         variables: Mapping[str, Any] | None = None,
         *,
+        said: Sequence[dict[str, Any]] = (),
         single: bool = False,
         quiet: bool = False,
         verbose: bool = False,
     ) -> None:
-        """`system` is the text of a system message, if any; `options` are those of `LLM.generate`
-        and `variables` those of the template. With `single`, the conversation ends after one
-        answer; `quiet` leaves out reasoning, `verbose` adds tokens and speed."""
+        """`system` is the text of a system message, if any, and `said` are the messages behind it;
+        `options` are those of `LLM.generate` and `variables` those of the template. With `single`,
+        the conversation ends after one answer; `quiet` leaves out reasoning, `verbose` adds tokens
+        and speed."""
         self._llm = llm
-        self._verbose = verbose
-        self._options = options
-        self._variables = dict(variables or {})
+        self._settings = ChatSettings(options.copy(), dict(variables or {}), verbose=verbose)
         self._quiet = quiet
         self._again = 0
         self._media: list[Medium] = []
         first = [] if system is None else [{"role": "system", "content": system}]
-        self._first: list[dict[str, Any]] = first
-        self.messages: list[dict[str, Any]] = list(first)
+        self._first: list[dict[str, Any]] = [*first, *said]
+        self.messages: list[dict[str, Any]] = list(self._first)
         self.done = False
         self._single = single
+        kinds: tuple[Kind, ...] = ("image", "audio")
+        hidden = [f"/{kind}" for kind in kinds if not self._takes(kind)]
         self._commands: dict[str, tuple[Callable[[str], None], str]] = {
             "/image": (partial(self._add, "image"), "FILE: an image for the next message"),
             "/audio": (partial(self._add, "audio"), "FILE: a sound for the next message"),
             "/clear": (self._clear, "forget the conversation, but not the system prompt"),
             "/regen": (self._regenerate, "answer the last message again"),
+            "/set": (self._set, "parameter NAME VALUE, system TEXT, think, nothink, ..."),
+            "/show": (self._show, "the system message and the parameters"),
             "/save": (self._save, "FILE: write the conversation, as JSON"),
             "/load": (self._load, "FILE: go on with a conversation"),
-            "/stats": (self._show_stats, "tokens and speed"),
+            "/stats": (self._show_stats, "tokens, speed and memory"),
             "/help": (self._help, "this list"),
             "/exit": (self._exit, "leave, as Ctrl-D does"),
         }
+        self.commands = [name for name in self._commands if name not in hidden]
+        """The commands that this model can do."""
 
     @property
     def has_answers(self) -> bool:
@@ -140,8 +153,8 @@ class Conversation:
 
     def _answer(self, messages: list[dict[str, Any]]) -> None:
         """Streams the answer to stdout. Ctrl-C ends it; the text so far stays."""
-        options = self._options.copy()
-        sampling = SamplingParams.combine(options.get("sampling"), {})
+        options = self._settings.options.copy()
+        sampling = self._settings.sampling
         if sampling.seed is not None:  # the same seed would give the same answer
             options["sampling"] = replace(sampling, seed=sampling.seed + self._again)
         llm = self._llm
@@ -151,9 +164,9 @@ class Conversation:
         if not constrained and self._format.hides_marks(llm.tokenizer):
             options["special"] = True
         parser = None if constrained else self._format.parser(prompt=before)
-        said = Said(quiet=self._quiet)
+        said = Said(quiet=self._quiet, wraps=self._settings.wraps)
         interrupted = False
-        with PromptProgress() as progress:
+        with unechoed(), PromptProgress() as progress:
             options["progress"] = progress
             pieces = llm.generate(prompt, stream=True, **options)
             try:
@@ -166,7 +179,7 @@ class Conversation:
         self.messages = [*messages, said.message()]
         self.done = self._single
         said.end()
-        if self._verbose:
+        if self._settings.verbose:
             self._show_stats("")
         if interrupted:
             _note("stopped; /regen answers again")
@@ -180,8 +193,8 @@ class Conversation:
         """The tokens that an answer to `messages` continues, and the text of the last of them.
         Reasoning that a template begins is ended, if there is to be none."""
         llm = self._llm
-        ids = llm.chat_prompt(messages, variables=self._variables)
-        if self._variables.get("enable_thinking") is False:
+        ids = llm.chat_prompt(messages, variables=self._settings.variables)
+        if self._settings.variables.get("enable_thinking") is False:
             if self._format.is_thinking(self._end(ids)):
                 closing = self._format.no_thought
                 ids += llm.tokenizer.encode(
@@ -207,6 +220,26 @@ class Conversation:
         self._again += 1
         self._answer(self.messages[:-1])
 
+    def _set(self, argument: str) -> None:
+        name, _, value = argument.partition(" ")
+        if name.lower() == "system":
+            first = [{"role": "system", "content": value.strip().strip('"')}]
+            for messages in (self._first, self.messages):
+                messages[:] = first + [m for m in messages if m["role"] != "system"]
+        else:
+            self._settings.change(argument)
+
+    def _show(self, _: str) -> None:
+        system = [_plain(m["content"]) for m in self._first if m["role"] == "system"]
+        for line in (f"system: {system[0] if system else 'none'}", *self._settings.lines()):
+            _note(line)
+
+    def _takes(self, kind: Kind) -> bool:
+        try:
+            return bool(self._llm.senses.of(kind))
+        except ContextError:
+            return False
+
     def _save(self, argument: str) -> None:
         path = _file("/save", argument)
         data = {
@@ -225,7 +258,8 @@ class Conversation:
         try:
             data = json.loads(read_text(path))
         except (OSError, ValueError, RecursionError, FormatError) as error:
-            raise ChatError(f"{path} cannot be read: {error}") from None
+            why = getattr(error, "strerror", None) or error
+            raise ChatError(f"{path} cannot be read: {why}") from None
         messages = data.get("messages") if isinstance(data, dict) else None
         if not isinstance(messages, list) or data.get("format") != FORMAT:
             raise ChatError(f"{path} holds no conversation of weft chat")
@@ -239,6 +273,8 @@ class Conversation:
         self.messages = messages
         first = messages[:1] if messages and messages[0]["role"] == "system" else []
         self._first = first
+        for message in messages[-2:]:
+            _note(f"{message['role']}: {_plain(message['content'])}")
         _note(f"{len(messages)} messages loaded from {path}")
 
     def _show_stats(self, _: str) -> None:
@@ -251,14 +287,15 @@ class Conversation:
             f"{stats.prompt_tokens_per_second:.1f} tokens/s; answer: {stats.n_generated} tokens, "
             f"{stats.tokens_per_second:.1f} tokens/s"
         )
-        if stats.why_not_reused:
+        _note(f"memory: {memory_text(context)}")
+        if stats.why_not_reused and stats.n_cached:
             _note(f"no more of the prompt was kept: {stats.why_not_reused}")
         if context.plan.experts is not None:
             _note(f"experts: {context.plan.experts.about()}")
 
     def _help(self, _: str) -> None:
-        for name, (_command, about) in self._commands.items():
-            _note(f"{name:<8}{about}")
+        for name in self.commands:
+            _note(f"{name:<8}{self._commands[name][1]}")
         _note('A line that ends with \\ goes on; """ begins and ends a text of several lines.')
         _note("Ctrl-C stops an answer.")
 
@@ -270,6 +307,13 @@ def _file(command: str, argument: str) -> Path:
     if not argument:
         raise ContextError(f"{command} needs the name of a file")
     return Path(argument).expanduser()
+
+
+def _plain(content: Any) -> str:
+    """The text of a message."""
+    if isinstance(content, str):
+        return content
+    return " ".join(str(part.get("text", f"[{part.get('type')}]")) for part in content)
 
 
 def _note(text: str) -> None:

@@ -22,6 +22,10 @@ _SPLIT = "--devices names the devices, --place and -ngl what is on each"
 _TYPES = "weights are computed in the types of the file; --type quantizes them while loading"
 _CONTEXT = "-c says how many tokens of context there are"
 _BATCH = "-ub says how many tokens are computed at once, --parallel how many texts"
+_SERVERS = (
+    "weft bench -npl 1,8 measures several texts at a time; benchmarks/serve.py of weft's "
+    "repository measures a server"
+)
 _QUANTIZE = "weft quantize has it"
 _SPLIT_FILE = "the file is written whole"
 _CACHE = "set HF_HOME in the environment"
@@ -76,16 +80,15 @@ _INSTEAD: dict[str, str] = {
     "--sleep-idle-seconds": "--models FOLDER with --keep-alive TIME unloads models that rest",
     "--format": "--json-schema '{}' allows any JSON, a schema what it describes",
     **dict.fromkeys(
-        ("--think", "--no-think", "--hidethinking", "--reasoning", "-rea", "--reasoning-budget",
-         "--reasoning-format", "--chat-template", "--chat-template-file",
+        ("--think", "--no-think", "--hidethinking", "--hide-thinking", "--reasoning", "-rea",
+         "--reasoning-budget", "--reasoning-format", "--chat-template", "--chat-template-file",
          "--chat-template-kwargs"), _TALKS),
     **dict.fromkeys(("--system-prompt-file", "-sysf"), _TALKS),
     **dict.fromkeys(("-mli", "--multiline-input"),
                     'in weft chat a line that ends with \\ goes on, and """ is around long texts'),
     **dict.fromkeys(("-ptc", "--print-token-count"), "/stats of weft chat says it"),
-    **dict.fromkeys(("-npl", "-npp", "-ntg", "--num-prompts"),
-                    "weft bench -p N -n N measures one text at a time; several at a time are "
-                    "measured by benchmarks/serve.py of weft's repository, with weft serve"),
+    **dict.fromkeys(("-npl", "-npp", "-ntg"), "weft bench has it"),
+    **dict.fromkeys(("--num-prompts", "--max-concurrency", "--request-rate"), _SERVERS),
     **dict.fromkeys(("-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"), _LOOKUP),
     **dict.fromkeys(("-cl", "--cache-list"), "weft list shows what is downloaded"),
     "--embd-separator": "each argument is a text, and with -f each line",
@@ -168,16 +171,10 @@ def _names(args: Sequence[str], take: Collection[str]) -> Iterator[str]:
 _FETCHED = "weft pull hf:OWNER/NAME[:QUANT] does that"
 _FILES = "models are files: weft list shows those that were downloaded, weft rm removes one"
 _SERVED = "weft serve MODEL, or --models FOLDER, runs until Ctrl-C; weft ps shows what is loaded"
-_SEVERAL_TEXTS = (
-    "weft bench measures one text at a time; benchmarks/serve.py of weft's repository measures "
-    "several, with weft serve"
-)
 _ELSEWHERE = {
     **dict.fromkeys(("fetch", "download"), _FETCHED),
     **dict.fromkeys(("show", "gguf-hash", "info"), "weft inspect shows what a file holds"),
     **dict.fromkeys(("ls", "remove", "delete", "cp", "push"), _FILES),
-    "create": "models.toml of weft serve --models keeps a model with system prompt, template, "
-    "sampling and adapters (docs/many-models.md)",
     "launch": _SERVED,
     **dict.fromkeys(
         ("signin", "signout", "login"), "models are public, or need HF_TOKEN in the environment"
@@ -188,9 +185,10 @@ _ELSEWHERE = {
     **dict.fromkeys(("server", "start", "api"), "weft serve is one"),
     "convert-hf-to-gguf": "weft convert does that",
     **dict.fromkeys(("gguf-split", "gguf-merge"), "weft gguf split and weft gguf merge do that"),
-    **dict.fromkeys(("batched-bench", "parallel"), _SEVERAL_TEXTS),
+    **dict.fromkeys(("batched-bench", "parallel"), "weft bench -npl 1,8 -npp N -ntg N does that"),
     "rpc-server": "weft worker lends the devices of this machine",
     "export-lora": "weft convert MODEL OUT --merge ADAPTER does that",
+    "merge": "weft convert MODEL OUT --merge ADAPTER adds an adapter, weft gguf merge joins parts",
     "convert-lora-to-gguf": "weft convert FOLDER OUT --lora does that",
     "mtmd-cli": "weft run and weft chat see images and hear sounds, with --mmproj FILE",
     **{

@@ -10,7 +10,7 @@ import typer
 from weft.cli.command import usage_error
 from weft.cli.console import errors, say
 from weft.cli.convert import SPLIT_OPTIONS
-from weft.cli.groups import Group, grouped
+from weft.cli.groups import Group, changed, grouped
 from weft.errors import FormatError
 from weft.frontends.gguf.describe import in_words
 from weft.frontends.gguf.reader import open_gguf
@@ -27,8 +27,10 @@ class GgufFlags(Group):
     """The options of `weft gguf`."""
 
     table = SPLIT_OPTIONS
-    max_bytes: int
+    max_bytes: int = changed(SPLIT_OPTIONS["max_bytes"], flags=("--split-max-size", "--max-size"))
     max_tensors: int
+    split: bool = option(False, "", "--split", hidden=True)
+    merge: bool = option(False, "", "--merge", hidden=True)
     kind: str | None = option(
         None, "The type of a new key: u32, f32, string, ...", "--type", metavar="TYPE"
     )
@@ -48,6 +50,8 @@ def gguf(
     own: GgufFlags,
 ) -> None:
     """Split, merge, change or check GGUF files."""
+    if own.merge or own.split:  # as llama-gguf-split has it
+        arguments, action = [action, *arguments], "merge" if own.merge else "split"
     if action not in _WANTED:
         raise usage_error(f"{action!r} is none of {', '.join(_WANTED)}")
     wanted = _WANTED[action]

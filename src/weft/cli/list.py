@@ -9,15 +9,20 @@ from typing import Annotated
 import typer
 
 from weft.cli.console import say
-from weft.llm.cached_models import cached_models
+from weft.cli.modelfile import kept_folder
+from weft.llm.cached_models import CachedModel, cached_models
 from weft.tables import size_text, text_table
 
 
 def list(
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
-    """List the models that were downloaded. The names are those that commands take."""
-    models = cached_models()
+    """List the models that were downloaded, or kept with settings. Commands take these names."""
+    kept = sorted(kept_folder().iterdir()) if kept_folder().is_dir() else []
+    models = [
+        *(CachedModel(p.name, p.stat().st_size, p.stat().st_mtime, (p,)) for p in kept),
+        *cached_models(),
+    ]
     if as_json:
         rows = [{"name": m.name, "bytes": m.nbytes, "used": round(m.used)} for m in models]
         print(json.dumps(rows, indent=1))

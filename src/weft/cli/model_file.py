@@ -19,6 +19,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from weft.cli.command import MODEL, usage_error
+from weft.cli.foreign_options import in_place_of
 from weft.errors import FormatError
 
 ModelFile = Path
@@ -170,6 +171,8 @@ def find_model(name: str) -> Path:
 def _meant(name: str) -> str:
     if re.match(r"https?://", name):
         return "; fetch it first, or name a Hugging Face repository: hf:OWNER/NAME[:QUANT]"
+    if name in ("serve", "latency", "throughput"):  # vllm bench ...
+        return f"; {in_place_of('--num-prompts')}"
     path = Path(name)
     near = _near(path)
     if near:

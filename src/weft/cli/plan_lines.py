@@ -28,7 +28,7 @@ def plan_lines(
     )
     for line in placement_lines(context.program, codes):
         yield label + line
-    yield f"{label}memory: {_memory_text(context)}"
+    yield f"{label}memory: {memory_text(context)}"
 
 
 def prefixes_line(context: Context, options: PrefixOptions) -> str:
@@ -42,7 +42,7 @@ def prefixes_line(context: Context, options: PrefixOptions) -> str:
     return f"prefixes: {most} of host memory at most ({each}){folder}"
 
 
-def _memory_text(context: Context) -> str:
+def memory_text(context: Context) -> str:
     """The size of each kind of buffer, per memory if there are several; repacked weights count as
     weights."""
     needs = [need for need in context.plan.needs() if need.total]

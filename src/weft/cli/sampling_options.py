@@ -29,6 +29,8 @@ def _biases(texts: Sequence[str] | None) -> dict[int, float] | None:
         return None
     biases = {}
     for text in texts:
+        if text.strip().upper() == "EOS-INF":
+            raise ContextError("--logit-bias EOS-inf: --ignore-eos does that")
         match = re.fullmatch(r"(\d+)([+-].+)", text.strip())
         try:
             if match is None:

@@ -84,6 +84,7 @@ UNUSED_BY_BENCH = (
     Unused(("-dio", "--direct-io"), ("0",), _MAPPED),
     Unused(("-mmp", "--mmap"), ("1",), _MAPPED),
     Unused(("-lm", "--load-mode"), ("mmap", "auto"), _MAPPED),
+    Unused(("-c", "--ctx-size"), ("0",), "the context is as large as the tests need"),
 )
 """Options of llama-bench, accepted without effect; each takes a value."""
 
