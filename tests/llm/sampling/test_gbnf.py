@@ -73,6 +73,12 @@ ws    ::= [ \t\n]*
         ('root ::= "a" root "b" | ""', "aabb"),
         ('root ::= ("a"*)* "b"', "aab"),
         ('root ::= "two\nlines"', "two\nlines"),
+        # characters that begin with the same byte as one that is repeated
+        ('root ::= "é"+ "ü"', "ééü"),
+        ("root ::= [ぁ-ゟ]+ [。]", "ここ。"),
+        ('root ::= ("- " [^\\n—]+ "—" [^\\n]* "\\n")+', "- é–a—b\n"),
+        ('root ::= [😀-😏]{1,3} "🙏"', "😀😁🙏"),
+        ('root ::= "a"{1,2001}', "a" * 2002),
         # beyond llama.cpp: its own rules begin no line with |, and name nothing with _
         ('root ::= a_b\n  | "c"\na_b ::= "d"', "c"),
         ('root ::= root "a" | "b"', "baa"),
@@ -116,6 +122,7 @@ def test_tokens(tokenizer: Tokenizer) -> None:
     constraint.accept(first)
     others = constraint.allowed()
     assert first not in others and len(others) > tokenizer.n_vocab - 10
+    assert not set(others.tolist()) & tokenizer.vocab.eog
     constraint.accept(int(others[-1]))
     assert all(tokenizer.piece(id_) == b"a" for id_ in constraint.allowed())
 

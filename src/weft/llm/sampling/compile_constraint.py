@@ -75,7 +75,7 @@ class Compiler:
         """The answer to a message."""
         kind, text = message["kind"], message["text"]
         try:
-            source = self._source(kind, text, message["tokens"])
+            source = self._source(kind, text, message)
             wrong = self._tried(source, message["vocabulary"])
         except RecursionError:
             return {"error": "it is nested too deeply"}
@@ -83,14 +83,15 @@ class Compiler:
             return {"error": str(error)}
         return {"error": wrong} if wrong else {"source": source}
 
-    def _source(self, kind: str, text: str, tokens: dict[str, int]) -> str:
+    def _source(self, kind: str, text: str, message: dict[str, Any]) -> str:
         """The constraint as a grammar for llguidance."""
         guidance = self._guidance
         if kind == "regex":
             source: str = guidance.LLMatcher.grammar_from_regex(text)
         elif kind == "grammar":
             if self._gbnf.is_gbnf(text):
-                text = self._gbnf.lark_of(text, tokens)
+                ends = (message["vocabulary"] or {"end": ()})["end"]
+                text = self._gbnf.lark_of(text, message["tokens"], ends)
             source = guidance.LLMatcher.grammar_from_lark(text)
         else:
             schema = json.loads(text)  # its errors name the position

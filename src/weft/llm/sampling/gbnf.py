@@ -11,8 +11,9 @@ The process that compiles constraints loads this file by its path: it imports no
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 __all__ = ["is_gbnf", "lark_of", "token_names"]
 
@@ -50,11 +51,12 @@ def token_names(text: str) -> set[str]:
     return {f"<{match[2]}>" for match in _TOKEN.finditer(text) if match[2]}
 
 
-def lark_of(text: str, tokens: Mapping[str, int]) -> str:
-    """The grammar in Lark's notation; `tokens` has the id of each name of a token.
+def lark_of(text: str, tokens: Mapping[str, int], ends: Sequence[int] = ()) -> str:
+    """The grammar in Lark's notation; `tokens` has the id of each name of a token, and `ends` are
+    the ids of tokens that end a text.
 
     Raises ValueError for what is not a grammar, with the line."""
-    return _Grammar(text, tokens).lark()
+    return _Grammar(text, tokens, ends).lark()
 
 
 @dataclass(eq=False)
@@ -64,7 +66,18 @@ class _Char:
     ranges: tuple[tuple[int, int], ...]
 
     def overlaps(self, other: _Char) -> bool:
-        return any(a <= d and c <= b for a, b in self.ranges for c, d in other.ranges)
+        """True if the first byte of a character may be one of either: the compiler's lexer follows
+        bytes, and has ended a run before it sees the second one."""
+        return any(a <= d and c <= b for a, b in self._leads for c, d in other._leads)
+
+    @cached_property
+    def _leads(self) -> list[tuple[int, int]]:
+        """The first bytes of each range in UTF-8, which are in the order of the characters."""
+        return [(_lead(low), _lead(high)) for low, high in self.ranges]
+
+
+def _lead(code: int) -> int:
+    return chr(code).encode(errors="surrogatepass")[0]
 
 
 @dataclass(eq=False)
@@ -129,10 +142,11 @@ class _Group:
 class _Grammar:
     """Reads a grammar, rule by rule."""
 
-    def __init__(self, text: str, tokens: Mapping[str, int]) -> None:
+    def __init__(self, text: str, tokens: Mapping[str, int], ends: Sequence[int]) -> None:
         self._text = text
         self._at = 0
         self._tokens = tokens
+        self._ends = ends
         self._numbers: dict[str, int] = {}
         """The number of each name of a rule, in the order in which they occur."""
         self._rules: dict[int, _Node] = {}
@@ -313,7 +327,9 @@ class _Grammar:
             if number is None:
                 raise self._error(f"{name} is not a token of this vocabulary")
         self._at = match.end()
-        return f"<[^{number}]>" if match[0].startswith("!") else f"<[{number}]>"
+        if match[0].startswith("!"):  # an end is not one of the other tokens
+            return f"<[^{','.join(map(str, {number, *self._ends}))}]>"
+        return f"<[{number}]>"
 
     def _repeat(self, group: _Group, sign: str) -> None:
         if not group.repeatable:
@@ -335,6 +351,8 @@ class _Grammar:
         if most is not None and most < least:
             raise self._error(f"at least {least} repetitions and at most {most}")
         self._at = match.end()
+        if most is not None and most > _MOST_TIMES:
+            most = None  # as in llama.cpp
         if isinstance(item, _Char) and least == most and least <= _UNROLLED:
             group.items[-1] = _All([item] * least)
         else:
