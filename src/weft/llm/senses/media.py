@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import ctypes
 import os
 import re
 import threading
@@ -26,6 +25,7 @@ from weft.bounds import (
     MEDIA_BYTES,
 )
 from weft.errors import BusyError, ContextError
+from weft.heap import trim_heap
 
 __all__ = ["MOST_BYTES", "decoding", "media_bytes", "one_request"]
 
@@ -180,13 +180,9 @@ _given_back = [0.0]
 
 
 def _give_back() -> None:
-    """Lets glibc return what decoders have freed: gigabytes after a few large images. Other C
-    libraries return it by themselves."""
+    """Returns what decoders have freed to the system."""
     now = time.monotonic()
     if now - _given_back[0] < 0.1:
         return
     _given_back[0] = now
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError, TypeError):
-        pass
+    trim_heap()
