@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
+from weft.heap import trim_heap
 from weft.llm.chat.template import Message
 from weft.llm.completion import Completion, Completions
 from weft.llm.engine.engine import Engine
@@ -47,10 +48,10 @@ class AsyncText(AsyncIterator[str]):
 
     async def __anext__(self) -> str:
         if self._ticket is None:
-            loop = asyncio.get_running_loop()
+            loop, events = asyncio.get_running_loop(), self._events
 
-            def tell(event: Event) -> None:
-                loop.call_soon_threadsafe(self._events.put_nowait, event)
+            def tell(event: Event) -> None:  # without self, which would be a cycle
+                loop.call_soon_threadsafe(events.put_nowait, event)
 
             self._ticket = self._engine.submit(self._request, tell)
         while not self._done:
@@ -131,6 +132,7 @@ class AsyncLLM(TextModel):
             self._loaded = None
             await asyncio.to_thread(self._engine.close)
             del self._engine
+            trim_heap()
 
     async def __aenter__(self) -> Self:
         return self

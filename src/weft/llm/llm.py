@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from weft.errors import ContextError
 from weft.execute import Progress
+from weft.heap import trim_heap
 from weft.llm.chat.template import Message
 from weft.llm.completion import Completion, Completions, Stream
 from weft.llm.compute.embed import (
@@ -101,6 +102,7 @@ class LLM(TextModel):
             self._last_stats = self._writing.stats
             self._loaded = None
             del self._writing, self._side
+            trim_heap()
 
     def __enter__(self) -> Self:
         return self

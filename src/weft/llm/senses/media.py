@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import ctypes
 import os
 import re
 import secrets
@@ -28,6 +27,7 @@ from weft.bounds import (
     MEDIA_BYTES,
 )
 from weft.errors import BusyError, ChatError, ContextError
+from weft.heap import trim_heap
 from weft.records import dataclass
 
 __all__ = ["MOST_BYTES", "Kind", "Marked", "Medium", "counted", "decoding", "mark_media",
@@ -184,16 +184,12 @@ _given_back = [0.0]
 
 
 def _give_back() -> None:
-    """Lets glibc return what decoders have freed: gigabytes after a few large images. Other C
-    libraries return it by themselves."""
+    """Returns what decoders have freed to the system."""
     now = time.monotonic()
     if now - _given_back[0] < 0.1:
         return
     _given_back[0] = now
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError, TypeError):
-        pass
+    trim_heap()
 
 
 # Images and sounds in the messages of a conversation: parts of their contents, which a chat

@@ -56,9 +56,7 @@ class BpeModel:
                 f"the vocabulary has no merges (no key {_MERGES}); convert the model again"
             )
         self._merges = vocab.metadata.get_bytes_list(_MERGES, [])
-        self._words = WordIds(
-            lambda word: [id_ for part in how.split_word(word) for id_ in self._encode_word(part)]
-        )
+        self._words = WordIds(self._encode_parts)
 
     @cached_property
     def _ranks(self) -> dict[bytes, int]:
@@ -80,6 +78,10 @@ class BpeModel:
         for word in self._how.split(text):
             ids += self._words[word]
         return ids
+
+    def _encode_parts(self, word: str) -> list[int]:
+        parts = self._how.split_word(word)
+        return [id_ for part in parts for id_ in self._encode_word(part)]
 
     def _encode_word(self, word: str) -> list[int]:
         if self._how.byte_level:

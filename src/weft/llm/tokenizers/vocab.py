@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from pathlib import Path
+from weakref import WeakMethod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -362,14 +363,19 @@ _LONGEST = 64  # characters; longer words hardly occur twice
 
 
 class WordIds(dict[str, list[int]]):
-    """A cache of the ids of words; an unknown word is encoded when it is looked up."""
+    """A cache of the ids of words; an unknown word is encoded when it is looked up.
+
+    The cache refers weakly to the model whose method `encode` is: with a cycle, the vocabulary
+    would stay until the garbage collector runs."""
 
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
         super().__init__()
-        self._encode = encode
+        self._encode = WeakMethod(encode)
 
     def __missing__(self, word: str) -> list[int]:
-        ids = self._encode(word)
+        encode = self._encode()
+        assert encode is not None
+        ids = encode(word)
         if len(word) <= _LONGEST:
             if len(self) >= _MOST_WORDS:
                 self.clear()

@@ -8,7 +8,6 @@ requests until theirs have ended, so that a busy model cannot keep out another f
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import functools
 import gc
 import sys
@@ -22,6 +21,7 @@ from typing import Any, Literal, TypeVar
 from starlette.types import ASGIApp
 
 from weft.errors import AbortedError, OutOfMemoryError, WeftError
+from weft.heap import trim_heap
 from weft.records import dataclass
 from weft.serve.errors import ApiError, without_folders
 from weft.serve.log import logger
@@ -32,20 +32,15 @@ from weft.tables import size_text
 
 
 def give_back_memory() -> None:
-    """Frees the endpoints of applications that are gone and cycles, of which contexts have some,
-    and lets glibc return what it keeps for the next allocation: tens of MiB after a model of a few.
-    Other C libraries return it by themselves."""
+    """Frees the endpoints of applications that are gone and cycles, of which applications have
+    some, and returns memory to the system."""
     for name, module in list(sys.modules.items()):
         if name.startswith("fastapi."):  # which keeps the handlers of thousands of endpoints
             for value in list(vars(module).values()):
                 if isinstance(value, functools._lru_cache_wrapper):
                     value.cache_clear()
     gc.collect()
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):
-        return
-    trim(0)
+    trim_heap()
 
 
 State = Literal["unloaded", "loading", "loaded", "unloading"]
