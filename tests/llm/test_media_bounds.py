@@ -71,6 +71,25 @@ def test_strips_are_the_conversion_of_the_whole(mode: str) -> None:
     assert (open_picture(image) == np.asarray(image.convert("RGB"))).all()
 
 
+@pytest.mark.parametrize("mode", ["I;16", "I;16B", "PNG", "I", "I of 8 bits"])
+def test_grey_of_16_bits_has_the_shades_of_8(mode: str) -> None:
+    grey = np.random.default_rng(3).integers(0, 256, (700, 30), np.uint8)
+    deep = grey.astype(np.uint16) * 257
+    given: Any = Image.fromarray(deep)
+    if mode == "I;16B":
+        given = Image.frombytes(mode, (30, 700), deep.astype(">u2").tobytes())
+    elif mode == "PNG":
+        given = encoded(given, "PNG")
+    elif mode != "I;16":
+        given = Image.fromarray((deep if mode == "I" else grey).astype(np.int32))
+    assert (open_picture(given) == grey[..., None]).all()
+
+
+def test_grey_of_floats_is_refused() -> None:
+    with pytest.raises(ContextError, match="mode F.*convert it to 8 or 16 bits"):
+        open_picture(Image.new("F", (3, 2)))
+
+
 def test_an_image_of_the_caller_is_not_turned() -> None:
     image = Image.new("RGB", (30, 20))
     image.getexif()[0x0112] = 6

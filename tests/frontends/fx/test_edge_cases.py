@@ -144,3 +144,33 @@ def test_buffers_of_double_precision_are_read_by_pytorch() -> None:
     for n in (3, 5000):  # folded, and not
         module, x = Offset(n), rows(2, n)
         assert torch.equal(weft.from_torch(module, x)(x), module(x))
+
+
+def _hidden(*shape: int) -> Any:
+    """A mask whose second row, and part of the fourth, is hidden."""
+    mask = torch.zeros(shape)
+    mask[..., 1, :] = mask[..., 3, 2:] = -torch.inf
+    return mask
+
+
+MASKS = [_hidden(*lead, 5, 7) for lead in ((), (1,), (1, 1), (2, 1), (1, 4), (2, 4))]
+MASKS.append(torch.tensor([0.0, -torch.inf]).view(2, 1, 1, 1).expand(2, 1, 5, 7))
+MASKS.append(torch.tensor([0.0, -torch.inf]).view(2, 1, 1, 1).expand(2, 1, 1, 7))
+MASKS.append(torch.tensor([0.0, -torch.inf, 0, 0, 1]).view(5, 1))
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=lambda mask: str(list(mask.shape)))
+@pytest.mark.parametrize("form", ["added", "bool", "f16", "few heads"])
+def test_a_query_that_sees_nothing_has_zeros(mask: Any, form: str) -> None:
+    q, k, v = rows(2, 4, 5, 8), rows(2, 4, 7, 8), rows(2, 4, 7, 6)
+    if form == "bool":
+        mask = mask == 0
+    elif form == "f16":
+        q, k, v, mask = q.half(), k.half(), v.half(), mask.half()
+    elif form == "few heads":
+        k, v = k[:, :2], v[:, :2]
+
+    def attend(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=k.shape[1] != q.shape[1])
+
+    check(attend, q, k, v, mask, **({"rtol": 1e-2, "atol": 1e-2} if form == "f16" else {}))

@@ -86,11 +86,22 @@ def _array(pixels: NDArray[Any]) -> Pixels:
 
 def _rgb(image: Image) -> Pixels:
     """The pixels of an image, by strips: a conversion of the whole would be a second copy."""
+    if image.mode == "F":
+        raise ContextError(
+            "a grey image of floats (Pillow's mode F) does not say which numbers are black and "
+            "white; convert it to 8 or 16 bits"
+        )
+    # Pillow would cut grey of 16 bits at 255; its mode I has numbers of 8 bits or of 16
+    deep = image.mode.startswith("I;16") or (image.mode == "I" and image.getextrema()[1] > 255)  # type: ignore[operator]
     width, height = image.size
     out = np.empty((height, width, 3), np.uint8)
     for top in range(0, height, _STRIP):
         bottom = min(top + _STRIP, height)
-        out[top:bottom] = np.asarray(image.crop((0, top, width, bottom)).convert("RGB"))
+        strip = image.crop((0, top, width, bottom))
+        if deep:
+            out[top:bottom] = (np.asarray(strip).clip(0, 65535) >> 8)[..., None]
+        else:
+            out[top:bottom] = np.asarray(strip.convert("RGB"))
     return out
 
 
