@@ -42,6 +42,9 @@ _ALIASES = {
     "temp": "temperature",
     "nucleus": "top_p",
 }
+_GONE = ("tfs", "tfs_z", "infill")
+"""Names that llama.cpp has or had and clients still list: tail-free sampling, which no option here
+turns on, and one for infilling."""
 
 _INF = math.inf
 _MOST = 3e38
@@ -345,7 +348,7 @@ def _order(samplers: str | Sequence[str]) -> tuple[str, ...]:
     order = []
     for name in names:
         short = name.strip().lower().replace("-", "_")
-        if not short:
+        if not short or short in _GONE:
             continue
         short = _ALIASES.get(short, short)
         if short not in SAMPLERS:
