@@ -87,6 +87,74 @@ def test_null_is_a_field_left_out(server: Server, path: str, body: dict[str, Any
     post(server, path, body | limit)
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (
+            "/v1/chat/completions",
+            {
+                "verbosity": "low",
+                "modalities": ["text"],
+                "prediction": {"type": "content", "content": "42"},
+                "prompt_cache_key": "k",
+                "prompt_cache_retention": "24h",
+                "safety_identifier": "s",
+                "service_tier": "auto",
+                "store": True,
+                "metadata": {"a": "b"},
+                "user": "u",
+            },
+        ),
+        (
+            "/v1/responses",
+            {
+                "text": {"verbosity": "low"},
+                "reasoning": {"effort": "none", "summary": "auto", "context": "auto"},
+                "prompt_cache_retention": "24h",
+                "context_management": [{"type": "compaction", "compact_threshold": 1000}],
+                "client_metadata": {"installation": "x"},
+                "include": ["reasoning.encrypted_content"],
+                "max_tool_calls": 3,
+            },
+        ),
+        (
+            "/v1/messages",
+            {
+                "diagnostics": {"previous_message_id": "msg_1"},
+                "metadata": {"user_id": "u"},
+                "service_tier": "auto",
+                "speed": "standard",
+            },
+        ),
+    ],
+)
+def test_fields_of_services_have_no_effect(
+    server: Server, path: str, fields: dict[str, Any]
+) -> None:
+    """Fields of the official APIs about billing, caches and such are not called unknown."""
+    limit = {"max_output_tokens" if path == "/v1/responses" else "max_tokens": 2}
+    given = {"input": "a"} if path == "/v1/responses" else {"messages": ASK}
+    status, headers, body = server.call("POST", path, given | limit | fields)
+    assert status == 200, body
+    assert "x-weft-ignored" not in headers
+
+
+def test_an_answer_in_sound_is_refused(server: Server) -> None:
+    assert "modalities" in chat(server, 400, modalities=["text", "audio"])["message"]
+
+
+def test_what_text_clients_list(server: Server) -> None:
+    """Samplers that llama.cpp has no more, and a list as the text of its JSON."""
+    fields = {"samplers": ["top_k", "tfs_z", "typical_p", "infill", "temperature"]}
+    want = complete(server, samplers=["top_k", "typ_p", "temperature"], temperature=1, seed=1)
+    assert complete(server, temperature=1, seed=1, **fields)["text"] == want["text"]
+    lists = [complete(server, dry_multiplier=9, dry_sequence_breakers=breakers)["text"]
+             for breakers in ([" ", "1"], '[" ", "1"]')]  # fmt: skip
+    assert lists[0] == lists[1]
+    wrong = complete(server, 400, dry_sequence_breakers="x")
+    assert "dry_sequence_breakers must be" in wrong["message"]
+
+
 @pytest.mark.parametrize("k", [-1, 0])
 def test_top_k_that_is_off(server: Server, k: int) -> None:
     every = complete(server, seed=5, temperature=2, top_k=0)["text"]

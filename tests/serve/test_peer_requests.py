@@ -123,10 +123,15 @@ def test_items_of_hosted_tools(server: Server) -> None:
         {"type": "function_call", "call_id": "e", "name": "f", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "e", "output": None},
         {"type": "compaction", "encrypted_content": "x"},
+        {"type": "apply_patch_call", "call_id": "p", "operation": {"type": "delete_file"}},
+        {"type": "apply_patch_call_output", "call_id": "p", "status": "completed"},
+        {"type": "additional_tools", "role": "developer", "tools": []},
     ]
     body = {"input": items, "max_output_tokens": 2}
     answer = post(server, "/v1/responses", body)
-    assert answer["ignored"] == "input.1.web_search_call, input.8.compaction"
+    assert answer["ignored"] == (
+        "input.1.web_search_call, input.8.compaction, input.11.additional_tools"
+    )
     blocks = [
         {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
         {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},

@@ -243,14 +243,6 @@ def test_calls_and_results_in_the_history(server: Server) -> None:
             {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "x"}}},
             "tool_choice names no function of tools; there are weather",
         ),
-        (
-            {
-                "tools": [TOOL],
-                "tool_choice": "required",
-                "response_format": {"type": "json_object"},
-            },
-            "response_format does not go together with a tool_choice",
-        ),
         ({"tool_choice": "required"}, "tool_choice needs tools"),
         ({"tools": [{"name": "web_search"}]}, "a tool is "),
         ({"tools": [{"type": "function", "function": {}}]}, "has no name"),
@@ -263,6 +255,56 @@ def test_what_is_refused(server: Server, options: Any, message: str) -> None:
         ask(server, **options)
     assert message in str(caught.value)
     assert str(caught.value.param).startswith(("tools", "tool_choice"))
+
+
+FORM: Any = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "n",
+        "schema": {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]},
+    },
+}
+PLACES: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object", "properties": {"place": {"enum": ["a", "b"]}}, "required": ["place"],
+        },
+    },
+}  # fmt: skip
+
+
+def test_an_answer_in_a_form_or_a_call(server: Server) -> None:
+    """With tools, `response_format` holds the answer to the form unless the model calls a tool."""
+    options: Any = {"tools": [PLACES], "response_format": FORM, "max_tokens": 400}
+    called = set()
+    for seed in range(12):
+        choice = ask(server, temperature=2, seed=seed, **options).choices[0]
+        calls = choice.message.tool_calls or []
+        for call in calls:
+            assert json.loads(call.function.arguments)["place"] in ("a", "b")
+        if not calls:
+            assert json.loads(choice.message.content)["ok"] in (True, False)
+        assert choice.finish_reason == ("tool_calls" if calls else "stop")
+        called.add(bool(calls))
+    assert called == {True, False}
+    for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+        got = ask(server, tool_choice=choice, **options).choices[0]
+        assert got.message.tool_calls and not got.message.content
+    got = ask(server, tool_choice="none", **options).choices[0]
+    assert json.loads(got.message.content).keys() == {"ok"}
+
+
+def test_what_is_wrong_with_a_form_is_told_beside_tools(server: Server) -> None:
+    unheld = {"type": "array", "items": {}, "uniqueItems": True}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": unheld}}
+    with pytest.raises(BadRequestError, match=r"json_schema: .*uniqueItems"):
+        ask(server, tools=[PLACES], response_format=form)
+    tool = {"type": "function", "function": {"name": "f", "parameters": {
+        "type": "object", "properties": {"x": unheld}}}}  # fmt: skip
+    got = ask(server, tools=[tool], response_format=FORM, max_tokens=400).choices[0]
+    assert json.loads(got.message.content).keys() == {"ok"}
 
 
 def test_a_template_without_tools() -> None:

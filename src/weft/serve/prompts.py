@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
+from weft.errors import ContextError
 from weft.llm import Senses, Tokenizer
 from weft.llm.answers import AnswerFormat
 from weft.llm.chat.template import ChatTemplate, Message, prompt_tokens, render_begun
@@ -163,7 +164,7 @@ class Prompts:
             ignore_eos=body.ignore_eos,
             special=tools is not None or self._hides_marks,  # <|python_tag|>, [TOOL_CALLS]
         )
-        constraint = calls or schema_of(body.response_format)
+        constraint = calls or self._call_or_form(body, tools)
         requests = self._requests(body, form, [ids], n, constraint)
         message()  # raises now if the format of answers cannot be detected
         return Asked(requests, n, n, bool(body.logprobs), message=message)
@@ -230,17 +231,28 @@ class Prompts:
         """
         if not tools or choice_of(body) in (None, "auto"):
             return {}
-        if body.response_format is not None and body.response_format.narrows:
-            raise ApiError(
-                400, "response_format does not go together with a tool_choice that asks for a "
-                "call; leave one out", "tool_choice",
-            )  # fmt: skip
         name = named_tool(choice_of(body), tools)
         several = body.parallel_tool_calls is not False and name is None
         grammar = self._format.grammar(
             self._tokenizer, tools, name=name, parallel=several, prompt=text, reasons=reasons
         )
         return {"grammar": grammar} if grammar else {"json_schema": call_schema(tools, name)}
+
+    def _call_or_form(self, body: ChatBody, tools: Tools | None) -> dict[str, Any]:
+        """The constraint of an answer in the form that `response_format` asks for, which with
+        tools may be calls instead."""
+        form = schema_of(body.response_format)
+        if not tools or "json_schema" not in form or own_constraint(body):
+            return form
+        if self._format.harmony or any(self._format.content):
+            return form
+        several = body.parallel_tool_calls is not False
+        schema = form["json_schema"]
+        try:
+            grammar = self._format.grammar(self._tokenizer, tools, parallel=several, instead=schema)
+        except ContextError:  # of a tool; what is wrong with the form is told later
+            return form
+        return {"grammar": grammar} if grammar else form
 
     def _message(
         self, body: ChatBody, tools: Tools | None, text: str, calls: Mapping[str, Any]

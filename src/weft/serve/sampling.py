@@ -5,6 +5,7 @@ Fields are those of the OpenAI API, and all options of `SamplingParams` by llama
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,9 +60,10 @@ def sampling_of(
                 400, f"{written[option]} and {name} are both given; an answer has one constraint",
                 name,
             )  # fmt: skip
-        options[option] = value if option in CONSTRAINTS else _plain(value)
         if option == "dry_sequence_breakers":
+            value = _listed(value)
             require_few(name, value)
+        options[option] = value if option in CONSTRAINTS else _plain(value)
         written[option] = name
     for option in SAMPLING_OPTIONS.keys() & type(body).model_fields:
         value = getattr(body, option)
@@ -92,6 +94,15 @@ def require_few(name: str, strings: Any) -> None:
     n = sum(map(len, strings)) if n and all(isinstance(s, str) for s in strings) else 0
     if n > MOST_CHARACTERS:
         raise ApiError(400, f"{name} has {n} characters; it may have {MOST_CHARACTERS}", name)
+
+
+def _listed(value: Any) -> Any:
+    """A list that a client wrote as the text of its JSON."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+    return found if isinstance(found, list) else value
 
 
 def _plain(value: Any) -> Any:

@@ -232,6 +232,8 @@ class Generation(Sampled):
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
 
 
 class AdaptersBody(Body):
@@ -298,6 +300,10 @@ class ChatBody(Generation):
     reasoning_budget: Annotated[int, Field(ge=-1)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    modalities: list[Literal["text"]] | None = None
+    # these have no effect here
+    prediction: dict[str, Any] | None = None
+    verbosity: str | None = None
 
     def ignored(self) -> list[str]:
         """The names of unknown fields, and tools that are left out."""

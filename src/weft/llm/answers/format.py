@@ -224,13 +224,14 @@ class AnswerFormat:
         parallel: bool = True,
         prompt: str = "",
         reasons: bool = False,
+        instead: Mapping[str, Any] | None = None,
     ) -> str | None:
         """A grammar, for `SamplingParams.grammar`, of answers that call one of `tools`, or the tool
         `name`; with `parallel`, of several calls.
 
         Reasoning that `prompt` has begun may come first; with `reasons`, also reasoning that the
-        answer begins. None: the format of calls is not known. Raises ChatError if no tool is called
-        `name`."""
+        answer begins. JSON of the schema `instead` may stand in place of the calls. None: the
+        format of calls is not known. Raises ChatError if no tool is called `name`."""
         if self.markers is None:
             return None
         thinking = self.is_thinking(prompt)
@@ -245,6 +246,7 @@ class AnswerFormat:
             thinking=thinking,
             opened=self.is_calling(prompt),
             empty="".join(self.content) if all(self.content) else "",
+            instead=instead,
         )
 
 

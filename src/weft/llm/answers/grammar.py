@@ -10,7 +10,14 @@ from typing import Any
 from weft.errors import ChatError
 from weft.llm.answers.markers import HOLE, CallMarkers
 from weft.llm.answers.values import listed_in, types_of
-from weft.llm.sampling.schema import has_references, held_parameters, pointer, resolved, under
+from weft.llm.sampling.schema import (
+    has_references,
+    held_parameters,
+    held_schema,
+    pointer,
+    resolved,
+    under,
+)
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.tokenizers.vocab import TokenType
 
@@ -261,6 +268,7 @@ def call_grammar(
     thinking: bool = False,
     opened: bool = False,
     empty: str = "",
+    instead: Mapping[str, Any] | None = None,
 ) -> str:
     """A Lark grammar for llguidance; see `AnswerFormat.grammar`.
 
@@ -286,14 +294,18 @@ def call_grammar(
         before = inside if thinking else f"(space {text(thought[0])} {inside} | space {over})?"
     if empty:
         before += f" (space {text(empty)})?"
+    calls = f"space {text(markers.section)} space {first} {call} {more} space {text(markers.end)}"
+    if instead is not None:
+        calls = f"({calls} | instead)"
     rules = [
-        f"start: {before} space {text(markers.section)} space {first} {call} {more} space "
-        f"{text(markers.end)}",
+        f"start: {before} {calls}",
         r"space: /[ \n]{0,6}/",  # models write one, a line break, an indent or nothing
         r"word: /[a-zA-Z0-9_.-]{1,40}/",  # ids and numbers
     ]
     if thought is not None:
         rules.append(text.until("thought", thought[1]))
+    if instead is not None:
+        rules.append(f"instead: {json_rule(held_schema(instead))}")
     return "\n".join([*rules, *_calls(markers, callable_tools, text)])
 
 

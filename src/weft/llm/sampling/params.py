@@ -29,6 +29,9 @@ BREAKERS: tuple[str, ...] = ("\n", ":", '"', "*")
 _ALIASES = {
     "typical": "typ_p", "typical_p": "typ_p", "temp": "temperature", "nucleus": "top_p",
 }  # fmt: skip
+_GONE = ("tfs", "tfs_z", "infill")
+"""Names that llama.cpp has or had and clients still list: tail-free sampling, which no option here
+turns on, and one for infilling."""
 
 _INF = math.inf
 _MOST = 3e38
@@ -330,7 +333,7 @@ def _order(samplers: str | Sequence[str]) -> tuple[str, ...]:
     order = []
     for name in names:
         short = name.strip().lower().replace("-", "_")
-        if not short:
+        if not short or short in _GONE:
             continue
         short = _ALIASES.get(short, short)
         if short not in SAMPLERS:

@@ -78,6 +78,7 @@ class CountBody(Sampled):
     cache_control: dict[str, Any] | None = None
     context_management: dict[str, Any] | None = None
     speed: str | None = None
+    diagnostics: dict[str, Any] | None = None
 
     def ignored(self) -> list[str]:
         """The names of unknown fields, and tools and blocks that are left out."""

@@ -26,7 +26,8 @@ LEFT_OUT = frozenset((
     *("web_search_call", "file_search_call", "computer_call", "computer_call_output", "compaction"),
     *("image_generation_call", "code_interpreter_call", "mcp_list_tools", "mcp_call"),
     *("mcp_approval_request", "mcp_approval_response", "tool_search_call", "tool_search_output"),
-    *("compaction_summary", "ghost_snapshot", "compaction_trigger"),
+    *("compaction_summary", "ghost_snapshot", "compaction_trigger", "context_compaction"),
+    *("additional_tools", "configuration_update", "program", "program_output"),
 ))  # fmt: skip
 """Items of tools that OpenAI runs itself: they are left out, with a note."""
 
@@ -95,6 +96,8 @@ class Reasoning(Part):
     effort: str | None = None
     summary: str | None = None
     generate_summary: str | None = None
+    context: str | None = None
+    mode: str | None = None
 
 
 class StreamOptions(Part):
@@ -156,6 +159,9 @@ class ResponsesBody(CountBody):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    context_management: list[Any] | None = None
+    client_metadata: dict[str, Any] | None = None
 
     @property
     def wants_logprobs(self) -> bool:

@@ -19,6 +19,9 @@ Item = Mapping[str, Any]
 _SEAL = "weft:"
 """The beginning of the `encrypted_content` of reasoning, which is not secret here."""
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+_OUTPUTS = frozenset(
+    f"{tool}_call_output" for tool in ("custom_tool", "local_shell", "shell", "apply_patch")
+)
 _TEXTS = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")
 
 
@@ -135,10 +138,11 @@ def _as_function(item: Item) -> Item:
     if kind == "custom_tool_call":
         arguments = json.dumps({"input": item.get("input")}, ensure_ascii=False)
         return {**item, "type": "function_call", "arguments": arguments}
-    if kind in ("local_shell_call", "shell_call"):
-        arguments = json.dumps(item.get("action") or {}, ensure_ascii=False)
+    if kind in ("local_shell_call", "shell_call", "apply_patch_call"):
+        given = item.get("action") or item.get("operation") or {}
+        arguments = json.dumps(given, ensure_ascii=False)
         return {**item, "type": "function_call", "name": kind[:-5], "arguments": arguments}
-    if kind in ("custom_tool_call_output", "local_shell_call_output", "shell_call_output"):
+    if kind in _OUTPUTS:
         id_ = item.get("call_id") or item.get("id")
         return {**item, "type": "function_call_output", "call_id": id_}
     return item
