@@ -34,7 +34,7 @@ core, cache, folder = sys.argv[1:]
 os.sched_setaffinity(0, [int(core)])
 from weft.backends import make_backend
 from weft.cluster.lent import Lender, worker_facts
-from weft.cluster.worker import serve_devices
+from weft.cluster.running import serve_devices
 from weft.links import Listener
 listener = Listener("127.0.0.1", 0, facts=worker_facts())
 print(listener.address.port, flush=True)

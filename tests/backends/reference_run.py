@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft.backends.reference import REFERENCE, ReferenceBackend
-from weft.backends.reference.executable import ReferenceExecutable
+from weft.backends.reference.backend import ReferenceExecutable
 from weft.backends.reference.memory import ReferenceMemory
 from weft.backends.reference.view import ArrayView
 from weft.graph import Graph, Tensor

@@ -17,7 +17,7 @@ from tests.llm.llama_models import RELATIVES
 from tests.llm.made_models import configure, keys_of, made_up
 from tests.llm.other_models import OTHERS
 from tests.llm.tiny import write_model
-from weft.cli.bench_options import device_sets
+from weft.cli.bench import device_sets
 from weft.cli.bench_rows import OWN_FIELDS
 from weft.cli.bench_table import Output, make_printer
 from weft.cli.bench_tests import BenchTest, Runner

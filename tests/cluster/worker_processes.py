@@ -12,7 +12,7 @@ from typing import Self
 _CODE = """
 import sys
 from weft.cluster.lent import Lender, worker_facts
-from weft.cluster.worker import serve_devices
+from weft.cluster.running import serve_devices
 from weft.links import Listener
 from weft.backends import make_backend
 cache, memory, names, *dirs = sys.argv[1:]

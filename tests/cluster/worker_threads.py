@@ -11,7 +11,7 @@ from tests.cluster.worker_processes import Worker
 from weft.backends import Backend, make_backend
 from weft.backends.remote.group import MachineGroup, machine_group
 from weft.cluster.lent import Lender, worker_facts
-from weft.cluster.worker import serve_devices
+from weft.cluster.running import serve_devices
 from weft.links import Listener
 
 __all__ = ["WorkerThread", "group_of"]

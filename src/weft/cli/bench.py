@@ -9,7 +9,6 @@ from typing import Annotated
 
 from weft.cli.bench_batched import BatchedTests, bench_batched
 from weft.cli.bench_kernel import DEFAULT_COLUMNS, DEFAULT_FORMATS, DEFAULT_SHAPE, bench_kernels
-from weft.cli.bench_options import device_sets
 from weft.cli.bench_rows import Setting, is_shown, model_name
 from weft.cli.bench_series import Runs, Series
 from weft.cli.bench_table import Output, make_printer
@@ -28,6 +27,21 @@ from weft.files import write_text
 from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.planning.options import LLM_OPTIONS
 from weft.options import option, parse_tokens
+
+
+def device_sets(texts: Sequence[str]) -> list[str | None]:
+    """The devices of each measurement, as names with commas; None: the default devices.
+
+    `-dev opencl:0,cpu` is one set, as for every command. If a set is written with `/`, or is
+    `none` or `auto`, commas separate sets: `-dev opencl:0/cpu,none`."""
+    sets: list[str | None] = []
+    for text in texts:
+        parts = [part.strip() for part in text.split(",")]
+        several = "/" in text or not {"none", "auto"}.isdisjoint(parts)
+        for names in parts if several else [text]:
+            sets.append(None if names == "auto" else names.replace("/", ","))
+    return sets
+
 
 KERNEL = "Without a model"
 

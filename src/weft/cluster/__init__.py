@@ -1,12 +1,12 @@
 """Many machines: devices of other machines, and what Ray places, supervises and restarts.
 
-worker.py         a worker's links; lent.py the devices, files and memory that it lends
+running.py        a worker's links, its process, and the supervisor that starts it after a crash
+lent.py           the devices, files and memory that it lends
 session.py        the frames of a client; commands.py what they do
 weights.py        a worker's files by hash, and tensors that it was sent
 streams.py        copies from worker to worker
 ray_cluster.py    joins a Ray cluster, or starts one on this machine
 ray_workers.py    workers on the nodes of a cluster, as actors
-running.py        a worker as a process, and its supervisor, which starts it again after a crash
 kept_rows.py      answers that several processes keep in one folder
 model_files.py    files of a model on machines that may lack them, by hashes of their parts
 prefixes.py       who knows which prompts

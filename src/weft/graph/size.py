@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from weft.errors import GraphError
-from weft.graph.polynomial import Atom, Compound, Polynomial, atom_key
-from weft.graph.size_bounds import bounds
+from weft.graph.polynomial import Atom, Compound, Polynomial, atom_key, bounds
 from weft.records import dataclass
 
 __all__ = [

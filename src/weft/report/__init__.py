@@ -11,8 +11,7 @@ timeline.py    a profile: slices of work, and the share of the roof of each step
 tables.py      the table of tensors of one graph: places, lifetimes, causes, sources
 formulas.py    symbolic sizes as data that the page evaluates
 variants.py    what the page needs to show other contexts, ubatches, sequences and cache types
-frame.py       the page in a frame, for notebooks
-html.py        puts data and the files of `page/` into one HTML file
+html.py        puts data and the files of `page/` into one HTML file, or a frame for notebooks
 page/          the page: plain JavaScript without a build step; see below
 
 `report_html` takes an object that has a plan, or data (a mapping with a `kind`), so that others
@@ -49,8 +48,7 @@ from weft.lazy import imported_when_used
 
 if TYPE_CHECKING:
     from weft.report.compare import diff_data
-    from weft.report.frame import frame_html
-    from weft.report.html import page_html, report_html
+    from weft.report.html import frame_html, page_html, report_html
     from weft.report.planned import plan_data
     from weft.report.programs import program_data
     from weft.report.tables import regime_data
@@ -71,8 +69,7 @@ __getattr__, __dir__ = imported_when_used(
     __name__,
     {
         "weft.report.compare": ("diff_data",),
-        "weft.report.frame": ("frame_html",),
-        "weft.report.html": ("page_html", "report_html"),
+        "weft.report.html": ("frame_html", "page_html", "report_html"),
         "weft.report.planned": ("plan_data",),
         "weft.report.programs": ("program_data",),
         "weft.report.tables": ("regime_data",),

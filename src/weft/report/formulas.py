@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.graph.polynomial import Atom, Compound, Polynomial
+from weft.graph.polynomial import Atom, Compound, Polynomial, compound_bounds
 from weft.graph.size import Size
-from weft.graph.size_bounds import compound_bounds
 
 Ranges = Mapping[str, tuple[int, int]]
 """The least and the largest value of each symbol."""

@@ -61,7 +61,19 @@ def schedule(
     user = _user_assignments(assign or {}, devices)
 
     def build(where: Where, why: Why) -> Schedule:
-        return _build(graph, devices, where, why, n_copies, cur_copy, first_backend)
+        """The schedule that follows from a placement: splits, copies, the allocated graph."""
+        copies = n_copies, cur_copy
+        result = Schedule(graph, devices.backends, *copies, where, why, devices.refusals)
+        cut(result, devices, first_backend)
+        add_input_copies(result)
+        result.final = final = final_tensors(graph, result.rewired, result.graph_inputs)
+        result.origin = {new: old for old, new in final.items()}
+        for split in result.splits:
+            own = graph.nodes[split.start : split.end]
+            split.nodes = [final.get(node, node) for node in own] if final else own
+        result.keep = collect_keeps(result)
+        build_plan_lists(result)
+        return result
 
     if policy == "ggml":
         return build(*assign_backends(graph, devices, user, op_offload))
@@ -84,43 +96,6 @@ def schedule(
 
     chosen = place_by_cost(model, user, [rules.backend_of], cost.effort)
     return faster(model, rules, build_chosen, chosen)
-
-
-def _build(
-    graph: Graph,
-    devices: Devices,
-    where: Where,
-    why: Why,
-    n_copies: int,
-    cur_copy: int,
-    first_backend: int,
-) -> Schedule:
-    """The schedule that follows from a placement: splits, copies, the graph that is allocated."""
-    splits, copies, rewired = cut(graph, devices, where, why, n_copies, cur_copy, first_backend)
-    inputs = add_input_copies(graph, devices, where, why, n_copies, cur_copy, copies)
-    final = final_tensors(graph, rewired, inputs)
-
-    result = Schedule(
-        graph=graph,
-        backends=devices.backends,
-        n_copies=n_copies,
-        cur_copy=cur_copy,
-        backend_of=where,
-        cause_of=why,
-        refusals=devices.refusals,
-        splits=splits,
-        copies=copies,
-        rewired=rewired,
-        graph_inputs=inputs,
-        final=final,
-        origin={new: old for old, new in final.items()},
-    )
-    for split in splits:
-        own = graph.nodes[split.start : split.end]
-        split.nodes = [final.get(node, node) for node in own] if final else own
-    result.keep = collect_keeps(result)
-    build_plan_lists(result)
-    return result
 
 
 def _user_assignments(

@@ -32,17 +32,17 @@ class Schedule:
     """The cause of each tensor's backend."""
     refusals: dict[tuple[Tensor, int], str]
     """(node, backend) -> the sentence with which the backend refused the node."""
-    splits: list[Split]
-    copies: dict[tuple[Tensor, int, int], Tensor]
+    splits: list[Split] = field(default_factory=list)
+    copies: dict[tuple[Tensor, int, int], Tensor] = field(default_factory=dict)
     """(tensor, backend, copy number) -> the copy. With several copies, an input's current copy on
     its own backend is the input itself."""
-    rewired: dict[tuple[Tensor, int], Tensor]
+    rewired: dict[tuple[Tensor, int], Tensor] = field(default_factory=dict)
     """(node, index of source) -> the copy that the node reads instead."""
-    graph_inputs: list[Tensor]
+    graph_inputs: list[Tensor] = field(default_factory=list)
     """Leaves that are inputs; only with more than one copy."""
-    final: dict[Tensor, Tensor]
+    final: dict[Tensor, Tensor] = field(default_factory=dict)
     """Tensor of the graph -> the tensor that stands for it in the plan lists; absent: itself."""
-    origin: dict[Tensor, Tensor]
+    origin: dict[Tensor, Tensor] = field(default_factory=dict)
     """The inverse of `final`."""
     plan_nodes: list[Tensor] = field(default_factory=list)
     """The graph that is allocated: per split its inputs (a `dep` view, then the copy), then its
@@ -102,17 +102,6 @@ class PlannerState:
     For a driver that plans graph after graph. `begin()` before an allocation moves to the next
     copy; `assigned`, `cur_copy` and `first_backend` are arguments of `schedule`; `record` follows
     it; `backends_changed` says whether a plan for the previous graph has become unusable."""
-
-    __slots__ = (
-        "_ids",
-        "_previous",
-        "assigned",
-        "cur_copy",
-        "first_backend",
-        "is_allocated",
-        "n_copies",
-        "next_copy",
-    )
 
     def __init__(self, n_copies: int = 1) -> None:
         self.n_copies = n_copies

@@ -5,11 +5,10 @@ allocated.
 from __future__ import annotations
 
 from weft.errors import ScheduleError
-from weft.graph.graph import Graph
 from weft.graph.node import describe
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
-from weft.schedule.assign import Where, Why, buffer_supported
+from weft.schedule.assign import Where, buffer_supported
 from weft.schedule.cause import COPY, INPUT_COPY
 from weft.schedule.devices import Devices
 from weft.schedule.result import Role, Schedule, Split
@@ -21,19 +20,8 @@ _MAX_SRC = 10
 
 _IN_AND_OUT = frozenset({"input", "output"})
 
-Copies = dict[tuple[Tensor, int, int], Tensor]
-Rewired = dict[tuple[Tensor, int], Tensor]
 
-
-def cut(
-    graph: Graph,
-    devices: Devices,
-    where: Where,
-    why: Why,
-    n_copies: int,
-    cur_copy: int,
-    first_backend: int,
-) -> tuple[list[Split], Copies, Rewired]:
+def cut(schedule: Schedule, devices: Devices, first_backend: int) -> None:
     """Pass 5: cuts the nodes into splits, and copies the sources that a split cannot read.
 
     A new split starts where the backend changes, and where a split that already has inputs needs a
@@ -41,18 +29,17 @@ def cut(
     split's backend cannot read become copies, made once per tensor and backend. Views never start a
     split and are never rewired. `first_backend` is the backend of a graph of views only. Raises
     ScheduleError for a source that no pass could place."""
-    copies: Copies = {}
-    rewired: Rewired = {}
+    graph, where, copies = schedule.graph, schedule.backend_of, schedule.copies
     work = [(i, node) for i, node in enumerate(graph.nodes) if not node.op.is_view]
     current = where[work[0][1]] if work else first_backend
     split = Split(current, 0, len(graph.nodes))
-    splits = [split]
+    schedule.splits.append(split)
     for i, node in work:
         b = where[node]
         if b != current or (split.inputs and _reads_foreign_weight(node, current, devices, where)):
             split.end = i
             split = Split(b, i, len(graph.nodes))
-            splits.append(split)
+            schedule.splits.append(split)
             current = b
         for j, src in enumerate(node.src):
             if src is None:
@@ -68,10 +55,9 @@ def cut(
             if buffer_supported(src, current, devices, where):
                 continue
             if (src, current, 0) not in copies:
-                _copy_all(src, current, n_copies, devices, copies, why)
+                _copy_all(schedule, src, current)
                 split.inputs.append(src)
-            rewired[(node, j)] = copies[(src, current, cur_copy)]
-    return splits, copies, rewired
+            schedule.rewired[(node, j)] = copies[(src, current, schedule.cur_copy)]
 
 
 def _reads_foreign_weight(node: Tensor, current: int, devices: Devices, where: Where) -> bool:
@@ -85,14 +71,13 @@ def _reads_foreign_weight(node: Tensor, current: int, devices: Devices, where: W
     )
 
 
-def _copy_all(
-    src: Tensor, backend: int, n_copies: int, devices: Devices, copies: Copies, why: Why
-) -> None:
-    for c in range(n_copies):
-        copy = copies[(src, backend, c)] = _copy_of(src, devices.backends[backend].name, c)
-        if n_copies > 1:
+def _copy_all(schedule: Schedule, src: Tensor, backend: int) -> None:
+    for c in range(schedule.n_copies):
+        copy = _copy_of(src, schedule.backends[backend].name, c)
+        if schedule.n_copies > 1:
             copy.flags = _IN_AND_OUT
-        why[copy] = COPY
+        schedule.copies[(src, backend, c)] = copy
+        schedule.cause_of[copy] = COPY
 
 
 def _copy_of(tensor: Tensor, backend: str, number: int) -> Tensor:
@@ -103,34 +88,28 @@ def _copy_of(tensor: Tensor, backend: str, number: int) -> Tensor:
     return Tensor(tensor.dtype, tensor.ne, nb=tensor.nb, name=name)
 
 
-def add_input_copies(
-    graph: Graph,
-    devices: Devices,
-    where: Where,
-    why: Why,
-    n_copies: int,
-    cur_copy: int,
-    copies: Copies,
-) -> list[Tensor]:
+def add_input_copies(schedule: Schedule) -> None:
     """Pass 6, with several copies: every input gets its copies on its own backend.
 
     The current copy is the input itself, so that a batch can be prepared while another runs."""
-    inputs = [leaf for leaf in graph.leaves if "input" in leaf.flags] if n_copies > 1 else []
-    for leaf in inputs:
-        b = where.get(leaf, -1)
+    if schedule.n_copies == 1:
+        return
+    copies = schedule.copies
+    schedule.graph_inputs = [leaf for leaf in schedule.graph.leaves if "input" in leaf.flags]
+    for leaf in schedule.graph_inputs:
+        b = schedule.backend_of.get(leaf, -1)
         if b == -1:
             raise ScheduleError(f"input {describe(leaf)} has no device")
         if (leaf, b, 0) in copies:
             continue
-        for c in range(n_copies):
-            if c == cur_copy:
+        for c in range(schedule.n_copies):
+            if c == schedule.cur_copy:
                 copy = leaf
             else:
-                copy = _copy_of(leaf, devices.backends[b].name, c)
+                copy = _copy_of(leaf, schedule.backends[b].name, c)
                 copy.flags = _IN_AND_OUT
             copies[(leaf, b, c)] = copy
-            why[copy] = INPUT_COPY
-    return inputs
+            schedule.cause_of[copy] = INPUT_COPY
 
 
 def collect_keeps(schedule: Schedule) -> dict[Tensor, list[Tensor]]:

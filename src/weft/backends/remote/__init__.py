@@ -4,7 +4,7 @@
 from worker to worker, `memory` has its blocks, `queue` the order of commands, `recording` times of
 runs, `encode` makes data of programs and back, `rules` says what a device takes, `backend` puts
 them together, `group` finds lost workers again. `hashes` tells files apart. The other side is
-`weft.cluster.worker`.
+`weft.cluster.running`.
 """
 
 from __future__ import annotations

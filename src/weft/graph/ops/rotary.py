@@ -69,8 +69,8 @@ def rope(
     GraphError where the sizes differ from these, where a row has gaps, for an odd `n_dims` and for
     modes without their sections. Equals ggml_rope_ext and ggml_rope_multi."""
     numbers = freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow
-    params = _params("ROPE", x, mode, n_dims, n_ctx_orig, numbers, n_offset, sections)
-    return _rope("ROPE", x, pos, freq_factors, params, inplace)
+    dims = n_dims, n_ctx_orig, n_offset
+    return _rope("ROPE", (x, pos, freq_factors), mode, dims, numbers, sections, inplace)
 
 
 @declares("ROPE_BACK", inplace=True, params=RopeParams, cost=8.0)
@@ -94,48 +94,38 @@ def rope_back(
     """The inverse rotation of `rope`, its gradient; arguments, sizes and errors as `rope`. Equals
     ggml_rope_ext_back."""
     numbers = freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow
-    params = _params("ROPE_BACK", x, mode, n_dims, n_ctx_orig, numbers, n_offset, sections)
-    return _rope("ROPE_BACK", x, pos, freq_factors, params)
-
-
-def _params(
-    op: str,
-    x: Tensor,
-    mode: RopeMode | str | int,
-    n_dims: int,
-    n_ctx_orig: int,
-    numbers: Sequence[float],
-    n_offset: int,
-    sections: Sequence[int],
-) -> RopeParams:
-    """The record of either op; `numbers` in the order of its fields, rounded here to float32."""
-    if len(sections) > 4:
-        raise fail(op, f"at most 4 sections, got {list(sections)}", x)
-    s = [*sections, *[0] * (4 - len(sections))]
-    base, scale, ext, attn, fast, slow = map(f32, numbers)
-    return RopeParams(
-        member(RopeMode, mode, op), n_dims, n_ctx_orig, base, scale, ext, attn, fast, slow,
-        n_offset, (s[0], s[1], s[2], s[3]),
-    )  # fmt: skip
+    dims = n_dims, n_ctx_orig, n_offset
+    return _rope("ROPE_BACK", (x, pos, freq_factors), mode, dims, numbers, sections)
 
 
 def _rope(
     op: str,
-    x: Tensor,
-    pos: Tensor,
-    freq_factors: Tensor | None,
-    params: RopeParams,
+    src: tuple[Tensor, Tensor, Tensor | None],
+    mode: RopeMode | str | int,
+    dims: tuple[int, int, int],
+    numbers: Sequence[float],
+    sections: Sequence[int],
     inplace: bool = False,
 ) -> Tensor:
+    """A node of either op; `dims` are `n_dims`, `n_ctx_orig` and `n_offset`, `numbers` are in the
+    order of the record's fields."""
+    (x, pos, freq_factors), (n_dims, n_ctx_orig, n_offset) = src, dims
+    if len(sections) > 4:
+        raise fail(op, f"at most 4 sections, got {list(sections)}", x)
+    s0, s1, s2, s3 = (*sections, *[0] * (4 - len(sections)))
+    base, scale, ext, attn, fast, slow = map(f32, numbers)
+    params = RopeParams(
+        member(RopeMode, mode, op), n_dims, n_ctx_orig, base, scale, ext, attn, fast, slow,
+        n_offset, (s0, s1, s2, s3),
+    )  # fmt: skip
     require_type(x, ("f32", "f16"), op, "x")
     require(x.is_contiguous_rows, op, "rows of x must be contiguous; use cont()", x)
     require_type(pos, ("i32",), op, "pos")
     planes = 4 if params.mode in (RopeMode.MROPE, RopeMode.IMROPE, RopeMode.VISION) else 1
     fits = pos.n_rows == 1 and pos.ne[0] == planes * x.ne[2]
     require(fits, op, f"pos must have {planes} number(s) for each token (dimension 2 of x)", x, pos)
-    n_dims, last = params.n_dims, params.n_offset + params.n_dims
-    if n_dims < 2 or n_dims % 2 or params.n_offset < 0 or not is_at_most(last, x.ne[0]):
-        raise fail(op, f"n_dims = {n_dims} (even) from {params.n_offset} leaves the rows", x)
+    if n_dims < 2 or n_dims % 2 or n_offset < 0 or not is_at_most(n_offset + n_dims, x.ne[0]):
+        raise fail(op, f"n_dims = {n_dims} (even) from {n_offset} leaves the rows", x)
     if params.mode is RopeMode.VISION and 2 * n_dims != x.ne[0]:
         raise fail(op, f"vision mode rotates pairs n_dims apart: 2 * {n_dims} must be a row", x)
     if planes == 4 and (min(params.sections) < 0 or sum(params.sections) < 1):
