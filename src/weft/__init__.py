@@ -123,4 +123,4 @@ def __getattr__(name: str) -> Any:
 
 def _without_torch(*_: object, **__: object) -> Any:
     """Stands in for `from_torch` where PyTorch is not installed."""
-    raise ImportError("weft.from_torch needs PyTorch: pip install weft[torch]")
+    raise ImportError("weft.from_torch needs PyTorch: pip install 'weft[torch]'")

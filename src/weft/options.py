@@ -13,8 +13,9 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import wraps
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from weft.errors import ArgumentError, WeftError
 
@@ -42,6 +43,8 @@ _OTHER_NAMES = {
     "flash_attention": "flash", "batch_size": "n_batch", "ubatch_size": "n_ubatch",
     "embedding": "embeddings", "cache_type_k": "type_k", "cache_type_v": "type_v", "ctk": "type_k",
     "ctv": "type_v", "tensor_split": "place", "backend": "devices", "backends": "devices",
+    **dict.fromkeys(("model", "model_path", "model_name", "filename", "file"), "path"),
+    **dict.fromkeys(("prompts", "text", "texts", "inputs"), "prompt"),
 }  # fmt: skip
 """Names of options in other programs, and the names that weft has for them."""
 
@@ -162,9 +165,36 @@ def shows_options(types: type, options: Mapping[str, Option], heading: str) -> C
                                    subsequent_indent=" " * 6)  # fmt: skip
         function.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
         function.__doc__ = inspect.cleandoc(function.__doc__ or "") + "\n".join(lines)
-        return function
+        return asks_by_name(function)
 
     return decorate
+
+
+def asks_by_name(function: F) -> F:
+    """Decorates a method with options by name: a call without its first argument, or with more
+    arguments by place than it has, raises an ArgumentError that says how it is written."""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    places = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    needed = [
+        p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty
+    ]
+    what = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
+    @wraps(function)
+    def checked(*args: Any, **given: Any) -> Any:
+        missing = next((name for name in needed[len(args) - 1 :] if name not in given), None)
+        if missing is not None:
+            other = next((name for name in given if _OTHER_NAMES.get(name) == missing), None)
+            hint = "" if other is None else f"; {other!r} is written {missing}"
+            raise ArgumentError(f"{what} needs {missing}, its first argument{hint}")
+        if len(args) - 1 > len(places):
+            raise ArgumentError(
+                f"{what} takes {', '.join(places)} by place and options by name, such as "
+                "sampling=weft.SamplingParams(...)"
+            )
+        return function(*args, **given)
+
+    return cast(F, checked)
 
 
 def _parameter(name: str, default: object, annotation: str) -> inspect.Parameter:

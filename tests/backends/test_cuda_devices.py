@@ -56,7 +56,7 @@ def test_without_cuda_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", missing)
     for name in ("cuda", "cuda:0"):
-        with pytest.raises(weft.DeviceError, match=r"'cuda-bindings'.*pip install weft\[cuda\]"):
+        with pytest.raises(weft.DeviceError, match=r"'cuda-bindings'.*pip install 'weft\[cuda\]'"):
             make_backend(name)
     (info,) = [i for i in known_backends() if i.name.startswith("cuda")]
     assert not info.available and "weft[cuda]" in info.why_not

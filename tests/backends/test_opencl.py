@@ -92,7 +92,7 @@ def test_without_pyopencl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", missing)
     devices.find_devices.cache_clear()
     try:
-        with pytest.raises(weft.DeviceError, match=r"'pyopencl'.*pip install weft\[opencl\]"):
+        with pytest.raises(weft.DeviceError, match=r"'pyopencl'.*pip install 'weft\[opencl\]'"):
             make_backend("opencl")
         (info,) = [i for i in known_backends() if i.name.startswith("opencl")]
         assert not info.available and "weft[opencl]" in info.why_not

@@ -88,7 +88,7 @@ def test_a_missing_dependency_names_the_extra(
     message = "needs the Python package 'a_package_that_is_not_there'.*`pip install a_package_that"
     with pytest.raises(DeviceError, match=message):
         make_backend("fancy")
-    with monkeypatch.context() as patch, pytest.raises(DeviceError, match=r"`pip install weft\[b"):
+    with monkeypatch.context() as patch, pytest.raises(DeviceError, match=r"`pip install 'weft\[b"):
         patch.setattr(registry, "import_module", lambda target: import_module("needs_more"))
         make_backend("blas")
     (info,) = [i for i in known_backends() if i.name == "fancy"]

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from tests.cli.test_cli import MODEL, ok, refused, weft
+from tests.serve.server import DEMO as DEMO_FILE
 from weft.schedule.profile import load_profile
 
+DEMO = str(DEMO_FILE)
 SPLIT = ("explain", MODEL, "-c", "64", "--devices", "reference,cpu", "-ngl", "1")
 
 
@@ -24,8 +26,22 @@ def plan(*args: str) -> dict[str, Any]:
     return data
 
 
+def test_layers_that_repeat_are_folded() -> None:
+    whole, folded = (ok("explain", DEMO, *more) for more in (("--nodes",), ()))
+    rows = [line for line in whole.splitlines() if re.match(r" +\d+  ", line)]
+    left = [line for line in folded.splitlines() if re.match(r" +\d+  ", line)]
+    fold = re.search(r"(\d+)\.\.(\d+): the (\d+) nodes before, (\d+) more times", folded)
+    assert fold is not None
+    first, last, period, times = map(int, fold.groups())
+    assert last - first + 1 == period * times == len(rows) - len(left)
+    assert left == rows[:first] + rows[last + 1 :] and f" {first - 1}  l_out-0 " in folded
+    steps = re.search(r"^(\d+) ops run", folded, re.M)
+    said = weft("run", DEMO, "-p", "a", "-n", "1").stderr
+    assert steps is not None and f"all {steps[1]} ops" in said
+
+
 def test_the_whole_table() -> None:
-    text = ok(*SPLIT)
+    text = ok(*SPLIT, "--nodes")
     data = plan()
     for split in data["splits"]:
         assert f"split {split['split']}: {split['device']}, node" in text

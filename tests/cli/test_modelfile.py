@@ -125,6 +125,21 @@ def test_what_is_no_modelfile(path: Path, tmp_path: Path, lines: Sequence[str], 
     assert find_modelfile("x") is None
 
 
+def test_other_texts_are_no_modelfiles(path: Path, tmp_path: Path) -> None:
+    for text in (
+        '"""A module."""\n\nfrom here import there\n',
+        "# weft\n\ntext from a\n",
+        "",
+        "GGUF",
+    ):
+        (tmp_path / "x").write_text(text)
+        assert find_modelfile(str(tmp_path / "x")) is None
+    for text in ("\n# a\n\n# b\n  from m.gguf", "\ufeffPARAMETER top_k 1\nFROM m.gguf"):
+        (tmp_path / "x").write_text(text, "utf-8")
+        assert find_modelfile(str(tmp_path / "x")) == tmp_path / "x"
+        assert read_modelfile(tmp_path / "x").model == str(path)
+
+
 def test_names_stay_in_their_folder(path: Path, tmp_path: Path) -> None:
     file = modelfile(tmp_path, "FROM m.gguf")
     for name in ("../x", ".x", "a/b", ""):

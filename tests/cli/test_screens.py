@@ -37,8 +37,10 @@ def done(*args: str | Path, typed: str = "") -> Done:
 
 
 def test_bench_speaks_plainly(path: Path) -> None:
-    text = done("bench", path, "-p", "4", "-n", "2", "-r", "1", "-t", "2").stdout
-    assert "barrier" not in text and "threads waited for each other in a run of" in text
+    line = ("bench", path, "-p", "4", "-n", "2", "-r", "1", "-t", "2")
+    text, detailed = done(*line).stdout, done(*line, "-v").stdout
+    assert "barrier" not in detailed and "threads waited for each other in a run: pp4" in detailed
+    assert "threads waited" not in text and "memory: weights" in text
     rows = json.loads(done("bench", path, "-p", "4", "-n", "0", "-r", "1", "-o", "json").stdout)
     assert "barriers" in rows[0]
 

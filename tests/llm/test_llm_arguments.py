@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
 import os
+import pickle
 import pydoc
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -249,3 +252,53 @@ def test_stop_strings_that_are_none(llm: LLM) -> None:
     assert llm.generate("a", stop=nothing, max_tokens=1, temperature=0) == llm.generate(
         "a", max_tokens=1, temperature=0
     )
+
+
+# **** calls of other libraries ****
+
+
+@pytest.mark.parametrize("kind", [weft.LLM, weft.AsyncLLM])
+def test_the_path_has_one_name(kind: Any, path: Path) -> None:
+    for name in ("model", "model_path"):
+        with pytest.raises(ArgumentError, match=f"needs path, its first argument; '{name}' is"):
+            kind(**{name: path})
+    with pytest.raises(TypeError, match=r"needs path, its first argument$"):
+        kind()
+
+
+def test_sampling_by_place(llm: LLM) -> None:
+    generate: Any = llm.generate
+    with pytest.raises(ArgumentError, match=r"sampling=weft\.SamplingParams"):
+        generate("a", weft.SamplingParams())
+    with pytest.raises(ArgumentError, match="generate needs prompt"):
+        generate(prompts="a")
+
+
+def test_all_of_the_trained_length(path: Path) -> None:
+    with LLM(path, n_ctx=0, n_threads=1) as llm:
+        assert llm.context.n_ctx == llm.model.config.n_ctx_train
+        assert llm.generate("a", max_tokens=1)
+
+
+def test_a_schema_is_a_class_of_pydantic() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    person: Any = pydantic.create_model("Person", name=(str, ...))
+    assert weft.SamplingParams(json_schema=person) == weft.SamplingParams(
+        json_schema=person.model_json_schema()
+    )
+    wrong: Any = person(name="a")
+    with pytest.raises(ContextError, match="a text, a dict or a class of pydantic"):
+        weft.SamplingParams(json_schema=wrong)
+
+
+def test_it_is_opened_in_each_process(llm: LLM) -> None:
+    for act in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="LLM cannot be pickled or copied: open the model"):
+            act(llm)
+
+
+def test_extras_are_quoted_for_every_shell() -> None:
+    source = Path(weft.__file__).parent
+    texts = {file: file.read_text("utf-8") for file in source.rglob("*.py")}
+    loose = re.compile(r"""install\s+`?weft\[""")
+    assert [str(file) for file, text in texts.items() if loose.search(text)] == []

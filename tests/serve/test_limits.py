@@ -211,6 +211,7 @@ def test_a_stop_lets_texts_finish() -> None:
         rest = list(chunks)
         assert rest[-1].choices[0].finish_reason == "length"
         assert server.process.wait(30) in (0, -signal.SIGTERM)
+    assert "info: SIGTERM: stops; open requests have 30 seconds" in "".join(server.lines)
 
 
 def test_a_stop_does_not_wait_for_ever() -> None:

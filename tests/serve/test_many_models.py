@@ -37,6 +37,20 @@ def server(folder: Path, planned: dict[str, int]) -> Iterator[Server]:
         yield running
 
 
+def test_who_loads_says_how_long(server: Server) -> None:
+    some = [name for name in ("one", "two", "three") if states(server)[name] == "unloaded"]
+    name = some[0]
+    body = {"model": name, "prompt": "a", "stream": False, "options": {"num_predict": 1}}
+    first, second = (server.call("POST", "/api/generate", body)[2] for _ in range(2))
+    assert 0 < first["load_duration"] < first["total_duration"]
+    assert second["load_duration"] == 0
+
+
+def test_an_unknown_path_is_not_about_a_model(server: Server) -> None:
+    status, _, body = server.call("POST", "/v1/nonsense", {})
+    assert status == 404 and "there is no /v1/nonsense" in body["error"]["message"]
+
+
 def states(server: Server) -> dict[str, str]:
     rows = server.call("GET", "/v1/models")[2]["data"]
     return {row["id"]: row["status"]["value"] for row in rows}
@@ -145,7 +159,8 @@ def test_ollama_over_all_models(server: Server) -> None:
 
 def _ask_as_ollama(client: ollama.Client) -> None:
     names = [model.model for model in client.list().models]
-    assert names == ["big", "one", "three", "two", "weft-shapes"]  # broken cannot be read
+    # broken cannot be read, and first is an alias of one
+    assert names == ["big", "one", "first", "three", "two", "weft-shapes"]
     assert client.show("weft-shapes").capabilities == ["completion", "vision"]
     image = SHAPES / "three-triangles.png"
     message = {"role": "user", "content": "How many shapes?", "images": [str(image)]}

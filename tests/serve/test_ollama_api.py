@@ -243,7 +243,7 @@ def test_what_is_refused(server: Server, client: ollama.Client) -> None:
         (lambda: client.generate("m", "a", suffix="b"), 400, "no tokens for infilling"),
         (lambda: client.generate("m", "a", images=[b"x"], raw=True), 400, "need the chat template"),
         (lambda: client.generate("m", "a", options={"num_predict": "many"}), 400, "whole number"),
-        (lambda: client.generate("m", "a", options={"temperature": 9}), 400, "temperature is 9"),
+        (lambda: client.generate("m", "a", options={"temperature": -1}), 400, "temperature is -1"),
         (lambda: client.chat("m", [{"role": "user", "content": "a " * 900}]), 400, "tokens, but"),
     ):
         with pytest.raises(ollama.ResponseError, match=message) as error:
@@ -297,3 +297,9 @@ def test_messages() -> None:
     assert made[1]["reasoning_content"] == "so"
     assert (made[2]["tool_call_id"], made[2]["name"]) == (second["id"], "g")
     assert (made[3]["tool_call_id"], made[3]["name"]) == (first["id"], "f")
+
+
+def test_every_alias_is_listed() -> None:
+    with Server(DEMO, "-a", "foo,bar", "-t", 1) as server, ollama.Client(server.url) as client:
+        assert [row.model for row in client.list().models] == ["foo", "bar"]
+        assert client.generate("bar", "a", options={"num_predict": 1}).model == "bar"

@@ -52,6 +52,26 @@ def test_many_at_once_are_what_they_are_alone(server: Server) -> None:
     np.testing.assert_allclose(embed(server, texts), alone, atol=0.01)
 
 
+def test_texts_are_cut_where_a_request_says_so(server: Server) -> None:
+    text = TEXTS[2]
+    n = server.client.embeddings.create(model="x", input=text).usage.prompt_tokens
+    for most, read in ((4, 4), (-1, n), (n + 5, n)):
+        answer = server.client.embeddings.create(
+            model="x", input=text, extra_body={"truncate_prompt_tokens": most}
+        )
+        assert answer.usage.prompt_tokens == read
+    long = "Count to 9? " * 60
+    with pytest.raises(BadRequestError, match=r"tokens; it must be 1 to 256$"):
+        embed(server, long)
+    cut = server.client.embeddings.create(
+        model="x", input=long, extra_body={"truncate_prompt_tokens": -1}
+    )
+    assert cut.usage.prompt_tokens == 256
+    with Server(DEMO, "--embeddings", "-t", 1, "-ub", 64) as small:
+        with pytest.raises(BadRequestError, match="1 to 64; -ub and -c of weft serve bound it"):
+            embed(small, "Count to 9? " * 16)
+
+
 def test_ids_instead_of_texts(server: Server) -> None:
     ids = [server.call("POST", "/tokenize", {"content": text})[2]["tokens"] for text in TEXTS]
     want = embed(server, TEXTS)

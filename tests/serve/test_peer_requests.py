@@ -215,6 +215,47 @@ def test_efforts_are_alike(server: Server) -> None:
         assert used("/api/chat", body, "prompt_eval_count") == n
 
 
+def test_temperatures_as_each_api_bounds_them(server: Server) -> None:
+    options = {"temperature": 3, "num_predict": 1}
+    body = {"model": "x", "prompt": "abc", "stream": False, "options": options}
+    assert post(server, "/api/generate", body)["eval_count"] == 1
+    body = {"model": "x", "messages": ASK, "stream": False, "options": options}
+    assert post(server, "/api/chat", body)["eval_count"] == 1
+    raw = {"prompt": "abc", "n_predict": 1, "temperature": 3}
+    assert post(server, "/completion", raw)["tokens_predicted"] == 1
+    said = post(server, "/v1/completions", {"prompt": "abc", "temperature": 3}, 400)
+    assert said["error"]["message"] == "temperature is 3; it must be 0 to 2"
+
+
+def test_paths_with_v1_and_without(server: Server) -> None:
+    for path in ("/completion", "/v1/completion"):
+        assert post(server, path, {"prompt": "abc", "n_predict": 1})["stop"]
+    for path in ("/tokenize", "/v1/tokenize"):
+        assert post(server, path, {"content": "abc"})["tokens"]
+    for path, name in (("/ping", "status"), ("/version", "version"), ("/v1/props", "total_slots")):
+        assert name in server.call("GET", path)[2]
+
+
+def test_the_overview_lists_what_there_is(server: Server) -> None:
+    connection = server.connect()
+    connection.request("GET", "/")
+    rows = connection.getresponse().read().decode().splitlines()
+    connection.close()
+    paths = {row.split()[1] for row in rows if row[:4] in ("GET ", "POST", "DELE")}
+    assert {"/v1/chat/completions", "/api/chat", "/api/tags", "/completion"} <= paths
+    refused = ("/v1/rerank", "/v1/audio", "/v1/embeddings", "/api/embed", "/v1/files", "/infill")
+    assert not any(path.startswith(refused) for path in paths)
+    begins = {row.index(row.split()[2]) for row in rows if row.startswith(("GET ", "POST "))}
+    assert len(begins) == 1  # columns are even
+
+
+def test_models_have_their_sizes(server: Server) -> None:
+    about = server.call("GET", "/v1/models")[2]["data"][0]
+    assert about["max_model_len"] == about["meta"]["n_ctx"] == 1024
+    assert about["meta"]["n_ctx_train"] == 1024
+    assert about["meta"]["n_params"] > 0 and about["meta"]["size"] > about["meta"]["n_params"]
+
+
 @pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/models", "/api/tags",
                                   "/api/version", "/metrics", "/props"])  # fmt: skip
 def test_head(server: Server, path: str) -> None:

@@ -168,7 +168,7 @@ def _load(name: str, target: str) -> ModuleType:
             raise DeviceError(
                 f"backend {name!r} is not part of this build (no module {target})"
             ) from error
-        extra = f"weft[{name}]" if ours else str(error.name)
+        extra = f"'weft[{name}]'" if ours else str(error.name)
         raise DeviceError(
             f"backend {name!r} needs the Python package {error.name!r}; "
             f"install it with `pip install {extra}`"

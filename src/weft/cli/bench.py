@@ -213,7 +213,7 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     if own.html is not None:
         _write_report(own.html, series)
     if own.output is Output.md:
-        _print_notes(series)
+        _print_notes(series, detailed=own.show_profile or own.verbose)
     if own.show_profile and own.output not in (Output.json, Output.jsonl):
         for measured in series.profiles:
             print_profile(measured, own.slowest, to_error=own.output is not Output.md)
@@ -254,18 +254,17 @@ def _shown(settings: Sequence[Setting]) -> list[str]:
     return ["n_threads", *batch, *(name for name in shown if name not in batch)]
 
 
-def _print_notes(series: Series) -> None:
-    """Prints how often threads waited for each other, and the memory used, if all rows are of one
-    context."""
+def _print_notes(series: Series, *, detailed: bool) -> None:
+    """Prints the memory used, and how often threads waited for each other if `detailed`, if all
+    rows are of one context."""
     rows, memory = series.rows, series.memory
     if series.n_contexts != 1:
         return
     out = wide()
     out.print()
-    if len(rows) <= _FEW:
+    if detailed and len(rows) <= _FEW:
         waits = ", ".join(f"{row['test']} {row['barriers']}" for row in rows)
-        nodes = rows[0]["nodes"]
-        out.print(f"how often threads waited for each other in a run of {nodes} ops: {waits}")
+        out.print(f"how often threads waited for each other in a run: {waits}")
     experts = f"experts {size_text(memory.experts)}, " if memory.experts else ""
     out.print(
         f"memory: weights {size_text(memory.weights + memory.repacked)}, {experts}cache "

@@ -37,7 +37,8 @@ class TensorDump:
     def require_match(self) -> None:
         """Raises ContextError if no tensor of the model matches."""
         if not self._matched:
-            some = ", ".join(list(self._names)[:8])
+            own = [name for name in self._names if not name.startswith("node_")]
+            some = ", ".join([*own, *self._names][:8])
             raise ContextError(
                 f"--dump-tensors {self._glob!r} matches no tensor of the model; "
                 f"some of its names: {some}"

@@ -74,6 +74,7 @@ class ExplainFlags(Group):
         1, "Texts written at the same time, as by `weft serve`.", "--parallel -np"
     )
     brief: bool = option(False, "Splits and totals only.")
+    nodes: bool = option(False, "Every node, also of layers that are like the one before.")
     as_json: bool = option(False, "Print JSON.", "--json")
     as_mermaid: bool = option(False, "Print the graph of splits as Mermaid.", "--mermaid")
     as_dot: bool = option(False, "Print the graph of splits for Graphviz.", "--dot")
@@ -172,7 +173,7 @@ def explain(
     elif own.why is not None:
         print(schedule.why(own.why))
     else:
-        _print(plan, own.tokens, own.brief, PrefixOptions(**kept))
+        _print(plan, own, PrefixOptions(**kept))
         if report is not None:
             print_stages(report)
         for other in beside:
@@ -220,12 +221,18 @@ def _save(path: Path, plan: ContextPlan) -> None:
     say(f"plan saved to {path}")
 
 
-def _print(plan: ContextPlan, tokens: int | None, brief: bool, kept: PrefixOptions) -> None:
+def _print(plan: ContextPlan, own: ExplainFlags, kept: PrefixOptions) -> None:
     out = wide()
     width = out.width if out.is_terminal else None
-    lines = placement_lines(plan, tokens=tokens, width=width, nodes=not brief, hint="--tokens {}")
+    lines = placement_lines(
+        plan, tokens=own.tokens, width=width, nodes=not own.brief, fold=not own.nodes,
+        hint="--tokens {}",
+    )  # fmt: skip
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
+    splits = lower_plan(plan_for(plan, own.tokens).plan).splits
+    n_ops = sum(len(split.steps) for split in splits)
+    out.print(f"{n_ops} ops run; the other nodes are views, or joined with these")
     _print_memory("memory", plan, kept)
 
 

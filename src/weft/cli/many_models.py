@@ -115,6 +115,8 @@ def serve_many(
 
         def ready(url: str) -> None:
             fleet.begin()
+            if not quiet:
+                say(f"page to chat: {url}/")
             say(f"serving {len(catalog)} models at {url}/v1; Ctrl-C stops it")
 
         app = many.create_many_app(fleet, resources.shared)

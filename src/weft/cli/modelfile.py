@@ -54,6 +54,10 @@ _UNREAD = ("LICENSE", "PARSER", "RENDERER", "REQUIRES")
 """Instructions of Ollama that say nothing here."""
 _ESCAPED = ("SYSTEM", "stop")
 """Settings in which the command line reads backslashes."""
+_FIRST = re.compile(
+    rb"(?i)(?:\xef\xbb\xbf)?(?:\s*#[^\n]*\n)*\s*(?:FROM|SYSTEM|TEMPLATE|PARAMETER|ADAPTER)[ \t]+\S"
+)
+"""The beginning of a Modelfile: comments, and an instruction."""
 _GO = re.compile(r"\{\{-?\s*(?:\.|\$|/\*|(?:if|range|end|else|with|block|define|template)\b)")
 """An action of Go's templates; Jinja has `{% if %}`."""
 
@@ -104,8 +108,7 @@ def find_modelfile(name: str) -> Path | None:
 def _is_modelfile(path: Path) -> bool:
     if not path.is_file() or path.stat().st_size > _MOST_BYTES:
         return False
-    data = path.read_bytes()
-    return data[:4] != b"GGUF" and re.search(rb"(?im)^[ \t]*FROM[ \t]+\S", data) is not None
+    return _FIRST.match(path.read_bytes()) is not None
 
 
 def read_modelfile(path: Path) -> Modelfile:

@@ -15,7 +15,7 @@ from weft.llm.engine.request import Done, Event, Ticket
 from weft.llm.generate_options import GENERATE_OPTIONS, GenerateOptions
 from weft.llm.prompts import Prompt
 from weft.llm.text_model import Asked, LLMArguments, TextModel
-from weft.options import require_options
+from weft.options import asks_by_name, require_options
 
 __all__ = ["AsyncLLM", "AsyncText"]
 
@@ -91,6 +91,7 @@ class AsyncLLM(TextModel):
     of each; the others wait in order of arrival. Every method may be called from any thread with an
     event loop."""
 
+    @asks_by_name
     def __init__(self, path: str | os.PathLike[str], **all_options: Unpack[LLMArguments]) -> None:
         """Opens the model as `LLM` does, with the same options and errors; this blocks until it is
         loaded. Raises ContextError for a model that computes embeddings only."""
@@ -101,6 +102,7 @@ class AsyncLLM(TextModel):
             prefixes=self._prefixes,
         )  # fmt: skip
 
+    @asks_by_name
     def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncText:
         """Continues `prompt` (text or token ids): await the result for the whole text, a `str` as
         from `LLM.generate`, or iterate over its pieces with `async for`. Raises the errors of

@@ -63,7 +63,7 @@ def local_path(path: str | os.PathLike[str]) -> Path:
         import huggingface_hub.errors
     except ImportError:
         raise FormatError(
-            f"{name}: models by name need huggingface_hub; install weft[hub], or give a path"
+            f"{name}: models by name need huggingface_hub: pip install 'weft[hub]'; or give a path"
         ) from None
     repo, file = parts["repo"], parts["file"]
     try:

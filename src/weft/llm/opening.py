@@ -130,6 +130,7 @@ class Opening:
         if options.get("plan") is None:
             if options.get("n_ctx") is None:
                 options["n_ctx"] = min(config.n_ctx_train, DEFAULT_N_CTX)
+            options["n_ctx"] = options["n_ctx"] or config.n_ctx_train
             if n_seqs is None:
                 n_seqs = options["n_seq_max"] = self._most_sequences(options)
             if self.model.writes:
@@ -151,7 +152,7 @@ class Opening:
             return 1  # each sequence would have a window of cells of its own
         sizes = [options.get(name) for name in ("n_ctx", "n_batch", "n_ubatch")]
         known = [n for n in sizes if isinstance(n, int) and n > 0]
-        return sequences_for(self.model.config, min(DEFAULT_N_SEQS, *known))
+        return sequences_for(self.model.config, min([DEFAULT_N_SEQS, *known]))
 
     def template(self, source: str | ChatTemplate | None = None) -> ChatTemplate:
         """The chat template of the file, or the one of `source`."""

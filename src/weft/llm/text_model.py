@@ -89,6 +89,11 @@ class TextModel:
             memory += memory_lines(own.plan, own.memory.scratch)
         return "\n".join([*lines, "", *memory, *towers])
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{type(self).__name__} cannot be pickled or copied: open the model in each process"
+        )
+
     def __repr__(self) -> str:
         if self._loaded is None:
             return f"<{type(self).__name__}, closed>"

@@ -39,12 +39,14 @@ def table(schedule: Placed, width: int | None = None) -> str:
 
 
 def table_lines(
-    data: Mapping[str, Any], width: int | None = None, *, nodes: bool = True, in_short: bool = False
-) -> list[str]:
+    data: Mapping[str, Any], width: int | None = None, *, nodes: bool = True,
+    in_short: bool = False, fold: bool = False,
+) -> list[str]:  # fmt: skip
     """The table of a result of `to_json`; without `nodes` it has splits and totals only.
 
     Lines longer than `width` are broken. With `in_short` a node has one line, in which the cause is
-    short and long names are cut."""
+    short and long names are cut; with `fold`, of nodes that repeat, as in equal layers, the first
+    ones alone are there."""
     lines = ["devices: " + ", ".join(f"{d['name']} ({d['kind']})" for d in data["devices"])]
     rows = [node for split in data["splits"] for node in split["nodes"]]
     narrow = in_short and width is not None and width < _WIDE
@@ -60,7 +62,21 @@ def table_lines(
         for entry in split["inputs"]:
             copied = f"{entry['name']} from {entry['from']} ({_bytes(entry)})"
             lines += _broken("  copies ", copied, width)
-        for r in split["nodes"]:
+        shown = split["nodes"]
+        folds = _folds(shown) if fold else {}
+        hidden = 0
+        for place, r in enumerate(shown):
+            if place in folds:
+                period, times = folds[place]
+                first, last = r["index"], r["index"] + period * times - 1
+                lines.append(
+                    f"  {first:>5}..{last}: the {period} nodes before, {times} more time"
+                    f"{'s' if times > 1 else ''} (--nodes lists all)"
+                )
+                hidden = period * times
+            if hidden:
+                hidden -= 1
+                continue
             head = (
                 f"  {r['index']:>5}  {_cut(r['name'], name_width):<{name_width}}  "
                 f"{r['op']:<{op_width}}  {r['device'] or '-':<{device_width}}  "
@@ -79,6 +95,34 @@ def table_lines(
     for line in _total_lines(data):
         lines += _broken("", line, width)
     return lines
+
+
+_LEAST_FOLD = 8
+"""Minimum number of nodes of a layer that is left out because it repeats the one before."""
+
+
+def _folds(rows: Sequence[Mapping[str, Any]]) -> dict[int, tuple[int, int]]:
+    """Where nodes repeat those just before them: by the place of the first one, the number of nodes
+    that repeat and how often they do. Numbers in names do not count."""
+    keys = [
+        (re.sub(r"\d+", "#", f"{r['name']} {r['op']} {r['why']}"), r["device"], str(r["refused"]))
+        for r in rows
+    ]
+    folds: dict[int, tuple[int, int]] = {}
+    place = 0
+    while place < len(keys):
+        for period in range(_LEAST_FOLD, (len(keys) - place) // 3 + 1):
+            first = keys[place : place + period]
+            times = 1
+            while keys[place + period * times : place + period * (times + 1)] == first:
+                times += 1
+            if times > 2:
+                folds[place + period] = period, times - 1
+                place += period * times
+                break
+        else:
+            place += 1
+    return folds
 
 
 def _legend(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

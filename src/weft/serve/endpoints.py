@@ -23,7 +23,7 @@ class Endpoint:
     """A path and a method that a server answers."""
 
     path: str
-    """The path as FastAPI writes it. A listed path below `/v1` is there without `/v1`, too."""
+    """The path as FastAPI writes it. A listed path is there with `/v1` and without."""
     method: str = "POST"
     """The method, or several with a space between."""
     shape: Literal["openai", "anthropic", "responses", "ollama"] = "openai"
@@ -52,8 +52,10 @@ class Endpoint:
     @property
     def paths(self) -> tuple[str, ...]:
         """All paths; the first is `path`."""
+        if not self.listed or self.shape == "ollama" or self.access != "key":
+            return (self.path, *self.others)
         bare = self.path.removeprefix("/v1")
-        return (self.path, *self.others, *([bare] if self.listed and bare != self.path else []))
+        return (self.path, *self.others, f"/v1{bare}" if bare == self.path else bare)
 
 
 ENDPOINTS = (
@@ -94,7 +96,7 @@ ENDPOINTS = (
     Endpoint("/api/generate", shape="ollama", streams=True),
     Endpoint("/api/embed", shape="ollama", operation="embeddings"),
     Endpoint("/api/embeddings", shape="ollama", operation="embeddings"),
-    Endpoint("/api/version", "GET", shape="ollama", owner="models"),
+    Endpoint("/api/version", "GET", shape="ollama", owner="models", others=("/version",)),
     Endpoint("/api/tags", "GET", shape="ollama", owner="models"),
     Endpoint("/api/show", shape="ollama", owner="models"),
     Endpoint("/api/ps", "GET", shape="ollama", owner="models"),
@@ -118,7 +120,14 @@ ENDPOINTS = (
     Endpoint("/models/load", owner="models"),
     Endpoint("/models/unload", owner="models"),
     # the server itself, and its page
-    Endpoint("/health", "GET", owner="server", access="open", polled=True),
+    Endpoint(
+        "/health",
+        "GET",
+        owner="server",
+        access="open",
+        polled=True,
+        others=("/ping",),  # vLLM's
+    ),
     Endpoint("/v1/health", "GET", listed=False),
     Endpoint("/metrics", "GET", owner="server", polled=True),
     Endpoint("/openapi.json", "GET", owner="models", listed=False),

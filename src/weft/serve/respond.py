@@ -75,10 +75,11 @@ async def start(service: Service, make: Callable[[], Asked]) -> Texts:
 
 async def embedded(
     service: Service, http: Request, texts: Input, name: str, dimensions: int | None = None, *,
-    cut: bool = False,
+    cut: bool = False, first: int | None = None,
 ) -> tuple[list[NDArray[np.float32]], int]:  # fmt: skip
     """The embeddings of the texts of the field `name`, and the number of their tokens. Texts that
-    are too long lose their end if `cut`. Raises ApiError for texts or dimensions that the model
+    are too long lose their end if `cut`, behind the first tokens if `first` says their number.
+    Raises ApiError for texts or dimensions that the model
     does not take."""
     if service.embedder.pooling == "rank":
         raise ApiError(
@@ -89,15 +90,19 @@ async def embedded(
         raise ApiError(
             400, f"dimensions is {dimensions}, but the model gives {width}", "dimensions"
         )
-    lists = await run_in_threadpool(_embedding_ids, service, texts, name, cut)
+    lists = await run_in_threadpool(_embedding_ids, service, texts, name, cut, first)
     rows = await service.embed(lists, dimensions, http.is_disconnected)
     n_tokens = sum(map(len, lists))
     say_tokens(http.scope["state"], n_tokens, 0)
     return rows, n_tokens
 
 
-def _embedding_ids(service: Service, texts: Input, name: str, cut: bool) -> list[list[int]]:
+def _embedding_ids(
+    service: Service, texts: Input, name: str, cut: bool, first: int | None
+) -> list[list[int]]:
     most, end = service.embedder.max_tokens, service.tokenizer.vocab.suffix
+    if first is not None and first > 0:
+        most = min(most, first)
     for text in texts_of(texts):
         if cut:
             require_whole(text or "", name)
@@ -108,8 +113,10 @@ def _embedding_ids(service: Service, texts: Input, name: str, cut: bool) -> list
         if cut and len(ids) > most:
             ids[most - len(end) :] = end
         if not 1 <= len(ids) <= most:
+            larger = most < service.model.config.n_ctx_train and len(ids) > most
             raise ApiError(
-                400, f"text {number} of {name} has {len(ids)} tokens; it must be 1 to {most}",
+                400, f"text {number} of {name} has {len(ids)} tokens; it must be 1 to {most}"
+                + ("; -ub and -c of weft serve bound it" if larger else ""),
                 name, "context_length_exceeded" if ids else None,
             )  # fmt: skip
     return lists

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
-from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
 from weft.serve.anthropic.endpoints import add_anthropic
@@ -104,6 +103,7 @@ def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
         "object": "model",
         "created": service.created,
         "owned_by": "weft",
+        "max_model_len": service.n_ctx,  # as vLLM has it
         "meta": service.about_text(),
         **service.vectors.about_model(),
     }
@@ -154,11 +154,32 @@ def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
         return Response(text, media_type=CONTENT_TYPE)
 
 
+def _refused(service: Service) -> Iterator[str]:
+    """The beginnings of paths that this model or this server cannot answer."""
+    if service.engine_or_none is None:
+        yield from ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/messages", "/completion")
+        yield from ("/infill", "/apply-template", "/api/chat", "/api/generate", "/slots")
+    if service.embedder_or_none is None:
+        yield from ("/v1/embeddings", "/embedding", "/api/embed")
+    if not service.ranks:
+        yield "/v1/rerank"
+    if not service.card.infills:
+        yield "/infill"
+    if not service.modalities["audio"]:
+        yield "/v1/audio"
+    if service.options.files_dir is None:
+        yield from ("/v1/files", "/v1/batches")
+
+
 def _overview(app: FastAPI, service: Service) -> str:
     lines = [f"weft {__version__} serves the model {service.model_id}.", ""]
-    for route in app.routes:
-        if isinstance(route, APIRoute) and route.include_in_schema:
-            method = ", ".join(sorted(route.methods or ()))
-            what = route.description.split("\n")[0]
-            lines.append(f"{method:5} {route.path:22} {what}")
-    return "\n".join([*lines, "", "The paths under /v1 are there without /v1, too.", ""])
+    refused = tuple(_refused(service))
+    rows = [
+        (method.upper(), path, about["description"].split("\n")[0])
+        for path, methods in app.openapi()["paths"].items()
+        for method, about in methods.items()
+        if not path.startswith(refused)
+    ]
+    width = max(len(path) for _, path, _ in rows)
+    lines += [f"{method:6} {path:{width}} {what}" for method, path, what in rows]
+    return "\n".join([*lines, "", "Paths outside /api are there with /v1 and without.", ""])

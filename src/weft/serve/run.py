@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -56,6 +57,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts to listen."""
         await super().startup([])
+        self._loop = asyncio.get_running_loop()
         most = most_connections(self._service.options.max_connections)
         for listener in sockets or ():
             self._door = Door(
@@ -90,6 +92,11 @@ class _Server(uvicorn.Server):
         """The first signal gives texts their time to end, the second ends them at once."""
         again = self.should_exit
         super().handle_exit(sig, frame)
+        if not again and sig != signal.SIGINT:  # who typed Ctrl-C knows
+            self._loop.call_soon_threadsafe(
+                logger.info, "%s: stops; open requests have %g seconds", signal.Signals(sig).name,
+                self._service.options.grace,
+            )  # fmt: skip
         if again and not self._hurries:
             self._hurries = self.force_exit = True
             threading.Thread(target=self._service.close, daemon=True).start()

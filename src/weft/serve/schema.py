@@ -320,6 +320,8 @@ class EmbeddingBody(Body):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
     user: str | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
+    """The tokens of a text that are read, the first ones, by vLLM's name; -1: as many as fit."""
 
 
 class Document(Part):
@@ -337,6 +339,18 @@ RankedTexts = Annotated[
     Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MOST_TEXTS)] | None,
     Field(description=f"a list of 1 to {MOST_TEXTS} texts"),
 ]
+
+
+class HotChatBody(ChatBody):
+    """A chat of an API without an upper bound of the temperature."""
+
+    temperature: Annotated[float, Field(ge=0)] | None = None
+
+
+class HotCompletionBody(CompletionBody):
+    """A completion of an API without an upper bound of the temperature."""
+
+    temperature: Annotated[float, Field(ge=0)] | None = None
 
 
 class RerankBody(Body):

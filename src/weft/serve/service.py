@@ -161,10 +161,13 @@ class Service:
         return self._engine
 
     def about_text(self) -> dict[str, Any]:
-        """The limits of texts for clients: the maximum number of tokens, prompt included, and the
-        media that a message may have beside text."""
+        """The limits of texts for clients: the maximum number of tokens, prompt included, the media
+        that a message may have beside text, and the model's size, by llama.cpp's names."""
         n_ctx = self._engine.max_text if self._engine else None
-        return {"n_ctx": n_ctx, "modalities": self.modalities}
+        return {
+            "n_ctx": n_ctx, "n_ctx_train": self.card.n_ctx_train, "n_params": self.card.n_params,
+            "size": self.card.nbytes, "modalities": self.modalities,
+        }  # fmt: skip
 
     @property
     def n_waiting(self) -> int:

@@ -16,6 +16,8 @@ DEFAULT_TEXT = 2048
 """Default number of cells for each text; fewer if the model was trained for less."""
 SCORED_AT_ONCE = 16
 """Tokens of a prompt that are computed together if the logits of each are wanted."""
+EMBEDDED = 2048
+"""Tokens of the longest text that is embedded, if the model can: chunks of documents have 1,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ def serve_sizes(
     (None: the default; an `n_ctx` of 0 is the length that the model was trained for)."""
     longest = min(config.n_ctx_train, DEFAULT_TEXT)
     n_ctx = options.parallel * longest if n_ctx is None else n_ctx or config.n_ctx_train
+    longest = min(EMBEDDED if n_ubatch is None else n_ubatch, config.n_ctx_train)
     n_ubatch = min(512, n_ctx) if n_ubatch is None else n_ubatch
     writing: dict[str, Any] | None = None
     embedding: dict[str, Any] | None = None
@@ -70,7 +73,7 @@ def serve_sizes(
             "n_seq_max": options.parallel,
         }
     if embeddings or writing is None:
-        n = min(n_ubatch, config.n_ctx_train)
+        n = min(longest, n_ctx)
         embedding = {
             "n_ctx": n, "n_ubatch": n, "n_outputs": n, "embeddings": True,
             "n_seq_max": sequences_for(config, MOST),

@@ -32,7 +32,7 @@ def _bindings(module: str) -> Any:
     except ModuleNotFoundError as error:
         raise DeviceError(
             "backend 'cuda' needs the Python package 'cuda-bindings'; "
-            "install it with `pip install weft[cuda]`"
+            "install it with `pip install 'weft[cuda]'`"
         ) from error
     except ImportError as error:
         raise DeviceError(f"cuda-bindings cannot be loaded ({error}); reinstall it") from error
@@ -75,7 +75,7 @@ def nvrtc() -> Any:
     except Exception as error:
         raise DeviceError(
             "backend 'cuda' needs NVIDIA's run-time compiler (package 'nvidia-cuda-nvrtc'); "
-            "install it with `pip install weft[cuda]`"
+            "install it with `pip install 'weft[cuda]'`"
         ) from error
     return found
 

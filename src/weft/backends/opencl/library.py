@@ -21,7 +21,7 @@ def library() -> Any:
     except ModuleNotFoundError as error:
         raise DeviceError(
             "backend 'opencl' needs the Python package 'pyopencl'; "
-            "install it with `pip install weft[opencl]`"
+            "install it with `pip install 'weft[opencl]'`"
         ) from error
     except ImportError as error:
         raise DeviceError(

@@ -167,7 +167,7 @@ def general_keys(
         import gguf
     except ImportError:
         raise FormatError(
-            "weft convert needs the package gguf for the names of models; install weft[hf]"
+            "weft convert needs the package gguf for the names of models: pip install 'weft[hf]'"
         ) from None
     sizes = {name: values.shape for name, values in tensors}
     writer: Any = gguf.GGUFWriter(None, "llama")

@@ -38,15 +38,16 @@ def placement_lines(
     tokens: int | None = None,
     width: int | None = None,
     nodes: bool = True,
+    fold: bool = False,
     hint: str = "tokens={}",
 ) -> list[str]:
     """Describes the plan for batches of `tokens`: its splits, the device of each op and the cause
-    (if `nodes` is true), and totals.
+    (if `nodes` is true), and totals. With `fold`, layers that repeat are left out.
 
     Lines are broken at `width` characters. `hint` says how to see the plans of other batches; `{}`
     in it stands for their number of tokens."""
     regime = plan_for(plan, tokens)
-    lines = table_lines(regime.plan.to_json(), width, nodes=nodes, in_short=True)
+    lines = table_lines(regime.plan.to_json(), width, nodes=nodes, in_short=True, fold=fold)
     lines += [_other_plan(other, hint) for other in plan.regimes if other is not regime]
     if plan.predicted is not None and len(plan.regimes) > 1:
         lines.append(prediction_text(plan.predicted.to_json()))

@@ -268,7 +268,8 @@ PLAN_OPTIONS: dict[str, Option] = {
 LLM_OPTIONS: dict[str, Option] = {
     "n_ctx": option(
         None, "Size of the context in tokens, prompt and generated text together; None: the length "
-        "that the model was trained for, at most 4096.", "-c --ctx-size", MODEL, "TOKENS",
+        "that the model was trained for, at most 4096; 0: all of that length.", "-c --ctx-size",
+        MODEL, "TOKENS",
         read=parse_tokens,
         help="Tokens of prompt and text together: 4096, 32k; 0: as many as the model was trained "
         "for. Default: the same, at most 4096.",

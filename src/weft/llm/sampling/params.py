@@ -212,11 +212,15 @@ class SamplingParams:
             )
         object.__setattr__(self, "dry_sequence_breakers", tuple(breakers))
         _check_bias(self.logit_bias)
+        schema = getattr(self.json_schema, "model_json_schema", None)
+        if schema is not None and isinstance(self.json_schema, type):  # a class of pydantic
+            object.__setattr__(self, "json_schema", schema())
         for name in ("grammar", "json_schema", "regex"):
             what = getattr(self, name)
             if not (what is None or isinstance(what, str)):
                 if name != "json_schema" or not isinstance(what, Mapping):
-                    raise ContextError(f"is {what!r:.60}; it must be a text", argument=name)
+                    more = ", a dict or a class of pydantic" if name == "json_schema" else ""
+                    raise ContextError(f"is {what!r:.60}; it must be a text{more}", argument=name)
         names = [n for n in ("grammar", "json_schema", "regex") if getattr(self, n) is not None]
         if len(names) > 1:
             raise ContextError(
@@ -277,7 +281,7 @@ class SamplingOptions(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
     samplers: str | Sequence[str]
     grammar: str | None
-    json_schema: str | Mapping[str, Any] | None
+    json_schema: str | Mapping[str, Any] | type[Any] | None
     regex: str | None
 
 

@@ -41,6 +41,9 @@ class Catalog:
         self.entries: dict[str, Entry] = {}
         self._names: dict[str, str] = {}
         for entry in entries:
+            known = self.entries.get(entry.name)
+            if known is not None and known.path.resolve() == entry.path.resolve():
+                continue  # a folder and a folder in it were named
             for name in (entry.name, *entry.settings.aliases):
                 other = self._names.setdefault(name, entry.name)
                 if other != entry.name or (name == entry.name and name in self.entries):

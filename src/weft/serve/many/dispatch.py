@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from weft.serve.endpoints import nearest
+from weft.serve.endpoints import find, nearest
 from weft.serve.errors import ApiError, Json, error_response
 from weft.serve.many.fleet import Fleet
 from weft.serve.many.loader import Loaded, Place
@@ -26,7 +27,7 @@ class Dispatch:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, or hands it on."""
-        if scope["type"] != "http" or nearest(scope["path"]).owner != "model":
+        if scope["type"] != "http" or getattr(find(scope["path"]), "owner", "") != "model":
             return await self._app(scope, receive, send)
         try:
             request = await read_body(scope, receive)
@@ -48,6 +49,7 @@ class Dispatch:
         receive: Receive, send: Send,
     ) -> None:  # fmt: skip
         lease = self._fleet.lease(place)
+        began = None if place.state == "loaded" else perf_counter()
         try:
             loaded = await _unless_left(lease.__aenter__(), receive)
         except ApiError as error:
@@ -58,6 +60,8 @@ class Dispatch:
             if not isinstance(seconds, str):
                 self._fleet.set_keep_alive(place, seconds)
             scope["state"]["model"] = place.entry.name  # for usage and traces
+            if began is not None:
+                scope["state"]["load_seconds"] = perf_counter() - began
             await loaded.app(scope, replayed(request.body, receive), send)
         finally:
             await lease.__aexit__(None, None, None)

@@ -164,11 +164,13 @@ def _add_state(app: FastAPI, fleet: Fleet, shared: Shared) -> None:
 def _add_ollama(app: FastAPI, fleet: Fleet, cards: _Cards) -> None:
     router = APIRouter(route_class=OllamaRoute)
 
-    def readable() -> list[ModelCard]:
+    def readable() -> list[tuple[str, ModelCard]]:
         found = []
         for place in fleet.places.values():
             with suppress(WeftError, OSError):
-                found.append(cards.of(place))
+                card = cards.of(place)
+                names = (place.entry.name, *place.entry.settings.aliases)
+                found += [(name, card) for name in names]
         return found
 
     def loaded() -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -87,7 +87,11 @@ def add_ollama(app: FastAPI, service: Service) -> None:
             raise ApiError(404, f"model {name!r:.80} not found; this is {service.model_id}")
         return service.card
 
-    add_library(router, lambda: [service.card], card_of, lambda: [loaded_row(service, FOREVER)])
+    names = (service.model_id, *service.aliases)
+    add_library(
+        router, lambda: [(name, service.card) for name in names], card_of,
+        lambda: [loaded_row(service, FOREVER)],
+    )  # fmt: skip
     app.include_router(router)
 
 
@@ -125,8 +129,9 @@ async def _answer(
     texts = await start(service, make)
     with_context = isinstance(body, GenerateRequest) and wants_template(body) and not body.images
     answer = OllamaAnswer(
-        texts, service.tokenizer, kind, body.model, began, with_context=with_context
-    )
+        texts, service.tokenizer, kind, body.model, began, with_context=with_context,
+        load_seconds=http.scope["state"].get("load_seconds", 0.0),
+    )  # fmt: skip
     return await respond(answer, http, stream=body.stream is not False, media_type=NDJSON)
 
 
@@ -174,12 +179,12 @@ def _add_embeddings(router: APIRouter, service: Service) -> None:
 
 def add_library(
     router: APIRouter,
-    cards: Callable[[], list[ModelCard]],
+    cards: Callable[[], Iterable[tuple[str, ModelCard]]],
     card_of: Callable[[str], ModelCard],
     loaded: Callable[[], list[dict[str, Any]]],
 ) -> None:
-    """Adds the endpoints about the models of a server. `cards` gives all models, `card_of` the
-    model of a name, and `loaded` the rows of `/api/ps`."""
+    """Adds the endpoints about the models of a server. `cards` gives all models by
+    their names, `card_of` the model of a name, and `loaded` the rows of `/api/ps`."""
 
     @add(router, "/api/version", "GET")
     async def about_version() -> dict[str, str]:
@@ -189,7 +194,7 @@ def add_library(
     @add(router, "/api/tags", "GET")
     async def tags() -> dict[str, Any]:
         """The models whose files can be read, in Ollama's form."""
-        return {"models": await run_in_threadpool(lambda: [listed(card) for card in cards()])}
+        return {"models": await run_in_threadpool(lambda: [listed(*each) for each in cards()])}
 
     @add(router, "/api/show")
     async def show(body: ShowRequest) -> dict[str, Any]:

@@ -36,16 +36,18 @@ class OllamaAnswer:
 
     def __init__(
         self, texts: Texts, tokenizer: Tokenizer, kind: Kind, model: str, began: float,
-        *, with_context: bool = False,
+        *, with_context: bool = False, load_seconds: float = 0.0,
     ) -> None:  # fmt: skip
         """`model` is the name that the client used, `began` the `perf_counter` of the request's
-        arrival. `with_context` ends with the tokens of prompt and answer."""
+        arrival. `with_context` ends with the tokens of prompt and answer; `load_seconds` is the
+        time in which the model was loaded for this request."""
         self.texts = texts
         self._tokenizer = tokenizer
         self._kind = kind
         self._model = model
         self._began = began
         self._with_context = with_context
+        self._load_seconds = load_seconds
         self._chat = OneChat(texts)
 
     async def whole(self) -> dict[str, Any]:
@@ -110,8 +112,8 @@ class OllamaAnswer:
         if self._with_context:
             shown["context"] = [*self.texts.prompt(0), *end.ids]
         return shown | {
-            "total_duration": _nanoseconds(perf_counter() - self._began),
-            "load_duration": 0,
+            "total_duration": _nanoseconds(perf_counter() - self._began + self._load_seconds),
+            "load_duration": _nanoseconds(self._load_seconds),
             "prompt_eval_count": end.n_prompt,
             "prompt_eval_duration": _nanoseconds(end.prompt_seconds),
             "eval_count": end.n_generated,
@@ -148,11 +150,11 @@ def details_of(card: ModelCard) -> dict[str, Any]:
     }
 
 
-def listed(card: ModelCard) -> dict[str, Any]:
-    """A model in the list of `/api/tags`."""
+def listed(name: str, card: ModelCard) -> dict[str, Any]:
+    """A model in the list of `/api/tags`, by one of its names."""
     return {
-        "name": card.name,
-        "model": card.name,
+        "name": name,
+        "model": name,
         "modified_at": card.modified,
         "size": card.nbytes,
         "digest": card.digest,

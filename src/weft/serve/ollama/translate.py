@@ -9,7 +9,7 @@ from typing import Any
 from weft.serve.chats import THINKS
 from weft.serve.errors import ApiError
 from weft.serve.ollama.schema import ChatRequest, GenerateRequest, Writing
-from weft.serve.schema import ChatBody, CompletionBody
+from weft.serve.schema import ChatBody, CompletionBody, HotChatBody, HotCompletionBody
 from weft.serve.validation import shown
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -98,7 +98,7 @@ def completion_of(body: GenerateRequest) -> tuple[ChatBody | CompletionBody, lis
     if body.format:
         more["json_schema"] = {"type": "object"} if body.format == "json" else body.format
     form = {"model": body.model, "prompt": body.prompt or "", "stream": body.stream is not False}
-    return CompletionBody.model_validate(form | fields | more), ignored
+    return HotCompletionBody.model_validate(form | fields | more), ignored
 
 
 def messages_of(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -191,4 +191,4 @@ def _chat(
         form |= {"chat_template_kwargs": THINKS} if body.think else {"reasoning_effort": "none"}
     if body.logprobs:
         form |= {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
-    return ChatBody.model_validate(form), ignored
+    return HotChatBody.model_validate(form), ignored

@@ -49,7 +49,10 @@ def add_openai(app: FastAPI, service: Service) -> None:
     async def embeddings(body: EmbeddingBody, http: Request) -> dict[str, Any]:
         """An embedding of each text, of length 1."""
         note(http, body, service)
-        rows, n_tokens = await embedded(service, http, body.input, "input", body.dimensions)
+        cut = body.truncate_prompt_tokens
+        rows, n_tokens = await embedded(
+            service, http, body.input, "input", body.dimensions, cut=cut is not None, first=cut
+        )
         as_text = body.encoding_format == "base64"
         return {
             "object": "list",

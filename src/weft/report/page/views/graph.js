@@ -94,7 +94,7 @@ report.graphText = (regime) => {
   const { splits, nodes, copies, copied_bytes: bytes } = regime.totals;
   const layers = regime.layers.blocks.filter((block) => block[2]).length;
   const drawn = regime.tensors.filter((tensor) => tensor.kind === "node").length;
-  const fused = drawn < nodes ? ` (${count(nodes)} before ops were joined)` : "";
+  const fused = drawn < nodes ? ` (of ${count(nodes)}: the others are joined with these)` : "";
   const parts = [plural(drawn, "node") + fused, plural(layers, "layer"), plural(splits, "split")];
   const moved = copies ? `; ${plural(copies, "copy", "copies")} between devices, ` +
     `${size(bytes)} (${count(bytes)} B) in each run` : "; nothing is copied between devices";
