@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from weft.errors import ContextError
+from weft.llm import SamplingParams
 from weft.llm.chat.template import NO_REASONING, OWN_VARIABLES
+from weft.llm.sampling.constraint import check_constraint
 from weft.llm.sampling.schema import held_parameters, under
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody, ResponseFormat
 
-__all__ = ["THINKS", "begun_of", "call_schema", "choice_of", "named_tool", "reasons", "schema_of",
-           "thinks", "tools_of", "variables_of"]  # fmt: skip
+__all__ = ["THINKS", "begun_of", "blamed", "call_schema", "choice_of", "named_tool", "reasons",
+           "schema_of", "thinks", "tools_of", "variables_of"]  # fmt: skip
 
 _REASONING = {*NO_REASONING, "reasoning_effort"}
 THINKS = dict.fromkeys(NO_REASONING, True)
@@ -198,3 +201,16 @@ def call_schema(tools: Sequence[Mapping[str, Any]], name: str | None) -> dict[st
             "additionalProperties": False,
         })  # fmt: skip
     return calls[0] if len(calls) == 1 else {"anyOf": calls}
+
+
+def blamed(error: ContextError, tools: Sequence[Mapping[str, Any]]) -> Exception:
+    """The error of a constraint that calls of `tools` must satisfy, with the tool to blame."""
+    for tool in tools:
+        function = tool["function"]
+        schema = function.get("parameters") or {"type": "object"}
+        try:
+            check_constraint(SamplingParams(json_schema=schema))
+        except ContextError as why:
+            about = f"the parameters of the tool {function['name'][:64]!r}"
+            return ApiError(400, f"{about}{why.args[0]}", "tools")
+    return error
