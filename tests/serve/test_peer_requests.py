@@ -188,6 +188,16 @@ def test_a_tool_that_cannot_be_held(server: Server) -> None:
     chat(server, tools=tools, max_tokens=2)  # nothing is held to it
     error = chat(server, 400, tools=tools, tool_choice="required")["error"]
     assert re.search("tool 'f': properties.tags has uniqueItems", error["message"])
+    fine = function("g")
+    for part, why in (  # what the compiler alone knows
+        ({"type": "string", "pattern": "("}, "a pattern cannot be followed"),
+        ({"oneOf": [{"type": "string"}, {"type": "string", "minLength": 3}]}, "oneOf has"),
+        ({"type": "string", "minLength": "3"}, "minLength"),
+    ):
+        tools = [fine, function("f", parameters={"type": "object", "properties": {"a": part}})]
+        error = chat(server, 400, tools=tools, tool_choice="required")["error"]
+        assert error["message"].startswith("the parameters of the tool 'f': "), error
+        assert why in error["message"] and "call0" not in error["message"]
 
 
 def test_efforts_are_alike(server: Server) -> None:

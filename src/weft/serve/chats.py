@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from weft.errors import ContextError
+from weft.llm import SamplingParams
 from weft.llm.chat.template import NO_REASONING, OWN_VARIABLES
+from weft.llm.sampling.constraint import check_constraint
 from weft.llm.sampling.schema import held_parameters, under
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody, ResponseFormat
@@ -195,3 +198,16 @@ def call_schema(tools: Sequence[Mapping[str, Any]], name: str | None) -> dict[st
             "additionalProperties": False,
         })  # fmt: skip
     return calls[0] if len(calls) == 1 else {"anyOf": calls}
+
+
+def blamed(error: ContextError, tools: Sequence[Mapping[str, Any]]) -> Exception:
+    """The error of a constraint that calls of `tools` must satisfy, with the tool to blame."""
+    for tool in tools:
+        function = tool["function"]
+        schema = function.get("parameters") or {"type": "object"}
+        try:
+            check_constraint(SamplingParams(json_schema=schema))
+        except ContextError as why:
+            about = f"the parameters of the tool {function['name'][:64]!r}"
+            return ApiError(400, f"{about}{why.args[0]}", "tools")
+    return error

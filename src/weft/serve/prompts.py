@@ -113,6 +113,8 @@ class Asked:
     """Creates the message of one answer to a chat; None for a completion."""
     echoes: list[Echo] | None = None
     """The prompt of each request, if prompts are shown."""
+    held: Sequence[Mapping[str, Any]] = ()
+    """The tools that the answer must call."""
 
     def new_message(self) -> ChatMessage:
         """A message for one answer; all of a completion is content."""
@@ -167,7 +169,8 @@ class Prompts:
         constraint = calls or self._call_or_form(body, tools)
         requests = self._requests(body, form, [ids], n, constraint)
         message()  # raises now if the format of answers cannot be detected
-        return Asked(requests, n, n, bool(body.logprobs), message=message)
+        held = tools if calls and tools else ()
+        return Asked(requests, n, n, bool(body.logprobs), message=message, held=held)
 
     def count_chat(self, body: ChatBody, *, begun: str = "") -> int:
         """The number of tokens of the prompt of a chat, which may be more than the context holds;

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from starlette.types import Receive, Scope, Send
 
 from weft.bounds import CONSTRAINT_SECONDS
-from weft.errors import BusyError
+from weft.errors import BusyError, ContextError
+from weft.serve.chats import blamed
 from weft.serve.errors import ApiError, Json, error_body, to_json
 from weft.serve.log import say_tokens
 from weft.serve.prompts import Asked, Input, require_whole, texts_of, token_lists
@@ -69,6 +70,8 @@ async def start(service: Service, make: Callable[[], Asked]) -> Texts:
         raise BusyError("too many constraints are being compiled; try again in a moment") from None
     try:
         return await run_in_threadpool(lambda: Texts(engine, asked, loop))
+    except ContextError as error:
+        raise await run_in_threadpool(blamed, error, asked.held) from None
     finally:
         service.compiling.release()
 

@@ -24,6 +24,10 @@ NESTED: list[dict[str, Any]] = [
     {**WHO, "properties": {"who": {"allOf": [{"$ref": "#/$defs/P"}]}}, "$defs": {"P": PERSON}},
     {"$ref": "#/$defs/A", "$defs": {"P": PERSON, "A": {
         **WHO, "properties": {"who": {"$ref": "#/$defs/P"}}}}},
+    {"$ref": "#/$defs/A", "type": "object", "$defs": {"P": PERSON, "A": {
+        **WHO, "properties": {"who": {"$ref": "#/$defs/P"}}}}},
+    {"$id": "https://e.org/tool", **WHO, "properties": {"who": {"$ref": "p.json#/$defs/a%20b"}},
+     "$defs": {"P": {"$id": "p.json", "$defs": {"a b": PERSON}}}},
 ]  # fmt: skip
 
 
@@ -47,7 +51,9 @@ def test_references(tokenizer: Tokenizer, family: str, schema: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("family", ["hermes", "coder", "functionary"])
-@pytest.mark.parametrize("schema", NESTED[2:], ids=["properties", "anchor", "allOf", "root"])
+@pytest.mark.parametrize(
+    "schema", NESTED[2:], ids=["properties", "anchor", "allOf", "root", "typed root", "addresses"]
+)
 def test_other_references(tokenizer: Tokenizer, family: str, schema: dict[str, Any]) -> None:
     assert called(tokenizer, family, "f", schema)["who"] == {"name": "Al"}
 

@@ -135,7 +135,7 @@ def test_a_vocabulary_without_an_end_token(tmp_path: Path) -> None:
         ({"grammar": "root ::= nothing"}, "grammar: line 1: there is no rule 'nothing'"),
         ({"grammar": "start: ((("}, "grammar: "),
         ({"json_schema": "{"}, "json_schema: .*line 1 column 2"),
-        ({"json_schema": {"type": "wurst"}}, "json_schema: Invalid type: wurst"),
+        ({"json_schema": {"type": "wurst"}}, "json_schema: it has the type 'wurst'"),
         ({"json_schema": "[1]"}, r"json_schema: a schema is an object, not \[1\]"),
         ({"json_schema": {"not": {}}}, "json_schema: "),
         ({"json_schema": {"type": "string", "minLength": 5, "maxLength": 3}}, "Unsatisfiable"),

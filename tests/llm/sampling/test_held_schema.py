@@ -24,7 +24,8 @@ def takes(tokenizer: Tokenizer, schema: dict[str, Any], value: Any) -> bool:
     """True if a value of JSON is a whole answer of a schema."""
     constraint = Constraint(SamplingParams(json_schema=schema), tokenizer)
     try:
-        for id_ in tokenizer.encode(json.dumps(value), add_special=False, continues=True):
+        text = json.dumps(value, ensure_ascii=False)
+        for id_ in tokenizer.encode(text, add_special=False, continues=True):
             constraint.accept(id_)
     except ContextError:
         return False
@@ -104,11 +105,33 @@ TEXT: dict[str, Any] = {"type": "string"}
         ({**TEXT, "pattern": "^[[a]{2}$"}, "[a", "[b"),
         ({**TEXT, "pattern": "^[a&&b]$"}, "&", "c"),
         ({**TEXT, "pattern": r"^\{\[a{1,2}$"}, "{[aa", "{[aaa"),
+        ({**TEXT, "pattern": r"^\p{Lu}[\p{L}\d]*$"}, "Aé1", "é"),
+        ({**TEXT, "pattern": r"^\u{1F600}\uD83D\uDE00\x41$"}, "😀😀A", "A"),
+        ({**TEXT, "pattern": r"^\<\'\!\/[\_\@]$"}, "<'!/@", "a"),
+        ({**TEXT, "pattern": r"^\cJ[\b]\0$"}, "\n\b\0", "J"),
+        ({**TEXT, "pattern": r"^[a-\d][^]$"}, "-x", "bx"),
+        ({**TEXT, "pattern": r"^[(?=a)]$"}, "=", "b"),
         ({"$ref": "https://e.org/a#/$defs/x", "$id": "https://e.org/a", "$defs": {"x": TEXT}},
          "x", 1),
         ({"$ref": "#own", "$defs": {"x": {**TEXT, "$anchor": "own"}}}, "x", 1),
         ({"$ref": "#/components/schemas/A", "components": {"schemas": {"A": A}}}, {"a": 1},
          {"c": 1}),
+        *(({"$ref": f"#/$defs/{ref}", "$defs": {name: TEXT}}, "x", 1) for ref, name in (
+            ("a~1b", "a/b"), ("a~0b", "a~b"), ("a%25b", "a%b"), ("a b", "a b"), ("L[x]", "L[x]"),
+        )),
+        ({"$id": "https://e.org/r", "$ref": "x", "$defs": {"x": {"$id": "x", **TEXT}}}, "x", 1),
+        ({"$ref": "https://e.org/x", "$defs": {"x": {"$id": "https://e.org/x", **TEXT}}}, "x", 1),
+        ({"$ref": "urn:x#/$defs/y", "$defs": {"x": {"$id": "urn:x", "$defs": {"y": TEXT}}}},
+         "x", 1),
+        ({"$ref": "#x", "definitions": {"x": {"$id": "#x", **TEXT}}}, "x", 1),
+        ({"anyOf": [TEXT], "nullable": True}, None, 1),
+        ({"allOf": [TEXT], "nullable": True}, None, 1),
+        ({"enum": ["a"], "nullable": True}, None, "b"),
+        ({"const": "a", "nullable": True}, None, "b"),
+        ({"$ref": "#/$defs/a", "nullable": True, "$defs": {"a": TEXT}}, None, 1),
+        ({**TEXT, "maxLength": 2.0, "minLength": None, "enum": None}, "xy", "xyz"),
+        ({"type": "integer", "minimum": -(1 << 63), "maximum": (1 << 63) - 1}, 5, "x"),
+        ({"type": "number", "minimum": -1e308, "maximum": 1e308}, 5.5, "x"),
         ({"type": "object", "properties": {"$ref": TEXT, "pattern": TEXT}}, {"$ref": "x"},
          {"c": 1}),
     ],
@@ -136,6 +159,10 @@ def test_annotations_and_other_ways_to_say_it(
         ({"type": "string", "pattern": r"(a)\1"}, "pattern"),
         ({"type": "string", "pattern": r"\bx"}, "pattern"),
         ({"$ref": "https://example.org/other"}, r"\$ref"),
+        ({"$ref": "#/$defs/none"}, r"\$ref to '#/\$defs/none', which is not in the schema"),
+        ({"enum": []}, "an empty enum"),
+        ({"type": "int"}, "the type 'int'"),
+        ({"type": "integer", "minimum": 1e30}, "minimum of 1e[+]30"),
     ],
 )
 def test_what_cannot_be_held_is_named(

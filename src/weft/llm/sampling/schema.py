@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urljoin
 
 from weft.errors import ContextError
 
@@ -33,8 +33,18 @@ _FORMATS = frozenset((
 ))  # fmt: skip
 """The formats that a grammar follows; all others are annotations, as the standard has them."""
 _DRAFT = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/(2019-09|2020-12))/schema#?")
+_TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _UNHELD = re.compile(r"\(\?(?:[=!]|<[=!])|\\[bB1-9]|\\k<")
 """Constructs of patterns that no automaton can follow: lookaround and back references."""
+_ESCAPE = re.compile(
+    r"\\(?:[pP]\{[^{}]*\}|[ux]\{[0-9a-fA-F]+\}|u[dD][89abAB]..\\u[dD][c-fC-F]..|c[a-zA-Z]|.?)",
+    re.S,
+)
+_META = ".^$*+?()[]{}|/\\-&~"
+"""Characters that the grammar compiler takes behind a backslash."""
+_LARGEST = {"integer": (1 << 63) - 1024, "number": 10**18}
+"""The largest bounds of numbers that it takes."""
 _MOST_REFERENCES = 32
 """Maximum number of references that are followed from one to the next."""
 _COUNT = re.compile(r"\{\d+(?:,\d*)?\}")
@@ -103,7 +113,9 @@ def has_references(schema: Any) -> bool:
 def resolved(schema: Any, root: Any) -> Any:
     """The schema that a schema refers to, if it is only a reference to another one of `root`."""
     for _ in range(_MOST_REFERENCES):
-        if not isinstance(schema, Mapping) or "type" in schema:
+        if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+            break
+        if "properties" in schema:
             break
         every = schema.get("allOf")
         if isinstance(schema.get("$ref"), str):
@@ -132,36 +144,49 @@ class _Schema:
     """One schema with its references."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
-        own = root.get("$id", root.get("id"))
-        self._id = own.rstrip("#") if isinstance(own, str) else ""
-        self._anchors: dict[str, str] = {}
+        self._root = root
+        self._places: dict[str, str] = {"": "#"}
+        """The place of each schema with an address or an anchor."""
+        self._bases: dict[str, str] = {}
+        """The address that references at a place are relative to."""
         self._kept: set[str] = set()  # members of the root that only references name
         self._open: set[str] = set()
-        joined: list[str] = []
-        for place, one, open_ in self._all(root, "#", False):
-            for name in ("$anchor", "$dynamicAnchor"):
-                if isinstance(one.get(name), str):
-                    self._anchors[one[name]] = place
+        joined: list[tuple[str, str]] = []
+        every = list(self._all(root, "#", False))
+        for place, one, _ in every:
+            for name in ("$anchor", "$dynamicAnchor", "$id", "id"):
+                anchor = one.get(name)
+                if isinstance(anchor, str) and anchor.startswith("#") == name.endswith("id"):
+                    self._places[f"{self._bases[place]}#{anchor.removeprefix('#')}"] = place
+        for place, one, open_ in every:
             ref = one.get("$ref")
             if isinstance(ref, str):
-                first = ref.removeprefix(self._id)[2:].split("/")[0]
-                self._kept.add(unquote(first))
+                local = self._local(ref, place)
+                self._kept.add(unquote(local[2:].split("/")[0]))
                 if open_:
-                    joined.append(ref)
+                    joined.append((ref, place))
         while joined:  # what a reference in a conjunction points to is a part of it
-            place = self._local(joined.pop())
+            place = self._local(*joined.pop())
             target = pointed(root, place)
             if place in self._open or not isinstance(target, Mapping):
                 continue
             self._open.add(place)
             inner = self._all(target, place, True)
-            joined += [one["$ref"] for _, one, _ in inner if isinstance(one.get("$ref"), str)]
+            joined += [
+                (one["$ref"], at) for at, one, _ in inner if isinstance(one.get("$ref"), str)
+            ]
 
     def _all(self, schema: Any, place: str, open_: bool) -> Iterator[tuple[str, Any, bool]]:
         """Every schema in a schema, with its place and whether it is a part of a conjunction."""
         if not isinstance(schema, Mapping):
             return
         inside = open_ or _joins(schema)
+        base = self._bases.get(place, "")
+        own = schema.get("$id", schema.get("id") if place == "#" else None)
+        if isinstance(own, str) and not own.startswith("#"):
+            base = _joined(base, own).rstrip("#")
+            self._places.setdefault(base, place)
+        self._bases[place] = base
         yield place, schema, inside
         for name, value in schema.items():
             if name in _MAPS and isinstance(value, Mapping):
@@ -182,15 +207,21 @@ class _Schema:
                 continue
             apart = name in ("$defs", "definitions")
             for where, one in parts:
+                self._bases.setdefault(place + where, base)
                 yield from self._all(one, place + where, inside and not apart)
 
-    def _local(self, ref: str) -> str:
-        """A reference as a pointer."""
-        if self._id and ref.startswith(self._id):
-            ref = ref[len(self._id) :] or "#"
-        if ref.startswith("#") and not ref.startswith("#/") and ref != "#":
-            return self._anchors.get(unquote(ref[1:]), ref)
-        return ref
+    def _local(self, ref: str, place: str) -> str:
+        """A reference as a pointer; one to another document stays as it is."""
+        address, _, part = _joined(self._bases.get(place, ""), ref).partition("#")
+        start = self._places.get(address)
+        if start is None:
+            return ref
+        if part and not part.startswith("/"):
+            return self._places.get(f"{address}#{unquote(part)}", f"#{part}")
+        names = [unquote(n).replace("~1", "/").replace("~0", "~") for n in part.split("/")[1:]]
+        local = start + pointer(*names)
+        found = start == "#" or pointed(self._root, local) is not None
+        return local if found else "#" + pointer(*names)
 
     def held(self, schema: Any, place: str, words: str, open_: bool = False) -> Any:
         """A part of the schema at `place`, which `words` name in errors."""
@@ -215,7 +246,7 @@ class _Schema:
             elif name in _ONE:
                 made[name] = inner(value, name)
             elif name == "$ref" and isinstance(value, str):
-                made[name] = self._reference(value, words)
+                made[name] = self._reference(value, place, words)
             elif name == "pattern" and isinstance(value, str):
                 made[name] = _pattern(value, words)
             elif name == "format" and value in _FORMATS:
@@ -244,11 +275,23 @@ class _Schema:
             for key, one in value.items()
         }
 
-    def _reference(self, ref: str, words: str) -> str:
-        local = self._local(ref)
+    def _reference(self, ref: str, place: str, words: str) -> str:
+        local = self._local(ref, place)
         if not local.startswith("#"):
-            raise _unheld(words, "$ref", f"to {ref[:60]!r}, another document; put it into $defs")
+            raise _wrong(words, f"$ref to {ref[:60]!r}, another document; put it into $defs")
+        if pointed(self._root, local) is None:
+            raise _wrong(words, f"$ref to {ref[:60]!r}, which is not in the schema")
         return local
+
+
+def _joined(base: str, ref: str) -> str:
+    """The address that a reference means."""
+    if ref.startswith("#"):
+        return base + ref
+    try:
+        return urljoin(base, ref)
+    except ValueError:
+        return ref
 
 
 _IGNORED = frozenset(("$schema", "$id", "id", "default", "examples", "title", "description"))
@@ -277,7 +320,26 @@ def _listed(value: Any) -> list[Any]:
 def _rewritten(schema: Mapping[str, Any], words: str) -> dict[str, Any]:
     """A schema whose narrowing keywords are ones that can be held. Raises ContextError for one that
     cannot."""
-    made = dict(schema)
+    made = {k: v for k, v in schema.items() if v is not None or k == "const"}
+    kinds = made.get("type", [])
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    for name in ("type", "enum", "anyOf", "oneOf"):
+        if made.get(name) == []:
+            raise _wrong(words, f"an empty {name}, which allows nothing")
+    for kind in kinds:
+        if kind not in _TYPES:
+            raise _wrong(words, f"the type {str(kind)[:40]!r}; types are {', '.join(_TYPES)}")
+    for name in _COUNTS:
+        if isinstance(made.get(name), float) and made[name].is_integer():
+            made[name] = int(made[name])
+    largest = _LARGEST["integer" if "number" not in kinds and "integer" in kinds else "number"]
+    for name, sign in (("minimum", -1), ("maximum", 1)):
+        for bound in (name, f"exclusive{name.capitalize()}"):
+            value = made.get(bound)
+            if isinstance(value, int | float) and abs(value) > largest:
+                if sign * value < 0:
+                    raise _unheld(words, bound, f"of {value}")
+                made[bound] = sign * largest
     for old, new in (("$dynamicRef", "$ref"), ("$recursiveRef", "$ref")):
         if isinstance(made.get(old), str):
             made.setdefault(new, made.pop(old))
@@ -335,13 +397,22 @@ def _named(schema: dict[str, Any], words: str) -> dict[str, Any]:
 
 def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
     """OpenAPI's way to allow null."""
+    null = {"type": "null"}
     kind = schema.get("type")
-    if isinstance(kind, str):
-        schema["type"] = [kind, "null"]
-        if isinstance(schema.get("enum"), list) and None not in schema["enum"]:
-            schema["enum"] = [*schema["enum"], None]
-    elif "$ref" in schema:
-        return {"anyOf": [{"$ref": schema["$ref"]}, {"type": "null"}]}
+    if isinstance(schema.get("enum"), list) and None not in schema["enum"]:
+        schema["enum"] = [*schema["enum"], None]
+    if "const" in schema:
+        schema["enum"] = [schema.pop("const"), None]
+    if kind:
+        kinds = kind if isinstance(kind, list) else [kind]
+        schema["type"] = [*(one for one in kinds if one != "null"), "null"]
+    for name in ("anyOf", "oneOf"):
+        if isinstance(schema.get(name), list):
+            schema[name] = [*schema[name], null]
+    if "$ref" in schema or "allOf" in schema:
+        apart = {k: v for k, v in schema.items() if k not in ("$ref", "allOf", "nullable")}
+        inner = {k: schema[k] for k in ("$ref", "allOf") if k in schema}
+        return {**apart, "anyOf": [inner, null]}
     return schema
 
 
@@ -373,44 +444,65 @@ def _counted(schema: dict[str, Any], words: str) -> dict[str, Any]:
 
 
 def _pattern(pattern: str, words: str) -> str:
-    """A pattern of ECMAScript as one of the grammar compiler: braces that count nothing and
-    brackets in a class are letters there."""
-    found = _UNHELD.search(pattern)
-    while found is not None:
-        before = pattern[: found.start()]
-        escaped = (len(before) - len(before.rstrip("\\"))) % 2
-        if not escaped:
-            raise _unheld(words, "pattern", f"with {found[0]}")
-        found = _UNHELD.search(pattern, found.end())
+    """A pattern of ECMAScript as one of the grammar compiler: braces that count nothing, brackets
+    in a class and escaped signs are letters there."""
     made: list[str] = []
-    at, inside = 0, False
+    at, start = 0, -1  # where a class began
     while at < len(pattern):
         char = pattern[at]
-        count = None if inside else _COUNT.match(pattern, at)
-        if char == "\\":
-            made.append(pattern[at : at + 2])
-            at += 1
-        elif inside:
-            first = pattern[at - 1 : at] == "[" or pattern[at - 2 : at] == "[^"
-            inside = char != "]"
+        unheld = _UNHELD.match(pattern, at) if start < 0 else None
+        if unheld is not None:
+            raise _unheld(words, "pattern", f"with {unheld[0]}")
+        count = None if start >= 0 else _COUNT.match(pattern, at)
+        escape = _ESCAPE.match(pattern, at)
+        if escape is not None:
+            made.append(_escaped(escape[0], start >= 0))
+            at = escape.end() - 1
+        elif start >= 0:
+            first = at - start == 1 or pattern[start + 1 : at] == "^"
             double = char in "&~-" and pattern[at : at + 2] == char * 2
-            made.append(f"\\{char}" if char == "[" or (double and not first) else char)
+            beside = char == "-" and bool(
+                re.match(r"\\[dDwWsSpP]", made[-1]) or re.match(r"\\[dDwWsSpP]", pattern[at + 1 :])
+            )
+            made.append(f"\\{char}" if char == "[" or ((double or beside) and not first) else char)
+            start = -1 if char == "]" else start
         elif count is not None and made:
             made.append(count[0])
             at = count.end() - 1
         elif char in "{}":
             made.append(f"\\{char}")
+        elif pattern.startswith("[^]", at) and "]" not in pattern[at + 3 :]:
+            made.append(r"[\s\S]")
+            at += 2
         else:
-            inside = char == "["
+            start = at if char == "[" else -1
             made.append(char)
         at += 1
     return "".join(made)
 
 
+def _escaped(text: str, inside: bool) -> str:
+    """An escape of ECMAScript, in a class if `inside`, as one of the grammar compiler."""
+    letter = text[1:2]
+    if len(text) == 12 and letter == "u":
+        pair = bytes.fromhex(text[2:6] + text[8:12]).decode("utf-16-be", "replace")
+        return f"\\u{{{ord(pair[0]):x}}}"
+    if letter == "c" and len(text) == 3:
+        return f"\\x{ord(text[2]) % 32:02x}"
+    if letter == "0" or (inside and letter == "b"):
+        return r"\x00" if letter == "0" else r"\x08"
+    if letter == "Z":  # of Python
+        return r"\z"
+    return letter if letter and not letter.isalnum() and letter not in _META else text
+
+
 def _unheld(words: str, keyword: str, more: str = "") -> ContextError:
-    where = f"{words[:200]} has" if words else "it has"
     said = f"{keyword} {more}" if more else keyword
-    return ContextError(
-        f"{where} {said}, which no answer can be held to; leave {keyword} out, and check it in "
+    return _wrong(
+        words, f"{said}, which no answer can be held to; leave {keyword} out, and check it in "
         "your program"
-    )
+    )  # fmt: skip
+
+
+def _wrong(words: str, what: str) -> ContextError:
+    return ContextError(f"{words[:200]} has {what}" if words else f"it has {what}")

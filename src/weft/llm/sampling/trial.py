@@ -87,6 +87,8 @@ def tried(
 def short_reason(message: str) -> str:
     """A library's message without the dump of its state."""
     text = message.split("\n<state>")[0].strip()
+    if "regex parse error" in text or "lookarounds not" in text:
+        text = f"a pattern cannot be followed: {text}"
     if "coerce_one_of" in text:
         text = (
             "oneOf has alternatives that overlap, which no answer can be held to; write anyOf "
