@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,9 +15,14 @@ import h11
 import pytest
 
 from tests.llm.tiny import metadata, tokens, write_model
-from tests.serve.server import Server
+from tests.serve.server import DEMO, Server
 from tests.waiting import eventually
 from weft.bounds import CHUNK_BYTES, CHUNKS
+from weft.errors import ContextError
+from weft.frontends.gguf import open_gguf
+from weft.llm.sampling.constraint import Constraint
+from weft.llm.sampling.params import SamplingParams
+from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.serve.connections import _Framing, _RefusedError
 
 CHAIN = "".join(f"r{i}: r{i + 1}\n" for i in range(4000))
@@ -82,6 +89,28 @@ def test_a_deep_constraint(server: Server, name: str) -> None:
     status, _, answer = server.call("POST", path, body)
     assert status == 400 and "nested too deeply" in str(answer["error"]), answer
     served(server)
+
+
+LONG = {
+    "blank lines": 'root ::= "a"' + "\n" * 900_000,
+    "spaces": "root ::=" + " " * 900_000 + '"a"',
+    "open names of tokens": 'root ::= "a" #' + "<" * 900_000,
+    "names of tokens": "root ::= " + "<a" * 400_000,
+    "open texts": "root ::= " + '"' * 900_001,
+    "starts": "start " * 150_000,
+    "repetitions": "root ::= " + " ".join(["[a-z]{0,1000}"] * 450),
+    "rules": "root ::= q\n" + "".join(f'q{i} ::= "z{i}" [a-f]+\n' for i in range(30_000)),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_grammar(name: str) -> None:
+    """It takes this process a few seconds at most, by whatever is read before it is compiled."""
+    began = time.process_time()
+    params = SamplingParams(grammar=LONG[name])
+    with suppress(ContextError):
+        Constraint(params, Tokenizer.from_gguf(open_gguf(DEMO)))
+    assert time.process_time() - began < 5
 
 
 def test_a_deep_constraint_of_a_batch(server: Server) -> None:

@@ -28,10 +28,11 @@ from typing import Any, BinaryIO
 LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 400_000,
     "max_items_in_row": 20_000,
-    "step_max_items": 200_000,
+    "step_max_items": 50_000,
 }
 """The maximum numbers of llguidance: expressions built for a constraint (about a second of work),
-alternatives at one place of a text, and places looked at for the next token (10 ms)."""
+alternatives at one place of a text, and places looked at for the next token (about a third of a
+second)."""
 # White space between the parts of JSON: one space, or a line break and an indent. Models that may
 # write any amount of white space sometimes never stop.
 WHITE_SPACE = r" |\n[ \t]{0,20}"

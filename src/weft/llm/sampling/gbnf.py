@@ -41,14 +41,19 @@ _MOST_TIMES = 2000
 
 def is_gbnf(text: str) -> bool:
     """True if a grammar has a rule of GBNF, False if it is in Lark's notation."""
-    return re.search(r"(?m)^\s*(%llguidance\b|start\s*:(?!:=))", text) is None
+    return re.search(r"(?m)^[^\S\n]*(%llguidance\b|start\s*:(?!:=))", text) is None
 
 
 def token_names(text: str) -> set[str]:
     """The names of tokens that a grammar in GBNF may have, such as "<think>"."""
     if not is_gbnf(text):
         return set()
-    return {f"<{match[2]}>" for match in _TOKEN.finditer(text) if match[2]}
+    names = set()
+    for part in text.split(">")[:-1]:  # _TOKEN would search on from every "<" to the end
+        name = re.split(r"[\r\n]", part)[-1].partition("<")[2]
+        if name and not re.fullmatch(r"\[[0-9]+\]", name):
+            names.add(f"<{name}>")
+    return names
 
 
 def lark_of(text: str, tokens: Mapping[str, int], ends: Sequence[int] = ()) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -85,8 +86,10 @@ def tried(
 
 
 def short_reason(message: str) -> str:
-    """A library's message without the dump of its state."""
-    text = message.split("\n<state>")[0].strip()
+    """A library's message without the dump of its state and stack."""
+    text = re.split(r"\n<(?:state|backtrace)>", message)[0].strip()
+    if "symbols.len()" in text:
+        return "it has too many rules and alternatives; make it smaller"
     if "regex parse error" in text or "lookarounds not" in text:
         text = f"a pattern cannot be followed: {text}"
     if "coerce_one_of" in text:
