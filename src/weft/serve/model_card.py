@@ -18,13 +18,21 @@ from weft.llm.answers import AnswerFormat
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.config_keys import read_config
 
-__all__ = ["FIM_ROLES", "ModelCard"]
+__all__ = ["FIM_ROLES", "ModelCard", "model_fields"]
 
 FIM_ROLES = ("fim_pre", "fim_suf", "fim_mid")
 """The roles of the tokens for infilling."""
 _MIXES = {mix.number: name for name, mix in MIXES.items()}
 _LONGEST = 1024
 """Maximum number of characters of a string of metadata that is shown."""
+
+
+def model_fields(name: str, created: int) -> dict[str, Any]:
+    """The fields of a model in a list, in the forms of OpenAI and of Anthropic; `created` is a time
+    in seconds."""
+    at = datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z")
+    openai = {"id": name, "object": "model", "created": created, "owned_by": "weft"}
+    return openai | {"type": "model", "display_name": name, "created_at": at}
 
 
 class ModelCard:
