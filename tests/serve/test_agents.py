@@ -201,3 +201,217 @@ def test_an_answer_to_go_on_from(server: Server) -> None:
     ):
         with pytest.raises(BadRequestError, match=message):
             create(messages=ask, extra_body=body, **options)
+
+
+@pytest.fixture(scope="module", params=["hermes", "coder"])
+def brief(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Server]:
+    """A server whose model likes to end, because agents set no small limit."""
+    path = _model(tmp_path_factory.mktemp("brief"), request.param)
+    with Server(path, "-np", 2, "-t", 1, "-c", 16384, "-l", "2+9", "--seed", 1) as running:
+        yield running
+
+
+STREAMS = json.loads((Path(__file__).parent / "data" / "agents.json").read_text())
+
+
+def _in_form(api: str, name: str, more: dict[str, Any]) -> dict[str, Any]:
+    """A tool of the data in the form of an API."""
+    schema = STREAMS["tools"][name]
+    about = {"name": name, "description": f"The {name}."}
+    if api in ("messages", "count"):
+        return about | {"input_schema": schema} | more
+    if api == "responses":
+        return {"type": "function"} | about | {"parameters": schema} | more
+    return {"type": "function", "function": about | {"parameters": schema} | more}
+
+
+def _body(stream: dict[str, Any], turn: dict[str, Any]) -> dict[str, Any]:
+    """The body of a turn, with its tools in the form of its API."""
+    body = stream.get("common", {}) | turn
+    body.pop("ignored", None)
+    if "tools" in body:
+        more = stream.get("tool_fields", {})
+        body["tools"] = [
+            _in_form(stream["api"], tool, more) if isinstance(tool, str) else tool
+            for tool in body["tools"]
+        ]
+    return body
+
+
+def _chat_said(text: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """The assistant's message, as a client of chats adds it up."""
+    if not body.get("stream"):
+        return dict(text["choices"][0]["message"])
+    *lines, end = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    assert end == "[DONE]"
+    chunks = [json.loads(line) for line in lines]
+    if (body.get("stream_options") or {}).get("include_usage"):
+        last = chunks.pop()
+        assert last["choices"] == [] and last["usage"]["total_tokens"] > 0
+    deltas = [chunk["choices"][0] for chunk in chunks]
+    assert deltas[0]["delta"]["role"] == "assistant"
+    assert [bool(delta["finish_reason"]) for delta in deltas] == [False] * len(deltas[1:]) + [True]
+    calls: list[dict[str, Any]] = []
+    for delta in deltas:
+        for part in delta["delta"].get("tool_calls", []):
+            if part["index"] == len(calls):
+                calls.append({"id": part["id"], "type": "function", "function": part["function"]})
+            else:
+                more = part["function"]["arguments"]
+                calls[-1]["function"]["arguments"] += more
+    content = "".join(delta["delta"].get("content") or "" for delta in deltas)
+    return {"role": "assistant", "content": content} | ({"tool_calls": calls} if calls else {})
+
+
+def _events_of(text: str) -> list[dict[str, Any]]:
+    """The events of a stream whose names are their types."""
+    found = []
+    for part in text.strip().split("\n\n"):
+        name, data = part.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
+
+
+def _responses_said(text: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The items of a response, as Codex takes them: each when it is done."""
+    events = _events_of(text)
+    kinds = [event["type"] for event in events]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == "response.completed"
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    added = [e["item"]["id"] for e in events if e["type"] == "response.output_item.added"]
+    done = [e["item"] for e in events if e["type"] == "response.output_item.done"]
+    response = events[-1]["response"]
+    assert added == [item["id"] for item in done] and done == response["output"]
+    assert response["usage"]["input_tokens"] > 0
+    return done
+
+
+def _message_said(text: Any, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The blocks of a message, as a client adds them up."""
+    if not body.get("stream"):
+        return list(text["content"])
+    blocks: list[dict[str, Any]] = []
+    events = _events_of(text)
+    kinds = [event["type"] for event in events]
+    assert kinds[0] == "message_start" and kinds[-2:] == ["message_delta", "message_stop"]
+    assert events[-2]["delta"]["stop_reason"] and events[-2]["usage"]["output_tokens"] >= 0
+    for event in events[1:-2]:
+        if event["type"] == "content_block_start":
+            blocks.append(event["content_block"])
+        elif event["type"] == "content_block_delta":
+            for name, piece in event["delta"].items():
+                if name != "type":
+                    blocks[event["index"]][f"{name}s"] = (
+                        blocks[event["index"]].get(f"{name}s", "") + piece
+                    )
+    for block in blocks:
+        if block["type"] == "tool_use":
+            block["input"] = json.loads(block.pop("partial_jsons"))
+        for name in ("text", "thinking", "signature"):
+            if f"{name}s" in block:
+                block[name] = block.pop(f"{name}s")
+    return blocks
+
+
+def _ollama_said(text: Any, body: dict[str, Any]) -> Any:
+    """Lines of JSON, of which the last is done."""
+    lines = [text] if isinstance(text, dict) else list(map(json.loads, text.splitlines()))
+    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    assert lines[-1]["done_reason"] in ("stop", "length", "load")
+    return lines
+
+
+def _completion_said(text: Any, body: dict[str, Any]) -> Any:
+    """The text of a completion in llama.cpp's form."""
+    if not body.get("stream"):
+        return text["content"]
+    parts = [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n") if line]
+    assert [part["stop"] for part in parts] == [False] * (len(parts) - 1) + [True]
+    return "".join(part["content"] for part in parts)
+
+
+READERS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+    "chat": _chat_said,
+    "responses": _responses_said,
+    "messages": _message_said,
+    "ollama": _ollama_said,
+    "completion": _completion_said,
+    "count": lambda text, body: text["input_tokens"],
+}
+CALLS_ONLY: dict[str, dict[str, Any]] = {
+    "chat": {
+        "tool_choice": {"type": "function", "function": {"name": "mode"}},
+        "reasoning_effort": "none",
+    },
+    "responses": {
+        "tool_choice": {"type": "function", "name": "mode"},
+        "reasoning": {"effort": "none"},
+    },
+    "messages": {
+        "tool_choice": {"type": "tool", "name": "mode"},
+        "thinking": {"type": "disabled"},
+    },
+}
+"""What makes an answer a call of `mode`, without reasoning, which this model would not end."""
+
+
+def _with_result(api: str, body: dict[str, Any], said: Any) -> dict[str, Any]:
+    """The next body of a loop: what the assistant said, and the results of its calls."""
+    if api == "chat":
+        results = [
+            {"role": "tool", "tool_call_id": call["id"], "content": "ok"}
+            for call in said["tool_calls"]
+        ]
+        return body | {"messages": [*body["messages"], said, *results]}
+    if api == "responses":
+        results = [
+            {"type": "function_call_output", "call_id": item["call_id"], "output": "ok"}
+            for item in said if item["type"] == "function_call"
+        ]  # fmt: skip
+        return body | {"input": [*body["input"], *said, *results]}
+    results = [
+        {"type": "tool_result", "tool_use_id": block["id"], "content": "ok"}
+        for block in said if block["type"] == "tool_use"
+    ]  # fmt: skip
+    said = {"role": "assistant", "content": said}
+    return body | {"messages": [*body["messages"], said, {"role": "user", "content": results}]}
+
+
+def _arguments(api: str, said: Any) -> list[Any]:
+    """The arguments of all calls."""
+    if api == "chat":
+        return [json.loads(call["function"]["arguments"]) for call in said["tool_calls"]]
+    if api == "responses":
+        return [json.loads(i["arguments"]) for i in said if i["type"] == "function_call"]
+    return [block["input"] for block in said if block["type"] == "tool_use"]
+
+
+@pytest.mark.parametrize("stream", STREAMS["streams"], ids=lambda stream: stream["agent"])
+def test_what_agents_send(brief: Server, stream: dict[str, Any]) -> None:
+    """Requests in the forms of agents' public sources: answered, none of their fields unknown, and
+    their events in the order that the agents need. A call goes back with its result."""
+    api = stream["api"]
+
+    def send(body: dict[str, Any], ignored: str = "") -> Any:
+        status, headers, text = brief.call(
+            "POST", stream["path"], body, **stream.get("headers", {})
+        )
+        assert status == 200, text
+        assert headers.get("x-weft-ignored", "") == ignored
+        return READERS[api](text, body)
+
+    for line in stream.get("asks", ()):
+        method, path = line.split()
+        assert brief.call(method, path)[0] == 200, line
+    for turn in stream["turns"]:
+        ignored = turn.get("ignored", stream.get("ignored", ""))
+        body = _body(stream, turn)
+        assert send(body, ignored) is not None
+        tools = turn.get("tools", stream.get("common", {}).get("tools", ()))
+        if api in CALLS_ONLY and "mode" in tools:
+            said = send(body | CALLS_ONLY[api], ignored)
+            (call,) = _arguments(api, said)
+            assert call["mode"] in ("plan", "build")
+            send(_with_result(api, body, said), ignored)

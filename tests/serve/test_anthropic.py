@@ -260,6 +260,25 @@ def test_errors_are_those_of_the_client(server: Server, talks: Server) -> None:
     )
 
 
+def test_the_list_of_models(server: Server) -> None:
+    with client(server) as own:
+        (one,) = own.models.list()
+        assert (one.id, one.display_name, one.type) == ("weft-demo", "weft-demo", "model")
+        assert own.models.retrieve("weft-demo").created_at == one.created_at
+
+
+def test_threads_are_sent_whole(server: Server) -> None:
+    """The client asks for a conversation that the server keeps, and goes on without."""
+    more: Any = {"role": "user", "content": "and?"}
+    with client(server) as own:
+        thread = own.beta.messages.thread(model="x", max_tokens=4)
+        first = thread.send(*ASK)
+        then = thread.send(more)
+        said = [*ASK, {"role": "assistant", "content": first.content}, more]
+        n = own.messages.count_tokens(model="x", messages=said).input_tokens
+    assert then.usage.input_tokens + (then.usage.cache_read_input_tokens or 0) == n
+
+
 def test_a_client_that_leaves(server: Server) -> None:
     """Its text ends."""
     body = {"ignore_eos": True}

@@ -111,6 +111,36 @@ def test_hosted_tools_are_left_out(server: Server) -> None:
     assert "tool_choice needs tools" in error["message"]
 
 
+def test_functions_of_a_namespace(server: Server) -> None:
+    """The model knows them by both names; their calls have the names apart."""
+    name = {"type": "function", "name": "get", "parameters": EMPTY}
+    spaces = [{"type": "namespace", "name": space, "tools": [name, {"type": "custom", "name": "c"}]}
+              for space in ("crm", "mcp__crm__")]  # fmt: skip
+    for space, full in (("crm", "crm.get"), ("mcp__crm__", "mcp__crm__get")):
+        flat = [function(one["name"] + ("." if one["name"] == "crm" else "") + "get")
+                for one in spaces]  # fmt: skip
+        choice = {"type": "function", "name": "get", "namespace": space}
+        body = {"input": "abc", "tools": spaces, "tool_choice": choice, "seed": 1}
+        answer = post(server, "/v1/responses", body)
+        (call,) = answer["output"]
+        assert (call["namespace"], call["name"]) == (space, "get") and answer["ignored"] == ""
+        talk = [{"role": "user", "content": "abc"}, call]
+        given = {"input": talk, "tools": spaces, "max_output_tokens": 1}
+        said = {"function": {"name": full, "arguments": call["arguments"]}, "type": "function"}
+        said_in_chat = [
+            *ASK,
+            {"role": "assistant", "content": "", "tool_calls": [said | {"id": "i"}]},
+        ]
+        text = prompt(server, messages=said_in_chat, tools=flat)
+        n = len(post(server, "/tokenize", {"content": text, "parse_special": True})["tokens"])
+        assert post(server, "/v1/responses", given)["usage"]["input_tokens"] == n
+    body = {"input": "abc", "tools": [{"type": "namespace", "name": "x", "tools": [{}, 1]}]}
+    assert post(server, "/v1/responses", body)["ignored"] == "tools.0.namespace"
+    wrong = [{"type": "namespace", "name": "x", "tools": [{"type": "function"}]}]
+    error = post(server, "/v1/responses", body | {"tools": wrong}, 400)["error"]
+    assert "a function of tools has no name" in error["message"]
+
+
 def test_items_of_hosted_tools(server: Server) -> None:
     call = {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "x"}
     items = [

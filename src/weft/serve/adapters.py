@@ -67,7 +67,9 @@ class ServedAdapters:
     def as_models(self, about: dict[str, Any]) -> list[dict[str, Any]]:
         """Adapters as models, as vLLM lists them; `about` is the model that they change."""
         return [
-            about | {"id": a.name, "root": str(a.path), "parent": about["id"]} for a in self._all
+            about
+            | {"id": a.name, "display_name": a.name, "root": str(a.path), "parent": about["id"]}
+            for a in self._all
         ]
 
 

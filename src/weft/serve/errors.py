@@ -81,7 +81,8 @@ def message_error(error: ApiError) -> dict[str, Any]:
     if error.tokens is not None:  # agents look for these words and make the conversation shorter
         text = f"prompt is too long: {error.tokens[0]} tokens > {error.tokens[1]} maximum; {text}"
     kind = _ANTHROPIC_TYPES.get(error.status, default)
-    return {"type": "error", "error": {"type": kind, "message": text}}
+    details = {} if error.code is None else {"details": {"error_code": error.code}}
+    return {"type": "error", "error": {"type": kind, "message": text, **details}}
 
 
 def of_exception(error: BaseException) -> ApiError:

@@ -25,6 +25,14 @@ _LONGEST = 1024
 """Maximum number of characters of a string of metadata that is shown."""
 
 
+def model_fields(name: str, created: int) -> dict[str, Any]:
+    """The fields of a model in a list, in the forms of OpenAI and of Anthropic; `created` is a time
+    in seconds."""
+    at = datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z")
+    openai = {"id": name, "object": "model", "created": created, "owned_by": "weft"}
+    return openai | {"type": "model", "display_name": name, "created_at": at}
+
+
 class ModelCard:
     """A model as lists of models show it. `file` is open, and stays so."""
 

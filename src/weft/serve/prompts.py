@@ -288,7 +288,7 @@ class Prompts:
             self._tokenizer, body.prompt, "prompt", add_special=body.add_special_tokens,
             parse_special=body.parse_special,
         )  # fmt: skip
-        if body.suffix is not None:
+        if body.suffix:  # an empty one is none: programs of Ollama always send it
             self.require_short(body.suffix, "suffix")
             prompts = self._infilled(body, prompts)
         limit = self._limit(body, "max_tokens", "n_predict", least=0, default=COMPLETION_TOKENS)

@@ -20,6 +20,7 @@ from weft.serve.guard import Guard
 from weft.serve.llama.endpoints import add_llama
 from weft.serve.metrics import CONTENT_TYPE, exposition
 from weft.serve.middleware import HeadAsGet, Hosts, Watch
+from weft.serve.model_card import model_fields
 from weft.serve.ollama.endpoints import add_ollama
 from weft.serve.openai.endpoints import add_openai
 from weft.serve.openai.transcriptions import add_transcriptions
@@ -99,17 +100,14 @@ def add_middleware(app: FastAPI, options: ServeOptions, shared: Shared, model: s
 
 def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
     about = {
-        "id": service.model_id,
-        "object": "model",
-        "created": service.created,
-        "owned_by": "weft",
+        **model_fields(service.model_id, service.created),
         "max_model_len": service.n_ctx,  # as vLLM has it
         "meta": service.about_text(),
         **service.vectors.about_model(),
     }
 
     def all_models() -> list[dict[str, Any]]:
-        aliases = [about | {"id": name} for name in service.aliases]
+        aliases = [about | model_fields(name, service.created) for name in service.aliases]
         return [about, *aliases, *service.adapters.as_models(about)]
 
     @add(app, "/v1/models", "GET")

@@ -105,6 +105,7 @@ class MessagesBody(CountBody):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: int | None = None
+    thread: dict[str, Any] | None = None
     # these have no effect here
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None

@@ -27,6 +27,11 @@ def chat_of(body: CountBody, most_tokens: int | None = None) -> ChatBody:
     other models. Raises ApiError for content that is not there."""
     if body.mcp_servers:
         raise ApiError(400, "mcp_servers are not here; give tools instead", "mcp_servers")
+    if isinstance(body, MessagesBody) and (body.thread or {}).get("type") == "continue":
+        raise ApiError(  # Anthropic's client then sends the whole conversation
+            404, "no conversation is kept here; send it whole, without thread", "thread",
+            "thread_not_found",
+        )  # fmt: skip
     messages = list(body.messages)
     if begun_of(body):
         del messages[-1]

@@ -19,7 +19,7 @@ from weft.serve.many.fleet import Fleet
 from weft.serve.many.loader import Place
 from weft.serve.many.planned import card_of
 from weft.serve.metrics import CONTENT_TYPE, Metric, exposition, joined, metric_lines
-from weft.serve.model_card import ModelCard
+from weft.serve.model_card import ModelCard, model_fields
 from weft.serve.ollama.endpoints import OllamaRoute, add_library, expires, loaded_row
 from weft.serve.page.endpoints import add_page
 from weft.serve.resources import Shared
@@ -98,10 +98,7 @@ def _about(place: Place) -> dict[str, Any]:
     if place.error is not None and place.state == "unloaded":
         status |= {"failed": True, "error": str(place.error)}
     about: dict[str, Any] = {
-        "id": entry.name,
-        "object": "model",
-        "created": int(_time_of(entry.path)),
-        "owned_by": "weft",
+        **model_fields(entry.name, int(_time_of(entry.path))),
         "aliases": list(entry.settings.aliases),
         "loaded": place.state == "loaded",
         "status": status,

@@ -109,7 +109,7 @@ def _add_writing(router: APIRouter, service: Service) -> None:
     @add(router, "/api/generate")
     async def generate(body: GenerateRequest, http: Request) -> Response:
         """An answer to a prompt, or its continuation, in Ollama's form."""
-        if not body.prompt and body.suffix is None and not body.images:
+        if not body.prompt and not body.suffix and not body.images:
             return Json(loaded_answer("generate", body.model))
         made, ignored = completion_of(body)
         note(http, body, service, ignored)

@@ -71,7 +71,7 @@ def chat_of(body: ChatRequest) -> tuple[ChatBody, list[str]]:
 
 def wants_template(body: GenerateRequest) -> bool:
     """True if `/api/generate` puts the prompt into the chat template."""
-    return not body.raw and body.suffix is None
+    return not body.raw and not body.suffix
 
 
 def completion_of(body: GenerateRequest) -> tuple[ChatBody | CompletionBody, list[str]]:
@@ -92,7 +92,7 @@ def completion_of(body: GenerateRequest) -> tuple[ChatBody | CompletionBody, lis
         raise ApiError(400, "images need the chat template; leave out raw and suffix", "images")
     fields, ignored = fields_of(body.options)
     fields.setdefault("max_tokens", -1)
-    more: dict[str, Any] = {} if body.suffix is None else {"suffix": body.suffix}
+    more: dict[str, Any] = {"suffix": body.suffix} if body.suffix else {}
     if body.logprobs:
         more["logprobs"] = body.top_logprobs or 0
     if body.format:

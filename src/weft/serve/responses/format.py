@@ -48,6 +48,7 @@ class ResponseWriter:
         self._tokenizer = tokenizer
         self._chat = OneChat(texts)
         self._ids: dict[int, str] = {}
+        self._functions = {name: names for name, _, names in body.functions()}
         self._logprobs: dict[int, list[Any]] = {}  # of each part
         self._newest: list[Any] = []  # log-probabilities that go with the newest step
         self._created = int(time.time())
@@ -149,7 +150,7 @@ class ResponseWriter:
             return
         if part.kind == "text":
             inner["logprobs"] = self._logprobs.get(index, [])
-        whole = {"arguments": part.text, "name": part.name}
+        whole = {"arguments": part.text, "name": self._names(part)["name"]}
         done = whole if part.kind == "call" else {"text": part.text}
         yield self._event(f"response.{name}.done", **at, **inner, **done)
         if part.kind != "call":
@@ -168,7 +169,7 @@ class ResponseWriter:
         item: dict[str, Any] = {"id": self._id(part)}
         written = status != "in_progress"
         if part.kind == "call":
-            item |= {"type": "function_call", "call_id": part.id, "name": part.name}
+            item |= {"type": "function_call", "call_id": part.id, **self._names(part)}
             return item | {"arguments": part.text if written else "", "status": status}
         content = [self._content(part)] if written else []
         if part.kind == "text":
@@ -178,6 +179,10 @@ class ResponseWriter:
         if written and "reasoning.encrypted_content" in (self._body.include or ()):
             item["encrypted_content"] = seal(part.text)
         return item
+
+    def _names(self, part: Part) -> dict[str, str]:
+        """The name of the function of a call, and its namespace."""
+        return self._functions.get(part.name, {"name": part.name})
 
     def _content(self, part: Part) -> dict[str, Any]:
         if part.kind == "reasoning":

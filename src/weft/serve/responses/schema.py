@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -49,6 +50,11 @@ def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(
             'a tool has no type; tools are {"type": "function", "name": NAME, "parameters": SCHEMA}'
         )
+    inner = tool.get("tools")
+    if tool["type"] == "namespace" and isinstance(inner, list):
+        for one in inner:
+            if isinstance(one, dict) and one.get("type") == "function":
+                _is_tool(one)
     if tool["type"] != "function":
         return tool
     if not isinstance(tool.get("name"), str) or not tool["name"]:
@@ -64,6 +70,12 @@ def _is_known(names: list[str]) -> list[str]:
         if name not in _INCLUDABLE:
             raise ValueError(f"include has {name[:60]!r}, which is not known")
     return names
+
+
+def full_name(call: Mapping[str, Any]) -> str:
+    """The name by which templates and models know a function: behind its namespace, if any."""
+    name, space = str(call.get("name")), call.get("namespace")
+    return f"{space}{'' if space.endswith('_') else '.'}{name}" if isinstance(space, str) else name
 
 
 Tool = Annotated[dict[str, Any], AfterValidator(_is_tool)]
@@ -127,6 +139,18 @@ class CountBody(Sampled):
     truncation: Literal["auto", "disabled"] | None = None
     conversation: Any = None
 
+    def functions(self) -> Iterator[tuple[str, dict[str, Any], dict[str, str]]]:
+        """Each function of the client, with the name by which the model knows it, and the names
+        that its calls have. A function of a namespace is known by both names."""
+        for tool in self.tools or ():
+            if tool["type"] == "function":
+                yield tool["name"], tool, {"name": tool["name"]}
+            inner = tool.get("tools") if tool["type"] == "namespace" else None
+            for one in inner if isinstance(inner, list) else ():
+                if isinstance(one, dict) and one.get("type") == "function":
+                    names = {"name": one["name"], "namespace": str(tool.get("name"))}
+                    yield full_name(names), one, names
+
     def ignored(self) -> list[str]:
         """The names of unknown fields, and tools and items that are left out."""
         items = self.input if isinstance(self.input, list) else ()
@@ -134,7 +158,9 @@ class CountBody(Sampled):
             f"input.{i}.{item['type'][:40]}"
             for i, item in enumerate(items) if item.get("type") in LEFT_OUT
         ]  # fmt: skip
-        return [*super().ignored(), *self._hosted(("function",)), *left]
+        spaces = any("namespace" in names for _, _, names in self.functions())
+        hosted = self._hosted(("function", "namespace") if spaces else ("function",))
+        return [*super().ignored(), *hosted, *left]
 
 
 class ResponsesBody(CountBody):

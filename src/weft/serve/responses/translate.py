@@ -12,7 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.serve.errors import ApiError
-from weft.serve.responses.schema import LEFT_OUT, CountBody, Format, ResponsesBody
+from weft.serve.responses.schema import (
+    LEFT_OUT,
+    CountBody,
+    Format,
+    ResponsesBody,
+    full_name,
+)
 from weft.serve.schema import ChatBody
 
 Item = Mapping[str, Any]
@@ -56,14 +62,14 @@ def chat_of(body: CountBody, items: Sequence[Item]) -> ChatBody:
             raise ApiError(400, f"{name} is not here; leave it out", name, "unsupported")
     fields: dict[str, Any] = {"model": body.model, "messages": _messages(body.instructions, items)}
     choice = body.tool_choice
-    tools = [tool for tool in body.tools or () if tool["type"] == "function"]
+    tools = [{**tool, "name": name} for name, tool, _ in body.functions()]
     if isinstance(choice, dict) and choice.get("type") != "allowed_tools":
         if choice.get("type") != "function":
             raise ApiError(
                 400, f"tool_choice of type {str(choice.get('type'))[:40]!r} is not here; it may "
                 'be {"type": "function", "name": NAME}', "tool_choice",
             )  # fmt: skip
-        choice = {"type": "function", "function": {"name": choice.get("name")}}
+        choice = {"type": "function", "function": {"name": full_name(choice)}}
     if tools:
         fields["tools"] = [_tool(tool) for tool in tools]
     fields |= {"tool_choice": choice, "parallel_tool_calls": body.parallel_tool_calls}
@@ -107,7 +113,7 @@ def _messages(instructions: str | None, items: Sequence[Item]) -> list[dict[str,
                     400, f"{where} is a function_call without name and arguments, both texts",
                     "input",
                 )  # fmt: skip
-            names[id_] = name
+            names[id_] = name = full_name(item)
             function = {"name": name, "arguments": arguments}
             call = {"id": id_, "type": "function", "function": function}
             _turn(messages).setdefault("tool_calls", []).append(call)
