@@ -25,7 +25,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -114,8 +113,10 @@ def _is_version(version: str, wanted: str | None) -> bool:
 def _installed(asked: _Asked) -> dict[str, Path] | None:
     """The files of models of an installed package by name; None if it is not installed, or in
     another version."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
-        found: Distribution = distribution(asked.package)
+        found = distribution(asked.package)
         version, files = found.version or "", found.files
     except (PackageNotFoundError, ValueError, KeyError, OSError):  # none, or a damaged one
         return None
@@ -267,6 +268,8 @@ def _download(asked: _Asked, folder: Path) -> Path:
 def _has_pip() -> bool:
     """True if pip is installed. `find_spec("pip")` would tell as well, but asked for it, setuptools
     leaves distutils to Python in this process, and cannot be imported later."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         distribution("pip")
     except PackageNotFoundError:
