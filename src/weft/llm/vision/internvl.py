@@ -10,8 +10,7 @@ from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, idefics3
-from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, Tile
+from weft.llm.vision.config import Family, Tile, TowerConfig
 from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, maybe, need
 
@@ -22,7 +21,6 @@ TILES = (1, 12)
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
-    """The tensors of a file."""
     yield from blocks.patch_rows(c)
     yield need("v.class_embd", c.n_embd)
     yield need("v.position_embd.weight", c.n_embd, c.side * c.side + 1)
@@ -43,7 +41,6 @@ def rows(c: TowerConfig) -> Iterator[Row]:
 
 
 def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Rows [n_out, n] of a square image."""
     learned, n = w["v.position_embd.weight"], c.side * c.side
     x = blocks.embed_patches(c, w, inputs["patches"])
     of_patches = G.view_2d(learned, c.n_embd, n, learned.nb[1], learned.nb[1])

@@ -15,8 +15,7 @@ from weft.graph.size import Size, exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, qwen
-from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, rows_by, sized_by
+from weft.llm.vision.config import Family, TowerConfig, rows_by, sized_by
 from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
@@ -24,7 +23,6 @@ __all__ = ["QWEN3VL"]
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
-    """The tensors of a file."""
     yield from blocks.patch_rows(c)
     yield need("v.patch_embd.weight.1", c.patch_size, c.patch_size, 3, c.n_embd)
     yield need("v.position_embd.weight", c.n_embd, c.side**2)
@@ -99,7 +97,6 @@ def _two(w: Weights, names: tuple[str, str], x: Tensor) -> Tensor:
 
 
 def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
-    """The values of the inputs."""
     out = qwen.values(c, pixels)
     n = len(out["patches"])
     side = c.side
