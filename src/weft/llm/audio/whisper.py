@@ -201,7 +201,7 @@ def voxtral_rows(c: SoundConfig) -> Iterator[Row]:
 
 
 def voxtral_forward(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
-    x = blocks.layer_norm(c, w, "a.post_ln", encoded(c, w, inputs["mel"]))
+    x = common.layer_norm(w, "a.post_ln", encoded(c, w, inputs["mel"]), c.eps)
     x = G.reshape(x, c.n_embd * c.stack, c.n_positions // c.stack)
     return common.linear(w, "mm.a.mlp.2", G.gelu_erf(common.linear(w, "mm.a.mlp.1", x)))
 
@@ -246,7 +246,7 @@ def qwen_forward(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Te
     n = inputs["mask"].ne[0] // 2
     first, second = (G.view_2d(x, c.n_embd, n, 2 * x.nb[1], offset) for offset in (0, x.nb[1]))
     x = G.scale(G.add(G.cont(first), G.cont(second)), 0.5)
-    return common.linear(w, "mm.a.fc", blocks.layer_norm(c, w, "a.post_ln", x))
+    return common.linear(w, "mm.a.fc", common.layer_norm(w, "a.post_ln", x, c.eps))
 
 
 def qwen_lengths(c: SoundConfig, n_samples: int) -> Iterator[int]:

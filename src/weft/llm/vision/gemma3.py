@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from weft import graph as G
 from weft.graph.tensor import Tensor
+from weft.llm.models import common
 from weft.llm.vision import blocks
 from weft.llm.vision.config import Family, TowerConfig, patches_of
 from weft.llm.vision.images import resized
@@ -29,7 +30,7 @@ def rows(c: TowerConfig) -> Iterator[Row]:
 def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     x = G.add(blocks.embed_patches(c, w, inputs["patches"]), w["v.position_embd.weight"])
     x = blocks.encode(c, w, x, c.n_layer)
-    x = blocks.layer_norm(c, w, "v.post_ln", x)
+    x = common.layer_norm(w, "v.post_ln", x, c.eps)
     planes = G.reshape(G.cont(G.transpose(x)), c.side, c.side, c.n_embd)
     k = c.merge
     planes = G.pool_2d(planes, G.PoolOp.AVG, k, k, k, k)

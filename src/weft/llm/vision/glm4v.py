@@ -93,7 +93,7 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     x = G.mul_mat(G.reshape(w["mm.patch_merger.weight"], c.n_embd * unit, c.n_out), x)
     x = G.add(x, w["mm.patch_merger.bias"]) if "mm.patch_merger.bias" in w else x
     x = G.mul_mat(w["mm.model.fc.weight"], x)
-    x = G.gelu_erf(blocks.layer_norm(replace(c, eps=1e-5), w, "mm.post_norm", x))
+    x = G.gelu_erf(common.layer_norm(w, "mm.post_norm", x, 1e-5))
     x = G.swiglu(G.mul_mat(w["mm.gate.weight"], x), G.mul_mat(w["mm.up.weight"], x))
     return G.mul_mat(w["mm.down.weight"], x)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from weft import graph as G
 from weft.graph.tensor import Tensor
+from weft.llm.models import common
 from weft.llm.vision import blocks, qwen
 from weft.llm.vision.config import Family, Tile, TowerConfig, patches_of
 from weft.llm.vision.images import Pixels, resized
@@ -57,7 +58,7 @@ def merged_rows(c: TowerConfig, x: Tensor) -> Tensor:
 def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     x = blocks.embed_patches(c, w, inputs["patches"])
     x = G.add(x, G.get_rows(w["v.position_embd.weight"], inputs["places"]))
-    x = blocks.layer_norm(c, w, "v.post_ln", blocks.encode(c, w, x, c.n_layer))
+    x = common.layer_norm(w, "v.post_ln", blocks.encode(c, w, x, c.n_layer), c.eps)
     return G.mul_mat(w["mm.model.fc.weight"], merged_rows(c, x))
 
 

@@ -51,7 +51,7 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     x = blocks.encode(exact, w, x, c.n_layer)
     x = G.cont(G.view_2d(x, c.n_embd, n, x.nb[1], x.nb[1]))  # without the row of the class
     x = idefics3.merged_rows(c, x)
-    x = blocks.layer_norm(replace(c, eps=1e-5), w, "mm.model.mlp.0", x)
+    x = common.layer_norm(w, "mm.model.mlp.0", x, 1e-5)
     return common.linear(w, "mm.model.mlp.3", G.gelu_erf(common.linear(w, "mm.model.mlp.1", x)))
 
 

@@ -68,12 +68,12 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     learned = G.cont(G.transpose(G.cast(w["v.position_embd.weight"], "f32")))
     x = blocks.embed_patches(c, w, inputs["patches"])
     x = G.add(x, G.mul_mat(learned, inputs["shares"]))
-    x = blocks.layer_norm(c, w, "v.post_ln", blocks.encode(c, w, x, c.n_layer))
+    x = common.layer_norm(w, "v.post_ln", blocks.encode(c, w, x, c.n_layer), c.eps)
     n_rows = exact_div(x.ne[1], c.merge**2)
     assert n_rows is not None  # the inputs have whole squares
     x = G.reshape(x, c.n_embd * c.merge**2, n_rows)
     if "mm.input_norm.weight" in w:
-        x = blocks.layer_norm(replace(c, eps=1e-5), w, "mm.input_norm", x)
+        x = common.layer_norm(w, "mm.input_norm", x, 1e-5)
     return common.linear(w, "mm.2", G.gelu_erf(common.linear(w, "mm.1", x)))
 
 

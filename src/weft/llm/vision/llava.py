@@ -48,7 +48,7 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     x = G.concat(G.reshape(w["v.class_embd"], c.n_embd, 1), x, 1)
     x = G.add(x, w["v.position_embd.weight"])
     if "v.pre_ln.weight" in w:
-        x = blocks.layer_norm(c, w, "v.pre_ln", x)
+        x = common.layer_norm(w, "v.pre_ln", x, c.eps)
     seen: Tensor | None = None
     layers = c.layers or (c.n_layer,)
     for il in range(max(layers) + 1):

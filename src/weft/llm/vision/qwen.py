@@ -77,7 +77,7 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor], *, gated: 
     d = c.n_embd // c.n_head
 
     def normed(layer: Weights, name: str, x: Tensor) -> Tensor:
-        return common.norm(layer, name, x, c.eps) if gated else blocks.layer_norm(c, layer, name, x)
+        return (common.norm if gated else common.layer_norm)(layer, name, x, c.eps)
 
     for il in range(c.n_layer):
         layer = Weights(dict(w), f"v.blk.{il}.")
