@@ -21,8 +21,8 @@ from tests.vectors import models, vocab
 from tests.vectors.result import Options
 from weft.errors import TokenizerError
 from weft.frontends.gguf import open_gguf
+from weft.llm.engine.growth import StopStrings
 from weft.llm.tokenizers.spm import SpmModel, merge
-from weft.llm.tokenizers.stop_strings import StopStrings
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.tokenizers.vocab import Vocab
 

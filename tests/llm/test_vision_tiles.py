@@ -16,7 +16,7 @@ from weft.frontends.hf.convert import convert_folder
 from weft.frontends.hf.towers import open_tower_folder
 from weft.llm import LLM, Tower
 from weft.llm.vision import lfm2
-from weft.llm.vision.family import normalised
+from weft.llm.vision.config import normalised
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

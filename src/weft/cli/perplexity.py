@@ -22,12 +22,17 @@ from weft.cli.task_scores import Kind, score_tasks
 from weft.cli.text_input import read_text
 from weft.errors import ContextError
 from weft.llm import Context, Model, Tokenizer
-from weft.llm.compute.perplexity import Perplexity, chunks_at_once, score_chunks
+from weft.llm.compute.perplexity import (
+    Perplexity,
+    chunks_at_once,
+    n_windows,
+    score_chunks,
+    score_strided,
+)
 from weft.llm.planning.options import DEFAULT_N_UBATCH
 from weft.llm.quality.divergence import KLDivergence
 from weft.llm.quality.kl import compare_with_file, n_outputs_for, save_logits
 from weft.llm.quality.logits_file import LogitsFile, file_bytes
-from weft.llm.quality.strided import n_windows, score_strided
 from weft.options import option
 
 

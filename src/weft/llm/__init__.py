@@ -2,7 +2,7 @@
 
 config.py      hyper-parameters; config_keys.py reads them from metadata
 weights.py     loads the tensors that a table lists
-models/        one file for each architecture, composed of the parts in parts.py
+models/        the architectures, a file for each kind, composed of the parts in parts.py
 model.py       a file as config, weights and graph
 tokenizers/    text to tokens and back; one file for each kind of vocabulary
 cache/         the table of cells; keys, values and states

@@ -17,7 +17,7 @@ from typing import Any
 from weft.errors import FormatError
 from weft.file_lock import locked
 from weft.flags import FLAGS
-from weft.llm.package_models import SHARD
+from weft.llm.published_files import SHARD
 from weft.records import dataclass
 
 __all__ = ["CachedModel", "cached_models", "remove_model"]

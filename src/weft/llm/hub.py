@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from weft.errors import FormatError
-from weft.llm.package_models import OF_A_FOLDER, SHARD, gguf_models
+from weft.llm.published_files import OF_A_FOLDER, SHARD, gguf_models
 
 __all__ = ["PREFERRED", "is_hub_name", "local_path", "pick_file"]
 

@@ -26,7 +26,7 @@ from weft.llm.config_keys import Keys
 from weft.llm.senses.media import Medium, counted, one_request
 from weft.llm.senses.tower import AnyTower, open_mmproj
 from weft.llm.tokenizers.tokenizer import Tokenizer
-from weft.llm.vision.family import Tile
+from weft.llm.vision.config import Tile
 from weft.llm.vision.images import Pixels, open_picture, pillow
 from weft.llm.vision.tower import Tower
 from weft.records import dataclass

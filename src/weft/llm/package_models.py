@@ -22,7 +22,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
@@ -32,9 +32,10 @@ from weft.errors import FormatError
 from weft.file_lock import locked
 from weft.files import write_text
 from weft.flags import FLAGS
+from weft.llm.published_files import OF_A_FOLDER, gguf_models
 from weft.records import dataclass
 
-__all__ = ["OF_A_FOLDER", "SHARD", "gguf_models", "package_model"]
+__all__ = ["package_model"]
 
 _NAME = re.compile(
     r"(?P<package>[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)(?:==(?P<version>[\w.!+-]+))?(?:/(?P<file>.+))?",
@@ -364,25 +365,3 @@ def _unpack_one(
         shutil.copyfileobj(data, out, 1 << 20)
         out.flush()
         os.fsync(out.fileno())
-
-
-# Which of the files that somebody published are models, whatever brings them.
-
-OF_A_FOLDER = ("*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "README.md")
-"""Files that make a model in safetensors."""
-
-SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
-"""The end of a shard's name: its number, and how many there are."""
-
-
-def gguf_models(files: Iterable[str]) -> list[str]:
-    """The GGUF files that are models, sorted; of shards only the first."""
-    return [
-        f for f in sorted(files)
-        if f.lower().endswith(".gguf") and "mmproj" not in f.lower() and _number(f) == 1
-    ]  # fmt: skip
-
-
-def _number(file: str) -> int:
-    shard = SHARD.search(file)
-    return int(shard[1]) if shard else 1

@@ -14,10 +14,9 @@ from weft.errors import ContextError, FormatError
 from weft.frontends.gguf.mixes import Choices
 from weft.frontends.gguf.quantize import quantize_file
 from weft.frontends.gguf.reader import open_gguf
-from weft.llm.compute.perplexity import score_chunks
+from weft.llm.compute.perplexity import score_chunks, score_strided
 from weft.llm.quality.kl import compare_with_file, compare_with_model, n_outputs_for, save_logits
 from weft.llm.quality.logits_file import LogitsFile, file_bytes
-from weft.llm.quality.strided import score_strided
 
 
 @pytest.fixture(scope="module")

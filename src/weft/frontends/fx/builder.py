@@ -17,6 +17,8 @@ from weft.errors import GraphError
 from weft.frontends.fx.call import Call
 from weft.frontends.fx.dtypes import compute_type, stored_type
 from weft.frontends.fx.layout import (
+    Carried,
+    Value,
     broadcast_strides,
     channels_last,
     coalesce,
@@ -28,7 +30,6 @@ from weft.frontends.fx.layout import (
     product,
 )
 from weft.frontends.fx.sizes import Sizes, as_int
-from weft.frontends.fx.value import Carried, Value
 from weft.graph.graph import Graph
 from weft.graph.node import leaf
 from weft.graph.size import Size, lower, upper

@@ -9,8 +9,8 @@ import torch
 from torch.fx import Node
 
 from weft.errors import GraphError
+from weft.frontends.fx.layout import Value
 from weft.frontends.fx.sizes import Sizes
-from weft.frontends.fx.value import Value
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 

@@ -26,14 +26,13 @@ from weft.frontends.fx.channels_last import channels_last_nodes
 from weft.frontends.fx.converted import Converted, Input, Output, State
 from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
 from weft.frontends.fx.hosted import Weights, add_region, carried_input, initial_values, state_leaf
-from weft.frontends.fx.layout import folded_ne
+from weft.frontends.fx.layout import Carried, Value, folded_ne
 from weft.frontends.fx.ops.quantized import chooses_parameters
 from weft.frontends.fx.regions import Region, in_stages, known_constants, regions, why_not_on_host
 from weft.frontends.fx.registry import find_visitor, is_from_data, supports_call
 from weft.frontends.fx.rewrite import REWRITES
 from weft.frontends.fx.sizes import Sizes
 from weft.frontends.fx.support import FROM_DATA, YES, InheritedReason, Refusal, Support, refuse_all
-from weft.frontends.fx.value import Carried, Value
 from weft.graph.node import leaf
 from weft.graph.tensor import Tensor
 
@@ -327,7 +326,10 @@ class _Walk:
                 self.builder.label(written, f"{state.name}.write")
                 graph.expand(written)
         outputs.sort(key=lambda o: o.mutates is not None)
-        inputs = [i if i.tensor is None or i.tensor in graph else _unread(i) for i in self.inputs]
+        inputs = [
+            i if i.tensor is None or i.tensor in graph else Input(i.name, i.dtype, i.shape)
+            for i in self.inputs
+        ]
         spec = self.program.call_spec
         nodes = {t: name for t, name in self.builder.nodes.items() if t in graph}
         return Converted(
@@ -390,10 +392,6 @@ class _Walk:
         tensor = g.cont(tensor) if base in kept else tensor
         self.builder.graph.expand(tensor)
         return tensor
-
-
-def _unread(port: Input) -> Input:
-    return Input(port.name, port.dtype, port.shape)
 
 
 def _attribute(program: ExportedProgram, node: Node) -> torch.Tensor:

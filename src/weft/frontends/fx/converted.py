@@ -95,9 +95,6 @@ class Converted:
     """The program quantizes weights and leaves activations unquantized."""
 
 
-# Arguments of a call, by position or keyword, in the order that a program was exported with.
-
-
 def positional_names(converted: Converted) -> tuple[str, ...]:
     """The names of positional arguments where none of them nests; empty where one does."""
     spec = converted.in_spec

@@ -189,8 +189,6 @@ def _shapes_of_tensors(shapes: Any) -> Iterator[Any]:
         yield shapes
 
 
-# The ops that stay whole when a program is decomposed into core ops.
-
 _NOT_CORE = (torch.ops.aten._batch_norm_with_update_functional.default,
              torch.ops.aten._native_batch_norm_legit.no_stats,
              torch.ops.aten._native_batch_norm_legit_functional.default,

@@ -16,11 +16,10 @@ from weft.errors import GraphError
 from weft.frontends.fx.builder import Builder, constant_leaf
 from weft.frontends.fx.call import op_name
 from weft.frontends.fx.dtypes import STORED, refused_type, stored_type
-from weft.frontends.fx.layout import folded_ne, product
+from weft.frontends.fx.layout import Carried, Value, folded_ne, product
 from weft.frontends.fx.regions import Region
 from weft.frontends.fx.registry import is_from_data
 from weft.frontends.fx.sizes import Sizes
-from weft.frontends.fx.value import Carried, Value
 from weft.graph.host import HostFunction, host_call
 from weft.graph.node import leaf
 from weft.graph.size import Size, evaluate, upper
@@ -273,8 +272,6 @@ def _part(place: _Place) -> Any:
 
     return compute
 
-
-# Weights, buffers and inputs of an exported program as leaves of a graph.
 
 _AS_INTEGERS = {torch.bfloat16: torch.uint16, torch.bool: torch.int8}
 

@@ -12,8 +12,8 @@ from torch.fx import Node
 from weft.errors import GraphError
 from weft.frontends.fx.call import Call, aten_op, fake_of, op_name
 from weft.frontends.fx.dtypes import STORED, refused_type
+from weft.frontends.fx.layout import Value
 from weft.frontends.fx.support import FROM_DATA, YES, Support
-from weft.frontends.fx.value import Value
 from weft.records import dataclass
 
 if TYPE_CHECKING:

@@ -162,8 +162,6 @@ class Cursor:
             ) from None
 
 
-# Names the format of a file that is not GGUF, and says how to make a GGUF of it.
-
 HEAD_BYTES = 512
 """Number of bytes at a file's beginning that `describe_other` reads."""
 

@@ -285,8 +285,6 @@ def _cut(text: str | Path) -> bytes:
     return str(text).encode("utf-8", "surrogateescape")[:127]
 
 
-# An importance matrix for the tensors of a file: which weights a tensor is quantized with.
-
 _EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 
 

@@ -142,7 +142,8 @@ class ResumableFile:
 
     def _sum_of(self, index: int) -> int:
         """The checksum of a tensor in the partial file; -1 if it is cut short."""
-        start, end = self._layout.starts[index], self._end_of(index)
+        start = self._layout.starts[index]
+        end = start + self._layout.rows[index].nbytes
         self._file.seek(start)
         crc, left = 0, end - start
         while left:
@@ -151,9 +152,6 @@ class ResumableFile:
                 return -1
             crc, left = zlib.crc32(data, crc), left - len(data)
         return crc
-
-    def _end_of(self, index: int) -> int:
-        return self._layout.starts[index] + self._layout.rows[index].nbytes
 
     def _begin(self) -> None:
         if not self._sums:

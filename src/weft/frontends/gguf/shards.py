@@ -7,7 +7,7 @@ says in `split.no`, `split.count` and `split.tensors.count` what it is a part of
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -192,16 +192,12 @@ def _require_other(file: GGUFFile, target: str | os.PathLike[str]) -> None:
         raise FormatError(f"{str(target)!r} is a file being read; write to another name")
 
 
-def bad_tensors(
-    file: GGUFFile, progress: Callable[[TensorInfo], None] | None = None
-) -> Iterator[tuple[TensorInfo, str]]:
+def bad_tensors(file: GGUFFile) -> Iterator[tuple[TensorInfo, str]]:
     """Tensors with values that are not finite, and what is wrong; every value is read."""
     for t in file.tensors.values():
         n_bad = sum(int((~np.isfinite(x)).sum()) for x in _values(t))
         if n_bad:
             yield t, f"{n_bad} of {t.n_elements} values are not finite"
-        if progress is not None:
-            progress(t)
 
 
 def _values(t: TensorInfo) -> Iterator[NDArray[np.float32]]:

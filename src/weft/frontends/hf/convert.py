@@ -228,8 +228,6 @@ def _raw(gguf: Any, key: str, value: Any) -> RawValue:
     return RawValue(ValueType(int(value.type)), packed)
 
 
-# Writes an adapter of PEFT as a GGUF file, as the reference's converter does.
-
 ADAPTER_TYPES = ("f32", "f16", "bf16", "q8_0", "auto")
 """Types of an adapter's matrices; `auto` keeps the 16-bit type of the folder."""
 

@@ -108,6 +108,7 @@ _LAYER_NAMES = {
     "ssm_beta": "linear_attn.in_proj_b self_attn.b_proj",
     "ssm_conv1d": "linear_attn.conv1d mamba.conv1d mixer.conv1d",
     "ssm_dt": "linear_attn.dt_proj mamba.dt_proj self_attn.dt_proj mixer.dt_proj",
+    "ssm_dt.bias": "linear_attn.dt_bias mamba.dt_bias self_attn.dt_bias mixer.dt_bias",
     "ssm_a": "linear_attn.A_log mamba.A_log self_attn.A_log mixer.A_log",
     "ssm_norm": "linear_attn.norm mamba.norm self_attn.o_norm mixer.norm",
     "ssm_out": "linear_attn.out_proj mamba.out_proj mixer.out_proj",
@@ -319,6 +320,8 @@ def family_tensors(
     With `n_rotated`, the elements of a head that rotate, queries and keys are put in the order in
     which adjacent pairs rotate, if the family's files have them so."""
     for name, values in family.join(c, experts_together(family, c, text_tensors(stored))):
+        if name.endswith(".A_log"):  # decays are kept as logarithms
+            values = values.through(lambda x: -np.exp(x.astype(np.float64)).astype(np.float32))
         for new, changed in family.change(c, name, values):
             if n_rotated is not None and family.adjacent:
                 changed = in_order(c, new, changed, n_rotated)

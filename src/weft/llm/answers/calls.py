@@ -219,7 +219,7 @@ def _read_tagged(markers: CallMarkers, tools: _Schemas) -> CallReader:
         key, first = yield from _read_name(bare(markers.value_open)[0], types, _KEY)
         word = yield from _literal(markers.value_open, first)
         text, which = yield from _until_either(markers.value_close, starts[1:])
-        text = _unpadded(text, markers.padding)
+        text = text.removeprefix(markers.padding).removesuffix(markers.padding)
         is_text = bool(markers.text_mark) and word == markers.text_mark
         arguments[key] = text if is_text else typed_value(text, types.get(key), root)
     return name, _json(arguments)
@@ -328,7 +328,3 @@ def _until_either(end: str, texts: Sequence[str]) -> Generator[None, str, tuple[
             tail = "".join(read[-reach[i] :])
             if match := patterns[i].search(tail):
                 return "".join(read[: len(read) - len(tail) + match.start()]), i
-
-
-def _unpadded(text: str, padding: str) -> str:
-    return text.removeprefix(padding).removesuffix(padding) if padding else text

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from weft.errors import ChatError
 from weft.llm.answers.detect import find_content, find_markers, find_thought
 from weft.llm.answers.grammar import call_grammar
 from weft.llm.answers.harmony import HarmonyParser, is_harmony
@@ -236,11 +237,13 @@ class AnswerFormat:
             return None
         thinking = self.is_thinking(prompt)
         over = bool(self.thought_end) and prompt.rstrip().endswith(self.thought_end)
+        schemas = _schemas(tools)
+        if name is not None and name not in schemas:
+            raise ChatError(f"tool_choice names the tool {name!r}; there are {', '.join(schemas)}")
         return call_grammar(
             self.markers,
             tokenizer,
-            _schemas(tools),
-            name=name,
+            schemas if name is None else {name: schemas[name]},
             parallel=parallel and not self.harmony,
             thought=self.thought if thinking or (reasons and not over) else None,
             thinking=thinking,

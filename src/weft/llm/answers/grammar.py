@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from weft.errors import ChatError
 from weft.llm.answers.markers import HOLE, CallMarkers
 from weft.llm.answers.values import listed_in, types_of
 from weft.llm.sampling.schema import (
@@ -262,7 +261,6 @@ def call_grammar(
     tokenizer: Tokenizer,
     tools: Mapping[str, Mapping[str, Any]],
     *,
-    name: str | None = None,
     parallel: bool = True,
     thought: tuple[str, str] | None = None,
     thinking: bool = False,
@@ -272,13 +270,11 @@ def call_grammar(
 ) -> str:
     """A Lark grammar for llguidance; see `AnswerFormat.grammar`.
 
-    `tools` has the schemas of arguments by name; `thought` are the texts around reasoning that may
-    come first, which has begun if `thinking`. `opened`: the prompt has the text that opens a call.
-    `empty`: the text of an answer without content, which may come first."""
-    if name is not None and name not in tools:
-        raise ChatError(f"tool_choice names the tool {name!r}; there are {', '.join(tools)}")
-    chosen = {name: tools[name]} if name is not None else tools
-    callable_tools = {key: held_parameters(key, schema) for key, schema in chosen.items()}
+    `tools` has the schemas of arguments of the tools that may be called, by name; `thought` are the
+    texts around reasoning that may come first, which has begun if `thinking`. `opened`: the prompt
+    has the text that opens a call. `empty`: the text of an answer without content, which may come
+    first."""
+    callable_tools = {key: held_parameters(key, schema) for key, schema in tools.items()}
     text = Terminals(tokenizer)
     first = "" if opened else text(markers.open)
     call = f"space one space {text(markers.close)}"

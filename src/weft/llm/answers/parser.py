@@ -301,9 +301,6 @@ def overlap(text: str, end: str) -> int:
     return next((n for n in range(longest, 0, -1) if end.startswith(text[-n:])), 0)
 
 
-# The events that a parser of answers reports.
-
-
 @dataclass(frozen=True, slots=True)
 class Content:
     """A piece of the answer itself."""

@@ -192,7 +192,6 @@ def in_parts(c: SoundConfig, samples: Samples) -> NDArray[np.float32]:
 
 
 def voxtral_rows(c: SoundConfig) -> Iterator[Row]:
-    """The tensors of a file."""
     if c.n_positions % c.stack:
         raise FormatError(f"{c.n_positions} positions of the tower are no multiple of {c.stack}")
     yield from encoder_rows(c)
@@ -202,14 +201,12 @@ def voxtral_rows(c: SoundConfig) -> Iterator[Row]:
 
 
 def voxtral_forward(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Rows [n_out, n] of a part of a sound."""
-    x = blocks.layer_norm(c, w, "a.post_ln", encoded(c, w, inputs["mel"]))
+    x = common.layer_norm(w, "a.post_ln", encoded(c, w, inputs["mel"]), c.eps)
     x = G.reshape(x, c.n_embd * c.stack, c.n_positions // c.stack)
     return common.linear(w, "mm.a.mlp.2", G.gelu_erf(common.linear(w, "mm.a.mlp.1", x)))
 
 
 def voxtral_parts(c: SoundConfig, samples: Samples) -> list[Part]:
-    """The parts of a sound."""
     mel = in_parts(c, samples)
     n = c.n_positions // c.stack
     return [
@@ -230,7 +227,6 @@ VOXTRAL = SoundFamily(
 
 
 def qwen_rows(c: SoundConfig) -> Iterator[Row]:
-    """The tensors of a file."""
     yield from encoder_rows(c)
     yield need("mm.a.fc.weight", c.n_embd, c.n_out)
     yield maybe("mm.a.fc.bias", c.n_out)
@@ -246,12 +242,11 @@ def qwen_inputs(c: SoundConfig) -> dict[str, Tensor]:
 
 
 def qwen_forward(c: SoundConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Rows [n_out, n] of a part of a sound."""
     x = encoded(c, w, inputs["mel"], inputs["mask"], extra=True)
     n = inputs["mask"].ne[0] // 2
     first, second = (G.view_2d(x, c.n_embd, n, 2 * x.nb[1], offset) for offset in (0, x.nb[1]))
     x = G.scale(G.add(G.cont(first), G.cont(second)), 0.5)
-    return common.linear(w, "mm.a.fc", blocks.layer_norm(c, w, "a.post_ln", x))
+    return common.linear(w, "mm.a.fc", common.layer_norm(w, "a.post_ln", x, c.eps))
 
 
 def qwen_lengths(c: SoundConfig, n_samples: int) -> Iterator[int]:
@@ -265,7 +260,6 @@ def qwen_lengths(c: SoundConfig, n_samples: int) -> Iterator[int]:
 
 
 def qwen_parts(c: SoundConfig, samples: Samples) -> list[Part]:
-    """The parts of a sound."""
     mel = np.pad(in_parts(c, samples), ((0, 0), (0, 1)))
     parts: list[Part] = []
     for i, n in enumerate(qwen_lengths(c, len(samples))):

@@ -67,9 +67,6 @@ class ExtraContexts:
         return Context(main.model, n_ctx, **(options | more))
 
 
-# `TurnLock` lets one text at a time use a context, in order of arrival.
-
-
 class TurnLock:
     """A lock for generators, which may end in any thread, or never.
 

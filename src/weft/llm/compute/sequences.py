@@ -168,9 +168,6 @@ class Sequences:
             self.compact()
 
 
-# Rotates cached keys to the positions that `seq_add` and `seq_div` gave their cells.
-
-
 def rotate_keys(cache: KVCache, session: Session | None) -> None:
     """Rotates the keys of `cache` with `session` (None: the model rotates none).
 

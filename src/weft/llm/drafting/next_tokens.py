@@ -1,4 +1,5 @@
-"""`NextTokens` drafts with a layer of the model itself, which was trained to do so.
+"""Drafts by models: `NextTokens` with a layer of the model itself, which was trained to do so,
+`SecondModel` with a smaller model of the same vocabulary.
 
 Such a layer (see `weft.llm.models.next_layer`) reads, for the token at position p, the state that
 the model computed of it and the token at p + 1. So it follows the text one token behind: the cache
@@ -12,10 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.errors import ContextError
+from weft.llm.compute.batch import Batch
 from weft.llm.compute.context import Context
-from weft.llm.drafting.own_cache import OwnCache, same
 
-__all__ = ["NextTokens", "SecondModel", "class_of_last", "sureness"]
+__all__ = ["NextTokens", "OwnCache", "SecondModel", "class_of_last", "same", "sureness"]
 
 MOST_STATES = 512
 """Maximum number of states that wait to be read; older ones are dropped."""
@@ -85,7 +87,6 @@ class NextTokens:
         self._waiting[seq].put(start, states)
 
     def look(self, seq: int, tokens: Sequence[int]) -> tuple[int, int]:
-        """See `Drafter`."""
         waiting, last = self._waiting[seq], len(tokens) - 2
         if not waiting.start <= last < waiting.end or not self.cache.readable(seq, tokens):
             return 0, 0
@@ -93,17 +94,14 @@ class NextTokens:
         return class_of_last(self._last.get(seq), tokens), most
 
     def unread(self, seq: int, tokens: Sequence[int]) -> int:
-        """See `Reader`."""
         waiting = self._waiting[seq]
         return max(min(waiting.end, len(tokens) - 1) - waiting.start, 0)
 
     def read(self, seq: int, tokens: Sequence[int]) -> None:
-        """See `Reader`."""
         if self.unread(seq, tokens) and self.cache.readable(seq, tokens):
             self._read(seq, tokens)
 
     def drop(self, seq: int, start: int, n: int) -> None:
-        """See `Reader`."""
         self._last.pop(seq, None)
         self._waiting[seq] = _Waiting()
         own = start - self._start[seq]
@@ -113,7 +111,6 @@ class NextTokens:
             self.cache.drop(seq, own, n)
 
     def propose(self, seq: int, tokens: Sequence[int], most: int) -> Sequence[int]:
-        """See `Drafter`."""
         row = self._read(seq, tokens)
         if row is None:
             return ()
@@ -135,7 +132,6 @@ class NextTokens:
         return draft
 
     def forget(self, seq: int) -> None:
-        """See `Drafter`."""
         self.cache.forget(seq)
         self._last.pop(seq, None)
         self._waiting[seq] = _Waiting()
@@ -164,9 +160,6 @@ class NextTokens:
         return row
 
 
-# `SecondModel` drafts with a smaller model of the same vocabulary.
-
-
 class SecondModel:
     """Proposes what another model would write with temperature 0, as long as it is sure.
 
@@ -189,17 +182,14 @@ class SecondModel:
         return self.cache.context
 
     def look(self, seq: int, tokens: Sequence[int]) -> tuple[int, int]:
-        """See `Drafter`."""
         if not self.cache.readable(seq, tokens):
             return 0, 0
         return class_of_last(self._last.get(seq), tokens), self.cache.longest - len(tokens)
 
     def unread(self, seq: int, tokens: Sequence[int]) -> int:
-        """See `Reader`."""
         return len(tokens) - self.cache.begun(seq, tokens)
 
     def read(self, seq: int, tokens: Sequence[int]) -> None:
-        """See `Reader`."""
         if len(tokens) > self.cache.longest or not self.cache.readable(seq, tokens):
             return
         n = self.cache.keep(seq, tokens, len(tokens))
@@ -208,12 +198,10 @@ class SecondModel:
             self.cache.decode(seq, tokens[n:], n)
 
     def drop(self, seq: int, start: int, n: int) -> None:
-        """See `Reader`."""
         self.cache.drop(seq, start, n)
         self._last.pop(seq, None)
 
     def propose(self, seq: int, tokens: Sequence[int], most: int) -> Sequence[int]:
-        """See `Drafter`."""
         cache, end = self.cache, len(tokens)
         n = cache.keep(seq, tokens, end - 1)  # the last one's logits are wanted
         most = min(most, cache.make_room(end - n + most) - (end - n) + 1)
@@ -240,7 +228,6 @@ class SecondModel:
         return draft
 
     def forget(self, seq: int) -> None:
-        """See `Drafter`."""
         self.cache.forget(seq)
         self._last.pop(seq, None)
 
@@ -259,3 +246,152 @@ def class_of_last(last: tuple[int, list[int]] | None, tokens: Sequence[int]) -> 
     start, draft = last
     n = same(draft, tokens[start : start + len(draft)])
     return 2 if n == len(draft) else int(n > 0)
+
+
+# `OwnCache`: the context of a model that drafts, which follows the texts of another one.
+#
+# Each sequence holds a beginning of the text of the same number, and perhaps a draft behind it.
+# What a text no longer goes on with is cut when it is asked for the next time, so wrong drafts, new
+# texts in a sequence, and texts that begin like another one need no message.
+
+WORTH_COPYING = 16
+"""Minimum number of additional tokens of a text that another sequence must hold to be copied."""
+
+
+class OwnCache:
+    """The sequences of a context, and the tokens that each holds."""
+
+    def __init__(self, context: Context, n_seqs: int) -> None:
+        """`context` has `n_seqs` sequences for texts, and as many to draft in if it has recurrent
+        states (`scratch`)."""
+        self.context = context
+        self.held: list[list[int]] = [[] for _ in range(n_seqs)]
+        self._writes: set[int] = set()
+        self._clock = 0
+        self._used = [0] * n_seqs
+        c = context.model.config
+        self.n_vocab = c.n_vocab
+        self.longest = min(context.n_ctx_seq, c.n_positions or context.n_ctx_seq)
+        """Maximum number of tokens of one text."""
+        self._known = [0] * n_seqs
+
+    @property
+    def recurrent(self) -> bool:
+        """True if a sequence cannot be cut, because its states belong to the whole."""
+        return self.context.cache.states is not None
+
+    def scratch(self, seq: int) -> int:
+        """The sequence for drafts that are forgotten; only with recurrent states."""
+        return len(self.held) + seq
+
+    def readable(self, seq: int, tokens: Sequence[int]) -> bool:
+        """True if all tokens have a meaning for the model: ids of images have none."""
+        known = self._known[seq]
+        if known > len(tokens):
+            known = 0
+        if max(tokens[known:], default=0) >= self.n_vocab:
+            return False
+        self._known[seq] = len(tokens)
+        return True
+
+    def begun(self, seq: int, tokens: Sequence[int]) -> int:
+        """Number of first tokens that the sequence would keep; changes nothing."""
+        held = self.held[seq]
+        n = same(held, tokens)
+        return n if n == len(held) or not self.recurrent else 0
+
+    def keep(self, seq: int, tokens: Sequence[int], most: int) -> int:
+        """Cuts the sequence where it departs from `tokens`, at `most` at the latest, or copies the
+        beginning of another one that holds more. Returns the number of tokens that it holds."""
+        self._clock += 1
+        self._used[seq] = self._clock
+        if seq not in self._writes:
+            self._writes.add(seq)
+            self._copy_longest(seq, tokens, most)
+        n = min(self.begun(seq, tokens), most)
+        if n < len(self.held[seq]):
+            n = 0 if self.recurrent else n
+            self.cut(seq, n)
+        return n
+
+    def cut(self, seq: int, n: int) -> None:
+        """Removes all tokens from position `n` on."""
+        self.context.cache.seq_rm(seq, n or -1, -1)
+        del self.held[seq][n:]
+
+    def _copy_longest(self, seq: int, tokens: Sequence[int], most: int) -> None:
+        own = self.begun(seq, tokens)
+        if self.recurrent or self.context.cache.window is not None:
+            return
+        n, best = max((same(held, tokens), i) for i, held in enumerate(self.held))
+        n = min(n, most)
+        if best != seq and n >= own + WORTH_COPYING:
+            self.cut(seq, 0)
+            self.context.cache.seq_cp(best, seq, 0, n)
+            self.held[seq] = self.held[best][:n]
+
+    def make_room(self, n: int) -> int:
+        """Frees cells of sequences without a text, the longest unused first, until `n` are free.
+        Returns how many are."""
+        cache = self.context.cache
+        while (free := cache.size - cache.n_used) < n:
+            idle = [s for s, h in enumerate(self.held) if h and s not in self._writes]
+            if not idle:
+                break
+            self.cut(min(idle, key=self._used.__getitem__), 0)
+        return free
+
+    def decode(
+        self, seq: int, tokens: Sequence[int], start: int, states: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        """Computes tokens from position `start` on; returns the logits of the last, [n_vocab]. A
+        layer that drafts also reads `states` [n, n_embd]."""
+        row: NDArray[np.float32] | None = None
+        step = self.context.n_step
+        for at in range(0, len(tokens), step):
+            part = list(tokens[at : at + step])
+            batch = Batch(part, list(range(start + at, start + at + len(part))))
+            batch.seqs = [(seq,)] * len(part)
+            batch.states = None if states is None else states[at : at + step]
+            row = self.context.decode(batch)[0]
+            if seq < len(self.held):
+                self.held[seq] += part
+        assert row is not None
+        return row
+
+    def forget(self, seq: int) -> None:
+        """The text of a sequence has ended. Its tokens stay for one that begins in the same way."""
+        self._writes.discard(seq)
+        self._known[seq] = 0
+
+    def drop(self, seq: int, start: int, n: int) -> None:
+        """Removes `n` tokens from position `start` on and moves those behind them there. A model
+        that cannot do so forgets the text."""
+        held = self.held[seq]
+        self._known[seq] = 0
+        if len(held) <= start:
+            return
+        if len(held) >= start + n:
+            try:
+                self.context.drop_oldest(seq, start, n)
+            except ContextError:
+                pass
+            else:
+                del held[start : start + n]
+                return
+        self.cut(seq, 0 if self.recurrent else start)
+
+
+def same(a: Sequence[int], b: Sequence[int]) -> int:
+    """The number of first elements that are equal."""
+    n = min(len(a), len(b))
+    if list(a[:n]) == list(b[:n]):
+        return n
+    low = 0  # the first `low` are equal, not all of `n`
+    while n - low > 1:
+        middle = (low + n) // 2
+        if list(a[low:middle]) == list(b[low:middle]):
+            low = middle
+        else:
+            n = middle
+    return low

@@ -17,6 +17,8 @@ PLACES = 8
 first."""
 FAR = 32
 """Number of equal tokens from which on a place is not compared further."""
+_CLASSES = ((7, 32), (6, 16), (5, 9), (4, 6), (3, 4))
+"""The class of a draft, and the least number of equal tokens that it takes."""
 
 
 class NgramDrafter:
@@ -41,7 +43,6 @@ class NgramDrafter:
         return places.look(tokens)
 
     def propose(self, seq: int, tokens: Sequence[int], most: int) -> Sequence[int]:
-        """See `Drafter`."""
         start, n = self._texts[seq].start, len(tokens)
         draft = list(tokens[start : start + most])
         while len(draft) < most:  # it repeats itself
@@ -49,7 +50,6 @@ class NgramDrafter:
         return draft[:most]
 
     def forget(self, seq: int) -> None:
-        """See `Drafter`."""
         self._texts.pop(seq, None)
 
 
@@ -91,7 +91,8 @@ class _Places:
         self._n, self._last = n, list(tokens[max(n - 1 - LONG, 0) : n - 1])
         places = long.get(tuple(tokens[n - LONG :])) if n > LONG else None
         if places is not None:
-            return _class_of(self._best(tokens, places)), 1 << 30
+            n_same = self._best(tokens, places)
+            return next(i for i, least in _CLASSES if n_same >= least), 1 << 30
         start = two.get((tokens[-2], tokens[-1]), 0) if n > 1 else 0
         if start:
             self.start = start
@@ -111,7 +112,3 @@ class _Places:
                 if same == FAR:
                     break
         return most
-
-
-def _class_of(n_same: int) -> int:
-    return next(i for i, n in ((7, 32), (6, 16), (5, 9), (4, 6), (3, 4)) if n_same >= n)

@@ -149,8 +149,6 @@ class Flights:
         return batch, step
 
 
-# The number of prompt tokens in a step in which texts are written too, which wait for them.
-
 DELAY = 0.2
 """Default seconds that prompts of others may add to a step."""
 LEAST = 16

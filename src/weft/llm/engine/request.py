@@ -8,10 +8,9 @@ from time import monotonic
 from typing import Literal
 
 from weft.errors import ContextError
-from weft.llm.engine.growth import Growth
+from weft.llm.engine.growth import Growth, StopAutomaton, StopStrings
 from weft.llm.sampling import Sampler, SamplingParams, TokenLogprobs
 from weft.llm.scaled_files import Chosen
-from weft.llm.tokenizers.stop_strings import StopAutomaton, StopStrings
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 from weft.dtype import DType
@@ -200,13 +201,7 @@ class Fitting:
         types = {g.name: g.types[i] for g, i in picks.items()}
         cache = self.caches[found.chosen[-1]].pair
         chosen = self.choice("fit", types, cache, planned=planned)
-        return chosen if found.is_best else _uncertain(chosen)
-
-
-def _uncertain(choice: Choice) -> Choice:
-    return Choice(
-        choice.name, choice.types, choice.kl, choice.whole, choice.file, choice.cache, False
-    )
+        return chosen if found.is_best else replace(chosen, is_best=False)
 
 
 def file_bytes_of(file: GGUFFile, group: Group, dtype: DType) -> int:

@@ -293,18 +293,15 @@ class Kept:
                 self._values[key] = float(value)
 
 
-# The cost of types of cached keys and values: divergence on a text, and bytes of a context.
-
 _ORDER = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 """Cache types, in falling order of bits."""
 
 
-def cache_pairs(config: ModelConfig, *, mixed: bool = True) -> list[CacheTypes]:
-    """The pairs that a model can have, in falling order of bits; with `mixed`, also pairs in which
-    values have another type than keys."""
+def cache_pairs(config: ModelConfig) -> list[CacheTypes]:
+    """The pairs that a model can have, in falling order of bits."""
     k = [t for t in _ORDER if t in CACHE_TYPES and config.head_dim_k % DTYPES[t].block == 0]
     v = [t for t in _ORDER if t in CACHE_TYPES and config.head_dim_v % DTYPES[t].block == 0]
-    pairs = [CacheTypes(a, b) for a, b in product(k, v) if mixed or a == b]
+    pairs = [CacheTypes(a, b) for a, b in product(k, v)]
     return sorted(pairs, key=lambda p: -sum(map(_bits, p)))
 
 

@@ -6,6 +6,7 @@ Sizes in comments are innermost first, as in ggml's `ne`. `d` is the size of a h
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from weft import graph as G
 from weft.errors import FormatError
@@ -231,11 +232,9 @@ def _rotate(
     x: Tensor,
     positions: Tensor,
     attn_factor: float,
-    *,
-    inplace: bool = False,
-    n_offset: int = 0,
-    sections: tuple[int, ...] = (0, 0, 0, 0),
+    **more: Any,
 ) -> Tensor:
+    """Rotates x; `more` are further arguments of `G.rope`."""
     if r.n_dims == 0:
         return x
     if r.ext_factor and not r.rounded:
@@ -255,9 +254,7 @@ def _rotate(
         attn_factor=attn_factor,
         beta_fast=r.beta_fast,
         beta_slow=r.beta_slow,
-        n_offset=n_offset,
-        sections=sections,
-        inplace=inplace,
+        **more,
     )
 
 

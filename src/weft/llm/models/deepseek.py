@@ -177,11 +177,9 @@ class LatentAttention:
     """Attention that computes the keys and values of all heads from one latent per token."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """The projections to and from the latents."""
         return latent_rows(c, il)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """Attention, from x [n_embd, n_tokens] to the same sizes."""
         attend = absorbed if latent(step.config).absorbed else expanded
         layer = w.layer(il)
         return linear(layer, "attn_output", attend(step, layer, il, project(step, w, il, x)))
@@ -269,7 +267,6 @@ class SparseAttention:
             yield need(f"{blk}.proj.weight", c.n_embd, n)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """Attention, from x [n_embd, n_tokens] to the same sizes."""
         layer, parts = w.layer(il), project(step, w, il, x)
 
         def attend(step: Step, il: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -168,11 +168,9 @@ class JinaGated:
     """A feed-forward layer whose gate is a matrix of its own, or the first half of `ffn_up`."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """The matrices."""
         return (_FUSED if c.fused_gate else _SPLIT).rows(c, il)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """The layer, from x [n_embd, n_tokens] to the same sizes."""
         return (_FUSED if step.config.fused_gate else _SPLIT)(step, w, il, x)
 
 

@@ -82,8 +82,6 @@ def configure_gemma3(c: ModelConfig, keys: Keys) -> ModelConfig:
     return replace(c, windowed=windowed, ropes=tuple(local if w else c.rope for w in windowed))
 
 
-# Gemma 4 and 3n.
-
 # Gemma 4 (Google, 2026): Gemma 3's blocks, where values are normed as well, the last layers attend
 # to the keys and values of earlier ones, heads of layers with a window are smaller, and each layer
 # may have an input of its own, from the token and from its embedding.

@@ -128,7 +128,6 @@ class Attention:
             yield from linear_rows(f"blk.{il}.attn_gate", c.n_embd, n_gates)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """Attention, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         q, k, v = self.project(step, layer, il, x)
         q, k = common.rope(step, w, q, il), common.rope(step, w, k, il)
@@ -214,7 +213,6 @@ class Gated:
     """End of the matrices' names; "_shexp" for shared experts."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """The three matrices."""
         return self.sized_rows(c, il, c.n_ff(il))
 
     def sized_rows(self, c: ModelConfig, il: int, n_ff: int) -> Iterator[Row]:
@@ -224,7 +222,6 @@ class Gated:
         yield from linear_rows(f"blk.{il}.ffn_down{self.suffix}", n_ff, c.n_embd)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """The layer, from x [n_embd, n_tokens] to the same sizes."""
         layer, s = w.layer(il), self.suffix
         inside = self.act(linear(layer, f"ffn_gate{s}", x), linear(layer, f"ffn_up{s}", x))
         return linear(layer, f"ffn_down{s}", self.inner(step, layer, inside))
@@ -241,12 +238,10 @@ class FusedGated:
     act: Callable[[Tensor], Tensor] = G.swiglu
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """The two matrices."""
         yield from linear_rows(f"blk.{il}.ffn_up", c.n_embd, 2 * c.n_ff(il))
         yield from linear_rows(f"blk.{il}.ffn_down", c.n_ff(il), c.n_embd)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """The layer, from x [n_embd, n_tokens] to the same sizes."""
         layer = w.layer(il)
         return linear(layer, "ffn_down", self.act(linear(layer, "ffn_up", x)))
 
@@ -265,7 +260,6 @@ class Mlp:
     """End of the matrices' names; "_shexp" for shared experts."""
 
     def rows(self, c: ModelConfig, il: int) -> Iterator[Row]:
-        """The two matrices."""
         return self.sized_rows(c, il, c.n_ff(il))
 
     def sized_rows(self, c: ModelConfig, il: int, n_ff: int) -> Iterator[Row]:
@@ -274,7 +268,6 @@ class Mlp:
         yield from linear_rows(f"blk.{il}.ffn_down{self.suffix}", n_ff, c.n_embd)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
-        """The layer, from x [n_embd, n_tokens] to the same sizes."""
         layer, s = w.layer(il), self.suffix
         inside = self.act(linear(layer, f"ffn_up{s}", x))
         return linear(layer, f"ffn_down{s}", self.inner(layer, inside))

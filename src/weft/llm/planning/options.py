@@ -13,11 +13,10 @@ from weft.backends.cpu import ThreadOptions
 from weft.backends.cpu.experts import POLICIES, ExpertPolicy
 from weft.dtype import find_dtype
 from weft.errors import ContextError, FormatError, ScheduleError
-from weft.execute import Progress
 from weft.llm.cache.cells import window_size
 from weft.llm.cache.kv_cache import CACHE_TYPES, CacheTypes, cache_bytes
 from weft.llm.cache.prefix_options import PREFIX_OPTIONS
-from weft.llm.config import ModelConfig, Pooling
+from weft.llm.config import ModelConfig
 from weft.llm.model import Model
 from weft.llm.planning.draft_options import DraftOptions
 from weft.llm.planning.saved_plan import SavedPlan
@@ -39,7 +38,7 @@ from weft.schedule.profile import parse_size
 if TYPE_CHECKING:
     from weft.backends.remote.group import MachineGroup
 
-__all__ = ["DEFAULT_N_UBATCH", "DEVICE_OPTIONS", "LLM_OPTIONS", "PLAN_OPTIONS", "ContextArguments",
+__all__ = ["DEFAULT_N_UBATCH", "DEVICE_OPTIONS", "LLM_OPTIONS", "PLAN_OPTIONS",
            "ContextOptions", "LLMPlanArguments", "Placement", "PlanArguments",
            "context_options"]  # fmt: skip
 
@@ -333,16 +332,6 @@ LLM_OPTIONS: dict[str, Option] = {
     ),
 }  # fmt: skip
 """Every option of `LLM`, with default and meaning."""
-
-
-class ContextArguments(PlanArguments, total=False):
-    """All arguments of `Context` besides the model and `n_ctx`."""
-
-    kv_unified: bool
-    pooling: Pooling | None
-    warm_up: bool
-    progress: Progress | None
-    repack_later: bool
 
 
 @dataclass(frozen=True, slots=True)

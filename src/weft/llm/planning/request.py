@@ -293,9 +293,10 @@ def _with_experts(
         )  # fmt: skip
         leaves.append(leaf)
     if not stacks:
+        has = "no experts" if model.config.moe is None else "none that only the cpu reads"
         raise ContextError(
             "is for mixtures of experts on the cpu, and "
-            f"{model.file.path.name} has {_what_it_has(model)}; leave it out",
+            f"{model.file.path.name} has {has}; leave it out",
             argument="expert_budget",
         )
     arena = expert_arena(stacks, options.expert_budget, options.expert_policy)
@@ -319,7 +320,3 @@ def _layers(plan: Plan) -> dict[Tensor, tuple[int, int]]:
             base = ids.view_src or ids
             layers.setdefault(experts, (by_ids.setdefault(base, len(by_ids)), upper(ids.ne[0])))
     return layers
-
-
-def _what_it_has(model: Model) -> str:
-    return "no experts" if model.config.moe is None else "none that only the cpu reads"

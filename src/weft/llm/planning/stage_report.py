@@ -120,20 +120,16 @@ class StageReport:
         }
 
 
-def stage_report(
-    plan: ContextPlan, profile: Profile | None, sequences: int | None = None
-) -> StageReport:
+def stage_report(plan: ContextPlan, profile: Profile | None) -> StageReport:
     """The report of a plan whose devices are in `profile`; None: their speeds are not known, and
-    the report has sizes only.
-
-    `sequences` are texts written at the same time, by default those of the plan, or one for each
-    stage if that has one."""
+    the report has sizes only. As many texts are written as the plan has sequences, or one for each
+    stage if it has one."""
     timed = profile is not None
     profile = profile or unmeasured(plan.backends)
     token, prompt = one_pass(plan, profile, 1), one_pass(plan, profile, plan.options.n_ubatch)
     layers = _layers(plan)
     n_stages = max(sum(1 for held in layers.values() if held), 1)
-    many = sequences or plan.options.n_seq_max
+    many = plan.options.n_seq_max
     many = max(many, n_stages) if many == 1 else many
     loads = [_load("one ubatch", "pp", 1, prompt, 1), _load("one text", "tg", 1, token, 1)]
     flights = _in_flight(plan, layers)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from weft.lazy import imported_when_used
 
 if TYPE_CHECKING:
+    from weft.llm.compute.perplexity import score_strided
     from weft.llm.quality.choices import Score, TaskResult, score_blanks, score_choices
     from weft.llm.quality.divergence import (
         Estimate,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     )
     from weft.llm.quality.kl import compare_with_file, compare_with_model, save_logits
     from weft.llm.quality.logits_file import LogitsFile
-    from weft.llm.quality.strided import score_strided
 
 __all__ = ["Estimate", "ImatrixOptions", "ImatrixProgress", "ImatrixRun", "KLDivergence",
            "KLStatistics", "LogitsFile", "Score", "Spread", "TaskResult", "TensorStatistics",
@@ -50,6 +50,6 @@ _HOMES = {
     ),
     "weft.llm.quality.kl": ("compare_with_file", "compare_with_model", "save_logits"),
     "weft.llm.quality.logits_file": ("LogitsFile",),
-    "weft.llm.quality.strided": ("score_strided",),
+    "weft.llm.compute.perplexity": ("score_strided",),
 }  # fmt: skip
 __getattr__, __dir__ = imported_when_used(__name__, _HOMES)

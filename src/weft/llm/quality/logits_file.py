@@ -35,11 +35,7 @@ _MOST_VOCAB = 1 << 24
 
 def file_bytes(n_ctx: int, n_vocab: int, n_chunks: int) -> int:
     """The size of a file."""
-    return _HEADER + n_chunks * (4 * n_ctx + _chunk_bytes(n_ctx, n_vocab))
-
-
-def _chunk_bytes(n_ctx: int, n_vocab: int) -> int:
-    return 2 * n_packed(n_vocab) * (n_ctx - 1 - n_ctx // 2)
+    return _HEADER + n_chunks * (4 * n_ctx + 2 * n_packed(n_vocab) * (n_ctx - 1 - n_ctx // 2))
 
 
 class LogitsWriter:

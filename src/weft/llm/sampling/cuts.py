@@ -97,11 +97,6 @@ def _entropy(c: Candidates) -> tuple[float, float]:
     return math.log(total) - float(np.dot(weights, falls)) / total, math.log(total)
 
 
-def entropy_of(c: Candidates) -> float:
-    """The entropy of the candidates, in nats."""
-    return _entropy(c)[0]
-
-
 def top_n_sigma(c: Candidates, n: float) -> None:
     """Keeps logits within `n` standard deviations of the largest (arXiv 2411.07641)."""
     logits = c.logits
@@ -154,7 +149,7 @@ def dynamic_temperature(c: Candidates, t: float, reach: float, exponent: float) 
     if len(c) == 1:
         return
     low, high = max(0.0, t - reach), t + reach
-    entropy = min(max(entropy_of(c) / math.log(len(c)), 0.0), 1.0)
+    entropy = min(max(_entropy(c)[0] / math.log(len(c)), 0.0), 1.0)
     temperature(c, low + (high - low) * entropy**exponent)
 
 

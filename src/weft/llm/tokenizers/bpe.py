@@ -111,7 +111,6 @@ class BpeModel:
         return [b"<0x%02X>" % byte for byte in token]
 
     def covered(self, text: str) -> bytes | None:
-        """See `TokenizerModel.covered`."""
         return (text if self._how.byte_level else text.replace(_SPACE, " ")).encode()
 
     def piece(self, id_: int, special: bool = False) -> bytes:

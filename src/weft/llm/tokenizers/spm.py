@@ -73,7 +73,6 @@ class SpmModel:
         return known
 
     def covered(self, text: str) -> bytes | None:
-        """See `TokenizerModel.covered`."""
         return text.replace(_SPACE, " ").encode()
 
     def piece(self, id_: int, special: bool = False) -> bytes:

@@ -133,7 +133,6 @@ class UnigramModel:
         return text.replace(" ", _SPACE)
 
     def covered(self, text: str) -> bytes | None:
-        """See `TokenizerModel.covered`."""
         return None  # the bytes are known only after normalising
 
     def piece(self, id_: int, special: bool = False) -> bytes:

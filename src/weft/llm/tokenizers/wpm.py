@@ -76,7 +76,6 @@ class WordPieceModel:
         return ids
 
     def covered(self, text: str) -> bytes | None:
-        """See `TokenizerModel.covered`."""
         return None  # an unknown word of any length is one token
 
     def piece(self, id_: int, special: bool = False) -> bytes:
@@ -162,7 +161,6 @@ class GreedyModel:
         return ids
 
     def covered(self, text: str) -> bytes | None:
-        """See `TokenizerModel.covered`."""
         return text.encode()
 
     def piece(self, id_: int, special: bool = False) -> bytes:

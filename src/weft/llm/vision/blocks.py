@@ -14,7 +14,7 @@ from weft.llm.models import common
 from weft.llm.vision.config import TowerConfig
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["ACT", "BlockConfig", "attention", "block_rows", "embed_patches", "encode", "layer_norm",
+__all__ = ["ACT", "BlockConfig", "attention", "block_rows", "embed_patches", "encode",
            "patch_rows", "split_qkv", "square_inputs"]  # fmt: skip
 
 ACT: dict[str, Callable[[Tensor], Tensor]] = {
@@ -82,12 +82,6 @@ def _up_down(c: BlockConfig) -> tuple[str, str]:
     return ("ffn_down", "ffn_up") if c.swapped else ("ffn_up", "ffn_down")
 
 
-def layer_norm(c: BlockConfig, w: Weights, name: str, x: Tensor) -> Tensor:
-    """LayerNorm with weight and bias."""
-    y = G.mul(G.norm(x, c.eps), w[f"{name}.weight"])
-    return G.add(y, w[f"{name}.bias"]) if f"{name}.bias" in w else y
-
-
 def attention(
     c: BlockConfig, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float = 0.0
 ) -> Tensor:
@@ -138,7 +132,8 @@ def encode(
 
 def _normed(c: BlockConfig, w: Weights, name: str, x: Tensor) -> Tensor:
     """LayerNorm; RMS norm if there is no bias."""
-    return layer_norm(c, w, name, x) if f"{name}.bias" in w else common.norm(w, name, x, c.eps)
+    norm = common.layer_norm if f"{name}.bias" in w else common.norm
+    return norm(w, name, x, c.eps)
 
 
 def _projected(c: BlockConfig, w: Weights, name: str, x: Tensor) -> Tensor:

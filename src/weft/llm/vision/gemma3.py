@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from weft import graph as G
 from weft.graph.tensor import Tensor
+from weft.llm.models import common
 from weft.llm.vision import blocks
-from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, patches_of
+from weft.llm.vision.config import Family, TowerConfig, patches_of
 from weft.llm.vision.images import resized
 from weft.llm.weights import Row, Weights, need
 
@@ -17,7 +17,6 @@ __all__ = ["GEMMA3"]
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
-    """The tensors of a file."""
     yield from blocks.patch_rows(c)
     yield need("v.position_embd.weight", c.n_embd, c.side * c.side)
     for il in range(c.n_layer):
@@ -29,10 +28,9 @@ def rows(c: TowerConfig) -> Iterator[Row]:
 
 
 def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Rows [n_out, n] of the patches of a square image."""
     x = G.add(blocks.embed_patches(c, w, inputs["patches"]), w["v.position_embd.weight"])
     x = blocks.encode(c, w, x, c.n_layer)
-    x = blocks.layer_norm(c, w, "v.post_ln", x)
+    x = common.layer_norm(w, "v.post_ln", x, c.eps)
     planes = G.reshape(G.cont(G.transpose(x)), c.side, c.side, c.n_embd)
     k = c.merge
     planes = G.pool_2d(planes, G.PoolOp.AVG, k, k, k, k)

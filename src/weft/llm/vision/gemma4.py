@@ -20,8 +20,7 @@ from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, qwen
-from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, patches_of, rows_by, sized_by
+from weft.llm.vision.config import Family, TowerConfig, patches_of, rows_by, sized_by
 from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
@@ -36,7 +35,6 @@ _MATRICES = ("attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ff
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
-    """The tensors of a file."""
     d, n_positions = c.n_embd // c.n_head, c.n_positions or POSITIONS
     yield from blocks.patch_rows(c, bias=False)
     yield need("v.position_embd.weight", c.n_embd, n_positions, 2)
@@ -74,7 +72,6 @@ def inputs(c: TowerConfig) -> dict[str, Tensor]:
 
 
 def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Rows [n_out, n] of an image."""
     n, d = inputs["patches"].ne[1], c.n_embd // c.n_head
 
     def rotated(x: Tensor) -> Tensor:
@@ -155,7 +152,6 @@ def size_of(c: TowerConfig, height: int, width: int) -> tuple[int, int]:
 
 
 def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
-    """The values of the inputs."""
     h, w = (side // (c.patch_size * c.merge) for side in pixels.shape[:2])
     y, x = qwen.places(h, w, c.merge)
     return {

@@ -16,8 +16,7 @@ from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, qwen
-from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, rows_by, sized_by
+from weft.llm.vision.config import Family, TowerConfig, rows_by, sized_by
 from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
@@ -30,7 +29,6 @@ CUBIC = -0.75
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
-    """The tensors of a file."""
     yield from blocks.patch_rows(c)
     yield need("v.patch_embd.weight.1", c.patch_size, c.patch_size, 3, c.n_embd)
     yield need("v.norm_embd.weight", c.n_embd)
@@ -72,7 +70,6 @@ def inputs(c: TowerConfig) -> dict[str, Tensor]:
 
 
 def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Rows [n_out, n] of an image."""
     n = inputs["patches"].ne[1]
     x = qwen.embed_frames(c, w, inputs["patches"])
     x = G.add(x, w["v.patch_embd.bias"]) if "v.patch_embd.bias" in w else x
@@ -96,7 +93,7 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     x = G.mul_mat(G.reshape(w["mm.patch_merger.weight"], c.n_embd * unit, c.n_out), x)
     x = G.add(x, w["mm.patch_merger.bias"]) if "mm.patch_merger.bias" in w else x
     x = G.mul_mat(w["mm.model.fc.weight"], x)
-    x = G.gelu_erf(blocks.layer_norm(replace(c, eps=1e-5), w, "mm.post_norm", x))
+    x = G.gelu_erf(common.layer_norm(w, "mm.post_norm", x, 1e-5))
     x = G.swiglu(G.mul_mat(w["mm.gate.weight"], x), G.mul_mat(w["mm.up.weight"], x))
     return G.mul_mat(w["mm.down.weight"], x)
 
@@ -117,7 +114,6 @@ def shares_of(n: int, side: int) -> NDArray[np.float32]:
 
 
 def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
-    """The values of the inputs."""
     out = qwen.values(c, pixels)
     n = len(out["patches"])
     h, w = (side // c.patch_size for side in pixels.shape[:2])

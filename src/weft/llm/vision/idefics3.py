@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from weft import graph as G
 from weft.graph.tensor import Tensor
+from weft.llm.models import common
 from weft.llm.vision import blocks, qwen
-from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, Tile, patches_of
+from weft.llm.vision.config import Family, Tile, TowerConfig, patches_of
 from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, need
 
@@ -32,7 +32,6 @@ _AROUND = "<fake_token_around_image>"
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
-    """The tensors of a file."""
     yield from blocks.patch_rows(c)
     yield need("v.position_embd.weight", c.n_embd, c.side * c.side)
     for il in range(c.n_layer):
@@ -57,15 +56,13 @@ def merged_rows(c: TowerConfig, x: Tensor) -> Tensor:
 
 
 def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Rows [n_out, n] of a square image."""
     x = blocks.embed_patches(c, w, inputs["patches"])
     x = G.add(x, G.get_rows(w["v.position_embd.weight"], inputs["places"]))
-    x = blocks.layer_norm(c, w, "v.post_ln", blocks.encode(c, w, x, c.n_layer))
+    x = common.layer_norm(w, "v.post_ln", blocks.encode(c, w, x, c.n_layer), c.eps)
     return G.mul_mat(w["mm.model.fc.weight"], merged_rows(c, x))
 
 
 def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
-    """The values of the inputs."""
     n = c.side // c.merge
     y, x = qwen.places(n, n, c.merge)
     places = (y * c.side + x).astype(np.int32)

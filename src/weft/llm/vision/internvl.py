@@ -10,8 +10,7 @@ from weft import graph as G
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, idefics3
-from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, Tile
+from weft.llm.vision.config import Family, Tile, TowerConfig
 from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, maybe, need
 
@@ -22,7 +21,6 @@ TILES = (1, 12)
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
-    """The tensors of a file."""
     yield from blocks.patch_rows(c)
     yield need("v.class_embd", c.n_embd)
     yield need("v.position_embd.weight", c.n_embd, c.side * c.side + 1)
@@ -43,7 +41,6 @@ def rows(c: TowerConfig) -> Iterator[Row]:
 
 
 def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Rows [n_out, n] of a square image."""
     learned, n = w["v.position_embd.weight"], c.side * c.side
     x = blocks.embed_patches(c, w, inputs["patches"])
     of_patches = G.view_2d(learned, c.n_embd, n, learned.nb[1], learned.nb[1])
@@ -54,7 +51,7 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     x = blocks.encode(exact, w, x, c.n_layer)
     x = G.cont(G.view_2d(x, c.n_embd, n, x.nb[1], x.nb[1]))  # without the row of the class
     x = idefics3.merged_rows(c, x)
-    x = blocks.layer_norm(replace(c, eps=1e-5), w, "mm.model.mlp.0", x)
+    x = common.layer_norm(w, "mm.model.mlp.0", x, 1e-5)
     return common.linear(w, "mm.model.mlp.3", G.gelu_erf(common.linear(w, "mm.model.mlp.1", x)))
 
 

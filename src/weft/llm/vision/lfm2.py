@@ -19,8 +19,7 @@ from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, internvl, qwen
-from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, Tile, patches_of
+from weft.llm.vision.config import Family, Tile, TowerConfig, patches_of
 from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, maybe, need
 
@@ -37,7 +36,6 @@ TOLERANCE = 2
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
-    """The tensors of a file."""
     yield from blocks.patch_rows(c)
     yield need("v.position_embd.weight", c.n_embd, c.side * c.side)
     for il in range(c.n_layer):
@@ -67,16 +65,15 @@ def inputs(c: TowerConfig) -> dict[str, Tensor]:
 
 
 def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Rows [n_out, n] of an image."""
     learned = G.cont(G.transpose(G.cast(w["v.position_embd.weight"], "f32")))
     x = blocks.embed_patches(c, w, inputs["patches"])
     x = G.add(x, G.mul_mat(learned, inputs["shares"]))
-    x = blocks.layer_norm(c, w, "v.post_ln", blocks.encode(c, w, x, c.n_layer))
+    x = common.layer_norm(w, "v.post_ln", blocks.encode(c, w, x, c.n_layer), c.eps)
     n_rows = exact_div(x.ne[1], c.merge**2)
     assert n_rows is not None  # the inputs have whole squares
     x = G.reshape(x, c.n_embd * c.merge**2, n_rows)
     if "mm.input_norm.weight" in w:
-        x = blocks.layer_norm(replace(c, eps=1e-5), w, "mm.input_norm", x)
+        x = common.layer_norm(w, "mm.input_norm", x, 1e-5)
     return common.linear(w, "mm.2", G.gelu_erf(common.linear(w, "mm.1", x)))
 
 
@@ -91,7 +88,6 @@ def shares_of(n: int, side: int) -> NDArray[np.float32]:
 
 
 def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
-    """The values of the inputs."""
     h, w = (side // unit(c) for side in pixels.shape[:2])
     y, x = qwen.places(h, w, c.merge)
     lines, columns = shares_of(h * c.merge, c.side), shares_of(w * c.merge, c.side)

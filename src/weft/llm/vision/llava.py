@@ -12,8 +12,7 @@ from weft.errors import FormatError
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks
-from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, patches_of
+from weft.llm.vision.config import Family, TowerConfig, patches_of
 from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, maybe, need
 
@@ -44,13 +43,12 @@ def rows(c: TowerConfig) -> Iterator[Row]:
 
 
 def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Rows [n_out, n] of the patches of a square image."""
     x = blocks.embed_patches(c, w, inputs["patches"])
     n = c.side * c.side
     x = G.concat(G.reshape(w["v.class_embd"], c.n_embd, 1), x, 1)
     x = G.add(x, w["v.position_embd.weight"])
     if "v.pre_ln.weight" in w:
-        x = blocks.layer_norm(c, w, "v.pre_ln", x)
+        x = common.layer_norm(w, "v.pre_ln", x, c.eps)
     seen: Tensor | None = None
     layers = c.layers or (c.n_layer,)
     for il in range(max(layers) + 1):

@@ -18,8 +18,7 @@ from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, qwen
-from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, patches_of, sized_by
+from weft.llm.vision.config import Family, TowerConfig, patches_of, sized_by
 from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
@@ -29,7 +28,6 @@ THETA = 10000.0
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
-    """The tensors of a file."""
     yield from blocks.patch_rows(c)
     yield need("v.pre_ln.weight", c.n_embd)
     for il in range(c.n_layer):
@@ -63,7 +61,6 @@ def inputs(c: TowerConfig) -> dict[str, Tensor]:
 
 
 def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Rows [n_out, n] of an image."""
     patches, n, d = inputs["patches"], inputs["patches"].ne[1], c.n_embd // c.n_head
 
     def rotated(x: Tensor) -> Tensor:
@@ -119,7 +116,6 @@ def n_rows(c: TowerConfig, height: int, width: int) -> int:
 
 
 def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
-    """The values of the inputs."""
     h, w = (side // (c.patch_size * c.merge) for side in pixels.shape[:2])
     y, x = qwen.places(h, w, c.merge)
     return {

@@ -21,8 +21,7 @@ from weft.graph.size import exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks
-from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, patches_of, rows_by, sized_by
+from weft.llm.vision.config import Family, TowerConfig, patches_of, rows_by, sized_by
 from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
@@ -35,7 +34,6 @@ WINDOW = 112
 
 
 def rows(c: TowerConfig, *, gated: bool) -> Iterator[Row]:
-    """The tensors of a file."""
     for name in ("weight", "weight.1"):
         yield need(f"v.patch_embd.{name}", c.patch_size, c.patch_size, 3, c.n_embd)
     for il in range(c.n_layer):
@@ -74,13 +72,12 @@ def inputs(c: TowerConfig) -> dict[str, Tensor]:
 
 
 def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor], *, gated: bool) -> Tensor:
-    """Rows [n_out, n] of an image."""
     patches, n = inputs["patches"], inputs["patches"].ne[1]
     x = embed_frames(c, w, patches)
     d = c.n_embd // c.n_head
 
     def normed(layer: Weights, name: str, x: Tensor) -> Tensor:
-        return common.norm(layer, name, x, c.eps) if gated else blocks.layer_norm(c, layer, name, x)
+        return (common.norm if gated else common.layer_norm)(layer, name, x, c.eps)
 
     for il in range(c.n_layer):
         layer = Weights(dict(w), f"v.blk.{il}.")
@@ -159,7 +156,6 @@ def places(h: int, w: int, merge: int) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
-    """The values of the inputs."""
     m = c.merge
     h, w = (side // (c.patch_size * m) for side in pixels.shape[:2])
     y, x = places(h, w, m)

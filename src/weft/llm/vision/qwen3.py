@@ -15,8 +15,7 @@ from weft.graph.size import Size, exact_div
 from weft.graph.tensor import Tensor
 from weft.llm.models import common
 from weft.llm.vision import blocks, qwen
-from weft.llm.vision.config import TowerConfig
-from weft.llm.vision.family import Family, rows_by, sized_by
+from weft.llm.vision.config import Family, TowerConfig, rows_by, sized_by
 from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
@@ -24,7 +23,6 @@ __all__ = ["QWEN3VL"]
 
 
 def rows(c: TowerConfig) -> Iterator[Row]:
-    """The tensors of a file."""
     yield from blocks.patch_rows(c)
     yield need("v.patch_embd.weight.1", c.patch_size, c.patch_size, 3, c.n_embd)
     yield need("v.position_embd.weight", c.n_embd, c.side**2)
@@ -73,17 +71,17 @@ def forward(c: TowerConfig, w: Weights, inputs: Mapping[str, Tensor]) -> Tensor:
     parts = []
     for il in range(c.n_layer):
         layer = Weights(dict(w), f"v.blk.{il}.")
-        y = common.linear(layer, "attn_qkv", blocks.layer_norm(c, layer, "ln1", x))
+        y = common.linear(layer, "attn_qkv", common.layer_norm(layer, "ln1", x, c.eps))
         y = qwen.attention(c, *blocks.split_qkv(c, y, n), inputs)
         x = G.add(x, common.linear(layer, "attn_out", y))
-        y = common.linear(layer, "ffn_up", blocks.layer_norm(c, layer, "ln2", x))
+        y = common.linear(layer, "ffn_up", common.layer_norm(layer, "ln2", x, c.eps))
         x = G.add(x, common.linear(layer, "ffn_down", blocks.ACT[c.act](y)))
         x = x.named(f"v.l_out-{il}")
         if il in c.deepstack:
             deep = Weights(dict(w), f"v.deepstack.{il}.")
-            y = blocks.layer_norm(c, deep, "norm", _merged(c, x, n_rows))
+            y = common.layer_norm(deep, "norm", _merged(c, x, n_rows), c.eps)
             parts.append(_two(deep, ("fc1", "fc2"), y))
-    y = _merged(c, blocks.layer_norm(c, w, "v.post_ln", x), n_rows)
+    y = _merged(c, common.layer_norm(w, "v.post_ln", x, c.eps), n_rows)
     out = _two(w, ("mm.0", "mm.2"), y)
     for part in parts:
         out = G.concat(out, part, 0)
@@ -99,7 +97,6 @@ def _two(w: Weights, names: tuple[str, str], x: Tensor) -> Tensor:
 
 
 def values(c: TowerConfig, pixels: Pixels) -> dict[str, NDArray[Any]]:
-    """The values of the inputs."""
     out = qwen.values(c, pixels)
     n = len(out["patches"])
     side = c.side

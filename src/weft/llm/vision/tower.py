@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.llm.senses.tower import AnyTower
-from weft.llm.vision.config import TowerConfig, read_tower_config
-from weft.llm.vision.family import Family
+from weft.llm.vision.config import Family, TowerConfig, read_tower_config
 from weft.llm.vision.gemma3 import GEMMA3
 from weft.llm.vision.gemma4 import GEMMA4
 from weft.llm.vision.glm4v import GLM4V

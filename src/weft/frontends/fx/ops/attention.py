@@ -19,11 +19,10 @@ from weft.dtype import DTYPES
 from weft.frontends.fx.builder import Builder, constant_leaf, reshaped_to
 from weft.frontends.fx.call import Call, aten_op, fake_of
 from weft.frontends.fx.dtypes import is_float
-from weft.frontends.fx.layout import broadcast_strides, product
+from weft.frontends.fx.layout import Value, broadcast_strides, product
 from weft.frontends.fx.ops.matmul import transposed
 from weft.frontends.fx.ops.shape import permuted
 from weft.frontends.fx.registry import visitor
-from weft.frontends.fx.value import Value
 from weft.graph.size import Size, upper
 from weft.graph.tensor import Tensor
 

@@ -12,8 +12,8 @@ from weft import graph as g
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call, fake_of
 from weft.frontends.fx.dtypes import is_float
+from weft.frontends.fx.layout import Value
 from weft.frontends.fx.registry import visitor
-from weft.frontends.fx.value import Value
 from weft.graph.tensor import Tensor
 
 aten = torch.ops.aten

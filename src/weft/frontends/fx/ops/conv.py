@@ -11,12 +11,11 @@ from weft import graph as g
 from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call
 from weft.frontends.fx.dtypes import is_float
-from weft.frontends.fx.layout import channels_last, inverse, product
+from weft.frontends.fx.layout import Value, channels_last, inverse, product
 from weft.frontends.fx.ops.reduce import reduced
 from weft.frontends.fx.ops.shape import reshaped, unsqueezed
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.sizes import is_static
-from weft.frontends.fx.value import Value
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 

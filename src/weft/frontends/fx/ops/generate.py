@@ -12,11 +12,10 @@ import torch
 from weft import graph as g
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call
-from weft.frontends.fx.layout import broadcast_strides
+from weft.frontends.fx.layout import Value, broadcast_strides
 from weft.frontends.fx.ops.binary import operand
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.sizes import is_static
-from weft.frontends.fx.value import Value
 from weft.graph.size import Expr, upper
 
 aten = torch.ops.aten

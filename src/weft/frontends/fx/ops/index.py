@@ -10,13 +10,12 @@ import torch
 from weft import graph as g
 from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call, fake_of
-from weft.frontends.fx.layout import broadcast_strides, product
+from weft.frontends.fx.layout import Value, broadcast_strides, product
 from weft.frontends.fx.ops.cache import rows_written
 from weft.frontends.fx.ops.reduce import lines, three
 from weft.frontends.fx.ops.shape import joined, reshaped, sliced
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.sizes import is_static
-from weft.frontends.fx.value import Value
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 

@@ -17,11 +17,10 @@ from weft import graph as g
 from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call
 from weft.frontends.fx.dtypes import INTS, dtype_name, is_float
-from weft.frontends.fx.layout import broadcast_strides, product
+from weft.frontends.fx.layout import Value, broadcast_strides, product
 from weft.frontends.fx.ops.binary import chosen, combined
 from weft.frontends.fx.ops.reduce import reduced
 from weft.frontends.fx.registry import visitor, visitor_by_name
-from weft.frontends.fx.value import Value
 from weft.graph.size import Size, upper
 from weft.graph.tensor import Tensor
 

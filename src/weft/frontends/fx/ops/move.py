@@ -13,13 +13,12 @@ from weft import graph as g
 from weft.errors import GraphError
 from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call, fake_of
-from weft.frontends.fx.layout import broadcast_strides, inverse, product
+from weft.frontends.fx.layout import Value, broadcast_strides, inverse, product
 from weft.frontends.fx.ops.binary import combined
 from weft.frontends.fx.ops.index import along
 from weft.frontends.fx.ops.shape import bounds, joined, reshaped, sliced, unsqueezed
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.sizes import is_static
-from weft.frontends.fx.value import Value
 from weft.graph.size import Size, lower, upper
 
 aten = torch.ops.aten

@@ -11,11 +11,10 @@ from weft import graph as g
 from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call
 from weft.frontends.fx.dtypes import is_float
-from weft.frontends.fx.layout import product
+from weft.frontends.fx.layout import Value, product
 from weft.frontends.fx.ops.binary import combined
 from weft.frontends.fx.ops.reduce import lines, reduced
 from weft.frontends.fx.registry import visitor
-from weft.frontends.fx.value import Value
 from weft.graph.size import Size
 
 aten = torch.ops.aten

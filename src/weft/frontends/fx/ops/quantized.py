@@ -23,12 +23,11 @@ from weft import graph as g
 from weft.dtype import DTYPES
 from weft.frontends.fx.builder import Builder, constant_leaf
 from weft.frontends.fx.call import Call, aten_op, fake_of
-from weft.frontends.fx.layout import contiguous
+from weft.frontends.fx.layout import Value, contiguous
 from weft.frontends.fx.ops.binary import combined
 from weft.frontends.fx.ops.shape import reshaped
 from weft.frontends.fx.registry import visitor_by_name
 from weft.frontends.fx.sizes import is_static
-from weft.frontends.fx.value import Value
 from weft.graph.tensor import Tensor
 
 _QUANTIZE = {

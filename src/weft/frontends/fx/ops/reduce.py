@@ -12,11 +12,10 @@ from weft import graph as g
 from weft.frontends.fx.builder import Builder, reshaped_to
 from weft.frontends.fx.call import Call
 from weft.frontends.fx.dtypes import is_float
-from weft.frontends.fx.layout import inverse, product
+from weft.frontends.fx.layout import Value, inverse, product
 from weft.frontends.fx.ops.binary import chosen, combined
 from weft.frontends.fx.ops.shape import reshaped
 from weft.frontends.fx.registry import visitor
-from weft.frontends.fx.value import Value
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 

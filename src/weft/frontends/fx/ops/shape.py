@@ -10,10 +10,9 @@ from weft import graph as g
 from weft.errors import GraphError
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call
-from weft.frontends.fx.layout import broadcast_strides, coalesce, inverse, product, restride
+from weft.frontends.fx.layout import Value, broadcast_strides, coalesce, inverse, product, restride
 from weft.frontends.fx.registry import visitor
 from weft.frontends.fx.sizes import is_static
-from weft.frontends.fx.value import Value
 from weft.graph.size import Expr, Size, ceil_div, size_max, size_min
 
 aten = torch.ops.aten

@@ -20,14 +20,13 @@ from torch.fx import Node
 from weft import graph as g
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call, fake_of
-from weft.frontends.fx.layout import inverse
+from weft.frontends.fx.layout import Value, inverse
 from weft.frontends.fx.ops.binary import combined
 from weft.frontends.fx.ops.conv import convolved
 from weft.frontends.fx.ops.matmul import linear_of, product_of, transposed
 from weft.frontends.fx.ops.norm import rows_of
 from weft.frontends.fx.ops.quantized import blocks
 from weft.frontends.fx.rewrite.table import factors, is_call, rewrite, source_of
-from weft.frontends.fx.value import Value
 from weft.quants import from_storage
 
 aten = torch.ops.aten

@@ -15,9 +15,9 @@ from torch.fx import Node
 from weft import graph as g
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call, fake_of
+from weft.frontends.fx.layout import Value
 from weft.frontends.fx.ops.shape import permuted
 from weft.frontends.fx.rewrite.table import factors, is_call, rewrite, source_of
-from weft.frontends.fx.value import Value
 from weft.graph.tensor import Tensor
 from weft.quants import from_storage
 from weft.records import dataclass

@@ -11,7 +11,7 @@ from torch.fx import Node
 from weft.errors import GraphError
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call, aten_op
-from weft.frontends.fx.value import Value
+from weft.frontends.fx.layout import Value
 from weft.records import dataclass
 
 __all__ = ["REWRITES", "Rewrite", "factors", "is_call", "rewrite", "source_of"]

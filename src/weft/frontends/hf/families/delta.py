@@ -65,11 +65,7 @@ def _keys35(c: Config) -> Pairs:
 
 def _change(c: Config, name: str, values: Values) -> Named:
     name = _draft_name(c, name.removeprefix("model.") if name.startswith("model.mtp.") else name)
-    if name.endswith(".A_log"):  # decays are kept as logarithms
-        values = values.through(lambda x: -np.exp(x.astype(np.float64)).astype(np.float32))
-    elif name.endswith(".dt_bias"):
-        name = name.replace(".dt_bias", ".dt_proj.bias")
-    elif "conv1d" in name:  # one filter per channel: [n, 1, width]
+    if "conv1d" in name:  # one filter per channel: [n, 1, width]
         values = values.reshaped(values.shape[0], values.shape[-1])
     elif name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
         values = values.through(lambda x: x + 1)
@@ -186,15 +182,14 @@ def _kimi_keys(c: Config) -> Pairs:
 
 
 def _kimi_change(c: Config, name: str, values: Values) -> Named:
-    if name.endswith(".A_log"):  # decays are kept as logarithms
-        values = values.through(lambda x: -np.exp(x.astype(np.float64)).astype(np.float32))
+    if name.endswith(".A_log"):
         yield name, values.reshaped(1, 1, math.prod(values.shape), 1)
     elif name.endswith("_conv1d.weight"):
         yield name, values.reshaped(1, values.shape[0], 1, values.shape[-1])
     elif name.endswith("kv_b_proj.weight"):
         yield from split_latent(c, name, values)
     else:
-        yield name.replace(".dt_bias", ".dt_proj.bias"), values
+        yield name, values
 
 
 FAMILIES = {

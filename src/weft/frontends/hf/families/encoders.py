@@ -206,11 +206,11 @@ def _moe_keys(c: Config) -> Pairs:
 
 
 def _nomic_vocab(c: Config) -> Vocabulary:
-    return unigrams(c, mask=250001 if _is_mixture(c) else None) if is_unigram(c) else word_pieces(c)
-
-
-def _is_mixture(c: Config) -> bool:
-    return bool(c.get("moe_every_n_layers"))
+    return (
+        unigrams(c, mask=250001 if c.get("moe_every_n_layers") else None)
+        if is_unigram(c)
+        else word_pieces(c)
+    )
 
 
 def _nomic_change(c: Config, name: str, values: Values) -> Named:

@@ -57,11 +57,7 @@ def _attends(c: Mapping[str, Any], n_layer: int) -> list[bool]:
 
 def mamba2_tensors(c: Config, name: str, values: Values, n_group: int, d_inner: int) -> Named:
     """Mamba-2's tensors in the sizes that files have."""
-    if name.endswith(".A_log"):  # decays are kept as logarithms
-        values = values.through(lambda x: -np.exp(x.astype(np.float64)).astype(np.float32))
-    if name.endswith(".dt_bias"):
-        name = name.replace(".dt_bias", ".dt_proj.bias")
-    elif name.endswith("conv1d.weight"):
+    if name.endswith("conv1d.weight"):
         values = values.reshaped(values.shape[0], values.shape[-1])
     elif name.endswith((".A_log", ".D")):
         values = values.reshaped(*values.shape, 1)
@@ -149,9 +145,7 @@ def _jamba_change(c: Config, name: str, values: Values) -> Named:
         behind = int(layer[1]) - c["expert_layer_offset"]
         if behind < 0 or behind % c["expert_layer_period"]:
             name = name.replace(".experts.0.", ".")
-    if name.endswith(".A_log"):
-        values = values.through(lambda x: -np.exp(x.astype(np.float64)).astype(np.float32))
-    elif name.endswith("conv1d.weight"):
+    if name.endswith("conv1d.weight"):
         values = values.reshaped(values.shape[0], values.shape[-1])
     stem = name.removesuffix(".weight")
     if stem.endswith("experts.gate_up_proj"):

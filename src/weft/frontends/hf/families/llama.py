@@ -24,7 +24,7 @@ from weft.frontends.hf.vocab import (
     sentencepiece,
 )
 
-__all__ = ["FAMILIES", "granite_keys", "granite_parts", "llama_keys"]
+__all__ = ["FAMILIES", "granite_keys", "granite_parts", "head_keys", "llama_keys"]
 
 
 def llama_keys(c: Config) -> Pairs:
@@ -84,7 +84,8 @@ def _ternary(c: Config, name: str, values: Values) -> Named:
     yield name, values.through(rounded) if name.endswith("_proj.weight") else values
 
 
-def _jais2_keys(c: Config) -> Pairs:
+def head_keys(c: Config) -> Pairs:
+    """The number of elements that rotate: whole heads."""
     yield "rope.dimension_count", c.head_dim
 
 
@@ -368,7 +369,7 @@ FAMILIES = {
         "apertus", llama_keys, first=_xielu_keys, change=_without_xielu, extra=llama3_factors,
         vocab=llama, defaults={"rope_theta": 12e6}, activation="",
     ),
-    "jais2": Family("jais2", _jais2_keys, defaults=ROTARY, activation="relu2"),
+    "jais2": Family("jais2", head_keys, defaults=ROTARY, activation="relu2"),
     "bitnet": Family(
         "bitnet", _bitnet_keys, change=_ternary, vocab=sentencepiece, defaults=ROTARY,
         activation="relu2",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.family import Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
@@ -59,10 +57,6 @@ def _groups(c: Config) -> int:
 
 
 def _change(c: Config, name: str, values: Values) -> Named:
-    if name.endswith(".A_log"):  # decays are kept as logarithms
-        values = values.through(lambda x: -np.exp(x.astype(np.float64)).astype(np.float32))
-    if name.endswith(".dt_bias"):
-        name = name.replace(".dt_bias", ".dt_proj.bias")
     if name.endswith("conv1d.weight"):  # one filter per channel: [n, 1, width]
         values = values.reshaped(values.shape[0], values.shape[-1])
     if c.cls.startswith("Mamba2"):

@@ -7,7 +7,7 @@ import numpy as np
 
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.families.deepseek import SPECIAL_KEYS, glm_moe_vocab, glm_vocab, weight_keys
-from weft.frontends.hf.families.llama import llama_keys
+from weft.frontends.hf.families.llama import head_keys, llama_keys
 from weft.frontends.hf.families.qwen import split_experts
 from weft.frontends.hf.family import DERIVED, NORM_BEHIND, ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys, drafting, llama3_factors, n_draft
@@ -213,10 +213,6 @@ def _solar_keys(c: Config) -> Pairs:
         yield key, c.head_dim if whole else value
 
 
-def _head_keys(c: Config) -> Pairs:
-    yield "rope.dimension_count", c.head_dim
-
-
 # gpt-oss: experts with biases and MXFP4 weights, attention sinks.
 
 
@@ -340,7 +336,7 @@ FAMILIES = {
         "glm4moe", _solar_keys, common=drafting, names=NORM_BEHIND, change=split_experts,
         defaults={"rope_theta": 1e6, "head_dim": 128, "first_k_dense_replace": 0},
     ),
-    "maincoder": Family("maincoder", _head_keys, defaults=DERIVED),
+    "maincoder": Family("maincoder", head_keys, defaults=DERIVED),
     "gpt-oss": Family(
         "gpt-oss", _keys, change=_change, names=NORM_BEHIND,
         defaults={"rope_theta": 150000.0, "head_dim": 64, "sliding_window": 128},

@@ -85,7 +85,7 @@ def _encoder_keys(c: Config) -> Pairs:
 def _change(c: Config, name: str, values: Values) -> Named:
     """Gives names of GGUF. The embedding is the same for all, and may be stored several times."""
     if name in _EMBEDDINGS:
-        if name == _first_embedding(c):
+        if name == next(n for n in open_shards(c.folder) if n in _EMBEDDINGS):
             yield "=token_embd.weight", values
         return
     layer = _LAYER.fullmatch(name)
@@ -107,10 +107,6 @@ def _part_of_norm(name: str) -> str:
     place = int(name.split(".")[4])
     parts = ("SelfAttention", "EncDecAttention", "DenseReluDense")
     return parts[2 * place if name.startswith("encoder") else place]
-
-
-def _first_embedding(c: Config) -> str:
-    return next(name for name in open_shards(c.folder) if name in _EMBEDDINGS)
 
 
 def _vocab(c: Config) -> Vocabulary:
