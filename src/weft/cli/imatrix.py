@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from weft.cli.command import usage_error
 from weft.cli.console import CountProgress, LoadProgress, note, say
 from weft.cli.groups import Group
+from weft.cli.imatrix_table import statistics_lines
 from weft.cli.loading import loads_model, open_with
 from weft.cli.model_file import ModelFile
 from weft.cli.options import DEFAULT_CHUNK, ChunkLoad
@@ -23,39 +24,12 @@ from weft.llm.quality.imatrix import (
     ImatrixOptions,
     ImatrixProgress,
     ImatrixRun,
-    TensorStatistics,
     as_imatrix,
     imatrix_statistics,
-    layer_statistics,
     merged,
 )
 from weft.llm.quality.kl import n_outputs_for
 from weft.options import option
-
-
-def statistics_lines(rows: Sequence[TensorStatistics]) -> Iterator[str]:
-    """A line for each tensor and each layer, in the columns of llama-imatrix."""
-    yield (
-        f"{'layer':>5} {'tensor':<20} {'total':>12} {'min':>9} {'max':>11} {'mean':>9} {'σ':>9} "
-        f"{'active %':>9} {'N':>8} {'entropy':>9} {'of most %':>9} {'far %':>7} {'cosine':>7}"
-    )
-    for row in rows:
-        layer = "-" if row.layer is None else str(row.layer)
-        kind = row.name.removesuffix(".weight").rpartition(".")[2]
-        yield (
-            f"{layer:>5} {kind:<20} {row.total:>12.2f} {row.minimum:>9.4f} {row.maximum:>11.4f} "
-            f"{row.mean:>9.4f} {row.deviation:>9.4f} {100 * row.active:>9.2f} {row.n:>8} "
-            f"{row.entropy:>9.4f} {100 * row.entropy_share:>9.2f} {100 * row.far:>7.2f} "
-            f"{row.cosine:>7.4f}"
-        )
-    yield ""
-    yield f"{'layer':>5} {'total':>12} {'far %':>9} {'cosine':>7}"
-    for layer_row in layer_statistics(rows):
-        yield (
-            f"{layer_row.layer:>5} {layer_row.total:>12.2f} {100 * layer_row.far:>9.4f} "
-            f"{layer_row.cosine:>7.4f}"
-        )
-
 
 DEFAULT_OUT = Path("imatrix.gguf")
 
@@ -89,7 +63,10 @@ class ImatrixFlags(Group):
 
 @loads_model
 def imatrix(
-    *, model: ModelFile | None = None, own: ImatrixFlags, load: Annotated[dict[str, Any], ChunkLoad]
+    *,
+    model: ModelFile | None = None,
+    own: ImatrixFlags,
+    load: Annotated[dict[str, Any], ChunkLoad],
 ) -> None:
     """Measure how much each column of a model's weights counts: the sums of squares of what the
     weights are multiplied with, over a text in chunks of -c tokens. `weft quantize --imatrix FILE`

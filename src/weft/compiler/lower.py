@@ -91,17 +91,9 @@ class _Tensors:
             row = self._index[tensor] = len(self.specs)
             base = tensor if tensor.view_src is None else tensor.view_src
             buffer, offset = self._home(base, tensor)
-            self.specs.append(
-                TensorSpec(
-                    tensor.name,
-                    tensor.dtype,
-                    tensor.ne,
-                    tensor.nb,
-                    buffer,
-                    tensor.view_offs + offset,
-                    self._layout(tensor),
-                )
-            )
+            at, layout = tensor.view_offs + offset, self._layout(tensor)
+            spec = TensorSpec(tensor.name, tensor.dtype, tensor.ne, tensor.nb, buffer, at, layout)
+            self.specs.append(spec)
         return row
 
     def _layout(self, tensor: Tensor) -> Layout:

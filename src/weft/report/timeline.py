@@ -44,21 +44,11 @@ def timeline_data(
     tests: list[dict[str, Any]] = []
     for profile in profiles:
         end = ends[id(profile)]
-        rows = op_rows(profile)
         shown = sum(s.kind == "run" and profile.begin <= s.start and s.end <= end for s in slices)
-        tests.append(
-            {
-                "name": profile.name,
-                "begin": profile.begin - origin,
-                "end": end - origin,
-                "runs": profile.runs,
-                "shown": shown,
-                "seconds": profile.seconds,
-                "heading": list(heading(profile)),
-                "ops": rows,
-                "tensors": tensor_rows(profile, _SLOWEST),
-            }
-        )
+        about = {"name": profile.name, "runs": profile.runs, "seconds": profile.seconds}
+        about |= {"begin": profile.begin - origin, "end": end - origin, "shown": shown}
+        tables = {"ops": op_rows(profile), "tensors": tensor_rows(profile, _SLOWEST)}
+        tests.append(about | {"heading": list(heading(profile))} | tables)
     rows_of: dict[str, list[Slice]] = {}
     for one in kept:
         rows_of.setdefault(one.row, []).append(one)

@@ -128,42 +128,28 @@ def to_json(schedule: Placed) -> dict[str, Any]:
         index = schedule.backend_of.get(tensor, -1)
         return None if index < 0 else names[index]
 
-    splits = []
-    for number, split in enumerate(schedule.splits):
-        nodes = []
-        for i in range(split.start, split.end):
-            node = schedule.graph.nodes[i]
-            nodes.append(
-                {
-                    "index": i,
-                    "name": node.name,
-                    "op": node.op.name,
-                    "shape": shape_text(node),
-                    "type": node.dtype.name,
-                    "device": device(node),
-                    "cause": cause_code(schedule, node),
-                    "why": cause_text(schedule, node),
-                    "refused": refused(schedule, node),
-                }
-            )
-        splits.append(
-            {
-                "split": number,
-                "device": names[split.backend],
-                "start": split.start,
-                "end": split.end,
-                "inputs": [
-                    {
-                        "name": t.name,
-                        "from": device(t),
-                        "bytes": t.max_bytes,
-                        "least_bytes": lower(t.nbytes),
-                    }
-                    for t in split.inputs
-                ],
-                "nodes": nodes,
-            }
-        )
+    def node_data(i: int) -> dict[str, Any]:
+        node = schedule.graph.nodes[i]
+        what = {"index": i, "name": node.name, "op": node.op.name, "shape": shape_text(node)}
+        where = {"type": node.dtype.name, "device": device(node)}
+        cause = {"cause": cause_code(schedule, node), "why": cause_text(schedule, node)}
+        return what | where | cause | {"refused": refused(schedule, node)}
+
+    def input_data(t: Tensor) -> dict[str, Any]:
+        bounds = {"bytes": t.max_bytes, "least_bytes": lower(t.nbytes)}
+        return {"name": t.name, "from": device(t)} | bounds
+
+    splits = [
+        {
+            "split": number,
+            "device": names[split.backend],
+            "start": split.start,
+            "end": split.end,
+            "inputs": [input_data(t) for t in split.inputs],
+            "nodes": [node_data(i) for i in range(split.start, split.end)],
+        }
+        for number, split in enumerate(schedule.splits)
+    ]
     data = {
         "format": FORMAT,
         "devices": [

@@ -97,19 +97,10 @@ def find_devices() -> tuple[Found, ...]:
         )
         name = bytes(called(cu.cuDeviceGetName(128, handle))).split(b"\0")[0].decode()
         memory = int(called(cu.cuDeviceTotalMem(handle)))
-        devices.append(
-            Found(
-                number,
-                name,
-                10 * major + minor,
-                memory,
-                units,
-                shared,
-                bool(integrated),
-                bool(pageable),
-                2 * 1000 * khz * bits // 8,  # two transfers a clock
-            )
-        )
+        speed = 2 * 1000 * khz * bits // 8  # two transfers a clock
+        where = bool(integrated), bool(pageable)
+        sizes = 10 * major + minor, memory, units, shared
+        devices.append(Found(number, name, *sizes, *where, speed))
     if not devices:
         raise DeviceError(f"the NVIDIA driver of this machine has no GPU{hidden()}")
     return tuple(devices)

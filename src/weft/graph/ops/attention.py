@@ -57,17 +57,9 @@ def soft_max(
     require(x.is_contiguous, op, "x must be contiguous; use cont()", x)
     if mask is not None:
         require_type(mask, ("f32", "f16"), op, "mask")
-        require(mask.is_contiguous, op, "mask must be contiguous", mask)
-        require(
-            mask.ne[0] == x.ne[0]
-            and is_at_most(x.ne[1], mask.ne[1])
-            and multiple(x.ne[2], mask.ne[2])
-            and multiple(x.ne[3], mask.ne[3]),
-            op,
-            "mask must cover the rows of x and divide its dimensions 2 and 3",
-            x,
-            mask,
-        )
+        fits = _divides(op, mask, x) and mask.ne[0] == x.ne[0]
+        why = "mask must cover the rows of x and divide its dimensions 2 and 3"
+        require(fits, op, why, x, mask)
     require(max_bias <= 0 or mask is not None, op, "max_bias > 0 needs a mask", x)
     _check_sinks(op, sinks, x)
     params = SoftMaxParams(f32(scale), f32(max_bias))
@@ -113,23 +105,21 @@ def flash_attn_ext(
         require(t.is_contiguous_rows, op, f"rows of {role} must be contiguous; use cont()", t)
     if mask is not None:
         require_type(mask, ("f16",), op, "mask")
-        require(mask.is_contiguous, op, "mask must be contiguous", mask)
-        require(
-            is_at_most(k.ne[1], mask.ne[0])
-            and is_at_most(q.ne[1], mask.ne[1])
-            and multiple(q.ne[2], mask.ne[2])
-            and multiple(q.ne[3], mask.ne[3]),
-            op,
-            "mask must be [n_kv, n_tok] with dimensions 2 and 3 that divide those of q",
-            q,
-            k,
-            mask,
-        )
+        fits = _divides(op, mask, q) and is_at_most(k.ne[1], mask.ne[0])
+        why = "mask must be [n_kv, n_tok] with dimensions 2 and 3 that divide those of q"
+        require(fits, op, why, q, k, mask)
     require(max_bias <= 0 or mask is not None, op, "max_bias > 0 needs a mask", q)
     _check_sinks(op, sinks, q)
     params = FlashAttnParams(f32(scale), f32(max_bias), f32(logit_softcap))
     ne = (v.ne[0], q.ne[2], q.ne[1], q.ne[3])
     return make_node(op, F32, ne, q, k, v, mask, sinks, params=params)
+
+
+def _divides(op: str, mask: Tensor, x: Tensor) -> bool:
+    """Whether a mask, which must be contiguous, has the rows of `x` and divides its heads."""
+    require(mask.is_contiguous, op, "mask must be contiguous", mask)
+    heads = multiple(x.ne[2], mask.ne[2]) and multiple(x.ne[3], mask.ne[3])
+    return is_at_most(x.ne[1], mask.ne[1]) and heads
 
 
 def _check_sinks(op: str, sinks: Tensor | None, x: Tensor) -> None:

@@ -192,7 +192,7 @@ def im2col_3d(
         _triple(dilation, op, "dilation", data),
     )
     steps = list(zip(params.stride, params.padding, params.dilation, strict=True))
-    ow, oh, od = (_out(op, kernel, data, d, *steps[d]) for d in range(3))
+    ow, oh, od = (_out(op, kernel, data, i, *steps[i]) for i in range(3))
     ne = (channels * kernel.ne[0] * kernel.ne[1] * kernel.ne[2], ow, oh, od * n)
     return make_node(op, dt, ne, kernel, data, params=params)
 
@@ -225,11 +225,9 @@ def col2im_1d(cols: Tensor, *, stride: int, oc: int, padding: int = 0) -> Tensor
 def _conv_params(
     op: str, data: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> ConvParams:
-    return ConvParams(
-        _pair(stride, op, "stride", data),
-        _pair(padding, op, "padding", data),
-        _pair(dilation, op, "dilation", data),
-    )
+    named = ("stride", stride), ("padding", padding), ("dilation", dilation)
+    s, p, d = (_pair(values, op, name, data) for name, values in named)
+    return ConvParams(s, p, d)
 
 
 @declares("CONV_2D", params=ConvParams, cost=MultiplyAdds(lambda n, s, p: n * s[0].first(3)))
@@ -246,8 +244,7 @@ def conv_2d(
     Raises GraphError where the channels differ, where the kernel has gaps and where it is larger
     than the padded data. Equals ggml_conv_2d_direct."""
     op = "CONV_2D"
-    require_type(kernel, KERNELS, op, "kernel")
-    require_type(data, ("f32",), op, "data")
+    _require_types(op, kernel, data)
     require(kernel.ne[2] == data.ne[2], op, "kernel and data differ in channels", kernel, data)
     require(kernel.is_contiguous, op, "kernel must be contiguous; use cont()", kernel)
     params = _conv_params(op, data, stride, padding, dilation)
@@ -274,28 +271,17 @@ def conv_2d_dw(
     channels differ and where the kernel is larger than the padded data. Equals
     ggml_conv_2d_dw_direct."""
     op = "CONV_2D_DW"
-    require_type(kernel, KERNELS, op, "kernel")
-    require_type(data, ("f32",), op, "data")
-    require(
-        kernel.ne[2] == 1 and kernel.ne[3] == data.ne[2],
-        op,
-        "kernel must be [kw, kh, 1, channels of the data]",
-        kernel,
-        data,
-    )
+    _require_types(op, kernel, data)
+    fits = kernel.ne[2] == 1 and kernel.ne[3] == data.ne[2]
+    require(fits, op, "kernel must be [kw, kh, 1, channels of the data]", kernel, data)
     params = _conv_params(op, data, stride, padding, dilation)
     steps = list(zip(params.stride, params.padding, params.dilation, strict=True))
     ow, oh = (_out(op, kernel, data, d, *steps[d]) for d in range(2))
     ne = (ow, oh, data.ne[2], data.ne[3])
     nb: tuple[Size, ...] | None = None
     if _channels_innermost(data):
-        require(
-            kernel.nb[3] == kernel.dtype.bytes,
-            op,
-            "data has channels innermost in memory, the kernel has not",
-            kernel,
-            data,
-        )
+        why = "data has channels innermost in memory, the kernel has not"
+        require(kernel.nb[3] == kernel.dtype.bytes, op, why, kernel, data)
         nb2: Size = data.dtype.bytes
         nb0 = nb2 * ne[2]
         nb = (nb0, nb0 * ne[0], nb2, nb0 * ne[0] * ne[1])
@@ -331,27 +317,16 @@ def conv_3d(
     do not hold these, where the kernel has gaps and where it is larger than the padded data. Equals
     ggml_conv_3d_direct."""
     op = "CONV_3D"
-    require_type(kernel, KERNELS, op, "kernel")
-    require_type(data, ("f32",), op, "data")
+    _require_types(op, kernel, data)
     require(kernel.is_contiguous, op, "kernel must be contiguous; use cont()", kernel)
     if kernel.ne[3] != n_channels * n_channels_out or data.ne[3] != n_channels * n_batch:
-        raise fail(
-            op,
-            f"dimension 3 must be {n_channels} channels times {n_channels_out} (kernel) and "
-            f"{n_batch} (data)",
-            kernel,
-            data,
-        )
-    params = Conv3dParams(
-        _triple(stride, op, "stride", data),
-        _triple(padding, op, "padding", data),
-        _triple(dilation, op, "dilation", data),
-        n_channels,
-        n_batch,
-        n_channels_out,
-    )
-    steps = list(zip(params.stride, params.padding, params.dilation, strict=True))
-    ow, oh, od = (_out(op, kernel, data, d, *steps[d]) for d in range(3))
+        counts = f"{n_channels} channels times {n_channels_out} (kernel) and {n_batch} (data)"
+        raise fail(op, f"dimension 3 must be {counts}", kernel, data)
+    named = ("stride", stride), ("padding", padding), ("dilation", dilation)
+    s, p, d = (_triple(values, op, name, data) for name, values in named)
+    params = Conv3dParams(s, p, d, n_channels, n_batch, n_channels_out)
+    steps = list(zip(s, p, d, strict=True))
+    ow, oh, od = (_out(op, kernel, data, i, *steps[i]) for i in range(3))
     ne = (ow, oh, od, n_channels_out * n_batch)
     return make_node(op, F32, ne, kernel, data, params=params)
 
@@ -370,16 +345,10 @@ def conv_transpose_1d(
     Raises GraphError where the channels differ, where a source has gaps, and for a `padding` or
     `dilation` other than 0 and 1, which ggml does not define. Equals ggml_conv_transpose_1d."""
     op = "CONV_TRANSPOSE_1D"
-    require_type(kernel, KERNELS, op, "kernel")
-    require_type(data, ("f32",), op, "data")
+    _require_types(op, kernel, data)
     require(data.n_elements == data.ne[0] * data.ne[1], op, "data must be [w, c]", data)
-    require(
-        kernel.ne[2] == data.ne[1] and kernel.ne[3] == 1,
-        op,
-        "kernel must be [k, oc, channels of the data]",
-        kernel,
-        data,
-    )
+    fits = kernel.ne[2] == data.ne[1] and kernel.ne[3] == 1
+    require(fits, op, "kernel must be [k, oc, channels of the data]", kernel, data)
     _require_contiguous(op, kernel, data)
     if stride < 1 or padding != 0 or dilation != 1:
         raise fail(op, "only padding 0 and dilation 1 are defined, stride 1 or more", kernel, data)
@@ -400,8 +369,7 @@ def conv_transpose_2d(kernel: Tensor, data: Tensor, stride: int) -> Tensor:
     Raises GraphError where the channels differ, where a source has gaps and for a stride below 1.
     Equals ggml_conv_transpose_2d_p0."""
     op = "CONV_TRANSPOSE_2D"
-    require_type(kernel, KERNELS, op, "kernel")
-    require_type(data, ("f32",), op, "data")
+    _require_types(op, kernel, data)
     require(kernel.ne[3] == data.ne[2], op, "kernel and data differ in channels", kernel, data)
     _require_contiguous(op, kernel, data)
     if stride < 1:
@@ -409,6 +377,11 @@ def conv_transpose_2d(kernel: Tensor, data: Tensor, stride: int) -> Tensor:
     ow, oh = ((data.ne[d] - 1) * stride + kernel.ne[d] for d in range(2))
     params = ConvTranspose2dParams(stride)
     return make_node(op, F32, (ow, oh, kernel.ne[2], data.ne[3]), kernel, data, params=params)
+
+
+def _require_types(op: str, kernel: Tensor, data: Tensor) -> None:
+    require_type(kernel, KERNELS, op, "kernel")
+    require_type(data, ("f32",), op, "data")
 
 
 def _require_contiguous(op: str, kernel: Tensor, data: Tensor) -> None:

@@ -260,13 +260,8 @@ def _conv_size(p: ConvNdParams, x: Tensor, weight: Tensor, d: int) -> Size:
         require(is_at_most(1, size), "CONV_ND", f"nothing is left along {d}", x, weight)
         return size
     room = x.ne[d] + 2 * p.padding[d] - span
-    require(
-        is_at_most(0, room),
-        "CONV_ND",
-        f"the kernel is larger than the padded data in dimension {d}",
-        x,
-        weight,
-    )
+    why = f"the kernel is larger than the padded data in dimension {d}"
+    require(is_at_most(0, room), "CONV_ND", why, x, weight)
     return room // p.stride[d] + 1
 
 
@@ -300,14 +295,9 @@ def conv_2d_last(
             require_type(t, ("f32",), op, what)
     if not low <= high:
         raise fail(op, f"low must not be above high, got {low} and {high}", x)
-    params = ConvLastParams(
-        _pair(op, stride, 1, "stride", x),
-        _pair(op, padding, 0, "padding", x),
-        _pair(op, dilation, 1, "dilation", x),
-        int(groups),
-        float(low),
-        float(high),
-    )
+    named = (stride, 1, "stride"), (padding, 0, "padding"), (dilation, 1, "dilation")
+    steps, pads, gaps = (_pair(op, *each, x) for each in named)
+    params = ConvLastParams(steps, pads, gaps, int(groups), float(low), float(high))
     channels = fixed(x.ne[0], op, "the number of channels")
     out, each = (fixed(weight.ne[d], op, "the channels of the kernel") for d in (0, 1))
     if groups not in (1, channels):

@@ -267,12 +267,9 @@ def pad_nd(
         most = max(before[d], after[d])
         if kind is not PadMode.CONSTANT and most > 0:
             shortest = {PadMode.REFLECT: most + 1, PadMode.REPLICATE: 1, PadMode.CIRCULAR: most}
-            require(
-                is_at_most(shortest[kind], n),
-                "PAD_ND",
-                f"{kind.name.lower()} padding of {most} needs {shortest[kind]} elements along {d}",
-                x,
-            )
+            needed = shortest[kind]
+            why = f"{kind.name.lower()} padding of {most} needs {needed} elements along {d}"
+            require(is_at_most(needed, n), "PAD_ND", why, x)
         total = n + before[d] + after[d]
         require(is_at_most(0, total), "PAD_ND", f"more is taken away than there is along {d}", x)
         fits = is_at_most(-min(before[d], 0), n) and is_at_most(-min(after[d], 0), n)
