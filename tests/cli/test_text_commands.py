@@ -14,6 +14,7 @@ from rich.console import Console
 from tests.cli.in_process import weft
 from tests.llm.encoder_models import make_encoder
 from tests.llm.tiny import metadata, write_model
+from tests.serve.server import ROOT
 from weft.cli import console as console_module
 from weft.cli.console import PromptProgress
 from weft.llm import LLM
@@ -118,6 +119,28 @@ def test_embed_with_a_model_made_for_it(tmp_path: Path) -> None:
 
 
 # **** run ****
+
+
+def test_long_texts_are_cut_and_many_have_no_table(tmp_path: Path) -> None:
+    path = make_encoder(tmp_path)[0]
+    long = "the abc " * 90
+    assert "--truncate" in refused("embed", path, long)
+    assert len(ok("embed", path, long, "--truncate").splitlines()) == 1
+    for n, has in ((16, True), (17, False)):
+        lines = ok("embed", path, *(["a"] * n))
+        assert ("cosines" in lines) == has
+
+
+def test_an_address_of_an_image_keeps_its_slashes(path: Path, tmp_path: Path) -> None:
+    shapes = ROOT / "examples" / "shapes"
+    tower = ("--mmproj", shapes / "mmproj-weft-shapes.gguf", "--image", "http://x/y.png")
+    said = refused("run", shapes / "weft-shapes.gguf", *tower, "-p", "a", "-t", "1")
+    assert "'http://x/y.png'; addresses of other machines are not fetched" in said
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    said = refused("completion", code=2)
+    assert said.splitlines()[0].endswith("'SHELL'. Choose from: bash, zsh, fish")
 
 
 def test_the_text_to_continue(path: Path, tmp_path: Path) -> None:

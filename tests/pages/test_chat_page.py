@@ -190,7 +190,7 @@ def test_two_settings_side_by_side(chat: Chat, picture: Callable[..., Path]) -> 
     start = b.locator(".markdown").inner_text()
     assert a.locator(".markdown").inner_text().startswith(start)
     picture(page, "chat-side-by-side")
-    b.get_by_text("Go on here").click()
+    b.get_by_text("Continue with this").click()
     chat.send("Is 358 even or odd?")
     nodes = chat.kept()["nodes"]
     asked = next(n for n in nodes.values() if n["content"] == "Is 358 even or odd?")

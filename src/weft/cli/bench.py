@@ -225,7 +225,12 @@ def _write_report(path: Path, series: Series) -> None:
     from weft.report import plan_data, report_html, timeline_data
 
     plan = plan_data(series.plan)
+    speeds = [
+        f"{row['test']}: {row['avg_ts']:.2f} ± {row['stddev_ts']:.2f} tokens/s"
+        for row in series.rows
+    ]
     data = plan | {"profile": timeline_data(series.profiles, series.trace)}
+    data["text"] = [*speeds, "", *plan["text"]]
     write_text(path, report_html(data))
     say(f"report written to {path}")
 

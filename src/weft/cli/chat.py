@@ -71,8 +71,8 @@ class ChatFlags(Group):
     context_shift: bool
     n_keep: int
     mmproj: Path | None
-    image: list[Path] | None
-    audio: list[Path] | None
+    image: list[str] | None
+    audio: list[str] | None
     type: str | None
     ignore_eos: bool
     escape: bool | None

@@ -14,7 +14,7 @@ import typer
 from numpy.typing import NDArray
 
 from weft.cli.command import usage_error
-from weft.cli.console import CountProgress, LoadProgress
+from weft.cli.console import CountProgress, LoadProgress, say
 from weft.cli.groups import Group
 from weft.cli.loading import Untuned, loads_model, open_with
 from weft.cli.model_file import ModelFile
@@ -25,6 +25,10 @@ from weft.llm.compute.embed import embed_texts, sequences_for, unit_rows
 from weft.llm.config import Pooling
 from weft.llm.opening import DEFAULT_N_CTX
 from weft.options import option
+
+
+_MOST_COSINES = 16
+"""Maximum number of texts for which a table of cosines is printed."""
 
 
 class EmbedOutput(StrEnum):
@@ -44,6 +48,7 @@ class EmbedFlags(Group):
     )
     file: Path | None = option(None, "Texts, one a line.", "--file -f")
     pooling: Pooling | None = option(None, "Default: the model's, the mean where it has none.")
+    truncate: bool = option(False, "Read the beginning of texts that are too long.")
     normalize: bool = option(True, "Scale to length 1.", "--normalize/--no-normalize")
     embd_normalize: int | None = option(None, "2: to length 1; -1: not.", hidden=True)
     output: EmbedOutput = option(
@@ -77,7 +82,10 @@ def embed(
     loaded = open_with(model, load)
     tokenizer = Tokenizer.from_gguf(loaded.file)
     tokens = [tokenizer.encode(text) for text in lines]
-    context = context_for(loaded, load, [len(ids) for ids in tokens])
+    if own.truncate:
+        most, end = load["n_ctx"] or loaded.config.n_ctx_train, tokenizer.vocab.suffix
+        tokens = [ids if len(ids) <= most else [*ids[: most - len(end)], *end] for ids in tokens]
+    context = context_for(loaded, load, [len(ids) for ids in tokens], ", or give --truncate")
     chosen = own.pooling
     if chosen is None and loaded.config.pooling == "none":
         chosen = "mean"
@@ -90,12 +98,17 @@ def embed(
         rows = unit_rows(rows)
     _print(rows, own.output, sum(len(ids) for ids in tokens), model.name)
     if own.output is EmbedOutput.text and len(lines) > 1 and max(counts) == 1 and not scores:
+        if len(lines) > _MOST_COSINES:
+            say(f"cosines are printed for {_MOST_COSINES} texts at most; -o json has the vectors")
+            return
         _print_cosines(rows)
 
 
-def context_for(model: Model, load: dict[str, Any], lengths: Sequence[int]) -> Context:
+def context_for(
+    model: Model, load: dict[str, Any], lengths: Sequence[int], hint: str = ""
+) -> Context:
     """A context that computes texts of these numbers of tokens, as many together as pays. Raises
-    ContextError for a text that is too long."""
+    ContextError, whose text ends with `hint`, for a text that is too long."""
     longest = max(lengths)
     if load["plan"] is None:  # a plan file has the number of sequences
         load["n_seq_max"] = sequences_for(model.config, len(lengths))
@@ -111,7 +124,7 @@ def context_for(model: Model, load: dict[str, Any], lengths: Sequence[int]) -> C
         more = longer if context.n_ctx < trained else ", which is what the model was trained for"
         how = f"; shorten it{more}" if context.n_ctx < trained else f"{more}; shorten it"
         raise ContextError(
-            f"a text has {longest} tokens, but the context holds {context.n_ctx}{how}"
+            f"a text has {longest} tokens, but the context holds {context.n_ctx}{how}{hint}"
         )
     return context
 

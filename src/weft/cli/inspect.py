@@ -10,7 +10,9 @@ import typer
 from rich.table import Table
 
 from weft.cli.console import console, size_text, wide
+from weft.cli.exported import is_pte
 from weft.cli.model_file import ModelFile, takes_model
+from weft.errors import FormatError
 from weft.frontends.gguf.describe import describe
 from weft.frontends.hf.lora import is_peft, open_peft
 from weft.frontends.models import open_model
@@ -23,14 +25,17 @@ def inspect(
     tensors: Annotated[bool, typer.Option(help="List every tensor.")] = True,
 ) -> None:
     """Show what a GGUF file or a folder is: metadata, tensors, types and sizes."""
+    if is_pte(model):
+        raise FormatError(f"{model} is a program for ExecuTorch; weft explain shows what is in it")
     with open_peft(model) if is_peft(model) else open_model(model) as file:
         about = describe(file, width=100)
     if as_json:
         print(json.dumps(asdict(about), indent=1))
         return
     out = wide()
+    form = "safetensors" if model.is_dir() else f"GGUF v{about.version}"
     out.print(
-        f"{model.name}: GGUF v{about.version}, {about.architecture or 'no architecture'}, "
+        f"{model.name}: {form}, {about.architecture or 'no architecture'}, "
         f"{about.elements:,} weights, {size_text(about.nbytes)}, "
         f"{about.bits_per_weight:.2f} bits per weight",
         markup=False,

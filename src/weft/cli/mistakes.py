@@ -90,7 +90,7 @@ def show_error(error: Exception) -> None:
 
 def _show_usage_error(error: Any) -> None:
     """Prints an error about the command line, and how to list its options."""
-    text = error.format_message().rstrip(".")
+    text = " ".join(error.format_message().split()).rstrip(".")
     if text[1:2].islower():
         text = text[0].lower() + text[1:]
     say(f"error: {text}", "red")

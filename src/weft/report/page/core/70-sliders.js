@@ -87,7 +87,7 @@ report.sliders = (data, state) => {
 
   const total = el("output", { class: "total" });
   const reset = el("button", {
-    type: "button", class: "button", text: "Plan's own", onclick: () => go({ ...sliders.base }),
+    type: "button", class: "button", text: "Reset", onclick: () => go({ ...sliders.base }),
   });
   const refresh = () => {
     inputs.forEach((update) => update());

@@ -53,7 +53,7 @@ report.compareSentence = (data) => {
     [sum(data.leaves, "moved"), "weight or cache moved", "weights and caches moved"],
   ].filter(([n]) => n > 0).map(([n, one, many]) => plural(n, one, many));
   const bytes = data.memory.reduce((total, row) => total + row[3] - row[2], 0);
-  if (bytes) parts.push(`${report.signed(bytes)} B of memory in all`);
+  if (bytes) parts.push(`${bytes > 0 ? "+" : "−"}${report.size(Math.abs(bytes))} of memory in all`);
   return parts.length ? `${parts.join("; ")}.` : "Every node, weight and cache is where it was.";
 };
 
@@ -61,7 +61,7 @@ report.compareSentence = (data) => {
 report.sideTable = (data, caption, rows, number = false) => {
   const { el } = report;
   const side = number ? "number" : "";
-  return el("div", { class: "scroll" }, el("table", {},
+  return el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": caption || "Both plans" }, el("table", {},
     caption ? el("caption", { text: caption }) : null,
     el("thead", {}, el("tr", {}, el("th", { scope: "col" }), data.names.map((name) => el("th", { scope: "col", class: side, text: name })),
       el("th", { scope: "col", class: side, text: number ? "change" : "" }))),
@@ -75,9 +75,12 @@ report.signed = (n) => (n === 0 ? "" : `${n > 0 ? "+" : "−"}${report.count(Mat
 
 /** The totals of the plans for a size of batches. */
 report.compareTotals = (data, local) => {
-  const { count, signed } = report;
   const rows = data.pairs[local.get("pair")].totals;
-  return report.sideTable(data, "", rows.map(([what, a, b]) => [what, count(a), count(b), signed(b - a)]), true);
+  const shown = rows.map(([what, a, b]) => {
+    const text = /bytes/.test(what) ? report.size : report.count;
+    return [what, text(a), text(b), b === a ? "" : `${b > a ? "+" : "−"}${text(Math.abs(b - a))}`];
+  });
+  return report.sideTable(data, "", shown, true);
 };
 
 /** What differs between the plans of a size of batches: maps, nodes. */

@@ -91,9 +91,10 @@ report.fitPlot = (data, by, width) => {
   const limit = by === "bytes" ? data.budget.memory : data.budget.file;
   const [least, most] = [Math.min(...sizes), Math.max(...sizes)];
   const pad = (most - least) * 0.03 || most * 0.01 || 1;
-  const [low, high] = [Math.min(...values) / 1.6, Math.max(...values) * 1.6];
+  const high = Math.max(...values) * 1.6;
+  const low = Math.max(Math.min(...values) / 1.6, high * 1e-5); // less is at the lower edge: nobody sees a difference there
   const x = (v) => at.left + ((v - least + pad) / (most - least + 2 * pad)) * (width - at.left - at.right);
-  const y = (v) => at.top + (1 - Math.log(v / low) / Math.log(high / low)) * (height - at.top - at.bottom);
+  const y = (v) => at.top + (1 - Math.log(Math.max(v, low) / low) / Math.log(high / low)) * (height - at.top - at.bottom);
   const inside = (m) => m[by] >= least - pad && m[by] <= most + pad && m.kl_sum >= low && m.kl_sum <= high;
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": report.fitSentence(data) });
   for (const mark of report.decades(low, high)) {
@@ -107,7 +108,7 @@ report.fitPlot = (data, by, width) => {
       svg("text", { x: x(value), y: height - at.bottom + 19, class: "fit-mark middle", text: size(Math.round(value)) }));
   }
   drawing.append(svg("line", { x1: at.left, x2: width - at.right, y1: height - at.bottom, y2: height - at.bottom, class: "fit-axis" }),
-    svg("text", { x: at.left, y: height - 4, class: "fit-mark", text: `nats by ${by === "bytes" ? "memory" : "file size"}` }));
+    svg("text", { x: at.left, y: height - 4, class: "fit-mark", text: `KL divergence (nats, upwards) by ${by === "bytes" ? "memory" : "file size"}` }));
   if (limit && limit >= least - pad && limit <= most + pad) {
     drawing.append(svg("line", { x1: x(limit), x2: x(limit), y1: at.top, y2: height - at.bottom, class: "fit-limit" }),
       svg("text", { x: x(limit) - 5, y: at.top + 10, class: "fit-mark end", text: `budget ${size(limit)}` }));

@@ -45,6 +45,7 @@ report.summaryText = (data, state) => {
     `${data.title}: ${data.model.architecture}, ${data.model.layers} layers (weft ${data.weft})`,
     `context ${report.count(at.ctx)}, ubatch ${report.count(Math.min(at.ub, at.ctx))}, `
       + `${report.plural(at.seqs, "sequence")}, cache types ${at.k} and ${at.v}`,
+    report.needsText(rows),
     "",
   ];
   // at other sizes the placement is the same, but not the bytes of copies that the lines have
@@ -54,6 +55,14 @@ report.summaryText = (data, state) => {
     lines.push("", `memory of what drafts, of ${other.file}`, ...report.memoryText(other.memory));
   }
   return lines.join("\n");
+};
+
+/** A sentence about the memory that is needed; kept prefixes give way to other needs. */
+report.needsText = (rows) => {
+  const needed = rows.filter((row) => row.buffer !== "prefixes");
+  const bytes = needed.reduce((sum, row) => sum + row.bytes, 0);
+  const rest = needed.length < rows.length ? ", and more for prefixes of texts, if there is room" : "";
+  return `needs ${report.size(bytes)} of memory${rest}`;
 };
 
 /** Rows of memory as an aligned table of text. */

@@ -10,9 +10,9 @@ export const GROUPS = [
     number("top_p", "Top p", "Keeps the likeliest tokens until their probabilities sum to this.", 0, 1, 0.01),
     whole("top_k", "Top k", "Keeps this many of the likeliest tokens; 0 keeps all.", 0),
     number("min_p", "Min p", "Keeps tokens at least this likely beside the likeliest.", 0, 1, 0.01),
-    whole("max_tokens", "Most tokens", "The answer ends there; -1 means no limit.", -1),
+    whole("max_tokens", "Max tokens", "The answer ends there; -1 means no limit.", -1),
     whole("seed", "Seed", "The same seed gives the same draws; -1 is random.", -1),
-    { key: "stop", label: "Stop texts", help: "One a line. The answer ends before the first of them.", type: "lines" },
+    { key: "stop", label: "Stop sequences", help: "One a line. The answer ends before the first of them.", type: "lines" },
   ] },
   { name: "Penalties", fields: [
     number("repeat_penalty", "Repeat penalty", "Above 1 makes recent tokens less likely.", 0, null),
@@ -38,7 +38,7 @@ export const GROUPS = [
     { key: "logit_bias", label: "Logit bias", help: 'JSON: {"TOKEN ID": -100 to 100}.', type: "json", is: "object" },
     { key: "ignore_eos", label: "Go on past the end", help: "End tokens do not end the answer.", type: "switch" },
   ] },
-  { name: "Form of the answer", fields: [
+  { name: "Output format", fields: [
     { key: "form", label: "Form", help: "What the answer must be. The server holds the model to it.", type: "choice",
       choices: [["", "any text"], ["json", "any JSON object"], ["schema", "JSON of a schema"], ["grammar", "a grammar"], ["regex", "a regular expression"]] },
     { key: "form_text", label: "Schema, grammar or expression", help: "A JSON schema; a grammar in Lark's or llama.cpp's notation; or a regular expression.", type: "code" },

@@ -61,6 +61,10 @@ function draw() {
 function emptyView() {
   const model = modelOf("A");
   const facts = model ? [model.n_ctx ? `context of ${model.n_ctx.toLocaleString("en")} tokens` : null, model.sees ? "sees images" : null, model.hears ? "hears sounds" : null].filter(Boolean) : [];
+  if (model && !model.chats) {
+    return h("div", { class: "welcome" }, h("h2", {}, model.id),
+      h("p", { class: "faint" }, "This model gives embeddings or ranks documents; it writes no answers. Programs ask /v1/embeddings or /v1/rerank."));
+  }
   return h("div", { class: "welcome" }, h("h2", {}, model?.id ?? "weft"), h("p", { class: "faint" }, facts.join(" · ")),
     h("p", { class: "faint" }, "Conversations stay in this browser; messages go to this server alone."));
 }

@@ -45,7 +45,7 @@ export class MessageView {
     const over = this.node.parent === null ? this.talk : this.talk.nodes[this.node.parent];
     const chosen = over.chosen === this.node.id;
     return h("button", { type: "button", class: "pick", "aria-pressed": String(chosen), onclick: () => this.act("pick", this.node) },
-      chosen ? [icon("done"), "Goes on here"] : "Go on here");
+      chosen ? [icon("done"), "Continues here"] : "Continue with this");
   }
 
   drawUser() {
