@@ -27,6 +27,9 @@ PIXELS = 1 << 25
 JPEG_PIXELS = 1 << 27
 """Maximum number of pixels of a JPEG; one of more than `PIXELS` is decoded at a half, a quarter or
 an eighth."""
+IMAGE_PARTS = 1 << 16
+"""Maximum number of segments, chunks and blocks of the file of an image. A scan of a JPEG counts as
+1024 of them, and 256 bytes of its metadata as one."""
 SAMPLES = 1 << 26
 """Maximum number of samples of a channel of a sound, at its own rate and at the encoder's: 23
 minutes at 48 kHz, 69 at 16 kHz."""

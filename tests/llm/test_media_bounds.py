@@ -6,7 +6,9 @@ from __future__ import annotations
 import io
 import struct
 import threading
+from contextlib import nullcontext
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -62,6 +64,59 @@ def test_a_huge_jpeg_is_decoded_at_a_part_of_its_size(monkeypatch: pytest.Monkey
     with pytest.raises(ContextError, match="400 x 200 pixels, more than"):
         open_picture(data)
     assert JPEG_PIXELS // 4 <= PIXELS
+
+
+def small(form: str, **more: Any) -> tuple[bytes, int]:
+    """An image, and where metadata may begin."""
+    data = encoded(Image.new("RGB", (64, 64)), form, **more)
+    return data, {"JPEG": 2, "PNG": 33, "GIF": 13 + (6 << (data[10] & 7))}[form]
+
+
+FLOODS = {  # form, what is repeated, how often, with how many it is read
+    "JPEG APP": ("JPEG", b"\xff\xe1\0\2", 2_000_000, 1000),
+    "JPEG comments": ("JPEG", b"\xff\xfe\xff\xff" + bytes(65533), 600, 20),
+    "JPEG fill": ("JPEG", b"\xff", 4_000_000, 1000),
+    "PNG": ("PNG", b"\0\0\0\0prIv" + struct.pack(">I", crc32(b"prIv")), 2_000_000, 1000),
+    "GIF comments": ("GIF", b"!\xfe\1a\0", 2_000_000, 1000),
+    "GIF blocks": ("GIF", b"!\xfe" + b"\1a" * 1_000_000 + b"\0", 1, 0),
+    "GIF between blocks": ("GIF", b"\1", 4_000_000, 1000),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_files_of_many_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow reads each part in Python, and joins some of them in quadratic time."""
+    form, part, many, few = FLOODS[name]
+    data, at = small(form)
+    assert open_picture(data[:at] + part * few + data[at:]).shape == (64, 64, 3)
+    monkeypatch.setattr(images, "_decoded", unread)
+    with pytest.raises(ContextError, match="too many segments, chunks, blocks or scans"):
+        open_picture(data[:at] + part * many + data[at:])
+
+
+def test_a_jpeg_of_many_scans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each goes through all pixels, of which its own bytes have a few."""
+    data, _ = small("JPEG", progressive=True)
+    scan = data[data.rindex(b"\xff\xda") : -2]
+    assert open_picture(data[:-2] + scan * 20 + data[-2:]).shape == (64, 64, 3)
+    monkeypatch.setattr(images, "_decoded", unread)
+    with pytest.raises(ContextError, match="too many segments, chunks, blocks or scans"):
+        open_picture(data[:-2] + scan * 80 + data[-2:])
+
+
+def test_a_progressive_jpeg_counts_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its coefficients are in memory, although a part of its size is decoded."""
+    monkeypatch.setattr(images, "MOST_PIXELS", 64 * 64 // 3)
+    counts: list[int] = []
+
+    def counted(n: int) -> Any:
+        counts.append(n)
+        return nullcontext()
+
+    monkeypatch.setattr(images, "decoding", counted)
+    for progressive in (True, False):
+        assert open_picture(small("JPEG", progressive=progressive)[0]).shape == (32, 32, 3)
+    assert counts == [64 * 64, 32 * 32]
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "1", "CMYK", "RGB"])

@@ -127,7 +127,7 @@ class HarmonyParser:
     def _hear(self, events: list[Event], text: str) -> None:
         """Reports the name and the arguments of a call, but for the bracket that may end them."""
         self._pending = self._pending + text if self._sent else (self._pending + text).lstrip()
-        new = _LAST.sub("", self._pending)
+        new = self._pending.rstrip().removesuffix("}")
         if self._name is None or not new:
             return
         if not self._begun_call:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import warnings
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.bounds import JPEG_PIXELS, PIXELS
+from weft.bounds import IMAGE_PARTS, JPEG_PIXELS, PIXELS
 from weft.errors import ArgumentError, ContextError, WeftError
 from weft.llm.senses.media import MOST_BYTES, decoding, media_bytes
 
@@ -46,6 +49,7 @@ def open_picture(picture: Any, *, files: bool = True) -> Pixels:
     picture = media_bytes(picture, "an image", "image/png", files=files)
     image_module = pillow()
     if isinstance(picture, bytes):
+        _require_few_parts(picture, what)
         return _decoded(lambda: image_module.open(io.BytesIO(picture), formats=_FORMATS), what)
     if isinstance(picture, image_module.Image):
         return _decoded(lambda: picture, what, picture)
@@ -114,6 +118,52 @@ def _reduced(image: Image) -> tuple[int, int]:
     return image.size
 
 
+_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
+"""What begins a part of a JPEG, and cannot be inside a scan."""
+_SOS, _EOI = 0xDA, 0xD9
+
+
+def _require_few_parts(data: bytes, what: str) -> None:
+    """Raises ContextError for a file of so many parts that reading them takes long: Pillow reads
+    most of them in Python, and each scan of a JPEG goes through all pixels."""
+    if any(n > IMAGE_PARTS for n in accumulate(_parts(data))):
+        raise ContextError(
+            f"{what} has too many segments, chunks, blocks or scans; save it again, without "
+            "metadata"
+        )
+
+
+def _parts(data: bytes) -> Iterator[int]:
+    """The weight of each part of a file: 1 and one more for each 256 bytes of a JPEG's metadata,
+    1024 for a scan of a JPEG."""
+    if data.startswith(b"\xff\xd8"):
+        at, n_scans = 2, 0
+        while (marker := _MARKER.search(data, at)) and data[marker.end() - 1] != _EOI:
+            filled, at = marker.start() - at, marker.end()
+            nbytes = int.from_bytes(data[at : at + 2], "big")
+            scan = data[at - 1] == _SOS
+            n_scans += scan
+            yield 1024 if scan else 1 + (nbytes >> 8) + (0 if n_scans else filled)
+            at += nbytes
+    elif data.startswith(b"\x89PNG"):
+        at = 8
+        while at < len(data):
+            at += 12 + int.from_bytes(data[at : at + 4], "big")
+            yield 1
+    elif data.startswith(b"GIF"):
+        at = 13 + (6 << (data[10] & 7) if data[10:11] >= b"\x80" else 0)
+        while at < len(data) and data[at] != ord(","):
+            yield 1
+            if data[at] != ord("!"):  # which Pillow skips, byte by byte
+                at += 1
+                continue
+            at += 2
+            while at < len(data) and data[at]:
+                at += 1 + data[at]
+                yield 1
+            at += 1
+
+
 def _decoded(opened: Any, what: str, given: Any = None) -> Pixels:
     """The pixels of an image that `opened` opens; `given` is the caller's, which is not changed."""
     from PIL import ImageOps
@@ -122,9 +172,11 @@ def _decoded(opened: Any, what: str, given: Any = None) -> Pixels:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # sizes are checked here
             image = opened()
+            whole = image.width * image.height
             width, height = _reduced(image)
             _require_size(width, height, what)
-            with decoding(width * height):
+            # all coefficients of a progressive JPEG are in memory, whatever its size becomes
+            with decoding(whole if "progressive" in image.info else width * height):
                 if image is not given:
                     ImageOps.exif_transpose(image, in_place=True)
                 else:
