@@ -86,7 +86,7 @@ def test_grey_of_16_bits_has_the_shades_of_8(mode: str) -> None:
 
 
 def test_grey_of_floats_is_refused() -> None:
-    with pytest.raises(ContextError, match="mode F.*convert it to 8 or 16 bits"):
+    with pytest.raises(ContextError, match=r"mode F.*convert it to 8 or 16 bits"):
         open_picture(Image.new("F", (3, 2)))
 
 

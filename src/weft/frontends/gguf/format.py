@@ -49,7 +49,9 @@ __all__ = [
     "REMOVED_TYPES",
     "ROPE_HALVES",
     "SCALARS",
+    "TOKENIZER_SETTINGS",
     "VERSIONS",
+    "WHOLE_TOKENIZER",
     "RawValue",
     "ValueType",
     "alignment_problem",
@@ -125,6 +127,11 @@ REMOVED_TYPES = {
 ROPE_HALVES = "weft.rope_halves"
 """A key of models that are not stored as GGUF: their queries and keys are in the order in which
 halves of a head rotate, where GGUF files of the architecture have another."""
+
+TOKENIZER_SETTINGS = "tokenizer.weft.settings"
+"""A key with what a folder's tokenizer asks for and other keys cannot say, as JSON."""
+WHOLE_TOKENIZER = "tokenizer.huggingface.json"
+"""A key of the GGUF specification: a whole tokenizer.json, as text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from weft.frontends.hf.folder import (
     understood,
 )
 from weft.frontends.hf.general import general_keys
+from weft.frontends.hf.tokenizer_json import tokenizer_keys
 from weft.frontends.hf.towers import read_tower_folder
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
@@ -108,7 +109,8 @@ def _metadata(folder: Folder, kind: str, name: str | None, what: str) -> dict[st
         keys["general.type"] = what
         keys |= dict(folder.keys(FILE_TYPES[kind]))
         keys["general.quantization_version"] = 2
-        keys |= dict(folder.family.vocab(folder.config))
+        vocabulary = dict(folder.family.vocab(folder.config))
+        keys |= vocabulary | tokenizer_keys(folder.config, vocabulary)
     return {key: encode_value(key, value) for key, value in keys.items() if is_some(value)}
 
 
