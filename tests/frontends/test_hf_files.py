@@ -138,7 +138,7 @@ def test_pointers_of_git_lfs(tmp_path: Path) -> None:
         open_model(folder)
 
 
-def test_unknown_words(tmp_path: Path) -> None:
+def test_unknown_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A vocabulary whose pre-tokenizer nobody knows."""
     folder = copied(tmp_path, LLAMA)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
@@ -148,7 +148,9 @@ def test_unknown_words(tmp_path: Path) -> None:
         "behavior": "Isolated",
     }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(FormatError, match=r"does not know this pre-tokenizer.*x\+"):
+    assert open_model(folder).get_str("tokenizer.ggml.pre") == "huggingface"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(FormatError, match=r"asks for what only the package tokenizers.*x\+.*pip"):
         open_model(folder)
 
 

@@ -21,10 +21,9 @@ from weft.frontends.fx import supports
 from weft.frontends.fx.builder import Builder
 from weft.frontends.fx.call import Call
 from weft.frontends.fx.dtypes import STORED, stored_type
-from weft.frontends.fx.layout import folded_ne
+from weft.frontends.fx.layout import Value, folded_ne
 from weft.frontends.fx.registry import find_visitor
 from weft.frontends.fx.sizes import Sizes
-from weft.frontends.fx.layout import Value
 from weft.graph.check import check_tensor
 from weft.graph.node import leaf
 from weft.graph.op import NONE

@@ -26,7 +26,6 @@ from weft.llm.config import Pooling
 from weft.llm.opening import DEFAULT_N_CTX
 from weft.options import option
 
-
 _MOST_COSINES = 16
 """Maximum number of texts for which a table of cosines is printed."""
 

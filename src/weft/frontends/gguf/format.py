@@ -37,7 +37,8 @@ from weft.records import dataclass
 
 __all__ = ["DEFAULT_ALIGNMENT", "MAGIC", "MAX_ALIGNMENT", "MAX_DEPTH", "MAX_DIMS", "MAX_KEYS",
            "MAX_NAME", "MAX_TENSORS", "MAX_WORK", "MIN_ALIGNMENT", "REMOVED_TYPES", "ROPE_HALVES",
-           "SCALARS", "VERSIONS", "RawValue", "ValueType", "alignment_problem",
+           "SCALARS", "TOKENIZER_SETTINGS", "VERSIONS", "WHOLE_TOKENIZER", "RawValue",
+           "ValueType", "alignment_problem",
            "tensor_bytes"]  # fmt: skip
 
 MAGIC = b"GGUF"
@@ -104,6 +105,11 @@ REMOVED_TYPES = {
 ROPE_HALVES = "weft.rope_halves"
 """A key of models that are not stored as GGUF: their queries and keys are in the order in which
 halves of a head rotate, where GGUF files of the architecture have another."""
+
+TOKENIZER_SETTINGS = "tokenizer.weft.settings"
+"""A key with what a folder's tokenizer asks for and other keys cannot say, as JSON."""
+WHOLE_TOKENIZER = "tokenizer.huggingface.json"
+"""A key of the GGUF specification: a whole tokenizer.json, as text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,47 @@ class Config(Mapping[str, Any]):
         """The object in a JSON file of the folder; empty if the file is not there."""
         path = self.folder / name
         value = read_json(path, "a file of the model") if path.is_file() else {}
+        if name == "tokenizer.json" and not value and not (self.folder / "vocab.json").is_file():
+            return self._word_pieces()
         return value if isinstance(value, dict) else {}
+
+    def _word_pieces(self) -> dict[str, Any]:
+        """The tokenizer.json that transformers makes of a vocab.txt; empty if that is not there."""
+        tokens = (self.text("vocab.txt") or "").removesuffix("\n").split("\n")
+        if tokens == [""]:
+            return {}
+        how = self.json("tokenizer_config.json")
+        ids = {text: i for i, text in enumerate(tokens)}
+        special = {}
+        for kind in ("unk", "cls", "sep", "pad", "mask"):
+            given = how.get(f"{kind}_token") or f"[{kind.upper()}]"
+            special[kind] = text = str(given["content"] if isinstance(given, dict) else given)
+            if text not in ids and kind != "mask":
+                raise FormatError(
+                    f"{self.folder / 'vocab.txt'} has no token {text!r} ({kind}_token)"
+                )
+        ends = [{"SpecialToken": {"id": special[kind]}} for kind in ("cls", "sep")]
+        return {
+            "added_tokens": [
+                {"id": ids[text], "content": text, "special": True}
+                for text in special.values()
+                if text in ids
+            ],
+            "normalizer": {
+                "type": "BertNormalizer", "lowercase": how.get("do_lower_case", True),
+                "handle_chinese_chars": how.get("tokenize_chinese_chars", True),
+                "strip_accents": how.get("strip_accents"), "clean_text": True,
+            },
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [ends[0], {"Sequence": {"id": "A"}}, ends[1]],
+            },
+            "model": {
+                "type": "WordPiece", "vocab": ids, "unk_token": special["unk"],
+                "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+            },
+        }  # fmt: skip
 
     def bad(self, key: str, what: str) -> FormatError:
         """The error for a key of config.json."""

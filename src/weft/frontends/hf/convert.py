@@ -30,6 +30,7 @@ from weft.frontends.hf.folder import (
     understood,
 )
 from weft.frontends.hf.lora import PeftPair, PeftSettings, peft_pairs, read_settings
+from weft.frontends.hf.tokenizer_json import tokenizer_keys
 from weft.frontends.hf.towers import read_tower_folder
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
@@ -124,7 +125,8 @@ def _metadata(folder: Folder, kind: str, name: str | None, what: str) -> dict[st
         keys["general.type"] = what
         keys |= dict(folder.keys(FILE_TYPES[kind]))
         keys["general.quantization_version"] = 2
-        keys |= dict(folder.family.vocab(folder.config))
+        vocabulary = dict(folder.family.vocab(folder.config))
+        keys |= vocabulary | tokenizer_keys(folder.config, vocabulary)
     return {key: encode_value(key, value) for key, value in keys.items() if is_some(value)}
 
 

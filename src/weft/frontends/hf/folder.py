@@ -30,6 +30,7 @@ from weft.frontends.hf.families import find_family
 from weft.frontends.hf.family import Family, family_tensors, is_f32
 from weft.frontends.hf.keys import Pairs
 from weft.frontends.hf.safetensors import Stored, open_shards
+from weft.frontends.hf.tokenizer_json import tokenizer_keys
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
 
@@ -134,7 +135,8 @@ def present_folder(folder: Folder, kind: str, *, adjacent: bool = True) -> GGUFF
         keys = folder.first_keys()
         keys |= {"general.type": kind, "general.name": folder.path.resolve().name}
         keys |= dict(folder.keys(FILE_TYPES.get(usual, 0)))
-        keys |= dict(folder.family.vocab(folder.config))
+        vocabulary = dict(folder.family.vocab(folder.config))
+        keys |= vocabulary | tokenizer_keys(folder.config, vocabulary)
         if folder.family.adjacent and not adjacent:
             keys[ROPE_HALVES] = True
         raw = {key: encode_value(key, value) for key, value in keys.items() if is_some(value)}

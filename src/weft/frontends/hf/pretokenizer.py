@@ -12,10 +12,12 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from weft.errors import FormatError
 from weft.frontends.hf.config import Config
 
-__all__ = ["PROBE", "name_by_steps", "name_pretokenizer"]
+__all__ = ["PROBE", "UNKNOWN", "name_by_steps", "name_pretokenizer"]
+
+UNKNOWN = "huggingface"
+"""The name of a pre-tokenizer that neither the vocabulary nor its steps tell."""
 
 PROBE = (
     "\n \n\n \n\n\n \t \t\t \t\n  \n   \n    \n     \n🚀 (normal) 😶\u200d🌫️ (multiple emo"
@@ -103,9 +105,7 @@ _STEPS: dict[tuple[str, ...], str] = {
 
 
 def name_pretokenizer(c: Config) -> str:
-    """The name of the pre-tokenizer of a folder.
-
-    Raises FormatError if neither the vocabulary nor its steps are known."""
+    """The name of the pre-tokenizer of a folder, or `UNKNOWN`."""
     tokenizer = c.json("tokenizer.json")
     if not tokenizer:
         return "gpt-2"  # vocab.json and merges.txt, which only GPT-2's kin have
@@ -116,13 +116,7 @@ def name_pretokenizer(c: Config) -> str:
     name = name_by_steps(tokenizer)
     if name == "llama-bpe" and not model.get("ignore_merges"):
         return "dbrx"  # the same steps
-    if name is None:
-        steps = " then ".join(_steps(tokenizer.get("pre_tokenizer") or {})) or "in no way"
-        raise FormatError(
-            f"{c.folder / 'tokenizer.json'}: weft does not know this pre-tokenizer, which cuts "
-            f"texts by: {steps:.500}; convert the model elsewhere, or report its name"
-        )
-    return name
+    return name or UNKNOWN
 
 
 def name_by_steps(tokenizer: Mapping[str, Any]) -> str | None:
@@ -137,13 +131,19 @@ def _steps(how: Mapping[str, Any]) -> Iterator[str]:
             yield from _steps(inner)
     elif kind == "Split":
         pattern = how.get("pattern") or {}
-        yield str(pattern.get("Regex", pattern.get("String", "")))
+        text = str(pattern.get("Regex", pattern.get("String", "")))
+        behavior = how.get("behavior", "Isolated")
+        if "String" in pattern or how.get("invert") or behavior != "Isolated":
+            text = f"{text!r} ({behavior}{', inverted' * bool(how.get('invert'))})"
+        yield text
     elif kind == "ByteLevel":
-        yield _GPT2 if how.get("use_regex", True) else _BYTES
+        text = _GPT2 if how.get("use_regex", True) else _BYTES
+        yield f"{text}, with a space in front" if how.get("add_prefix_space") else text
     elif kind == "Digits":
         yield "each digit" if how.get("individual_digits") else "digits"
     elif kind == "Punctuation":
-        yield "punctuation"
+        behavior = how.get("behavior", "Contiguous")
+        yield "punctuation" if behavior == "Contiguous" else f"punctuation ({behavior})"
     elif kind == "BertPreTokenizer":
         yield "words and punctuation"
     elif kind:
@@ -156,8 +156,12 @@ def _by_vocabulary(c: Config) -> str | None:
         from tokenizers import Tokenizer
     except ImportError:
         return None
+    if (c.json("tokenizer.json").get("model") or {}).get("continuing_subword_prefix"):
+        return None  # the library may end the process
     try:
         ids = Tokenizer.from_file(str(c.folder / "tokenizer.json")).encode(PROBE).ids
-    except Exception:  # the library raises plain Exception for files that it cannot read
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # the library raises Exception, or panics, for files that it cannot read
         return None
     return _NAME_OF.get(hashlib.sha256(str(ids).encode()).hexdigest()[:12])

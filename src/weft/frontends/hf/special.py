@@ -51,7 +51,8 @@ class SpecialTokens:
         if self._tokenizer:
             self._read_normalizer(self._tokenizer.get("normalizer") or {})
             self._read_post_processor(self._tokenizer.get("post_processor") or {})
-        if self._settings:
+        self._brackets = (self._tokenizer.get("model") or {}).get("type") == "WordPiece"
+        if self._settings or self._brackets:
             self._read_settings()
         config = c.json("config.json")
         inner = config.get("text_config")
@@ -84,7 +85,7 @@ class SpecialTokens:
         listed = (self._tokenizer.get("model") or {}).get("merges") or []
         if listed:
             return [_merge_text(merge) for merge in listed]
-        lines = (self._c.text("merges.txt") or "").splitlines()
+        lines = (self._c.text("merges.txt") or "").split("\n")
         if lines and lines[0].startswith("#"):
             lines = lines[1:]
         pairs = (line.split() for line in lines)
@@ -182,7 +183,7 @@ class SpecialTokens:
             flag = s.get(f"add_{kind}_token")
             if isinstance(flag, bool):
                 self.adds.setdefault(kind, flag)
-            entry = s.get(f"{kind}_token")
+            entry = s.get(f"{kind}_token") or (f"[{kind.upper()}]" if self._brackets else None)
             text = entry.get("content") if isinstance(entry, dict) else entry
             if isinstance(text, str):
                 self.set(kind, added.get(text))

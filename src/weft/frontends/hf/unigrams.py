@@ -115,6 +115,9 @@ def _of_json(c: Config) -> _Read:
         elif text in added:
             kind = _CONTROL if text in special else _USER_DEFINED
         pieces[i] = (text, score, kind)
+    for text, row in added.items():
+        if len(rows) <= row["id"] < len(pieces):
+            pieces[row["id"]] = (text, -1000.0, _CONTROL if text in special else _USER_DEFINED)
     steps = list(_parts(tokenizer.get("pre_tokenizer")))
     apart = any(step.get("type") == "WhitespaceSplit" for step in steps)
     merges = apart or settings.get("clean_up_tokenization_spaces", True) is True

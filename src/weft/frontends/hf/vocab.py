@@ -222,9 +222,6 @@ def _vocabulary(c: Config) -> tuple[dict[int, str], dict[int, Mapping[str, Any]]
     vocab = model.get("vocab") if tokenizer else c.json("vocab.json")
     if isinstance(vocab, list):  # unigrams: pairs of text and score
         vocab = {row[0]: i for i, row in enumerate(vocab)}
-    if not vocab and has(c, "vocab.txt"):
-        lines = (c.text("vocab.txt") or "").splitlines()
-        vocab = {line: i for i, line in enumerate(lines)}
     if not isinstance(vocab, dict) or not vocab:
         raise FormatError(
             f"{c.folder}: no vocabulary: neither tokenizer.json nor tokenizer.model nor vocab.json "

@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from weft.errors import TokenizerError
+from weft.frontends.gguf.format import WHOLE_TOKENIZER
 from weft.llm.tokenizers.pretokenizers import PRETOKENIZERS
 from weft.llm.tokenizers.vocab import TokenType, Vocab, WordIds
 
@@ -44,7 +45,8 @@ class BpeModel:
     def __init__(self, vocab: Vocab) -> None:
         """Raises TokenizerError for an unknown pre-tokenizer and for a file without merges."""
         self.vocab = vocab
-        how = PRETOKENIZERS.get(vocab.pre)
+        # texts of a whole tokenizer.json are encoded elsewhere
+        how = PRETOKENIZERS.get("default" if WHOLE_TOKENIZER in vocab.metadata else vocab.pre)
         if how is None:
             raise TokenizerError(
                 f"unknown pre-tokenizer {vocab.pre!r} (tokenizer.ggml.pre); supported: "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -17,7 +18,10 @@ from numpy.typing import NDArray
 
 from weft.errors import TokenizerError
 from weft.frontends.gguf import GGUFFile
+from weft.frontends.gguf.format import WHOLE_TOKENIZER
 from weft.llm.tokenizers.bpe import BpeModel
+from weft.llm.tokenizers.characters import WHITESPACE
+from weft.llm.tokenizers.huggingface import HuggingFaceTokenizer
 from weft.llm.tokenizers.spm import SpmModel
 from weft.llm.tokenizers.unigram import UnigramModel
 from weft.llm.tokenizers.vocab import TokenType, Vocab
@@ -27,6 +31,7 @@ __all__ = ["MODELS", "StreamDecoder", "Tokenizer", "TokenizerModel"]
 
 _SPECIAL = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
 _ASCII_SPACE = " \t\n\v\f\r"
+_SPACES = (" ", "\u2581")
 _MARK = re.compile("([\ud800-\udbff][\udc00-\udfff])")
 
 
@@ -75,7 +80,11 @@ class Tokenizer:
             )
         self.vocab = vocab
         self._model = make(vocab)
+        self._whole = HuggingFaceTokenizer(vocab) if WHOLE_TOKENIZER in vocab.metadata else None
         self._space_prefix = vocab.add_space_prefix and self._model.add_space_prefix
+        self._prefix_scheme = vocab.settings.get("space_prefix")
+        self._forms = tuple(vocab.settings.get("normalizers", ()))
+        self._space = "".join(WHITESPACE) if vocab.settings else _ASCII_SPACE
         self._shares: NDArray[np.float64] | None = None
         self._pieces: tuple[dict[int, bytes], dict[int, bytes]] = {}, {}  # plain, special
         special: list[int] = np.flatnonzero(np.isin(vocab.types, _SPECIAL)).tolist()
@@ -121,14 +130,22 @@ class Tokenizer:
             ) from None
         ids: list[int] = list(self.vocab.prefix) if add_special else []
         after_special = not continues
-        for part in self._split(text, parse_special):
+        if self._whole is not None:
+            ids += self._whole.encode(text, parse_special=parse_special, continues=continues)
+            text = ""
+        for i, part in enumerate(self._split(text, parse_special)):
             if isinstance(part, int):
                 ids.append(part)
                 after_special = True
-            else:
-                prefix = " " if self._space_prefix and after_special else ""
-                ids += self._model.encode(prefix + part)
-                after_special = False
+                continue
+            for form in self._forms:
+                part = unicodedata.normalize(form, part)
+            begins = self._space_prefix and after_special
+            if self._prefix_scheme and begins:
+                first = self._prefix_scheme == "always" or i == 0
+                begins = first and not part.startswith(_SPACES)
+            ids += self._model.encode(" " + part if begins else part)
+            after_special = False
         if add_special:
             ids += self.vocab.suffix
         return ids
@@ -148,9 +165,9 @@ class Tokenizer:
             marked.append(id_)
             text = text.replace(token, mark)
             if id_ in vocab.rstrip:
-                text = re.sub(f"{mark}[{_ASCII_SPACE}]+", mark, text)
+                text = re.sub(f"{mark}[{self._space}]+", mark, text)
             if id_ in vocab.lstrip:
-                text = re.sub(f"(?<![{_ASCII_SPACE}])[{_ASCII_SPACE}]+{mark}", mark, text)
+                text = re.sub(f"(?<![{self._space}])[{self._space}]+{mark}", mark, text)
         parts = enumerate(_MARK.split(text))
         return [part if i % 2 == 0 else marked[_number(part)] for i, part in parts if part]
 
@@ -163,7 +180,7 @@ class Tokenizer:
         if self._shares is None:
             self._shares = self._byte_shares()
         data = self._model.covered(text.encode(errors="replace").decode())
-        if data is None:
+        if data is None or self._whole is not None or self._forms:
             return 0
         counts = np.bincount(np.frombuffer(data, np.uint8), minlength=256)
         return int(float(counts @ self._shares) * (1 - 1e-9))

@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import TokenizerError
+from weft.llm.tokenizers.characters import WHITESPACE
 from weft.llm.tokenizers.vocab import TokenType, Vocab, WordIds
 
 __all__ = ["CharsMap", "UnigramModel"]
 
 _SPACE = "\u2581"
+_WHITESPACE = re.compile(f"[{''.join(WHITESPACE)}]+")
 _KEY = "tokenizer.ggml"
 _MATCHED = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
 _UNKNOWN_PENALTY = 10.0  # below the least likely token
@@ -124,6 +126,13 @@ class UnigramModel:
         """Replaces characters by the table, and spaces by U+2581."""
         if self._chars is not None:
             text = "".join(self._chars.apply(text))
+        spaces = self.vocab.settings.get("spaces")
+        if spaces == "words":
+            words = _WHITESPACE.split(text)
+            return "".join(w if w[0] == _SPACE else _SPACE + w for w in words if w)
+        if spaces is not None:
+            text = (re.sub(" +", " ", text) if spaces == "one" else text).replace(" ", _SPACE)
+            return text if text[:1] in ("", _SPACE) else _SPACE + text
         if self._merge_spaces:
             return "".join(_SPACE + word for word in text.split(" ") if word)
         if self.vocab.add_space_prefix:

@@ -6,10 +6,12 @@ special tokens are recognized by their texts.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 from weakref import WeakMethod
 
 import numpy as np
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from weft.errors import TokenizerError
 from weft.frontends.gguf import GGUFFile, Metadata
+from weft.frontends.gguf.format import TOKENIZER_SETTINGS
 from weft.llm.tokenizers.pretokenizers import PRETOKENIZERS
 from weft.records import dataclass
 
@@ -171,6 +174,12 @@ class Vocab:
     """Special tokens that absorb the white space in front of them."""
     rstrip: frozenset[int]
     """Special tokens that absorb the white space behind them."""
+    settings: Mapping[str, Any]
+    """Options of a folder's tokenizer.json that converters leave out: `normalizers` (forms of
+    Unicode), `lstrip` and `rstrip` (ids), `space_prefix` ("first": at the beginning of a text only,
+    "always": behind special tokens too; neither in front of a space), `letters` (of a WordPiece
+    word, at most) and `spaces` of unigrams ("words": white space parts words, "one": several spaces
+    are one, "all": each counts)."""
     metadata: Metadata
     """All keys of the file; some are read by one kind of tokenizer only."""
 
@@ -201,6 +210,7 @@ class Vocab:
                 "together with its tokenizer files"
             )
         model = file.get_str(f"{_PREFIX}.model")
+        settings = _settings(file)
         pre = "gemma4" if model == "gemma4" else file.get_str(f"{_PREFIX}.pre", "")
         defaults = _defaults(model, pre)
         tokens = file.get_bytes_list(f"{_PREFIX}.tokens")
@@ -240,10 +250,23 @@ class Vocab:
             ),
             clean_spaces=defaults.clean_spaces,
             eog=eog,
-            lstrip=_lstrip(file, pre, index),
-            rstrip=_rstrip(file, tokens, index, types),
+            lstrip=frozenset(settings.get("lstrip", ())) or _lstrip(file, pre, index),
+            rstrip=frozenset(settings.get("rstrip", ())) or _rstrip(file, tokens, index, types),
+            settings=settings,
             metadata=file.metadata,
         )
+
+
+def _settings(file: GGUFFile) -> dict[str, Any]:
+    try:
+        settings = json.loads(file.get_str(TOKENIZER_SETTINGS, "{}"))
+        if not isinstance(settings, dict):
+            raise ValueError
+    except ValueError:
+        raise TokenizerError(
+            f"{file.path}: {TOKENIZER_SETTINGS} is not a JSON object; convert the model again"
+        ) from None
+    return settings
 
 
 def _defaults(model: str, pre: str) -> _Defaults:

@@ -4,13 +4,16 @@ Text is cut into words at white space and punctuation; each word is then split f
 taking the longest token that fits (Schuster and Nakajima 2012; Devlin et al., arXiv 1810.04805). In
 GGUF, tokens at the beginning of a word start with U+2581, and the others have no `##`.
 
-Lower case and accents follow the reference: each character is replaced by the first character of
-its canonical decomposition, so that of a Hangul syllable only the first letter stays.
+Lower case and accents of files follow the reference: each character is replaced by the first
+character of its canonical decomposition, so that of a Hangul syllable only the first letter stays.
+Folders follow BERT itself: only marks without a width go, and a word of more than 100 letters is
+the unknown token.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from functools import partial
 
@@ -46,7 +49,9 @@ class WordPieceModel:
         self._unknown = vocab.unknown
         lower = vocab.metadata.get_bool(f"{_NORMALIZER}.lowercase", True)
         strip = vocab.metadata.get_bool(f"{_NORMALIZER}.strip_accents", lower)
-        self._spelling = CharTable(partial(_spell, lower=lower, strip_accents=strip))
+        self._letters = vocab.settings.get("letters", sys.maxsize)
+        spell = _spell_exactly if "letters" in vocab.settings else _spell
+        self._spelling = CharTable(partial(spell, lower=lower, strip_accents=strip))
         # the length of the longest token, by first byte
         self._longest = {token[0]: len(token) for token in sorted(vocab.tokens, key=len)}
         self._words = WordIds(self._encode_word)
@@ -60,6 +65,8 @@ class WordPieceModel:
         return ids
 
     def _encode_word(self, word: str) -> list[int]:
+        if len(word) > self._letters:
+            return [self._unknown]
         data = (_WORD_START + word).encode()
         index, longest = self.vocab.index, self._longest
         ids: list[int] = []
@@ -98,6 +105,19 @@ def _spell(char: str, *, lower: bool, strip_accents: bool) -> str:
     shown = char.lower()[0] if lower else char
     alone = kind[0] == "P" or char in _ASCII_SYMBOLS or _is_chinese(char)
     return f" {shown} " if alone else shown
+
+
+def _spell_exactly(char: str, *, lower: bool, strip_accents: bool) -> str:
+    """The normalised character by the rules of BERT's own tokenizer; see `_spell`."""
+    if char in "\v\f\x85":
+        return ""
+    if char not in WHITESPACE and strip_accents and not _is_chinese(char):
+        chars = unicodedata.normalize("NFD", char)
+        if chars != char or category(char) == "Mn":
+            kept = (c for c in chars if category(c) != "Mn")
+            return "".join(_spell_exactly(c, lower=lower, strip_accents=False) for c in kept)
+    shown = _spell(char, lower=False, strip_accents=False)
+    return shown.lower() if lower else shown
 
 
 def _is_chinese(char: str) -> bool:
