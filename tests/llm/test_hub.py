@@ -119,7 +119,7 @@ def test_without_a_network(
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(FormatError, match=r"install weft\[hub\]"):
+    with pytest.raises(FormatError, match=r"pip install 'weft\[hub\]'"):
         local_path("hf:some/m-GGUF")
 
 

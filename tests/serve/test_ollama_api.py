@@ -27,7 +27,11 @@ TOOL: dict[str, Any] = {
     "function": {
         "name": "weather",
         "description": "The weather of a place.",
-        "parameters": {"type": "object", "properties": {"place": {"type": "string"}}},
+        "parameters": {
+            "type": "object",
+            "properties": {"place": {"type": "string", "enum": ["a"]}},
+            "required": ["place"],
+        },
     },
 }
 

@@ -154,7 +154,8 @@ def test_policy_of_a_page_without_scripts() -> None:
 
 def test_models_say_what_they_take(server: Server) -> None:
     (model,) = server.call("GET", "/v1/models")[2]["data"]
-    assert model["meta"] == {"n_ctx": 256, "modalities": {"vision": False, "audio": False}}
+    assert model["meta"]["modalities"] == {"vision": False, "audio": False}
+    assert (model["meta"]["n_ctx"], model["meta"]["n_ctx_train"]) == (256, 256)
 
 
 def test_several_models_have_one_page(tmp_path: Path) -> None:

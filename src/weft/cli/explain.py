@@ -230,9 +230,6 @@ def _print(plan: ContextPlan, own: ExplainFlags, kept: PrefixOptions) -> None:
     )  # fmt: skip
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
-    splits = lower_plan(plan_for(plan, own.tokens).plan).splits
-    n_ops = sum(len(split.steps) for split in splits)
-    out.print(f"{n_ops} ops run; the other nodes are views, or joined with these")
     _print_memory("memory", plan, kept)
 
 

@@ -187,7 +187,7 @@ class SamplingParams:
         "The text must match this grammar, in Lark's or llama.cpp's (GBNF) notation.",
         flags=("--grammar", "--grammar-file"),
     )
-    json_schema: str | Mapping[str, Any] | None = _option(
+    json_schema: str | Mapping[str, Any] | type[Any] | None = _option(
         None,
         "The text must be JSON of this schema.",
         flags=("--json-schema", "-j", "--json-schema-file", "-jf"),

@@ -20,14 +20,14 @@ from weft.frontends.hf.towers.family import TowerFamily, as_file
 __all__ = ["CLASSES", "open_tower_folder", "read_tower_folder"]
 
 _FILES = {
-    "gemma4": "Gemma4ForConditionalGeneration",
     "square": "LlavaForConditionalGeneration Gemma3ForConditionalGeneration "
     "Mistral3ForConditionalGeneration Qwen2VLForConditionalGeneration "
     "Qwen2_5_VLForConditionalGeneration Qwen3VLForConditionalGeneration "
     "Qwen3VLMoeForConditionalGeneration",
     "tiled": "Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration "
-    "InternVLForConditionalGeneration Lfm2VlForConditionalGeneration",
-    "whisper": "VoxtralForConditionalGeneration Qwen2AudioForConditionalGeneration",
+    "InternVLForConditionalGeneration Lfm2VlForConditionalGeneration "
+    "Gemma4ForConditionalGeneration VoxtralForConditionalGeneration "
+    "Qwen2AudioForConditionalGeneration",
 }
 """The files of this folder, and the classes of transformers whose towers are in them."""
 

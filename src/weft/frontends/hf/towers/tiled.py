@@ -1,4 +1,5 @@
-"""The towers of Idefics3, SmolVLM, InternVL and LFM2-VL in folders."""
+"""The towers in folders of pictures in tiles (Idefics3, SmolVLM, InternVL, LFM2-VL), of Gemma 4 and
+of sounds (Voxtral, Qwen2-Audio)."""
 
 from __future__ import annotations
 
