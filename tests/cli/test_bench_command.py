@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import gzip
 import io
 import json
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -248,6 +251,14 @@ def test_the_table_has_the_columns_that_vary(path: Path) -> None:
     assert head.replace(" ", "") == "|model|size|params|backend|threads|test|t/s|"
     head = done(*few, "-ub", "2,4", "-ctk", "f32", "-d", "2").stdout.splitlines()[0]
     assert head.replace(" ", "") == "|model|size|params|backend|threads|n_ubatch|type_k|test|t/s|"
+
+
+def test_a_report_begins_with_the_speeds(path: Path, tmp_path: Path) -> None:
+    report = tmp_path / "r.html"
+    row = rows_of(path, "-p", "4", "-n", "0", *ONCE, "--html", report)[0]
+    packed = re.findall(r'">([A-Za-z0-9+/=]{1000,})<', report.read_text())
+    text = json.loads(gzip.decompress(base64.b64decode(packed[0])))["text"]
+    assert text[0] == f"pp4: {row['avg_ts']:.2f} ± 0.00 tokens/s" and text[1] == ""
 
 
 def test_several_sequences_at_a_time(path: Path) -> None:

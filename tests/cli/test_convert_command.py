@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.in_process import weft
 from tests.frontends.peft_files import write_peft
+from tests.serve.server import DEMO
 from weft.frontends.gguf import open_gguf
 from weft.frontends.gguf.writer import write_gguf
 
@@ -140,3 +141,13 @@ def test_merge_adapters(tmp_path: Path) -> None:
         done = weft("convert", model, tmp_path / "bad.gguf", *options)
         assert done.returncode and says in done.stderr
         assert not (tmp_path / "bad.gguf").exists()
+
+
+def test_rows_that_are_not_whole_blocks_are_said(tmp_path: Path) -> None:
+    out = tmp_path / "q.gguf"
+    for line in ((MODEL, out, "Q4_K_M"), (MODEL, "Q4_K_M", "--dry-run")):
+        said = weft("quantize", *line)
+        assert said.returncode == 0, said.stderr
+        assert "rows that are not whole blocks of 256 numbers, which Q4_K_M has" in said.stderr
+    fits = weft("quantize", DEMO, "q4_0", "--dry-run")
+    assert fits.returncode == 0 and "whole blocks" not in fits.stderr

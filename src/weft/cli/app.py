@@ -58,6 +58,19 @@ COMMANDS = {
 """The commands and their descriptions. The module `weft.cli.NAME` has a function of the same name;
 it is imported only when the command is called."""
 
+_SECTIONS = {
+    "run": "Commands",
+    "pull": "Models",
+    "batch": "Many texts, machines and users",
+    "embed": "Embeddings and ranks",
+    "compare": "Quality and speed",
+    "inspect": "Files and plans",
+    "devices": "Devices",
+    "convert": "Writing models",
+    "completion": "weft itself",
+}
+"""The sections of the help, by their first commands."""
+
 _SETTINGS: dict[str, Any] = {
     "rich_markup_mode": None,
     "pretty_exceptions_enable": False,
@@ -123,8 +136,10 @@ class _Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes the table."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        starts = [*map(list(COMMANDS).index, _SECTIONS), None]
+        for name, start, end in zip(_SECTIONS.values(), starts, starts[1:], strict=False):
+            with formatter.section(name):
+                formatter.write_dl(list(COMMANDS.items())[start:end])
 
 
 app = typer.Typer(

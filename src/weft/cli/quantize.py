@@ -91,6 +91,18 @@ def quantize(
             n_threads=threads,
         )  # fmt: skip
     _sum_up(target, tensors)
+    _note_rows(file, to)
+
+
+def _note_rows(file: GGUFFile, to: str) -> None:
+    """Notes why a file becomes larger than the bits of its mix."""
+    block = DTYPES[MIXES[to].base].block if to in MIXES else 1
+    n = sum(t.ne[1] > 1 and t.ne[0] % block > 0 for t in file.tensors.values())
+    if n:
+        note(
+            f"{n} matrices have rows that are not whole blocks of {block} numbers, which {to} has: "
+            "they take larger types"
+        )
 
 
 def _choices(own: QuantizeFlags) -> Choices:
@@ -174,6 +186,7 @@ def _show_plan(
         for t in tensors:
             show_tensor(t)
         _sum_up(f"{file.path.name} as {to}", tensors)
+        _note_rows(file, to)
         try:
             say(_memory(new, n_ctx, speeds, cache or {}))
         except WeftError as error:
