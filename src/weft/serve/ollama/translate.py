@@ -9,7 +9,7 @@ from typing import Any
 from weft.serve.chats import THINKS
 from weft.serve.errors import ApiError
 from weft.serve.ollama.schema import ChatRequest, GenerateRequest, Writing
-from weft.serve.schema import ChatBody, CompletionBody
+from weft.serve.schema import ChatBody, CompletionBody, WideChat, WideCompletion
 from weft.serve.validation import shown
 
 __all__ = ["chat_of", "completion_of", "fields_of", "messages_of", "wants_template"]
@@ -45,7 +45,11 @@ def fields_of(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[s
     for name, value in (options or {}).items():
         if value is None:
             continue
-        if name in _SAME:
+        if name == "mirostat" and value == 1:  # Ollama itself has neither by now
+            ignored.append(f"options.{name}")
+        elif name == "repeat_penalty" and value == 0:
+            fields[name] = 1.0
+        elif name in _SAME:
             fields[name] = value
         elif name == "num_predict":
             fields["max_tokens"] = _limit(value)
@@ -73,7 +77,7 @@ def chat_of(body: ChatRequest) -> tuple[ChatBody, list[str]]:
 
 def wants_template(body: GenerateRequest) -> bool:
     """True if `/api/generate` puts the prompt into the chat template."""
-    return not body.raw and body.suffix is None
+    return not body.raw and not body.suffix
 
 
 def completion_of(body: GenerateRequest) -> tuple[ChatBody | CompletionBody, list[str]]:
@@ -94,13 +98,13 @@ def completion_of(body: GenerateRequest) -> tuple[ChatBody | CompletionBody, lis
         raise ApiError(400, "images need the chat template; leave out raw and suffix", "images")
     fields, ignored = fields_of(body.options)
     fields.setdefault("max_tokens", -1)
-    more: dict[str, Any] = {} if body.suffix is None else {"suffix": body.suffix}
+    more: dict[str, Any] = {"suffix": body.suffix} if body.suffix else {}
     if body.logprobs:
         more["logprobs"] = body.top_logprobs or 0
     if body.format:
         more["json_schema"] = {"type": "object"} if body.format == "json" else body.format
     form = {"model": body.model, "prompt": body.prompt or "", "stream": body.stream is not False}
-    return CompletionBody.model_validate(form | fields | more), ignored
+    return WideCompletion.model_validate(form | fields | more), ignored
 
 
 def messages_of(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -193,4 +197,4 @@ def _chat(
         form |= {"chat_template_kwargs": THINKS} if body.think else {"reasoning_effort": "none"}
     if body.logprobs:
         form |= {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
-    return ChatBody.model_validate(form), ignored
+    return WideChat.model_validate(form), ignored
