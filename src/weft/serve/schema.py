@@ -295,7 +295,7 @@ class ResponseFormat(Part):
 
 def _with_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Messages whose older `function_call` is one of `tool_calls`, and a refusal their content."""
-    made = []
+    made: list[dict[str, Any]] = []
     for message in messages:
         call, refusal = message.get("function_call"), message.get("refusal")
         if isinstance(call, dict) and not message.get("tool_calls"):
