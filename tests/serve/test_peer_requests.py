@@ -13,6 +13,12 @@ import pytest
 from tests.llm.tiny import metadata, write_model
 from tests.serve.in_process import Server
 from tests.waiting import eventually
+from weft.serve import schema
+from weft.serve.anthropic import schema as anthropic
+from weft.serve.llama import schema as llama
+from weft.serve.ollama import schema as ollama
+from weft.serve.responses import schema as responses
+from weft.serve.schema import Part
 
 TEMPLATE = (
     "{% if tools %}<tools>{% for t in tools %}{{ t | tojson }}{% endfor %}</tools>{% endif %}"
@@ -360,3 +366,118 @@ def test_fields_without_an_effect_are_in_the_log(server: Server) -> None:
     chat(server, max_tokens=1, odd_word=1, tools=[{"type": "web_search"}])
     what = "without effect: odd_word tools.0.web_search"
     eventually(lambda: any(what in line for line in server.lines))  # the line follows the answer
+
+
+ITEMS = ("program", "program_output", "additional_tools", "configuration_update", "agent_message")
+
+
+def test_items_of_newer_clients(server: Server) -> None:
+    call = {"type": "apply_patch_call", "call_id": "p", "operation": {"type": "delete_file"}}
+    items = [
+        {"role": "user", "content": "a"},
+        *({"type": kind} for kind in ITEMS),
+        call,
+        {"type": "apply_patch_call_output", "call_id": "p", "output": "done"},
+        {"type": "function_call", "call_id": "e", "name": "f", "arguments": {"a": 1}},
+        {"type": "function_call_output", "call_id": "e", "output": [{"b": 2}]},
+    ]
+    answer = post(server, "/v1/responses", {"input": items, "max_output_tokens": 2})
+    left = [f"input.{i + 1}.{kind}" for i, kind in enumerate(ITEMS)]
+    assert answer["ignored"] == ", ".join(left)
+    blocks = [
+        {"type": "compaction", "content": "summed up"},
+        {"type": "mcp_tool_listing", "server_name": "s"},
+        {"type": "text", "text": "so"},
+    ]
+    talk = [*ASK, {"role": "assistant", "content": blocks}, *ASK]
+    answer = post(server, "/v1/messages", {"messages": talk, "max_tokens": 2})
+    assert answer["ignored"] == "messages.1.content.1.mcp_tool_listing"
+    said = [*ASK, {"role": "assistant", "content": "summed upso"}, *ASK]
+    plain = post(server, "/v1/messages", {"messages": said, "max_tokens": 2})
+    assert prompt_of(answer["usage"]) == prompt_of(plain["usage"])
+
+
+def test_messages_of_older_clients(server: Server) -> None:
+    call = {"name": "f", "arguments": '{"a": 1}'}
+    for more in ({"function_call": call}, {"tool_calls": [{"function": call, "id": "c"}]}):
+        talk = [*ASK, {"role": "assistant", "content": None, **more}]
+        assert '"arguments": {"a": 1}' in prompt(server, messages=talk)
+    for said in (None, "", []):
+        talk = [*ASK, {"role": "assistant", "content": said, "refusal": "never"}, *ASK]
+        assert "<assistant>never<" in prompt(server, messages=talk)
+    parts = ["a", {"type": "refusal", "refusal": "b"}]
+    talk = [*ASK, {"role": "assistant", "content": parts}]
+    assert prompt(server, messages=talk, continue_final_message=True).endswith("<assistant>ab")
+    plain = {"function": {"name": "f", "parameters": EMPTY}}
+    assert prompt(server, tools=[plain]) == prompt(server, tools=[function("f")])
+
+
+@pytest.mark.parametrize("options", [{"temperature": 3}, {"presence_penalty": 5}])
+def test_numbers_beyond_the_api_of_openai(server: Server, options: dict[str, Any]) -> None:
+    chat(server, 400, **options)
+    post(server, "/completion", {"prompt": "a", "n_predict": 1} | options)
+    body = {"model": "x", "prompt": "a", "stream": False}
+    for more in ({}, {"raw": True}):
+        post(server, "/api/generate", body | more | {"options": {"num_predict": 1} | options})
+
+
+def test_small_values_of_ollama(server: Server) -> None:
+    body = {"model": "x", "prompt": "a", "stream": False}
+    options = {"num_predict": 1, "mirostat": 1, "repeat_penalty": 0}
+    answer = post(server, "/api/generate", body | {"options": options, "suffix": ""})
+    assert answer["ignored"] == "options.mirostat" and answer["prompt_eval_count"] > 1
+    for effort in ("none", "minimal", "xhigh"):
+        post(server, "/api/generate", body | {"options": options, "think": effort})
+    post(server, "/v1/completions", {"prompt": "a", "suffix": "", "max_tokens": 1})
+
+
+TALK = {"messages": ASK, "max_tokens": 1}
+BODIES: dict[str, tuple[type[Part], dict[str, Any]]] = {
+    "/v1/chat/completions": (schema.ChatBody, TALK),
+    "/v1/completions": (schema.CompletionBody, {"prompt": "a", "max_tokens": 1}),
+    "/v1/responses": (responses.ResponsesBody, {"input": "a", "max_output_tokens": 1}),
+    "/v1/responses/input_tokens": (responses.CountBody, {"input": "a"}),
+    "/v1/messages": (anthropic.MessagesBody, TALK),
+    "/v1/messages/count_tokens": (anthropic.CountBody, {"messages": ASK}),
+    "/api/chat": (ollama.ChatRequest, {"model": "x", "messages": ASK, "stream": False}),
+    "/api/generate": (ollama.GenerateRequest, {"model": "x", "prompt": "a", "stream": False}),
+    "/completion": (llama.CompletionRequest, {"prompt": "a", "n_predict": 1}),
+    "/tokenize": (schema.TokenizeBody, {"content": "a"}),
+    "/detokenize": (schema.DetokenizeBody, {"tokens": [1]}),
+}
+UNBOUNDED = {"max_tokens", "n_predict", "max_output_tokens"}  # without them answers are long
+GIVEN = {"input", "messages"}  # what is asked
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_null_for_every_optional_field(server: Server, path: str) -> None:
+    kind, body = BODIES[path]
+    if path.startswith("/api/"):
+        body = body | {"options": {"num_predict": 1}}
+    names = [name for name, field in kind.model_fields.items() if not field.is_required()]
+    names = [name for name in names if name not in UNBOUNDED | GIVEN]
+    names += [name for name in schema.SAMPLING_FIELDS if issubclass(kind, schema.Generation)]
+    assert len(names) > 0
+    for name in names:
+        if (name == "stream" and path.startswith("/api/")) or name in ("options", "prompt"):
+            continue  # its null has a meaning of its own
+        code, _, answer = server.call("POST", path, body | {name: None})
+        assert code == 200, (name, answer)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (ollama.EmbedRequest, {"model": "x", "input": "a"}),
+        (ollama.ShowRequest, {"name": "x"}),
+        (schema.EmbeddingBody, {"input": "a"}),
+        (schema.RerankBody, {"query": "a", "texts": ["a"]}),
+        (llama.InfillRequest, {"input_prefix": "a", "input_suffix": "b"}),
+        (llama.EmbeddingRequest, {"content": "a"}),
+    ],
+)
+def test_null_where_no_model_answers_here(kind: type[Part], body: dict[str, Any]) -> None:
+    plain = kind.model_validate(body).model_dump()
+    for name, field in kind.model_fields.items():
+        if not field.is_required() and name not in body:
+            assert kind.model_validate(body | {name: None}).model_dump() == plain

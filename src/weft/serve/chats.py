@@ -77,7 +77,10 @@ def begun_of(body: ChatBody) -> str:
     last = body.messages[-1] if body.messages else {}
     content = last.get("content") if isinstance(last, Mapping) else None
     if isinstance(content, list):
-        given = [part.get("text") if isinstance(part, Mapping) else None for part in content]
+        given = [
+            part.get("text", part.get("refusal")) if isinstance(part, Mapping) else part
+            for part in content
+        ]
         texts = [text for text in given if isinstance(text, str)]
         content = "".join(texts) if len(texts) == len(given) else None
     if last.get("role") != "assistant" or not isinstance(content, str) or not content:

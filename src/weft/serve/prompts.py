@@ -328,6 +328,8 @@ class Prompts:
             raise ApiError(400, "echo and suffix do not go together; leave one out", "suffix")
         special = self._tokenizer.vocab.special
         if any(role not in special for role in FIM_ROLES):
+            if not body.suffix:
+                return prompts
             raise ApiError(
                 400, "this model has no tokens for infilling (prefix, suffix, middle); leave "
                 "suffix out, or serve a model that was trained for it", "suffix", "unsupported",

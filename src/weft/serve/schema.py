@@ -42,9 +42,11 @@ Limit = Annotated[int, Field(ge=-1)]
 
 
 def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """Checks a tool and returns it unchanged, since templates write it into the prompt. Those that
-    a service would run itself are left out later."""
+    """Checks a tool and returns it unchanged but for a type that it lacks, since templates write it
+    into the prompt. Those that a service would run itself are left out later."""
     function = tool.get("function")
+    if tool.get("type") is None:
+        tool = {"type": "function"} | {key: tool[key] for key in tool if key != "type"}
     if isinstance(tool.get("type"), str) and tool["type"] != "function" and function is None:
         return tool
     if tool.get("type") != "function" or not isinstance(function, dict):
@@ -274,11 +276,28 @@ class ResponseFormat(Part):
         return self.type not in (None, "text")
 
 
+def _with_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose older `function_call` is one of `tool_calls`, and a refusal their content."""
+    made: list[dict[str, Any]] = []
+    for message in messages:
+        call, refusal = message.get("function_call"), message.get("refusal")
+        if isinstance(call, dict) and not message.get("tool_calls"):
+            id_ = f"call{len(made):05d}"
+            calls = [{"id": id_, "type": "function", "function": call}]
+            message = {**message, "function_call": None, "tool_calls": calls}
+        if isinstance(refusal, str) and not message.get("content"):
+            message = {**message, "content": refusal}
+        made.append(message)
+    return made
+
+
 class ChatBody(Generation):
     """The body of `/v1/chat/completions`."""
 
     messages: Annotated[
-        list[dict[str, Any]], Field(fail_fast=True, description="a list of messages, objects")
+        list[dict[str, Any]],
+        Field(fail_fast=True, description="a list of messages, objects"),
+        AfterValidator(_with_calls),
     ]
     max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
@@ -310,6 +329,22 @@ class ChatBody(Generation):
         return [*super().ignored(), *self._hosted(("function",))]
 
 
+class _Wide(Generation):
+    """A body without the bounds of the OpenAI API, which llama.cpp and Ollama have not."""
+
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+
+
+class WideChat(_Wide, ChatBody):
+    """The body of a chat of Ollama's API."""
+
+
+class WideCompletion(_Wide, CompletionBody):
+    """The body of a completion of llama.cpp's or Ollama's API."""
+
+
 class EmbeddingBody(Body):
     """The body of `/v1/embeddings`."""
 
@@ -339,18 +374,6 @@ RankedTexts = Annotated[
     Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MOST_TEXTS)] | None,
     Field(description=f"a list of 1 to {MOST_TEXTS} texts"),
 ]
-
-
-class HotChatBody(ChatBody):
-    """A chat of an API without an upper bound of the temperature."""
-
-    temperature: Annotated[float, Field(ge=0)] | None = None
-
-
-class HotCompletionBody(CompletionBody):
-    """A completion of an API without an upper bound of the temperature."""
-
-    temperature: Annotated[float, Field(ge=0)] | None = None
 
 
 class RerankBody(Body):

@@ -91,6 +91,8 @@ DEFS = {"$defs": {"T": {"anyOf": [TEXT, NULL]}}}
         {"allOf": [{"$ref": "#/$defs/T"}]},
         {"allOf": [TEXT, {"minLength": 1}]},
         {**TEXT, "nullable": True},
+        {"pattern": "."},
+        {"minLength": 1},
     ],
 )
 def test_where_text_is_allowed_it_is_text(text: str, schema: dict[str, Any]) -> None:
@@ -132,3 +134,49 @@ def test_a_keyword_that_cannot_be_held_names_its_tool(tokenizer: Tokenizer) -> N
         format_of("hermes").grammar(tokenizer, tools)
     with pytest.raises(ContextError, match=match):
         call_schema([{"type": "function", "function": tools[0]}], None)
+
+
+CALL = "<tool_call>\n<function=f>\n<parameter=a>\nx"
+OBJECT = '<tool_call>\n{"name": "f", "arguments": {"a": "x"}'
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "whole"),
+    [
+        ("coder", f"{CALL}\n</parameter>\n</function>", True),
+        ("coder", f"{CALL}\n</parameter>\n</tool_call>", True),
+        ("coder", f"{CALL}\n</function>\n</tool_call>\n", True),
+        ("hermes", f"{OBJECT}\n</tool_call>", True),
+        ("hermes", f"{OBJECT}}}", True),
+        # these are cut
+        ("coder", CALL, False),
+        ("coder", f"{CALL}\n</parameter>\n", False),
+        ("coder", f"{CALL}\n</parameter>\n<parameter=b>\n", False),
+        ("hermes", OBJECT, False),
+        ("hermes", f"{OBJECT[:-5]}\n</tool_call>", False),
+    ],
+)
+def test_calls_that_lack_marks(family: str, text: str, whole: bool) -> None:
+    tools = [{"name": "f", "parameters": {"type": "object", "properties": {"a": TEXT}}}]
+    for cut in (1, len(text)):
+        parser = format_of(family).parser(tools)
+        events = [e for at in range(0, len(text), cut) for e in parser.push(text[at : at + cut])]
+        content, _, calls = joined([*events, *parser.finish()])
+        found = [(name, json.loads(arguments)) for name, arguments in calls]
+        assert (content, found) == (("", [("f", {"a": "x"})]) if whole else (text, []))
+
+
+def test_a_call_with_null_for_arguments() -> None:
+    parser = format_of("hermes").parser([{"name": "f"}])
+    text = '<tool_call>\n{"name": "f", "arguments": null}\n</tool_call>'
+    assert joined([*parser.push(text), *parser.finish()])[2] == [("f", "{}")]
+
+
+def test_two_calls_between_one_pair_of_marks() -> None:
+    tools = [{"name": "f", "parameters": {"type": "object", "properties": {"a": TEXT}}}]
+    text = f'{OBJECT}}}\n{{"name": "f", "arguments": {{}}}}\n</tool_call>{{"name": "f"}}'
+    for cut in (1, 7, len(text)):
+        parser = format_of("hermes").parser(tools)
+        events = [e for at in range(0, len(text), cut) for e in parser.push(text[at : at + cut])]
+        content, _, calls = joined([*events, *parser.finish()])
+        assert (content, calls) == ('{"name": "f"}', [("f", '{"a": "x"}'), ("f", "{}")])

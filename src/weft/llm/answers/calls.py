@@ -136,6 +136,7 @@ def object_call(text: str, markers: CallMarkers, tools: Collection[str] = ()) ->
         name = json.loads(parts.get(markers.name, "null"))
         keys = (markers.arguments, "arguments", "parameters")
         arguments = next((parts[key] for key in keys if key in parts), "{}")
+        arguments = "{}" if arguments == "null" else arguments
     if not isinstance(name, str) or not (name in tools or _NAME.fullmatch(name)):
         raise NoCallError
     if arguments.startswith('"'):  # the object is written as a JSON text

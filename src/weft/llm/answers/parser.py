@@ -19,6 +19,8 @@ _FIRST = {"object": "{", "keyed": "{"}
 _HELD_SPACE = 64
 """Maximum number of characters of white space held back, because it is dropped in front of a call
 or reasoning."""
+_TAIL = 512
+"""Number of last characters among which the marks behind a call are looked for."""
 _PIECE = 4096
 """Maximum number of characters processed at once."""
 
@@ -61,6 +63,7 @@ class AnswerParser:
         self._sent = 0  # characters of its arguments that were reported
         self._calls = 0
         self._separated = False  # whether a separator was behind the last call
+        self._closed = False  # whether its closing mark was
         self._state = self._reasoning if thinking and thought else self._start
         if thought_over:
             self._state = self._behind_reasoning
@@ -77,6 +80,7 @@ class AnswerParser:
 
     def finish(self) -> list[Event]:
         """Ends the answer; returns the events of text that was held back."""
+        self._repair()
         held = "".join(self._held) + self._text
         if self._calls and held.strip() in self._content_ends:
             held = ""
@@ -91,6 +95,38 @@ class AnswerParser:
         else:
             self._say(Content(held))
         return self._taken()
+
+    def _repair(self) -> None:
+        """Reports a call at the end of the answer that lacks marks or brackets before its last
+        mark, or its last mark alone. A call that is cut has none of them, and stays content."""
+        markers, text = self._markers, "".join(self._held)
+        if self._state != self._in_call or markers is None or self._begun:
+            return
+        close = f"{markers.value_close}{markers.close}"
+        tags = "|".join(map(re.escape, re.findall(r"<[^<>]*>", close)))
+        end = re.search(rf"(?:\s*(?:{tags}))+\s*\Z", text[-_TAIL:]) if tags else None
+        marks = re.findall(r"<[^<>]*>", markers.close)
+        if end is None or not any(mark in end[0] for mark in marks):
+            return
+        before = text[: len(text) - len(end[0])]
+        if markers.kind == "tagged":
+            ways = [f"{before}{markers.padding}{close}", f"{before}{markers.close}"]
+        else:
+            ways = [before + "}" * n for n in (1, 2)] if markers.kind == "object" else []
+        for way in ways:
+            reader = read_call(markers, markers.section + markers.open, self._tools)
+            next(reader)
+            try:
+                for char in way:
+                    reader.send(char)
+            except StopIteration as stop:
+                if stop.value[0] in self._tools:
+                    self._events.append(Call(self._calls, *stop.value))
+                    self._calls += 1
+                    self._held = []
+                    return
+            except NoCallError:
+                pass
 
     def _taken(self) -> list[Event]:
         events, self._events = self._events, []
@@ -204,7 +240,7 @@ class AnswerParser:
                     self._events.append(CallPiece(self._calls, arguments[self._sent :]))
                 self._events.append(Call(self._calls, name, arguments))
                 self._calls += 1
-                self._begun = False
+                self._begun = self._closed = False
                 self._held, self._text = [], self._text[at + 1 :]
                 self._state = self._behind_call
                 return True
@@ -265,6 +301,9 @@ class AnswerParser:
         if match is not None:
             self._text = text[len(match) :]
             self._separated = match in markers.separator.split()
+            self._closed |= match in markers.close.split()
+        elif markers.kind == "object" and markers.close and not self._closed and text[0] == "{":
+            self._call("")  # two calls between one pair of marks
         elif again and text.startswith(again) and not self._opens_content(text):
             self._call(markers.open)
         elif not again and self._separated and re.match(r"\w", text):  # a name follows

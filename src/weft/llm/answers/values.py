@@ -70,6 +70,8 @@ def types_of(schema: Any, root: Any = None, depth: int = 0) -> set[str]:
         if isinstance(branches, list) and branches:
             kinds = [types_of(one, root, depth + 1) for one in branches]
             return set().union(*kinds) | null if all(kinds) else set()
+    if not {"pattern", "minLength", "maxLength"}.isdisjoint(schema):
+        return {"string"} | null
     every = schema.get("allOf")
     kinds = [types_of(one, root, depth + 1) for one in every] if isinstance(every, list) else []
     said = [kind for kind in kinds if kind]

@@ -255,6 +255,8 @@ def _plain(number: int, message: Message) -> dict[str, Any]:
     if isinstance(content, list | tuple):
         parts = []
         for part in content:
+            if isinstance(part, str):
+                part = {"type": "text", "text": part}
             kind = part.get("type", "text") if isinstance(part, Mapping) else type(part).__name__
             text = part.get(_TEXTS.get(kind, "")) if isinstance(part, Mapping) else None
             if not isinstance(text, str):

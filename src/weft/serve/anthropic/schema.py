@@ -25,11 +25,16 @@ def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
     return tool
 
 
+_HOSTED_BLOCKS = frozenset((
+    *("server_tool_use", "mcp_tool_use", "mcp_tool_listing", "tool_reference", "tool_addition"),
+    *("tool_removal", "container_upload", "browser_state", "fallback"),
+))  # fmt: skip
+
+
 def is_left_out(kind: Any) -> bool:
     """True for a block of a tool that Anthropic runs itself."""
     return isinstance(kind, str) and (
-        kind in ("server_tool_use", "mcp_tool_use", "tool_reference", "container_upload")
-        or (kind.endswith("_tool_result") and kind != "tool_result")
+        kind in _HOSTED_BLOCKS or (kind.endswith("_tool_result") and kind != "tool_result")
     )
 
 

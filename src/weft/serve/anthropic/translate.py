@@ -204,6 +204,8 @@ def _blocks(content: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]
         where = place if place == "system" else f"{place}.content"
         if not isinstance(block, Mapping):
             raise ApiError(400, f"{where}.{number} is no block, an object with a type", "messages")
+        if block.get("type") == "compaction":  # a summary of what was said before
+            block = {"type": "text", "text": block.get("content") or ""}
         yield f"{where}.{number}", block
 
 

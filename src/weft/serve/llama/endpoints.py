@@ -22,13 +22,7 @@ from weft.serve.llama.prompts import infill_prompt, prompts_of
 from weft.serve.llama.schema import CompletionRequest, EmbeddingRequest, InfillRequest, Writing
 from weft.serve.prompts import MEDIA_MARK, Asked, require_whole
 from weft.serve.respond import embedded, note, respond, start
-from weft.serve.schema import (
-    ChatBody,
-    DetokenizeBody,
-    EmbeddingBody,
-    HotCompletionBody,
-    TokenizeBody,
-)
+from weft.serve.schema import ChatBody, DetokenizeBody, EmbeddingBody, TokenizeBody, WideCompletion
 from weft.serve.service import Service
 from weft.serve.validation import shown
 from weft.version import __version__
@@ -170,7 +164,7 @@ def _asked(service: Service, body: Writing, prompts: list[list[int]]) -> Asked:
     if biases:
         given["logit_bias"] = biases
     form = _DEFAULTS | given | {"prompt": prompts, "n": body.n_cmpl or body.n or 1}
-    asked = service.prompts.of_completion(HotCompletionBody.model_validate(form))
+    asked = service.prompts.of_completion(WideCompletion.model_validate(form))
     change = partial(
         replace, reuse=body.cache_prompt, logprobs=body.n_probs or None,
         **({"max_tokens": 0} if only_reads else {}),

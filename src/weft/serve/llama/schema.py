@@ -19,6 +19,8 @@ class Writing(Generation):
     """The fields that `/completion` and `/infill` share."""
 
     temperature: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
     logit_bias: Any = None
     n_probs: Annotated[int, Field(ge=0, le=1000)] = 0
     n_cmpl: Annotated[int, Field(ge=1)] | None = None

@@ -13,8 +13,8 @@ KeepAlive = Annotated[
     int | float | str | None, Field(description='seconds, or a time such as "5m"; -1: always')
 ]
 Think = Annotated[
-    bool | Literal["low", "medium", "high", "max"] | None,
-    Field(description='true, false, "low", "medium" or "high"'),
+    bool | Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None,
+    Field(description='true, false, "none", "minimal", "low", "medium", "high" or "xhigh"'),
 ]
 Format = Annotated[
     Literal["", "json"] | dict[str, Any] | None, Field(description='"json" or a JSON schema')

@@ -9,7 +9,7 @@ from typing import Any
 from weft.serve.chats import THINKS
 from weft.serve.errors import ApiError
 from weft.serve.ollama.schema import ChatRequest, GenerateRequest, Writing
-from weft.serve.schema import ChatBody, CompletionBody, HotChatBody, HotCompletionBody
+from weft.serve.schema import ChatBody, CompletionBody, WideChat, WideCompletion
 from weft.serve.validation import shown
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -43,7 +43,11 @@ def fields_of(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[s
     for name, value in (options or {}).items():
         if value is None:
             continue
-        if name in _SAME:
+        if name == "mirostat" and value == 1:  # Ollama itself has neither by now
+            ignored.append(f"options.{name}")
+        elif name == "repeat_penalty" and value == 0:
+            fields[name] = 1.0
+        elif name in _SAME:
             fields[name] = value
         elif name == "num_predict":
             fields["max_tokens"] = _limit(value)
@@ -98,7 +102,7 @@ def completion_of(body: GenerateRequest) -> tuple[ChatBody | CompletionBody, lis
     if body.format:
         more["json_schema"] = {"type": "object"} if body.format == "json" else body.format
     form = {"model": body.model, "prompt": body.prompt or "", "stream": body.stream is not False}
-    return HotCompletionBody.model_validate(form | fields | more), ignored
+    return WideCompletion.model_validate(form | fields | more), ignored
 
 
 def messages_of(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -191,4 +195,4 @@ def _chat(
         form |= {"chat_template_kwargs": THINKS} if body.think else {"reasoning_effort": "none"}
     if body.logprobs:
         form |= {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
-    return HotChatBody.model_validate(form), ignored
+    return WideChat.model_validate(form), ignored
