@@ -62,3 +62,25 @@ def test_a_damaged_journal(tmp_path: Path) -> None:
     (tmp_path / ".out.gguf.journal").write_text("[" * 100_000)
     write(tmp_path / "out.gguf")
     assert (tmp_path / "out.gguf").read_bytes() == b"head" + bytes(range(8))
+
+
+def test_what_lies_between_tensors_is_written_again(tmp_path: Path) -> None:
+    """Journals have checksums of tensors only."""
+    layout: Any = Layout()
+    layout.size, layout.rows, layout.starts = 32, (Rows(), Rows()), (8, 24)
+
+    def write_some(most: int) -> None:
+        with ResumableFile(tmp_path / "out.gguf", layout, "x") as file:
+            for n, _ in enumerate(file.write(), 1):
+                if n == most:
+                    raise KeyboardInterrupt
+            file.finish()
+
+    with pytest.raises(KeyboardInterrupt):
+        write_some(1)
+    partial = tmp_path / ".out.gguf.partial"
+    data = partial.read_bytes()
+    partial.write_bytes(b"DAMAGED!" + data[8:] + b"behind")
+    write_some(9)
+    want = b"head" + bytes(4) + bytes(range(8)) + bytes(8) + bytes(range(8))
+    assert (tmp_path / "out.gguf").read_bytes() == want
