@@ -29,9 +29,11 @@ class Layout:
     starts = (4,)
 
 
+LAYOUT: Any = Layout()
+
+
 def write(target: Path) -> None:
-    layout: Any = Layout()
-    with ResumableFile(target, layout, "x") as file:
+    with ResumableFile(target, LAYOUT, "x") as file:
         list(file.write())
         file.finish()
 
@@ -57,9 +59,17 @@ def test_links_that_come_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert other.read_text() == "mine"
 
 
-def test_a_damaged_journal(tmp_path: Path) -> None:
-    (tmp_path / ".out.gguf.partial").write_bytes(b"x")
-    (tmp_path / ".out.gguf.journal").write_text("[" * 100_000)
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"crc32": 1e999}', '{"crc32": []}', "\0"])
+def test_a_damaged_journal(tmp_path: Path, line: str) -> None:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        ResumableFile(tmp_path / "out.gguf", LAYOUT, "x") as file,
+    ):
+        next(file.write())
+        raise KeyboardInterrupt
+    journal = tmp_path / ".out.gguf.journal"
+    stamp = journal.read_text().splitlines()[0]
+    journal.write_text(f"{stamp}\n{line}\n" if line[0] == "{" else line)
     write(tmp_path / "out.gguf")
     assert (tmp_path / "out.gguf").read_bytes() == b"head" + bytes(range(8))
 

@@ -133,7 +133,7 @@ class ResumableFile:
         for line in lines[1:]:
             try:
                 expected = int(json.loads(line)["crc32"])
-            except (ValueError, KeyError, TypeError, RecursionError):
+            except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
                 break
             if len(sums) == len(self._layout.rows) or self._sum_of(len(sums)) != expected:
                 break
