@@ -29,9 +29,11 @@ class Layout:
     starts = (4,)
 
 
+LAYOUT: Any = Layout()
+
+
 def write(target: Path) -> None:
-    layout: Any = Layout()
-    with ResumableFile(target, layout, "x") as file:
+    with ResumableFile(target, LAYOUT, "x") as file:
         list(file.write())
         file.finish()
 
@@ -57,8 +59,38 @@ def test_links_that_come_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert other.read_text() == "mine"
 
 
-def test_a_damaged_journal(tmp_path: Path) -> None:
-    (tmp_path / ".out.gguf.partial").write_bytes(b"x")
-    (tmp_path / ".out.gguf.journal").write_text("[" * 100_000)
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"crc32": 1e999}', '{"crc32": []}', "\0"])
+def test_a_damaged_journal(tmp_path: Path, line: str) -> None:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        ResumableFile(tmp_path / "out.gguf", LAYOUT, "x") as file,
+    ):
+        next(file.write())
+        raise KeyboardInterrupt
+    journal = tmp_path / ".out.gguf.journal"
+    stamp = journal.read_text().splitlines()[0]
+    journal.write_text(f"{stamp}\n{line}\n" if line[0] == "{" else line)
     write(tmp_path / "out.gguf")
     assert (tmp_path / "out.gguf").read_bytes() == b"head" + bytes(range(8))
+
+
+def test_what_lies_between_tensors_is_written_again(tmp_path: Path) -> None:
+    """Journals have checksums of tensors only."""
+    layout: Any = Layout()
+    layout.size, layout.rows, layout.starts = 32, (Rows(), Rows()), (8, 24)
+
+    def write_some(most: int) -> None:
+        with ResumableFile(tmp_path / "out.gguf", layout, "x") as file:
+            for n, _ in enumerate(file.write(), 1):
+                if n == most:
+                    raise KeyboardInterrupt
+            file.finish()
+
+    with pytest.raises(KeyboardInterrupt):
+        write_some(1)
+    partial = tmp_path / ".out.gguf.partial"
+    data = partial.read_bytes()
+    partial.write_bytes(b"DAMAGED!" + data[8:] + b"behind")
+    write_some(9)
+    want = b"head" + bytes(4) + bytes(range(8)) + bytes(8) + bytes(range(8))
+    assert (tmp_path / "out.gguf").read_bytes() == want

@@ -58,3 +58,18 @@ def test_what_is_not_deep_stays_markdown(chat: Chat) -> None:
         texts,
     )
     assert tags == [True] * len(texts)
+
+
+@pytest.mark.parametrize("tag", ["code", "kbd", "pre", "script"])
+def test_what_follows_a_tag_of_code_is_text(chat: Chat, tag: str) -> None:
+    """The reader takes it for HTML that needs no escapes; a browser reads such halves as tags."""
+    halves = "<img src=x onerror=alert(1) <b> 1 < 2 &lt; 3 <a href=http://localhost/ <i>"
+    shown = chat.page.evaluate(
+        """async (text) => {
+          const { rendered } = await import("/page/js/markdown.js");
+          return rendered(text).textContent;
+        }""",
+        f"a <{tag}>{halves} end",
+    )
+    for part in ("<img src=x onerror=alert(1) ", "1 < 2 < 3 <a href=http://localhost/", "end"):
+        assert part in shown, shown

@@ -133,7 +133,7 @@ class ResumableFile:
         for line in lines[1:]:
             try:
                 expected = int(json.loads(line)["crc32"])
-            except (ValueError, KeyError, TypeError, RecursionError):
+            except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
                 break
             if len(sums) == len(self._layout.rows) or self._sum_of(len(sums)) != expected:
                 break
@@ -154,10 +154,12 @@ class ResumableFile:
         return crc
 
     def _begin(self) -> None:
-        if not self._sums:
-            self._file.seek(0)
-            self._file.truncate()
-            self._file.write(self._layout.head)
+        self._file.seek(0)
+        self._file.write(self._layout.head)
+        for index in range(len(self._sums)):  # the bytes between tensors have no checksum
+            self._file.write(bytes(self._layout.starts[index] - self._file.tell()))
+            self._file.seek(self._end_of(index))
+        self._file.truncate()
         self._log = open(self._journal, "wb", opener=_opened)
         self._log.write(json.dumps({"stamp": self._stamp}).encode() + b"\n")
         for crc in self._sums:

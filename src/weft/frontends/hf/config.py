@@ -217,7 +217,9 @@ class Config(Mapping[str, Any]):
         }  # fmt: skip
 
     def bad(self, key: str, what: str) -> FormatError:
-        """The error for a key of config.json."""
+        """The error for a key of config.json; the middle of a long value is left out."""
+        if len(what) > 400:
+            what = f"{what[:200]} ... {what[-200:]}"
         return FormatError(f"{self.folder / 'config.json'}: {key!r} {what}")
 
     def _rope(self) -> Mapping[str, Any]:

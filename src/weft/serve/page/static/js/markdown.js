@@ -93,6 +93,10 @@ const reader = new marked.Marked({ gfm: true, breaks: true }, formulas, {
       return safe ? `<a href="${escape(safe)}">${escape(text || safe)}</a>` : escape(text);
     },
     html: ({ text }) => plainTags(text),
+    text(token) { // marked takes what follows <code>, <kbd>, <pre> or <script> for HTML
+      token.escaped = false;
+      return false;
+    },
     checkbox: ({ checked }) => `<span class="task">${checked ? "☑" : "☐"}</span> `,
   },
 });
