@@ -58,6 +58,10 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "weights of experts": ("Qwen3Moe", SHAPE | MOE | {
         "head_dim": 16, "norm_topk_prob": False}, "qwen2"),
     "another base": ("Gemma", GEMMA | {"rope_parameters": PLAIN | {"rope_theta": 99.0}}, "pieces"),
+    "small time steps, nemotron_h": varied("nemotron_h", mamba_dt_min=0.3),
+    "bounds of time steps, mamba2": varied("mamba2", time_step_limit=[0.4, 0.9]),
+    "bounds of time steps, falcon": ("FalconH1", SHAPE | folders.FALCON | {
+        "time_step_limit": [0.3, 0.8]}, "gpt2"),
     "longrope": ("Llama", SHAPE | {"rope_parameters": LONG}, "pieces"),
     "llama3 of half a head": ("Glm4Moe", SHAPE | SHARED | {
         "head_dim": 16, "n_group": 1, "topk_group": 1, "pad_token_id": 0,

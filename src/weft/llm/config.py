@@ -204,6 +204,8 @@ class RecurrentConfig:
     """The result of each of so many layers is halved; 0: of none."""
     norm_dt: bool = False
     """True if time steps, B and C are normed without learned gains (FalconMamba)."""
+    time_steps: tuple[float, float] = (0.0, math.inf)
+    """Bounds of time steps."""
 
     @property
     def d_inner(self) -> int:
