@@ -53,6 +53,8 @@ class RopeConfig:
     """Number of dimensions of a cached key head before the rotated ones."""
     factored: bool = True
     """False: the divisors of angles that the file may have are for other layers."""
+    dynamic: bool = False
+    """True if the base depends on the length of a text that is longer than in training."""
     rounded: bool = True
     """False: the pairs between which YaRN mixes are not rounded to whole ones."""
 
