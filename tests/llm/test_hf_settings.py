@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.errors import FormatError
+from weft.errors import ContextError, FormatError
 from weft.frontends.hf.convert import convert_folder
 from weft.frontends.models import open_model
+from weft.llm.compute.context import Context
 from weft.llm.model import Model
 from weft.llm.models import find_architecture
 
@@ -58,6 +59,11 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "weights of experts": ("Qwen3Moe", SHAPE | MOE | {
         "head_dim": 16, "norm_topk_prob": False}, "qwen2"),
     "another base": ("Gemma", GEMMA | {"rope_parameters": PLAIN | {"rope_theta": 99.0}}, "pieces"),
+    "small time steps, nemotron_h": varied("nemotron_h", mamba_dt_min=0.3),
+    "bounds of time steps, mamba2": varied("mamba2", time_step_limit=[0.4, 0.9]),
+    "bounds of time steps, falcon": ("FalconH1", SHAPE | folders.FALCON | {
+        "time_step_limit": [0.3, 0.8]}, "gpt2"),
+    "heads of one size, gemma4": varied("gemma4", global_head_dim=8, head_dim=8),
     "longrope": ("Llama", SHAPE | {"rope_parameters": LONG}, "pieces"),
     "llama3 of half a head": ("Glm4Moe", SHAPE | SHARED | {
         "head_dim": 16, "n_group": 1, "topk_group": 1, "pad_token_id": 0,
@@ -172,3 +178,17 @@ def test_what_is_no_model_of_text(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps({"architectures": [name]}))
         with pytest.raises(FormatError, match=f"'{name}'.*{match}"):
             open_model(tmp_path)
+
+
+def test_a_base_that_depends_on_the_length(tmp_path: Path) -> None:
+    """As in training up to its length; transformers has another base beyond it."""
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    model = save(tmp_path, *varied("llama", rope_parameters=rope, max_position_embeddings=64))
+    with torch.no_grad():
+        want = model(torch.tensor([IDS])).logits[0].numpy()
+    got = folders.logits(tmp_path)
+    np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max(), rtol=0)
+    convert_folder(tmp_path, tmp_path / "m.gguf")
+    for path in (tmp_path, tmp_path / "m.gguf"):
+        with pytest.raises(ContextError, match=r"rope_scaling dynamic.*beyond 64 tokens"):
+            Context(Model.open(path), 65, devices=["reference"])

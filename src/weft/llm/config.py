@@ -44,6 +44,8 @@ class RopeConfig:
     """Number of dimensions of a cached key head before the rotated ones."""
     factored: bool = True
     """False: the divisors of angles that the file may have are for other layers."""
+    dynamic: bool = False
+    """True if the base depends on the length of a text that is longer than in training."""
     rounded: bool = True
     """False: the pairs between which YaRN mixes are not rounded to whole ones."""
 
@@ -195,6 +197,8 @@ class RecurrentConfig:
     """The result of each of so many layers is halved; 0: of none."""
     norm_dt: bool = False
     """True if time steps, B and C are normed without learned gains (FalconMamba)."""
+    time_steps: tuple[float, float] = (0.0, math.inf)
+    """Bounds of time steps."""
 
     @property
     def d_inner(self) -> int:

@@ -228,6 +228,7 @@ class Keys:
             beta_fast=self.number("rope.scaling.yarn_beta_fast", 32.0),
             beta_slow=self.number("rope.scaling.yarn_beta_slow", 1.0),
             log_multiplier=multiplier,
+            dynamic=scaling == "none" and self.flag("rope.scaling.dynamic", False),
             rounded=self.flag("rope.scaling.yarn_truncate", self.arch != "gpt-oss"),
         )
 

@@ -6,6 +6,7 @@ them in most models, and the rest would be wrong in silence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from weft.frontends.hf.config import Config
@@ -38,10 +39,25 @@ def family_metadata(family: Family, c: Config) -> dict[str, object]:
     eps = c.get("rms_norm_eps")
     if "attention.kv_lora_rank" in keys and eps and float(eps) != _LATENT_EPS:
         keys["attention.latent_norm_rms_epsilon"] = _LATENT_EPS
+    if "ssm.group_count" in keys:
+        keys |= dict(_time_steps(c))
     norm = c.get("norm_topk_prob")
     if family.norm_topk is not None and norm is not None and bool(norm) != family.norm_topk:
         keys.setdefault("expert_weights_norm", bool(norm))
     return keys
+
+
+def _time_steps(c: Config) -> Iterator[tuple[str, object]]:
+    """The bounds of Mamba-2's time steps."""
+    limit = c.get("time_step_limit") or (0.0, math.inf)
+    if c.get("model_type") == "nemotron_h":
+        limit = c.first("time_step_min", "mamba_dt_min") or 0.001, math.inf
+    # transformers writes {"__float__": "Infinity"}
+    low, high = (float(t["__float__"] if isinstance(t, dict) else t) for t in limit)
+    if low > 0.0:
+        yield "ssm.time_step_min", low
+    if high != math.inf:
+        yield "ssm.time_step_max", high
 
 
 def _check_activation(family: Family, c: Config) -> None:
@@ -92,6 +108,8 @@ def _rope(c: Config, keys: dict[str, object]) -> Iterator[tuple[str, object]]:
     if base and float(base) != 10000.0 and "rope.freq_base" not in keys:
         yield "rope.freq_base", float(base)
     kind = str(rope.get("rope_type") or "").lower()
+    if kind in ("dynamic", "ntk"):
+        yield "rope.scaling.dynamic", True
     if kind == "yarn" and keys.get("rope.scaling.type") == "yarn":
         truncates = bool(rope.get("truncate", True))
         if truncates is (c.get("model_type") == "gpt_oss"):  # files of gpt-oss imply that it is off

@@ -12,6 +12,7 @@ too), and an RMS norm over groups follows the gated y. FalconMamba norms dt, B a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -75,6 +76,10 @@ def sizes2(keys: Keys, layers: tuple[bool, ...]) -> RecurrentConfig:
         n_head=n_head,
         head_dim=d_inner // n_head,
         n_group=n_group,
+        time_steps=(
+            keys.number("ssm.time_step_min", 0.0),
+            keys.number("ssm.time_step_max", 0.0) or math.inf,
+        ),
     )
 
 
@@ -126,6 +131,9 @@ def mixer2(step: Step, w: Weights, il: int, u: Tensor) -> Tensor:
     z = part(zxbcdt, r.d_inner, 0)
     xbc = convolved(step, w, il, part(zxbcdt, r.n_channels, r.d_inner))
     dt = G.add(part(zxbcdt, r.n_head, r.d_inner + r.n_channels), w["ssm_dt.bias"])
+    if r.time_steps != (0.0, math.inf):  # bounds behind softplus, which the scan computes
+        low, high = (t + math.log(-math.expm1(-t)) if t else -math.inf for t in r.time_steps)
+        dt = G.clamp(dt, low, high)
     x, n_bc = part(xbc, r.d_inner, 0), r.n_group * r.d_state
     b, c = (
         G.reshape(part(xbc, n_bc, r.d_inner + at), r.d_state, r.n_group, n_tokens)

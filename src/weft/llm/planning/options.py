@@ -433,6 +433,14 @@ def context_options(
     sizes["n_outputs"] = option("n_outputs", arguments.get("n_outputs"), sizes["n_ubatch"])
     for name, value in sizes.items():
         _require_count(name, value, missing=False)
+    trained = model.config.n_ctx_train
+    if model.config.rope.dynamic and sizes["n_ctx"] > trained:
+        raise ContextError(
+            f"is {sizes['n_ctx']}, but the rotation of this model (rope_scaling dynamic) changes "
+            f"with the length of a text beyond {trained} tokens, which weft does not compute; give "
+            f"up to {trained}",
+            argument="n_ctx",
+        )
     if n_batch is not None and sizes["n_ubatch"] > n_batch:
         raise ContextError(
             f"is {sizes['n_ubatch']}, but `n_batch` is {n_batch}: a call has at most `n_batch` "

@@ -189,6 +189,8 @@ def _of_full(c: Config, key: str, name: str) -> object:
 
 def _head_dim(c: Config) -> int:
     found = _of_full(c, "global_head_dim", "head_dim")
+    if found is None and c.get("per_layer_config") is not None:
+        return c.head_dim  # transformers writes nothing where both are equal
     if not isinstance(found, int):
         raise c.bad("global_head_dim", "is missing")
     return found
