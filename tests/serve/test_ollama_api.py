@@ -232,6 +232,12 @@ def test_about_the_model(server: Server, client: ollama.Client) -> None:
     assert client.chat("weft-demo").done_reason == "load"
 
 
+def test_a_model_that_is_here_is_pulled_at_once(client: ollama.Client) -> None:
+    """Programs pull a model before they use it."""
+    assert client.pull("weft-demo:latest").status == "success"
+    assert [part.status for part in client.pull("weft-demo", stream=True)] == ["success"]
+
+
 def test_what_is_refused(server: Server, client: ollama.Client) -> None:
     for call, status, message in (
         (lambda: client.show("other"), 404, "model 'other' not found; this is weft-demo"),

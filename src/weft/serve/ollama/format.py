@@ -17,7 +17,7 @@ from weft.serve.logprobs import chat_logprobs
 from weft.serve.model_card import ModelCard
 from weft.serve.texts import OneChat, Texts
 
-__all__ = ["NDJSON", "OllamaAnswer", "details_of", "listed", "loaded_answer", "same_name",
+__all__ = ["NDJSON", "OllamaAnswer", "details_of", "line", "listed", "loaded_answer", "same_name",
            "shown_model"]  # fmt: skip
 
 NDJSON = "application/x-ndjson"

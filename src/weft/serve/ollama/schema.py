@@ -9,7 +9,7 @@ from pydantic import Field
 from weft.serve.schema import MOST_TEXTS, Body, Part, Tokens, Tool
 
 __all__ = ["ChatRequest", "EmbedRequest", "EmbeddingsRequest", "GenerateRequest", "Images",
-           "ShowRequest", "Writing"]  # fmt: skip
+           "PullRequest", "ShowRequest", "Writing"]  # fmt: skip
 
 Images = Annotated[list[str], Field(fail_fast=True, max_length=64)]
 KeepAlive = Annotated[
@@ -100,3 +100,9 @@ class ShowRequest(Part):
     model: str | None = None
     name: str | None = None
     verbose: bool = False
+
+
+class PullRequest(ShowRequest):
+    """The body of `/api/pull`."""
+
+    stream: bool | None = None
