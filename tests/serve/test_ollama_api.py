@@ -283,7 +283,7 @@ def test_options_and_their_defaults() -> None:
     assert fields["top_p"] == 0.9 and fields["max_tokens"] == -1 and not ignored
     body, _ = chat_of(ChatRequest(model="m", messages=[], think="high", format="json"))
     assert body.reasoning_effort == "high"
-    assert body.response_format is not None and body.response_format.type == "json_object"
+    assert body.sampling["json_schema"] == {"type": "object"}
     raw, _ = completion_of(GenerateRequest(model="m", prompt="a", raw=True))
     assert raw.max_tokens == -1
 
