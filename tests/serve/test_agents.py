@@ -354,7 +354,7 @@ CALLS_ONLY: dict[str, dict[str, Any]] = {
         "thinking": {"type": "disabled"},
     },
 }
-"""What makes an answer a call of `mode`, without reasoning, which this model would not end."""
+"""Fields that make an answer a call of `mode`, without reasoning, which this model never ends."""
 
 
 def _with_result(api: str, body: dict[str, Any], said: Any) -> dict[str, Any]:

@@ -351,6 +351,8 @@ def test_an_answer_that_goes_on_from_parts(server: Server) -> None:
 
 def test_small_words(server: Server) -> None:
     assert server.call("GET", "/v1/health")[0] == 200
+    error = post(server, "/v1/responses/compact", {"input": "a"}, 405)["error"]
+    assert "use /v1/responses, and ask for a summary" in error["message"]
     error = server.call("POST", "/v1/completions", b'{"prompt": "\xe9"}')[2]["error"]
     assert "no UTF-8" in error["message"]
     body = {"model": "x", "prompt": "a", "stream": False, "options": {"num_predict": 0}}

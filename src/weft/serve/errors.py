@@ -177,15 +177,18 @@ def not_json(error: RequestValidationError) -> ApiError:
     )
 
 
-_ABSENT = {"/edits": "/v1/chat/completions"}
+_ABSENT = {
+    "/edits": "/v1/chat/completions",
+    "/responses/compact": "/v1/responses, and ask for a summary",
+}
 """Paths of other servers, and the paths here that serve instead."""
 
 
 def _in_words(request: Request, error: HTTPException) -> str:
     """Says what is wrong with a path or a method."""
     path = request.url.path
-    if error.status_code == 404:
-        instead = _ABSENT.get(path.removeprefix("/v1"))
+    instead = _ABSENT.get(path.removeprefix("/v1"))
+    if error.status_code == 404 or instead:
         there = f"use {instead}" if instead else "GET / lists what there is"
         return f"there is no {path[:80]} here; {there}"
     if error.status_code == 405:

@@ -253,7 +253,7 @@ class Prompts:
         schema = form["json_schema"]
         try:
             grammar = self._format.grammar(self._tokenizer, tools, parallel=several, instead=schema)
-        except ContextError:  # of a tool; what is wrong with the form is told later
+        except ContextError:  # a tool cannot be held; an error of the form is told later
             return form
         return {"grammar": grammar} if grammar else form
 

@@ -24,6 +24,7 @@ from weft.serve.ollama.format import (
     Kind,
     OllamaAnswer,
     details_of,
+    line,
     listed,
     loaded_answer,
     same_name,
@@ -34,6 +35,7 @@ from weft.serve.ollama.schema import (
     EmbeddingsRequest,
     EmbedRequest,
     GenerateRequest,
+    PullRequest,
     ShowRequest,
     Writing,
 )
@@ -207,6 +209,16 @@ def add_library(
         """The loaded models and their memory, in Ollama's form."""
         return {"models": loaded()}
 
+    @add(router, "/api/pull")
+    async def pull(body: PullRequest) -> Response:
+        """Says that a model is here; others are not fetched."""
+        try:
+            await run_in_threadpool(card_of, body.model or body.name or "")
+        except ApiError:
+            await refuse()
+        done = {"status": "success"}
+        return Json(done) if body.stream is False else Response(line(done), media_type=NDJSON)
+
     async def refuse() -> None:
         """Refused: models are files that the server is started with."""
         raise ApiError(
@@ -215,7 +227,7 @@ def add_library(
         )  # fmt: skip
 
     for endpoint in ENDPOINTS:
-        if endpoint.shape == "ollama" and not endpoint.listed:
+        if endpoint.shape == "ollama" and not endpoint.listed and endpoint.path != "/api/pull":
             add(router, endpoint.path, endpoint.method)(refuse)
 
 

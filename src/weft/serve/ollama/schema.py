@@ -97,3 +97,9 @@ class ShowRequest(Part):
     model: str | None = None
     name: str | None = None
     verbose: bool = False
+
+
+class PullRequest(ShowRequest):
+    """The body of `/api/pull`."""
+
+    stream: bool | None = None

@@ -99,10 +99,16 @@ def completion_of(body: GenerateRequest) -> tuple[ChatBody | CompletionBody, lis
     more: dict[str, Any] = {"suffix": body.suffix} if body.suffix else {}
     if body.logprobs:
         more["logprobs"] = body.top_logprobs or 0
-    if body.format:
-        more["json_schema"] = {"type": "object"} if body.format == "json" else body.format
+    more |= _held(body)
     form = {"model": body.model, "prompt": body.prompt or "", "stream": body.stream is not False}
     return WideCompletion.model_validate(form | fields | more), ignored
+
+
+def _held(body: Writing) -> dict[str, Any]:
+    """The field that holds an answer to `format`, also where there are tools."""
+    if not body.format:
+        return {}
+    return {"json_schema": {"type": "object"} if body.format == "json" else body.format}
 
 
 def messages_of(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -183,12 +189,7 @@ def _chat(
         "model": body.model, "messages": messages, "stream": body.stream is not False,
         **fields, **more,
     }  # fmt: skip
-    if body.format == "json":
-        form["response_format"] = {"type": "json_object"}
-    elif body.format:
-        form["response_format"] = {
-            "type": "json_schema", "json_schema": {"name": "format", "schema": body.format},
-        }  # fmt: skip
+    form |= _held(body)
     if isinstance(body.think, str):
         form["reasoning_effort"] = body.think
     elif body.think is not None:
