@@ -249,7 +249,7 @@ def test_what_is_refused(server: Server, client: ollama.Client) -> None:
         (lambda: client.generate("m", "a", suffix="b"), 400, "no tokens for infilling"),
         (lambda: client.generate("m", "a", images=[b"x"], raw=True), 400, "need the chat template"),
         (lambda: client.generate("m", "a", options={"num_predict": "many"}), 400, "whole number"),
-        (lambda: client.generate("m", "a", options={"temperature": 9}), 400, "temperature is 9"),
+        (lambda: client.generate("m", "a", options={"temperature": -1}), 400, "temperature is -1"),
         (lambda: client.chat("m", [{"role": "user", "content": "a " * 900}]), 400, "tokens, but"),
     ):
         with pytest.raises(ollama.ResponseError, match=message) as error:

@@ -158,7 +158,7 @@ class ResumableFile:
         self._file.write(self._layout.head)
         for index in range(len(self._sums)):  # the bytes between tensors have no checksum
             self._file.write(bytes(self._layout.starts[index] - self._file.tell()))
-            self._file.seek(self._end_of(index))
+            self._file.seek(self._layout.starts[index] + self._layout.rows[index].nbytes)
         self._file.truncate()
         self._log = open(self._journal, "wb", opener=_opened)
         self._log.write(json.dumps({"stamp": self._stamp}).encode() + b"\n")

@@ -157,10 +157,6 @@ def _as_function(item: Item) -> Item:
     return item
 
 
-_OUTPUTS = ("custom_tool_call_output", "local_shell_call_output", "shell_call_output",
-            "apply_patch_call_output")  # fmt: skip
-
-
 def _has_type(part: Any) -> bool:
     return isinstance(part, Mapping) and "type" in part
 
