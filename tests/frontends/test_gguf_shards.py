@@ -68,7 +68,7 @@ KEYS: dict[str, object] = {"general.architecture": "llama", "general.alignment":
 def test_files_of_limited_size(tmp_path: Path, limits: dict[str, int], parts: list[str]) -> None:
     """Tensors a to e have 8 bytes each, c has 32; their numbers are those of their letters."""
     tensors = [(c, "i8", (n,), np.full(n, ord(c), np.uint8)) for c, n in SIZES.items()]
-    paths = shards.write_shards(tmp_path / "m.gguf", KEYS, tensors, **limits)
+    paths = shards.write_shards(tmp_path / "m.gguf", KEYS, tensors, shards.ShardLimits(**limits))
     n = len(parts)
     assert [p.name for p in paths] == [f"m-{i + 1:05d}-of-{n:05d}.gguf" for i in range(n)]
     for given in (paths[0], paths[-1]):
@@ -81,7 +81,7 @@ def test_files_of_limited_size(tmp_path: Path, limits: dict[str, int], parts: li
     shards.merge_shards(paths[-1], joined)
     with open_gguf(joined) as file:
         assert list(file.tensors) == list(SIZES) and list(file.metadata) == list(KEYS)
-    again = shards.split_file(joined, tmp_path / "again.gguf", **limits)
+    again = shards.split_file(joined, tmp_path / "again.gguf", shards.ShardLimits(**limits))
     assert [p.read_bytes() for p in again] == [p.read_bytes() for p in paths]
 
 
