@@ -152,7 +152,7 @@ def test_paths_without_a_version(server: Server) -> None:
 def test_what_there_is_and_what_not(server: Server) -> None:
     status, headers, overview = server.call("GET", "/")
     assert status == 200 and headers["content-type"].startswith("text/plain")
-    assert "weft-demo" in overview and "POST   /v1/chat/completions " in overview
+    assert "weft-demo" in overview and "POST   /v1/chat/completions" in overview
     assert "GET / lists what there is" in str(server.call("GET", "/nothing")[2])
     assert "does not take GET; send POST" in str(server.call("GET", "/v1/completions")[2])
     for page in ("/docs", "/redoc"):  # they would load scripts from elsewhere

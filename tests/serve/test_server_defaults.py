@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 
 from tests.serve.in_process import Server
 from tests.serve.talkers import TEMPLATE, talker
+from weft.llm import SamplingParams
+from weft.serve.sampling import sampling_of
+from weft.serve.schema import ChatBody
 
 OTHER = "[{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}]{{ mood }}"
 
@@ -133,3 +137,18 @@ def test_a_model_has_several_names(path: Path) -> None:
         for asked, named in (("small", "small"), ("gpt-4o", "gpt-4o"), ("x", "gpt-4o")):
             body = {"model": asked, "prompt": "a", "max_tokens": 1}
             assert post(server, "/v1/completions", body)["model"] == named
+
+
+def test_who_names_no_sampling_gets_the_likelier_tokens() -> None:
+    """The values of `weft chat`; who names one of them gets the rest as the API defines it."""
+
+    def sampling(usual: dict[str, Any] | None = None, **fields: Any) -> SamplingParams:
+        body = ChatBody.model_validate({"messages": SAY, "seed": 1} | fields)
+        return replace(sampling_of(body, 0, usual=usual), seed=None)
+
+    own, whole = SamplingParams(repeat_last_n=-1), {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    assert sampling() == sampling(presence_penalty=0.0) == own
+    assert sampling({"temperature": 0.0}) == replace(own, temperature=0.0)
+    assert sampling(temperature=0.5) == replace(own, temperature=0.5, **whole)
+    assert sampling(top_k=3) == replace(own, temperature=1.0, **(whole | {"top_k": 3}))
+    assert sampling({"top_k": 5}, temperature=0.5).top_k == 5

@@ -24,6 +24,9 @@ MOST_CHARACTERS = 8192
 _WHOLE_API = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_last_n": -1}
 """The defaults of the OpenAI API that differ from those of the command line: all tokens can be
 drawn, and penalties apply to the whole answer."""
+_CUTS = frozenset(("temperature", "top_k", "top_p", "min_p"))
+"""Options that decide which tokens can be drawn. A request that names none of them gets weft's own
+values, because small models draw nonsense from the whole vocabulary."""
 
 
 def looks_at_prompt(body: Generation) -> bool:
@@ -49,7 +52,12 @@ def sampling_of(
     `constraint` is the option that `response_format` or `tool_choice` asks for. `usual` are the
     options that the server has for requests without them. Raises ApiError,
     which names the field as the client wrote it, for a value out of range."""
-    options: dict[str, Any] = _WHOLE_API | dict(usual or {})
+    named = {SAMPLING_FIELDS[name] for name in body.sampling}
+    named |= {
+        name for name in _CUTS & type(body).model_fields.keys() if getattr(body, name) is not None
+    }
+    whole = {k: v for k, v in _WHOLE_API.items() if k not in _CUTS or named & _CUTS}
+    options: dict[str, Any] = whole | dict(usual or {})
     if looks_at_prompt(body) and "repeat_last_n" not in (usual or {}):
         del options["repeat_last_n"]
     written: dict[str, str] = {}
