@@ -77,7 +77,24 @@ function coloured(text, lang) {
   return hljs.highlight(text, { language: lang, ignoreIllegals: true }).value;
 }
 
+// The reader reads the text within emphasis and links again, for each of them: what is deeper stays text.
+const DEEPEST = 40;
+let depth = 0;
+
+function notDeep(name) {
+  return function (...given) {
+    if (depth >= DEEPEST) return undefined;
+    depth++;
+    try {
+      return marked.Tokenizer.prototype[name].apply(this, given);
+    } finally {
+      depth--;
+    }
+  };
+}
+
 const reader = new marked.Marked({ gfm: true, breaks: true }, formulas, {
+  tokenizer: Object.fromEntries(["emStrong", "del", "link"].map((name) => [name, notDeep(name)])),
   renderer: {
     heading({ tokens, depth }) {
       const level = Math.min(depth + 2, 6); // the page has the first two
