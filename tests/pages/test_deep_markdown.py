@@ -16,6 +16,7 @@ DEEP = {
     "numbers": "1. " * 3000 + "end",
     "mixed": "> - 1. " * 1000 + "end",
     "emphasis": "*a _b " * 3000 + "end",
+    "emphasis that ends late": "*a " * 6000 + "**b** end",
     "links": "[" * 5000 + "a" + "](b)" * 5000 + "end",
     "tags": "<b>" * 5000 + "end",
     "lines": "\n".join("> " * i + "a" for i in range(1, 400)) + "\nend",

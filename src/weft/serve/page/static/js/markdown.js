@@ -78,12 +78,16 @@ function coloured(text, lang) {
 }
 
 // The reader reads the text within emphasis and links again, for each of them: what is deeper stays text.
+// To find the end of one, it may read all that follows: the characters of a text are counted.
 const DEEPEST = 40;
+const MOST_READ = 1 << 24;
 let depth = 0;
+let toRead = 0;
 
 function notDeep(name) {
   return function (...given) {
-    if (depth >= DEEPEST) return undefined;
+    toRead -= given[0].length;
+    if (depth >= DEEPEST || toRead < 0) return undefined;
     depth++;
     try {
       return marked.Tokenizer.prototype[name].apply(this, given);
@@ -178,6 +182,7 @@ function addBar(box) {
 
 /** The blocks of a text; one block of plain text if it cannot be read as Markdown. */
 function read(text) {
+  toRead = MOST_READ;
   try {
     if (!TOO_DEEP.test(text)) return reader.lexer(text);
   } catch {
