@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from html import escape
 
 CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\t"}
-"""Characters that a terminal takes for orders, and how they are shown (see `str.translate`)."""
+CONTROLS |= {c: f"\\u{c:04x}" for c in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+"""Characters that a terminal takes for orders or that turn the order of text, and how they are
+shown (see `str.translate`)."""
 
 
 def size_text(nbytes: float, digits: int = 2) -> str:

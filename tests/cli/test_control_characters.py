@@ -35,6 +35,10 @@ def test_messages_and_tables_show_escapes() -> None:
         assert "\x1b[31m" in text  # a colour of our own
 
 
+def test_messages_show_what_turns_the_order_of_text() -> None:
+    assert "a\\u202eb\\u2066c" in printed("a\u202eb\u2066c")
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

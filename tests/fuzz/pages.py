@@ -9,15 +9,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from playwright import sync_api
-
 from tests.fuzz.mutate import mutate_text
 from tests.fuzz.rounds import Round
-from tests.pages.conftest import NAMES, Watch, beyond
-from tests.serve.in_process import Server
-from tests.serve.server import DEMO
 
 NATIVE = False
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 MANY = (0, 1, 2, 5, 40, 70, 300, 3000)
 LEAVES = ("a", "**b**", "`c`", "$x^2$", "$$\\frac{1}{2}$$", "\\[" * 30, "<b>", "</b>", "<script>",
@@ -71,10 +68,16 @@ def tree(rng: random.Random, depth: int) -> str:
 
 def prepare(folder: Path) -> Round:
     """The page of a server, in a browser."""
+    from playwright import sync_api
+
+    from tests.pages.conftest import Watch, beyond
+    from tests.serve.in_process import Server
+    from tests.serve.server import DEMO
+
     server = Server(DEMO, "--threads", 1)
     server.__enter__()
     driver = sync_api.sync_playwright().start()
-    found = next(filter(None, map(shutil.which, NAMES)), None)
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
     browser = driver.chromium.launch(
         executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"]
     )

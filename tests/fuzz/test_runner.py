@@ -1,21 +1,28 @@
 """A moment of the drivers that need a process of their own; and that the runner would tell."""
 
 import random
+import shutil
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz.__main__ import drivers, run_driver
 from tests.fuzz.mutate import as_json, mutate_bytes, mutate_json, mutate_text
+from tests.fuzz.pages import CHROMIUM
 from tests.fuzz.rounds import Unclean, again, rounds
 
 APART = [name for name in drivers() if hasattr(import_module(f"tests.fuzz.{name}"), "prepare")]
+NEEDS = {"pages": any(map(shutil.which, CHROMIUM)), "forms": find_spec("python_multipart"),
+         "constraints": find_spec("llguidance")}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", APART)
 def test_nothing_is_unclean(name: str) -> None:
+    if not NEEDS.get(name, True):
+        pytest.skip("what it needs is not installed")
     counts, wrong = run_driver(name, 7, 0, most=60)
     assert not wrong, wrong
     assert counts.total() == 60 and len(counts) > 1

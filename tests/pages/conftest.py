@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.fuzz.pages import CHROMIUM
 from tests.lasting import Lasting
 from tests.pages.chat import Chat, long_demo
 from tests.serve.in_process import Server
@@ -31,7 +32,7 @@ Browser, Page = sync_api.Browser, sync_api.Page
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "build" / "pages"
 """Where pictures of pages stay; git ignores it."""
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+NAMES = CHROMIUM
 LOCAL = ("data", "blob", "about", "file", "devtools")
 """Schemes of addresses that leave no machine."""
 

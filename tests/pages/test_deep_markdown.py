@@ -16,6 +16,7 @@ DEEP = {
     "numbers": "1. " * 3000 + "end",
     "mixed": "> - 1. " * 1000 + "end",
     "emphasis": "*a _b " * 3000 + "end",
+    "emphasis that ends late": "*a " * 6000 + "**b** end",
     "links": "[" * 5000 + "a" + "](b)" * 5000 + "end",
     "tags": "<b>" * 5000 + "end",
     "lines": "\n".join("> " * i + "a" for i in range(1, 400)) + "\nend",
@@ -73,3 +74,19 @@ def test_what_follows_a_tag_of_code_is_text(chat: Chat, tag: str) -> None:
     )
     for part in ("<img src=x onerror=alert(1) ", "1 < 2 < 3 <a href=http://localhost/", "end"):
         assert part in shown, shown
+
+
+def test_emphasis_that_ends_is_bounded(chat: Chat) -> None:
+    """The reader reads the inner text again for each: the time would grow with the square."""
+    texts = ["*a " * 500 + "b* " * 500 + "end", "~~a " * 500 + "b~~ " * 500 + "end",
+             "*" * 600 + "a" + "*" * 600 + " end"]  # fmt: skip
+    shown = chat.page.evaluate(
+        """async (texts) => {
+          const { rendered } = await import("/page/js/markdown.js");
+          const deepest = (e) => 1 + Math.max(0, ...[...e.children].map(deepest));
+          return texts.map((text) => [deepest(rendered(text)), rendered(text).textContent]);
+        }""",
+        texts,
+    )
+    for depth, text in shown:
+        assert 30 < depth < 50 and text.strip().endswith("end"), (depth, text)

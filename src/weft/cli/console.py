@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-_HIDDEN = dict.fromkeys(CONTROLS)
+_HIDDEN = dict.fromkeys(c for c in CONTROLS if c < 160)  # texts may need the order of Arabic
 
 
 class _Console(Console):

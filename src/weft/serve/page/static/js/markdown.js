@@ -77,7 +77,28 @@ function coloured(text, lang) {
   return hljs.highlight(text, { language: lang, ignoreIllegals: true }).value;
 }
 
+// The reader reads the text within emphasis and links again, for each of them: what is deeper stays text.
+// To find the end of one, it may read all that follows: the characters of a text are counted.
+const DEEPEST = 40;
+const MOST_READ = 1 << 24;
+let depth = 0;
+let toRead = 0;
+
+function notDeep(name) {
+  return function (...given) {
+    toRead -= given[0].length;
+    if (depth >= DEEPEST || toRead < 0) return undefined;
+    depth++;
+    try {
+      return marked.Tokenizer.prototype[name].apply(this, given);
+    } finally {
+      depth--;
+    }
+  };
+}
+
 const reader = new marked.Marked({ gfm: true, breaks: true }, formulas, {
+  tokenizer: Object.fromEntries(["emStrong", "del", "link"].map((name) => [name, notDeep(name)])),
   renderer: {
     heading({ tokens, depth }) {
       const level = Math.min(depth + 2, 6); // the page has the first two
@@ -161,6 +182,7 @@ function addBar(box) {
 
 /** The blocks of a text; one block of plain text if it cannot be read as Markdown. */
 function read(text) {
+  toRead = MOST_READ;
   try {
     if (!TOO_DEEP.test(text)) return reader.lexer(text);
   } catch {
