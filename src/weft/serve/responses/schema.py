@@ -29,8 +29,8 @@ LEFT_OUT = frozenset((
     *("web_search_call", "file_search_call", "computer_call", "computer_call_output", "compaction"),
     *("image_generation_call", "code_interpreter_call", "mcp_list_tools", "mcp_call"),
     *("mcp_approval_request", "mcp_approval_response", "tool_search_call", "tool_search_output"),
-    *("compaction_summary", "ghost_snapshot", "compaction_trigger", "context_compaction"),
-    *("additional_tools", "configuration_update", "program", "program_output"),
+    *("compaction_summary", "context_compaction", "ghost_snapshot", "compaction_trigger"),
+    *("program", "program_output", "additional_tools", "agent_message", "configuration_update"),
 ))  # fmt: skip
 """Items of tools that OpenAI runs itself: they are left out, with a note."""
 

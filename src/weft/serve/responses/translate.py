@@ -27,9 +27,6 @@ Item = Mapping[str, Any]
 _SEAL = "weft:"
 """The beginning of the `encrypted_content` of reasoning, which is not secret here."""
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-_OUTPUTS = frozenset(
-    f"{tool}_call_output" for tool in ("custom_tool", "local_shell", "shell", "apply_patch")
-)
 _TEXTS = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")
 
 
@@ -110,6 +107,8 @@ def _messages(instructions: str | None, items: Sequence[Item]) -> list[dict[str,
         elif kind == "function_call":
             name, id_ = item.get("name"), str(item.get("call_id") or "")
             arguments = item.get("arguments")
+            if isinstance(arguments, dict):
+                arguments = json.dumps(arguments, ensure_ascii=False)
             if not isinstance(name, str) or not isinstance(arguments, str):
                 raise ApiError(
                     400, f"{where} is a function_call without name and arguments, both texts",
@@ -122,7 +121,8 @@ def _messages(instructions: str | None, items: Sequence[Item]) -> list[dict[str,
         elif kind == "function_call_output":
             id_ = str(item.get("call_id") or "")
             output = item.get("output")
-            if output is None or isinstance(output, dict | int | float):
+            plain = isinstance(output, list) and not any(map(_has_type, output))
+            if plain or output is None or isinstance(output, dict | int | float):
                 output = "" if output is None else json.dumps(output, ensure_ascii=False)
             content = _content(output, f"{where}.output")
             more = {"name": names[id_]} if id_ in names else {}
@@ -147,13 +147,21 @@ def _as_function(item: Item) -> Item:
         arguments = json.dumps({"input": item.get("input")}, ensure_ascii=False)
         return {**item, "type": "function_call", "arguments": arguments}
     if kind in ("local_shell_call", "shell_call", "apply_patch_call"):
-        given = item.get("action") or item.get("operation") or {}
-        arguments = json.dumps(given, ensure_ascii=False)
+        what = item.get("action") or item.get("operation") or {}
+        arguments = json.dumps(what, ensure_ascii=False)
         return {**item, "type": "function_call", "name": kind[:-5], "arguments": arguments}
     if kind in _OUTPUTS:
         id_ = item.get("call_id") or item.get("id")
         return {**item, "type": "function_call_output", "call_id": id_}
     return item
+
+
+_OUTPUTS = ("custom_tool_call_output", "local_shell_call_output", "shell_call_output",
+            "apply_patch_call_output")  # fmt: skip
+
+
+def _has_type(part: Any) -> bool:
+    return isinstance(part, Mapping) and "type" in part
 
 
 def _add_message(messages: list[dict[str, Any]], item: Item, where: str) -> None:
