@@ -26,11 +26,10 @@ _LONGEST = 1024
 
 
 def model_fields(name: str, created: int) -> dict[str, Any]:
-    """The fields of a model in a list, in the forms of OpenAI and of Anthropic; `created` is a time
-    in seconds."""
+    """The fields that a model has in Anthropic's lists besides OpenAI's; `created` is a time in
+    seconds."""
     at = datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z")
-    openai = {"id": name, "object": "model", "created": created, "owned_by": "weft"}
-    return openai | {"type": "model", "display_name": name, "created_at": at}
+    return {"type": "model", "display_name": name, "created_at": at}
 
 
 class ModelCard:

@@ -100,14 +100,19 @@ def add_middleware(app: FastAPI, options: ServeOptions, shared: Shared, model: s
 
 def _add_about(app: FastAPI, service: Service, shared: Shared) -> None:
     about = {
-        **model_fields(service.model_id, service.created),
+        "id": service.model_id,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "weft",
         "max_model_len": service.n_ctx,  # as vLLM has it
         "meta": service.about_text(),
         **service.vectors.about_model(),
+        **model_fields(service.model_id, service.created),
     }
 
     def all_models() -> list[dict[str, Any]]:
-        aliases = [about | model_fields(name, service.created) for name in service.aliases]
+        names = service.aliases
+        aliases = [about | {"id": name, "display_name": name} for name in names]
         return [about, *aliases, *service.adapters.as_models(about)]
 
     @add(app, "/v1/models", "GET")

@@ -29,13 +29,13 @@ BREAKERS: tuple[str, ...] = ("\n", ":", '"', "*")
 _ALIASES = {
     "typical": "typ_p", "typical_p": "typ_p", "temp": "temperature", "nucleus": "top_p",
 }  # fmt: skip
-_GONE = ("tfs", "tfs_z", "infill")
-"""Names that llama.cpp has or had and clients still list: tail-free sampling, which no option here
-turns on, and one for infilling."""
 
 _INF = math.inf
 _MOST = 3e38
 """Largest finite number that is accepted; larger ones have no float32."""
+_GONE = ("tfs", "tfs_z", "infill")
+"""Names that llama.cpp has or had and clients still list: tail-free sampling, which no option here
+turns on, and one for infilling."""
 T = TypeVar("T")
 
 

@@ -98,12 +98,16 @@ def _about(place: Place) -> dict[str, Any]:
     if place.error is not None and place.state == "unloaded":
         status |= {"failed": True, "error": str(place.error)}
     about: dict[str, Any] = {
-        **model_fields(entry.name, int(_time_of(entry.path))),
+        "id": entry.name,
+        "object": "model",
+        "created": int(_time_of(entry.path)),
+        "owned_by": "weft",
         "aliases": list(entry.settings.aliases),
         "loaded": place.state == "loaded",
         "status": status,
         "requests": place.leases,
         "planned_bytes": None if planned is None else planned.total,
+        **model_fields(entry.name, int(_time_of(entry.path))),
     }
     if place.loaded is not None and place.state == "loaded":
         about["meta"] = place.loaded.service.about_text()
