@@ -78,7 +78,7 @@ def embed(
         raise ContextError("there is no text; give some as arguments, with --file or on stdin")
     loaded = open_with(model, load)
     tokenizer = Tokenizer.from_gguf(loaded.file)
-    tokens = [tokenizer.encode(text) for text in lines]
+    tokens = [tokenizer.encode(text, parse_special=True) for text in lines]
     context = context_for(loaded, load, [len(ids) for ids in tokens])
     chosen = own.pooling
     if chosen is None and loaded.config.pooling == "none":

@@ -108,7 +108,7 @@ def _embedding_ids(service: Service, texts: Input, name: str, cut: bool) -> list
             require_whole(text or "", name)
         else:
             service.prompts.require_short(text or "", name, most)
-    lists = token_lists(service.tokenizer, texts, name)
+    lists = token_lists(service.tokenizer, texts, name, parse_special=True)
     for number, ids in enumerate(lists):
         if cut and len(ids) > most:
             ids[most - len(end) :] = end
