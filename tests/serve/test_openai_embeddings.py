@@ -136,3 +136,11 @@ def test_a_client_that_left_is_not_served_to_the_end() -> None:
         assert asked == 3  # batches, of which two were computed
     finally:
         service.close()
+
+
+def test_names_of_control_tokens(server: Server) -> None:
+    text = "a" + server.call("GET", "/props")[2]["eos_token"]
+    bodies = [{"content": text, "parse_special": special} for special in (True, False)]
+    read, plain = [len(server.call("POST", "/tokenize", body)[2]["tokens"]) for body in bodies]
+    used = server.client.embeddings.create(model="x", input=text).usage.prompt_tokens
+    assert used == read != plain

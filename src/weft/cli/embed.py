@@ -80,7 +80,7 @@ def embed(
         raise ContextError("there is no text; give some as arguments, with --file or on stdin")
     loaded = open_with(model, load)
     tokenizer = Tokenizer.from_gguf(loaded.file)
-    tokens = [tokenizer.encode(text) for text in lines]
+    tokens = [tokenizer.encode(text, parse_special=True) for text in lines]
     if own.truncate:
         most, end = load["n_ctx"] or loaded.config.n_ctx_train, tokenizer.vocab.suffix
         tokens = [ids if len(ids) <= most else [*ids[: most - len(end)], *end] for ids in tokens]

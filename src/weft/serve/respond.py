@@ -111,7 +111,7 @@ def _embedding_ids(
             require_whole(text or "", name)
         else:
             service.prompts.require_short(text or "", name, most)
-    lists = token_lists(service.tokenizer, texts, name)
+    lists = token_lists(service.tokenizer, texts, name, parse_special=True)
     for number, ids in enumerate(lists):
         if cut and len(ids) > most:
             ids[most - len(end) :] = end
