@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weft.backends.memory import BufferType, Memory, WeightBufferType
 from weft.errors import DeviceError, GraphError
-from weft.graph.host import HOST
+from weft.graph.host import HOST, HostParams
 from weft.graph.rewrite.general import general_form
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
@@ -328,7 +328,9 @@ def why_not_general(
     """The reason of `why_not` against a node; for a node of one of `ops`, against its general
     form."""
     if node.op is HOST:
-        return "a function of the host, which the host device calls"
+        assert isinstance(node.params, HostParams)
+        function = node.params.function
+        return f"{function}: {function.why or 'a function of the host'}"
     if node.op.name not in ops:
         return why_not(node)
     try:

@@ -30,10 +30,12 @@ class HostFunction:
     """A function with a name: `compute(sources, out, values)` fills `out`.
 
     Arrays are flat and of the tensors' storage types; `values` are the values of the symbols. It
-    keeps no array and writes none but `out`. Functions are equal where they are the same object."""
+    keeps no array and writes none but `out`. Functions are equal where they are the same object.
+    `why` says why no other device computes it."""
 
-    def __init__(self, name: str, compute: Computes) -> None:
+    def __init__(self, name: str, compute: Computes, why: str = "") -> None:
         self.name = name
+        self.why = why
         self.compute = compute
         self._number = next(_numbers)
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from weft.backends.base import Backend
 from weft.graph.graph import Graph
+from weft.graph.host import HOST
 from weft.graph.rewrite import Rewritten
 from weft.graph.size import lower
 from weft.graph.tensor import Tensor, shape_text
@@ -104,7 +105,8 @@ def refused(schedule: Placed, node: Tensor) -> dict[str, str]:
     sentences = {}
     own = schedule.backend_of.get(node, -1)
     for b, backend in enumerate(schedule.backends):
-        if b == own:
+        # the host device refuses everything but functions, which explains nothing
+        if b == own or (backend.name == "host" and node.op is not HOST):
             continue
         sentence = schedule.refusals.get((node, b))
         if sentence is None:

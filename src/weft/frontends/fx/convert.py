@@ -112,18 +112,20 @@ def convert(
     if refusals and not host:
         raise refuse_all(refusals)
     nodes = {node.name: node for node in program.graph.nodes}
-    hosted = {nodes[r.node] for r in refusals}
+    hosted = {nodes[r.node]: r.reason for r in refusals}
     while True:
         stay = [r for r in refusals if why_not_on_host(nodes[r.node]) is not None]
         if stay:
             raise refuse_all([replace(r, cause="") for r in stay])
         found = regions(nodes.values(), hosted)
         try:
-            return _Walk(program, Sizes(program.range_constraints, names), known, found).run()
+            return _Walk(
+                program, Sizes(program.range_constraints, names), known, found, hosted
+            ).run()
         except UnsupportedOpError as error:
             # a visitor finds out only from shapes and strides that it cannot build a node
             refusals = list(getattr(error, "refusals", ()))
-            more = {nodes[r.node] for r in refusals} - hosted
+            more = {nodes[r.node]: r.reason for r in refusals if nodes[r.node] not in hosted}
             if not host or not more or any(n in found for n in more):
                 raise
             hosted |= more
@@ -138,8 +140,11 @@ class _Walk:
         sizes: Sizes,
         known: dict[Node, torch.Tensor],
         found: dict[Node, Region],
+        reasons: Mapping[Node, str],
     ) -> None:
         self.program = program
+        self.reasons = reasons
+        """Why nodes are not converted."""
         self.builder = Builder(sizes)
         self.weights = Weights()
         self.inputs: list[Input] = []
@@ -248,7 +253,8 @@ class _Walk:
         if results:
             after = self._drawn if region.draws else None
             try:
-                found = add_region(builder, region, self._constants, results, after)
+                why = next(self.reasons[n] for n in region.nodes if n in self.reasons)
+                found = add_region(builder, region, self._constants, results, after, why=why)
             except GraphError as error:
                 refusal = Refusal(first.name, op_name(first.target), str(error))
                 raise refuse_all([refusal]) from error

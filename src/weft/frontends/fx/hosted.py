@@ -148,11 +148,13 @@ def add_region(
     constants: Mapping[Node, torch.Tensor],
     results: Sequence[Node],
     after: Tensor | None = None,
+    *,
+    why: str,
 ) -> dict[Node, Value | Carried]:
     """The values of `results`, the nodes of a region that are read elsewhere.
 
     `constants` are tensors that it reads in PyTorch's memory. `after` is a tensor that must be
-    computed before."""
+    computed before, `why` says why no other device computes them."""
     module, ports, sources = _module(builder, region, constants, results)
     places = _places(builder, results)
     if after is not None:
@@ -163,14 +165,14 @@ def add_region(
     if len(places) == 1 and places[0].stored is not None:
         [place] = places
         assert place.stored is not None
-        function = HostFunction(name, _function(module, ports, places))
+        function = HostFunction(name, _function(module, ports, places), why)
         tensor = host_call(function, place.stored, folded_ne(place.shape), *sources)
         return {results[0]: Value.whole(tensor, place.dtype, place.shape)}
     total = max((p.offset + p.nbytes for p in places), default=0)
-    function = HostFunction(name, _function(module, ports, places))
+    function = HostFunction(name, _function(module, ports, places), why)
     packed = host_call(function, I8, (max(total, 1),), *sources)
     for node, place in zip(results, places, strict=True):
-        part = HostFunction(f"{node.name} of {name}", _part(place))
+        part = HostFunction(f"{node.name} of {name}", _part(place), why)
         if place.stored is not None:
             tensor = host_call(part, place.stored, folded_ne(place.shape), packed)
             found[node] = Value.whole(tensor, place.dtype, place.shape)

@@ -68,7 +68,7 @@ class HuggingFaceTokenizer:
         """The same for texts of strangers, in which the model finds no control token either."""
         data, model = dict(self._data), dict(self._data["model"])
         kept = {part for merge in model.get("merges") or () for part in _parts(merge)}
-        kept |= {model["unk_token"]} if model.get("unk_token") else set()
+        kept.add(str(model.get("unk_token")))
         hidden = self._hidden - {model.get("unk_id")}
 
         def name(i: int, text: str) -> str:
