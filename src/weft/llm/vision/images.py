@@ -119,13 +119,13 @@ def _reduced(image: Image) -> tuple[int, int]:
 
 
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
-"""A marker begins each part of a JPEG, and cannot be inside a scan."""
+"""The start of a part of a JPEG, which cannot be inside a scan."""
 _SOS, _EOI = 0xDA, 0xD9
 
 
 def _require_few_parts(data: bytes, what: str) -> None:
-    """Raises ContextError for a file of more than IMAGE_PARTS parts, which take long to read:
-    Pillow reads most of them in Python, and each scan of a JPEG goes through all pixels."""
+    """Raises ContextError for a file of more than `IMAGE_PARTS` parts: Pillow reads most of them in
+    Python, and each scan of a JPEG goes through all pixels."""
     if any(n > IMAGE_PARTS for n in accumulate(_parts(data))):
         raise ContextError(
             f"{what} has too many segments, chunks, blocks or scans; save it again, without "
