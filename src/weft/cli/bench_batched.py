@@ -18,8 +18,6 @@ from weft.errors import ContextError
 from weft.llm import Context
 from weft.records import dataclass
 
-__all__ = ["BatchedTests", "bench_batched"]
-
 _COLUMNS = {
     "PP": "pp", "TG": "tg", "B": "pl", "N_KV": "n_kv", "T_PP s": "t_pp", "S_PP t/s": "speed_pp",
     "T_TG s": "t_tg", "S_TG t/s": "speed_tg", "T s": "t", "S t/s": "speed",

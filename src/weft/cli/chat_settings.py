@@ -12,8 +12,6 @@ from weft.llm import SamplingParams
 from weft.llm.chat.template import NO_REASONING
 from weft.llm.generate_options import GenerateOptions, stop_strings
 
-__all__ = ["ChatSettings"]
-
 _EFFORTS = ("low", "medium", "high")
 _THINKS = ("enable_thinking", "thinking", "reasoning_effort")
 

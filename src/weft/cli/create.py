@@ -13,8 +13,6 @@ from weft.cli.modelfile import NAME, kept_folder, read_modelfile, with_settings
 from weft.errors import FormatError
 from weft.files import write_text
 
-__all__ = ["create"]
-
 
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name that commands take.")],

@@ -63,10 +63,7 @@ class ImatrixFlags(Group):
 
 @loads_model
 def imatrix(
-    *,
-    model: ModelFile | None = None,
-    own: ImatrixFlags,
-    load: Annotated[dict[str, Any], ChunkLoad],
+    *, model: ModelFile | None = None, own: ImatrixFlags, load: Annotated[dict[str, Any], ChunkLoad]
 ) -> None:
     """Measure how much each column of a model's weights counts: the sums of squares of what the
     weights are multiplied with, over a text in chunks of -c tokens. `weft quantize --imatrix FILE`

@@ -18,9 +18,6 @@ from weft.files import read_text
 from weft.flags import FLAGS
 from weft.records import dataclass
 
-__all__ = ["Modelfile", "find_modelfile", "kept_folder", "kept_model", "read_modelfile",
-           "with_settings"]  # fmt: skip
-
 NAME = re.compile(r"\w[\w.-]*")
 """The names of kept models."""
 _MOST_BYTES = 1 << 20

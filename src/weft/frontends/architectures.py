@@ -6,8 +6,6 @@ there is one, reads their folders. The steps of adding one are in docs/add-a-mod
 
 from __future__ import annotations
 
-__all__ = ["FILES", "RELATED"]
-
 FILES = {
     "deepseek": {
         "deepseek2": "DeepseekV2ForCausalLM DeepseekV3ForCausalLM YoutuForCausalLM",

@@ -12,8 +12,6 @@ from weft.frontends.gguf.metadata import made_metadata
 from weft.frontends.gguf.reader import GGUFFile, open_gguf
 from weft.frontends.gguf.writer import encode_value
 
-__all__ = ["open_mmproj", "open_model", "with_keys"]
-
 
 def open_model(
     path: str | os.PathLike[str],

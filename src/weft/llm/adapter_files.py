@@ -30,8 +30,6 @@ from weft.llm.scaled_files import ScaledFiles, listed_files
 from weft.llm.weights import Weights
 from weft.quants import decode
 
-__all__ = ["AdapterFiles", "open_adapters"]
-
 AdapterFiles = ScaledFiles
 """GGUF files, or folders of PEFT; see `ScaledFiles`."""
 Found = tuple[str, F32, F32]

@@ -21,8 +21,6 @@ from weft.graph.tensor import Tensor
 from weft.llm.scaled_files import ScaledSet, made_leaf
 from weft.records import dataclass
 
-__all__ = ["EMBEDDINGS", "Adapter", "Adapters"]
-
 F32 = NDArray[np.float32]
 EMBEDDINGS = "token_embd.weight"
 """The matrix of which a token takes a row."""

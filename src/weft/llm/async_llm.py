@@ -17,8 +17,6 @@ from weft.llm.prompts import Prompt
 from weft.llm.text_model import Asked, LLMArguments, TextModel
 from weft.options import asks_by_name, require_options
 
-__all__ = ["AsyncLLM", "AsyncText"]
-
 _ANY_NUMBER = 1 << 30
 _OPTIONS = tuple(name for name in GENERATE_OPTIONS if name != "progress")
 

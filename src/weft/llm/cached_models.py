@@ -20,8 +20,6 @@ from weft.flags import FLAGS
 from weft.llm.published_files import SHARD
 from weft.records import dataclass
 
-__all__ = ["CachedModel", "cached_models", "remove_model"]
-
 _TURN_SECONDS = 60.0
 """Most seconds to wait for a process that downloads the same package."""
 

@@ -12,8 +12,6 @@ from weft.llm.engine.request import Delta, Done, Event, Reason, Ticket
 from weft.llm.sampling import TokenLogprobs
 from weft.records import dataclass
 
-__all__ = ["Completion", "Completions", "Stream", "Usage"]
-
 T = TypeVar("T", covariant=True)
 
 

@@ -8,9 +8,6 @@ from typing import Literal
 
 from weft.records import dataclass
 
-__all__ = ["IndexerConfig", "MlaConfig", "ModelConfig", "MoeConfig", "Pooling", "RecurrentConfig",
-           "RopeConfig", "RopeScaling", "Temperature"]  # fmt: skip
-
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
 """The embedding of a text: those of all its tokens, their mean, the first or the last one; "rank"
 has the scores of the model's classifier instead."""

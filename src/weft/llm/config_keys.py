@@ -16,8 +16,6 @@ from weft.errors import FormatError
 from weft.frontends.gguf import GGUFFile
 from weft.llm.config import ModelConfig, MoeConfig, Pooling, RopeConfig, RopeScaling
 
-__all__ = ["Keys", "read_config"]
-
 
 class Keys:
     """Looks up metadata under the architecture's prefix and checks ranges.

@@ -26,8 +26,6 @@ from weft.llm.scaled_files import ScaledFiles, ScaledSet, listed_files, made_lea
 from weft.quants import decode
 from weft.records import dataclass
 
-__all__ = ["ControlVector", "ControlVectors", "open_control_vectors"]
-
 F32 = NDArray[np.float32]
 
 

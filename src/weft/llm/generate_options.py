@@ -13,8 +13,6 @@ from weft.llm.sampling import SAMPLING_OPTIONS, SamplingOptions, SamplingParams
 from weft.llm.scaled_files import Chosen
 from weft.options import Option
 
-__all__ = ["GENERATE_OPTIONS", "GenerateOptions", "request_of", "stop_strings"]
-
 
 class GenerateOptions(SamplingOptions, total=False):
     """See `LLM.generate`."""

@@ -22,8 +22,6 @@ from typing import Any, NoReturn
 from weft.errors import FormatError
 from weft.llm.published_files import OF_A_FOLDER, SHARD, gguf_models
 
-__all__ = ["PREFERRED", "is_hub_name", "local_path", "pick_file"]
-
 PREFIX = "hf:"
 _PACKAGES = "pypi:"
 PREFERRED = ("Q4_K_M", "Q8_0", "Q4_K_S", "Q5_K_M", "Q4_0", "Q6_K", "F16", "BF16", "F32")

@@ -27,8 +27,6 @@ from weft.llm.adapters import EMBEDDINGS
 from weft.llm.model import Model
 from weft.records import dataclass
 
-__all__ = ["MergedTensor", "merge_adapters"]
-
 F32 = NDArray[np.float32]
 OUTPUT = "output.weight"
 _AT_ONCE = 1 << 22  # elements of B A computed at a time: 16 MiB

@@ -34,8 +34,6 @@ from weft.llm.scaled_files import Chosen, ScaledFiles
 from weft.llm.senses.tower import AnyTower
 from weft.llm.weights import Weights, load_weights
 
-__all__ = ["Model"]
-
 
 class Model:
     """The contents of a model file, without any state of inference; contexts share it."""

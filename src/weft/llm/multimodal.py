@@ -32,8 +32,6 @@ from weft.llm.vision.tower import Tower
 from weft.records import dataclass
 from weft.tables import size_text
 
-__all__ = ["Hearing", "Senses", "Sight", "Towers", "open_towers"]
-
 
 @dataclass(frozen=True, slots=True)
 class Towers:

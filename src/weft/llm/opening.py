@@ -34,9 +34,6 @@ from weft.llm.scaled_files import ScaledFiles
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 
-__all__ = ["DEFAULT_N_CTX", "DraftModels", "Loaded", "ModelArguments", "Opening", "load_model",
-           "take_model_arguments"]  # fmt: skip
-
 DEFAULT_N_CTX = 4096
 """Default number of cells of the cache; fewer if the model was trained for less."""
 DEFAULT_N_SEQS = 16

@@ -35,8 +35,6 @@ from weft.flags import FLAGS
 from weft.llm.published_files import OF_A_FOLDER, gguf_models
 from weft.records import dataclass
 
-__all__ = ["package_model"]
-
 _NAME = re.compile(
     r"(?P<package>[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)(?:==(?P<version>[\w.!+-]+))?(?:/(?P<file>.+))?",
     re.ASCII,

@@ -11,8 +11,6 @@ import numpy as np
 from weft.errors import ArgumentError, ContextError, ContextFull
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["Prompt", "is_list", "prompt_ids", "require_fits"]
-
 Prompt: TypeAlias = str | Sequence[int]
 """Text, or token ids."""
 

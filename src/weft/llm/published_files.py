@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["OF_A_FOLDER", "SHARD", "gguf_models"]
-
 OF_A_FOLDER = ("*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "README.md")
 """Files that make a model in safetensors."""
 

@@ -17,8 +17,6 @@ from weft.dtype import find_dtype
 from weft.errors import ArgumentError, ContextError
 from weft.graph.tensor import Buffer, Tensor
 
-__all__ = ["Chosen", "ScaledFile", "ScaledFiles", "ScaledSet", "listed_files", "made_leaf"]
-
 F32 = NDArray[np.float32]
 ScaledFile = str | os.PathLike[str]
 ScaledFiles = (

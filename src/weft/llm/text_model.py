@@ -30,8 +30,6 @@ from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.notebook import in_notebook
 from weft.options import require_options
 
-__all__ = ["LLMArguments", "TextModel"]
-
 Tools = Sequence[Mapping[str, Any]]
 Asked = tuple[Request, AnswerParser | HarmonyParser | None]
 """A request, and what splits its answer; None: all of it is the text."""

@@ -24,8 +24,6 @@ from weft.flags import FLAGS
 from weft.frontends.gguf import GGUFFile
 from weft.records import dataclass
 
-__all__ = ["Tuned", "find", "forget", "machine_name", "model_key", "remember", "tuned_file"]
-
 _MOST_ENTRIES = 200
 """The oldest entries beyond these are dropped."""
 _LOCK_SECONDS = 10.0

@@ -11,8 +11,6 @@ from weft.frontends.gguf.tensors import TensorInfo
 from weft.graph.tensor import Buffer, Tensor, Usage
 from weft.records import dataclass
 
-__all__ = ["Row", "Weights", "load_weights", "maybe", "need"]
-
 # Tensors that old converters wrote and no model reads, and scales for activations quantized to 4
 # bits, which weft does not use.
 _UNUSED_SUFFIXES = (

@@ -36,8 +36,6 @@ from weft.graph.size import Size, lower, upper
 from weft.graph.tensor import Buffer, Tensor
 from weft.quants import from_storage
 
-__all__ = ["Builder", "constant_leaf", "reshaped_to", "strided", "window"]
-
 MAX_TABLE = 2**20
 """Maximum number of values of a size from which a number is computed."""
 

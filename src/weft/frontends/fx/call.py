@@ -14,8 +14,6 @@ from weft.frontends.fx.sizes import Sizes
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 
-__all__ = ["Call", "StaleValueError", "aten_op", "fake_of", "op_name"]
-
 
 class StaleValueError(GraphError):
     """A value that cannot be read: of a buffer that was overwritten since, or one inside of a host

@@ -21,8 +21,6 @@ from weft.frontends.fx.layout import channels_last
 from weft.frontends.fx.sizes import is_static
 from weft.records import dataclass
 
-__all__ = ["KEEPING", "channels_last_nodes"]
-
 KEEPING = frozenset(
     "relu relu6 hardtanh clamp clip clamp_min clamp_max sigmoid silu hardswish hardsigmoid gelu "
     "tanh leaky_relu elu mish softplus neg abs exp sqrt rsqrt square pow add sub mul div maximum "

@@ -36,8 +36,6 @@ from weft.frontends.fx.support import FROM_DATA, YES, InheritedReason, Refusal, 
 from weft.graph.node import leaf
 from weft.graph.tensor import Tensor
 
-__all__ = ["convert", "supports", "unsupported", "weight_nodes"]
-
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _INPUTS = (InputKind.USER_INPUT,)
 _WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)

@@ -14,8 +14,6 @@ from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
-__all__ = ["Converted", "Input", "Output", "State", "bound_arguments", "positional_names"]
-
 
 @dataclass(frozen=True, slots=True)
 class Input:

@@ -13,9 +13,6 @@ import torch
 from weft.dtype import DTYPES, DType
 from weft.frontends.fx.support import InheritedReason
 
-__all__ = ["FLOATS", "INTS", "STORED", "compute_type", "dtype_name", "is_float", "refused_type",
-           "stored_type"]  # fmt: skip
-
 STORED: dict[torch.dtype, DType] = {
     torch.float32: DTYPES["f32"], torch.float16: DTYPES["f16"], torch.bfloat16: DTYPES["bf16"],
     torch.int64: DTYPES["i64"], torch.int32: DTYPES["i32"], torch.int16: DTYPES["i16"],

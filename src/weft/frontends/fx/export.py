@@ -18,8 +18,6 @@ from torch.utils import _pytree as pytree
 from weft.errors import ProgramError
 from weft.frontends.fx.registry import find_visitor
 
-__all__ = ["core_program", "dim_names", "exported", "kept_whole", "parameter_names", "quiet"]
-
 
 def exported(
     program: Any, example_inputs: Any, example_kwargs: Mapping[str, Any] | None, dynamic_shapes: Any

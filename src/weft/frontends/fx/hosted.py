@@ -26,9 +26,6 @@ from weft.graph.size import Size, evaluate, upper
 from weft.graph.tensor import Buffer, Tensor
 from weft.records import dataclass
 
-__all__ = ["Weights", "add_region", "array_of", "carried_input", "initial_values", "state_leaf",
-           "unpacked"]  # fmt: skip
-
 I8 = DTYPES["i8"]
 ALIGNMENT = 64
 _WORD = 8

@@ -16,10 +16,6 @@ from weft.graph.size import Expr, Size, exact_div
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
-__all__ = ["Carried", "Value", "broadcast_strides", "channels_last", "coalesce", "contiguous",
-           "folded_ne", "inverse", "is_contiguous", "joint_dims", "memory_order", "product",
-           "restride"]  # fmt: skip
-
 Dims = list[tuple[Size, ...]]
 """For each dimension, its size and then the stride of each operand."""
 

@@ -24,9 +24,6 @@ from weft.frontends.fx.call import aten_op
 from weft.frontends.fx.sizes import is_static
 from weft.records import dataclass
 
-__all__ = ["MAX_FOLDED", "Region", "folded", "in_stages", "is_drawn", "known_constants",
-           "regions", "why_not_on_host"]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:

@@ -19,9 +19,6 @@ from weft.records import dataclass
 if TYPE_CHECKING:
     from weft.frontends.fx.builder import Builder
 
-__all__ = ["VISITORS", "Check", "Visitor", "find_visitor", "is_from_data", "supports_call",
-           "visitor", "visitor_by_name"]  # fmt: skip
-
 Build: TypeAlias = "Callable[[Builder, Call], Value | list[Value | None]]"
 """Makes the result (a list where the op has several; None for one that must not be read)."""
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from weft.errors import GraphError
 from weft.graph.size import Expr, Size, Sym, ceil_div, size_max, size_min
 
-__all__ = ["MAX_SIZE", "Sizes", "as_int", "is_static"]
-
 MAX_SIZE = 2**31 - 1
 """A symbol whose upper bound is above this counts as unbounded."""
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from weft.errors import UnsupportedOpError
 from weft.records import dataclass
 
-__all__ = ["FROM_DATA", "YES", "InheritedReason", "Refusal", "Support", "refuse_all"]
-
 
 class InheritedReason(str):
     """A reason that a node may have from another node whose shape or type it takes over."""

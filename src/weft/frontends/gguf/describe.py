@@ -10,9 +10,6 @@ from weft.frontends.gguf.format import ValueType
 from weft.frontends.gguf.reader import GGUFFile
 from weft.records import dataclass
 
-__all__ = ["CONTROL_VECTOR", "Description", "MetadataRow", "TensorRow", "TypeTotal", "describe",
-           "in_words", "printable"]  # fmt: skip
-
 CONTROL_VECTOR = "controlvector"
 """The architecture of files with control vectors."""
 _ALPHA = "adapter.lora.alpha"

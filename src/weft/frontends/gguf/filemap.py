@@ -17,8 +17,6 @@ from weft.errors import FormatError, MissingFileError
 from weft.frontends.gguf.format import MAX_NAME, MAX_WORK
 from weft.mapped_files import remember
 
-__all__ = ["HEAD_BYTES", "BytesMap", "Cursor", "FileMap", "describe_other", "quoted"]
-
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 

@@ -35,12 +35,6 @@ from weft.dtype import DType
 from weft.errors import FormatError, GraphError
 from weft.records import dataclass
 
-__all__ = ["DEFAULT_ALIGNMENT", "MAGIC", "MAX_ALIGNMENT", "MAX_DEPTH", "MAX_DIMS", "MAX_KEYS",
-           "MAX_NAME", "MAX_TENSORS", "MAX_WORK", "MIN_ALIGNMENT", "REMOVED_TYPES", "ROPE_HALVES",
-           "SCALARS", "TOKENIZER_SETTINGS", "VERSIONS", "WHOLE_TOKENIZER", "RawValue",
-           "ValueType", "alignment_problem",
-           "tensor_bytes"]  # fmt: skip
-
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32

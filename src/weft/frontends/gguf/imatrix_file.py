@@ -38,9 +38,6 @@ from weft.quants import can_encode
 from weft.quants.native_rows import NEEDS_WEIGHTS, can_convert
 from weft.records import dataclass
 
-__all__ = ["Imatrix", "ImatrixEntry", "Importance", "check_importance", "chosen", "imatrix_keys",
-           "importance_of", "read_imatrix", "read_importance", "write_imatrix"]  # fmt: skip
-
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 _MAX_ENTRIES = 1 << 18
 

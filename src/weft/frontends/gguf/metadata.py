@@ -22,8 +22,6 @@ from weft.frontends.gguf.filemap import BytesMap, Cursor, FileMap, quoted
 from weft.frontends.gguf.format import MAX_DEPTH, SCALARS, RawValue, ValueType
 from weft.records import dataclass
 
-__all__ = ["Metadata", "Value", "made_metadata", "read_metadata"]
-
 Value: TypeAlias = int | float | bool | str | NDArray[Any] | list[str] | list[Any]
 """A decoded value: a scalar, a NumPy array, a list of strings, or a list of arrays (nested)."""
 

@@ -11,8 +11,6 @@ from typing import Literal, TypeAlias
 
 from weft.records import dataclass
 
-__all__ = ["MIXES", "Mix", "Place", "Role"]
-
 Role: TypeAlias = Literal[
     "output", "embedding", "value", "key", "query", "attn_out", "ffn_down", "ffn_up", "ffn_gate",
     "other",

@@ -13,8 +13,6 @@ from weft.frontends.gguf.reader import GGUFFile
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.records import dataclass
 
-__all__ = ["Pruned", "prune"]
-
 _LAYER = re.compile(r"blk\.(\d+)\.")
 
 

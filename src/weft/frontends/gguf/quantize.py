@@ -27,11 +27,6 @@ from weft.frontends.gguf.writer import TensorSource, encode_value, lay_out
 from weft.quants.native_rows import NotFiniteError, can_convert, convert_rows
 from weft.records import dataclass
 
-__all__ = [
-    "COPY", "QuantizedTensor", "convert_tensor", "floats_of", "loaded_as", "quantize_file",
-    "refusal", "types_of", "would_be",
-]  # fmt: skip
-
 COPY = "COPY"
 """The name under which `quantize_file` leaves all tensors as they are."""
 

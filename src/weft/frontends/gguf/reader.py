@@ -22,8 +22,6 @@ from weft.frontends.gguf.format import (
 from weft.frontends.gguf.metadata import Metadata, read_metadata
 from weft.frontends.gguf.tensors import TensorInfo, read_tensors
 
-__all__ = ["GGUFFile", "open_gguf", "present_as_gguf"]
-
 _SHARD_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
 

@@ -24,8 +24,6 @@ from weft.file_lock import try_lock
 from weft.files import require_writable
 from weft.frontends.gguf.writer import Layout
 
-__all__ = ["ResumableFile"]
-
 _SYNC_BYTES = 256 << 20
 """Number of bytes after which a journal waits for the disk."""
 _READ = 16 << 20

@@ -22,11 +22,6 @@ from weft.frontends.gguf.reader import GGUFFile, open_gguf
 from weft.frontends.gguf.tensors import TensorInfo
 from weft.frontends.gguf.writer import TensorSource, encode_value, write_gguf
 
-__all__ = [
-    "bad_tensors", "layout_of_parts", "merge_shards", "set_key", "split_file",
-    "write_parts", "write_shards",
-]  # fmt: skip
-
 _CHUNK = 1 << 22  # elements checked at a time
 MAX_SHARDS = 99_999  # what the names have digits for
 

@@ -17,8 +17,6 @@ from weft.frontends.gguf.filemap import Cursor, FileMap, quoted
 from weft.frontends.gguf.format import MAX_DIMS, REMOVED_TYPES, tensor_bytes
 from weft.records import dataclass
 
-__all__ = ["TensorInfo", "read_tensors"]
-
 _AGAIN = "download or copy it again"
 
 

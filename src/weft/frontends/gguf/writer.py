@@ -35,8 +35,6 @@ from weft.frontends.gguf.format import (
 from weft.frontends.gguf.metadata import Metadata
 from weft.records import dataclass
 
-__all__ = ["Layout", "Row", "TensorSource", "encode_value", "lay_out", "write_gguf"]
-
 Data: TypeAlias = np.ndarray[Any, Any] | bytes | bytearray | memoryview
 TensorSource: TypeAlias = tuple[str, DType | str, Sequence[int], Data | Callable[[], Data]]
 """Name, type, `ne` (sizes, innermost first, one to four; trailing ones are not stored), and the

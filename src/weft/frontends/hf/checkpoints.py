@@ -17,8 +17,6 @@ from weft.frontends.hf.config import Config
 from weft.frontends.hf.safetensors import Stored
 from weft.frontends.hf.values import Floats, Values, stored_values
 
-__all__ = ["mxfp4_blocks", "readable"]
-
 Tensors = dict[str, Values]
 
 _UNUSED = (".activation_scale", "_activation_scale", ".input_scale", ".k_scale", ".v_scale",

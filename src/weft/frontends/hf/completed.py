@@ -14,8 +14,6 @@ from weft.frontends.hf.family import Family
 from weft.frontends.hf.keys import llama3_factors, long_factors, long_magnitude, yarn_magnitude
 from weft.frontends.hf.values import Values
 
-__all__ = ["family_metadata", "rope_tensors", "rotated_elements"]
-
 _PATTERN = "attention.sliding_window_pattern"
 _GELUS = {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python"}
 _SILUS = {"silu", "swish", "swiglu"}

@@ -9,8 +9,6 @@ from typing import Any
 from weft.errors import FormatError
 from weft.files import read_json
 
-__all__ = ["Config", "class_of", "read_config_json"]
-
 MOST_LAYERS = 1 << 12
 """Maximum number of layers of a model. There are keys and tensors for each layer before a tensor
 could contradict it."""

@@ -35,9 +35,6 @@ from weft.frontends.hf.towers import read_tower_folder
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
 
-__all__ = ["ADAPTER_TYPES", "OUTPUT_TYPES", "ConvertedTensor", "convert_adapter", "convert_folder",
-           "general_keys"]  # fmt: skip
-
 OUTPUT_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "tq1_0", "tq2_0")
 """Types that matrices are converted to; `auto` keeps the 16-bit type of the folder."""
 

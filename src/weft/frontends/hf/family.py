@@ -20,10 +20,6 @@ from weft.frontends.hf.values import Values, stacked
 from weft.frontends.hf.vocab import Vocabulary, bpe
 from weft.records import dataclass
 
-__all__ = ["DERIVED", "NORM_BEHIND", "ROTARY", "Change", "Family", "Named", "as_is",
-           "experts_together", "family_tensors", "in_order", "is_f32", "never",
-           "text_tensors"]  # fmt: skip
-
 Named = Iterable[tuple[str, Values]]
 Change = Callable[[Config, str, Values], Named]
 """Maps a tensor's name in the folder and its values to new names and values. A result whose name

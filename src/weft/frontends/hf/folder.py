@@ -34,9 +34,6 @@ from weft.frontends.hf.tokenizer_json import tokenizer_keys
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
 
-__all__ = ["FILE_TYPES", "Folder", "is_some", "open_folder", "present_folder", "read_family",
-           "read_folder", "stored_bytes", "understood"]  # fmt: skip
-
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32, "tq1_0": 36, "tq2_0": 37, "mxfp4": 38}
 """`general.file_type` of what a converter writes."""
 

@@ -11,10 +11,6 @@ from weft.errors import FormatError
 from weft.frontends.hf.config import MOST_WIDTH, Config
 from weft.frontends.hf.values import Values
 
-__all__ = ["Pairs", "common_keys", "drafting", "llama3_factors", "long_factors", "long_magnitude",
-           "n_draft", "original_length", "pooling_keys", "window_keys",
-           "yarn_magnitude"]  # fmt: skip
-
 Pairs = Iterable[tuple[str, object]]
 """Metadata keys without the architecture in front, and their values."""
 

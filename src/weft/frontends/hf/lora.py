@@ -31,9 +31,6 @@ from weft.frontends.hf.safetensors import Stored, read_safetensors
 from weft.frontends.hf.values import Values, stored_values
 from weft.records import dataclass
 
-__all__ = ["PeftPair", "PeftSettings", "adapter_tensors", "is_peft", "open_peft", "peft_pairs",
-           "read_settings"]  # fmt: skip
-
 _MOST = 3e38
 _REPEATS, _REPEATED_GROUP = re.compile(r"[*+{]"), re.compile(r"\)[*+?{]")
 _CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"

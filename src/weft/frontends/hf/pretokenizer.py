@@ -14,8 +14,6 @@ from typing import Any
 
 from weft.frontends.hf.config import Config
 
-__all__ = ["PROBE", "UNKNOWN", "name_by_steps", "name_pretokenizer"]
-
 UNKNOWN = "huggingface"
 """The name of a pre-tokenizer that neither the vocabulary nor its steps tell."""
 

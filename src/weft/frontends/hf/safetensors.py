@@ -22,8 +22,6 @@ from weft.errors import FormatError
 from weft.frontends.gguf.filemap import HEAD_BYTES, FileMap, describe_other, quoted
 from weft.records import dataclass
 
-__all__ = ["ITEM_BYTES", "Stored", "open_shards", "read_safetensors"]
-
 ITEM_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,

@@ -12,8 +12,6 @@ from typing import Any
 
 from weft.frontends.hf.config import Config
 
-__all__ = ["SpecialTokens"]
-
 KINDS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _NAMES = {"unk": "unknown", "sep": "seperator", "pad": "padding"}  # as the format spells them
 _WITH_IDS = {"bos", "eos", "unk", "sep", "pad", "mask", "eot", "eom"}

@@ -18,8 +18,6 @@ from weft.frontends.gguf.format import TOKENIZER_SETTINGS, WHOLE_TOKENIZER
 from weft.frontends.hf.config import Config
 from weft.frontends.hf.pretokenizer import UNKNOWN, name_by_steps
 
-__all__ = ["tokenizer_keys"]
-
 _SPACE = "\u2581"
 _FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 _MODELS = {"gpt2": "BPE", "gemma4": "BPE", "llama": "BPE", "bert": "WordPiece", "t5": "Unigram"}

@@ -24,8 +24,6 @@ from weft.frontends.hf.vocab import (
     require_vocabulary,
 )
 
-__all__ = ["is_unigram", "unigrams"]
-
 _MODEL = "sentencepiece.bpe.model"
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 _KINDS = (_NORMAL, _UNKNOWN, _CONTROL, _UNUSED, _BYTE)

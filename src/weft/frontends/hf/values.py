@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from weft.frontends.hf.safetensors import Stored
 from weft.records import dataclass
 
-__all__ = ["Values", "decode_f8", "stacked", "stored_values"]
-
 Floats = NDArray[np.float32]
 
 _FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}

@@ -15,10 +15,6 @@ from weft.frontends.hf.config import Config
 from weft.frontends.hf.pretokenizer import name_pretokenizer
 from weft.frontends.hf.special import SpecialTokens
 
-__all__ = ["Piece", "Vocabulary", "base_tokens", "bpe", "has", "llama", "pieces_or_bpe",
-           "pieces_or_llama", "read_normalizer", "read_pieces", "require_vocabulary",
-           "sentencepiece", "token_id", "word_pieces"]  # fmt: skip
-
 Vocabulary = Iterator[tuple[str, object]]
 """Metadata keys, and their values."""
 

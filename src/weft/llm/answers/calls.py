@@ -19,8 +19,6 @@ from weft.llm.answers.markers import HOLE, CallMarkers, bare
 from weft.llm.answers.values import element_values, typed_value
 from weft.llm.sampling.schema import resolved
 
-__all__ = ["CallReader", "Heard", "read_call"]
-
 
 class Heard:
     """Takes the characters of a call in JSON while it is read."""

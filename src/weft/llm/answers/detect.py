@@ -25,8 +25,6 @@ from weft.llm.answers.probes import (
     shared_start,
 )
 
-__all__ = ["Found", "find_content", "find_markers", "find_thought"]
-
 
 def find_thought(probe: Probe) -> tuple[str, str] | None:
     """The texts around reasoning; None: the model writes none."""

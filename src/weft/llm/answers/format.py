@@ -18,8 +18,6 @@ from weft.llm.chat.template import ChatTemplate
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 
-__all__ = ["AnswerFormat"]
-
 
 def calls_as_content(
     messages: Sequence[Mapping[str, Any]], markers: CallMarkers

@@ -20,8 +20,6 @@ from weft.llm.sampling.schema import (
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.llm.tokenizers.vocab import TokenType
 
-__all__ = ["Terminals", "call_grammar"]
-
 _NO_SPACE = {"whitespace_pattern": r" |\n[ \t]{0,20}"}
 _WHOLE = "#/$defs/whole"
 _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)

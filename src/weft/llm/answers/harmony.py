@@ -15,8 +15,6 @@ import re
 from weft.llm.answers.json_text import as_object
 from weft.llm.answers.parser import Call, CallBegun, CallPiece, Content, Event, Reasoning, overlap
 
-__all__ = ["HarmonyParser", "is_harmony"]
-
 _MESSAGE = "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
 _TO = re.compile(r"to=(?:functions\.)?([^\s<|]+)")

@@ -10,8 +10,6 @@ from collections.abc import Callable, Generator, Iterable
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
-__all__ = ["Reader", "as_object", "members", "read_items", "read_object", "read_value", "refuse"]
-
 Reader = Generator[None, str, str]
 """Takes a character with each `send`; returns the text after the last one."""
 

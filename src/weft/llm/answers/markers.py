@@ -7,8 +7,6 @@ from typing import Literal
 
 from weft.records import dataclass
 
-__all__ = ["HOLE", "KNOWN", "THOUGHTS", "CallMarkers", "Kind", "bare", "first_mark"]
-
 Kind = Literal["object", "keyed", "named", "tagged", "python", "loose", "elements"]
 """The form of calls.
 

@@ -11,9 +11,6 @@ from weft.llm.answers.json_text import NoCallError
 from weft.llm.answers.markers import CallMarkers, first_mark
 from weft.records import dataclass
 
-__all__ = ["AnswerParser", "Call", "CallBegun", "CallPiece", "Content", "Event", "Reasoning",
-           "overlap"]  # fmt: skip
-
 _FIRST = {"object": "{", "keyed": "{"}
 """The first character of a call of a kind, if it has one."""
 _HELD_SPACE = 64

@@ -11,9 +11,6 @@ from typing import Any
 from weft.errors import ChatError
 from weft.llm.chat.template import ChatTemplate
 
-__all__ = ["ARGUMENTS", "ID", "NAMES", "SAID", "TAG", "THOUGHT", "VALUE", "Probe", "shared_end",
-           "shared_start"]  # fmt: skip  # fmt: skip
-
 NAMES = "weft_tool_a", "weft_tool_b"
 VALUE = "weft value a"
 ARGUMENTS = {"weft_key_a": VALUE, "weft_key_b": 7351}

@@ -10,8 +10,6 @@ from typing import Any
 from weft.llm.answers.json_text import MAX_DEPTH, NoCallError, read_value, refuse
 from weft.llm.sampling.schema import resolved
 
-__all__ = ["element_values", "listed_in", "typed_value", "types_of"]
-
 _CDATA = "<![CDATA[", "]]>"
 
 

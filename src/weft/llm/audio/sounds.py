@@ -18,9 +18,6 @@ from weft.bounds import SAMPLES
 from weft.errors import ArgumentError, ContextError
 from weft.llm.senses.media import decoding, media_bytes
 
-__all__ = ["MOST_SAMPLES", "Samples", "open_sound", "resampled"]
-
-
 Samples: TypeAlias = NDArray[np.float32]
 """One channel, f32 [n], from -1 to 1."""
 

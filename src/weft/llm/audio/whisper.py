@@ -28,10 +28,6 @@ from weft.llm.vision import blocks
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 
-__all__ = ["FAMILIES", "HOP", "QWEN2AUDIO", "RATE", "VOXTRAL", "WINDOW", "Part", "SoundConfig",
-           "SoundFamily", "SoundTower", "log_mel", "mel_filters", "read_sound_config"]  # fmt: skip
-
-
 RATE = 16_000
 """Samples per second."""
 WINDOW, HOP = 400, 160

@@ -17,9 +17,6 @@ from weft.errors import ContextError, ContextFull, OutOfMemoryError
 from weft.llm.config import ModelConfig
 from weft.records import dataclass
 
-__all__ = ["FREE", "Cells", "Kept", "WindowCells", "window_size"]
-
-
 FREE = -1
 _UNKNOWN = -2
 _END = np.iinfo(np.int32).max

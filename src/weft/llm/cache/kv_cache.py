@@ -24,10 +24,6 @@ from weft.llm.cache.pages import PAGE, STRIP
 from weft.llm.cache.recurrent import StateTable, refuse_part, state_bytes
 from weft.llm.config import ModelConfig
 
-__all__ = ["CACHE_TYPES", "CacheTypes", "KVCache", "cache_bytes", "compact", "moves", "pays",
-           "read_rows", "row_width", "uninterrupted", "write_rows"]  # fmt: skip
-
-
 _Moves = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")

@@ -10,8 +10,6 @@ from weft.errors import DeviceError, OutOfMemoryError, WeftError
 from weft.records import dataclass
 from weft.tables import size_text
 
-__all__ = ["PlannedMemory", "allocate", "available_bytes", "require_memory"]
-
 _CGROUP_FILES = (
     # limit, current use, statistics with the reclaimable page cache
     ("memory.max", "memory.current", "memory.stat"),  # v2

@@ -18,9 +18,6 @@ from numpy.typing import NDArray
 from weft.llm.cache.cells import FREE, Cells
 from weft.records import dataclass
 
-__all__ = ["PAGE", "STRIP", "TIDY", "cells_from", "has_room_behind", "has_room_in_order", "moved",
-           "next_cell", "place"]  # fmt: skip
-
 PAGE = 64
 """Number of cells in a page; attention skips a page whose cells are all masked."""
 STRIP = 16

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from weft.llm.cache.snapshots import LEAST, Checkpoint, KeptText
 
-__all__ = ["PrefixCache", "common_length", "holds"]
-
 Tokens = NDArray[np.int32]
 
 

@@ -40,8 +40,6 @@ from weft.llm.cache.prefix_cache import common_length, holds
 from weft.llm.cache.snapshots import Checkpoint, KeptText
 from weft.records import dataclass
 
-__all__ = ["Layout", "PrefixFiles", "Stored"]
-
 MAGIC = b"weft-px\0"
 VERSION = 1
 SUFFIX = ".weftprefix"

@@ -13,8 +13,6 @@ from weft.options import MODEL, Option, option
 from weft.records import dataclass
 from weft.schedule.profile import parse_size
 
-__all__ = ["PREFIX_OPTIONS", "PrefixArguments", "PrefixOptions", "prefix_options"]
-
 
 @dataclass(frozen=True, slots=True)
 class PrefixOptions:

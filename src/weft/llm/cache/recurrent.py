@@ -19,8 +19,6 @@ from weft.graph.tensor import Buffer, Tensor
 from weft.llm.cache.memory import PlannedMemory, allocate
 from weft.llm.config import ModelConfig
 
-__all__ = ["StateTable", "state_bytes"]
-
 _F32 = DTYPES["f32"]
 
 

@@ -20,10 +20,6 @@ from weft.llm.cache.kv_cache import KVCache, read_rows, row_width, write_rows
 from weft.llm.cache.state import row_tensors, take_cells
 from weft.records import dataclass
 
-__all__ = ["LEAST", "Checkpoint", "KeptText", "checkpoint_bytes", "cut", "keep_text",
-           "needs_checkpoints", "put_text", "read_checkpoint", "row_bytes",
-           "share", "tokens_of"]  # fmt: skip
-
 LEAST = 16
 """Minimum number of tokens worth keeping; fewer are computed again."""
 

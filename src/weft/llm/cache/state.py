@@ -35,8 +35,6 @@ from weft.llm.cache.pages import place
 from weft.llm.cache.recurrent import state_bytes
 from weft.llm.config import ModelConfig
 
-__all__ = ["load_state", "row_tensors", "save_state", "take_cells"]
-
 MAGIC = b"weft-kv\0"
 VERSION = 2
 _DIGEST = hashlib.sha256().digest_size

@@ -23,9 +23,6 @@ from jinja2.utils import Namespace, pass_environment
 
 from weft.llm.chat.meter import STEP, charge, counted, measure, number, text
 
-__all__ = ["FILTERS", "GLOBALS", "METHODS", "TESTS", "Arguments", "Refusal", "formatted",
-           "multiplied", "with_short_ids"]  # fmt: skip
-
 MAX_TEXT = 1 << 24
 """Maximum number of characters or elements of a value."""
 

@@ -36,8 +36,6 @@ from weft.llm.chat.filters import (
 )
 from weft.llm.chat.meter import METER, STEP, Meter, charge, counted, measure, number, text
 
-__all__ = ["JinjaTemplate"]
-
 MAX_SOURCE = 1 << 16
 """Maximum number of characters of a template; the longest ones in use have some 25,000."""
 MAX_DEPTH = 150

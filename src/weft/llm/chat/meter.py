@@ -15,8 +15,6 @@ from jinja2.exceptions import SecurityError
 
 from weft.bounds import TEMPLATE_UNITS, TEMPLATE_UNITS_OF_INPUT
 
-__all__ = ["METER", "STEP", "Meter", "charge", "counted", "measure", "number", "text"]
-
 STEP = 16
 """Units that one operation takes."""
 

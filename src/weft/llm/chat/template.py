@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from weft.llm.chat.jinja import JinjaTemplate
 
-__all__ = ["CHATML", "NO_REASONING", "OWN_VARIABLES", "ChatTemplate", "Message", "Traits",
-           "in_parts", "merged_systems", "probed", "prompt_tokens", "render_begun",
-           "with_known_roles"]  # fmt: skip
-
 Message = Mapping[str, Any]
 """A message: `role` (system, user, assistant, tool), `content` (text, or a list of `{"type":
 "text", "text": TEXT}`), and other keys that a template reads, such as `name` and `tool_calls`."""

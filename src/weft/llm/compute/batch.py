@@ -13,8 +13,6 @@ from weft.llm.cache.cells import Cells
 from weft.llm.config import ModelConfig
 from weft.records import dataclass
 
-__all__ = ["Batch", "Outputs", "Ubatch", "checked", "one_token", "require_encoded"]
-
 Outputs = Literal["last", "all"] | ArrayLike
 """The tokens whose rows are returned: the last one, all, or those where an array [n] is true."""
 

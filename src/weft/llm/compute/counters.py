@@ -8,8 +8,6 @@ from weft.llm.planning.plan import MemoryNeed
 from weft.program import Program
 from weft.records import dataclass
 
-__all__ = ["Counters", "MemoryUse", "memory_use"]
-
 
 @dataclass(slots=True)
 class Counters:

@@ -16,8 +16,6 @@ from weft.llm.compute.rollback import Change, OneChange
 from weft.llm.models.step import Together, together_sizes
 from weft.llm.planning.plan import ContextPlan
 
-__all__ = ["Decoding", "split"]
-
 _LAST = np.iinfo(np.int32).max
 
 

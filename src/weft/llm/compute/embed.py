@@ -15,9 +15,6 @@ from weft.llm.config import ModelConfig, Pooling
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 
-__all__ = ["MOST", "Pair", "Ranked", "best_first", "embed_texts", "pair_ids", "rank_pairs",
-           "require_ranks", "sequences_for", "text_groups", "unit_rows"]  # fmt: skip
-
 
 class Pair(list[int]):
     """The token ids of two texts that are read as one."""

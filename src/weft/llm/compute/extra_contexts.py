@@ -11,8 +11,6 @@ from typing import Any
 from weft.llm.compute.context import Context
 from weft.llm.compute.embed import MOST, sequences_for
 
-__all__ = ["ExtraContexts", "TurnLock"]
-
 
 class ExtraContexts:
     """Contexts for embeddings and for the logits of every token.

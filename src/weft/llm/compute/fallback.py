@@ -22,8 +22,6 @@ from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import given_plan, prepare
 from weft.records import dataclass
 
-__all__ = ["Loaded", "decode_anew", "load", "load_without_failed", "on_fallback"]
-
 _MOVED = ("n_gpu_layers", "place", "plan", "fit", "memory", "policy", "profile")
 """Options that place weights and caches; they do not apply once a machine is left out."""
 _PLACEMENT = (*_MOVED, "fallback", "machines", "machine_key")

@@ -14,8 +14,6 @@ from weft.llm.cache.snapshots import checkpoint_bytes, row_bytes
 from weft.llm.compute.context import Context
 from weft.version import __version__
 
-__all__ = ["files_of", "maker_of"]
-
 _PIECE = 1 << 12
 _PIECES = 256
 _SIZES = ("n_ctx", "n_ubatch", "n_outputs", "n_seq_max", "n_copies")

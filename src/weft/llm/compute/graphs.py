@@ -30,8 +30,6 @@ from weft.llm.compute.sequences import rotate_keys
 from weft.llm.planning.plan import ContextPlan
 from weft.program import Program
 
-__all__ = ["Graphs"]
-
 
 class Graphs:
     """Chooses the graph for a ubatch, fills its inputs and runs it."""

@@ -11,8 +11,6 @@ from weft.backends.memory import WeightBufferType
 from weft.compiler import Plan
 from weft.graph.tensor import Tensor
 
-__all__ = ["MOST_IN_PLACE", "can_wait", "in_place"]
-
 MOST_IN_PLACE = 256
 """Maximum number of tokens of the first batch on weights in place. Longer prompts gain more from
 repacked weights than the first token waits for them."""

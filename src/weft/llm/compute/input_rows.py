@@ -18,8 +18,6 @@ from weft.errors import ContextError
 from weft.llm.cache.cells import Cells
 from weft.records import dataclass
 
-__all__ = ["MOST_BYTES", "InputRows", "Run"]
-
 MOST_BYTES = 256 << 20
 """Maximum number of bytes of rows that are kept for further turns."""
 _SPREAD = (1 << 30) - 1

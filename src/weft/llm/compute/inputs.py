@@ -18,8 +18,6 @@ from weft.llm.config import ModelConfig
 from weft.native import _native
 from weft.program import Program
 
-__all__ = ["FARTHEST", "Distances", "Inputs", "Regime"]
-
 
 class Inputs:
     """The inputs of one session. Inputs that the graph does not have are skipped."""

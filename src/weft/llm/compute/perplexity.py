@@ -22,10 +22,6 @@ from weft.llm.compute.embed import sequences_for
 from weft.llm.config import ModelConfig
 from weft.records import dataclass
 
-__all__ = ["Computed", "Perplexity", "Totals", "chunk_rows", "chunks_at_once", "chunks_nll",
-           "chunks_of", "n_windows", "pieces", "require_scorable", "row_nll", "score_chunks",
-           "score_strided", "together"]  # fmt: skip
-
 _ROWS = 32
 """Rows of logits that are exponentiated together: 16 MiB for a vocabulary of 128k tokens."""
 

@@ -22,8 +22,6 @@ from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import Schedule
 
-__all__ = ["Pipelined", "Rows", "UnderWay", "several_stages"]
-
 Rows = tuple[Ubatch, NDArray[np.float32] | None]
 """A ubatch and its output rows, one for each token whose row is wanted, valid until the next
 ubatch; None: no row is wanted."""

@@ -14,8 +14,6 @@ from weft.execute import Session
 from weft.llm.config import ModelConfig, Pooling
 from weft.llm.planning.plan import ContextPlan
 
-__all__ = ["BehindPooling", "require_pooling"]
-
 
 def require_pooling(pooling: str, config: ModelConfig) -> None:
     """Raises ContextError for an unknown pooling, and for one that the model lacks layers for."""

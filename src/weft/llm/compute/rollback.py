@@ -14,8 +14,6 @@ from weft.llm.cache.pages import place
 from weft.llm.compute.batch import Ubatch
 from weft.records import dataclass
 
-__all__ = ["Change", "OneChange", "Places"]
-
 
 @dataclass(slots=True, eq=False)
 class Places:

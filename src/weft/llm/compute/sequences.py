@@ -16,8 +16,6 @@ from weft.llm.compute.counters import Counters
 from weft.llm.compute.input_rows import InputRows
 from weft.llm.model import Model
 
-__all__ = ["Sequences", "rotate_keys"]
-
 
 class Sequences:
     """Operations on the cached tokens of a context.

@@ -26,8 +26,6 @@ from weft.llm.compute.graphs import Graphs
 from weft.llm.compute.pipeline import UnderWay
 from weft.llm.compute.rollback import Change
 
-__all__ = ["Resume", "Step", "Steps"]
-
 Resume = Callable[[DeviceError, Cells, Sequence[Batch]], list[NDArray[np.float32]]]
 """Goes on after a device failed: computes the held cache again, and then these batches; returns the
 rows of each batch."""

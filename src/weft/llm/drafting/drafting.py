@@ -16,9 +16,6 @@ from weft.llm.compute.context import Context
 from weft.llm.drafting.gain import LENGTHS, Chance, Credit, Gain, Odds
 from weft.records import dataclass
 
-__all__ = ["MOST_COLUMNS", "MOST_TEXTS", "Drafter", "Drafting", "Outcome", "Reader",
-           "StateReader", "Wanted", "why_no_drafts"]  # fmt: skip
-
 
 class Drafter(Protocol):
     """Proposes tokens. Whatever it proposes, texts are the same; only their speed differs.

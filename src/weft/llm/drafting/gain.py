@@ -12,8 +12,6 @@ from dataclasses import field
 
 from weft.records import dataclass
 
-__all__ = ["LENGTHS", "Chance", "Costs", "Credit", "Gain", "Odds"]
-
 LENGTHS = (1, 3, 5, 7, 11, 15, 23, 30)
 """Lengths of drafts that are weighed against each other. Kernels take columns in groups, and few
 lengths are measured sooner."""

@@ -17,8 +17,6 @@ from weft.errors import ContextError
 from weft.llm.compute.batch import Batch
 from weft.llm.compute.context import Context
 
-__all__ = ["NextTokens", "OwnCache", "SecondModel", "class_of_last", "same", "sureness"]
-
 MOST_STATES = 512
 """Maximum number of states that wait to be read; older ones are dropped."""
 

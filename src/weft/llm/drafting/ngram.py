@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["NgramDrafter"]
-
 LONG = 4
 """Number of tokens that are looked up first."""
 PLACES = 8

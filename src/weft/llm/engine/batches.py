@@ -18,8 +18,6 @@ from weft.llm.compute.steps import Step
 from weft.llm.engine.slots import Slot
 from weft.records import dataclass
 
-__all__ = ["DELAY", "LEAST", "Flights", "Pace", "StepBatch", "pack", "share"]
-
 SCORED = 64
 """Maximum number of tokens per step of a prompt that needs logits of each token: 32 MiB of logits
 for a vocabulary of 128k tokens."""

@@ -21,8 +21,6 @@ from weft.llm.engine.request import Done, Event, Request, Ticket
 from weft.llm.engine.writer import Writer
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["Engine"]
-
 T = TypeVar("T")
 
 

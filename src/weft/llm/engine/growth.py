@@ -14,8 +14,6 @@ from weft.llm.sampling import Sampler, TokenLogprobs, token_logprobs
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 
-__all__ = ["FinishReason", "Growth", "Stats", "StopAutomaton", "StopStrings"]
-
 FinishReason = Literal["", "stop", "length", "context"]
 """The reason why a text ended: "stop" is an end token, a stop string or a satisfied constraint,
 "length" is `max_tokens`, "context" a full context. Empty while it goes on and after an

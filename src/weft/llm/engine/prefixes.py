@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from weft.llm.cache.prefix_files import PrefixFiles, Stored
 from weft.llm.engine.request import Request
 
-__all__ = ["Found", "PrefixUse", "Prefixes", "why_not_reused"]
-
-
 SPACING = 256
 """Minimum number of tokens between checkpoints at the ends of messages, except the last."""
 

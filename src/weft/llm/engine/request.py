@@ -14,8 +14,6 @@ from weft.llm.scaled_files import Chosen
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 
-__all__ = ["Delta", "Done", "Event", "Read", "Reason", "Request", "Ticket", "Times"]
-
 Reason = Literal["stop", "length", "context", "cancelled", "error"]
 """The reason why a text ended: "stop" is an end token, a stop string or a satisfied constraint,
 "length" is `max_tokens`, "context" a full context, "cancelled" a call of `Ticket.cancel`."""

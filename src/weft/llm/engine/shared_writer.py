@@ -18,8 +18,6 @@ from weft.llm.engine.request import Delta, Done, Event, Read, Request, Ticket
 from weft.llm.engine.writer import Writer
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["SharedWriter"]
-
 
 class SharedWriter:
     """A `Writer` that threads take turns with.

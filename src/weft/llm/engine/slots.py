@@ -25,8 +25,6 @@ from weft.llm.engine.prefixes import Prefixes, why_not_reused
 from weft.llm.engine.request import Ticket
 from weft.records import dataclass
 
-__all__ = ["MOST_COMPARED", "ROOM", "Slot", "Slots"]
-
 ROOM = 256
 """Number of cells promised to a text without `max_tokens`, besides its prompt; further cells are
 promised one by one."""

@@ -11,9 +11,6 @@ from time import monotonic
 from weft.llm.engine.request import Done, Times
 from weft.records import dataclass
 
-__all__ = ["SECONDS", "TOKENS", "EngineStats", "Histogram"]
-
-
 SECONDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),

@@ -29,8 +29,6 @@ from weft.llm.engine.stats import EngineStats
 from weft.llm.planning.plan import ContextPlan
 from weft.records import dataclass
 
-__all__ = ["Check", "Verification"]
-
 
 @dataclass(slots=True)
 class Check:

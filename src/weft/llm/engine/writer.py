@@ -32,8 +32,6 @@ from weft.llm.prompts import require_fits
 from weft.llm.sampling import token_logprobs
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["Writer"]
-
 
 class Writer:
     """Writes many texts over one context, a token of each in every step.

@@ -25,8 +25,6 @@ from weft.llm.quality.logits_file import log_probs
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 
-__all__ = ["MOST_KEPT", "Held", "Text", "text_of", "write_text"]
-
 MOST_KEPT = 1 << 30
 """Maximum number of bytes of log-probabilities that are kept."""
 LEAST_CHUNK = 16

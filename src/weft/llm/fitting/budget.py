@@ -20,8 +20,6 @@ from weft.llm.planning.options import PlanArguments
 from weft.records import dataclass
 from weft.tables import size_text
 
-__all__ = ["Budget", "CacheCost", "Choice", "Fitting", "file_bytes", "named_mixes"]
-
 _TRIES = 8
 
 

@@ -19,8 +19,6 @@ from weft.frontends.gguf.tensors import TensorInfo
 from weft.quants.native_rows import NEEDS_WEIGHTS, can_convert
 from weft.records import dataclass
 
-__all__ = ["MOST_GROUPS", "Group", "groups_of"]
-
 MOST_GROUPS = 256
 """Maximum number of groups; in larger models the groups of several layers join."""
 

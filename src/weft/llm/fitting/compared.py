@@ -17,10 +17,6 @@ from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 from weft.schedule import Profile
 
-__all__ = [
-    "Compared", "compare_caches", "compare_models", "memory_of", "require_same_vocabulary",
-]  # fmt: skip
-
 Progress = Callable[[int, int], None]
 
 

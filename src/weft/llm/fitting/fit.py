@@ -44,8 +44,6 @@ from weft.llm.model import Model
 from weft.records import dataclass
 from weft.schedule import Profile
 
-__all__ = ["Fit", "FitOptions", "Tried", "fit", "manner_for"]
-
 _MOST_WORK = 2e13
 """Maximum number of products of weights and tokens for which every group is measured in every type:
 minutes of work."""

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from weft.errors import ArgumentError, UnsupportedOpError
 from weft.records import dataclass
 
-__all__ = ["Option", "Solution", "require_solver", "solve"]
-
 _SECONDS = 20.0
 """Number of seconds after which the best solution so far counts."""
 _SCALE = 1e6

@@ -42,10 +42,6 @@ from weft.llm.fitting.choices import Group
 from weft.llm.model import Model
 from weft.llm.quality.divergence import KLDivergence
 
-__all__ = ["MANNERS", "Kept", "Manner", "Sensitivities", "cache_pairs", "digest_of",
-           "divergence_of", "kept_folder", "measure", "measure_caches", "n_probes",
-           "relative_error", "score_cache", "usual_pairs"]  # fmt: skip
-
 Manner: TypeAlias = Literal["each", "scaled", "error"]
 MANNERS: tuple[Manner, ...] = get_args(Manner)
 

@@ -23,8 +23,6 @@ from weft.llm.fitting.fit import Fit, Tried
 from weft.tables import size_text
 from weft.version import __version__
 
-__all__ = ["FORMAT", "fit_data", "read_plan_types", "types_in_plan"]
-
 FORMAT = "weft-fit-1"
 
 

@@ -26,8 +26,6 @@ from weft.records import dataclass
 from weft.schedule import Point, Profile
 from weft.schedule.timing import TimeModel
 
-__all__ = ["Sizes", "Whole", "plan_to_run", "whole_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Whole:

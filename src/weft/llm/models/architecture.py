@@ -15,8 +15,6 @@ from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 
-__all__ = ["Architecture", "Configure", "last"]
-
 Configure = Callable[[ModelConfig, Keys], ModelConfig]
 
 

@@ -16,10 +16,6 @@ from weft.llm.config import IndexerConfig, ModelConfig, RopeConfig
 from weft.llm.models.step import Step
 from weft.llm.weights import Weights
 
-__all__ = ["adapted", "add_positions", "attend", "attention", "cached", "embed", "heads",
-           "layer_norm", "linear", "norm", "output", "qkv", "rope", "sharpened", "shift_keys",
-           "soft_cap", "steered", "wanted"]  # fmt: skip
-
 
 def linear(w: Weights, name: str, x: Tensor) -> Tensor:
     """Computes W x, times the scale and plus the bias if the file has them."""

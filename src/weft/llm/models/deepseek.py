@@ -22,8 +22,6 @@ from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, need
 from weft.records import dataclass
 
-__all__ = ["ARCHITECTURES", "LatentAttention", "configure_latent"]
-
 # DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437): multi-head latent attention, and many small
 # experts, some of them shared.
 #

@@ -31,8 +31,6 @@ from weft.llm.models.step import Step, beside, convolve, delta_rule, recurs, req
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 
-__all__ = ["ARCHITECTURES"]
-
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Sets the sizes of delta nets, and which layers are such."""

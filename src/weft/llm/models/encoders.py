@@ -36,8 +36,6 @@ from weft.llm.models.parts import (
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe
 
-__all__ = ["ARCHITECTURES"]
-
 
 def configure(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Sets that texts are seen on both sides, which not all files say."""

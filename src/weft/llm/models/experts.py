@@ -16,8 +16,6 @@ from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 
-__all__ = ["Experts", "require_experts", "through_experts"]
-
 _LEAST_SUM = 2.0**-14
 """Minimum divisor of expert weights."""
 

@@ -21,8 +21,6 @@ from weft.llm.models.parts import EACH_HEAD, RMS, Attention, Gated, attention_ro
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["ARCHITECTURES", "Capped", "configure_gemma3"]
-
 # Gemma (arXiv 2403.08295): LLaMA's blocks with GeGLU, heads wider than n_embd / n_head, and
 # embeddings multiplied by sqrt(n_embd). The gains of norms in files include the 1 that is added.
 

@@ -26,8 +26,6 @@ from weft.llm.models.parts import (
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe
 
-__all__ = ["ARCHITECTURES"]
-
 # GPT-2 (Radford et al., 2019): learned positions, LayerNorm, and a feed-forward layer of two
 # matrices around GELU.
 #

@@ -18,8 +18,6 @@ from weft.llm.models.parts import EACH_HEAD, RMS, Attention, Gated, Norm
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["ARCHITECTURES"]
-
 # Grok (xAI, 2024): norms in front of attention and experts and behind them, capped scores, and
 # constants for embeddings and logits. Grok 2 adds a dense layer to the experts.
 #

@@ -24,8 +24,6 @@ from weft.llm.models.parts import LAYER, Attention, Mlp, Part, squared_relu
 from weft.llm.models.step import Step, recurs
 from weft.llm.weights import Row, Weights, maybe
 
-__all__ = ["ARCHITECTURES", "MambaOrAttention", "routed"]
-
 
 def _layers(c: ModelConfig) -> tuple[bool, ...]:
     """Layers without key/value heads are recurrent."""

@@ -28,8 +28,6 @@ from weft.llm.models.parts import (
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, need
 
-__all__ = ["ARCHITECTURES", "Granite", "configure_granite"]
-
 # LLaMA (arXiv 2302.13971, 2307.09288, 2407.21783), and models of the same shape: Mistral (arXiv
 # 2310.06825), Mixtral (arXiv 2401.04088), TinyLlama and many others. Ministral 3 (mistral3)
 # sharpens the scores of late tokens; Orion (arXiv 2401.12246) has LayerNorm; Refact and the large

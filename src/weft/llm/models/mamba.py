@@ -28,9 +28,6 @@ from weft.llm.models.parts import EACH_HEAD, Attention, linear_rows
 from weft.llm.models.step import Step, convolve, require_recurrent, scan
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["ARCHITECTURES", "Mixer", "sizes", "sizes2"]
-
-
 _FALCON_EPS = 1e-6
 """Epsilon of FalconMamba's norms without gains; files do not state it."""
 

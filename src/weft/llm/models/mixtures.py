@@ -26,8 +26,6 @@ from weft.llm.models.parts import (
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe
 
-__all__ = ["ARCHITECTURES"]
-
 # Arctic (Snowflake, 2024): beside attention and a small dense feed-forward layer, as wide as the
 # model, a mixture of experts reads the input of the block.
 #

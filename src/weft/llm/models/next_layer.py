@@ -30,8 +30,6 @@ from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, load_weights, maybe, need
 from weft.records import dataclass
 
-__all__ = ["NextLayer", "next_config", "next_layer", "next_weights"]
-
 _OWN = {"token_embd.weight": "embed_tokens.weight", "output.weight": "shared_head_head.weight",
         "output_norm.weight": "shared_head_norm.weight"}  # fmt: skip
 """Tensors of the model, and the layer's own tensors that replace them."""

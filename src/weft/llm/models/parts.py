@@ -19,10 +19,6 @@ from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 
-__all__ = ["EACH_HEAD", "LAYER", "LAYER_NORMED_HEADS", "RMS", "WHOLE", "Attention",
-           "ClampedAttention", "FusedGated", "Gated", "Head", "HeadNorm", "Mlp", "Norm", "Part",
-           "attention_rows", "linear_rows", "squared_relu"]  # fmt: skip
-
 
 class Part(Protocol):
     """One half of a block: attention, a feed-forward layer, or a replacement of one of them."""

@@ -11,8 +11,6 @@ from weft.llm.models.architecture import Architecture
 from weft.llm.models.experts import Experts, require_experts
 from weft.llm.models.parts import EACH_HEAD, Attention, Head
 
-__all__ = ["ARCHITECTURES"]
-
 # Qwen (arXiv 2309.16609) and Qwen2 (arXiv 2407.10671): LLaMA's blocks with biases on q, k and v.
 #
 # Qwen1.5-MoE and Qwen2-57B-A14B have a mixture instead of the feed-forward layer: the experts'

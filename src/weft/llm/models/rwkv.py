@@ -27,8 +27,6 @@ from weft.llm.models.step import Step, beside, require_recurrent
 from weft.llm.weights import Row, Weights, maybe, need
 from weft.records import dataclass
 
-__all__ = ["ARCHITECTURES"]
-
 _SIZE = 4  # bytes of a float32
 _GROUP_EPS = 64e-5
 _UNIT_EPS = 1e-12

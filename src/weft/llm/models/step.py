@@ -13,9 +13,6 @@ from weft.llm.cache.kv_cache import KVCache
 from weft.llm.config import ModelConfig, RecurrentConfig
 from weft.records import dataclass
 
-__all__ = ["Step", "Together", "beside", "convolve", "delta_rule", "recurs", "require_recurrent",
-           "scan", "together_sizes", "unit"]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Together:

@@ -25,8 +25,6 @@ from weft.llm.models.parts import Head
 from weft.llm.models.step import Step
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["ARCHITECTURES"]
-
 
 def configure_encoder(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Sets buckets in place of a rotation, unscaled scores and, unless the file says it, the

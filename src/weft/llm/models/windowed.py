@@ -27,8 +27,6 @@ from weft.llm.models.parts import (
 from weft.llm.models.step import Step
 from weft.llm.weights import Weights
 
-__all__ = ["ARCHITECTURES"]
-
 # AFMoE (Arcee Trinity, 2025): norms in front of attention and feed-forward layer and behind them,
 # a gate on the results of heads, and shared and routed experts behind the first layers. Three of
 # four layers see only a sliding window, and those alone rotate (arXiv 2501.18795).

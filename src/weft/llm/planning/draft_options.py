@@ -10,8 +10,6 @@ from typing import Any
 from weft.errors import ContextError
 from weft.records import dataclass
 
-__all__ = ["DraftOptions", "rows_needed"]
-
 MOST = 30
 """Maximum number of tokens of a draft."""
 P_MIN = 0.4

@@ -15,9 +15,6 @@ from weft.program import Program
 from weft.schedule.explain import prediction_text, table_lines
 from weft.tables import html_table, size_text, text_table
 
-__all__ = ["MEMORY_COLUMNS", "html_of", "memory_cells", "memory_lines", "memory_rows",
-           "placement_lines", "plan_for", "prefix_text"]  # fmt: skip
-
 MEMORY_COLUMNS = ("buffer", "memory", "bytes", "size", "about")
 
 

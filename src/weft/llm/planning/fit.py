@@ -13,8 +13,6 @@ from weft.llm.planning.offload import Homes, all_layers
 from weft.llm.planning.plan import ContextPlan, MemoryNeed
 from weft.llm.planning.request import Request
 
-__all__ = ["ADVICE", "fitted", "limit_of", "limits", "overfull", "require"]
-
 _TYPES = " and ".join(f"`{name}`" for name in CacheTypes._fields)
 ADVICE = f"make `n_ctx` or `n_ubatch` smaller, use a smaller {_TYPES}, or free memory"
 

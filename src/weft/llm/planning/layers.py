@@ -17,8 +17,6 @@ from weft.records import dataclass
 from weft.schedule.machines import machine_of
 from weft.schedule.timing import Point, nbytes_at
 
-__all__ = ["BEFORE", "Traffic", "cache_layers", "devices_by_layer", "layers_of", "traffic"]
-
 BEFORE = -1
 """The layer of nodes that make the input of the first one."""
 

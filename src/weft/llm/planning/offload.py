@@ -22,9 +22,6 @@ from weft.llm.weights import Weights
 from weft.records import dataclass
 from weft.schedule.machines import machine_of
 
-__all__ = ["SHARED", "Homes", "all_layers", "homes_by_layer", "homes_of_layers", "keep_what_runs",
-           "layer_of_weight"]  # fmt: skip
-
 _LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.(.*)")
 SHARED = ("token_embd_norm", "rope_f")
 """Norms before the first layer, and rotation frequencies that all layers share."""

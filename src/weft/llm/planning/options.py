@@ -38,10 +38,6 @@ from weft.schedule.profile import parse_size
 if TYPE_CHECKING:
     from weft.backends.remote.group import MachineGroup
 
-__all__ = ["DEFAULT_N_UBATCH", "DEVICE_OPTIONS", "LLM_OPTIONS", "PLAN_OPTIONS",
-           "ContextOptions", "LLMPlanArguments", "Placement", "PlanArguments",
-           "context_options"]  # fmt: skip
-
 DEFAULT_N_UBATCH = 512
 
 DEVICE_OPTIONS = ("n_threads", "n_threads_batch", "threads", "activations")

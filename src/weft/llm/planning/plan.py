@@ -28,9 +28,6 @@ from weft.records import dataclass
 from weft.schedule.parts import Prediction
 from weft.tables import html_table
 
-__all__ = ["BOUNDS", "ContextPlan", "MemoryNeed", "RegimePlan", "bounds", "plan_regimes"]
-
-
 BOUNDS = (1, 31)
 """Maximum number of tokens of each regime but the last. As in ggml, devices that need big batches
 take them from 32 tokens on."""

@@ -33,8 +33,6 @@ from weft.schedule import Profile, load_profile
 from weft.schedule.cost import choose_homes
 from weft.schedule.machines import machine_of
 
-__all__ = ["given_plan", "prepare"]
-
 MOST_COPIES = 4
 """Maximum number of ubatches under way, unless the caller asks for more."""
 

@@ -31,8 +31,6 @@ from weft.records import dataclass
 from weft.schedule import CostOptions, Point, Schedule
 from weft.schedule.parts import Prediction
 
-__all__ = ["GENERATED", "Draft", "Request"]
-
 GENERATED = 128
 """Number of generated tokens in a predicted time; the prompt is one ubatch."""
 

@@ -28,8 +28,6 @@ from weft.llm.weights import Weights
 from weft.schedule import Schedule
 from weft.schedule.describe import FORMAT
 
-__all__ = ["SavedPlan", "leaf_rows"]
-
 
 def leaf_rows(leaves: Iterable[Tensor], devices: Mapping[str, str]) -> list[dict[str, Any]]:
     """A row of a plan file for each leaf; `devices` has the device of each, by name."""

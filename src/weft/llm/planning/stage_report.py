@@ -25,9 +25,6 @@ from weft.schedule.profile import Profile
 from weft.schedule.timing import Point, TimeModel, nbytes_at
 from weft.tables import size_text, text_table
 
-__all__ = ["LinkUse", "Load", "Pass", "Stage", "StageReport", "load_text", "one_pass",
-           "stage_lines", "stage_report"]  # fmt: skip
-
 
 @dataclass(slots=True)
 class Pass:

@@ -17,8 +17,6 @@ from weft.schedule.stages import StageProblem, best_split
 from weft.schedule.timing import Point, TimeModel
 from weft.tables import size_text
 
-__all__ = ["by_stages", "in_flight", "plan_of_layers", "stage_problem"]
-
 _TRIES = 8
 
 

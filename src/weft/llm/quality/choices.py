@@ -25,8 +25,6 @@ from weft.llm.quality.tasks import Blank, Choice
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 
-__all__ = ["Score", "TaskResult", "score_blanks", "score_choices"]
-
 _LEAST_BEHIND = 3
 _Z95 = 1.95996398454
 

@@ -24,8 +24,6 @@ from weft.errors import ContextError
 from weft.llm.quality.logits_file import DEPTH, Rows, log_probs, log_sums, some_rows
 from weft.records import dataclass
 
-__all__ = ["Estimate", "KLDivergence", "KLStatistics", "Spread", "kl_statistics"]
-
 PERCENTILES = (99.9, 99.0, 95.0, 90.0, 75.0, 25.0, 10.0, 5.0, 1.0, 0.1)
 
 

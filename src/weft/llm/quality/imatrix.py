@@ -33,9 +33,6 @@ from weft.llm.model import Model
 from weft.llm.quality.input_squares import InputSquares, Sums, names_of
 from weft.records import dataclass
 
-__all__ = ["ImatrixOptions", "ImatrixProgress", "ImatrixRun", "LayerStatistics", "TensorStatistics",
-           "as_imatrix", "imatrix_statistics", "layer_statistics", "merged"]  # fmt: skip
-
 _KEY = "weft.imatrix."
 
 

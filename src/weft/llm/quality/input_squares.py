@@ -19,8 +19,6 @@ from weft.execute import WatchedTensor
 from weft.execute.watch import Reader
 from weft.records import dataclass
 
-__all__ = ["InputSquares", "Sums", "names_of"]
-
 
 @dataclass(slots=True)
 class Sums:

@@ -22,9 +22,6 @@ from weft.llm.compute.perplexity import (
 from weft.llm.quality.divergence import KLDivergence, KLStatistics
 from weft.llm.quality.logits_file import LogitsFile, Rows, log_probs, some_rows, writing_logits
 
-__all__ = ["MOST_ROW_BYTES", "compare_with_file", "compare_with_model", "n_outputs_for",
-           "save_logits"]  # fmt: skip
-
 MOST_ROW_BYTES = 64 << 20
 """Maximum number of bytes of logits that a context for scoring holds at once."""
 

@@ -24,9 +24,6 @@ from weft.errors import ContextError, FormatError
 from weft.files import replacing
 from weft.tables import size_text
 
-__all__ = ["LogitsFile", "LogitsWriter", "Rows", "file_bytes", "log_probs", "log_sums", "n_packed",
-           "pack", "some_rows", "unpack", "writing_logits"]  # fmt: skip
-
 MAGIC = b"_logits_"
 _HEADER = 20
 _MOST_TOKENS = 1 << 28

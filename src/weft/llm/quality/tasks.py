@@ -25,9 +25,6 @@ import numpy as np
 from weft.errors import FormatError
 from weft.records import dataclass
 
-__all__ = ["Blank", "Choice", "read_hellaswag", "read_multiple_choice", "read_winogrande",
-           "some_hellaswag", "some_of"]  # fmt: skip
-
 _MOST_ANSWERS = 100
 _T = TypeVar("_T")
 

@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from weft.errors import ContextError
 from weft.records import dataclass
 
-__all__ = ["SMALL", "Candidates", "Running", "TokenLogprobs", "k_largest", "scratch", "select",
-           "token_logprobs"]  # fmt: skip
-
 SMALL = 4096
 """Number of tokens up to which sorting and float64 take negligible time."""
 FARTHEST = 1e38

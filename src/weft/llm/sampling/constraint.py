@@ -28,8 +28,6 @@ from weft.llm.tokenizers.vocab import TokenType
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-__all__ = ["Constraint", "check_constraint"]
-
 _KINDS = ("grammar", "json_schema", "regex")
 
 _MAX_NAMES = 10_000

@@ -9,9 +9,6 @@ from numpy.typing import NDArray
 
 from weft.llm.sampling.candidates import SMALL, Candidates, Running, k_largest, scratch, select
 
-__all__ = ["AdaptiveP", "Mirostat", "dynamic_temperature", "min_p", "temperature", "top_k",
-           "top_n_sigma", "top_p", "typical", "xtc"]  # fmt: skip
-
 _NO_WEIGHT = -80.0
 """A logit this far below the largest counts as nothing, though exp of it is not 0 in float32."""
 _SLACK = 1 - 1e-5

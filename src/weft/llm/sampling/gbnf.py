@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-__all__ = ["is_gbnf", "lark_of", "token_names"]
-
 _LAST = 0x10FFFF
 _SURROGATES = 0xD800, 0xDFFF
 _SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)*")

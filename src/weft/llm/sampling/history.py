@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from weft.llm.sampling.candidates import FARTHEST, Candidates
 
-__all__ = ["Dry", "History", "Penalties", "repeats"]
-
 
 class History:
     """All tokens of a text so far, the prompt included."""

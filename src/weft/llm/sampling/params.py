@@ -19,8 +19,6 @@ from weft.errors import ContextError
 from weft.options import Option, require_options
 from weft.records import dataclass
 
-__all__ = ["BREAKERS", "SAMPLERS", "SAMPLING_OPTIONS", "SamplingOptions", "SamplingParams"]
-
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc",
             "temperature", "adaptive_p")  # fmt: skip
 """The samplers of the chain in their default order; adaptive_p is last in any."""

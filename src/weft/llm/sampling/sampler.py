@@ -19,8 +19,6 @@ from weft.llm.sampling.history import Dry, History, Penalties
 from weft.llm.sampling.params import SamplingParams
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["Sampler"]
-
 Step = Callable[[Candidates], None]
 
 

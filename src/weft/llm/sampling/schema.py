@@ -16,9 +16,6 @@ from urllib.parse import quote, unquote, urljoin
 
 from weft.errors import ContextError
 
-__all__ = ["has_references", "held_parameters", "held_schema", "pointed", "pointer", "resolved",
-           "under"]  # fmt: skip
-
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _ONE = ("items", "additionalProperties", "additionalItems")
@@ -38,8 +35,7 @@ _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "m
 _UNHELD = re.compile(r"\(\?(?:[=!]|<[=!])|\\[bB1-9]|\\k<")
 """Constructs of patterns that no automaton can follow: lookaround and back references."""
 _ESCAPE = re.compile(
-    r"\\(?:[pP]\{[^{}]*\}|[ux]\{[0-9a-fA-F]+\}|u[dD][89abAB]..\\u[dD][c-fC-F]..|c[a-zA-Z]|.?)",
-    re.S,
+    r"\\(?:[pP]\{[^{}]*\}|[ux]\{[0-9a-fA-F]+\}|u[dD][89abAB]..\\u[dD][c-fC-F]..|c[a-zA-Z]|.?)", re.S
 )
 _META = ".^$*+?()[]{}|/\\-&~"
 """Characters that the grammar compiler takes behind a backslash."""

@@ -27,8 +27,6 @@ from weft.bounds import (
 from weft.errors import BusyError, ContextError
 from weft.llm.sampling import compile_constraint
 
-__all__ = ["short_reason", "tried"]
-
 _SHORT = 600
 """Maximum number of characters of a library's message that are passed on."""
 _KEPT = 64

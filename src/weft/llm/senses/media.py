@@ -30,10 +30,6 @@ from weft.errors import BusyError, ChatError, ContextError
 from weft.heap import trim_heap
 from weft.records import dataclass
 
-__all__ = ["MOST_BYTES", "Kind", "Marked", "Medium", "counted", "decoding", "mark_media",
-           "media_bytes", "one_request"]  # fmt: skip
-
-
 MOST_BYTES = MEDIA_BYTES
 """Maximum number of bytes of a file of an image or a sound."""
 _ADDRESS = re.compile(r"(?:https?|ftp|s3):/", re.IGNORECASE)

@@ -18,8 +18,6 @@ from weft.llm.config_keys import Keys
 from weft.llm.hub import local_path
 from weft.llm.weights import Row, Weights, load_weights
 
-__all__ = ["AnyConfig", "AnyFamily", "AnyTower", "open_mmproj", "projector_of"]
-
 F = TypeVar("F")
 _WHAT = {"vision": "images", "audio": "sound"}
 _AUDIO = ("a.", "mm.a.")

@@ -17,8 +17,6 @@ from weft.frontends.gguf.format import WHOLE_TOKENIZER
 from weft.llm.tokenizers.pretokenizers import PRETOKENIZERS
 from weft.llm.tokenizers.vocab import TokenType, Vocab, WordIds
 
-__all__ = ["SYMBOLS", "BpeModel", "merge"]
-
 _SPACE = "\u2581"
 _MERGES = "tokenizer.ggml.merges"
 

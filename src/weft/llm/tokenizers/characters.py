@@ -13,9 +13,6 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable
 
-__all__ = ["WHITESPACE", "CharTable", "category", "collapse", "compile_collapsed", "compile_plain",
-           "plain"]  # fmt: skip
-
 # Characters that Unicode 15.0 and 15.1 added, which Python knows from 3.12 and 3.13 on.
 _ADDED = """CF3M ECEM 2FFC-2FFFS 31EFS 10EFD-10EFFM 1123F-11240L 11241M 11B00-11B09P 11F00-11F01M
 11F02L 11F03M 11F04-11F10L 11F12-11F33L 11F34-11F3AM 11F3E-11F42M 11F43-11F4FP 11F50-11F59N 1342FL

@@ -15,8 +15,6 @@ from weft.errors import TokenizerError
 from weft.frontends.gguf.format import WHOLE_TOKENIZER
 from weft.llm.tokenizers.vocab import TokenType, Vocab
 
-__all__ = ["HuggingFaceTokenizer"]
-
 _FRONT = {"add_prefix_space": False, "prepend_scheme": "never"}
 
 

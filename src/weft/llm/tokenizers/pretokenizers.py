@@ -16,8 +16,6 @@ from itertools import pairwise
 from weft.llm.tokenizers.characters import collapse, compile_collapsed, compile_plain, plain
 from weft.records import dataclass
 
-__all__ = ["PRETOKENIZERS", "PreTokenizer"]
-
 Step = str | Callable[[str, list[int]], list[int]]
 """A regex, or a function that makes finer cuts of a text and its cuts."""
 

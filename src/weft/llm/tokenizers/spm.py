@@ -22,8 +22,6 @@ import sentencepiece
 from weft.errors import TokenizerError
 from weft.llm.tokenizers.vocab import TokenType, Vocab
 
-__all__ = ["SpmModel", "merge"]
-
 _SPACE = "\u2581"
 
 

@@ -27,8 +27,6 @@ from weft.llm.tokenizers.unigram import UnigramModel
 from weft.llm.tokenizers.vocab import TokenType, Vocab
 from weft.llm.tokenizers.wpm import GreedyModel, WordPieceModel
 
-__all__ = ["MODELS", "StreamDecoder", "Tokenizer", "TokenizerModel"]
-
 _SPECIAL = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
 _ASCII_SPACE = " \t\n\v\f\r"
 _SPACES = (" ", "\u2581")

@@ -18,8 +18,6 @@ from weft.errors import TokenizerError
 from weft.llm.tokenizers.characters import WHITESPACE
 from weft.llm.tokenizers.vocab import TokenType, Vocab, WordIds
 
-__all__ = ["CharsMap", "UnigramModel"]
-
 _SPACE = "\u2581"
 _WHITESPACE = re.compile(f"[{''.join(WHITESPACE)}]+")
 _KEY = "tokenizer.ggml"

@@ -23,8 +23,6 @@ from weft.frontends.gguf.format import TOKENIZER_SETTINGS
 from weft.llm.tokenizers.pretokenizers import PRETOKENIZERS
 from weft.records import dataclass
 
-__all__ = ["TokenType", "Vocab", "WordIds"]
-
 _PREFIX = "tokenizer.ggml"
 
 

@@ -21,8 +21,6 @@ from weft.errors import TokenizerError
 from weft.llm.tokenizers.characters import WHITESPACE, CharTable, category
 from weft.llm.tokenizers.vocab import TokenType, Vocab, WordIds
 
-__all__ = ["GreedyModel", "WordPieceModel", "unescaped"]
-
 _WORD_START = "\u2581"
 _NORMALIZER = "tokenizer.ggml.normalizer"
 _ASCII_SYMBOLS = frozenset("$+<=>^`|~")

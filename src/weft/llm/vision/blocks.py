@@ -14,9 +14,6 @@ from weft.llm.models import common
 from weft.llm.vision.config import TowerConfig
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["ACT", "BlockConfig", "attention", "block_rows", "embed_patches", "encode",
-           "patch_rows", "split_qkv", "square_inputs"]  # fmt: skip
-
 ACT: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": G.gelu, "gelu_quick": G.gelu_quick, "gelu_erf": G.gelu_erf, "silu": G.silu,
 }  # fmt: skip

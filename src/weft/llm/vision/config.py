@@ -18,9 +18,6 @@ from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights
 from weft.records import dataclass
 
-__all__ = ["Family", "SizeOf", "Tile", "TowerConfig", "normalised", "patches_of",
-           "read_tower_config", "rows_by", "sized_by"]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class TowerConfig:

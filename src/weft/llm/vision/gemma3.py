@@ -13,8 +13,6 @@ from weft.llm.vision.config import Family, TowerConfig, patches_of
 from weft.llm.vision.images import resized
 from weft.llm.weights import Row, Weights, need
 
-__all__ = ["GEMMA3"]
-
 
 def rows(c: TowerConfig) -> Iterator[Row]:
     yield from blocks.patch_rows(c)

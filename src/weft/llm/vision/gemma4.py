@@ -24,8 +24,6 @@ from weft.llm.vision.config import Family, TowerConfig, patches_of, rows_by, siz
 from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["GEMMA4"]
-
 MOST = 280
 """Rows of an image, if the file says nothing else."""
 THETA = 100.0

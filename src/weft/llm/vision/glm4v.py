@@ -20,8 +20,6 @@ from weft.llm.vision.config import Family, TowerConfig, rows_by, sized_by
 from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["GLM4V"]
-
 LEAST, MOST = 8, 6144
 """Rows of an image, if the file says nothing else."""
 CUBIC = -0.75

@@ -22,8 +22,6 @@ from weft.llm.vision.config import Family, Tile, TowerConfig, patches_of
 from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, need
 
-__all__ = ["IDEFICS3", "inputs", "merged_rows", "values"]
-
 MOST_SIDE = 4096
 """Maximum number of pixels of a side of an image before it is cut."""
 TILES = 4

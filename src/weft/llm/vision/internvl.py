@@ -14,8 +14,6 @@ from weft.llm.vision.config import Family, Tile, TowerConfig
 from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["INTERNVL"]
-
 TILES = (1, 12)
 """Minimum and maximum number of tiles of an image, if the file does not say."""
 

@@ -23,8 +23,6 @@ from weft.llm.vision.config import Family, Tile, TowerConfig, patches_of
 from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["LFM2"]
-
 LEAST, MOST = 64, 256
 """Rows of an image that is not cut."""
 TILE = 512

@@ -16,8 +16,6 @@ from weft.llm.vision.config import Family, TowerConfig, patches_of
 from weft.llm.vision.images import Pixels, resized
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["LLAVA"]
-
 MOST_SIDE = 8192
 """Maximum number of pixels of a side of an image before it is padded."""
 

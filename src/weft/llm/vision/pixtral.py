@@ -22,8 +22,6 @@ from weft.llm.vision.config import Family, TowerConfig, patches_of, sized_by
 from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["PIXTRAL"]
-
 THETA = 10000.0
 
 

@@ -25,8 +25,6 @@ from weft.llm.vision.config import Family, TowerConfig, patches_of, rows_by, siz
 from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["QWEN2VL", "QWEN25VL"]
-
 LEAST, MOST = 4, 1280
 """Rows of an image, if the file says nothing else."""
 WINDOW = 112

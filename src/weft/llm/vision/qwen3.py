@@ -19,8 +19,6 @@ from weft.llm.vision.config import Family, TowerConfig, rows_by, sized_by
 from weft.llm.vision.images import Pixels
 from weft.llm.weights import Row, Weights, maybe, need
 
-__all__ = ["QWEN3VL"]
-
 
 def rows(c: TowerConfig) -> Iterator[Row]:
     yield from blocks.patch_rows(c)

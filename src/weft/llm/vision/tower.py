@@ -17,8 +17,6 @@ from weft.llm.vision.pixtral import PIXTRAL
 from weft.llm.vision.qwen import QWEN2VL, QWEN25VL
 from weft.llm.vision.qwen3 import QWEN3VL
 
-__all__ = ["FAMILIES", "Tower"]
-
 FAMILIES: Mapping[str, Family] = {
     "gemma3": GEMMA3, "gemma4v": GEMMA4, "glm4v": GLM4V, "idefics3": IDEFICS3, "internvl": INTERNVL,
     "lfm2": LFM2, "mlp": LLAVA, "pixtral": PIXTRAL, "qwen2vl_merger": QWEN2VL,

@@ -12,13 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.serve.errors import ApiError
-from weft.serve.responses.schema import (
-    LEFT_OUT,
-    CountBody,
-    Format,
-    ResponsesBody,
-    full_name,
-)
+from weft.serve.responses.schema import LEFT_OUT, CountBody, Format, ResponsesBody, full_name
 from weft.serve.schema import ChatBody
 
 Item = Mapping[str, Any]

@@ -19,8 +19,6 @@ from weft.frontends.fx.sizes import is_static
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 
-__all__ = []
-
 aten = torch.ops.aten
 
 _INDICES = (torch.int64, torch.int32)

@@ -24,8 +24,6 @@ from weft.frontends.fx.registry import visitor, visitor_by_name
 from weft.graph.size import Size, upper
 from weft.graph.tensor import Tensor
 
-__all__ = []
-
 aten = torch.ops.aten
 
 

@@ -14,8 +14,6 @@ from weft.frontends.fx.call import Call, aten_op
 from weft.frontends.fx.layout import Value
 from weft.records import dataclass
 
-__all__ = ["REWRITES", "Rewrite", "factors", "is_call", "rewrite", "source_of"]
-
 Build: TypeAlias = Callable[[Builder, Call], "Value | list[Value | None] | None"]
 
 

@@ -15,9 +15,6 @@ from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, llama, pieces_or_bpe, sentencepiece, token_id
 
-__all__ = ["FAMILIES", "SPECIAL_KEYS", "glm_moe_vocab", "glm_vocab",
-           "split_latent", "weight_keys"]  # fmt: skip
-
 
 def _common(c: Config) -> Pairs:
     for key, value in common_keys(c):

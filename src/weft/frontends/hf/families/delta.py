@@ -16,8 +16,6 @@ from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.safetensors import open_shards
 from weft.frontends.hf.values import Values
 
-__all__ = ["FAMILIES"]
-
 Floats = NDArray[np.float32]
 _DRAFT = {
     "fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm",

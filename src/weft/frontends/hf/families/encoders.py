@@ -17,8 +17,6 @@ from weft.frontends.hf.unigrams import is_unigram, unigrams
 from weft.frontends.hf.values import Values, stored_values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, word_pieces
 
-__all__ = ["FAMILIES", "dense_keys", "dense_tensors", "encoder_keys", "label_keys"]
-
 
 def _modern_keys(c: Config) -> Pairs:
     yield from encoder_keys(c)

@@ -22,8 +22,6 @@ from weft.frontends.hf.vocab import (
     sentencepiece,
 )
 
-__all__ = ["FAMILIES", "gemma3_keys", "gemma3_vocab"]
-
 
 def _keys(c: Config) -> Pairs:
     yield "context_length", c["max_position_embeddings"]

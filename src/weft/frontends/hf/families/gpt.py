@@ -22,8 +22,6 @@ from weft.frontends.hf.keys import (
 from weft.frontends.hf.values import Values, stacked
 from weft.frontends.hf.vocab import Vocabulary, bpe, pieces_or_llama
 
-__all__ = ["FAMILIES", "tied"]
-
 
 def _require(c: Config, **values: bool) -> None:
     """Raises FormatError for a setting, False or True, that files have no key for."""

@@ -17,8 +17,6 @@ from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, pieces_or_llama, sentencepiece
 
-__all__ = ["FAMILIES", "mamba2_tensors", "sized", "ssm_keys"]
-
 Floats = NDArray[np.float32]
 
 

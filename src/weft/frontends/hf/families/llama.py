@@ -24,8 +24,6 @@ from weft.frontends.hf.vocab import (
     sentencepiece,
 )
 
-__all__ = ["FAMILIES", "granite_keys", "granite_parts", "head_keys", "llama_keys"]
-
 
 def llama_keys(c: Config) -> Pairs:
     """The vocabulary's size, and that whole heads rotate."""

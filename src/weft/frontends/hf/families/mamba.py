@@ -10,8 +10,6 @@ from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, pieces_or_bpe
 
-__all__ = ["FAMILIES"]
-
 
 def _inner(c: Config) -> int:
     return int(

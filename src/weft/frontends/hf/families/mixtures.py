@@ -15,8 +15,6 @@ from weft.frontends.hf.special import SpecialTokens
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, sentencepiece, token_id
 
-__all__ = ["FAMILIES"]
-
 
 def _ernie_keys(c: Config) -> Pairs:
     yield "expert_count", c["moe_num_experts"]

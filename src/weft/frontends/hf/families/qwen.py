@@ -12,8 +12,6 @@ from weft.frontends.hf.keys import Pairs, pooling_keys, window_keys
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import pieces_or_bpe, pieces_or_llama, token_id
 
-__all__ = ["FAMILIES", "expert_keys", "split_experts"]
-
 
 def expert_keys(c: Config) -> Pairs:
     """Widths of experts."""

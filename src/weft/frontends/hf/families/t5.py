@@ -14,8 +14,6 @@ from weft.frontends.hf.unigrams import unigrams
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary, has
 
-__all__ = ["FAMILIES"]
-
 _EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _OUTER = {
     "lm_head.weight": "output.weight",

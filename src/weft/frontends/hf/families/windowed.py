@@ -13,8 +13,6 @@ from weft.frontends.hf.keys import Pairs, drafting, llama3_factors, n_draft, win
 from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import llama
 
-__all__ = ["FAMILIES"]
-
 
 def _afmoe_keys(c: Config) -> Pairs:
     yield from llama_keys(c)

@@ -16,8 +16,6 @@ from weft.frontends.hf.values import Values
 from weft.frontends.hf.vocab import Vocabulary
 from weft.records import dataclass
 
-__all__ = ["TowerFamily", "as_file", "audio_keys", "colours_first", "part_of", "vision_keys"]
-
 _LAYER = re.compile(r"(.*\.(?:layers|blocks|layer))\.(\d+)\.(.+)")
 _KINDS = (".weight", ".bias")
 

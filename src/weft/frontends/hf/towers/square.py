@@ -19,8 +19,6 @@ from weft.frontends.hf.towers.family import TowerFamily, part_of
 from weft.frontends.hf.values import Values
 from weft.records import dataclass
 
-__all__ = ["FAMILIES"]
-
 CLIP = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],

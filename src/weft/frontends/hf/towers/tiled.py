@@ -17,8 +17,6 @@ from weft.frontends.hf.towers.family import (
 )
 from weft.frontends.hf.values import Values
 
-__all__ = ["FAMILIES"]
-
 _IDEFICS3 = {
     "vision_model.embeddings.patch_embedding": "v.patch_embd",
     "vision_model.embeddings.position_embedding": "v.position_embd",
