@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib.metadata
 import os
 import stat
 import sys
@@ -193,7 +194,7 @@ def test_without_pip(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(name: str) -> None:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(package_models, "distribution", none)
+    monkeypatch.setattr(importlib.metadata, "distribution", none)
     with pytest.raises(FormatError, match=r"this Python has no pip .*ensurepip"):
         local_path("pypi:tiny-model")
 
