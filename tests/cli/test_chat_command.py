@@ -291,6 +291,8 @@ def test_settings_are_changed_and_shown(llm: LLM, capsys: pytest.CaptureFixture[
         ("parameter temperature -1", "temperature is -1"),
         ("parameter temperature x", "temperature is 'x'; it must be a number"),
         ("parameter num_ctx 99", "weft chat -c 99"),
+        ("parameter num_predict nan", "num_predict is 'nan'; it must be a whole number"),
+        ("parameter seed inf", "seed"),
         ("think much", "low, medium, high"),
         ("x", "write /set parameter NAME VALUE, /set system TEXT"),
     ):

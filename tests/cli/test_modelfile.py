@@ -108,6 +108,20 @@ def test_one_made_from_another(path: Path, tmp_path: Path) -> None:
         with_settings("two", known, escaped=False)
 
 
+def test_one_made_from_itself_keeps_what_it_was(path: Path, tmp_path: Path) -> None:
+    done("create", "one", "-f", modelfile(tmp_path, "FROM m.gguf", "SYSTEM a"))
+    done("create", "two", "-f", modelfile(tmp_path, "FROM one"))
+    for name, source in (("one", "one"), ("one", "two"), ("one:latest", "one")):
+        refused = weft("create", name, "-f", modelfile(tmp_path, f"FROM {source}", "SYSTEM b"))
+        assert refused.returncode == 1 and "is one itself; create another name" in refused.stderr
+    assert with_settings("two", ("--system",), escaped=False)[1] == ["--system=a"]
+
+
+def test_lines_end_at_line_ends_alone(path: Path, tmp_path: Path) -> None:
+    file = modelfile(tmp_path, "FROM m.gguf\r", "SYSTEM a\u2028FROM b\x85c\r")
+    assert read_modelfile(file).settings == (("SYSTEM", "a\u2028FROM b\x85c"),)
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -117,6 +131,8 @@ def test_one_made_from_another(path: Path, tmp_path: Path) -> None:
         (["FROM m.gguf", "RUN ls"], "no instruction 'RUN'; there are FROM"),
         (["FROM m.gguf", 'SYSTEM """a'], "the quotes of SYSTEM do not end"),
         (["FROM llama3.2"], "llama3.2: no such file; give the path"),
+        (["FROM ~nobody-here/x"], "no such file"),
+        (["FROM " + "x" * 300], "too long"),
     ],
 )
 def test_what_is_no_modelfile(path: Path, tmp_path: Path, lines: Sequence[str], said: str) -> None:

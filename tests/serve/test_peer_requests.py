@@ -117,6 +117,12 @@ def test_hosted_tools_are_left_out(server: Server) -> None:
     assert "tool_choice needs tools" in error["message"]
 
 
+def test_a_namespace_has_a_name(server: Server) -> None:
+    body = {"input": "abc", "tools": [{"type": "namespace", "tools": []}]}
+    status, _, answer = server.call("POST", "/v1/responses", body)
+    assert status == 400 and "a namespace of tools has no name" in answer["error"]["message"]
+
+
 def test_functions_of_a_namespace(server: Server) -> None:
     """The model knows them by both names; their calls have the names apart."""
     name = {"type": "function", "name": "get", "parameters": EMPTY}

@@ -77,7 +77,9 @@ class ChatSettings:
             self.options["stop"] = (*stop_strings(self.options), value.strip('"'))
         elif name in ("num_predict", "max_tokens"):
             n = _number(name, value)
-            self.options["max_tokens"] = None if n < 0 else int(n)
+            if not isinstance(n, int):
+                raise ContextError(f"{name} is {value!r:.40}; it must be a whole number")
+            self.options["max_tokens"] = None if n < 0 else n
         elif name in ("num_ctx", "n_ctx"):
             raise ChatError(f"{name} is set at the start: weft chat -c {value or 'N'}")
         elif isinstance(getattr(SamplingParams(), name, None), int | float):

@@ -91,13 +91,13 @@ def kept_model(name: str) -> Path | None:
     """The Modelfile that is kept under that name; None if there is none."""
     name = name.removesuffix(":latest")
     path = kept_folder() / name
-    return path if NAME.fullmatch(name) and path.is_file() else None
+    return path if NAME.fullmatch(name) and os.path.isfile(path) else None
 
 
 def find_modelfile(name: str) -> Path | None:
     """The Modelfile at that path, or else the one kept under that name; None if there is none."""
     path = Path(name)
-    if path.exists():
+    if os.path.exists(path):  # not `path.exists()`, which raises for names that are too long
         return path if _is_modelfile(path) else None
     return kept_model(name)
 
@@ -156,7 +156,7 @@ def _parameter(path: Path, name: str, value: str) -> Iterator[tuple[str, str]]:
 def _instructions(path: Path) -> Iterator[tuple[str, str]]:
     """The instructions of a Modelfile; a text in quotes may have several lines."""
     try:
-        rest = iter(read_text(path).splitlines())
+        rest = iter(read_text(path).replace("\r\n", "\n").split("\n"))
     except UnicodeDecodeError:
         raise FormatError(f"{path} is no UTF-8 text") from None
     for line in rest:
@@ -185,8 +185,19 @@ def _unquoted(text: str) -> str | None:
 
 
 def _place(path: Path, name: str) -> str:
-    beside = path.parent / Path(name).expanduser()
-    return os.path.abspath(beside) if beside.exists() else name
+    beside = path.parent / os.path.expanduser(name)
+    return os.path.abspath(beside) if os.path.exists(beside) else name
+
+
+def modelfiles_of(name: str) -> Iterator[Path]:
+    """The Modelfiles that a word of the command line leads to, each FROM the next."""
+    for _ in range(_DEEPEST):
+        path = find_modelfile(name)
+        if path is None:
+            return
+        yield path
+        name = read_modelfile(path).model
+    raise FormatError(f"{path}: more than {_DEEPEST} Modelfiles, each FROM the next")
 
 
 def with_settings(
@@ -197,10 +208,7 @@ def with_settings(
     backslashes."""
     options: list[str] = []
     left: list[str] = []
-    for _ in range(_DEEPEST):
-        path = find_modelfile(name)
-        if path is None:
-            return name, options, list(dict.fromkeys(left))
+    for path in modelfiles_of(name):
         file = read_modelfile(path)
         own: list[str] = []
         for key, value in file.settings:
@@ -212,4 +220,4 @@ def with_settings(
             own.append(f"{_FLAGS[key]}={value}")
         options = own + options
         name = file.model
-    raise FormatError(f"{path}: more than {_DEEPEST} Modelfiles, each FROM the next")
+    return name, options, list(dict.fromkeys(left))

@@ -100,6 +100,9 @@ def table_lines(
 _LEAST_FOLD = 8
 """Minimum number of nodes of a layer that is left out because it repeats the one before."""
 
+_MOST_FOLD = 2000
+"""Maximum number of nodes of such a layer, which bounds the time of the search."""
+
 
 def _folds(rows: Sequence[Mapping[str, Any]]) -> dict[int, tuple[int, int]]:
     """Where nodes repeat those just before them: by the place of the first one, the number of nodes
@@ -111,11 +114,11 @@ def _folds(rows: Sequence[Mapping[str, Any]]) -> dict[int, tuple[int, int]]:
     folds: dict[int, tuple[int, int]] = {}
     place = 0
     while place < len(keys):
-        for period in range(_LEAST_FOLD, (len(keys) - place) // 3 + 1):
-            first = keys[place : place + period]
-            times = 1
-            while keys[place + period * times : place + period * (times + 1)] == first:
-                times += 1
+        for period in range(_LEAST_FOLD, min((len(keys) - place) // 3, _MOST_FOLD) + 1):
+            end = place
+            while end + period < len(keys) and keys[end] == keys[end + period]:
+                end += 1
+            times = (end - place) // period + 1
             if times > 2:
                 folds[place + period] = period, times - 1
                 place += period * times

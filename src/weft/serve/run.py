@@ -53,6 +53,7 @@ class _Server(uvicorn.Server):
         self._service = service
         self._ready = ready
         self._door: Door | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts to listen."""
@@ -92,7 +93,7 @@ class _Server(uvicorn.Server):
         """The first signal gives texts their time to end, the second ends them at once."""
         again = self.should_exit
         super().handle_exit(sig, frame)
-        if not again and sig != signal.SIGINT:  # who typed Ctrl-C knows
+        if not again and self._loop and sig != signal.SIGINT:  # who typed Ctrl-C knows
             self._loop.call_soon_threadsafe(
                 logger.info, "%s: stops; open requests have %g seconds", signal.Signals(sig).name,
                 self._service.options.grace,

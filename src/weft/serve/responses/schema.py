@@ -52,6 +52,8 @@ def _is_tool(tool: dict[str, Any]) -> dict[str, Any]:
         )
     inner = tool.get("tools")
     if tool["type"] == "namespace" and isinstance(inner, list):
+        if not isinstance(tool.get("name"), str):
+            raise ValueError("a namespace of tools has no name")
         for one in inner:
             if isinstance(one, dict) and one.get("type") == "function":
                 _is_tool(one)
