@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import ChatError
 from weft.frontends.gguf import GGUFFile
-from weft.llm.chat.filters import Arguments, with_short_ids
+from weft.llm.chat.arguments import Arguments, with_short_ids
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
 
