@@ -26,6 +26,15 @@ TEMPLATE = (
 )
 
 
+CHATML = (
+    "{% for m in messages %}{% if loop.first and m['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou help.<|im_end|>\n' }}{% endif %}"
+    "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""A template without tools, in the manner of SmolLM2."""
+
+
 def _tool(name: str, properties: dict[str, Any], *required: str) -> Any:
     parameters = {
         "type": "object",
@@ -63,12 +72,19 @@ def _note(text: str, tags: list[str]) -> str:
 RUN: dict[str, Callable[..., str]] = {"add": _add, "weather": _weather, "note": _note}
 
 
+TEMPLATES = {family: TEMPLATE.format(calls=CALLS[family]) for family in ("hermes", "coder")} | {
+    "bare": TEMPLATE.format(calls="").partition("{% endif %}")[2],
+    "chatml": CHATML,
+}
+"""Templates by family; the last two have no tools."""
+
+
 def _model(folder: Path, family: str) -> Path:
     """The demo model, with a template of a family and room for a conversation."""
     path = folder / f"{family}.gguf"
     with open_gguf(DEMO) as file:
         metadata = dict(file.copy_metadata()) | {
-            "tokenizer.chat_template": TEMPLATE.format(calls=CALLS[family]),
+            "tokenizer.chat_template": TEMPLATES[family],
             "llama.context_length": np.uint32(16384),
         }
         rows = [(t.name, t.dtype, t.ne, t.data) for t in file.tensors.values()]
@@ -76,7 +92,7 @@ def _model(folder: Path, family: str) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", params=["hermes", "coder"])
+@pytest.fixture(scope="module", params=["hermes", "coder", "bare"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Server]:
     path = _model(tmp_path_factory.mktemp("agents"), request.param)
     with Server(path, "-np", 2, "-t", 1, "-c", 16384) as running:
@@ -203,7 +219,7 @@ def test_an_answer_to_go_on_from(server: Server) -> None:
             create(messages=ask, extra_body=body, **options)
 
 
-@pytest.fixture(scope="module", params=["hermes", "coder"])
+@pytest.fixture(scope="module", params=["hermes", "coder", "chatml"])
 def brief(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Server]:
     """A server whose model likes to end, because agents set no small limit."""
     path = _model(tmp_path_factory.mktemp("brief"), request.param)

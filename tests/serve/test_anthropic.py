@@ -230,7 +230,6 @@ def test_images() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "y"}]}]}, "messages.0.content.0 is"),
         ({"messages": [*ASK, {"role": "assistant", "content": "a "}]}, "white space"),
         ({"tools": [{"input_schema": {}}]}, "a tool has no name"),
-        ({"tools": [TOOL]}, "knows no tools"),
         ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
         ({"tool_choice": {"type": "often"}}, "tool_choice.type"),
         ({"mcp_servers": [{}]}, "mcp_servers are not here"),

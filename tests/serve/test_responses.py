@@ -222,7 +222,6 @@ def test_images() -> None:
         ({"input": [{"role": "robot", "content": "x"}]}, "the role 'robot'", "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "not kept", "input"),
         ({"tools": [{"name": "web_search"}]}, "a tool has no type", "tools.0"),
-        ({"tools": [TOOL]}, "knows no tools", None),
         ({"tool_choice": "required"}, "tool_choice needs tools", "tool_choice"),
         ({"tool_choice": {"type": "mcp"}}, "tool_choice of type 'mcp'", "tool_choice"),
         ({"background": True}, "background is not here", "background"),

@@ -12,8 +12,7 @@ import pytest
 from openai import BadRequestError
 
 from tests.llm.tiny import metadata, tokens, write_model
-from tests.serve.in_process import DEMO, Server
-from weft.errors import ChatError
+from tests.serve.in_process import Server
 from weft.llm import LLM
 from weft.llm.chat.template import ChatTemplate
 
@@ -190,6 +189,9 @@ def test_a_template_of_no_known_form(tmp_path: Path) -> None:
         assert choice.finish_reason == "tool_calls" and choice.message.content is None
         (call,) = choice.message.tool_calls
         assert (call.function.name, json.loads(call.function.arguments)) == ("time", {"place": "c"})
+        message = choice.message.model_dump(exclude_none=True)
+        result = {"role": "tool", "tool_call_id": call.id, "content": "noon"}
+        assert ask(server, [*ASK, message, result], **options).choices
         cut = ask(server, tool_choice="required", **options | {"max_tokens": 3}).choices[0]
         assert cut.finish_reason == "length" and cut.message.tool_calls is None
 
@@ -305,19 +307,6 @@ def test_what_is_wrong_with_a_form_is_told_beside_tools(server: Server) -> None:
         "type": "object", "properties": {"x": unheld}}}}  # fmt: skip
     got = ask(server, tools=[tool], response_format=FORM, max_tokens=400).choices[0]
     assert json.loads(got.message.content).keys() == {"ok"}
-
-
-def test_a_template_without_tools() -> None:
-    """They would be lost without a word."""
-    with Server(DEMO, "-t", 1) as server:
-        with pytest.raises(BadRequestError, match=r"ChatML.* knows no tools; leave them out"):
-            ask(server, tools=[TOOL])
-        assert ask(server, tools=[TOOL], tool_choice="none").choices
-        with pytest.raises(BadRequestError, match="knows no tool_calls of an assistant"):
-            ask(server, TALK)
-    assert ChatTemplate().render([*ASK, TALK[2]])  # the fallback writes any role
-    with pytest.raises(ChatError, match=r"the template of m knows no tools"):
-        ChatTemplate("{{ messages }}", where="the template of m").render(ASK, tools=[TOOL])
 
 
 @pytest.mark.parametrize(

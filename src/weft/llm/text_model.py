@@ -238,8 +238,11 @@ class TextModel:
                 stacklevel=4,
             )
         marked = mark_media(messages)
-        written = self._format.said(marked.messages, template) if tools else marked.messages
-        text = template.render(written, tools=tools, **(variables or {}))
+        written: Sequence[Message] = marked.messages
+        if tools or any(map(_has_calls, written)):
+            written = self._format.said(written, template, tools)
+        known = tools if tools and template.knows_tools else None
+        text = template.render(written, tools=known, **(variables or {}))
         if not marked.media:
             return prompt_tokens(self.tokenizer, text), text
         return self.senses.prompt(marked.pieces(text), marked.media), text
@@ -250,6 +253,16 @@ class TextModel:
         whole = min(len(prompt), self.context.n_ctx - 2)
         n_keep = whole if self._n_keep == -1 else self._n_keep
         return max(n_keep, int(prompt[0] == self.tokenizer.vocab.bos))
+
+
+_RESULTS = ("tool", "function")
+"""Roles of messages that are results of calls."""
+
+
+def _has_calls(message: Any) -> bool:
+    """True if a message has calls of tools or the result of one."""
+    is_message = isinstance(message, Mapping)
+    return is_message and bool(message.get("tool_calls") or message.get("role") in _RESULTS)
 
 
 def _warn_of_length(context: Context, n_seq_max: int) -> None:

@@ -27,6 +27,7 @@ from weft.serve.chats import (
     variables_of,
 )
 from weft.serve.errors import ApiError
+from weft.serve.log import logger
 from weft.serve.messages import ChatMessage, OneCall, Parser, PlainText, Unsplit
 from weft.serve.model_card import FIM_ROLES
 from weft.serve.options import ServeOptions
@@ -143,6 +144,7 @@ class Prompts:
         self._options = options
         self._room = room
         self._senses = senses
+        self._noted = False
 
     def of_chat(self, body: ChatBody, *, begun: str = "") -> Asked:
         """The texts that a chat asks for: `n` requests with the same prompt. Answers go on from
@@ -189,7 +191,15 @@ class Prompts:
         goes_on = body.continue_final_message
         tools = tools_of(body)
         marked = mark_media(body.messages[:-1] if goes_on else body.messages)
-        messages = self._format.said(self._introduced(marked.messages), self._template)
+        introduced = self._introduced(marked.messages)
+        messages = self._format.said(introduced, self._template, tools)
+        if tools and not self._template.knows_tools:
+            tools = None
+            if not self._noted:
+                self._noted = True
+                logger.warning(
+                    "the model's chat template knows no tools; the system message describes them"
+                )
         usual = self._options.chat_template_kwargs
         given = variables_of(body, usual)
         if begun:

@@ -11,6 +11,7 @@ from tests.llm.answers.parsed import FAMILIES, TOOLS, format_of, joined
 from tests.llm.answers.templates import ARROWS, CHANNELS, HARMONY, OPENING, TEMPLATES
 from weft.llm.answers import AnswerFormat, Call, CallBegun, CallPiece, Content
 from weft.llm.answers.json_text import NoCallError, as_object, read_items, read_value
+from weft.llm.answers.markers import HERMES
 from weft.llm.answers.parser import AnswerParser
 from weft.llm.answers.values import typed_value
 from weft.llm.chat.template import ChatTemplate
@@ -242,10 +243,15 @@ def test_the_longest_of_marks_that_begin_together() -> None:
 
 
 def test_a_model_without_tools() -> None:
+    """Its calls are in the form that the words of the prompt ask for."""
     form = AnswerFormat.of(ChatTemplate())
-    assert form.markers is None and form.thought is None
+    assert form.markers == HERMES and form.thought is None and not form.writes_calls
     parser = form.parser(TOOLS)
     assert joined([*parser.push("<tool_call>"), *parser.finish()]) == ("<tool_call>", "", [])
+    text = 'I look.\n<tool_call>\n{"name": "clock", "arguments": {"city": "5"}}\n</tool_call>'
+    assert split_everywhere(ChatTemplate().sources["default"], text) == ("I look.", "", [CLOCK])
+    parser = form.parser()
+    assert joined([*parser.push(text), *parser.finish()]) == (text, "", [])
 
 
 def test_a_known_family_where_the_template_writes_no_calls() -> None:

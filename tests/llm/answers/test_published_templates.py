@@ -104,13 +104,16 @@ LOST = {
 }
 """Answers that a template writes otherwise than a model does, and how."""
 
-NO_FORM = {
+NO_TOOLS = {
     "HuggingFaceTB-SmolLM3-3B",
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
+    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
+    "deepseek-ai-DeepSeek-V3.1",
     "google-gemma-2-2b-it",
     "llama-cpp-rwkv-world",
     "microsoft-Phi-3.5-mini-instruct",
 }
-"""Templates that tell no form of calls."""
+"""Templates that have no place for tools."""
 
 ALL = {path.stem: path for path in FILES}
 WITH_CALLS = sorted(set(ALL) - set(WITHOUT_CALLS))
@@ -175,6 +178,23 @@ def test_templates_that_write_no_calls(name: str) -> None:
         assert "get_weather" not in text
 
 
+@pytest.mark.parametrize("name", sorted(NO_TOOLS & set(ALL)))
+def test_templates_without_tools(name: str) -> None:
+    """The tools, a call and its result are in the prompt all the same, in this order."""
+    template = template_of(ALL[name])
+    call = {"type": "function", "function": {"name": "clock", "arguments": '{"city": "Rome"}'}}
+    messages = [
+        {"role": "user", "content": "When is it?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "It is noon."},
+    ]
+    text = template.render(_format_of(name).said(messages, template, TOOLS))
+    places = [
+        text.find(part) for part in (json.dumps(TOOLS[0]), "When is it?", '"Rome"', "It is noon.")
+    ]
+    assert -1 not in places and places == sorted(places), text
+
+
 @pytest.mark.parametrize(("name", "case"), sorted(LOST))
 def test_what_a_template_loses(name: str, case: str) -> None:
     """These answers do not come back; if one does, its line goes."""
@@ -197,6 +217,7 @@ def test_templates_of_one_call(name: str) -> None:
 def test_every_template_is_listed() -> None:
     """The folder has the templates that the lists are about."""
     assert len(ALL) >= 70
+    assert {name for name in ALL if not template_of(ALL[name]).knows_tools} == NO_TOOLS
     named = {*WITHOUT_CALLS, *ONE_CALL, *(name for name, _ in LOST)}
     assert named <= set(ALL)
 
@@ -265,7 +286,7 @@ CHOOSING = [
 ]
 
 
-@pytest.mark.parametrize("name", sorted(n for n in ALL if n not in NO_FORM))
+@pytest.mark.parametrize("name", sorted(ALL))
 def test_calls_that_must_be(tokenizer: Tokenizer, name: str) -> None:
     """Whatever the logits, an answer held to the grammar is calls of the tools."""
     form = _format_of(name)

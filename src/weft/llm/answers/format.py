@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,10 @@ from weft.errors import ChatError
 from weft.llm.answers.detect import find_content, find_markers, find_thought
 from weft.llm.answers.grammar import call_grammar
 from weft.llm.answers.harmony import HarmonyParser, is_harmony
-from weft.llm.answers.markers import CallMarkers
+from weft.llm.answers.in_words import with_results_of_users, with_tools_in_words
+from weft.llm.answers.markers import HERMES, CallMarkers, first_mark
 from weft.llm.answers.parser import AnswerParser
-from weft.llm.answers.probes import Probe
+from weft.llm.answers.probes import NAMES, Probe
 from weft.llm.chat.template import ChatTemplate
 from weft.llm.tokenizers.tokenizer import Tokenizer
 from weft.records import dataclass
@@ -77,13 +79,13 @@ def _text(call: Any, markers: CallMarkers) -> str | None:
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         return None
-    name, arguments = function.get("name"), function.get("arguments") or {}
+    name: Any = function.get("name")
+    arguments: Any = function.get("arguments") or {}
     if isinstance(arguments, str):
-        try:
+        with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return None
-    if not isinstance(name, str) or not isinstance(arguments, dict):
+    is_object = isinstance(arguments, dict) or markers.kind == "object"  # others may be cut calls
+    if not isinstance(name, str) or not is_object:
         return None
     written = json.dumps(arguments, ensure_ascii=False)
     if markers.kind == "object":
@@ -99,6 +101,8 @@ def _text(call: Any, markers: CallMarkers) -> str | None:
     return markers.open + text + markers.close
 
 
+_EXAMPLE = {"name": "NAME", "arguments": {"KEY": "VALUE"}}
+"""The call that shows a model the form of calls."""
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
 """Functions in the form of the OpenAI API, `{"type": "function", "function": {"name": NAME,
@@ -122,6 +126,8 @@ class AnswerFormat:
     """True if answers are messages with headers; see `HarmonyParser`."""
     thought_end: str = ""
     """The end of a prompt after which no reasoning can follow; empty: there is none."""
+    writes_calls: bool = True
+    """True if the template writes the calls of an assistant's message."""
 
     @staticmethod
     def of(template: ChatTemplate) -> AnswerFormat:
@@ -136,7 +142,12 @@ class AnswerFormat:
             content = markers.open + content[0], content[1]  # both begin with it
         shut = thought[1] if thought and not probe.head.rstrip().endswith(thought[1]) else ""
         harmony = any(is_harmony(source) for source in template.sources.values())
-        return AnswerFormat(markers, thought, content, between, harmony, shut)
+        writes = template.reads("tool_calls")
+        if not template.knows_tools:  # DeepSeek's drop the calls of some messages
+            writes = writes and NAMES[0] in (probe.called(1, "") or "")
+            if markers is None or _text(_EXAMPLE, markers) is None:
+                markers, writes = HERMES, False
+        return AnswerFormat(markers, thought, content, between, harmony, shut, writes)
 
     def parser(
         self, tools: Tools | None = None, prompt: str = "", *, pieces: bool = False
@@ -159,16 +170,25 @@ class AnswerFormat:
             parser.push(self.markers.open)
         return parser
 
-    def said(self, messages: Messages, template: ChatTemplate) -> Messages:
-        """The messages for `template`: with calls as content if it writes none and their form is
-        known, and with ids of the form that the model knows."""
-        if self.markers is None:
+    def said(
+        self, messages: Messages, template: ChatTemplate, tools: Tools | None = None
+    ) -> Messages:
+        """The messages for `template`: with calls as content if it writes none, and with ids of the
+        form that the model knows. For a template without tools, `tools` are words of the system
+        message, and results are messages of the user unless the template has its own form."""
+        markers = self.markers or CallMarkers("object")
+        if not template.knows_tools:
+            if tools:
+                call = _text(_EXAMPLE, markers) or ""
+                form = markers.section + call + first_mark(markers.end)
+                messages = with_tools_in_words(messages, tools, form)
+            if markers == HERMES:
+                messages = with_results_of_users(messages)
+        if not self.writes_calls:
+            return calls_as_content(messages, markers)
+        if not markers.has_ids_of_names:
             return messages
-        if template.reads("tool_calls"):
-            if not self.markers.has_ids_of_names:
-                return messages
-            return with_ids_of_names(messages, goes_on=template.reads("id"))
-        return calls_as_content(messages, self.markers)
+        return with_ids_of_names(messages, goes_on=template.reads("id"))
 
     def is_thinking(self, prompt: str) -> bool:
         """True if an answer to the rendered `prompt` begins within the reasoning."""

@@ -91,6 +91,9 @@ def bare(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
+HERMES = CallMarkers("object", "<tool_call>\n", "\n</tool_call>")
+"""The form of Hermes and Qwen as weft writes it for models whose templates have no tools."""
+
 KNOWN: tuple[tuple[str, CallMarkers], ...] = (
     ("<｜tool▁calls▁begin｜>", CallMarkers(
         "named", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "```<｜tool▁call▁end｜>",

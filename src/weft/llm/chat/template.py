@@ -166,7 +166,8 @@ class ChatTemplate:
             "tools": [dict(tool) for tool in tools] if tools else None,
             "add_generation_prompt": add_generation_prompt,
         }
-        if tools and not compiled.reads("tools"):  # FireFunction takes them as text
+        if tools and not compiled.reads("tools"):  # SmolLM3; FireFunction takes them as text
+            usual["xml_tools"] = usual["tools"]
             usual["functions"] = json.dumps(usual["tools"], ensure_ascii=False, indent=4)
             usual["datetime"] = datetime.now().strftime("%b %d %Y %H:%M:%S")
         if compiled.reads("append") or compiled.reads("pop"):
@@ -225,7 +226,7 @@ class ChatTemplate:
 
 
 def _takes_tools(template: JinjaTemplate) -> bool:
-    return template.reads("tools") or template.reads("functions")
+    return any(map(template.reads, ("tools", "functions", "xml_tools")))
 
 
 def prompt_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
