@@ -63,6 +63,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "bounds of time steps, mamba2": varied("mamba2", time_step_limit=[0.4, 0.9]),
     "bounds of time steps, falcon": ("FalconH1", SHAPE | folders.FALCON | {
         "time_step_limit": [0.3, 0.8]}, "gpt2"),
+    "other layers rotate, smollm3": varied("smollm3", no_rope_layers=[0, 1, 1, 1]),
     "heads of one size, gemma4": varied("gemma4", global_head_dim=8, head_dim=8),
     "longrope": ("Llama", SHAPE | {"rope_parameters": LONG}, "pieces"),
     "llama3 of half a head": ("Glm4Moe", SHAPE | SHARED | {
