@@ -63,6 +63,31 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "bounds of time steps, mamba2": varied("mamba2", time_step_limit=[0.4, 0.9]),
     "bounds of time steps, falcon": ("FalconH1", SHAPE | folders.FALCON | {
         "time_step_limit": [0.3, 0.8]}, "gpt2"),
+    "other layers rotate, smollm3": varied("smollm3", no_rope_layers=[0, 1, 1, 1]),
+    **{f"dense layers {il}, {name}": varied(name, mlp_only_layers=[il])
+       for il in (0, 1) for name in ("qwen2moe", "qwen3moe", "qwen3next")},
+    "every second layer routed": varied("qwen2moe", decoder_sparse_step=2),
+    "dense layers behind routed, exaone": varied("exaone moe", mlp_layer_types=[
+        "sparse", "dense", "sparse", "dense"]),
+    "dense layers behind routed, glm": varied("glm dsa", mlp_layer_types=["sparse", "dense"]),
+    "dense layers behind routed, llama4": varied("llama4", moe_layers=[0, 3]),
+    "biases of convolutions": varied("lfm2", conv_bias=True),
+    "biases of convolutions, experts": varied("lfm2 moe", conv_bias=True),
+    **{f"an odd vocabulary, {name}": varied(name, vocab_size=397)
+       for name in ("granitehybrid", "bamba", "nemotron_h", "mamba2")},
+    "another width, phi": varied("phi2", intermediate_size=96),
+    "another width, gpt2": varied("gpt2", n_inner=96),
+    "another width, starcoder": varied("starcoder", n_inner=96),
+    "another width, falcon": varied("falcon", ffn_hidden_size=96, activation="gelu_pytorch_tanh"),
+    "larger heads, chatglm": varied("chatglm", head_dim=16),
+    "smaller chunks": varied("llama4", attention_chunk_size=6),
+    "no chunks": varied("llama4", attention_chunk_size=None),
+    "other layers rotate, llama4": varied("llama4", attention_chunk_size=6, no_rope_layers=[
+        1, 0, 1, 1]),
+    "other layers have chunks": varied("llama4", attention_chunk_size=6, layer_types=[
+        "full_attention", "chunked_attention", "chunked_attention", "full_attention"]),
+    **{f"biases of attention, {name}": varied(name, attention_bias=True)
+       for name in ("cohere", "cohere2", "cohere2 moe")},
     "heads of one size, gemma4": varied("gemma4", global_head_dim=8, head_dim=8),
     "longrope": ("Llama", SHAPE | {"rope_parameters": LONG}, "pieces"),
     "llama3 of half a head": ("Glm4Moe", SHAPE | SHARED | {

@@ -109,18 +109,14 @@ class MoeConfig:
     """Number of groups of experts, of equal size."""
     n_group_used: int = 1
     """Number of groups from which the experts of a token are chosen."""
-    n_dense: int = 0
-    """Number of first layers that have a dense feed-forward layer instead."""
-    step: int = 1
-    """Of the layers behind these, the last of each `step` has experts."""
     dense: tuple[int, ...] = ()
-    """Further layers without experts."""
+    """Layers that have a dense feed-forward layer instead."""
     n_latent: int = 0
     """Width of the experts' inputs and outputs, which are projections; 0: that of the model."""
 
     def is_dense(self, il: int) -> bool:
         """True if layer `il` has a dense feed-forward layer."""
-        return il < self.n_dense or (il + 1) % self.step != 0 or il in self.dense
+        return il in self.dense
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class Keys:
             head_dim_v=self.count("attention.value_length", head_dim),
             rms_eps=self.number("attention.layer_norm_rms_epsilon", 1e-5),
             rope=self.rope(head_dim_k),
-            moe=self.moe(),
+            moe=self.moe(n_layer),
             sliding_window=window,
             windowed=self.flags("attention.sliding_window_pattern", n_layer) if window else (),
             norm_eps=self.number("attention.layer_norm_epsilon", 1e-5),
@@ -103,8 +103,9 @@ class Keys:
             return self.file.metadata.count_of(tokens)
         return self.count("vocab_size")
 
-    def moe(self) -> MoeConfig | None:
-        """The mixture of experts; None: there is none."""
+    def moe(self, n_layer: int) -> MoeConfig | None:
+        """The mixture of experts; None: there is none. Layers without a router are dense, even if
+        no key says so."""
         n_expert = self.count("expert_count", 0, least=0, most=1 << 16)
         if n_expert == 0:
             return None
@@ -123,6 +124,11 @@ class Keys:
                 "expert_group_used_count", n_group_used, f"at most {n_group}, with {n_used} experts"
             )
         norm = f"{self.arch}.expert_weights_norm"
+        first = self.count("leading_dense_block_count", 0, least=0)
+        step = self.count("interleave_moe_layer_step", 1, least=0) or 1
+        layers = range(n_layer)
+        routed = [il for il in layers if f"blk.{il}.ffn_gate_inp.weight" in self.file.tensors]
+        routed = routed or [il for il in layers if il >= first and (il + 1) % step == 0]
         return MoeConfig(
             n_expert,
             n_used,
@@ -133,8 +139,7 @@ class Keys:
             sigmoid=self._is_sigmoid(),
             n_group=n_group,
             n_group_used=n_group_used,
-            n_dense=self.count("leading_dense_block_count", 0, least=0),
-            step=self.count("interleave_moe_layer_step", 1, least=0) or 1,
+            dense=tuple(il for il in layers if il not in routed),
         )
 
     def _is_sigmoid(self) -> bool:

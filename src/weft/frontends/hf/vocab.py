@@ -34,12 +34,9 @@ def has(c: Config, name: str) -> bool:
     return (c.folder / name).is_file()
 
 
-def bpe(c: Config, *, merges: bool = True, unit: int = 1) -> Vocabulary:
-    """A byte-level vocabulary, GGUF's `gpt2`, padded to a multiple of `unit`."""
+def bpe(c: Config, *, merges: bool = True) -> Vocabulary:
+    """A byte-level vocabulary, GGUF's `gpt2`."""
     tokens, kinds = _listed(c)
-    n = -len(tokens) % unit
-    tokens += [f"[PAD{len(tokens) + i}]" for i in range(n)]
-    kinds += [UNUSED] * n
     yield "tokenizer.ggml.model", "gpt2"
     yield "tokenizer.ggml.pre", name_pretokenizer(c)
     yield "tokenizer.ggml.tokens", tokens

@@ -175,7 +175,7 @@ def _architecture(feed_forward: Experts, grouped: bool = False) -> Architecture:
     )
 
 
-_MIXTURE = Experts(dense=None, shared="gated")
+_MIXTURE = Experts(shared="gated")
 
 
 # Kimi Linear (arXiv 2510.26692): three of four layers are gated delta nets that forget each

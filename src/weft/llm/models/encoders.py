@@ -117,7 +117,8 @@ def configure_experts(c: ModelConfig, keys: Keys) -> ModelConfig:
     period = keys.count("moe_every_n_layers")
     if period != 2:
         raise keys.bad("moe_every_n_layers", period, "2; others are not supported")
-    return replace(c, moe=replace(require_experts(c), step=2, renormalise=False))
+    dense = tuple(range(0, c.n_layer, 2))
+    return replace(c, moe=replace(require_experts(c), dense=dense, renormalise=False))
 
 
 class Bert(Architecture):

@@ -36,17 +36,8 @@ def configure_granite_hybrid(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 
 def configure_jamba(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets the layers that are recurrent, and those that have experts."""
-    return routed(replace(c.without_rope(), recurrent=sizes(keys, _layers(c))), keys)
-
-
-def routed(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets the layers that have experts: those with a router, for no key says it."""
-    if c.moe is None:
-        return c
-    routers = [f"blk.{il}.ffn_gate_inp.weight" for il in range(c.n_layer)]
-    dense = tuple(il for il, name in enumerate(routers) if name not in keys.file.tensors)
-    return replace(c, moe=replace(c.moe, dense=dense))
+    """Sets the layers that are recurrent."""
+    return replace(c.without_rope(), recurrent=sizes(keys, _layers(c)))
 
 
 def configure_falcon(c: ModelConfig, keys: Keys) -> ModelConfig:
@@ -116,7 +107,7 @@ def configure_nemotron(c: ModelConfig, keys: Keys) -> ModelConfig:
     if c.moe is not None:
         n_latent = keys.count("moe_latent_size", 0, least=0)
         c = replace(c, moe=replace(c.moe, sigmoid=True, n_latent=n_latent))
-    return routed(c, keys)
+    return c
 
 
 class OneOfThree(Architecture):

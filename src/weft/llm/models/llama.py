@@ -61,9 +61,11 @@ _LLAMA = Architecture(RopeMode.NORMAL, feed_forward=Experts())
 
 
 def configure_smollm3(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets the layers that rotate; no key has them."""
+    """Sets the layers that rotate: all but every fourth in files of converters."""
     none = replace(c.rope, n_dims=0)
-    return replace(c, ropes=tuple(none if il % 4 == 3 else c.rope for il in range(c.n_layer)))
+    usual = tuple(il % 4 != 3 for il in range(c.n_layer))
+    rotates = keys.flags("attention.rope_pattern", c.n_layer) or usual
+    return replace(c, ropes=tuple(c.rope if r else none for r in rotates))
 
 
 # Apertus (Swiss AI, arXiv 2509.14233): LLaMA's blocks with an RMS norm of each query and key head,

@@ -218,6 +218,7 @@ class ConvolutionOrAttention(Attention):
             return
         yield from linear_rows(f"blk.{il}.shortconv.in_proj", c.n_embd, 3 * c.n_embd)
         yield need(f"blk.{il}.shortconv.conv.weight", r.d_conv, c.n_embd)
+        yield maybe(f"blk.{il}.shortconv.conv.bias", c.n_embd)
         yield from linear_rows(f"blk.{il}.shortconv.out_proj", c.n_embd, c.n_embd)
 
     def __call__(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
@@ -230,6 +231,8 @@ class ConvolutionOrAttention(Attention):
             for i in range(3)
         )
         y = convolve(step, il, G.mul(b, inner), layer["shortconv.conv.weight"])
+        if "shortconv.conv.bias" in layer:
+            y = G.add(y, layer["shortconv.conv.bias"])
         return linear(layer, "shortconv.out_proj", G.mul(c, y))
 
 

@@ -100,14 +100,12 @@ def configure_hunyuan_experts(c: ModelConfig, keys: Keys) -> ModelConfig:
 
 
 def configure_hunyuan_v3(c: ModelConfig, keys: Keys) -> ModelConfig:
-    """Sets what no key has: the number of dense layers, by their tensors, that weights are
-    sigmoids, and the width of the shared expert if it is not stated."""
+    """Sets what no key has: that weights are sigmoids, and the width of the shared expert if it is
+    not stated."""
     moe = require_experts(c)
-    sparse = (f"blk.{il}.ffn_gate_inp.weight" in keys.file.tensors for il in range(c.n_layer))
-    n_dense = next((il for il, has_experts in enumerate(sparse) if has_experts), moe.n_dense)
     sigmoid = moe.sigmoid or f"{c.arch}.expert_gating_func" not in keys.file.metadata
     n_shared = moe.n_ff_shared or moe.n_ff
-    return replace(c, moe=replace(moe, n_dense=n_dense, sigmoid=sigmoid, n_ff_shared=n_shared))
+    return replace(c, moe=replace(moe, sigmoid=sigmoid, n_ff_shared=n_shared))
 
 
 class BareBias(Experts):
@@ -160,20 +158,22 @@ _UNNORMED = 128
 
 def configure_llama4(c: ModelConfig, keys: Keys) -> ModelConfig:
     """Sets chunks, rotations, temperatures, and the experts. A window of 0 means no chunks, and
-    that all layers rotate."""
+    that all layers rotate unless `attention.rope_pattern` says which."""
     moe = require_experts(c)
     moe = replace(moe, sigmoid=True, n_ff_shared=moe.n_ff)
     c = replace(c, moe=moe, heads_last=moe.n_expert != _UNNORMED)
-    if keys.count("attention.sliding_window", _SPAN, least=0) == 0:
+    window = keys.count("attention.sliding_window", _SPAN, least=0)
+    windowed = keys.windowed(4, c.n_layer) if window else ()
+    rotates = keys.flags("attention.rope_pattern", c.n_layer) or windowed
+    if not rotates:
         return c
-    windowed = keys.windowed(4, c.n_layer)
     none = replace(c.rope, n_dims=0)
     return replace(
         c,
-        sliding_window=c.sliding_window or _SPAN,
+        sliding_window=window,
         windowed=windowed,
-        chunked=True,
-        ropes=tuple(c.rope if w else none for w in windowed),
+        chunked=window > 0,
+        ropes=tuple(c.rope if r else none for r in rotates),
         temperature=Temperature(0.1, _SPAN, offset=1, unrotated=True),
     )
 

@@ -82,7 +82,7 @@ def next_config(c: ModelConfig, keys: Keys) -> ModelConfig:
     moe = c.moe
     if moe is not None:
         routed = f"blk.{il}.ffn_gate_inp.weight" in names
-        moe = replace(moe, n_dense=0, step=1, dense=() if routed else (0,))
+        moe = replace(moe, dense=() if routed else (0,))
     indexer = c.indexer
     if indexer is not None:
         indexer = replace(indexer, layers=(f"blk.{il}.indexer.proj.weight" in names,))

@@ -36,7 +36,7 @@ def _gpt2_keys(c: Config) -> Pairs:
     yield "block_count", c.n_layer
     yield "context_length", c.first("n_ctx", "n_positions")
     yield "embedding_length", width
-    yield "feed_forward_length", 4 * width
+    yield "feed_forward_length", c.get("n_inner") or 4 * width
     yield "attention.head_count", c.n_head
     yield "attention.layer_norm_epsilon", float(c.get("layer_norm_epsilon", 1e-5))
     yield "general.file_type", None
@@ -46,7 +46,7 @@ def _starcoder_keys(c: Config) -> Pairs:
     _require(c, scale_attn_weights=True, multi_query=True)
     yield "context_length", c["n_positions"]
     yield "embedding_length", c.n_embd
-    yield "feed_forward_length", 4 * c.n_embd
+    yield "feed_forward_length", c.get("n_inner") or 4 * c.n_embd
     yield "block_count", c.n_layer
     yield "attention.head_count", c.n_head
     yield "attention.head_count_kv", 1
@@ -118,7 +118,7 @@ def _falcon_keys(c: Config) -> Pairs:
     yield "context_length", 2048  # not in config.json
     yield "tensor_data_layout", "jploski"
     yield "embedding_length", c.n_embd
-    yield "feed_forward_length", 4 * c.n_embd
+    yield "feed_forward_length", c.get("ffn_hidden_size") or 4 * c.n_embd
     yield "block_count", c.n_layer
     yield "attention.head_count", c.n_head
     yield "attention.head_count_kv", _falcon_kv(c)
@@ -248,11 +248,11 @@ def _experts_without_biases(c: Config, name: str, values: Values) -> Named:
 
 
 def _without_biases(c: Config, name: str, values: Values) -> Named:
-    """Biases are all zero, and files have none."""
-    if name.endswith(".bias"):
-        if np.any(values.load()):
-            raise c.bad("architectures", f"has no biases, but tensor {name} is not zero")
+    """Leaves out biases that are zero; only attention may have others."""
+    if name.endswith(".bias") and not np.any(values.load()):
         return
+    if name.endswith(".bias") and ".self_attn." not in name:
+        raise c.bad("architectures", f"has no biases, but tensor {name} is not zero")
     if name != "lm_head.weight" or not c.get("tie_word_embeddings", True):
         yield name, values
 
@@ -269,7 +269,7 @@ def tied(c: Config, name: str, values: Values) -> Named:
 def _phi_keys2(c: Config) -> Pairs:
     yield "context_length", c.first("n_positions", "max_position_embeddings")
     yield "embedding_length", c.n_embd
-    yield "feed_forward_length", 4 * c.n_embd
+    yield "feed_forward_length", c.first("intermediate_size", "n_inner") or 4 * c.n_embd
     yield "block_count", c.n_layer
     yield "attention.head_count", c.n_head
     yield "attention.head_count_kv", c.n_head

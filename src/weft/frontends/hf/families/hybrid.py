@@ -15,7 +15,14 @@ from weft.frontends.hf.families.llama import granite_keys, granite_parts
 from weft.frontends.hf.family import ROTARY, Family, Named
 from weft.frontends.hf.keys import Pairs, common_keys
 from weft.frontends.hf.values import Values
-from weft.frontends.hf.vocab import Vocabulary, bpe, has, llama, pieces_or_llama, sentencepiece
+from weft.frontends.hf.vocab import (
+    Vocabulary,
+    has,
+    llama,
+    pieces_or_bpe,
+    pieces_or_llama,
+    sentencepiece,
+)
 
 Floats = NDArray[np.float32]
 
@@ -107,11 +114,6 @@ def _granite_change(c: Config, name: str, values: Values) -> Named:
         yield from mamba2_tensors(c, name, values, n_group, _granite_inner(c))
     else:
         yield from granite_parts(c, name, values)
-
-
-def _granite_vocab(c: Config) -> Vocabulary:
-    recurrent = not all(_attends(c, c.n_layer))
-    return sentencepiece(c) if has(c, "tokenizer.model") else bpe(c, unit=8 if recurrent else 1)
 
 
 # ---- Jamba ---------------------------------------------------------------------------------------
@@ -244,7 +246,7 @@ def _scaled_inputs(c: Config, x: Floats) -> Floats:
 
 
 _GRANITE = Family(
-    "granitehybrid", _granite_keys, _common, change=_granite_change, vocab=_granite_vocab,
+    "granitehybrid", _granite_keys, _common, change=_granite_change, vocab=pieces_or_bpe,
     defaults=ROTARY, adjacent=True,
 )  # fmt: skip
 
@@ -356,13 +358,9 @@ def _change(c: Config, name: str, values: Values) -> Named:
         yield from mamba2_tensors(c, name, values, n_group, d_inner)
 
 
-def _vocab(c: Config) -> Vocabulary:
-    return bpe(c, unit=8)
-
-
 _DRAFT = {("1", "norm"): "post_attention_norm", ("1", "final_layernorm"): "shared_head.norm"}
 _FAMILY = Family(
-    "nemotron_h", _keys, _nemotron_common, change=_change, vocab=_vocab, adjacent=True,
+    "nemotron_h", _keys, _nemotron_common, change=_change, adjacent=True,
     activation="relu2",
 )  # fmt: skip
 

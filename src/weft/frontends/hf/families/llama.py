@@ -33,9 +33,9 @@ def llama_keys(c: Config) -> Pairs:
 
 def _smollm3_keys(c: Config) -> Pairs:
     yield from llama_keys(c)
-    rotates = c.get("no_rope_layers")  # GGUF has no key for it, and every fourth layer does not
-    if rotates and [bool(r) for r in rotates] != [(il + 1) % 4 != 0 for il in range(c.n_layer)]:
-        raise c.bad("no_rope_layers", "is not every fourth layer, which weft needs here")
+    rotates = [bool(r) for r in c.get("no_rope_layers") or ()]  # 1: it rotates
+    if rotates and rotates != [(il + 1) % 4 != 0 for il in range(c.n_layer)]:
+        yield "attention.rope_pattern", rotates
 
 
 def _mistral3_keys(c: Config) -> Pairs:

@@ -184,7 +184,10 @@ def _chat_keys(c: Config) -> Pairs:
     eps = c.first("layernorm_epsilon", "rms_norm_eps")
     yield "attention.layer_norm_rms_epsilon", float(eps or 1e-5)
     yield "general.file_type", None
-    dim = c.get("attention_dim", width // c.n_head)
+    dim = c.get("attention_dim", c.head_dim)
+    if dim != width // c.n_head:
+        yield "attention.key_length", dim
+        yield "attention.value_length", dim
     yield "rope.dimension_count", int(dim * c.rope.get("partial_rotary_factor", 0.5))
     yield "tokenizer.ggml.add_bos_token", False
     yield "rope.freq_base", float(c.rope.get("rope_theta", 10000) * c.get("rope_ratio", 1))
@@ -274,10 +277,18 @@ def _llama4_keys(c: Config) -> Pairs:
     yield from llama_keys(c)
     yield "interleave_moe_layer_step", c["interleave_moe_layer_step"]
     yield "expert_feed_forward_length", c["intermediate_size"]
-    if set(c.get("layer_types") or ()) == {"full_attention"}:
-        yield "attention.sliding_window", 0
-    elif c.get("attention_chunk_size", 8192) != 8192:  # files have no key for it
-        raise c.bad("attention_chunk_size", "is not 8192, which weft needs here")
+    usual = [il % 4 != 3 for il in range(c.n_layer)]
+    rotates = [bool(r) for r in c.get("no_rope_layers") or usual]  # 1: it rotates
+    size, kinds = c.get("attention_chunk_size", 8192), c.get("layer_types")
+    chunked = [kind == "chunked_attention" for kind in kinds] if kinds else rotates
+    if not size or not any(chunked):
+        size, chunked = 0, [True] * c.n_layer  # all layers rotate, for files without a pattern
+    if size != 8192:
+        yield "attention.sliding_window", size
+    if size and chunked != usual:
+        yield "attention.sliding_window_pattern", chunked
+    if rotates != chunked:
+        yield "attention.rope_pattern", rotates
     for key, value in (
         ("use_qk_norm", c.n_expert != 128),  # Maverick's heads have no norm
         ("attn_temperature_tuning", True),
