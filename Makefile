@@ -78,7 +78,7 @@ INSTALL = $(PIP) --no-build-isolation -C cmake.define.WEFT_WERROR=$(WERROR) \
 EVERYTHING = -C cmake.define.WEFT_TESTS=ON -C "cmake.define.WEFT_TARGETS=avx2;avx_vnni;avx512;neon;dotprod;i8mm"
 
 $(VENV)/build-tools: pyproject.toml
-	@test -e $@ || echo "setting up $(VENV): downloads 50 MB and compiles, a minute or two"
+	@test -e $@ || echo "setting up $(VENV): downloads 50 MB and compiles: three minutes of processor time"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) "pip>=25.1"
 	$(PIP) --group build

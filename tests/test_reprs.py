@@ -57,7 +57,8 @@ def test_a_closed_model_shows_itself(tmp_path: Path) -> None:
 def test_a_module_shows_itself() -> None:
     torch = pytest.importorskip("torch")
     module = weft.from_torch(torch.nn.Linear(3, 2).eval(), (torch.ones(1, 3),))
-    assert repr(module).startswith("<TorchModule ") and "not compiled yet" in repr(module)
+    assert repr(module).startswith("<TorchModule input float32 (1, 3) -> ")
+    assert " float32 (1, 2); " in repr(module) and "not compiled yet" in repr(module)
     assert "split 0: cpu" in module.explain()
     assert "not compiled yet" not in repr(module)
     assert "<table>" in module._repr_html_()

@@ -5,6 +5,10 @@
     llm = weft.LLM("model.gguf")
     print(llm.generate("Once upon a time", max_tokens=64))
 
+`LLM` and `AsyncLLM` run models, `SamplingParams` says how tokens are drawn, `from_torch` converts
+a module of PyTorch, `open_gguf` reads a file; `help(weft.LLM)` describes one of them. Modules
+that docs/api.md does not list are internal.
+
 Graphs built by hand use the constructors of `weft.graph`, `weft.compile` and `weft.Session`.
 Each name is imported when it is first used. `from weft import *` leaves out `compile` and `input`,
 which would shadow functions of Python.

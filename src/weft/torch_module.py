@@ -143,10 +143,13 @@ class TorchModule:
         )
 
     def __repr__(self) -> str:
-        shown = repr(self.graph).removeprefix("<Graph ").removesuffix(">")
-        return (
-            f"<TorchModule {shown}; {'not compiled yet' if self._session is None else 'compiled'}>"
-        )
+        ins, outs = (
+            ", ".join(f"{v.name} {str(v.dtype)[6:]} ({', '.join(map(str, v.shape))})" for v in each
+                      if v.dtype is not None) or "nothing"
+            for each in (self.converted.inputs, self.converted.outputs)
+        )  # fmt: skip
+        state = "not compiled yet" if self._session is None else "compiled"
+        return f"<TorchModule {ins} -> {outs}; {len(self.graph.nodes)} nodes; {state}>"
 
     def _repr_html_(self) -> str:
         return in_notebook(self, self.session.program.html("TorchModule"))

@@ -1,6 +1,7 @@
 """Export, lower, save, load by the official runtime, run: equal to eager PyTorch."""
 
 import copy
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -298,6 +299,20 @@ def test_what_weft_is_not_given_stays_outside_with_a_reason(lower, same):
     (refusal,) = lowered.partitioner.refused.values()
     assert refusal == ("aten.leaky_relu.default", "the partitioner was told to leave this op out")
     assert "aten_leaky_relu_default" in lowered.partitioner.report()
+
+
+def test_a_report_tells_what_happened(lower):
+    from weft_executorch import WeftPartitioner
+
+    module, x = LinearLeakyReLU().eval(), torch.randn(2, 4)
+    assert lower(module, (x,)).partitioner.report() == "No nodes rejected."
+    partitioner = WeftPartitioner()
+    assert partitioner.report().startswith("No program was partitioned")
+    program = torch.export.export(module, (x,))
+    failing = patch("weft_executorch.partitioner.tag_constant_data", None)
+    with failing, pytest.raises(TypeError):
+        partitioner.partition(program)
+    assert partitioner.report().startswith("No program was partitioned")
 
 
 def test_nothing_to_delegate_is_no_error(lower, same):

@@ -67,6 +67,17 @@ def test_models_of_asyncio_are_freed(without_collector: None) -> None:
     assert asyncio.run(used())() is None
 
 
+def test_no_thread_stays() -> None:
+    tasks = Path("/proc/self/task")
+    if not tasks.is_dir():
+        pytest.skip("only Linux lists the threads of a process")
+    before = len(list(tasks.iterdir()))
+    with weft.LLM(DEMO, n_ctx=64, n_threads=3) as llm:
+        llm.generate("2 + 2", max_tokens=2)
+        assert len(list(tasks.iterdir())) > before
+    assert len(list(tasks.iterdir())) == before
+
+
 PROGRAM = """
 import sys, weft
 def anonymous():

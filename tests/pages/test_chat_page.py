@@ -29,6 +29,25 @@ def go_on_past_the_end(chat: Chat) -> None:
     chat.page.click("#settings [aria-label='Close the settings']")
 
 
+def test_settings_show_what_the_server_uses(chat: Chat) -> None:
+    page, bodies = chat.page, []
+    page.on("request", lambda r: bodies.append(r.post_data_json) if r.method == "POST" else None)
+    chat.settings(max_tokens="2")
+    shown = {
+        key: page.get_attribute(f"#settings [data-key={key}]", "placeholder")
+        for key in ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed")
+    }
+    assert shown == {
+        "temperature": "0.8", "top_p": "0.95", "top_k": "40", "min_p": "0.05",
+        "repeat_penalty": "1", "seed": "-1",
+    }  # fmt: skip
+    chat.send("a")
+    chat.settings(temperature="0.5")
+    chat.send("b")
+    said = [(b.get("temperature"), b.get("top_p"), b.get("top_k"), b.get("min_p")) for b in bodies]
+    assert said == [(None,) * 4, (0.5, 0.95, 40, 0.05)]
+
+
 def test_a_conversation_is_kept_with_its_versions(
     chat: Chat, picture: Callable[..., Path], server: Server
 ) -> None:

@@ -160,17 +160,23 @@ def test_ollama_over_all_models(server: Server) -> None:
 def _ask_as_ollama(client: ollama.Client) -> None:
     names = [model.model for model in client.list().models]
     # broken cannot be read, and first is an alias of one
-    assert names == ["big", "one", "first", "three", "two", "weft-shapes"]
+    assert names == [
+        f"{name}:latest" for name in ("big", "one", "first", "three", "two", "weft-shapes")
+    ]
+    loads = client.generate("two:latest", "a", options={"num_predict": 1}, keep_alive="5m")
+    assert loads.load_duration and loads.total_duration
+    assert loads.total_duration > loads.load_duration and loads.model == "two:latest"
+    assert not client.generate("two", "a", options={"num_predict": 1}).load_duration
     assert client.show("weft-shapes").capabilities == ["completion", "vision"]
     image = SHAPES / "three-triangles.png"
     message = {"role": "user", "content": "How many shapes?", "images": [str(image)]}
     answer = client.chat("weft-shapes", [message], options={"temperature": 0}, keep_alive="5m")
     assert answer.message.content == "Three."
     running = {model.model: model for model in client.ps().models}
-    shapes = running["weft-shapes"]
+    shapes = running["weft-shapes:latest"]
     assert shapes.expires_at is not None and shapes.expires_at.year < 2300
     assert client.generate("weft-shapes", keep_alive=0).done_reason == "unload"
-    assert "weft-shapes" not in {model.model for model in client.ps().models}
+    assert "weft-shapes:latest" not in {model.model for model in client.ps().models}
     with pytest.raises(ollama.ResponseError, match="there is no model 'zero'"):
         client.generate("zero", "a")
 
@@ -179,7 +185,7 @@ def test_plans_are_what_contexts_take(server: Server, planned: dict[str, int]) -
     for name, nbytes in planned.items():
         assert complete(server, name, "a")[0] == 200
         rows = server.call("GET", "/api/ps")[2]["models"]
-        assert next(row["size"] for row in rows if row["name"] == name) == nbytes
+        assert next(row["size"] for row in rows if row["name"] == f"{name}:latest") == nbytes
 
 
 def test_other_apis_find_their_models(server: Server) -> None:

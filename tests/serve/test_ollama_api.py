@@ -213,7 +213,7 @@ def test_embeddings(server: Server, client: ollama.Client) -> None:
 
 def test_about_the_model(server: Server, client: ollama.Client) -> None:
     (row,) = client.list().models
-    assert row.model == "weft-demo" and row.size == DEMO.stat().st_size
+    assert row.model == "weft-demo:latest" and row.size == DEMO.stat().st_size
     assert row.details is not None and row.details.parameter_size == "1.05M"
     assert row.details.quantization_level == "Q8_0" and row.details.format == "gguf"
     about = client.show("weft-demo:latest")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from tests.serve.in_process import DEMO, Server
 from weft.serve.access import Tickets, opens
 from weft.serve.page.endpoints import FOLDER, page_files, policy_of
+from weft.serve.sampling import usual_values
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 MOST = 400_000
@@ -156,8 +158,12 @@ def test_models_say_what_they_take(server: Server) -> None:
     (model,) = server.call("GET", "/v1/models")[2]["data"]
     assert model["meta"] == {
         "n_ctx": 256, "n_ctx_train": 256, "n_params": 1045760, "size": DEMO.stat().st_size,
-        "modalities": {"vision": False, "audio": False},
+        "modalities": {"vision": False, "audio": False}, "sampling": usual_values({}),
     }  # fmt: skip
+    sampling = model["meta"]["sampling"]
+    assert [sampling[name] for name in ("temperature", "top_k", "top_p", "min_p", "seed")] == [
+        0.8, 40, 0.95, 0.05, -1,
+    ]  # fmt: skip
 
 
 def test_several_models_have_one_page(tmp_path: Path) -> None:
@@ -167,6 +173,11 @@ def test_several_models_have_one_page(tmp_path: Path) -> None:
         assert raw(server, "/", **HTML)[2].startswith(b"<!doctype html>")
         assert raw(server, "/page/js/main.js")[0] == 200
         assert b"serves 2 models" in raw(server, "/")[2]
+        for path, status in (("/plan", 400), ("/plan?model=%3Cb%3E", 404)):
+            answer = raw(server, path, **HTML)
+            assert answer[0] == status and b'<a href="plan?model=two">two</a>' in answer[2]
+            assert b"<b>" not in answer[2]
+            assert json.loads(raw(server, path)[2])["error"]["param"] == "model"
         listed = {m["id"]: m for m in server.call("GET", "/v1/models")[2]["data"]}
         assert "meta" not in listed["two"]
         status, _, body = server.call("GET", "/plan?model=two")

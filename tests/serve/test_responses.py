@@ -61,6 +61,9 @@ def test_a_response(server: Server) -> None:
     assert got.output_text == chat.choices[0].message.content
     assert got.status == "incomplete" and got.incomplete_details.reason == "max_output_tokens"
     assert got.output[0].type == "message" and got.output[0].status == "incomplete"
+    assert (got.temperature, got.top_p) == (0, 1)
+    drawn = server.client.responses.create(model="x", input="a", max_output_tokens=1)
+    assert (drawn.temperature, drawn.top_p) == (0.8, 0.95)
     assert got.metadata == {"a": "b"} and got.model == "weft-demo" and got.store is True
     n = chat.usage.prompt_tokens
     assert (got.usage.input_tokens, got.usage.output_tokens, got.usage.total_tokens) == (

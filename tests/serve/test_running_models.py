@@ -32,8 +32,9 @@ def test_the_only_model_stays(tmp_path: Path) -> None:
         url = ("--url", server.url, "--api-key", "secret")
         (_, line) = weft("ps", *url).stdout.splitlines()
         assert line.rstrip().endswith("always")
-        kept = weft("stop", line.split()[0], *url)
-        assert kept.returncode == 1 and "serves this model alone" in kept.stderr
+        for name in (line.split()[0], f"{line.split()[0]}:latest"):
+            kept = weft("stop", name, *url)
+            assert kept.returncode == 1 and "serves this model alone" in kept.stderr
         refused = weft("ps", "--url", server.url)
         assert refused.returncode == 1 and "answers 401" in refused.stderr
     gone = weft("ps", "--url", server.url)

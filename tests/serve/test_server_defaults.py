@@ -12,7 +12,7 @@ import pytest
 from tests.serve.in_process import Server
 from tests.serve.talkers import TEMPLATE, talker
 from weft.llm import SamplingParams
-from weft.serve.sampling import sampling_of
+from weft.serve.sampling import sampling_of, usual_values
 from weft.serve.schema import ChatBody
 
 OTHER = "[{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}]{{ mood }}"
@@ -55,6 +55,23 @@ def test_sampling_of_the_server(server: Server) -> None:
     same = {text(seed=seed) for seed in range(3)}
     assert len(same) == 1 and text(temperature=0.0) in same
     assert len({text(temperature=2.0, top_k=0, seed=seed) for seed in range(3)}) > 1
+
+
+def test_sampling_that_is_used_is_told(server: Server) -> None:
+    """In models' lists, in /props, and in responses; a request that names one value gets the API's
+    for the others."""
+    (model,) = server.call("GET", "/v1/models")[2]["data"]
+    assert (model["meta"]["sampling"]["temperature"], model["meta"]["sampling"]["top_k"]) == (0, 3)
+    params = server.call("GET", "/props")[2]["default_generation_settings"]["params"]
+    assert (params["temperature"], params["top_k"], params["top_p"]) == (0, 3, 0.95)
+    body = {"input": "say", "max_output_tokens": 1}
+    for own, used in (({}, (0, 0.95)), ({"top_p": 0.5}, (0, 0.5)), ({"temperature": 1}, (1, 1))):
+        told = post(server, "/v1/responses", body | own)
+        assert (told["temperature"], told["top_p"]) == used
+        stored = server.call("GET", f"/v1/responses/{told['id']}")[2]
+        assert (stored["temperature"], stored["top_p"]) == used
+    shown = usual_values({"repeat_last_n": 7})
+    assert shown["repeat_last_n"] == 7 and "repeat_last_n" not in usual_values({})
 
 
 def test_template_variables_and_system(server: Server) -> None:

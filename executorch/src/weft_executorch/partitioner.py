@@ -69,6 +69,7 @@ class WeftPartitioner(Partitioner):
         """Node -> (op, reason) for the refused nodes of the last program."""
         self._reporter = WhyNoPartitionReporter()
         self._minima: dict[str, int] = {}
+        self._is_partitioned = False
 
     def told_not_to(self, node: Node) -> str:
         """The reason why the partitioner's own configuration leaves a node out; empty where it does
@@ -105,6 +106,7 @@ class WeftPartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tags the nodes of each part, the weights that they read and the buffers they write."""
+        self._is_partitioned = False
         _own_tables(exported_program)
         module = exported_program.graph_module
         self.refused = {}
@@ -133,6 +135,7 @@ class WeftPartitioner(Partitioner):
             tag_constant_data(exported_program)
             tag_mutated_buffer(exported_program)
             _keep_outside(exported_program)
+        self._is_partitioned = True
         return PartitionResult(exported_program, tags)
 
     def _parts(self, program: ExportedProgram, support: _Support) -> list[Any]:
@@ -156,8 +159,11 @@ class WeftPartitioner(Partitioner):
             support.refused |= refused
 
     def report(self) -> str:
-        """The table of refused nodes with their reasons; empty where there are none."""
-        return self._reporter.get_table_report() or ""
+        """The table of refused nodes with their reasons, or a sentence: there are none, or no
+        program was partitioned, because the lowering has not begun or has failed."""
+        if not self.refused and not self._is_partitioned:
+            return "No program was partitioned: the lowering has not begun, or failed before that."
+        return str(self._reporter.get_table_report())
 
 
 def _own_tables(program: ExportedProgram) -> None:

@@ -18,7 +18,7 @@ def ps(url: Url = "http://127.0.0.1:8080", api_key: Key = None) -> None:
         size, on_devices = int(model.get("size") or 0), int(model.get("size_vram") or 0)
         until = str(model.get("expires_at") or "")
         cells.append((
-            str(model.get("name")), size_text(size), size_text(on_devices),
+            str(model.get("name")).removesuffix(":latest"), size_text(size), size_text(on_devices),
             str(model.get("context_length") or ""),
             "always" if until > "2200" else until[:16].replace("T", " "),
         ))  # fmt: skip

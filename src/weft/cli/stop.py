@@ -18,8 +18,9 @@ def stop(
 ) -> None:
     """Unload a model of a server. The next request for it loads it again."""
     ask(url, api_key, "/api/generate", {"model": name, "keep_alive": 0, "stream": False})
-    left = [str(m.get("name")) for m in ask(url, api_key, "/api/ps").get("models") or []]
-    if name in left:
+    models = ask(url, api_key, "/api/ps").get("models") or []
+    left = [str(model.get("name")).removesuffix(":latest") for model in models]
+    if name.removesuffix(":latest") in left:
         raise WeftError(
             f"the server keeps {name}: it serves this model alone; Ctrl-C there ends it"
         )

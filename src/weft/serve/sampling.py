@@ -13,7 +13,7 @@ from weft.errors import ContextError
 from weft.llm import SamplingParams
 from weft.llm.sampling import SAMPLING_OPTIONS
 from weft.serve.errors import ApiError
-from weft.serve.schema import SAMPLING_FIELDS, Generation
+from weft.serve.schema import SAMPLING_FIELDS, ChatBody, Generation
 
 CONSTRAINTS = ("grammar", "json_schema", "regex")
 MOST_STRINGS = 64
@@ -91,6 +91,17 @@ def sampling_of(
         return SamplingParams(**options)
     except ContextError as error:
         raise _named(str(error), written) from None
+
+
+def usual_values(usual: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers that the server draws with if a chat names none; `usual` are its own options. The
+    window of penalties is left out where it depends on the penalty that a request names."""
+    sampling = sampling_of(ChatBody(messages=[]), 0, None, usual)
+    values = {name: getattr(sampling, name) for name in SAMPLING_OPTIONS}
+    shown = {name: v for name, v in values.items() if isinstance(v, int | float)}
+    if "repeat_last_n" not in usual:
+        del shown["repeat_last_n"]
+    return {"seed": -1, "max_tokens": -1} | shown
 
 
 def require_few(name: str, strings: Any) -> None:

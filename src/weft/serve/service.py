@@ -29,6 +29,7 @@ from weft.serve.memory import PlannedBytes, planned_bytes
 from weft.serve.model_card import ModelCard
 from weft.serve.options import ServeOptions
 from weft.serve.prompts import Prompts
+from weft.serve.sampling import usual_values
 from weft.serve.sizes import open_served
 
 _Row = TypeVar("_Row")
@@ -162,11 +163,13 @@ class Service:
 
     def about_text(self) -> dict[str, Any]:
         """The limits of texts for clients: the maximum number of tokens, prompt included, the media
-        that a message may have beside text, and the model's size, by llama.cpp's names."""
+        that a message may have beside text, the values of sampling of chats that name none, and the
+        model's size, by llama.cpp's names."""
         n_ctx = self._engine.max_text if self._engine else None
         return {
             "n_ctx": n_ctx, "n_ctx_train": self.card.n_ctx_train, "n_params": self.card.n_params,
             "size": self.card.nbytes, "modalities": self.modalities,
+            "sampling": usual_values(self.options.sampling),
         }  # fmt: skip
 
     @property
@@ -189,8 +192,9 @@ class Service:
         """The embedder. Raises ApiError if the server was started without one."""
         if self._embedder is None:
             raise ApiError(
-                400, "this server gives no embeddings; start it with --embeddings", "model",
-                "unsupported",
+                400, f"{self.model_id} is served without a context for embeddings, whose memory is "
+                "planned at the start; start the server with --embeddings (or set embeddings = "
+                "true for the model in models.toml)", "model", "unsupported",
             )  # fmt: skip
         return self._embedder
 

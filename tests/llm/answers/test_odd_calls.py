@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.llm.answers.grammars import answer
 from tests.llm.answers.parsed import FAMILIES, format_of, joined
 from weft.errors import ContextError
 from weft.llm import Tokenizer
+from weft.llm.answers.harmony import HarmonyParser
 from weft.llm.answers.values import typed_value
 from weft.serve.chats import call_schema
 
@@ -164,6 +166,71 @@ def test_calls_that_lack_marks(family: str, text: str, whole: bool) -> None:
         content, _, calls = joined([*events, *parser.finish()])
         found = [(name, json.loads(arguments)) for name, arguments in calls]
         assert (content, found) == (("", [("f", {"a": "x"})]) if whole else (text, []))
+
+
+CODER = "<function=f>\n<parameter=a>\nx\n</parameter>\n</function>"
+FIRST, SECOND = ("f", {"a": "x"}), ("f", {})
+LIST = f'[{OBJECT[12:]}}}, {{"name": "f", "arguments": {{}}}}]'
+BROKEN = [
+    # a mark that is missing in front, and perhaps behind
+    ("coder", CODER, "", [FIRST]),
+    ("coder", f"Well.\n{CODER}\n</tool_call>", "Well.", [FIRST]),
+    ("coder", f"{CODER}\n{CODER}\n</tool_call>\nDone", "\nDone", [FIRST, FIRST]),
+    ("coder", f"{CALL}\n</parameter>\n</function>\n</tool_call>\n{CODER}", "", [FIRST] * 2),
+    ("coder", f"{CODER[:-12]}\n</tool_call>", "", [FIRST]),
+    ("coder", f"<tool_call>\nnow {CODER}", "<tool_call>\nnow", [FIRST]),
+    ("deepseek", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```"
+     "<｜tool▁call▁end｜>", "", [SECOND]),
+    # control characters within strings
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "x\n\ty\r\x01"}}</tool_call>', "",
+     [("f", {"a": "x\n\ty\r\x01"})]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "x\\\ny"}}</tool_call>', "",
+     [("f", {"a": "x\ny"})]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": "{\\"a\\": \\"x\\ny\\"}"}</tool_call>', "",
+     [("f", {"a": "x\ny"})]),
+    ("functionary", '<function=f>{"a": "x\ny"}</function>', "", [("f", {"a": "x\ny"})]),
+    ("keyed", '<|tools|>[{"f": {"a": "x\ty"}}]<|/tools|>', "", [("f", {"a": "x\ty"})]),
+    # several calls between a pair of marks
+    ("hermes", f"<tool_call>\n{LIST}\n</tool_call> end", " end", [FIRST, SECOND]),
+    ("hermes", f"<tool_call>{LIST}", "", [FIRST, SECOND]),
+    ("hermes", f"<tool_call>{LIST}, and", ", and", [FIRST, SECOND]),
+    ("hermes", f"<tool_call>{LIST}</tool_call>, [] <tool_call>{LIST}</tool_call>], 1",
+     ", []], 1", [FIRST, SECOND] * 2),
+    # these are text
+    ("coder", "Write <function=f> and <parameter=a>.", None, []),
+    ("coder", CODER.replace("=f>", "=g>"), None, []),
+    ("coder", CODER[:-11], None, []),
+    ("coder", CODER[:-30], None, []),
+    ("coder", "<function=f>", None, []),
+    ("hermes", "<tool_call>[1, 2]</tool_call>", None, []),
+    ("hermes", "<tool_call>[]</tool_call>", None, []),
+    ("hermes", '[{"name": "f", "arguments": {}}]', None, []),
+    ("hermes", '{"a": "x\ny"}', None, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "text", "said", "expected"), BROKEN)
+def test_broken_calls(
+    family: str, text: str, said: str | None, expected: list[tuple[str, dict[str, str]]]
+) -> None:
+    tools = [{"name": "f", "parameters": {"type": "object", "properties": {"a": TEXT}}}]
+    random = Random(text)
+    for most in (1, 2, 7, 30, len(text)):
+        parser, at, events = format_of(family).parser(tools), 0, []
+        while at < len(text):
+            n = random.randint(1, most) if most < len(text) else most
+            events += parser.push(text[at : at + n])
+            at += n
+        content, _, calls = joined([*events, *parser.finish()])
+        assert content == (text if said is None else said)
+        assert [(name, json.loads(arguments)) for name, arguments in calls] == expected
+
+
+def test_a_line_end_within_the_arguments_of_a_message() -> None:
+    parser = HarmonyParser(tools=True)
+    text = '<|channel|>commentary to=functions.f<|message|>{"a": "x\ny"}<|call|>'
+    calls = joined([*parser.push(text), *parser.finish()])[2]
+    assert calls == [("f", '{"a": "x\\ny"}')]
 
 
 def test_a_call_with_null_for_arguments() -> None:

@@ -12,6 +12,7 @@ from weft.llm.answers.json_text import (
     Reader,
     as_object,
     members,
+    object_in,
     read_items,
     read_object,
 )
@@ -113,7 +114,11 @@ def read_call(
         yield from _literal(opening)
     if markers.kind in ("object", "keyed"):
         watch = heard.call if heard else None
-        return object_call((yield from read_object("", watch)), markers, tools)
+        char = yield
+        while char.isspace():
+            char = yield
+        first = "" if is_list_of_calls(markers, char) else char
+        return object_call((yield from read_object(first, watch)), markers, tools)
     if markers.kind == "named":
         return (yield from _read_named(markers, tools, heard))
     if markers.kind in ("python", "loose"):
@@ -121,6 +126,11 @@ def read_call(
     if markers.kind == "elements":
         return (yield from _read_elements(markers, tools))
     return (yield from _read_tagged(markers, tools))
+
+
+def is_list_of_calls(markers: CallMarkers, char: str) -> bool:
+    """True if `char`, the first behind the mark of a call, begins a list of calls instead."""
+    return char == "[" and markers.kind == "object" and bool(markers.close)
 
 
 def object_call(text: str, markers: CallMarkers, tools: Collection[str] = ()) -> tuple[str, str]:
@@ -138,7 +148,7 @@ def object_call(text: str, markers: CallMarkers, tools: Collection[str] = ()) ->
     if not isinstance(name, str) or not (name in tools or _NAME.fullmatch(name)):
         raise NoCallError
     if arguments.startswith('"'):  # the object is written as a JSON text
-        arguments = json.loads(arguments)
+        arguments = object_in(json.loads(arguments))
     if as_object(arguments) is None:
         raise NoCallError
     return name, arguments

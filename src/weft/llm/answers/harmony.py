@@ -11,8 +11,9 @@ and a message to a function is a call. The format is documented with the package
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
-from weft.llm.answers.json_text import as_object
+from weft.llm.answers.json_text import NoCallError, as_object, object_in
 from weft.llm.answers.parser import Call, CallBegun, CallPiece, Content, Event, Reasoning, overlap
 
 _MESSAGE = "<|message|>"
@@ -112,6 +113,9 @@ class HarmonyParser:
         body = "".join(self._body) + rest
         self._body = []
         arguments = body.strip() or "{}"
+        if not self._begun_call:
+            with suppress(NoCallError):
+                arguments = object_in(arguments)
         if self._name is not None and as_object(arguments) is not None:
             if self._begun_call:
                 events.append(CallPiece(self._calls, arguments[self._sent :]))

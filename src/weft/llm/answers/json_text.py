@@ -25,7 +25,8 @@ class NoCallError(Exception):
 
 def read_object(first: str = "", watch: Callable[[str], None] | None = None) -> Reader:
     """Reads the text of an object. `first` is a character that was read before; `watch` is called
-    with every character of the object."""
+    with every character of the object. Models write line ends and tabs in strings as they are:
+    these are escaped here, so that the text is JSON."""
     char = first or (yield)
     while char.isspace():
         char = yield
@@ -36,9 +37,13 @@ def read_object(first: str = "", watch: Callable[[str], None] | None = None) -> 
         watch(char)
     while depth:
         char = yield
-        text.append(char)
+        written = char
+        if quoted and char < " ":
+            written = json.dumps(char)[2 if escaped else 1 : -1]
+        text.append(written)
         if watch is not None:
-            watch(char)
+            for one in written:
+                watch(one)
         if quoted:
             quoted = escaped or char != '"'
             escaped = char == "\\" and not escaped
@@ -51,6 +56,20 @@ def read_object(first: str = "", watch: Callable[[str], None] | None = None) -> 
         if depth > MAX_DEPTH:
             raise NoCallError
     return "".join(text)
+
+
+def object_in(text: str) -> str:
+    """The object that a text is, as `read_object` reads it. Raises NoCallError if it is none."""
+    reader = read_object()
+    next(reader)
+    for at, char in enumerate(text):
+        try:
+            reader.send(char)
+        except StopIteration as stop:
+            if text[at + 1 :].strip():
+                break
+            return str(stop.value)
+    raise NoCallError
 
 
 def as_object(text: str) -> dict[str, object] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Literal
 
 from weft.records import dataclass
@@ -66,6 +67,25 @@ class CallMarkers:
         """The text that begins a section of calls: its first tag, or what comes before white space
         or a hole. Empty: nothing announces a call, so calls can only be the whole answer."""
         return first_mark(self.section or self.open)
+
+    @property
+    def inner(self) -> CallMarkers | None:
+        """The markers of a call that a model wrote without the first mark, such as `<function=`
+        without `<tool_call>`, and perhaps without the last. None: no other mark announces it."""
+        rest = (self.section + self.open).strip().removeprefix(self.trigger).lstrip()
+        if (
+            not self.trigger
+            or not rest.startswith("<")
+            or self.trigger.startswith(first_mark(rest))
+        ):
+            return None
+        close = self.close_marks[0] if self.close_marks and not self.section else self.close
+        return replace(self, section="", open=rest, close=close, separator="", end="")
+
+    @property
+    def close_marks(self) -> list[str]:
+        """The tags in `close`."""
+        return re.findall(r"<[^<>]*>", self.close)
 
     @property
     def has_ids_of_names(self) -> bool:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.llm.answers.calls import CallReader, Heard, read_call
+from weft.llm.answers.calls import CallReader, Heard, is_list_of_calls, read_call
 from weft.llm.answers.json_text import NoCallError
-from weft.llm.answers.markers import CallMarkers, first_mark
+from weft.llm.answers.markers import CallMarkers, bare, first_mark
 from weft.records import dataclass
 
 _FIRST = {"object": "{", "keyed": "{"}
@@ -49,6 +49,9 @@ class AnswerParser:
         self._opening = content[0]
         self._content_ends = [end for end in content[1:] if end]
         trigger = markers.trigger if markers else ""
+        self._inner = markers.inner if markers else None
+        self._inner_trigger = self._inner.trigger if self._inner else ""
+        self._current = markers  # the markers of the current call: all, or the inner ones
         self._trigger = "" if markers and markers.is_plain else trigger
         self._weak_trigger = trigger if markers and markers.is_plain else ""
         self._text = ""  # the text not yet decided about; short outside of calls
@@ -61,6 +64,8 @@ class AnswerParser:
         self._calls = 0
         self._separated = False  # whether a separator was behind the last call
         self._closed = False  # whether its closing mark was
+        self._listed = False  # whether it stands in a list between its marks
+        self._call_opening = ""
         self._state = self._reasoning if thinking and thought else self._start
         if thought_over:
             self._state = self._behind_reasoning
@@ -96,13 +101,13 @@ class AnswerParser:
     def _repair(self) -> None:
         """Reports a call at the end of the answer that lacks marks or brackets before its last
         mark, or its last mark alone. A call that is cut has none of them, and stays content."""
-        markers, text = self._markers, "".join(self._held)
-        if self._state != self._in_call or markers is None or self._begun:
+        whole, markers, text = self._markers, self._current, "".join(self._held)
+        if self._state != self._in_call or whole is None or markers is None or self._begun:
             return
         close = f"{markers.value_close}{markers.close}"
-        tags = "|".join(map(re.escape, re.findall(r"<[^<>]*>", close)))
+        tags = "|".join(map(re.escape, re.findall(r"<[^<>]*>", close) + whole.close_marks))
         end = re.search(rf"(?:\s*(?:{tags}))+\s*\Z", text[-_TAIL:]) if tags else None
-        marks = re.findall(r"<[^<>]*>", markers.close)
+        marks = whole.close_marks
         if end is None or not any(mark in end[0] for mark in marks):
             return
         before = text[: len(text) - len(end[0])]
@@ -111,7 +116,7 @@ class AnswerParser:
         else:
             ways = [before + "}" * n for n in (1, 2)] if markers.kind == "object" else []
         for way in ways:
-            reader = read_call(markers, markers.section + markers.open, self._tools)
+            reader = read_call(markers, self._call_opening, self._tools)
             next(reader)
             try:
                 for char in way:
@@ -198,7 +203,8 @@ class AnswerParser:
         return bool(self._text) and self._part(self._text, "")
 
     def _content(self) -> bool:
-        ends = (*([self._trigger] if self._trigger else []), *self._content_ends)
+        triggers = [one for one in (self._trigger, self._inner_trigger) if one]
+        ends = (*triggers, *self._content_ends)
         if not ends:
             self._say(Content(self._text))
             self._text = ""
@@ -206,20 +212,30 @@ class AnswerParser:
         end = self._report_until(Content, ends)
         if end == self._trigger and end and self._markers:
             self._call(self._markers.section + self._markers.open)
+        elif end == self._inner_trigger and end:
+            self._call_inner()
         elif end:
             self._text = self._text.lstrip()[len(end) :]
             self._state, self._trim = self._start, True
         return bool(end)
 
-    def _call(self, opening: str) -> None:
-        """Starts to read the text as a call, which `opening` must precede."""
-        assert self._markers is not None
+    def _call_inner(self) -> None:
+        assert self._inner is not None
+        self._call(self._inner.open, self._inner)
+
+    def _call(self, opening: str, markers: CallMarkers | None = None) -> None:
+        """Starts to read the text as a call, which `opening` must precede. `markers`
+        stand in place of the answer's."""
+        self._current = markers or self._markers
+        assert self._current is not None
+        self._call_opening = opening
+        self._listed &= not opening
         space = len(self._text) - len(self._text.lstrip())
         self._held = [self._text[:space]] if space else []
         self._text = self._text[space:]
-        self._heard = Heard(self._markers) if self._pieces else None
+        self._heard = Heard(self._current) if self._pieces else None
         self._begun, self._sent = False, 0
-        self._reader = read_call(self._markers, opening, self._tools, self._heard)
+        self._reader = read_call(self._current, opening, self._tools, self._heard)
         next(self._reader)
         self._state = self._in_call
 
@@ -238,6 +254,7 @@ class AnswerParser:
                 self._events.append(Call(self._calls, name, arguments))
                 self._calls += 1
                 self._begun = self._closed = False
+                self._listed |= self._begins_list(at)
                 self._held, self._text = [], self._text[at + 1 :]
                 self._state = self._behind_call
                 return True
@@ -248,6 +265,12 @@ class AnswerParser:
         self._text = ""
         self._hear()
         return False
+
+    def _begins_list(self, at: int) -> bool:
+        """True if the call that ends at character `at` is the first of a list."""
+        text = bare("".join(self._held) + self._text[: at + 1])
+        first = text[len(bare(self._call_opening)) :][:1]
+        return self._current is not None and is_list_of_calls(self._current, first)
 
     def _hear(self) -> None:
         """Reports the name and the arguments of a call, as far as they have come."""
@@ -265,7 +288,7 @@ class AnswerParser:
 
     def _known(self, name: str) -> bool:
         """True if a call counts as one: if it was announced, or if the tool exists."""
-        announced = self._markers is not None and self._markers.trigger
+        announced = self._current is self._markers and self._markers and self._markers.trigger
         return bool(announced) or not self._tools or name in self._tools
 
     def _fail(self, at: int) -> None:
@@ -284,8 +307,11 @@ class AnswerParser:
         if not text:
             return False
         again = first_mark(markers.open or _FIRST.get(markers.kind, ""))
-        ends = [end for m in (markers.close, markers.separator, markers.end) for end in m.split()]
-        opens = [mark for mark in (again, first_mark(markers.section)) if mark]
+        closes = [*markers.close.split(), *(markers.close_marks if self._inner else ())]
+        ends = [*closes, *markers.separator.split(), *markers.end.split()]
+        ends += [",", "]"] if self._listed else []
+        inner = self._inner_trigger
+        opens = [mark for mark in (again, first_mark(markers.section), inner) if mark]
         ends += [end for end in self._content_ends if end != again]
         match = next((end for end in sorted(ends, key=len, reverse=True) if text.startswith(end)),
                      None)  # fmt: skip
@@ -298,11 +324,14 @@ class AnswerParser:
         if match is not None:
             self._text = text[len(match) :]
             self._separated = match in markers.separator.split()
-            self._closed |= match in markers.close.split()
+            self._closed |= match in closes
+            self._listed &= match not in ("]", *closes)
         elif markers.kind == "object" and markers.close and not self._closed and text[0] == "{":
             self._call("")  # two calls between one pair of marks
         elif again and text.startswith(again) and not self._opens_content(text):
             self._call(markers.open)
+        elif inner and text.startswith(inner):
+            self._call_inner()
         elif not again and self._separated and re.match(r"\w", text):  # a name follows
             self._call(markers.open)
         elif any(mark and text.startswith(mark) for mark in others):

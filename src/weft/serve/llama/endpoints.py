@@ -213,8 +213,8 @@ def _props(service: Service) -> dict[str, Any]:
     return {
         "default_generation_settings": {
             "id": 0, "id_task": -1, "n_ctx": service.n_ctx, "speculative": service.drafts,
-            "is_processing": False, "params": defaults_shown(), "prompt": "",
-            "next_token": _next_token(None),
+            "is_processing": False, "prompt": "", "next_token": _next_token(None),
+            "params": defaults_shown(service.options.sampling),
         },
         "total_slots": 0 if engine is None else len(engine.texts()),
         "model_alias": service.model_id,

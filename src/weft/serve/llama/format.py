@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -33,9 +33,9 @@ def params_shown(request: Request, *, stream: bool | None = None) -> dict[str, A
     }
 
 
-def defaults_shown() -> dict[str, Any]:
-    """The parameters of `/completion` for a request that names none."""
-    return params_shown(Request((0,)), stream=False)
+def defaults_shown(usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of `/completion` for a request that names none; `usual` are the server's."""
+    return params_shown(Request((0,), sampling=SamplingParams(**usual)), stream=False)
 
 
 def _sampling(sampling: SamplingParams) -> dict[str, Any]:

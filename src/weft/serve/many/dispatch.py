@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from html import escape
 from time import perf_counter
 from typing import Any
+from urllib.parse import quote
 
+from fastapi.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from weft.serve.endpoints import find, nearest
@@ -41,6 +45,9 @@ class Dispatch:
                 answer = loaded_answer(kind, request.model or place.entry.name, "unload")
                 return await Json(answer)(scope, receive, send)
         except ApiError as error:
+            accept = dict(scope["headers"]).get(b"accept", b"")
+            if scope["path"] == "/plan" and b"text/html" in accept:
+                return await _plans(error, self._fleet.places)(scope, receive, send)
             return await error_response(error, scope["path"])(scope, receive, send)
         await self._hand_on(place, seconds, request, scope, receive, send)
 
@@ -94,6 +101,18 @@ class Dispatch:
             return parse_duration(value)
         except ValueError as error:
             raise ApiError(400, f"keep_alive is {value!r:.60}; {error}", "keep_alive") from None
+
+
+def _plans(error: ApiError, names: Iterable[str]) -> Response:
+    """A page for a browser that has asked for the plan of no model, with links to all plans."""
+    links = (f'<li><a href="plan?model={quote(n, safe="")}">{escape(n)}</a>' for n in names)
+    page = (
+        '<!doctype html><meta name="viewport" content="width=device-width">'
+        '<meta name="color-scheme" content="light dark"><title>Plans</title>'
+        f"<h1>Plans</h1><p>{escape(str(error))}<ul>{''.join(links)}</ul>"
+    )
+    headers = {"Content-Security-Policy": "default-src 'none'", "Cache-Control": "no-store"}
+    return HTMLResponse(page, error.status, headers)
 
 
 def _only_loads(scope: Scope, request: RequestBody) -> bool:

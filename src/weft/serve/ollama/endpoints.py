@@ -29,6 +29,7 @@ from weft.serve.ollama.format import (
     loaded_answer,
     same_name,
     shown_model,
+    tagged,
 )
 from weft.serve.ollama.schema import (
     ChatRequest,
@@ -165,9 +166,11 @@ def _add_embeddings(router: APIRouter, service: Service) -> None:
             rows, n_tokens = await embedded(
                 service, http, body.input, "input", body.dimensions, cut=body.truncate
             )
+        load = http.scope["state"].get("load_seconds", 0.0)
         return {
             "model": body.model, "embeddings": [row.tolist() for row in rows],
-            "total_duration": round((perf_counter() - began) * 1e9), "load_duration": 0,
+            "total_duration": round((perf_counter() - began + load) * 1e9),
+            "load_duration": round(load * 1e9),
             "prompt_eval_count": n_tokens,
         }  # fmt: skip
 
@@ -235,8 +238,8 @@ def loaded_row(service: Service, expires_at: str) -> dict[str, Any]:
     """A loaded model in the list of `/api/ps`."""
     card, memory = service.card, service.memory()
     return {
-        "name": card.name,
-        "model": card.name,
+        "name": tagged(card.name),
+        "model": tagged(card.name),
         "size": memory.total,
         "digest": card.digest,
         "details": details_of(card),

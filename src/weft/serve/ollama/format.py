@@ -150,11 +150,16 @@ def details_of(card: ModelCard) -> dict[str, Any]:
     }
 
 
+def tagged(name: str) -> str:
+    """A name as Ollama lists it: with the tag `latest` where it has none."""
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
 def listed(name: str, card: ModelCard) -> dict[str, Any]:
     """A model in the list of `/api/tags`, by one of its names."""
     return {
-        "name": name,
-        "model": name,
+        "name": tagged(name),
+        "model": tagged(name),
         "modified_at": card.modified,
         "size": card.nbytes,
         "digest": card.digest,

@@ -216,6 +216,7 @@ class ResponseWriter:
         body = self._body
         text = body.text.as_json() if body.text else {"format": {"type": "text"}}
         reasoning = body.reasoning
+        sampling = self.texts.asked.requests[0].sampling
         return {
             "id": self.id,
             "object": "response",
@@ -236,12 +237,12 @@ class ResponseWriter:
             },
             "service_tier": "default",
             "store": body.store is not False,
-            "temperature": 1.0 if body.temperature is None else body.temperature,
+            "temperature": sampling.temperature,
             "text": text,
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools or [],
             "top_logprobs": body.top_logprobs or 0,
-            "top_p": 1.0 if body.top_p is None else body.top_p,
+            "top_p": sampling.top_p,
             "truncation": body.truncation or "disabled",
             "usage": None,
             "user": body.user,

@@ -93,7 +93,7 @@ export async function* events(path, body, signal, onStart = () => {}) {
   }
 }
 
-/** The models of the server: [{id, n_ctx, chats, sees, hears}]; null where the server does not say. */
+/** The models of the server: [{id, n_ctx, chats, sees, hears, sampling}]; null where the server does not say. */
 export async function models() {
   const { data } = await getJson("v1/models");
   return data.map(({ id, meta, status }) => ({
@@ -102,6 +102,7 @@ export async function models() {
     chats: meta?.n_ctx !== null, // a model that gives embeddings has none
     sees: meta?.modalities?.vision ?? null,
     hears: meta?.modalities?.audio ?? null,
+    sampling: meta?.sampling ?? {},
     status: status?.value ?? status ?? null,
   }));
 }

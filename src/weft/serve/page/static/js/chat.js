@@ -6,10 +6,13 @@ import { addNode, toMessages } from "./tree.js";
 
 const running = new Map(); // id of a message to {abort, talk, node, started, ...}
 let onChange = () => {};
+let usual = () => ({});
 
-/** `change(talk, node, done)` is called whenever a message that is being written has changed. */
-export function onProgress(change) {
+/** `change(talk, node, done)` is called whenever a message that is being written has changed;
+ * `valuesOf(settings)` are the server's values of sampling. */
+export function onProgress(change, valuesOf) {
   onChange = change;
+  usual = valuesOf;
 }
 
 export const isRunning = (id) => running.has(id);
@@ -42,7 +45,7 @@ async function write(talk, node, settings) {
     const wrong = firstProblem(settings);
     if (wrong) throw new ServerError(0, `${wrong}. It is in the settings.`);
     const body = {
-      ...bodyOf(settings),
+      ...bodyOf(settings, usual(settings)),
       messages: toMessages(talk, node.parent, settings.system),
       stream: true,
       stream_options: { include_usage: true },

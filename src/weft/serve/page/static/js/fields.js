@@ -114,8 +114,11 @@ export function firstProblem(settings) {
   return null;
 }
 
-/** The fields of a request's body, without messages. */
-export function bodyOf(settings) {
+const CUTS = ["temperature", "top_p", "top_k", "min_p"];
+
+/** The fields of a request's body, without messages. The server takes the API's values for those of
+ * `CUTS` that are missing where one is there; `usual` has the server's own, which the panel shows. */
+export function bodyOf(settings, usual = {}) {
   const body = {};
   const direct = new Set(GROUPS.slice(0, 3).flatMap((group) => group.fields).map((field) => field.key));
   for (const field of FIELDS) {
@@ -139,7 +142,9 @@ export function bodyOf(settings) {
     if (!body.tools.length) delete body.tools;
   }
   if (settings.probabilities) Object.assign(body, { logprobs: true, top_logprobs: Number(settings.probabilities) });
-  return { ...body, ...(settings.extra ? JSON.parse(settings.extra) : {}) };
+  Object.assign(body, settings.extra ? JSON.parse(settings.extra) : {});
+  if (CUTS.some((key) => key in body)) for (const key of CUTS) if (key in usual) body[key] ??= usual[key];
+  return body;
 }
 
 /** Settings from a file or an older version: texts and switches of known fields, nothing else. */

@@ -24,7 +24,9 @@ function defaults() {
   }
 }
 
-const modelOf = (side) => known.find((one) => one.id === talk.settings[side]?.model) ?? known[0] ?? null;
+const modelFor = (settings) => known.find((one) => one.id === settings?.model) ?? known[0] ?? null;
+const modelOf = (side) => modelFor(talk.settings[side]);
+const usual = (settings) => modelFor(settings)?.sampling ?? {};
 const sides = () => (talk.compare ? ["A", "B"] : ["A"]);
 
 /** Keeps a conversation soon; while an answer grows, every three seconds. */
@@ -268,9 +270,9 @@ async function start() {
       clearTimeout(saving.get(id));
       if (id === talk.id) { talk = newConversation({ A: defaults(), B: defaults() }); opened(); }
     } });
-  makePanel({ talk: () => talk, models: () => known, changed: () => { keep(talk); showState(); drawModel(); }, keepAsDefault: (settings) => localStorage.setItem(DEFAULTS, JSON.stringify(settings)) });
+  makePanel({ talk: () => talk, models: () => known, usual, changed: () => { keep(talk); showState(); drawModel(); }, keepAsDefault: (settings) => localStorage.setItem(DEFAULTS, JSON.stringify(settings)) });
   makeComposer({ model: () => modelOf("A"), send, stop: () => chat.stop(talk), isBusy: () => chat.runningIn(talk).length > 0 });
-  chat.onProgress(progress);
+  chat.onProgress(progress, usual);
   onShortcut(COMMANDS, escape, isSingleKeyOn);
   watchScroll();
   talk = newConversation({ A: defaults(), B: defaults() });

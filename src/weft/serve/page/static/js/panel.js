@@ -5,7 +5,7 @@ import { GROUPS, problem, TOOL_EXAMPLE } from "./fields.js";
 let app = null;
 let side = "A";
 
-/** Makes the panel. `its` has talk(), models(), changed() and keepAsDefault(). */
+/** Makes the panel. `its` has talk(), models(), usual(), changed() and keepAsDefault(). */
 export function makePanel(its) {
   app = its;
 }
@@ -116,7 +116,7 @@ function fieldRow(field, settings) {
     input = h("textarea", { ...common, class: field.key === "system" ? "" : "mono", rows: field.type === "lines" ? "2" : "4", spellcheck: field.key === "system" ? null : "false", value, oninput: onText });
   } else {
     const isNumber = field.type === "number";
-    input = h("input", { ...common, type: "text", inputmode: isNumber ? "decimal" : null, autocomplete: "off", placeholder: isNumber ? "default" : "", value, oninput: onText });
+    input = h("input", { ...common, type: "text", inputmode: isNumber ? "decimal" : null, autocomplete: "off", placeholder: isNumber ? String(app.usual(settings)[field.key] ?? "server's") : "", value, oninput: onText });
   }
   if (value !== "" && field.type !== "switch") check(value);
   const example = field.example ? h("button", { type: "button", class: "link", onclick: () => { input.value = TOOL_EXAMPLE; onText(); } }, "Insert an example") : null;
