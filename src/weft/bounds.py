@@ -19,6 +19,11 @@ CONSTRAINT_MEMORY = 1 << 30
 """Maximum number of bytes of address space of the process that compiles constraints."""
 CONSTRAINTS_AT_ONCE = 2
 """Maximum number of processes that compile constraints; further ones wait."""
+SCHEMA_ADDRESS = 1024
+"""Maximum number of characters of an address or an anchor in a JSON schema."""
+SCHEMA_UNITS = 1 << 25
+"""Maximum work on a JSON schema before it is compiled: 64 units and the length of its pointer for
+each visit to a part of it."""
 
 MEDIA_BYTES = 64 << 20
 """Maximum number of bytes of a file of an image or a sound."""

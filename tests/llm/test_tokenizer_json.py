@@ -13,8 +13,11 @@ import pytest
 
 from tests.llm import hf_folders as folders
 from tests.llm.test_hf_encoders import ENCODERS
+from tests.llm.tiny import metadata, write_model
 from weft.errors import FormatError, TokenizerError
+from weft.frontends.gguf import open_gguf
 from weft.frontends.hf.convert import convert_folder
+from weft.frontends.hf.tokenizer_json import _as_pieces
 from weft.frontends.models import open_model
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
@@ -230,3 +233,19 @@ def test_a_vocab_txt_alone(made: dict[str, Path], tmp_path: Path) -> None:
         assert ours.vocab.tokens[len(words) - 1].decode() == "▁a\u0085b"
         for text in TEXTS:
             assert ours.encode(text) == theirs.encode(text), text
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "1", "{}", '{"model": 1}', '{"model": []}', '{"model": {}}', "[" * 200_000]
+)
+def test_a_damaged_whole_tokenizer_is_refused(tmp_path: Path, text: str) -> None:
+    keys = metadata(**{"tokenizer.huggingface.json": text})
+    path = write_model(tmp_path / "m.gguf", keys)
+    with pytest.raises(TokenizerError, match=r"tokenizer\.huggingface\.json"):
+        Tokenizer.from_gguf(open_gguf(path))
+
+
+def test_merges_of_long_tokens_are_not_compared() -> None:
+    assert _as_pieces({"vocab": {"a" * 1000: 0}}, ())
+    assert not _as_pieces({"vocab": {"a" * 1001: 0}}, ())
+    assert not _as_pieces({"vocab": {}, "merges": [["a" * 1000, "b"]]}, ())

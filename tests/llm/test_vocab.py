@@ -98,3 +98,27 @@ def test_nameless_and_equal_tokens(tmp_path: Path) -> None:
     vocab = make(tmp_path, "llama", ["<unk>", "<s>", "</s>", "", "a", "a"]).vocab
     assert vocab.tokens[3] == b"[EMPTY_3]"
     assert vocab.index[b"a"] == 4
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "[" * 200_000, "[]", '{"lstrip": 5}', '{"rstrip": ["a"]}', '{"lstrip": [true]}',
+        '{"normalizers": ["X"]}', '{"normalizers": "NFC"}', '{"letters": "a"}', '{"letters": -1}',
+        '{"spaces": 1}', '{"space_prefix": []}',
+    ],
+)  # fmt: skip
+def test_damaged_settings_are_refused(tmp_path: Path, settings: str) -> None:
+    keys = metadata(**{"tokenizer.weft.settings": settings})
+    path = write_model(tmp_path / "m.gguf", keys)
+    with pytest.raises(TokenizerError, match=r"tokenizer\.weft\.settings"):
+        Vocab.from_gguf(open_gguf(path))
+
+
+def test_settings_that_are_held(tmp_path: Path) -> None:
+    settings = (
+        '{"normalizers": ["NFC"], "lstrip": [1], "letters": 100, "spaces": "all", '
+        '"space_prefix": "first"}'
+    )
+    path = write_model(tmp_path / "m.gguf", metadata(**{"tokenizer.weft.settings": settings}))
+    assert Vocab.from_gguf(open_gguf(path)).lstrip == {1}

@@ -14,10 +14,11 @@ from starlette.types import Receive, Scope, Send
 from weft.batch.lines import Line
 from weft.errors import ContextError
 from weft.llm import SamplingParams
+from weft.serve import chats
 from weft.serve.errors import ApiError
 from weft.serve.internal import line_handler
 from weft.serve.llama.endpoints import _normed
-from weft.serve.sampling import require_few
+from weft.serve.sampling import _listed, require_few
 
 HUGE = 10**400
 
@@ -89,3 +90,20 @@ def test_a_line_that_is_too_deep() -> None:
     assert answer.status == 400 and "nested too deeply" in answer.body["error"]["message"]
     while body:
         body = body["a"]
+
+
+@pytest.mark.parametrize("n", [8000, 200_000])
+def test_breakers_that_are_too_deep(n: int) -> None:
+    assert _listed("[" * n) == "[" * n
+
+
+def test_blame_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tools are compiled one by one only as long as one constraint may take."""
+    asked: list[int] = []
+    now = iter(range(0, 1000, 4))
+    monkeypatch.setattr(chats.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(chats, "check_constraint", lambda params: asked.append(1))
+    error = ContextError("why")
+    tools = [{"function": {"name": str(i), "parameters": {"type": "object"}}} for i in range(1000)]
+    assert chats.blamed(error, tools) is error
+    assert len(asked) == 2

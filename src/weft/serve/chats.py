@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from weft.bounds import CONSTRAINT_SECONDS
 from weft.errors import ContextError
 from weft.llm import SamplingParams
 from weft.llm.chat.template import NO_REASONING, OWN_VARIABLES
@@ -204,8 +206,12 @@ def call_schema(tools: Sequence[Mapping[str, Any]], name: str | None) -> dict[st
 
 
 def blamed(error: ContextError, tools: Sequence[Mapping[str, Any]]) -> Exception:
-    """The error of a constraint that calls of `tools` must satisfy, with the tool to blame."""
+    """The error of a constraint that calls of `tools` must satisfy, with the tool to blame,
+    if it is found within the seconds that a constraint may take."""
+    end = time.monotonic() + CONSTRAINT_SECONDS
     for tool in tools:
+        if time.monotonic() >= end:
+            break
         function = tool["function"]
         schema = function.get("parameters") or {"type": "object"}
         try:

@@ -4,15 +4,18 @@ keywords that no grammar follows."""
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 from tests.serve.server import DEMO
+from weft.bounds import SCHEMA_ADDRESS
 from weft.errors import ContextError
 from weft.frontends.gguf import GGUFFile
 from weft.llm import SamplingParams, Tokenizer
 from weft.llm.sampling.constraint import Constraint
+from weft.llm.sampling.schema import held_schema
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +165,8 @@ def test_annotations_and_other_ways_to_say_it(
         ({"$ref": "#/$defs/none"}, r"\$ref to '#/\$defs/none', which is not in the schema"),
         ({"enum": []}, "an empty enum"),
         ({"type": "int"}, "the type 'int'"),
+        ({"properties": {}, "required": [[]]}, "a list required"),
+        ({"format": [], "not": {}}, "not"),
         ({"type": "integer", "minimum": 1e30}, "minimum of 1e[+]30"),
     ],
 )
@@ -177,3 +182,52 @@ def test_alternatives_that_overlap(tokenizer: Tokenizer) -> None:
     with pytest.raises(ContextError, match="oneOf has alternatives that overlap"):
         takes(tokenizer, {"oneOf": [TEXT, {**TEXT, "minLength": 3}]}, "x")
     assert takes(tokenizer, {"oneOf": [TEXT, {"type": "integer"}]}, "x")
+
+
+@pytest.mark.parametrize("name", ["$id", "id", "$anchor", "$dynamicAnchor"])
+def test_long_addresses_are_refused(name: str) -> None:
+    held_schema({name: "a" * SCHEMA_ADDRESS})
+    with pytest.raises(ContextError, match="an address or anchor of 1025 characters"):
+        held_schema({name: "a" * (SCHEMA_ADDRESS + 1)})
+
+
+def test_addresses_that_grow_are_refused() -> None:
+    schema: dict[str, Any] = {"$id": "last"}
+    for _ in range(40):
+        schema = {"$id": "a" * 40 + "/", "items": schema}
+    with pytest.raises(ContextError, match="an address or anchor of 1045 characters"):
+        held_schema({**schema, "$id": "https://example.org/"})
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_many_parts_below_a_long_name_are_refused(deep: bool) -> None:
+    parts: dict[str, Any] = {"a" * 400_000: {str(i): {} for i in range(20_000)}}
+    schema = {"$ref": "#/x/b", "x": {"b": {}, "c": parts}} if deep else {"x": parts}
+    with pytest.raises(ContextError, match="too many parts with long names"):
+        held_schema(schema)
+
+
+def test_escapes_of_twelve_characters() -> None:
+    def pattern(text: str) -> str:
+        return str(held_schema({"pattern": text})["pattern"])
+
+    assert pattern(r"\u{0000000a}") == r"\u{0000000a}"
+    assert pattern(r"\uD83D\uDE00") == r"\u{1f600}"
+    assert pattern(r"\uD8zz\uDEzz") == r"\uD8zz\uDEzz"
+    assert pattern(r"[^-&&\d-x]") == r"[^-\&&\d\-x]"
+
+
+def test_what_cannot_be_held_beside_half_a_character(tokenizer: Tokenizer) -> None:
+    """The name `\ud800` cannot be encoded, which does not make the refusals stop."""
+    schema = {"properties": {"\ud800": {}, "a": {"not": {"type": "string"}}}}
+    with pytest.raises(ContextError, match=r"json_schema: properties\.a has not"):
+        takes(tokenizer, schema, {})
+
+
+@pytest.mark.parametrize(
+    "pattern", ["[" + "a" * 200_000 + "]", "[" + "&-" * 60_000, "[^]" * 60_000]
+)
+def test_long_classes_take_linear_time(pattern: str) -> None:
+    begin = time.process_time()
+    held_schema({"pattern": pattern})
+    assert time.process_time() - begin < 3

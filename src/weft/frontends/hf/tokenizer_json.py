@@ -11,6 +11,7 @@ import importlib.util
 import json
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from weft.errors import FormatError
@@ -25,6 +26,8 @@ _SPLITS_SPACES = {"type": "Split", "pattern": {"String": " "}, "invert": False}
 _REPLACES = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
 _MERGES_SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 _SENTENCEPIECE = ("tokenizer.model", "sentencepiece.bpe.model", "spiece.model")
+_LONGEST = 1000
+"""Maximum number of characters of a token whose parts are all compared."""
 Step = Mapping[str, Any]
 
 
@@ -209,6 +212,8 @@ def _as_pieces(model: Step, special: Collection[str]) -> bool:
         a, b = merge.split(" ") if isinstance(merge, str) else merge
         made.setdefault(a + b, []).append(i)
         pairs.add((a, b))
+    if max(map(len, chain(vocab, made)), default=0) > _LONGEST:
+        return False
     return all(
         ranks[-1] - ranks[0] == len(ranks) - 1
         and all(

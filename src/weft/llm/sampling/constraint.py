@@ -161,14 +161,15 @@ def _held(text: str) -> str:
     """The text of a schema as `held_schema` makes it; a text that is not an object stays as it is,
     since the compiler says what is wrong with it."""
     try:
-        schema = json.loads(text)
+        try:
+            schema = json.loads(text)
+        except ValueError:
+            return text
         return json.dumps(held_schema(schema)) if isinstance(schema, dict) else text
     except RecursionError:
         raise ContextError(": it is nested too deeply", argument="json_schema") from None
     except ContextError as error:
         raise ContextError(f": {error}", argument="json_schema") from None
-    except ValueError:
-        return text
 
 
 def _require_llguidance() -> None:

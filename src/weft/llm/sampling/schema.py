@@ -10,10 +10,12 @@ such objects are closed, as llama.cpp, vLLM and OpenAI have it, unless a schema 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 from urllib.parse import quote, unquote, urljoin
 
+from weft.bounds import SCHEMA_ADDRESS, SCHEMA_UNITS
 from weft.errors import ContextError
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
@@ -35,8 +37,11 @@ _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "m
 _UNHELD = re.compile(r"\(\?(?:[=!]|<[=!])|\\[bB1-9]|\\k<")
 """Constructs of patterns that no automaton can follow: lookaround and back references."""
 _ESCAPE = re.compile(
-    r"\\(?:[pP]\{[^{}]*\}|[ux]\{[0-9a-fA-F]+\}|u[dD][89abAB]..\\u[dD][c-fC-F]..|c[a-zA-Z]|.?)", re.S
+    r"\\(?:[pP]\{[^{}]*\}|[ux]\{[0-9a-fA-F]+\}"
+    r"|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|c[a-zA-Z]|.?)",
+    re.S,
 )
+_CLASS = re.compile(r"\\[dDwWsSpP]")
 _META = ".^$*+?()[]{}|/\\-&~"
 """Characters that the grammar compiler takes behind a backslash."""
 _LARGEST = {"integer": (1 << 63) - 1024, "number": 10**18}
@@ -61,7 +66,7 @@ def held_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 def pointer(*names: str) -> str:
     """The end of a pointer to a member of a member."""
     escaped = (name.replace("~", "~0").replace("/", "~1") for name in names)
-    return "".join("/" + quote(name, safe="~!$&'()*+,;=:@") for name in escaped)
+    return "".join("/" + quote(name, "~!$&'()*+,;=:@", errors="surrogatepass") for name in escaped)
 
 
 def pointed(root: Any, ref: str) -> Any:
@@ -141,6 +146,7 @@ class _Schema:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
+        self._units = 0
         self._places: dict[str, str] = {"": "#"}
         """The place of each schema with an address or an anchor."""
         self._bases: dict[str, str] = {}
@@ -153,6 +159,7 @@ class _Schema:
             for name in ("$anchor", "$dynamicAnchor", "$id", "id"):
                 anchor = one.get(name)
                 if isinstance(anchor, str) and anchor.startswith("#") == name.endswith("id"):
+                    _require_short(anchor)
                     self._places[f"{self._bases[place]}#{anchor.removeprefix('#')}"] = place
         for place, one, open_ in every:
             ref = one.get("$ref")
@@ -176,14 +183,17 @@ class _Schema:
         """Every schema in a schema, with its place and whether it is a part of a conjunction."""
         if not isinstance(schema, Mapping):
             return
+        self._visit(place)
         inside = open_ or _joins(schema)
         base = self._bases.get(place, "")
         own = schema.get("$id", schema.get("id") if place == "#" else None)
         if isinstance(own, str) and not own.startswith("#"):
+            _require_short(own)
             base = _joined(base, own).rstrip("#")
             self._places.setdefault(base, place)
         self._bases[place] = base
         yield place, schema, inside
+        parts: Iterable[tuple[str, Any]]
         for name, value in schema.items():
             if name in _MAPS and isinstance(value, Mapping):
                 parts = [(pointer(name, key), one) for key, one in value.items()]
@@ -193,18 +203,24 @@ class _Schema:
                 parts = [(pointer(name), value)]
             elif place == "#" and isinstance(value, Mapping) and name not in _VALUES:
                 # OpenAPI has components/schemas
-                parts = [(pointer(name), value)]
-                parts += [
-                    (pointer(name, key, one), deep)
+                deeper = (
+                    (pointer(key, one), deep)
                     for key, inner in value.items() if isinstance(inner, Mapping)
                     for one, deep in inner.items()
-                ]  # fmt: skip
+                )  # fmt: skip
+                start = pointer(name)
+                parts = chain([(start, value)], ((start + at, deep) for at, deep in deeper))
             else:
                 continue
             apart = name in ("$defs", "definitions")
             for where, one in parts:
                 self._bases.setdefault(place + where, base)
                 yield from self._all(one, place + where, inside and not apart)
+
+    def _visit(self, place: str) -> None:
+        self._units += 64 + len(place)
+        if self._units > SCHEMA_UNITS:
+            raise ContextError("it has too many parts with long names; make it smaller or plainer")
 
     def _local(self, ref: str, place: str) -> str:
         """A reference as a pointer; one to another document stays as it is."""
@@ -223,6 +239,7 @@ class _Schema:
         """A part of the schema at `place`, which `words` name in errors."""
         if not isinstance(schema, Mapping):
             return schema
+        self._visit(place)
         open_ = open_ or place in self._open
         schema = _rewritten(schema, words)
         joins = _joins(schema)
@@ -245,7 +262,7 @@ class _Schema:
                 made[name] = self._reference(value, place, words)
             elif name == "pattern" and isinstance(value, str):
                 made[name] = _pattern(value, words)
-            elif name == "format" and value in _FORMATS:
+            elif name == "format" and isinstance(value, str) and value in _FORMATS:
                 made[name] = value
             elif name == "$schema" and isinstance(value, str) and _DRAFT.fullmatch(value):
                 made[name] = value
@@ -264,6 +281,7 @@ class _Schema:
         """Whether a member of the root is not a keyword: references name the schemas in it."""
         if not isinstance(value, Mapping):
             return value
+        self._visit(place)
         if any(name in value for name in (*_MAPS, *_LISTS, "type", "enum", "const", "$ref")):
             return self.held(value, place, words)
         return {
@@ -285,9 +303,19 @@ def _joined(base: str, ref: str) -> str:
     if ref.startswith("#"):
         return base + ref
     try:
-        return urljoin(base, ref)
+        address = urljoin(base, ref)
     except ValueError:
         return ref
+    _require_short(address.partition("#")[0])
+    return address
+
+
+def _require_short(address: str) -> None:
+    if len(address) > SCHEMA_ADDRESS:
+        raise ContextError(
+            f"it has an address or anchor of {len(address)} characters ({address[:60]!r}); "
+            f"{SCHEMA_ADDRESS} are allowed"
+        )
 
 
 _IGNORED = frozenset(("$schema", "$id", "id", "default", "examples", "title", "description"))
@@ -325,6 +353,8 @@ def _rewritten(schema: Mapping[str, Any], words: str) -> dict[str, Any]:
     for kind in kinds:
         if kind not in _TYPES:
             raise _wrong(words, f"the type {str(kind)[:40]!r}; types are {', '.join(_TYPES)}")
+    if not all(isinstance(name, str) for name in _listed(made.get("required"))):
+        raise _wrong(words, "a list required of which not every value is a name")
     for name in _COUNTS:
         if isinstance(made.get(name), float) and made[name].is_integer():
             made[name] = int(made[name])
@@ -455,11 +485,9 @@ def _pattern(pattern: str, words: str) -> str:
             made.append(_escaped(escape[0], start >= 0))
             at = escape.end() - 1
         elif start >= 0:
-            first = at - start == 1 or pattern[start + 1 : at] == "^"
+            first = at - start == 1 or (at - start == 2 and pattern[start + 1] == "^")
             double = char in "&~-" and pattern[at : at + 2] == char * 2
-            beside = char == "-" and bool(
-                re.match(r"\\[dDwWsSpP]", made[-1]) or re.match(r"\\[dDwWsSpP]", pattern[at + 1 :])
-            )
+            beside = char == "-" and bool(_CLASS.match(made[-1]) or _CLASS.match(pattern, at + 1))
             made.append(f"\\{char}" if char == "[" or ((double or beside) and not first) else char)
             start = -1 if char == "]" else start
         elif count is not None and made:
@@ -467,7 +495,7 @@ def _pattern(pattern: str, words: str) -> str:
             at = count.end() - 1
         elif char in "{}":
             made.append(f"\\{char}")
-        elif pattern.startswith("[^]", at) and "]" not in pattern[at + 3 :]:
+        elif pattern.startswith("[^]", at) and pattern.find("]", at + 3) < 0:
             made.append(r"[\s\S]")
             at += 2
         else:
@@ -480,7 +508,7 @@ def _pattern(pattern: str, words: str) -> str:
 def _escaped(text: str, inside: bool) -> str:
     """An escape of ECMAScript, in a class if `inside`, as one of the grammar compiler."""
     letter = text[1:2]
-    if len(text) == 12 and letter == "u":
+    if len(text) == 12 and letter == "u" and text[2] != "{":
         pair = bytes.fromhex(text[2:6] + text[8:12]).decode("utf-16-be", "replace")
         return f"\\u{{{ord(pair[0]):x}}}"
     if letter == "c" and len(text) == 3:

@@ -31,9 +31,16 @@ class HuggingFaceTokenizer:
                 "install it with: pip install 'weft[hf]'"
             ) from None
         self._read = Tokenizer.from_str
-        data = json.loads(vocab.metadata.get_str(WHOLE_TOKENIZER))
+        try:
+            data = json.loads(vocab.metadata.get_str(WHOLE_TOKENIZER))
+        except (ValueError, RecursionError):
+            data = None
+        model = data.get("model") if isinstance(data, dict) else None
+        if not isinstance(model, dict):
+            raise TokenizerError(
+                f"{WHOLE_TOKENIZER} is not the JSON of a tokenizer; convert the model again"
+            )
         data |= dict.fromkeys(("truncation", "padding", "post_processor"))  # these are the caller's
-        model = data.get("model") or {}
         if model.get("continuing_subword_prefix") and model.get("type", "BPE") == "BPE":
             # the library may end the process where merges are shorter than this
             raise TokenizerError(f"{WHOLE_TOKENIZER} has a continuing_subword_prefix")

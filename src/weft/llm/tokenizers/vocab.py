@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from pathlib import Path
+from reprlib import repr as short_repr
 from typing import Any
 from weakref import WeakMethod
 
@@ -260,11 +261,41 @@ def _settings(file: GGUFFile) -> dict[str, Any]:
         settings = json.loads(file.get_str(TOKENIZER_SETTINGS, "{}"))
         if not isinstance(settings, dict):
             raise ValueError
-    except ValueError:
+    except (ValueError, RecursionError):
         raise TokenizerError(
             f"{file.path}: {TOKENIZER_SETTINGS} is not a JSON object; convert the model again"
         ) from None
+    for name, value in settings.items():
+        if name in _SETTINGS and not _SETTINGS[name](value):
+            raise TokenizerError(
+                f"{file.path}: {name} of {TOKENIZER_SETTINGS} cannot be {short_repr(value)}; "
+                "convert the model again"
+            )
     return settings
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_id, value))
+
+
+def _are_forms(value: object) -> bool:
+    forms = ("NFC", "NFD", "NFKC", "NFKD")
+    return isinstance(value, list) and all(form in forms for form in value)
+
+
+_SETTINGS: dict[str, Callable[[object], bool]] = {
+    "normalizers": _are_forms,
+    "lstrip": _are_ids,
+    "rstrip": _are_ids,
+    "space_prefix": lambda value: value in ("first", "always"),
+    "letters": _is_id,
+    "spaces": lambda value: value in ("words", "one", "all"),
+}
+"""Whether a value of each setting is one of its values."""
 
 
 def _defaults(model: str, pre: str) -> _Defaults:
