@@ -18,7 +18,6 @@ MOST_BYTES = 8 << 20
 # Libraries that every system of a platform has.
 WINDOWS_LIBRARIES = re.compile(r"(python3\d*|kernel32|ntdll|api-ms-win-crt-[a-z0-9-]+)\.dll", re.I)
 MACOS_LIBRARIES = re.compile(r"/usr/lib/libSystem\.B\.dylib")
-MUSL_LIBRARIES = {"libc.so"}
 
 
 def check(wheel: Path, platform: Platform) -> list[str]:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from tests.serve.in_process import DEMO, Server
 from weft.llm import LLM, SamplingParams
+from weft.serve.endpoints import ENDPOINTS
 from weft.serve.errors import ApiError
 from weft.serve.schema import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody
 from weft.serve.validation import problem_of
@@ -153,6 +154,18 @@ def test_what_there_is_and_what_not(server: Server) -> None:
     status, headers, overview = server.call("GET", "/")
     assert status == 200 and headers["content-type"].startswith("text/plain")
     assert "weft-demo" in overview and "POST   /v1/chat/completions" in overview
+    # the paths that the note at its end speaks of
+    *rows, _, note, _ = overview.split("\n")
+    listed = [row.split()[:2] for row in rows[2:]]
+    added = {
+        (method, path) for one in ENDPOINTS for method in one.method.split() for path in one.paths
+    }
+    alone = []
+    for method, path in listed:
+        bare = path.removeprefix("/v1")
+        if not path.startswith("/api/") and not {(method, bare), (method, f"/v1{bare}")} <= added:
+            alone.append(path)
+    assert note == f"Paths outside /api, except {' '.join(alone)}, are there with /v1 and without."
     assert "GET / lists what there is" in str(server.call("GET", "/nothing")[2])
     assert "does not take GET; send POST" in str(server.call("GET", "/v1/completions")[2])
     for page in ("/docs", "/redoc"):  # they would load scripts from elsewhere

@@ -5,7 +5,9 @@
 
 Flows: `weft` (weights as they are), `weft_q8_0` (weights of linear layers as q8_0, activations
 quantized per call), and the flows of the suite itself, `portable` and `xnnpack` among them. Each
-case becomes a line of JSON in FILE."""
+case becomes a line of JSON in FILE. Its outcome is "delegated" if it passes and nothing is left
+outside of the delegate, "partly" with some ops outside, "undelegated" with nothing delegated,
+"skipped" or "failed"."""
 
 from __future__ import annotations
 
@@ -24,16 +26,6 @@ from executorch.backends.test.suite.reporting import TestResult
 import weft_executorch
 from weft_executorch.options import Options
 from weft_executorch.partitioner import WeftPartitioner
-
-__all__ = ["OUTCOMES"]
-
-OUTCOMES = (
-    "delegated",  # passes, and nothing is left outside of the delegate
-    "partly",  # passes, with some ops outside
-    "undelegated",  # passes, with nothing delegated
-    "skipped",
-    "failed",
-)
 
 
 class _WeftTester(Tester):

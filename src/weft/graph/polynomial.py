@@ -216,8 +216,7 @@ def _unit(degree: int) -> int:
 @lru_cache(maxsize=1 << 10)
 def _to_bernstein(degree: int, low: int, high: int) -> NDArray[Any]:
     """The matrix from coefficients of powers of x to coefficients of Bernstein's basis on
-    low..high,
-    times `_unit`."""
+    low..high, times `_unit`."""
     powers = range(degree + 1)
     # x = low + (high - low) t
     shift = [

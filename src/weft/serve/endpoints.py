@@ -23,7 +23,8 @@ class Endpoint:
     """A path and a method that a server answers."""
 
     path: str
-    """The path as FastAPI writes it. A listed path is there with `/v1` and without."""
+    """The path as FastAPI writes it. A listed path that takes a key and is not Ollama's is there
+    with `/v1` and without."""
     method: str = "POST"
     """The method, or several with a space between."""
     shape: Literal["openai", "anthropic", "responses", "ollama"] = "openai"

@@ -82,8 +82,7 @@ async def embedded(
 ) -> tuple[list[NDArray[np.float32]], int]:  # fmt: skip
     """The embeddings of the texts of the field `name`, and the number of their tokens. Texts that
     are too long lose their end if `cut`, behind the first tokens if `first` says their number.
-    Raises ApiError for texts or dimensions that the model
-    does not take."""
+    Raises ApiError for texts or dimensions that the model does not take."""
     if service.embedder.pooling == "rank":
         raise ApiError(
             400, f"{service.model_id} ranks documents; ask /v1/rerank", "model", "unsupported"

@@ -185,4 +185,5 @@ def _overview(app: FastAPI, service: Service) -> str:
     ]
     width = max(len(path) for _, path, _ in rows)
     lines += [f"{method:6} {path:{width}} {what}" for method, path, what in rows]
-    return "\n".join([*lines, "", "Paths outside /api are there with /v1 and without.", ""])
+    note = "Paths outside /api, except /plan, are there with /v1 and without."
+    return "\n".join([*lines, "", note, ""])

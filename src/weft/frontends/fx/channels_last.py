@@ -1,7 +1,7 @@
 """The choice of convolutions that get their channels innermost in memory.
 
 CONV_2D_LAST is faster than CONV_ND, but data in planes must be copied before it, and results that
-must be planes after it. Values keep their order in memory (`value.py`) through the ops of
+must be planes after it. Values keep their order in memory (`layout.py`) through the ops of
 `KEEPING`, so convolutions that are connected through these ops are decided together: channels last
 where that takes fewer copies than there are convolutions, less the copies that planes would
 take.

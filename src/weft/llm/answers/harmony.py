@@ -19,7 +19,6 @@ from weft.llm.answers.parser import Call, CallBegun, CallPiece, Content, Event, 
 _MESSAGE = "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
 _TO = re.compile(r"to=(?:functions\.)?([^\s<|]+)")
-_LAST = re.compile(r"\}?\s*\Z")
 _MAX_HEADER = 512
 """Maximum number of characters of a header; longer text is content."""
 

@@ -1,6 +1,7 @@
 """The filters, tests, methods and functions that a chat template may use, each of bounded cost.
 
-They are those that the templates of models use; any other is refused by name.
+They are those that the templates of models use; any other is refused by name. Here are also the
+forms of calls and of their ids that every template can read.
 """
 
 from __future__ import annotations

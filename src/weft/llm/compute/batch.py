@@ -1,4 +1,4 @@
-"""`Batch`, the tokens of one call, and its checks. `ubatches.py` cuts it into ubatches."""
+"""`Batch`, the tokens of one call, and its checks. `decoding.py` cuts it into ubatches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Contexts beside the one that writes text, for graphs with other outputs."""
+"""Contexts beside the one that writes text, for graphs with other outputs; `TurnLock`, by which
+threads take turns with a context."""
 
 from __future__ import annotations
 

@@ -463,5 +463,5 @@ class Graphs:
         self._threads_used = -1
 
     def rotate_keys(self) -> None:
-        """Rotates cached keys to the positions of their cells; see `rotation.py`."""
+        """Rotates cached keys to the positions of their cells; see `sequences.py`."""
         rotate_keys(self.cache, self.build_shift())

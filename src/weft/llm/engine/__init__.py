@@ -3,8 +3,8 @@
 request.py        requests, and the events that answer them
 growth.py         one text as it grows: draws tokens and holds back text that is not certain
 slots.py          sequences of the cache: their texts, shared prefixes and promised cells
-batches.py        the batch of one step: a token of every text, a fair share of every prompt
-pace.py           how large that share is, so that texts do not wait long for it
+batches.py        the batch of one step: a token of every text, a fair share of every prompt,
+                  and how large that share is, so that texts do not wait long for it
 prefixes.py       texts and checkpoints beside the cache
 verification.py   drafts in the batch of a step
 stats.py          counters and histograms of an engine

@@ -3,9 +3,9 @@
 baseline.py      one model's scores on a text, with which others are compared; texts of its own
 compared.py      models side by side: size, perplexity, divergence, speed, memory
 choices.py       groups of tensors that get one type, and the types that each may get
-measured.py      the divergence that each group in each type causes, and squared errors
-caches.py        the same for the types of cached keys and values
-measurements.py  what was measured, in the user's cache folder
+measured.py      the divergence that each group in each type causes, and squared errors;
+                 the same for the types of cached keys and values; all of it is kept in the
+                 user's cache folder
 knapsack.py      one choice for each group: least cost within limits, exactly
 sizes.py         bytes and seconds of each choice, from plans
 budget.py        puts these together: the best types for a budget

@@ -2,7 +2,7 @@
 
 `rows(c, il)` lists the weights of a part in layer `il`, with sizes innermost first. The call
 `part(step, w, il, x)` computes it from x [n_embd, n_tokens] to the same sizes; `w` has the weights
-of the whole model. `experts.py` has mixtures of experts, `recurrence.py` recurrent layers.
+of the whole model. `experts.py` has mixtures of experts, `step.py` what recurrent layers share.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""`Step`: the inputs from which a model's graph is built; `Together`: how many sequences it has."""
+"""`Step`: the inputs from which a model's graph is built; `Together`: how many sequences it has.
+
+Here are also the parts that recurrent layers share: convolutions over the last tokens, scans and
+the delta rule.
+"""
 
 from __future__ import annotations
 

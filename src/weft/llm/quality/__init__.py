@@ -4,11 +4,12 @@ methods and file formats.
 divergence.py          KL divergence and what goes with it, from rows of two models
 logits_file.py         files of the probabilities of a base model, in 16 bits
 kl.py                  writes such files, and compares a model with one or with a second model
-strided.py             perplexity of windows that overlap
 tasks.py               files of tasks with several answers
 choices.py             which answers a model chooses
 input_squares.py       sums of squares of what products read, while a model computes
 imatrix.py             importance matrices: measured, gone on with, merged; their figures
+
+Perplexity, also of windows that overlap, is in `compute/perplexity.py`.
 """
 
 from typing import TYPE_CHECKING

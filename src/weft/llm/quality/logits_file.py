@@ -1,8 +1,8 @@
 """Files of log-probabilities of a base model, as `llama-perplexity --save-all-logits` writes them.
 
 Little endian: the 8 bytes `_logits_`, i32 tokens of a chunk, i32 tokens of the vocabulary, i32
-chunks, i32 ids of all tokens [n_chunks, n_ctx], and then for each chunk a row (`log_probs.py`) for
-each scored token: those at n_ctx // 2 + 1 to n_ctx - 1. Such files are large: 2 bytes for each
+chunks, i32 ids of all tokens [n_chunks, n_ctx], and then for each chunk a row (`pack`) for each
+scored token: those at n_ctx // 2 + 1 to n_ctx - 1. Such files are large: 2 bytes for each
 token of the vocabulary and each scored token of the text.
 
 Source: tools/perplexity/perplexity.cpp in llama.cpp.

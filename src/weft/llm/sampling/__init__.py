@@ -7,12 +7,12 @@
 
 params.py      every option, checked, and the order of the chain
 sampler.py     `Sampler`, the chain over one text's state
-candidates.py  the tokens that samplers have left, and fast selection among them
-cuts.py        samplers that remove tokens: top-k, top-p, min-p, typical, top-n-sigma, XTC
-scale.py       temperature, fixed or by entropy, mirostat and adaptive-p
+candidates.py  the tokens that samplers have left, and fast selection among them;
+               log-probabilities of the model, before sampling
+cuts.py        samplers that remove tokens: top-k, top-p, min-p, typical, top-n-sigma, XTC;
+               temperature, fixed or by entropy, mirostat and adaptive-p
 history.py     the last tokens, and the penalties for repeating them and sequences of them (DRY)
 constraint.py  grammar, JSON schema, regular expression
-logprobs.py    log-probabilities of the model, before sampling
 """
 
 from weft.llm.sampling.candidates import TokenLogprobs, token_logprobs

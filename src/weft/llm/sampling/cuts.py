@@ -1,4 +1,7 @@
-"""Samplers that remove tokens. Each changes the given `Candidates` and keeps at least one token."""
+"""Samplers that remove tokens. Each changes the given `Candidates` and keeps at least one token.
+
+Below them are the samplers that change the distribution.
+"""
 
 from __future__ import annotations
 

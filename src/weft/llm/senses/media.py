@@ -1,6 +1,6 @@
 """Bytes of an image or a sound from a path, a data URL or an object, within a limit; and limits of
 what is decoded at a time, since files of a few kilobytes may have gigabytes of pixels and
-samples."""
+samples. `mark_media` puts marks into messages in place of images and sounds."""
 
 from __future__ import annotations
 

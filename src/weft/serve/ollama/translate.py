@@ -43,7 +43,7 @@ def fields_of(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[s
     for name, value in (options or {}).items():
         if value is None:
             continue
-        if name == "mirostat" and value == 1:  # Ollama itself has neither by now
+        if name == "mirostat" and value == 1:  # Ollama has no mirostat any longer, and weft only 2
             ignored.append(f"options.{name}")
         elif name == "repeat_penalty" and value == 0:
             fields[name] = 1.0

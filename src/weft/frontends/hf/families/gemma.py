@@ -36,7 +36,7 @@ def _keys(c: Config) -> Pairs:
     yield "general.file_type", None
 
 
-def _keys2(c: Config) -> Pairs:
+def _gemma2_keys(c: Config) -> Pairs:
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         yield key, 0.0 if c.is_null(key) else float(c[key])
     yield "attention.sliding_window", c["sliding_window"]
@@ -260,7 +260,7 @@ FAMILIES = {
     ),
     "gemma2": Family(
         "gemma2",
-        _keys2,
+        _gemma2_keys,
         common=_keys,
         names=NORM_BEHIND,
         change=_shifted,

@@ -208,7 +208,7 @@ def _keys(c: Config) -> Pairs:
     yield "rope.scaling.type", "none"
 
 
-def _keys2(c: Config) -> Pairs:
+def _cohere2_keys(c: Config) -> Pairs:
     yield "logit_scale", float(c["logit_scale"])
     yield "attention.sliding_window", c["sliding_window"]
     yield "vocab_size", c.count("vocab_size")
@@ -217,7 +217,7 @@ def _keys2(c: Config) -> Pairs:
     yield "rope.scaling.type", "none"
 
 
-def _keys_moe(c: Config) -> Pairs:
+def _cohere2moe_keys(c: Config) -> Pairs:
     kinds = c.get("mlp_layer_types")
     n_dense = c.get("first_k_dense_replace", 0)
     if kinds:
@@ -334,11 +334,11 @@ FAMILIES = {
         defaults={"rope_theta": 500000.0, "logit_scale": 0.0625},
     ),
     "cohere2moe": Family(
-        "cohere2moe", _keys_moe, change=_experts_without_biases,
+        "cohere2moe", _cohere2moe_keys, change=_experts_without_biases,
         defaults={**ROTARY, "logit_scale": 0.0625, "head_dim": 128},
     ),
     "cohere2": Family(
-        "cohere2", _keys2, change=_without_biases,
+        "cohere2", _cohere2_keys, change=_without_biases,
         defaults={**ROTARY, "logit_scale": 0.0625, "head_dim": 0, "sliding_window": 4096},
         windows=lambda il: il % 4 != 3,
     ),

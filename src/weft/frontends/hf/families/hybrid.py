@@ -1,4 +1,4 @@
-"""Mamba beside attention: Granite 4, Jamba, Falcon-H1. Nemotron-H is in `nemotron_h.py`."""
+"""Mamba beside attention: Granite 4, Jamba, Falcon-H1 and Nemotron-H."""
 
 from __future__ import annotations
 

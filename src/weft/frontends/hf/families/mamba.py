@@ -28,7 +28,7 @@ def _keys(c: Config) -> Pairs:
     yield "ssm.inner_size", _inner(c)
 
 
-def _keys1(c: Config) -> Pairs:
+def _mamba_keys(c: Config) -> Pairs:
     yield from _keys(c)
     yield "ssm.state_size", c.first("state_size", "d_state") or 16
     yield "ssm.time_step_rank", c.first("time_step_rank", "dt_rank") or -(-c.n_embd // 16)
@@ -37,7 +37,7 @@ def _keys1(c: Config) -> Pairs:
     yield "general.file_type", None
 
 
-def _keys2(c: Config) -> Pairs:
+def _mamba2_keys(c: Config) -> Pairs:
     yield from _keys(c)
     yield "ssm.state_size", c.first("state_size", "d_state") or 128
     yield "ssm.time_step_rank", _inner(c) // (c.first("mamba_d_head", "head_dim") or 64)
@@ -96,7 +96,7 @@ def _lfm2_keys(c: Config) -> Pairs:
     yield "feed_forward_length", width
 
 
-def _moe_keys(c: Config) -> Pairs:
+def _lfm2moe_keys(c: Config) -> Pairs:
     yield "expert_feed_forward_length", c["moe_intermediate_size"]
     yield "leading_dense_block_count", c["num_dense_layers"]
     yield "expert_gating_func", 2  # a sigmoid
@@ -121,10 +121,10 @@ _LFM2 = Family(
 
 
 FAMILIES = {
-    "mamba": Family("mamba", common=_keys1, change=_change, vocab=_vocab),
-    "mamba2": Family("mamba2", common=_keys2, change=_change, vocab=_vocab),
+    "mamba": Family("mamba", common=_mamba_keys, change=_change, vocab=_vocab),
+    "mamba2": Family("mamba2", common=_mamba2_keys, change=_change, vocab=_vocab),
     "lfm2": _LFM2,
     "lfm2moe": replace(
-        _LFM2, arch="lfm2moe", keys=_moe_keys, experts=("w1", "w2", "w3"), norm_topk=True,
+        _LFM2, arch="lfm2moe", keys=_lfm2moe_keys, experts=("w1", "w2", "w3"), norm_topk=True,
     ),
 }  # fmt: skip

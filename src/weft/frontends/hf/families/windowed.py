@@ -152,11 +152,11 @@ def _keys(c: Config) -> Pairs:
         yield "attention.clamp_kqv", float(c["clip_qkv"])
 
 
-def _keys2(c: Config) -> Pairs:
+def _olmo2_keys(c: Config) -> Pairs:
     return window_keys(c, lambda il: (il + 1) % 4 != 0)
 
 
-def _keys_moe(c: Config) -> Pairs:
+def _olmoe_keys(c: Config) -> Pairs:
     if c.get("clip_qkv") is not None:  # files have no key for it
         raise c.bad("clip_qkv", f"is {c['clip_qkv']}, which weft does not know here")
     yield "attention.layer_norm_rms_epsilon", float(c.get("rms_norm_eps", 1e-5))
@@ -185,10 +185,10 @@ FAMILIES = {
         extra=llama3_factors, defaults=ROTARY,
     ),
     "olmo": Family("olmo", _keys, defaults=ROTARY, adjacent=True),
-    "olmo2": Family("olmo2", _keys2, names=NORM_BEHIND, defaults=ROTARY),
+    "olmo2": Family("olmo2", _olmo2_keys, names=NORM_BEHIND, defaults=ROTARY),
     "olmo3": Family(
-        "olmo2", _keys2, names=NORM_BEHIND,
+        "olmo2", _olmo2_keys, names=NORM_BEHIND,
         defaults={"rope_theta": 500000.0, "sliding_window": 4096},
     ),
-    "olmoe": Family("olmoe", _keys_moe, change=split_experts, defaults=ROTARY, norm_topk=False),
+    "olmoe": Family("olmoe", _olmoe_keys, change=split_experts, defaults=ROTARY, norm_topk=False),
 }  # fmt: skip

@@ -1,5 +1,5 @@
-"""The towers in folders of pictures in tiles (Idefics3, SmolVLM, InternVL, LFM2-VL), of Gemma 4 and
-of sounds (Voxtral, Qwen2-Audio)."""
+"""Encoders in folders: of images in tiles (Idefics3, SmolVLM, InternVL, LFM2-VL), of images of
+Gemma 4, and of sounds (Voxtral, Qwen2-Audio)."""
 
 from __future__ import annotations
 
