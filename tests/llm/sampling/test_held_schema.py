@@ -4,7 +4,6 @@ keywords that no grammar follows."""
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -225,9 +224,8 @@ def test_what_cannot_be_held_beside_half_a_character(tokenizer: Tokenizer) -> No
 
 
 @pytest.mark.parametrize(
-    "pattern", ["[" + "a" * 200_000 + "]", "[" + "&-" * 60_000, "[^]" * 60_000]
+    "pattern", ["[" + "a" * 1_000_000 + "]", "[" + "&-" * 300_000, "[^]" * 300_000]
 )
-def test_long_classes_take_linear_time(pattern: str) -> None:
-    begin = time.process_time()
-    held_schema({"pattern": pattern})
-    assert time.process_time() - begin < 3
+def test_long_classes_are_read_once(pattern: str) -> None:
+    """Reading the rest of a class for each of its characters would take minutes."""
+    assert held_schema({"pattern": pattern})["pattern"]
