@@ -39,10 +39,10 @@ report.show = (packed) => {
   const body = el("div", { class: "body" }, panels, report.details(data, state));
   root.append(report.heading(data, state), ...(bar ? [bar] : []), tabs, body);
   state.on("view", () => parts.forEach((part) => part.show(state.get("view") === part.id)));
-  const asked = location.hash.slice(1);
-  state.set({ view: (shown.find((view) => view.id === asked) || shown[0]).id });
+  const asked = () => location.hash.slice(1).split("/")[0]; // a view's own address may follow
+  state.set({ view: (shown.find((view) => view.id === asked()) || shown[0]).id });
   addEventListener("hashchange", () => {
-    const id = location.hash.slice(1);
+    const id = asked();
     if (shown.some((view) => view.id === id)) state.set({ view: id });
   });
   return report.ready(root);
@@ -82,7 +82,7 @@ report.tab = (view, data, state, shown) => {
     panel.hidden = !on;
     if (!on) return;
     const framed = location.protocol === "about:"; // a frame of a notebook has no address
-    if (!framed && location.hash.slice(1) !== view.id) history.replaceState(null, "", `#${view.id}`);
+    if (!framed && location.hash.slice(1).split("/")[0] !== view.id) history.replaceState(null, "", `#${view.id}`);
     if (!drawn) {
       drawn = true;
       view.render(panel, data, state);
