@@ -37,7 +37,7 @@ def in_order(name: str) -> tuple[int, str]:
 
 
 MODULES = ["weft.program", "weft.torch_module", "weft.backends.cpu", "weft.graph.polynomial",
-           "weft.graph.rewrite", "weft.frontends.fx"]  # fmt: skip
+           "weft.graph.rewrite", "weft.frontends.fx", "weft.schedule.passes"]  # fmt: skip
 """Public without a package of their own."""
 
 

@@ -34,9 +34,9 @@ def test_sweeps_of_pass_2() -> None:
     devices = Devices([g, c])
     where = {n: int(n.src[0].name == "w4") for n in graph.nodes if n.op.name == "MUL_MAT"}
     assert letters(graph, where) == "??G?C?G?"
-    sweep(graph.nodes, devices.last, devices, where, {})
+    sweep(graph.nodes, devices, where, {}, devices.last)
     assert letters(graph, where) == "??GGC?GG"
-    sweep(reversed(graph.nodes), devices.last, devices, where, {})
+    sweep(reversed(graph.nodes), devices, where, {}, devices.last)
     assert letters(graph, where) == "GGGGCGGG"
 
 

@@ -253,7 +253,7 @@ def test_a_walk_of_few_states_is_improved() -> None:
     problem = Problem(model)
     walked = walk(problem, 8)
     assert walked is not None and not walked.exact
-    where = place_by_cost(model, {}, (), effort=1)  # the least effort is a walk of 8 states
+    where, _ = place_by_cost(model, {}, (), effort=1)  # the least effort is a walk of 8 states
     assert problem.evaluate(where[n] for n in problem.nodes) < 0.8 * walked.seconds
 
 

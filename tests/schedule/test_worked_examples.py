@@ -11,7 +11,7 @@ from weft.graph.graph import Graph
 from weft.graph.node import leaf
 from weft.graph.tensor import Tensor
 from weft.schedule import Schedule, schedule
-from weft.schedule.assign import from_memory_and_weights, grow_along_nodes, sweep
+from weft.schedule.assign import sweep, sweeps
 from weft.schedule.devices import Devices
 
 
@@ -80,10 +80,10 @@ def test_two_leaves_and_a_product() -> None:
     graph = Graph(node("MUL", "mul", a, b))
     assert len(graph.nodes) == 1 and [t.name for t in graph.leaves] == ["a", "b"]
     devices, where = Devices([cpu()]), {}
-    from_memory_and_weights(graph, devices, where, {}, op_offload=True)
-    assert set(where.values()) == {-1}
-    grow_along_nodes(graph.nodes, devices, where, {})
-    assert set(where.values()) == {-1}
+    for one in sweeps(graph, devices.last, op_offload=True):
+        if one.number in "12":
+            one.walk(one.order, devices, where, {})
+            assert set(where.values()) == {-1}
     scheduled = schedule(graph, [cpu()])
     causes = [scheduled.cause_of[t].code for t in (graph.nodes[0], a, b)]
     assert causes == ["3.best", "4.cur", "4.cur"]
@@ -103,9 +103,9 @@ def test_forward_and_backward_pass() -> None:
     After backward pass:  all on the GPU
     """
     graph, devices, where = start("? ? G ? G")
-    sweep(graph.nodes, devices.last, devices, where, {})
+    sweep(graph.nodes, devices, where, {}, devices.last)
     assert row(graph, where) == "? ? G G G"
-    sweep(reversed(graph.nodes), devices.last, devices, where, {})
+    sweep(reversed(graph.nodes), devices, where, {}, devices.last)
     assert row(graph, where) == "G G G G G"
 
 
@@ -179,9 +179,9 @@ def test_the_scans_of_pass_2() -> None:
     """
     graph, devices, where = start("? ? G ? C ? G ?")
     assert row(graph, where) == "? ? G ? C ? G ?"
-    sweep(graph.nodes, devices.last, devices, where, {})
+    sweep(graph.nodes, devices, where, {}, devices.last)
     assert row(graph, where) == "? ? G G C ? G G"
-    sweep(reversed(graph.nodes), devices.last, devices, where, {})
+    sweep(reversed(graph.nodes), devices, where, {}, devices.last)
     assert row(graph, where) == "G G G G C G G G"
 
 
@@ -193,11 +193,11 @@ def test_what_a_gpu_refuses_is_left_for_the_scans_of_the_rest() -> None:
     devices = Devices([g, c])
     where = {graph.nodes[1]: 0, graph.nodes[3]: 1}
     for order in (graph.nodes, reversed(graph.nodes)):
-        sweep(order, devices.last, devices, where, {})
+        sweep(order, devices, where, {}, devices.last)
     assert row(graph, where) == "? G ? C ?"
-    sweep(graph.nodes, -1, devices, where, {})
+    sweep(graph.nodes, devices, where, {}, -1)
     assert row(graph, where) == "? G ? C C"
-    sweep(reversed(graph.nodes), -1, devices, where, {})
+    sweep(reversed(graph.nodes), devices, where, {}, -1)
     assert row(graph, where) == "? G C C C"
 
 

@@ -7,7 +7,9 @@ a backend number (-1 or absent: not assigned yet), `why` maps it to the cause.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple
 
 from weft.errors import ScheduleError, UnsupportedOpError
 from weft.graph.graph import Graph
@@ -35,6 +37,35 @@ Where = dict[Tensor, int]
 Why = dict[Tensor, Cause]
 
 
+class Sweep(NamedTuple):
+    """One walk of a pass along tensors."""
+
+    number: str
+    """The pass: `1` to `4`, or `plan`."""
+    name: str
+    """The name of the walk within its pass."""
+    order: Iterable[Tensor]
+    walk: Callable[[Iterable[Tensor], Devices, Where, Why], None]
+
+
+def sweeps(graph: Graph, last: int, op_offload: bool) -> list[Sweep]:
+    """The walks of passes 1 to 4, in order; `last` is the number of the last device."""
+    work = [node for node in graph.nodes if not node.op.is_view]
+    weights = partial(from_memory_and_weights, op_offload=op_offload)
+    # Pass 2 first spreads all devices except the last, so that the last gets only what is left.
+    most, rest = partial(sweep, skip=last), partial(sweep, skip=-1)
+    return [
+        Sweep("1", "leaves", graph.leaves, weights),
+        Sweep("1", "nodes", graph.nodes, weights),
+        Sweep("2", "down", work, most),
+        Sweep("2", "up", work[::-1], most),
+        Sweep("2", "rest down", work, rest),
+        Sweep("2", "rest up", work[::-1], rest),
+        Sweep("3", "nodes", work, prefer_and_upgrade),
+        Sweep("4", "nodes", graph.nodes, inherit),
+    ]
+
+
 def assign(
     graph: Graph, devices: Devices, user: Mapping[Tensor, int], op_offload: bool
 ) -> tuple[Where, Why]:
@@ -44,11 +75,8 @@ def assign(
     memory that exists."""
     where: Where = dict(user)
     why: Why = dict.fromkeys(user, USER)
-    work = [node for node in graph.nodes if not node.op.is_view]
-    from_memory_and_weights(graph, devices, where, why, op_offload)
-    grow_along_nodes(work, devices, where, why)
-    prefer_and_upgrade(work, devices, where, why)
-    inherit(graph.nodes, devices, where, why)
+    for one in sweeps(graph, devices.last, op_offload):
+        one.walk(one.order, devices, where, why)
     return where, why
 
 
@@ -63,12 +91,44 @@ def assign_as_chosen(
     it or cannot use its memory."""
     where: Where = {}
     why: Why = {}
-    for leaf in graph.leaves:
+    for one in sweeps_as_chosen(graph, chosen, cause):
+        one.walk(one.order, devices, where, why)
+    return where, why
+
+
+def sweeps_as_chosen(graph: Graph, chosen: Mapping[Tensor, int], cause: Cause) -> list[Sweep]:
+    """The walks of `assign_as_chosen`, in order."""
+    return [
+        Sweep("plan", "leaves", graph.leaves, partial(_leaves_as_chosen, chosen, cause)),
+        Sweep("plan", "nodes", graph.nodes, partial(_nodes_as_chosen, chosen, cause)),
+        Sweep("4", "nodes", graph.nodes, inherit),
+    ]
+
+
+def _leaves_as_chosen(
+    chosen: Mapping[Tensor, int],
+    cause: Cause,
+    leaves: Iterable[Tensor],
+    devices: Devices,
+    where: Where,
+    why: Why,
+) -> None:
+    for leaf in leaves:
         if leaf in chosen and devices.type_of(leaf) is None:
             where[leaf], why[leaf] = chosen[leaf], cause
         else:
             where[leaf] = _from_current(leaf, devices, why, op_offload=False)
-    for node in graph.nodes:
+
+
+def _nodes_as_chosen(
+    chosen: Mapping[Tensor, int],
+    cause: Cause,
+    nodes: Iterable[Tensor],
+    devices: Devices,
+    where: Where,
+    why: Why,
+) -> None:
+    for node in nodes:
         own = devices.type_of(node)
         if node.op.is_view:
             if own is not None:
@@ -86,21 +146,16 @@ def assign_as_chosen(
                 f"{describe(node)} is to run on {name}, but its result lives in {own.name} memory"
             )
         where[node], why[node] = b, cause
-    inherit(graph.nodes, devices, where, why)
-    return where, why
 
 
 def from_memory_and_weights(
-    graph: Graph, devices: Devices, where: Where, why: Why, op_offload: bool
+    tensors: Iterable[Tensor], devices: Devices, where: Where, why: Why, op_offload: bool
 ) -> None:
-    """Pass 1: memory and weights decide.
+    """Pass 1, for the leaves and then for the nodes: memory and weights decide.
 
     A tensor with memory runs where its memory is, an input on the last device, an op with a weight
     where the weight is, unless a device asks for the op because the batch is big."""
-    for tensor in graph.leaves:
-        if where.get(tensor, -1) == -1:
-            where[tensor] = _from_current(tensor, devices, why, op_offload)
-    for tensor in graph.nodes:
+    for tensor in tensors:
         if where.get(tensor, -1) == -1:
             where[tensor] = _from_current(tensor, devices, why, op_offload)
 
@@ -145,19 +200,11 @@ def _first_with(buffer_type: object, node: Tensor, devices: Devices) -> int:
     return -1
 
 
-def grow_along_nodes(work: list[Tensor], devices: Devices, where: Where, why: Why) -> None:
-    """Pass 2: an unassigned node joins the assigned node before it, then the one after it.
-
-    The sweeps run with all devices except the last first, so that the last gets only what is left,
-    then with all."""
-    for skip in (devices.last, -1):
-        for order in (work, reversed(work)):
-            sweep(order, skip, devices, where, why)
-
-
-def sweep(order: Iterable[Tensor], skip: int, devices: Devices, where: Where, why: Why) -> None:
+def sweep(order: Iterable[Tensor], devices: Devices, where: Where, why: Why, skip: int) -> None:
     """One sweep of pass 2: an unassigned node joins the node before it in `order`, if the device of
-    that node runs it. Device `skip` (-1: none) spreads to no node."""
+    that node runs it. Device `skip` (-1: none) spreads to no node.
+
+    The sweeps go down and up, first with all devices except the last, then with all."""
     current = -1
     for node in order:
         b = where.get(node, -1)
@@ -168,13 +215,13 @@ def sweep(order: Iterable[Tensor], skip: int, devices: Devices, where: Where, wh
             why[node] = NEIGHBOUR
 
 
-def prefer_and_upgrade(work: list[Tensor], devices: Devices, where: Where, why: Why) -> None:
+def prefer_and_upgrade(order: Iterable[Tensor], devices: Devices, where: Where, why: Why) -> None:
     """Pass 3: a node still unassigned goes where most of its sources can be read.
 
     An assigned node moves to a higher device with the same buffer type if that device reads all its
     sources."""
     types = devices.buffer_types
-    for node in work:
+    for node in order:
         assigned = where.get(node, -1)
         if assigned == -1:
             _take_best(node, devices, where, why)
@@ -209,7 +256,7 @@ def _take_best(node: Tensor, devices: Devices, where: Where, why: Why) -> None:
             why[node] = BEST
 
 
-def inherit(nodes: list[Tensor], devices: Devices, where: Where, why: Why) -> None:
+def inherit(nodes: Iterable[Tensor], devices: Devices, where: Where, why: Why) -> None:
     """Pass 4: views follow their base, unassigned sources follow the node that reads them, and a
     node that is still unassigned takes the first device that runs it."""
     for node in nodes:

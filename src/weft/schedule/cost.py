@@ -12,6 +12,7 @@ from weft.records import dataclass
 from weft.schedule.cause import CHOSEN
 from weft.schedule.devices import Devices
 from weft.schedule.explain import seconds_text
+from weft.schedule.parts import Candidate
 from weft.schedule.problem import Problem
 from weft.schedule.profile import Profile
 from weft.schedule.result import Schedule
@@ -21,6 +22,8 @@ from weft.schedule.timing import Point, TimeModel
 # The product of states, nodes and devices that a walk may visit: about half a second.
 _EFFORT = 250_000
 _WIDTHS = (8, 512)
+RULES = "the reference's rules"
+"""The way in which the first candidate was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,8 @@ def place_by_cost(
     fixed: Mapping[Tensor, int],
     starts: Sequence[Mapping[Tensor, int]],
     effort: int = _EFFORT,
-) -> dict[Tensor, int]:
-    """The device of each node that does work.
+) -> tuple[dict[Tensor, int], list[Found]]:
+    """The device of each node that does work, and the placements among which it is the best.
 
     `fixed` are devices that may not change; `starts` are placements that the search may begin with.
     Raises UnsupportedOpError where no device runs a node."""
@@ -73,10 +76,10 @@ def place_by_cost(
         for start in starts:
             where = [start.get(node, -1) for node in problem.nodes]
             if all(b in allowed for b, allowed in zip(where, problem.allowed, strict=True)):
-                begun = Found(problem.evaluate(where), where, how="the reference's rules")
+                begun = Found(problem.evaluate(where), where, how=RULES)
                 candidates.append(improve(problem, begun))
     best = min(candidates, key=lambda f: f.seconds)
-    return dict(zip(problem.nodes, best.where, strict=True))
+    return dict(zip(problem.nodes, best.where, strict=True)), candidates
 
 
 def _width(problem: Problem, effort: int) -> int:
@@ -89,18 +92,36 @@ def faster(
     rules: Schedule,
     build: Callable[[Mapping[Tensor, int]], Schedule],
     where: Mapping[Tensor, int],
+    found: Sequence[Found],
 ) -> Schedule:
-    """The schedule of the placement `where`, or `rules` where that is predicted to be as fast.
+    """The schedule of the placement `where`, the fastest of `found`, or `rules` where that is
+    predicted to be as fast.
 
-    The result carries the prediction, and for each node a note of its time on each device."""
+    The result carries the prediction, all placements that were considered, and for each node a note
+    of its time on each device."""
     by_rules = model.predict(rules)
     result = build(where)
     predicted = model.predict(result)
-    if predicted.total >= by_rules.total * (1 - 1e-9):
+    names = [b.name for b in result.backends]
+
+    def counts(placed: Sequence[int]) -> dict[str, int]:
+        return {name: placed.count(b) for b, name in enumerate(names)}
+
+    ruled_nodes = [rules.backend_of[node] for node in where]
+    kept = predicted.total >= by_rules.total * (1 - 1e-9)
+    tried = [Candidate(RULES, by_rules.total, counts(ruled_nodes), by_rules, kept)]
+    best = min(found, key=lambda f: f.seconds)
+    for one in sorted(found, key=lambda f: -f.seconds):
+        if one is best:
+            time, placed = predicted.total, counts(one.where)
+            tried.append(Candidate(one.how, time, placed, predicted, not kept, one.exact))
+        elif one.how != RULES:
+            tried.append(Candidate(one.how, one.seconds, counts(one.where)))
+    rules.tried = result.tried = tuple(tried)
+    if kept:
         rules.predicted = by_rules
         return rules
     result.predicted = predicted
-    names = [b.name for b in result.backends]
     for node, b in where.items():
         if result.cause_of.get(node) is not CHOSEN:
             continue

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
+from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 
@@ -26,6 +28,11 @@ class Split:
     copies: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """(source, destination) for each of `inputs`, as final tensors, in order."""
 
+    @property
+    def n_ops(self) -> int:
+        """The number of ops that run: nodes without views, after ops were fused."""
+        return sum(not (node.op.is_view or node.op is NONE) for node in self.nodes)
+
 
 @dataclass(frozen=True, slots=True)
 class Role:
@@ -38,6 +45,43 @@ class Role:
     of: tuple[Tensor, ...]
     backend: int = -1
     copy: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The arguments of `schedule`, with which it can be followed step by step."""
+
+    policy: str
+    op_offload: bool
+    assign: Mapping[Tensor, int]
+    """User assignments; with policy `plan`, the device of every node."""
+    first_backend: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A placement that the search by predicted time has considered."""
+
+    how: str
+    """The way in which it was found."""
+    seconds: float
+    """The predicted time."""
+    nodes: Mapping[str, int]
+    """Device name -> number of its nodes that do work."""
+    prediction: Prediction | None = None
+    """The parts of the time, of the reference's placement and of the best one found."""
+    taken: bool = False
+    """Whether the schedule has this placement."""
+    exact: bool = False
+    """Whether it is known that no placement is faster."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: the fields, the prediction as `Prediction.to_json` has it."""
+        parts = None if self.prediction is None else self.prediction.to_json()
+        return {
+            "how": self.how, "seconds": self.seconds, "nodes": dict(self.nodes),
+            "prediction": parts, "taken": self.taken, "exact": self.exact,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from weft.schedule.collector import collector_paused
 from weft.schedule.cost import CostOptions, faster, place_by_cost
 from weft.schedule.devices import Devices
 from weft.schedule.finalize import final_tensors
+from weft.schedule.parts import Asked
 from weft.schedule.result import Schedule
 from weft.schedule.split import add_input_copies, build_plan_lists, collect_keeps, cut
 
@@ -72,6 +73,7 @@ def schedule(
             own = graph.nodes[split.start : split.end]
             split.nodes = [final.get(node, node) for node in own] if final else own
         result.keep = collect_keeps(result)
+        result.asked = Asked(policy, op_offload, user, first_backend)
         build_plan_lists(result)
         return result
 
@@ -94,8 +96,8 @@ def schedule(
         where, why = assign_as_chosen(graph, devices, user | dict(chosen), CHOSEN)
         return build(where, why | dict.fromkeys(user, USER))
 
-    chosen = place_by_cost(model, user, [rules.backend_of], cost.effort)
-    return faster(model, rules, build_chosen, chosen)
+    chosen, found = place_by_cost(model, user, [rules.backend_of], cost.effort)
+    return faster(model, rules, build_chosen, chosen, found)
 
 
 def _user_assignments(

@@ -12,9 +12,9 @@ from weft.graph.tensor import Tensor
 from weft.records import dataclass
 from weft.schedule import describe, explain
 from weft.schedule.cause import Cause
-from weft.schedule.parts import Prediction, Role, Split
+from weft.schedule.parts import Asked, Candidate, Prediction, Role, Split
 
-__all__ = ["PlannerState", "Prediction", "Role", "Schedule", "Split"]
+__all__ = ["Asked", "Candidate", "PlannerState", "Prediction", "Role", "Schedule", "Split"]
 
 
 @dataclass(slots=True)
@@ -65,6 +65,10 @@ class Schedule:
     """The op of each node that a device runs in general form, and the op of that form."""
     predicted: Prediction | None = None
     """Under `policy="cost"`, the time that its profile predicts."""
+    tried: tuple[Candidate, ...] = ()
+    """Under `policy="cost"`, the placements that were considered, the one by rules first."""
+    asked: Asked | None = None
+    """The arguments of `schedule`; None: another function made this."""
 
     @property
     def final_nodes(self) -> list[Tensor]:

@@ -142,7 +142,7 @@ def walk(
         where.append(b)
     where.reverse()
     seconds, _ = problem.simulate(where)
-    return Found(seconds, where, exact, "exact" if exact else "walk")
+    return Found(seconds, where, exact, "a walk along the nodes")
 
 
 _State = tuple[int, bool, tuple[int, ...]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from weft.compiler import lower_plan
 from weft.errors import ContextError
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.prefix_options import PrefixOptions
@@ -49,9 +48,7 @@ def placement_lines(
     lines += [_other_plan(other, hint) for other in plan.regimes if other is not regime]
     if plan.predicted is not None and len(plan.regimes) > 1:
         lines.append(prediction_text(plan.predicted.to_json()))
-    lines += [f"{name} stays in host memory: {why}" for name, why in plan.homes.kept.items()]
-    n_ops = sum(len(split.steps) for split in lower_plan(regime.plan).splits)
-    return [*lines, f"{n_ops} ops run; the other nodes are views, or joined with these"]
+    return lines + [f"{name} stays in host memory: {why}" for name, why in plan.homes.kept.items()]
 
 
 def memory_lines(
