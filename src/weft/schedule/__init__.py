@@ -5,6 +5,7 @@ from weft.schedule.cost import CostOptions
 from weft.schedule.describe import Placed
 from weft.schedule.devices import Devices
 from weft.schedule.explain import listing, print_listing
+from weft.schedule.offload import OffloadRule, OpOffload, OpOffloadLike
 from weft.schedule.optimize import optimize_splits
 from weft.schedule.parts import Prediction, Role
 from weft.schedule.policy import Policy, schedule
@@ -19,6 +20,9 @@ __all__ = [
     "Devices",
     "LinkProfile",
     "MemoryProfile",
+    "OffloadRule",
+    "OpOffload",
+    "OpOffloadLike",
     "Placed",
     "PlannerState",
     "Point",
