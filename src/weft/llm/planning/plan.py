@@ -6,7 +6,7 @@ It says which device has which layer, where each node runs, and how much of each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from html import escape
 from typing import Any
@@ -25,6 +25,7 @@ from weft.llm.planning.options import ContextOptions, PlanArguments
 from weft.llm.planning.saved_plan import leaf_rows
 from weft.notebook import in_notebook
 from weft.records import dataclass
+from weft.schedule.offload import OpOffload
 from weft.schedule.parts import Prediction
 from weft.tables import html_table
 
@@ -50,10 +51,12 @@ class RegimePlan:
     plan: Plan
 
 
-def bounds(n_ubatch: int, n_devices: int) -> list[int]:
+def bounds(n_ubatch: int, n_devices: int, least_batches: Iterable[int] = ()) -> list[int]:
     """The most tokens of each regime, the largest first. A single device takes all batch sizes, so
-    it has one regime; its kernels adapt to the batch at run time."""
-    smaller = sorted({b for b in BOUNDS if b < n_ubatch}, reverse=True) if n_devices > 1 else []
+    it has one regime; its kernels adapt to the batch at run time. `least_batches` are further
+    numbers of tokens at which a regime begins."""
+    every = {*BOUNDS, *(least - 1 for least in least_batches)}
+    smaller = sorted({b for b in every if 0 < b < n_ubatch}, reverse=True) if n_devices > 1 else []
     return [n_ubatch, *smaller]
 
 
@@ -136,6 +139,8 @@ class ContextPlan:
     """With a machine profile: the time of a prompt and of the tokens generated after it."""
     experts: ExpertArena | None = None
     """The experts in memory, where there is a budget for them."""
+    op_offload: OpOffload = OpOffload()
+    """Which devices take ops whose weights are in host memory."""
     again: Callable[[int, PlanArguments], ContextPlan] | None = None
     """Plans the same model on the same devices with another `n_ctx` and other options, without
     places in memory (`memory="bound"`) and whether or not it fits. None: the placement depends on
@@ -220,7 +225,7 @@ class ContextPlan:
         for tower in self.model.towers:
             for weight in tower.weights.values():
                 need(self.backends[-1].buffer_type).tower_weights += weight.max_bytes
-            for arena in tower.planned(self.backends).allocation.arenas:
+            for arena in tower.planned(self.backends, self.op_offload).allocation.arenas:
                 need(arena.buffer_type).towers += arena.size
         return list(by_type.values())
 
@@ -297,7 +302,8 @@ class ContextPlan:
                 name: value
                 for name, value in asdict(self.options).items()
                 if not name.startswith("expert_")
-            },
+            }
+            | {"op_offload": str(self.op_offload)},
             "n_gpu_layers": self.homes.n_gpu_layers,
             "kept": dict(self.homes.kept),
             "weights": leaf_rows(self.model.weights.values(), homes),

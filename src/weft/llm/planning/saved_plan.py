@@ -78,6 +78,11 @@ class SavedPlan:
             self._fail(f"it was made with `{name}` = {value}, not {given}; save it again with that")
         return value
 
+    @property
+    def op_offload(self) -> str:
+        """The rules by which devices took ops whose weights are in host memory, as text."""
+        return str(self._data["options"].get("op_offload", "on"))
+
     def check_devices(self, backends: Sequence[Backend]) -> None:
         """Raises FormatError if names, kinds or memories of the devices differ."""
         theirs = [(r.get("name"), r.get("kind"), r.get("memory")) for r in self._data["devices"]]
