@@ -40,6 +40,28 @@ def test_layers_that_repeat_are_folded() -> None:
     assert steps is not None and f"all {steps[1]} ops" in said
 
 
+def test_it_opens_with_sentences_and_a_picture() -> None:
+    what, fits, where, speed, _, bar, parts = ok("explain", DEMO, "-c", "64").splitlines()[:7]
+    data = json.loads(ok("explain", DEMO, "-c", "64", "--json"))
+    assert what == data["overview"]["words"][0] and what.startswith("weft-demo.gguf: llama ")
+    assert fits.startswith("Fits: needs ") and "with a context of 64 tokens." in fits
+    assert where == f"Runs on cpu: {data['totals']['ops']} ops in 1 split."
+    assert speed.startswith("Speed: ")
+    assert bar.startswith("CPU  █") and "▓ cache" in parts
+    said = weft("run", DEMO, "-p", "a", "-n", "1").stderr
+    assert f"all {data['totals']['ops']} ops" in said
+
+
+def test_what_does_not_fit_is_drawn_before_the_error() -> None:
+    process = weft("explain", DEMO, "--memory", "cpu=1MiB")
+    assert process.returncode == 1 and "not enough CPU memory" in process.stderr
+    assert "\nDoes not fit: needs " in process.stdout and "█" in process.stdout
+    assert "total: " not in process.stdout
+    for form in ("--json", "--dot"):
+        assert weft("explain", DEMO, "--memory", "cpu=1MiB", form).stdout == ""
+    assert "Does not fit" not in weft("explain", DEMO, "--memory", "cpu=1MiB", "--fit").stdout
+
+
 def test_the_whole_table() -> None:
     text = ok(*SPLIT, "--nodes")
     data = plan()
@@ -144,7 +166,7 @@ def test_diff(tmp_path: Path) -> None:
 def test_a_machine_one_does_not_have(machine: str) -> None:
     text = ok("explain", MODEL, "-c", "64", "--machine", machine, "--brief")
     names = [d.name for d in load_profile(machine).devices]
-    assert text.startswith("devices: " + names[0])
+    assert "\ndevices: " + names[0] in text
     assert "predicted: " in text and " on cpu" in text
     faster = json.loads(
         ok("explain", MODEL, "-c", "64", "--machine", machine, "--policy", "cost", "--json")

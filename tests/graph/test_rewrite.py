@@ -622,7 +622,10 @@ def test_rewrites_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_fused_is_explained() -> None:
     plan = weft.compile(norm_graph()).plan
     assert plan is not None
-    assert "fused: norm-scale 1; 1 nodes fewer" in plan.explain()
+    assert "fused: norm-scale 1\n" in plan.explain()
+    totals = plan.to_json()["totals"]
+    assert totals["nodes"] - totals["views"] == totals["ops"] + 1
+    assert f"{totals['ops']} op" in plan.explain() and "1 is joined with these" in plan.explain()
     assert plan.to_json()["rewrites"] == {"counts": {"norm-scale": 1}, "removed_nodes": 1}
 
 

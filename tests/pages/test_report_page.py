@@ -44,6 +44,29 @@ def test_summary_is_what_explain_prints(open_page: Open, data: dict[str, Any], p
     said.filter(has_text="cop").wait_for()
 
 
+def test_it_opens_with_sentences_and_a_picture(
+    open_page: Open, data: dict[str, Any], path: Path
+) -> None:
+    page = show(open_page(), path)
+    said = page.locator(".opening p").all_inner_texts()
+    assert said == [words.replace("`", "") for words in data["overview"]["words"]]
+    rooms = [room for room in data["overview"]["rooms"] if room["parts"]]
+    assert page.locator(".opening .room").count() == len(rooms) == 2
+    # other sizes need other memory, and the speed was for these
+    page.evaluate("() => report.move({...report.data.sliders.base, ctx: 64})")
+    smaller = page.locator(".opening p").all_inner_texts()
+    assert len(smaller) == 3 and "with a context of 64 tokens" in smaller[1]
+
+
+def test_what_does_not_fit_is_said(open_page: Open, data: dict[str, Any], tmp_path: Path) -> None:
+    rooms = [room | {"limit": 1000} for room in data["overview"]["rooms"]]
+    file = tmp_path / "full.html"
+    file.write_text(page_html(data | {"overview": data["overview"] | {"rooms": rooms}}))
+    page = show(open_page(), file)
+    assert page.locator(".opening p").nth(1).inner_text().startswith("Does not fit: needs ")
+    assert page.locator(".room.over").count() == 2
+
+
 def test_tabs_by_keyboard(open_page: Open, path: Path) -> None:
     page = show(open_page(), path, "memory")
     memory = page.locator("#tab-memory")

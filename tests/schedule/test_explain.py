@@ -41,6 +41,7 @@ def test_the_table() -> None:
         "      2  n2  MUL_MAT  cpu  1.wgt0  weight w2 lives in cpu memory",
         "",
         "total: 3 splits, 3 nodes, 2 copies, 2,048 B copied per pass",
+        "3 ops run",
     ]
 
 
@@ -75,7 +76,8 @@ def test_json_is_plain_data() -> None:
     scheduled = schedule(chain("GC", {"G": g, "C": c}), [g, c])
     data = json.loads(json.dumps(scheduled.to_json()))
     assert data["totals"] == {
-        "splits": 2, "nodes": 2, "copies": 2, "copied_bytes": 2048, "least_copied_bytes": 2048,
+        "splits": 2, "nodes": 2, "views": 0, "ops": 2, "copies": 2,
+        "copied_bytes": 2048, "least_copied_bytes": 2048,
     }  # fmt: skip
     assert data["splits"][1]["inputs"] == [
         {"name": "n0", "from": "gpu", "bytes": 1024, "least_bytes": 1024}
@@ -130,8 +132,8 @@ def test_the_graph_of_splits() -> None:
     scheduled = schedule(chain("GC", {"G": g, "C": c}), [g, c])
     assert mermaid(scheduled).splitlines() == [
         "flowchart TD",
-        '  s0["split 0: gpu, 1 nodes"]',
-        '  s1["split 1: cpu, 1 nodes"]',
+        '  s0["split 0: gpu, 1 op"]',
+        '  s1["split 1: cpu, 1 op"]',
         '  d1["inputs and weights of cpu"]',
         '  d1 -->|"x, 1,024 B"| s0',
         '  s0 -->|"n0, 1,024 B"| s1',

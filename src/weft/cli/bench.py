@@ -9,10 +9,11 @@ from typing import Annotated
 
 from weft.cli.bench_batched import BatchedTests, bench_batched
 from weft.cli.bench_kernel import DEFAULT_COLUMNS, DEFAULT_FORMATS, DEFAULT_SHAPE, bench_kernels
-from weft.cli.bench_rows import Setting, is_shown, model_name
+from weft.cli.bench_rows import Setting, is_shown
 from weft.cli.bench_series import Runs, Series
-from weft.cli.bench_table import Output, make_printer
+from weft.cli.bench_table import Output, Printer, SpeedsFirst, make_printer, speeds_text
 from weft.cli.bench_tests import tests_of
+from weft.cli.bench_tune import keep_speeds
 from weft.cli.bench_tune import tune as tune_models
 from weft.cli.console import note, say, size_text, wide
 from weft.cli.explain_machines import print_predicted
@@ -25,6 +26,7 @@ from weft.cli.value_lists import numbers, switches
 from weft.errors import ContextError
 from weft.files import write_text
 from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.model_name import model_name
 from weft.llm.planning.options import LLM_OPTIONS
 from weft.options import option, parse_tokens
 
@@ -200,7 +202,10 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     widths = {"model": max(map(len, names)), "test": max(len(test.name) for test in tests)}
     columns_shown = _shown(settings)
     screen = wide().width if sys.stdout.isatty() else None
-    printers = [make_printer(own.output, sys.stdout, columns_shown, widths, screen)]
+    printers: list[Printer] = [make_printer(own.output, sys.stdout, columns_shown, widths, screen)]
+    words_first = screen is not None and own.output is Output.md and len(names) == 1
+    if words_first and len(settings) == 1 and len(tests) <= _FEW:
+        printers = [SpeedsFirst(printers[0], sys.stdout)]
     if own.output_err is not None:
         printers.append(make_printer(own.output_err, sys.stderr, columns_shown, widths))
     runs = Runs(
@@ -209,12 +214,15 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     )  # fmt: skip
     series = Series(tests, printers, batches, kinds, runs)
     series.measure(models, load)
+    if columns_shown == ["n_threads"]:
+        keep_speeds(models, load[0].typed, series.rows)
     if own.trace is not None:
         series.profiles[-1].save_trace(own.trace)
     if own.html is not None:
         _write_report(own.html, series)
     if own.output is Output.md:
-        _print_notes(series, detailed=own.show_profile or own.verbose)
+        in_words = not isinstance(printers[0], SpeedsFirst)
+        _print_notes(series, in_words=in_words, detailed=own.show_profile or own.verbose)
     if own.show_profile and own.output not in (Output.json, Output.jsonl):
         for measured in series.profiles:
             print_profile(measured, own.slowest, to_error=own.output is not Output.md)
@@ -232,6 +240,8 @@ def _write_report(path: Path, series: Series) -> None:
     ]
     data = plan | {"profile": timeline_data(series.profiles, series.trace)}
     data["text"] = [*speeds, "", *plan["text"]]
+    about = plan["overview"]
+    data["overview"] = about | {"words": [*about["words"][:3], f"Measured: {', '.join(speeds)}."]}
     write_text(path, report_html(data))
     say(f"report written to {path}")
 
@@ -260,14 +270,16 @@ def _shown(settings: Sequence[Setting]) -> list[str]:
     return ["n_threads", *batch, *(name for name in shown if name not in batch)]
 
 
-def _print_notes(series: Series, *, detailed: bool) -> None:
-    """Prints the memory used, and how often threads waited for each other if `detailed`, if all
-    rows are of one context."""
+def _print_notes(series: Series, *, in_words: bool, detailed: bool) -> None:
+    """Prints the speeds if `in_words`, the memory used, and how often threads waited for each other
+    if `detailed`, if all rows are of one context."""
     rows, memory = series.rows, series.memory
     if series.n_contexts != 1:
         return
     out = wide()
     out.print()
+    if in_words and len(rows) <= _FEW:
+        out.print(speeds_text(rows), markup=False)
     if detailed and len(rows) <= _FEW:
         waits = ", ".join(f"{row['test']} {row['barriers']}" for row in rows)
         out.print(f"how often threads waited for each other in a run: {waits}")

@@ -12,9 +12,9 @@ from weft.backends.base import UsesThreads
 from weft.backends.cpu.record import processor_name
 from weft.backends.kernels import KernelBackend
 from weft.cli.bench_tests import BenchTest
-from weft.frontends.gguf.mixes import MIXES
 from weft.llm import Context, Model
 from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.model_name import model_name
 from weft.records import dataclass
 from weft.version import __version__
 
@@ -35,7 +35,6 @@ DEFAULTS: dict[str, Any] = {
 
 _FLASH = {"auto": -1, "off": 0, "0": 0, "false": 0}
 _BACKENDS = {"cuda": "CUDA", "opencl": "OpenCL", "blas": "BLAS"}
-_SIZES = {"S": "Small", "M": "Medium", "L": "Large"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,44 +153,6 @@ def _model(path: Path, model: Model) -> Row:
         "model_size": sum(t.nbytes for t in tensors),
         "model_n_params": sum(t.n_elements for t in tensors),
     }
-
-
-def model_name(model: Model) -> str:
-    """Architecture, number of weights and type of the file, such as `llama 1B Q4_K - Medium`, and
-    the adapters and control vectors."""
-    beside = [files.all for files in (model.adapters, model.control_vectors) if files is not None]
-    names = "".join(f" + {one.name}" for files in beside for one in files)
-    return f"{model.config.arch} {_size(model)} {_type(model)}{names}"
-
-
-def _size(model: Model) -> str:
-    label = model.file.metadata.get("general.size_label")
-    if isinstance(label, str) and label.isalnum():
-        return label
-    n = sum(t.n_elements for t in model.file.tensors.values())
-    for unit, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if n >= unit:
-            return f"{n / unit:.0f}{letter}"
-    return str(n)
-
-
-def _type(model: Model) -> str:
-    """The type that the file states, or the type of most matrices."""
-    number = model.file.metadata.get("general.file_type")
-    stated = next((m.name for m in MIXES.values() if m.number == number), None)
-    main = _main_type(model).upper()
-    if stated is None or not stated.startswith(main):
-        return main
-    base, _, size = stated.rpartition("_")
-    return f"{base} - {_SIZES[size]}" if size in _SIZES else stated
-
-
-def _main_type(model: Model) -> str:
-    """The type of most weights."""
-    counts: dict[str, int] = {}
-    for t in model.file.tensors.values():
-        counts[t.dtype.name] = counts.get(t.dtype.name, 0) + t.n_elements
-    return max(counts, key=lambda name: counts[name])
 
 
 def _threads(context: Context) -> tuple[int, int]:

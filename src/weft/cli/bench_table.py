@@ -10,6 +10,7 @@ from typing import Any, Protocol, TextIO
 
 from weft.cli.bench_rows import OWN_FIELDS, Row
 from weft.llm.cache.kv_cache import CacheTypes
+from weft.llm.planning.speed import speed_text
 
 
 class Output(StrEnum):
@@ -187,6 +188,38 @@ def _cell(row: Row, column: str) -> str:
         return f"{row['avg_ts']:.2f} ± {row['stddev_ts']:.2f}"
     value = row[column]
     return str(int(value) if isinstance(value, bool) else value)
+
+
+def speeds_text(rows: Sequence[Row]) -> str:
+    """The speeds of the tests of one context in words."""
+    each = []
+    for row in rows:
+        if row["n_prompt"] and row["n_gen"]:
+            what = row["test"]
+        else:
+            what = f"{'prompts' if row['n_prompt'] else 'answers'} ({row['test']})"
+        each.append(f"{speed_text(row['avg_ts'])} tokens/s for {what}")
+    return f"{rows[0]['model_type']}: {', '.join(each)}"
+
+
+class SpeedsFirst:
+    """Keeps the rows of a table back until the last one is there, and writes the speeds in words
+    before them."""
+
+    def __init__(self, table: Printer, out: TextIO) -> None:
+        self._table, self._out, self._rows = table, out, list[Row]()
+
+    def row(self, row: Row) -> None:
+        """Keeps a row."""
+        self._rows.append(row)
+
+    def end(self) -> None:
+        """Writes everything."""
+        if self._rows:
+            self._out.write(f"{speeds_text(self._rows)}\n\n")
+        for row in self._rows:
+            self._table.row(row)
+        self._table.end()
 
 
 def make_printer(

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any, Protocol
 
 from weft.backends.cpu import ThreadOptions
 from weft.cli.bench_race import LEAST_ROUNDS, Race, race
-from weft.cli.bench_rows import model_name
+from weft.cli.bench_rows import Row
 from weft.cli.bench_tests import BenchTest, Runner
 from weft.cli.console import StatusLine, say
 from weft.cli.loading import Loading, context_arguments
-from weft.errors import ContextError
+from weft.errors import ContextError, FormatError
+from weft.frontends.models import open_model
 from weft.llm import Context, Model
 from weft.llm.cache.kv_cache import CacheTypes
-from weft.llm.tuned import Tuned, remember
+from weft.llm.model_name import model_name
+from weft.llm.tuned import Tuned, find, remember
 from weft.records import dataclass
 
 ROUNDS = 9
@@ -36,6 +40,8 @@ _SHARES = {"threads_batch": 0.3, "ubatch": 0.4, "threads": 0.5, "check": 0.6}
 _LONGEST = 1 / 60
 """The part of the time that one run may take; longer tests are shortened."""
 _LEAST_TOKENS = {"pp": 64, "tg": 8}
+_LONG = {"pp": 128, "tg": 32}
+"""Minimum number of tokens of a test whose speed is kept."""
 _UNCHANGED = 0.98
 """Values are not kept that make a test slower than this fraction of the defaults' speed."""
 _WORTH = 1.01
@@ -89,6 +95,7 @@ class Search:
         self._longest = seconds * _LONGEST
         self._tests = list(tests)
         self._whole = True
+        self._speeds: dict[str, float] = {}
 
     def run(self) -> Report:
         """Compares; Ctrl-C ends it with what is known by then."""
@@ -100,9 +107,8 @@ class Search:
         for test, name in self._plan():
             if self._whole:
                 tuned = self._better(test, name, tuned)
-        if not tuned.values:
-            return Report(tuned, {}, self._whole)
-        return self._checked(tuned)
+        report = self._checked(tuned) if tuned.values else Report(tuned, {}, self._whole)
+        return replace(report, tuned=replace(report.tuned, speeds=self._speeds))
 
     def _plan(self) -> list[tuple[BenchTest, str]]:
         prompts = [test for test in self._tests if test.n_prompt]
@@ -140,6 +146,7 @@ class Search:
             self._whole = False
             return tuned
         best = result.best
+        self._speeds[test.name] = test.n_tokens / median(result.times[best])
         told = ", ".join(f"{n}: {result.gain(way):.2f} times" for way, n in ways.items())
         chosen = f"{_FLAGS[name]} {ways[best]}" if best in ways else "the default"
         self._say(f"{test.name}, {_WORDS[name]}: {chosen} ({told} as fast as the default)")
@@ -164,6 +171,7 @@ class Search:
             self._whole = self._whole and result.is_whole
             if result.ratios(tuned):
                 gains[test.name] = result.gain(tuned)
+                self._speeds[test.name] = test.n_tokens / median(result.times[tuned])
         slower = [test for test, gain in gains.items() if gain < _UNCHANGED]
         if slower or (gains and max(gains.values()) < _WORTH):
             self._say("together they are no faster than the defaults, which stay")
@@ -221,6 +229,24 @@ def tune(
         _tune_one(path, load, wanted, seconds)
 
 
+def keep_speeds(models: Sequence[Path], typed: Mapping[str, Any], rows: Sequence[Row]) -> None:
+    """Remembers the speeds of models with the usual options, for `weft explain`; speeds of short
+    tests are not kept, nor those beside tuned values, with which they were not measured."""
+    if any(typed.get(name) for name in (*_FIXED, "n_threads", "n_threads_batch")):
+        return
+    for path in models:
+        speeds = {
+            row["test"]: row["avg_ts"]
+            for row in rows
+            if row["model_filename"] == str(path) and row["n_depth"] == 0
+            and ((row["n_prompt"] >= _LONG["pp"] and not row["n_gen"])
+                 or (row["n_gen"] >= _LONG["tg"] and not row["n_prompt"]))
+        }  # fmt: skip
+        with open_model(path) as file, suppress(FormatError):  # a folder that cannot be written
+            if speeds and find(file) is None:
+                remember(file, path.name, Tuned(speeds=speeds), {})
+
+
 def _tune_one(
     path: Path, load: Sequence[Loading], tests: Sequence[BenchTest], seconds: float
 ) -> None:
@@ -246,7 +272,7 @@ def _tune_one(
         say("not everything was compared; more --tune-seconds may find more")
     where = remember(model.file, model_name(model), found.tuned, found.gains)
     if not found.tuned.values:
-        print("the defaults are the best that was found; nothing is remembered")
+        print("the defaults are the best that was found; nothing is remembered but the speeds")
         return
     gains = ", ".join(f"{test} {gain:.2f} times" for test, gain in found.gains.items())
     print(

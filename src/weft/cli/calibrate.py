@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from weft.errors import ContextError
 from weft.execute.measure import measure_machine
 from weft.files import write_text
 from weft.llm.planning.options import LLM_OPTIONS
+from weft.llm.planning.speed import kept_profile
+from weft.llm.tuned import machine_name
 from weft.options import option
 from weft.schedule.machines import host_memories
 from weft.schedule.profile import Profile
@@ -64,6 +67,10 @@ def calibrate(own: CalibrateFlags) -> None:
             machine = _with_machines(others, backends, own.seconds, status)
         else:
             machine = measure_machine(backends, own.seconds, status)
+    if own.devices is None and own.threads is None and not others:
+        kept_profile().parent.mkdir(parents=True, exist_ok=True)
+        write_text(kept_profile(), replace(machine, name=machine_name()).to_toml())
+        say(f"kept in {kept_profile()}, from which weft explain predicts speeds")
     text = machine.to_toml()
     if own.save is None:
         print(text, end="")

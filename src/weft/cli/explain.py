@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from rich.table import Table
+from rich.text import Text
 
 from weft.backends import Backend
 from weft.backends.cpu.routing import Routing
@@ -22,12 +24,13 @@ from weft.cli.options import TEXT_OPTIONS
 from weft.cli.prefix_flags import UNUSED_BY_WRITERS, PrefixFlags
 from weft.cli.unused_options import ALONE
 from weft.compiler import lower_plan
-from weft.errors import ContextError, ScheduleError
+from weft.errors import ContextError, OutOfMemoryError, ScheduleError
 from weft.files import write_text
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.opening import Opening, take_model_arguments
 from weft.llm.planning.draft_options import DraftOptions, rows_needed
 from weft.llm.planning.explain import memory_cells, memory_rows, placement_lines, plan_for
+from weft.llm.planning.overview import overview, overview_lines
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.stage_report import stage_lines
 from weft.options import option
@@ -139,7 +142,15 @@ def explain(
     rows = rows_needed(own.parallel, drafts)
     # a plan file has it, too
     several = None if own.parallel == 1 and load["plan"] else own.parallel
-    *beside, plan = opening.plans(n_outputs=rows, n_seq_max=several, **load)
+    sizes = load | {"n_outputs": rows, "n_seq_max": several}
+    try:
+        *beside, plan = opening.plans(**sizes)
+    except OutOfMemoryError:
+        if not (own.as_json or own.as_mermaid or own.as_dot or own.html or own.why):
+            with suppress(OutOfMemoryError):  # --fit has no plan without a limit
+                *_, plan = opening.plans(must_fit=False, **sizes)
+                _print_overview(plan, own.tokens, PrefixOptions(**kept))
+        raise
     if own.save is not None:
         _save(own.save, plan)
     report = stages_of(plan, load)
@@ -211,7 +222,8 @@ def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
 
 def _as_json(plan: ContextPlan, kept: PrefixOptions) -> dict[str, Any]:
     data = plan.to_json()
-    data["memory"] = memory_rows(plan, _scratch(plan), kept)
+    data["memory"] = rows = memory_rows(plan, _scratch(plan), kept)
+    data["overview"] = overview(plan, rows, plan.regimes[-1]).to_json()
     data["stages"] = [len(split.stages) for split in lower_plan(plan.plan).splits]
     return data
 
@@ -224,6 +236,7 @@ def _save(path: Path, plan: ContextPlan) -> None:
 def _print(plan: ContextPlan, own: ExplainFlags, kept: PrefixOptions) -> None:
     out = wide()
     width = out.width if out.is_terminal else None
+    _print_overview(plan, own.tokens, kept)
     lines = placement_lines(
         plan, tokens=own.tokens, width=width, nodes=not own.brief, fold=not own.nodes,
         hint="--tokens {}",
@@ -231,6 +244,21 @@ def _print(plan: ContextPlan, own: ExplainFlags, kept: PrefixOptions) -> None:
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
     _print_memory("memory", plan, kept)
+
+
+def _print_overview(plan: ContextPlan, tokens: int | None, kept: PrefixOptions) -> None:
+    """Prints what the model is, whether it fits, where it runs, and a bar for each memory."""
+    out = wide()
+    about = overview(plan, memory_rows(plan, _scratch(plan), kept), plan_for(plan, tokens))
+    for line in overview_lines(about, out.width if out.is_terminal else 80):
+        text = Text(line)
+        for sign, style in _STYLES.items():
+            text.highlight_regex(f"{sign}+", style)
+        out.print(text, soft_wrap=not out.is_terminal)
+    out.print()
+
+
+_STYLES = {"█": "blue", "▆": "magenta", "▓": "cyan", "▒": "yellow", "·": "dim", "⋯": "dim"}
 
 
 def _print_memory(title: str, plan: ContextPlan, kept: PrefixOptions | None = None) -> None:

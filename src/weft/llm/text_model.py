@@ -22,8 +22,15 @@ from weft.llm.generate_options import GenerateOptions, request_of, stop_strings
 from weft.llm.model import Model
 from weft.llm.multimodal import Hearing, Senses, Sight
 from weft.llm.opening import Loaded, ModelArguments, load_model
-from weft.llm.planning.explain import html_of, memory_lines, placement_lines
+from weft.llm.planning.explain import (
+    html_of,
+    memory_lines,
+    memory_rows,
+    placement_lines,
+    plan_for,
+)
 from weft.llm.planning.options import LLM_OPTIONS, LLMPlanArguments
+from weft.llm.planning.overview import overview, overview_lines
 from weft.llm.prompts import prompt_ids, require_fits
 from weft.llm.senses.media import mark_media
 from weft.llm.tokenizers.tokenizer import Tokenizer
@@ -78,8 +85,11 @@ class TextModel:
         leaves out the ops. Lines are broken at `width` characters (None: nowhere). Raises
         ContextError for a number of tokens that no batch has."""
         context = self.context
-        lines = placement_lines(context.plan, tokens=tokens, width=width, nodes=not brief)
         senses, kept = self._open().senses, self._prefixes
+        rows = memory_rows(context.plan, context.memory.scratch, kept)
+        about = overview(context.plan, rows, plan_for(context.plan, tokens))
+        lines = [*overview_lines(about, width or 80), ""]
+        lines += placement_lines(context.plan, tokens=tokens, width=width, nodes=not brief)
         towers = [] if senses is None else senses.about()
         memory = memory_lines(context.plan, context.memory.scratch, kept)
         for name, own in self.draft_contexts.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +27,8 @@ from weft.records import dataclass
 _MOST_ENTRIES = 200
 """The oldest entries beyond these are dropped."""
 _LOCK_SECONDS = 10.0
+_FASTEST = 1e9
+"""Tokens per second that are not believed."""
 _MOST = {"threads": 1 << 10, "threads_batch": 1 << 10, "ubatch": 1 << 20}
 """The values of an entry, and the largest of each that is believed."""
 
@@ -43,6 +45,8 @@ class Tuned:
     """Most prompt tokens computed at once."""
     date: str = ""
     """The day of the measurement, YYYY-MM-DD."""
+    speeds: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """Test, such as `tg128`, -> tokens per second that were measured with these values."""
 
     @property
     def values(self) -> dict[str, int]:
@@ -79,8 +83,15 @@ def model_key(file: GGUFFile) -> str:
 
 
 def find(file: GGUFFile, where: Path | None = None) -> Tuned | None:
-    """What was remembered for a model on this machine; None: nothing, or nothing that can be
+    """The values that were remembered for a model on this machine; None: none, or none that can be
     read."""
+    found = measured(file, where)
+    return found if found is not None and found.values else None
+
+
+def measured(file: GGUFFile, where: Path | None = None) -> Tuned | None:
+    """What was remembered for a model on this machine, which may be speeds alone; None: nothing, or
+    nothing that can be read."""
     entries = list(_entries(where or tuned_file()))
     mine = [entry for entry in entries if entry.get("machine") == machine_name()] if entries else []
     if not mine:
@@ -94,8 +105,8 @@ def remember(
 ) -> Path:
     """Writes the values of a model on this machine, in place of earlier ones; returns the file.
 
-    `name` and `gains` (test -> times as fast) are for people. An entry without values is removed
-    instead. Raises FormatError if the folder cannot be written."""
+    `name` and `gains` (test -> times as fast) are for people. An entry without values and speeds is
+    removed instead. Raises FormatError if the folder cannot be written."""
     path = where or tuned_file()
     key, machine = model_key(file), machine_name()
     try:
@@ -105,11 +116,13 @@ def remember(
                 for entry in _entries(path)
                 if (entry.get("key"), entry.get("machine")) != (key, machine)
             ]
-            if tuned.values:
+            if tuned.values or tuned.speeds:
                 tuned = replace(tuned, date=tuned.date or date.today().isoformat())
                 about = {"machine": machine, "model": name, "key": key, "date": tuned.date}
                 times = {test: round(gain, 3) for test, gain in gains.items()}
-                others.append({**about, "values": tuned.values, "times_as_fast": times})
+                speeds = {test: round(speed, 2) for test, speed in tuned.speeds.items()}
+                found = {"values": tuned.values, "times_as_fast": times}
+                others.append({**about, **found, "tokens_per_second": speeds})
             if others or path.exists():
                 write_text(path, json.dumps(others[-_MOST_ENTRIES:], indent=1) + "\n")
     except OSError as error:
@@ -122,7 +135,7 @@ def remember(
 
 def forget(file: GGUFFile, where: Path | None = None) -> None:
     """Removes the entry of a model on this machine. Raises FormatError if it cannot."""
-    if find(file, where) is not None:
+    if measured(file, where) is not None:
         remember(file, "", Tuned(), {}, where)
 
 
@@ -148,4 +161,12 @@ def _tuned(entry: Mapping[str, Any]) -> Tuned | None:
         for name, most in _MOST.items()
         if type(values.get(name)) is int and 1 <= values[name] <= most
     }
-    return Tuned(**good, date=str(entry.get("date", ""))) if good else None
+    speeds = entry.get("tokens_per_second")
+    speeds = {
+        test: float(speed)
+        for test, speed in (speeds.items() if isinstance(speeds, dict) else ())
+        if isinstance(speed, int | float) and 0 < speed < _FASTEST
+    }
+    if not good and not speeds:
+        return None
+    return Tuned(**good, date=str(entry.get("date", "")), speeds=speeds)

@@ -58,6 +58,7 @@ def _data(a: Plan, b: Plan, names: Sequence[str], lines: list[str]) -> dict[str,
                 "totals": [
                     [what.replace("_", " "), int(one["totals"][what]), int(other["totals"][what])]
                     for what in one["totals"]
+                    if what in other["totals"]
                 ],
                 "sides": [_side(one, other, numbers), _side(other, one, numbers)],
                 "groups": [group.data() for group in _grouped(_changed_nodes(one, other))],

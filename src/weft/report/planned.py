@@ -12,6 +12,7 @@ from weft.graph.size import upper
 from weft.llm.cache.kv_cache import CACHE_TYPES
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.planning.explain import memory_rows, placement_lines
+from weft.llm.planning.overview import overview
 from weft.llm.planning.plan import ContextPlan, RegimePlan
 from weft.report.tables import regime_data
 from weft.report.variants import slider_data
@@ -63,11 +64,13 @@ def plan_data(
     With `sliders` the page shows other sizes (`weft.report.variants`); `rows_for` gives
     the rows of logits that a number of sequences needs (None: their number is fixed).
     Keys are `format`, `kind` ("plan"), `title`, `weft` (the version), `model`, `options`,
-    `devices`, `memory` (rows of `weft explain --json`), `text` (lines of the summary), `regimes`
-    (the graphs, the largest batches first), `caches`, `beside` and `sliders`."""
+    `overview` (see `weft.llm.planning.overview`), `devices`, `memory` (rows of `weft explain
+    --json`), `text` (lines of the summary), `regimes` (the graphs, the largest batches first),
+    `caches`, `beside` and `sliders`."""
     plan = plan_of(subject)
     config = plan.model.config
     scratch = scratch_bytes(plan)
+    memory = memory_rows(plan, scratch, kept)
     regimes = [*reversed(plan.regimes), *([plan.together] if plan.together else [])]
     return {
         "format": FORMAT,
@@ -89,7 +92,8 @@ def plan_data(
         "caches": _caches(plan),
         "types": {name: _type(name) for name in CACHE_TYPES},
         "predicted": None if plan.predicted is None else plan.predicted.to_json(),
-        "memory": memory_rows(plan, scratch, kept),
+        "memory": memory,
+        "overview": overview(plan, memory, plan.regimes[-1]).to_json(),
         "beside": [
             {"file": other.model.file.path.name, "memory": memory_rows(other, scratch_bytes(other))}
             for other in beside

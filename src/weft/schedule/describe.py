@@ -160,7 +160,7 @@ def to_json(schedule: Placed) -> dict[str, Any]:
         ],
         "n_copies": schedule.n_copies,
         "splits": splits,
-        "totals": _totals(schedule.splits, len(schedule.graph.nodes)),
+        "totals": _totals(schedule.splits, schedule.graph),
     }
     if schedule.rewritten:
         counts = Counter(r.name for r in schedule.rewritten)
@@ -176,11 +176,14 @@ def to_json(schedule: Placed) -> dict[str, Any]:
     return data
 
 
-def _totals(splits: Sequence[Split], n_nodes: int) -> dict[str, int]:
+def _totals(splits: Sequence[Split], graph: Graph) -> dict[str, int]:
+    """Counts: `nodes` of the graph, `views` among them, `ops` that run after others were fused."""
     crossing = [t for split in splits for t in split.inputs]
     return {
         "splits": len(splits),
-        "nodes": n_nodes,
+        "nodes": len(graph.nodes),
+        "views": sum(node.op.is_view for node in graph.nodes),
+        "ops": sum(split.n_ops for split in splits),
         "copies": len(crossing),
         "copied_bytes": sum(t.max_bytes for t in crossing),
         "least_copied_bytes": sum(lower(t.nbytes) for t in crossing),

@@ -43,7 +43,7 @@ def _splits(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     lines = _moved_nodes(a, b)
     old_totals, new_totals = _totals(a), _totals(b)
     for what, old_total in old_totals.items():
-        if old_total != new_totals[what]:
+        if old_total != new_totals.get(what, old_total):  # an older file has fewer
             lines.append(f"{what.replace('_', ' ')}: {old_total:,} -> {new_totals[what]:,}")
     return lines
 

@@ -31,7 +31,7 @@ def _split_graph(schedule: Placed) -> tuple[dict[str, str], list[tuple[str, str,
     run."""
     names = [b.name for b in schedule.backends]
     boxes = {
-        f"s{i}": f"split {i}: {names[s.backend]}, {s.end - s.start} nodes"
+        f"s{i}": f"split {i}: {names[s.backend]}, {s.n_ops} op{'' if s.n_ops == 1 else 's'}"
         for i, s in enumerate(schedule.splits)
     }
     made_in = {

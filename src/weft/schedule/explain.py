@@ -174,17 +174,32 @@ def _total_lines(data: Mapping[str, Any]) -> list[str]:
     copied = _bytes({"bytes": t["copied_bytes"], "least_bytes": t["least_copied_bytes"]})
     lines = [
         f"total: {t['splits']} split{'s' if t['splits'] != 1 else ''}, {t['nodes']} nodes, "
-        f"{t['copies']} copies, {copied} copied per pass"
+        f"{t['copies']} copies, {copied} copied per pass",
+        ops_text(t),
     ]
     if "rewrites" in data:
         counts = ", ".join(f"{name} {n}" for name, n in data["rewrites"]["counts"].items())
-        lines.append(f"fused: {counts}; {data['rewrites']['removed_nodes']} nodes fewer")
+        lines.append(f"fused: {counts}")
     if "general" in data:
         forms = (f"{f['count']} {f['op']} as {f['as']}" for f in data["general"])
         lines.append(f"in general form: {', '.join(forms)}")
     if "predicted" in data:
         lines.append(prediction_text(data["predicted"]))
     return lines
+
+
+def ops_text(totals: Mapping[str, int]) -> str:
+    """How many ops run of a graph, and what its other nodes are."""
+    nodes, views, ops = (totals[key] for key in ("nodes", "views", "ops"))
+    joined = nodes - views - ops
+    others = [f"{views} {_be(views)} views"] if views else []
+    others += [f"{joined} {_be(joined)} joined with these"] if joined > 0 else []
+    rest = f"; of the other nodes {', '.join(others)}" if others else ""
+    return f"{ops} op{'' if ops == 1 else 's'} run{'s' if ops == 1 else ''}{rest}"
+
+
+def _be(n: int) -> str:
+    return "is" if n == 1 else "are"
 
 
 def prediction_text(p: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
+from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
 from weft.schedule.offload import OpOffload
@@ -27,6 +28,11 @@ class Split:
     """The nodes that run, with rewired sources, as `RewritesSplits.optimize` left them."""
     copies: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """(source, destination) for each of `inputs`, as final tensors, in order."""
+
+    @property
+    def n_ops(self) -> int:
+        """The number of ops that run: nodes without views, after ops were fused."""
+        return sum(not (node.op.is_view or node.op is NONE) for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)

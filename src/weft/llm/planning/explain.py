@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from weft.compiler import lower_plan
 from weft.compiler.layouts import choose_layouts
 from weft.errors import ContextError
 from weft.llm.cache.kv_cache import KVCache
@@ -55,9 +54,7 @@ def placement_lines(
     lines += offload_lines(plan, regime)
     if plan.predicted is not None and len(plan.regimes) > 1:
         lines.append(prediction_text(plan.predicted.to_json()))
-    lines += [f"{name} stays in host memory: {why}" for name, why in plan.homes.kept.items()]
-    n_ops = sum(len(split.steps) for split in lower_plan(regime.plan).splits)
-    return [*lines, f"{n_ops} ops run; the other nodes are views, or joined with these"]
+    return lines + [f"{name} stays in host memory: {why}" for name, why in plan.homes.kept.items()]
 
 
 def offload_lines(plan: ContextPlan, regime: RegimePlan) -> list[str]:

@@ -27,6 +27,7 @@ from weft.notebook import in_notebook
 from weft.records import dataclass
 from weft.schedule.offload import OpOffload
 from weft.schedule.parts import Prediction
+from weft.schedule.profile import Profile
 from weft.tables import html_table
 
 BOUNDS = (1, 31)
@@ -141,6 +142,11 @@ class ContextPlan:
     """The experts in memory, where there is a budget for them."""
     op_offload: OpOffload = OpOffload()
     """Which devices take ops whose weights are in host memory."""
+    rooms: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """For each memory whose limit is known, the bytes of the plan that count and the limit, as they
+    were when it was planned."""
+    profile: Profile | None = None
+    """The speeds of the machine, where the caller gave them."""
     again: Callable[[int, PlanArguments], ContextPlan] | None = None
     """Plans the same model on the same devices with another `n_ctx` and other options, without
     places in memory (`memory="bound"`) and whether or not it fits. None: the placement depends on

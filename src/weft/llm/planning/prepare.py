@@ -86,6 +86,8 @@ def prepare(
         require_memory({"cache": options.cache_bytes(model.config)}, ADVICE)
     request = Request(model, options, backends, placement, arguments.get("rewrites"))
     plan = _planned(request, must_fit)
+    plan.rooms = {need.memory: (n, limit) for need, n, limit in limits(request, plan)}
+    plan.profile = profile
     if saved is None and placement.policy == "ggml" and not placement.fit:
 
         def again(n_ctx: int, sizes: PlanArguments) -> ContextPlan:

@@ -164,12 +164,12 @@ def _host(device: str, names: Iterable[str]) -> str:
     return [n for n in names if machine_of(n) == machine_of(device)][-1]
 
 
-def one_pass(plan: ContextPlan, profile: Profile, n_tokens: int) -> Pass:
-    """A pass of so many tokens, one row of logits for each if they are of several texts, with a
-    full cache."""
+def one_pass(plan: ContextPlan, profile: Profile, n_tokens: int, n_kv: int | None = None) -> Pass:
+    """A pass of so many tokens, one row of logits for each if they are of several texts, with
+    `n_kv` cells in use (None: a full cache)."""
     regime = plan_for(plan, n_tokens)
     rows = n_tokens if n_tokens <= plan.options.n_seq_max else 1
-    values = _values(plan, regime, n_tokens, rows)
+    values = _values(plan, regime, n_tokens, rows, n_kv or plan.options.n_ctx)
     schedule = regime.plan.schedule
     model = TimeModel(profile, regime.graph, schedule.backends, [Point(values)])
     busy: dict[str, float] = {}
@@ -197,11 +197,13 @@ def one_pass(plan: ContextPlan, profile: Profile, n_tokens: int) -> Pass:
     return Pass(n_tokens, busy, links)
 
 
-def _values(plan: ContextPlan, regime: RegimePlan, n_tokens: int, rows: int) -> dict[str, int]:
-    values = {"n_tokens": n_tokens, "n_kv": plan.options.n_ctx, "n_outputs": rows}
+def _values(
+    plan: ContextPlan, regime: RegimePlan, n_tokens: int, rows: int, n_kv: int
+) -> dict[str, int]:
+    values = {"n_tokens": n_tokens, "n_kv": n_kv, "n_outputs": rows}
     window = plan.options.window_size(plan.model.config)
     if window:
-        values["n_kv_window"] = window
+        values["n_kv_window"] = min(window, n_kv)
     return {s.name: min(values.get(s.name, s.max), s.max) for s in regime.graph.symbols.values()}
 
 

@@ -8,6 +8,9 @@ report.view({
 
   render(root, data, state) {
     const { el } = report;
+    const opening = el("section", { class: "opening", "aria-label": "In short" });
+    const open = () => opening.replaceChildren(...report.opening(data, state));
+    open();
     const text = report.summaryText(data, state);
     const pre = el("pre", { tabindex: 0, "aria-label": "Summary as text", text });
     const said = el("span", { role: "status", class: "soft" });
@@ -17,10 +20,84 @@ report.view({
         said.textContent = (await report.copy(pre)) ? "copied" : "selected: press Ctrl+C to copy";
       },
     });
-    root.append(el("p", {}, copy, " ", said), pre);
-    state.on("layout", () => (pre.textContent = report.summaryText(data, state)));
+    root.append(opening, el("p", {}, copy, " ", said), pre);
+    state.on("layout", () => {
+      open();
+      pre.textContent = report.summaryText(data, state);
+    });
   },
 });
+
+/** What the model is, whether it fits, where it runs and how fast it will be; and a bar for each
+    memory. */
+report.opening = (data, state) => {
+  const { el } = report;
+  const { planned, position, rows } = state.get("layout");
+  const about = data.overview;
+  if (!about) return [];
+  const rooms = report.roomsAt(about, rows).filter((room) => room.bytes);
+  const ctx = planned || !position ? about.n_ctx : position.ctx;
+  const [what, , where, speed] = about.words;
+  const said = [what, report.needs(about, rooms, ctx), where, ...(planned ? [speed] : [])];
+  return [
+    ...said.map((text, i) => el("p", { class: i ? null : "opening-what" }, text.split("`").map(
+      (part, odd) => (odd % 2 ? el("code", { text: part }) : part),
+    ))),
+    ...rooms.map((room) => report.roomBar(room)),
+  ];
+};
+
+/** The memories of a plan with the bytes of their parts, from rows of memory. */
+report.roomsAt = (about, rows) => about.rooms.map((room) => {
+  const parts = new Map(["weights", "experts", "cache", "compute"].map((name) => [name, 0]));
+  let mapped = 0;
+  for (const { buffer, memory, bytes } of rows) {
+    if (buffer === "prefixes" || !room.holds.includes(memory)) continue;
+    const part = buffer === "tower weights" ? "weights" : parts.has(buffer) ? buffer : "compute";
+    parts.set(part, parts.get(part) + bytes);
+    if (memory === room.memory && part === "weights" && room.mapped) mapped += bytes;
+  }
+  const bytes = [...parts.values()].reduce((a, b) => a + b, 0);
+  return { ...room, parts, bytes, mapped, over: room.limit !== null && bytes - mapped > room.limit };
+});
+
+/** The sentence about memory, as `weft explain` has it. */
+report.needs = (about, rooms, ctx) => {
+  const { size, count } = report;
+  const listed = (parts) => (parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}`);
+  const each = rooms.map((room) => size(room.bytes) + (room.limit === null ? "" : ` of ${size(room.limit)}`)
+    + (rooms.length > 1 ? ` in ${room.memory}` : ""));
+  const need = `eeds ${listed(each)} with a context of ${count(ctx)} tokens`;
+  const full = rooms.filter((room) => room.over).map((room) => `${size(room.bytes - room.mapped)} must fit into `
+    + `${room.memory}, which has room for ${size(room.limit)}`);
+  if (full.length) return `Does not fit: n${need}; ${listed(full)}.`;
+  const unknown = rooms.filter((room) => room.limit === null).map((room) => room.memory);
+  if (unknown.length) return `N${need}; it is not known how much ${listed(unknown)} memory there is.`;
+  const beside = about.beside ? ` Prefixes of texts may take ${size(about.beside)} more, where there is room.` : "";
+  return `Fits: n${need}.${beside}`;
+};
+
+/** A memory as a bar of its parts, to scale; one that is nearly free has a gap in what is free. */
+report.roomBar = (room) => {
+  const { el, size } = report;
+  const free = room.limit === null ? 0 : Math.max(room.limit + room.mapped - room.bytes, 0);
+  const cut = room.bytes < (room.bytes + free) / 4;
+  const parts = [...room.parts].filter(([, bytes]) => bytes);
+  const bar = parts.map(([name, bytes]) => el("span", {
+    class: `share-${name}`, title: `${name} ${size(bytes)}`, style: { flexGrow: bytes / room.bytes },
+  }));
+  if (free) bar.push(el("span", { class: cut ? "free cut" : "free", style: { flexGrow: cut ? 1 / 3 : free / room.bytes } }));
+  const legend = parts.map(([name, bytes]) => el("li", {},
+    el("span", { class: `swatch share-${name}`, "aria-hidden": "true" }), `${name} ${size(bytes)}`));
+  if (free) legend.push(el("li", {}, el("span", { class: "swatch free", "aria-hidden": "true" }), `free ${size(free)}`));
+  const devices = room.devices.join(", ");
+  const of = room.limit === null ? "" : ` of ${size(room.limit)}`;
+  return el("figure", { class: `room${room.over ? " over" : ""}` },
+    el("figcaption", {}, el("b", { text: room.memory }), el("span", { class: "soft", text: `of ${devices}` }),
+      el("span", { text: `${size(room.bytes)}${of}${room.over ? ": too little" : ""}` })),
+    el("div", { class: "room-bar", "aria-hidden": "true" }, bar),
+    el("ul", { class: "legend" }, legend));
+};
 
 /** Copies the text of an element; where the browser forbids it, selects the text. */
 report.copy = async (node) => {

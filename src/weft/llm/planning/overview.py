@@ -1,0 +1,274 @@
+"""Answers what is asked first of a plan: what the model is, whether it fits, where it runs, and how
+fast it will be; as data, as sentences, and as a picture of each memory.
+
+    about = overview(plan, memory_rows(plan, scratch))
+    for line in overview_lines(about, 80):
+        print(line)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import repeat
+from typing import Any
+
+from weft.llm.model_name import model_name
+from weft.llm.planning.plan import ContextPlan, RegimePlan
+from weft.llm.planning.speed import Speed, speed_of
+from weft.records import dataclass
+from weft.tables import size_text
+
+PARTS = {"weights": "█", "experts": "▆", "cache": "▓", "compute": "▒"}
+"""The parts of a memory, and how a terminal draws them."""
+_FREE, _CUT = "·", "⋯"
+_PART_OF = {
+    "weights": "weights", "tower weights": "weights", "experts": "experts", "cache": "cache",
+}  # fmt: skip
+"""Kinds of buffers by the part that they belong to; the others are compute memory."""
+_LEAST_SHARE = 0.25
+"""A plan that takes less than this share of a memory is drawn larger, with a gap in what is
+free."""
+_WIDE = 60
+"""Minimum number of columns at which a line has a bar and how much memory there is."""
+_MOST_BAR = 60
+"""Maximum number of columns of a bar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A memory: what a plan needs of it, and how much there is."""
+
+    memory: str
+    devices: tuple[str, ...]
+    """The devices whose results live there."""
+    parts: Mapping[str, int]
+    """The bytes of each part, with the names of `PARTS`."""
+    mapped: int
+    """Bytes of the parts that count against no limit: they are mapped from the file, and the system
+    may drop them."""
+    limit: int | None
+    """Bytes that plans may take there; None: not known."""
+    holds: tuple[str, ...]
+    """The memories of the rows of `memory_rows` that lie in it."""
+
+    @property
+    def bytes(self) -> int:
+        """The sum of the parts."""
+        return sum(self.parts.values())
+
+    @property
+    def fits(self) -> bool:
+        """False where the plan needs more than there is."""
+        return self.limit is None or self.bytes - self.mapped <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """The share of a device in the ops of a plan."""
+
+    device: str
+    layers: int
+    """The number of layers whose weights are in its memory, the output as one more; 0 where all
+    devices share a memory."""
+    ops: int
+    """The number of ops that it runs for each batch."""
+    splits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How batches run."""
+
+    max_tokens: int
+    """The number of tokens of the largest of these batches."""
+    workers: tuple[Worker, ...]
+    """The devices that run ops."""
+    copies: int
+    """The number of tensors that are copied between devices for each batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The answers to what is asked first of a plan."""
+
+    what: str
+    """The model in a few words."""
+    weights: int
+    """Bytes of the tensors of its files."""
+    n_ctx: int
+    n_layers: int
+    """The number of layers, the output as one more."""
+    writes: bool
+    """False for a model that reads texts and writes none."""
+    rooms: tuple[Room, ...]
+    runs: tuple[Run, ...]
+    """How the largest batches run, or those that were asked for, and how single tokens do where
+    that is otherwise."""
+    speed: Speed | None
+    """None: not known."""
+    beside: int = 0
+    """Bytes of prefixes of texts that may be kept where there is room."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, with `fits` and the sentences in `words`."""
+        fits = all(room.fits for room in self.rooms)
+        return asdict(self) | {"fits": fits, "words": sentences(self)}
+
+
+def overview(plan: ContextPlan, rows: Sequence[Mapping[str, Any]], regime: RegimePlan) -> Overview:
+    """The overview of a plan whose `memory_rows` are `rows`; `regime` is the plan of the batches
+    whose ops are counted."""
+    model = plan.model
+    runs = (_run(plan, r) for r in (regime, plan.regimes[0]))
+    return Overview(
+        what=f"{model.file.path.name}: {model_name(model)}",
+        weights=sum(tensor.nbytes for tensor in model.file.tensors.values()),
+        n_ctx=plan.options.n_ctx,
+        n_layers=len(plan.homes.caches) + 1,
+        writes=model.writes and not plan.options.embeddings,
+        rooms=tuple(_rooms(plan, rows)),
+        runs=tuple({run.max_tokens: run for run in runs}.values()),
+        speed=speed_of(plan),
+        beside=sum(row["bytes"] for row in rows if row["buffer"] == "prefixes"),
+    )
+
+
+def _run(plan: ContextPlan, regime: RegimePlan) -> Run:
+    splits = regime.plan.schedule.splits
+    apart = len({id(backend.buffer_type) for backend in plan.backends}) > 1
+    layers = plan.homes.of_layers() if apart else []
+    workers = []
+    for b, backend in enumerate(plan.backends):
+        own = [split for split in splits if split.backend == b]
+        ops = sum(split.n_ops for split in own)
+        if ops:
+            workers.append(Worker(backend.name, layers.count(b), ops, len(own)))
+    return Run(regime.max_tokens, tuple(workers), sum(len(split.inputs) for split in splits))
+
+
+def _rooms(plan: ContextPlan, rows: Sequence[Mapping[str, Any]]) -> Iterator[Room]:
+    host = plan.backends[-1].buffer_type.name
+    for need in plan.needs():
+        holds = [need.memory, *need.repacked, *(["CPU_EXPERTS"] if need.experts else [])]
+        holds += ["threads"] if need.memory == host else []
+        parts = dict.fromkeys(PARTS, 0)
+        for row in rows:
+            if row["memory"] in holds:
+                parts[_PART_OF.get(row["buffer"], "compute")] += row["bytes"]
+        counted, limit = plan.rooms.get(need.memory, (need.total, None))
+        mapped = min(max(need.total - counted, 0), need.weights + need.tower_weights)
+        given = {name: size for name, size in parts.items() if size}
+        yield Room(need.memory, need.devices, given, mapped, limit, tuple(holds))
+
+
+def sentences(about: Overview) -> list[str]:
+    """Sentences: the name of the model, whether it fits, where it runs, and how fast it will be."""
+    return [
+        f"{about.what}, {size_text(about.weights)}.",
+        needs_text(about),
+        " ".join(map(_where, repeat(about), about.runs)),
+        "Speed: " + (str(about.speed) if about.speed is not None else UNKNOWN_SPEED),
+    ]
+
+
+UNKNOWN_SPEED = (
+    "not measured; `weft bench MODEL` measures it, and `weft calibrate` what this machine can do, "
+    "from which it is predicted."
+)
+
+
+def needs_text(about: Overview) -> str:
+    """The memory that is needed, and whether there is enough of it."""
+    used = [room for room in about.rooms if room.bytes]
+    each = []
+    for room in used:
+        of = "" if room.limit is None else f" of {size_text(room.limit)}"
+        each.append(f"{size_text(room.bytes)}{of}{f' in {room.memory}' if len(used) > 1 else ''}")
+    need = f"eeds {_listed(each)} with a context of {about.n_ctx:,} tokens"
+    full = [
+        f"{size_text(r.bytes - r.mapped)} must fit into {r.memory}, which has room for "
+        f"{size_text(r.limit or 0)}"
+        for r in used
+        if not r.fits
+    ]
+    if full:
+        return f"Does not fit: n{need}; {_listed(full)}."
+    unknown = [room.memory for room in used if room.limit is None]
+    if unknown:
+        return f"N{need}; it is not known how much {_listed(unknown)} memory there is."
+    rest = f" Prefixes of texts may take {size_text(about.beside)} more, where there is room."
+    return f"Fits: n{need}.{rest if about.beside else ''}"
+
+
+def _where(about: Overview, run: Run) -> str:
+    ops = _n(sum(worker.ops for worker in run.workers), "op")
+    splits = _n(sum(worker.splits for worker in run.workers), "split")
+    each = []
+    for worker in run.workers:
+        layers = f"{worker.layers} of {_n(about.n_layers, 'layer')}, " if worker.layers else ""
+        each.append(f"{worker.device} ({layers}{_n(worker.ops, 'op')})")
+    if len(each) == 1:
+        each = [run.workers[0].device]
+    start = "Runs" if run is about.runs[0] else f"{_batches(run)} run"
+    copies = f", with {_n(run.copies, 'copy')} between devices" if run.copies else ""
+    return f"{start} on {_listed(each)}: {ops} in {splits}{copies}."
+
+
+def _batches(run: Run) -> str:
+    return "Single tokens" if run.max_tokens == 1 else f"Batches of up to {run.max_tokens} tokens"
+
+
+def _n(n: int, one: str) -> str:
+    many = f"{one[:-1]}ies" if one.endswith("y") else f"{one}s"
+    return f"{n:,} {one if n == 1 else many}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def overview_lines(about: Overview, width: int = 80) -> list[str]:
+    """The sentences, and a bar for each memory with a line that says what its parts are."""
+    used = [room for room in about.rooms if room.bytes]
+    label = max((len(room.memory) for room in used), default=0)
+    tails = [
+        size_text(room.bytes)
+        + ("" if room.limit is None or width < _WIDE else f" of {size_text(room.limit)}")
+        for room in used
+    ]
+    room_left = width - label - max(map(len, tails), default=0) - 4
+    lines = [*sentences(about), ""]
+    for room, tail in zip(used, tails, strict=True):
+        bar = bar_text(room, max(min(room_left, _MOST_BAR), 10))
+        lines.append(f"{room.memory:<{label}}  {bar}  {tail}")
+        names = [f"{PARTS[name]} {name} {size_text(size)}" for name, size in room.parts.items()]
+        if room.limit is not None and room.fits:
+            names.append(f"{_FREE} free {size_text(room.limit - room.bytes + room.mapped)}")
+        line = " " * label
+        for name in names:
+            if len(line) + 2 + len(name) > width and line.strip():
+                lines.append(line)
+                line = " " * label
+            line += f"  {name}"
+        lines.append(line)
+    return lines
+
+
+def bar_text(room: Room, width: int) -> str:
+    """The parts of a memory as characters, to scale; a memory that is nearly free has a gap."""
+    limit = room.limit
+    whole = room.bytes if limit is None else max(limit + room.mapped, room.bytes)
+    cut = limit is not None and room.bytes < whole * _LEAST_SHARE
+    free = width // 4 if cut else round(width * (whole - room.bytes) / max(whole, 1))
+    left = width - free
+    bar, done = "", 0
+    for number, (name, size) in enumerate(room.parts.items(), 1):
+        done += size
+        end = round(left * done / max(room.bytes, 1))
+        others = len(room.parts) - number
+        bar += PARTS[name] * (max(min(end, left - others), len(bar) + 1) - len(bar))
+    if not cut:
+        return bar + _FREE * free
+    middle = _CUT * 2
+    return bar + _FREE * ((free - 2) // 2) + middle + _FREE * (free - 2 - (free - 2) // 2)
