@@ -42,6 +42,11 @@ class Flags:
     graph_reuse: bool = _flag(
         True, "0: place, plan and lower every graph anew, also one that came before (0 or 1)"
     )
+    op_offload_min_batch: int = _flag(
+        0,
+        "least batch for which devices take ops of models whose weights are in host memory, also "
+        "read from GGML_OP_OFFLOAD_MIN_BATCH; 0: as each device decides",
+    )
     machine_key: str = _flag(
         "", "the key of --machines and `weft worker`, 64 hexadecimal digits; empty: none"
     )
@@ -53,6 +58,10 @@ class Flags:
     )
 
 
+_ALSO = {"op_offload_min_batch": "GGML_OP_OFFLOAD_MIN_BATCH"}
+"""Variables of other programs that are read where ours is not set."""
+
+
 def _read() -> Flags:
     values = {f.name: _value(f.name, f.default) for f in fields(Flags)}
     return Flags(**values | {"cache": values["cache"] or _user_cache()})
@@ -61,6 +70,8 @@ def _read() -> Flags:
 def _value(name: str, default: Any) -> Any:
     """The value of a flag: `default` where its variable is unset or empty, or not a number."""
     text = os.environ.get(f"WEFT_{name.upper()}", "").strip()
+    if not text and name in _ALSO:
+        text = os.environ.get(_ALSO[name], "").strip()
     if isinstance(default, bool):
         return text != "0" if text else default
     if isinstance(default, int):

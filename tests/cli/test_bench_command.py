@@ -79,6 +79,7 @@ def test_switches_take_values_or_stand_alone(path: Path) -> None:
     assert found == [(k, s, e) for k in (False, True) for s in (False, True) for e in (True, False)]
     assert {r["flash_attn"] for r in both} == {1}
     assert [r["no_kv_offload"] for r in rows_of(*few, "-nkvo")] == [True]
+    assert [r["no_op_offload"] for r in rows_of(*few, "-nopo", "0,1")] == [0, 1]
 
 
 def test_types_polls_and_masks(path: Path) -> None:
@@ -140,7 +141,7 @@ def test_options_that_change_nothing_are_noted(path: Path) -> None:
     same = done(*few, *"-mmp 1 -dio 0 -lm mmap -sm layer -mg 0 -nopo 0 --no-host 0".split())
     assert "note" not in same.stderr
     other = done(*few, *"-mmp 0,1 -dio 1 -lm none -sm row -mg 1 -ts 1/1 -nopo 1".split())
-    assert other.stderr.count("changes nothing: ") == 7
+    assert other.stderr.count("changes nothing: ") == 6
     assert "-mmp 0,1 changes nothing: weights are mapped" in other.stderr
 
 

@@ -198,6 +198,7 @@ def test_calibrate_and_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert device.bandwidth > 1e6 and device.launch > 0
         assert {"f32", "f16", "q8_0", "q4_0", "q4_K", "vector", "default"} <= set(device.flops)
         assert not device.refuses
+    assert [d.offload_from for d in profile.devices] == [0, None]
     assert profile.link("CPU", "Reference").bandwidth > 1e6
     text = ok(*SPLIT[:-2], "--policy", "cost", "--profile", file, "--brief")
     assert "predicted: " in text
@@ -206,6 +207,36 @@ def test_calibrate_and_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_tokens_choose_the_plan_of_a_batch_size() -> None:
     assert "split 0" in ok(*SPLIT, "--tokens", "1", "--brief")
     assert "batches have 1 to 64 tokens, not 65" in refused(*SPLIT, "--tokens", "65")
+
+
+@pytest.mark.parametrize(
+    ("words", "rules", "sizes"),
+    [
+        ("", "on", []),
+        ("--op-offload", "on", []),
+        ("-nopo", "off", []),
+        ("--no-op-offload", "off", []),
+        ("--op-offload-min-batch 24", "24", [23]),
+        ("--op-offload-min-batch MUL_MAT@reference=24", "MUL_MAT@reference=24", [23]),
+        ("--op-offload --op-offload-min-batch 24", "24", [23]),
+    ],
+)
+def test_ops_of_host_weights(words: str, rules: str, sizes: list[int]) -> None:
+    """By llama.cpp's options and by the least batch."""
+    data = json.loads(ok(*SPLIT[:-1], "0", "--json", *words.split()))
+    assert data["options"]["op_offload"] == rules
+    assert [smaller["max_tokens"] for smaller in data["smaller"]] == sizes
+    assert (data["totals"]["splits"] > 1) == bool(sizes)
+
+
+def test_op_offload_that_cannot_be() -> None:
+    flag = "--op-offload-min-batch"
+    for words, said in (
+        ("0", f"{flag} is 0; write on, off, a least batch"),
+        ("cuda=3", f"{flag} names the device cuda, which is not one of reference"),
+    ):
+        assert said in refused(*SPLIT, flag, words)
+    assert f"leaves nothing for {flag} to say" in refused(*SPLIT, flag, "3", "-nopo", code=2)
 
 
 def test_lines_fit_a_terminal() -> None:

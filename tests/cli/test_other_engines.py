@@ -110,7 +110,7 @@ def test_options_about_gpus_are_noted(path: Path) -> None:
     same = done(*few, "-sm", "layer", "-mg", "0")
     assert same.stdout == plain.stdout and "note" not in same.stderr
     noted = done(*few, "-sm", "row", "-mg", "1", "-ts", "3,1", "-nopo", "--no-host")
-    assert noted.stdout == plain.stdout and noted.stderr.count("changes nothing: ") == 5
+    assert noted.stdout == plain.stdout and noted.stderr.count("changes nothing: ") == 4
     assert "-ts 3,1 changes nothing: -ngl, --fit and --place" in noted.stderr
 
 

@@ -338,6 +338,8 @@ def test_a_catalog(tmp_path: Path) -> None:
         ("[defaults]\nlora = ['a.gguf']", "lora are of one model"),
         ("[models.a]\nctx = 3", "has 'ctx'; known are aliases, cache-type-k"),
         ("[models.a]\nparallel = 0", "it must be a whole number, 1 or more"),
+        ("[models.a]\nop-offload = 0", "op_offload is 0; write on, off, a least batch"),
+        ("[models.a]\nop-offload = 'MULMAT@*=1'", "op_offload names the op MULMAT"),
         ('[models.a]\nkeep-alive = "soon"', 'such as "5m"'),
         ("[defaults]\naliases = ['a']", "are of one model"),
         ("[models.zero]\nload = true", "is of no model; there are a"),
@@ -351,6 +353,16 @@ def test_settings_that_are_wrong(tmp_path: Path, text: str, message: str) -> Non
     (tmp_path / "models.toml").write_text(text)
     with pytest.raises(FormatError, match=message):
         find_models([str(tmp_path)], read_settings(tmp_path / "models.toml"))
+
+
+def test_op_offload_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text(
+        "[defaults]\nop-offload = 64\n[models.a]\nop-offload = false\n"
+        "[models.b]\nop-offload = {'cuda:0' = 32, 'MUL_MAT_ID@cuda:1' = 'off'}"
+    )
+    settings = read_settings(tmp_path / "m.toml")
+    given = [settings.of(name).arguments["op_offload"] for name in ("a", "b", "c")]
+    assert given == [False, {"cuda:0": 32, "MUL_MAT_ID@cuda:1": "off"}, 64]
 
 
 def test_settings_complete_each_other(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from weft.backends.memory import BufferType, Memory, WeightBufferType
 from weft.errors import DeviceError, GraphError
 from weft.graph.host import HOST, HostParams
+from weft.graph.node import batch_of
 from weft.graph.rewrite.general import general_form
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
@@ -244,6 +245,10 @@ class Backend(Protocol):
         """(optional; default False) whether to run `node` here although its weights are on the
         host, e.g. because the batch is big."""
 
+    def offload_batch(self, node: Tensor) -> int:
+        """(optional; default: the columns of products, 0 for other ops) the batch of `node` that
+        callers compare with a least batch of their own; 0: the op is never asked for."""
+
     def allocation_deps(self, nodes: Sequence[Tensor]) -> Sequence[tuple[Tensor, Tensor]]:
         """(optional; default none) tensors of a split that must keep their memory for longer.
 
@@ -379,6 +384,10 @@ class BackendBase:
     def offload_op(self, node: Tensor) -> bool:
         """Never asks for a node."""
         return False
+
+    def offload_batch(self, node: Tensor) -> int:
+        """Counts the columns of products."""
+        return batch_of(node) if node.op.name in ("MUL_MAT", "MUL_MAT_ID") else 0
 
     def allocation_deps(self, nodes: Sequence[Tensor]) -> Sequence[tuple[Tensor, Tensor]]:
         """Keeps no tensor for longer."""

@@ -60,6 +60,7 @@ class BenchLoad(LoadList):
     unused = UNUSED_BY_BENCH
     lists = (
         *("n_gpu_layers", "devices", "n_ubatch", *CacheTypes._fields, "no_kv_offload", "flash"),
+        "no_op_offload",
         *("n_threads", "n_threads_batch", "cpu_mask", "cpu_strict", "poll"),
     )
     n_ctx = fallback = old_speeds = batch_size = tuned = ABSENT
@@ -70,7 +71,7 @@ class BenchLoad(LoadList):
         "opencl:0/cpu,none.",
     )
     no_effect: bool = option(
-        False, "", "--warmup --perf --no-perf --color -co --log-disable", hidden=True
+        False, "", "--op-offload --warmup --perf --no-perf --color -co --log-disable", hidden=True
     )
 
 

@@ -29,7 +29,7 @@ OWN_FIELDS = (
 DEFAULTS: dict[str, Any] = {
     "n_gpu_layers": -1, "cpu_mask": "0x0", "cpu_strict": False, "poll": 50, "n_batch": 2048,
     "n_ubatch": 512, **CacheTypes()._asdict(), "no_kv_offload": False, "flash_attn": -1,
-    "devices": "auto", "embeddings": False,
+    "devices": "auto", "embeddings": False, "no_op_offload": 0,
 }  # fmt: skip
 """Default values of options; a table omits a column in which every row has the default."""
 
@@ -69,7 +69,7 @@ class Setting:
             "tensor_buft_overrides": overrides,
             "load_mode": "mmap",
             "embeddings": self.embeddings,
-            "no_op_offload": 0,
+            "no_op_offload": int(typed["no_op_offload"]),
             "no_host": False,
             "fit_target": 0,
             "fit_min_ctx": 0,

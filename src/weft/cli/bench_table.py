@@ -121,7 +121,7 @@ def _quoted(value: Any) -> str:
 
 _TITLES = {
     "n_gpu_layers": "ngl", "n_threads": "threads", "no_kv_offload": "nkvo", "flash_attn": "fa",
-    "embeddings": "embd", "devices": "dev",
+    "embeddings": "embd", "devices": "dev", "no_op_offload": "nopo",
 }  # fmt: skip
 _LEFT = ("model", "backend", "cpu_mask", "devices", *CacheTypes._fields)
 _WIDTHS = {"size": 10, "params": 8, "t/s": 16}

@@ -127,6 +127,11 @@ def _print_figures(machine: Profile) -> None:
         table.add_row(device.name, f"{device.bandwidth / 1e9:.3g} GB/s", start, *rates)
     say("products with weights of a type in GFLOP/s:")
     wide(to_error=True).print(table)
+    for device in machine.devices:
+        least = device.offload_from
+        if least is not None:
+            from_when = f"from {least} columns on" if least else "for no batch"
+            say(f"{device.name}: sending it weights of host memory is worth it {from_when}")
 
 
 def _all_devices() -> list[str]:

@@ -75,7 +75,11 @@ _METAVARS = {
 _TYPE = re.compile(r" <(?:list\[)?([^<>\[\]]+)\]?>")
 
 _OPTIONAL_VALUE = dict.fromkeys(
-    ("-fa", "--flash-attn", "-nkvo", "--no-kv-offload", "--cpu-strict", "--think"), "on"
+    (
+        *("-fa", "--flash-attn", "-nkvo", "--no-kv-offload", "-nopo", "--no-op-offload"),
+        *("--cpu-strict", "--think"),
+    ),
+    "on",
 )
 """Options whose value may be left out, and the value they have then."""
 SWITCH = {"on": True, "1": True, "true": True, "auto": True, "off": False, "0": False,

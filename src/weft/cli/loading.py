@@ -45,7 +45,7 @@ from weft.graph.rewrite import REWRITES, chosen_rewrites
 from weft.llm.config_keys import read_config
 from weft.llm.model import Model
 from weft.llm.planning.options import LLM_OPTIONS
-from weft.options import ADVANCED, Option, option, parse_tokens
+from weft.options import ADVANCED, PLACEMENT, Option, option, parse_tokens
 from weft.schedule.profile import parse_size
 
 
@@ -83,6 +83,14 @@ class _Planning(Group):
     ray: str | None
     machine_key_file: Path | None
     no_kv_offload: bool = changed(LLM_OPTIONS["offload_kv"], default=False)
+    no_op_offload: bool = changed(LLM_OPTIONS["op_offload"], default=False)
+    op_offload_min_batch: str | None = option(
+        None,
+        "Least batch for which a device takes ops whose weights are in host memory, sending the "
+        "weights, e.g. 64, or by device and op: cuda:0=64,MUL_MAT_ID@cuda:1=off. Default: by "
+        "--speeds, else each device decides (a GPU: 32).", panel=PLACEMENT,
+        metavar="N|DEVICE=N,...",
+    )  # fmt: skip
     place: list[str] | None
     fit: bool
     memory: list[str] | None
@@ -113,6 +121,7 @@ class _Planning(Group):
             **{name: getattr(self, name) for name in same},
             "swa_full": None if self.swa_full else False,
             "offload_kv": not self.no_kv_offload,
+            "op_offload": self._op_offload(),
             "flash": None if parse_switch(self.flash) else False,
             # None: the devices of the plan file, or the cpu
             "devices": device_list(self.devices) if self._says_devices() else None,
@@ -124,6 +133,13 @@ class _Planning(Group):
             "fallback": None if self.fallback is None else device_list(self.fallback),
             **machines_of(self.machines, self.ray, self.machine_key_file),
         }
+
+    def _op_offload(self) -> str | bool | None:
+        if not self.no_op_offload:
+            return self.op_offload_min_batch
+        if self.op_offload_min_batch is not None:
+            raise usage_error("--no-op-offload leaves nothing for --op-offload-min-batch to say")
+        return False
 
     def _says_devices(self) -> bool:
         return self.devices is not None or (self.plan is None and bool(FLAGS.devices))

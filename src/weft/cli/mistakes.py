@@ -23,6 +23,7 @@ _names = {
     "p_min": "--draft-p-min",
     "n_seq_max": "--parallel",
     "offload_kv": "--no-kv-offload",
+    "op_offload": "--op-offload-min-batch",
     "embed": "`weft embed`",
 }
 """The names of the library's arguments in the words of the command line. Groups of options add the

@@ -13,7 +13,8 @@ from weft.records import dataclass
 
 _NO_EFFECT = (
     "--mmap --jinja --no-jinja --warmup --no-warmup --perf --no-perf --color -co --log-disable "
-    "--simple-io --cont-batching -cb --no-mmproj --kv-unified -kvu --no-kv-unified -no-kvu"
+    "--simple-io --cont-batching -cb --no-mmproj --kv-unified -kvu --no-kv-unified -no-kvu "
+    "--op-offload"
 )
 NO_EFFECT = option(False, "Has no effect.", _NO_EFFECT, hidden=True)
 SERVE_NO_EFFECT = option(
@@ -40,7 +41,6 @@ _MAPPED = "weights are mapped from the file, or repacked"
 _WHOLE = "a weight is on one device as a whole"
 _IN_ORDER = "--devices names devices in order of priority, e.g. cuda:1,cpu"
 _PARTS = "-ngl, --fit and --place say what is where"
-_ASKS = "a device may ask for ops of others' weights"
 _STAYS = "weights in host memory stay mapped"
 _FITS = "--fit and --memory say what must fit"
 _DEVICES = (
@@ -58,7 +58,6 @@ UNUSED = (
     Unused(("-dt", "--defrag-thold"), ("0.1", "-1"), "cells are moved together when they must be"),
     Unused(("--check-tensors",), (), "sizes and places of tensors are checked, their values not"),
     Unused(("-lv", "--verbosity", "--log-verbosity"), ("1", "3"), "--quiet and --verbose choose"),
-    Unused(("-nopo", "--no-op-offload"), (), _ASKS),
     Unused(("--no-host",), (), _STAYS),
     Unused(("-dio", "--direct-io"), (), _MAPPED),
     Unused(
@@ -79,7 +78,6 @@ UNUSED_BY_SERVE = (
 )
 UNUSED_BY_BENCH = (
     *_DEVICES,
-    Unused(("-nopo", "--no-op-offload"), ("0",), _ASKS),
     Unused(("--no-host",), ("0",), _STAYS),
     Unused(("-dio", "--direct-io"), ("0",), _MAPPED),
     Unused(("-mmp", "--mmap"), ("1",), _MAPPED),

@@ -25,6 +25,7 @@ from weft.options import require_options
 from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import CostOptions, Policy, Schedule, optimize_splits, print_listing, schedule
+from weft.schedule.offload import OpOffloadLike, op_offload_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def compile(
     policy: Policy = "ggml",
     memory: Literal["best", "ggml"] = "best",
     assign: Mapping[Tensor, Backend | int] | None = None,
-    op_offload: bool = True,
+    op_offload: OpOffloadLike = True,
     cost: CostOptions | None = None,
     repack: bool = False,
     offload: bool = False,
@@ -76,7 +77,8 @@ def compile(
 
     `devices` are names (`"cpu"`, `"reference"` and so on) or backends; `options` go to the backends
     that are made from names (`n_threads=4, target="avx2", activations="f32"` for `cpu`). `assign`
-    pins tensors to a device. `policy` and `cost` mean the same as in `weft.schedule.schedule`.
+    pins tensors to a device. `policy`, `op_offload` and `cost` mean the same as in
+    `weft.schedule.schedule`.
     `repack` brings weights (leaves with usage "weights") into the layout that the kernels read
     fastest when they are loaded.
 
@@ -96,8 +98,8 @@ def compile(
         graph, moved = with_weights_on_device(graph, backends)
         assign = {moved.get(tensor, tensor): b for tensor, b in (assign or {}).items()}
     plan = plan_graph(
-        graph, backends, policy=policy, memory=memory, assign=assign, op_offload=op_offload,
-        cost=cost, rewrites=rewrites,
+        graph, backends, policy=policy, memory=memory, assign=assign,
+        op_offload=op_offload_for(backends, op_offload), cost=cost, rewrites=rewrites,
     )  # fmt: skip
     return lower_plan(repacked([plan])[0] if repack else plan)
 
@@ -143,7 +145,7 @@ def plan_graph(
     policy: Policy = "ggml",
     memory: Memory = "best",
     assign: Mapping[Tensor, Backend | int] | None = None,
-    op_offload: bool = True,
+    op_offload: OpOffloadLike = True,
     cost: CostOptions | None = None,
     rewrites: Sequence[str] | None = None,
     keep: Collection[Tensor] = (),

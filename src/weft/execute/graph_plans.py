@@ -31,6 +31,7 @@ from weft.graph.tensor import Tensor
 from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import PlannerState, Schedule, optimize_splits, print_listing, schedule
+from weft.schedule.offload import OpOffload
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ class GraphPlans:
         state: PlannerState,
         planner: MemoryPlanner,
         *,
-        op_offload: bool,
+        op_offload: OpOffload,
         repack: bool,
         reuse: bool,
     ) -> None:

@@ -32,6 +32,8 @@ _CHAIN = 64
 _BEYOND_CACHES = 128 << 20
 """Bytes of a matrix that has to be read from memory each time, as weights have."""
 _MIB = 1 << 20
+_COLUMNS = tuple(1 << i for i in range(11))
+"""Numbers of columns for which sending a weight is compared with using it on the host."""
 
 
 class _Bench:
@@ -116,10 +118,36 @@ def measure_device(
     if "FLASH_ATTN_EXT" not in refuses:
         progress("attention")
         op_flops["FLASH_ATTN_EXT"] = _rate(bench, samples["FLASH_ATTN_EXT"], overhead)
+    offload_from = None
+    if others and backend.buffer_type is not others[-1].buffer_type:
+        progress("weights sent for each batch")
+        offload_from = measure_offload(backend, others[-1], seconds)
     return DeviceProfile(
         backend.name, backend.kind, memory, bandwidth, flops, launch, start, op_flops,
-        refuses=refuses,
+        refuses=refuses, offload_from=offload_from,
     )  # fmt: skip
+
+
+def measure_offload(backend: Backend, host: Backend, seconds: float) -> int:
+    """The least number of columns, a power of two, from which a product with a q8_0 weight of host
+    memory is faster on a device, to which the weight is sent each time; 0: none up to 1024."""
+    bench = _Bench(host, [], seconds)
+    f32 = find_dtype("f32")
+    weight = bench.leaf(find_dtype("q8_0"), 2048, 2048)
+
+    def time_on(device: int, columns: int) -> float:
+        product = G.mul_mat(weight, bench.leaf(f32, 2048, columns))
+        result = G.scale(product, 2.0)  # results go back to the host, as they do in a model
+        program = compile(
+            G.Graph(result.as_output("y")), [backend, host], policy="plan", repack=True,
+            assign={product: device, result: 1},
+        )  # fmt: skip
+        session = Session(program)
+        return _best(lambda: session.execute({}), seconds)
+
+    if not backend.supports_op(G.mul_mat(weight, bench.leaf(f32, 2048, 1))).ok:
+        return 0
+    return next((n for n in _COLUMNS if time_on(0, n) < time_on(1, n)), 0)
 
 
 def _samples(bench: _Bench) -> dict[str, Tensor]:

@@ -42,6 +42,7 @@ from weft.graph.tensor import Tensor
 from weft.options import require_choice
 from weft.program import TensorSpec
 from weft.schedule import PlannerState, Schedule
+from weft.schedule.offload import OpOffloadLike, op_offload_for
 
 EvalCallback = Callable[[Tensor, bool], bool]
 """`callback(node, ask)`. It is called with `ask` true and returns whether it wants to see `node`;
@@ -61,7 +62,7 @@ class Scheduler:
         self,
         devices: Sequence[str | Backend],
         n_copies: int = 1,
-        op_offload: bool = True,
+        op_offload: OpOffloadLike = True,
         *,
         policy: Literal["ggml"] = "ggml",
         memory: Literal["best", "ggml"] = "best",
@@ -72,7 +73,8 @@ class Scheduler:
         """`devices` are names or backends, highest priority first, a CPU type last.
 
         `options` go to the cpu made from its name. `n_copies` is the number of batches that may be
-        in flight. `op_offload` lets a device ask for ops whose weights are in host memory. `policy`
+        in flight. `op_offload` says which devices take ops whose weights are in host memory, and
+        from which batch on (`weft.schedule.offload`). `policy`
         places nodes and `memory` plans bytes: `ggml` as the reference does, `best` smaller.
         `repack` brings weights of host memory (leaves with usage "weights") that only products read
         into the layout that the kernels read fastest, when their graph is lowered; they must not
@@ -95,7 +97,7 @@ class Scheduler:
             self._devices,
             self._state,
             self._planner,
-            op_offload=op_offload,
+            op_offload=op_offload_for(self.backends, op_offload),
             repack=repack,
             reuse=FLAGS.graph_reuse if reuse is None else reuse,
         )

@@ -14,7 +14,7 @@ from weft.dtype import DType, find_dtype
 from weft.errors import GraphError
 from weft.graph.op import Op, find_op
 from weft.graph.params import Params
-from weft.graph.size import Expr, Size, Sym, exact_div, lower
+from weft.graph.size import Expr, Size, Sym, exact_div, lower, upper
 from weft.graph.tensor import Buffer, Ne, Tensor
 
 E = TypeVar("E", bound=IntEnum)
@@ -213,6 +213,19 @@ def describe(t: Tensor) -> str:
     """`name f32 (2, 4)`, a tensor in a message, with sizes in PyTorch's order."""
     sizes = ", ".join(map(str, t.shape))
     return f"{t.name or t.op.name.lower()} {t.dtype.name} ({sizes})"
+
+
+def batch_of(node: Tensor) -> int:
+    """The number of columns or rows of a node at most, as the reference's devices count it to
+    decide whether sending a weight is worth it; 0 for a look-up of rows."""
+    name = node.op.name
+    if name == "GET_ROWS":
+        return 0
+    if name == "MUL_MAT":
+        return upper(node.ne[1])
+    if name in ("MUL_MAT_ID", "ROPE", "ROPE_BACK"):
+        return upper(node.ne[2])
+    return upper(node.n_rows)
 
 
 def fail(op: str, why: str, *tensors: Tensor) -> GraphError:

@@ -28,6 +28,7 @@ from weft.llm.config_keys import Keys
 from weft.llm.control_vectors import ControlVectors, open_control_vectors
 from weft.llm.hub import local_path
 from weft.llm.models import Architecture, common, find_architecture
+from weft.llm.models.names import name_tensors
 from weft.llm.models.next_layer import NextLayer, next_config, next_layer, next_weights
 from weft.llm.models.step import Step, Together
 from weft.llm.scaled_files import Chosen, ScaledFiles
@@ -280,8 +281,11 @@ class Model:
             _require_all(out, step.directions.values())
         if not embeddings:
             more = [t.as_output("states") for t in step.states or ()]
-            return G.Graph(out.as_output("logits"), *more, *step.writes)
-        return G.Graph(_find(out, "result_norm").as_output("embeddings"), *step.writes)
+            graph = G.Graph(out.as_output("logits"), *more, *step.writes)
+        else:
+            graph = G.Graph(_find(out, "result_norm").as_output("embeddings"), *step.writes)
+        name_tensors(graph)
+        return graph
 
     def build_behind(self, n_rows: int, *, scores: bool) -> G.Graph:
         """Builds the graph of the layers behind the pooling, for at most `n_rows` texts: those of

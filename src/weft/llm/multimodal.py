@@ -149,7 +149,9 @@ class Sense(ABC):
         tower.require_width(context.model.config.n_embd, context.model.file.path.name)
         self._tower = tower
         self._context = context
-        self.plan: Plan = plan_graph(tower.build(), resolve_devices(context.devices_beside()))
+        devices = resolve_devices(context.devices_beside())
+        rules = context.plan.op_offload
+        self.plan: Plan = plan_graph(tower.build(), devices, op_offload=rules)
         """The plan of the tower."""
         self._session: Session | None = None
         self._lock = threading.Lock()

@@ -7,6 +7,7 @@ from weft.schedule.cost import CostOptions
 from weft.schedule.describe import Placed
 from weft.schedule.devices import Devices
 from weft.schedule.explain import listing, print_listing
+from weft.schedule.offload import OffloadRule, OpOffload, OpOffloadLike
 from weft.schedule.optimize import optimize_splits
 from weft.schedule.parts import Asked, Candidate, Prediction, Role
 from weft.schedule.policy import Policy, schedule
@@ -23,6 +24,9 @@ __all__ = [
     "Devices",
     "LinkProfile",
     "MemoryProfile",
+    "OffloadRule",
+    "OpOffload",
+    "OpOffloadLike",
     "Placed",
     "PlannerState",
     "Point",

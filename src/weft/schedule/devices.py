@@ -8,14 +8,18 @@ from typing import Any
 from weft.backends.base import Backend
 from weft.errors import ScheduleError
 from weft.graph.tensor import Tensor
+from weft.schedule.offload import OpOffload, OpOffloadLike, read_op_offload
 
 
 class Devices:
     """The backends of one `schedule` call, highest priority first."""
 
-    __slots__ = ("_buffer_types", "_ops", "backends", "buffer_types", "last", "n", "refusals")
+    __slots__ = (
+        *("_buffer_types", "_ops", "backends", "buffer_types", "last", "n", "op_offload"),
+        "refusals",
+    )
 
-    def __init__(self, backends: Sequence[Backend]) -> None:
+    def __init__(self, backends: Sequence[Backend], op_offload: OpOffloadLike = None) -> None:
         if not backends:
             raise ScheduleError("no devices to schedule on; give at least a CPU-type one")
         if backends[-1].kind != "CPU":
@@ -27,6 +31,7 @@ class Devices:
         self.backends = tuple(backends)
         self.n = len(self.backends)
         self.last = self.n - 1
+        self.op_offload: OpOffload = read_op_offload(op_offload)
         self.buffer_types: list[Any] = [b.buffer_type for b in self.backends]
         self.refusals: dict[tuple[Tensor, int], str] = {}
         self._ops: list[dict[Tensor, bool]] = [{} for _ in self.backends]
@@ -63,4 +68,5 @@ class Devices:
 
     def offloads(self, backend: int, node: Tensor) -> bool:
         """Whether the backend takes `node` although its weights are on the host."""
-        return self.supports_op(backend, node) and self.backends[backend].offload_op(node)
+        takes = self.op_offload.asks
+        return self.supports_op(backend, node) and takes(self.backends[backend], node)

@@ -6,7 +6,7 @@ from typing import Any
 
 from weft.backends.base import YES, Support
 from weft.backends.null import NullBackend, NullBufferType
-from weft.graph.size import upper
+from weft.graph.node import batch_of
 from weft.graph.tensor import Tensor
 from weft.schedule.profile import DeviceProfile, Profile
 
@@ -35,7 +35,11 @@ class PaperDevice(NullBackend):
         """Asks for batches of `offload_from` and more rows, counted as the reference's devices
         do."""
         least = self._profile.offload_from
-        return least is not None and _batch(node) >= least
+        return bool(least) and batch_of(node) >= (least or 0)
+
+    def offload_batch(self, node: Tensor) -> int:
+        """The batch of every op, as the reference's devices count it."""
+        return batch_of(node)
 
 
 def paper_devices(profile: Profile) -> list[PaperDevice]:
@@ -48,14 +52,3 @@ def paper_devices(profile: Profile) -> list[PaperDevice]:
         for m in profile.memories.values()
     }  # fmt: skip
     return [PaperDevice(d, types[d.memory], [types[n] for n in d.reads]) for d in profile.devices]
-
-
-def _batch(node: Tensor) -> int:
-    name = node.op.name
-    if name == "GET_ROWS":
-        return 0
-    if name == "MUL_MAT":
-        return upper(node.ne[1])
-    if name in ("MUL_MAT_ID", "ROPE", "ROPE_BACK"):
-        return upper(node.ne[2])
-    return upper(node.n_rows)

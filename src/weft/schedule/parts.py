@@ -9,6 +9,7 @@ from typing import Any
 from weft.graph.op import NONE
 from weft.graph.tensor import Tensor
 from weft.records import dataclass
+from weft.schedule.offload import OpOffload
 
 
 @dataclass(slots=True)
@@ -52,7 +53,7 @@ class Asked:
     """The arguments of `schedule`, with which it can be followed step by step."""
 
     policy: str
-    op_offload: bool
+    op_offload: OpOffload
     assign: Mapping[Tensor, int]
     """User assignments; with policy `plan`, the device of every node."""
     first_backend: int

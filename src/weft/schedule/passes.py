@@ -211,7 +211,8 @@ class _Recorder(Devices):
     """Devices that write down the questions they are asked, about the tensor `at` hand."""
 
     def __init__(self, schedule: Schedule) -> None:
-        super().__init__(schedule.backends)
+        assert schedule.asked is not None
+        super().__init__(schedule.backends, schedule.asked.op_offload)
         self.at: Tensor | None = None
         self._memory_of: Tensor | None = None
         self.questions: list[Question] = []
@@ -348,7 +349,7 @@ def passes_of(schedule: Schedule) -> Passes:
         cause = CHOSEN if CHOSEN in schedule.cause_of.values() else PLANNED
         walks = sweeps_as_chosen(graph, asked.assign, cause)
     else:
-        walks = sweeps(graph, record.devices.last, asked.op_offload)
+        walks = sweeps(graph, record.devices.last, not asked.op_offload.is_off)
     for one in walks:
         record.walk(one, _TITLES[one.number, one.name].format(last=last))
     if schedule.tried:

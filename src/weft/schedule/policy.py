@@ -18,6 +18,7 @@ from weft.schedule.collector import collector_paused
 from weft.schedule.cost import CostOptions, faster, place_by_cost
 from weft.schedule.devices import Devices
 from weft.schedule.finalize import final_tensors
+from weft.schedule.offload import OpOffloadLike
 from weft.schedule.parts import Asked
 from weft.schedule.result import Schedule
 from weft.schedule.split import add_input_copies, build_plan_lists, collect_keeps, cut
@@ -32,7 +33,7 @@ def schedule(
     backends: Sequence[Backend],
     policy: Policy = "ggml",
     *,
-    op_offload: bool = True,
+    op_offload: OpOffloadLike = True,
     n_copies: int = 1,
     assign: Mapping[Tensor, Backend | int] | None = None,
     cur_copy: int = 0,
@@ -42,7 +43,8 @@ def schedule(
     """Places every node of `graph` on one of `backends` (highest priority first, a CPU last).
 
     Policy `ggml` runs the reference's passes. `assign` fixes the tensors it names (to a backend or
-    its index). `op_offload` lets a device ask for ops whose weights are in host memory.
+    its index). `op_offload` says which devices take ops whose weights are in host memory, and from
+    which batch on (`weft.schedule.offload`): by default each decides by itself.
 
     Policy `cost` takes the placement whose time, as `cost` predicts it, is the least and never
     above that of `ggml`. Policy `plan` takes the device of every node that does work from `assign`;
@@ -56,7 +58,7 @@ def schedule(
     tensor cannot be placed, UnsupportedOpError where no device runs a node."""
     if n_copies < 1 or not 0 <= cur_copy < n_copies:
         raise ScheduleError(f"copy {cur_copy} of {n_copies}: need 0 <= cur_copy < n_copies")
-    devices = Devices(backends)
+    devices = Devices(backends, op_offload)
     if not 0 <= first_backend < devices.n:
         raise ScheduleError(f"first_backend {first_backend} is not one of {devices.n} devices")
     user = _user_assignments(assign or {}, devices)
@@ -73,12 +75,12 @@ def schedule(
             own = graph.nodes[split.start : split.end]
             split.nodes = [final.get(node, node) for node in own] if final else own
         result.keep = collect_keeps(result)
-        result.asked = Asked(policy, op_offload, user, first_backend)
+        result.asked = Asked(policy, devices.op_offload, user, first_backend)
         build_plan_lists(result)
         return result
 
     if policy == "ggml":
-        return build(*assign_backends(graph, devices, user, op_offload))
+        return build(*assign_backends(graph, devices, user, not devices.op_offload.is_off))
     if policy == "plan":
         cause = PLANNED if cost is None else CHOSEN
         return build(*assign_as_chosen(graph, devices, user, cause))
@@ -87,7 +89,7 @@ def schedule(
         raise ScheduleError(
             "policy 'cost' needs a machine profile; measure one with `weft calibrate`"
         )
-    rules = build(*assign_backends(graph, devices, user, op_offload))
+    rules = build(*assign_backends(graph, devices, user, not devices.op_offload.is_off))
     if all(node.op.is_view for node in graph.nodes):
         return rules
     model = cost.model(graph, devices)

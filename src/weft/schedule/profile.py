@@ -24,7 +24,7 @@ A TOML file, written by hand from data sheets or by `weft calibrate`:
     gflops.vector = 200.0      # everything else (absent: as `default`)
     op_gflops.FLASH_ATTN_EXT = 100.0   # an op that differs from its kind
     refuses = []               # ops that it does not run
-    offload_from = 32          # least batch for which it asks for ops with host weights
+    offload_from = 32          # least batch for which it asks for ops with host weights; 0: never
 
     [[link]]                   # between two memories, both ways unless one_way
     between = ["RAM", "VRAM"]
@@ -89,6 +89,8 @@ class DeviceProfile:
     """Other memories that kernels read in place."""
     refuses: tuple[str, ...] = ()
     offload_from: int | None = None
+    """Least batch for which it takes ops whose weights are in host memory; 0: it takes none, None:
+    that is not known."""
 
     def rate(self, op: str, is_product: bool, weight_type: str) -> float:
         """The operations per second of an op."""
@@ -371,7 +373,7 @@ def _toml_lines(profile: Profile) -> Iterator[str]:
                 yield f"{key}.{name} = {_number(rate / 1e9)}"
         yield f"refuses = [{', '.join(map(_text, d.refuses))}]"
         if d.offload_from is not None:
-            yield f"offload_from = {d.offload_from}"
+            yield f"offload_from = {d.offload_from}" + ("" if d.offload_from else "  # never")
     for (source, target), link in profile.links.items():
         yield ""
         yield "[[link]]"

@@ -17,7 +17,6 @@ from weft.backends.kernels.support import GENERALIZED, supports
 from weft.backends.memory import BufferType, Memory, WeightBufferType
 from weft.errors import DeviceError
 from weft.graph.rewrite import REWRITES
-from weft.graph.size import upper
 from weft.graph.tensor import Tensor
 from weft.options import require_options
 from weft.program import Layout
@@ -132,9 +131,7 @@ class KernelBackend(BackendBase):
 
     def offload_op(self, node: Tensor) -> bool:
         """Asks for products of many columns, on a device with memory of its own."""
-        if node.op.name not in ("MUL_MAT", "MUL_MAT_ID") or self.kind != "GPU":
-            return False
-        return upper(node.ne[2 if node.op.name == "MUL_MAT_ID" else 1]) >= _MIN_BATCH
+        return self.kind == "GPU" and self.offload_batch(node) >= _MIN_BATCH
 
     def memory_limit(self) -> int | None:
         """The bytes that are free in the device's memory."""

@@ -91,10 +91,13 @@ SCALARS: dict[ValueType, np.dtype[np.generic]] = {
 """Value types of a fixed size, with the NumPy dtype of their bytes."""
 
 REMOVED_TYPES = {
-    4: "q4_2", 5: "q4_3", 31: "q4_0_4_4", 32: "q4_0_4_8", 33: "q4_0_8_8", 37: "iq4_nl_4_8",
-    38: "iq4_nl_8_8",
+    4: "q4_2", 5: "q4_3", 31: "q4_0_4_4", 32: "q4_0_4_8", 33: "q4_0_8_8", 36: "iq4_nl_4_4",
+    37: "iq4_nl_4_8", 38: "iq4_nl_8_8",
 }  # fmt: skip
-"""Tensor types that files of some age use and ggml has since dropped."""
+"""Tensor types that files of some age use and ggml has since dropped; 36 is i2_s, too."""
+
+BITNET_TYPES = {38: "TL1", 39: "TL2"}
+"""Tensor types of bitnet.cpp. In ggml the numbers are those of iq4_nl_8_8 and mxfp4."""
 
 ROPE_HALVES = "weft.rope_halves"
 """A key of models that are not stored as GGUF: their queries and keys are in the order in which
@@ -136,3 +139,12 @@ def tensor_bytes(dtype: DType, ne: Sequence[int]) -> int:
     except GraphError as e:
         raise FormatError(str(e)) from None
     return row * prod(ne[1:]) + (_I2_S_TAIL if dtype.name == "i2_s" else 0)
+
+
+def bitnet_bytes(id_: int, ne: Sequence[int]) -> int:
+    """Bytes that bitnet.cpp's converter gives a tensor of `BITNET_TYPES`, before its padding.
+
+    TL1 stores a weight in 2 bits. TL2 stores three weights in 5 bits, but in each row 256 weights
+    as TL1 does. The scale is a tensor of its own, NAME_scale."""
+    n, rows = prod(ne), prod(ne[1:])
+    return n // 4 if id_ == 38 else (n - 256 * rows) // 3 * 5 // 8 + 64 * rows

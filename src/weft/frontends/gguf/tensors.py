@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from weft.dtype import DType, dtype_from_id
 from weft.errors import FormatError
 from weft.frontends.gguf.filemap import Cursor, FileMap, quoted
-from weft.frontends.gguf.format import MAX_DIMS, REMOVED_TYPES, tensor_bytes
+from weft.frontends.gguf.format import (
+    BITNET_TYPES,
+    MAX_DIMS,
+    REMOVED_TYPES,
+    bitnet_bytes,
+    tensor_bytes,
+)
 from weft.records import dataclass
 
 _AGAIN = "download or copy it again"
@@ -67,7 +73,7 @@ def read_tensors(cursor: Cursor, n: int, alignment: int) -> dict[str, TensorInfo
 
     Raises FormatError naming the tensor: bad or repeated names, bad sizes, unknown types, data that
     is misaligned, outside the file or shared with another tensor."""
-    rows: dict[str, tuple[DType, tuple[int, ...], int]] = {}
+    rows: dict[str, tuple[int, tuple[int, ...], int]] = {}
     for i in range(n):
         name = cursor.name(f"the name of tensor {i}")
         if name in rows:
@@ -76,19 +82,21 @@ def read_tensors(cursor: Cursor, n: int, alignment: int) -> dict[str, TensorInfo
                 "model again with names that differ"
             )
         ne = _read_sizes(cursor, name)
-        dtype = _read_type(cursor, name)
+        id_ = cursor.u32(f"the type of tensor {quoted(name)}")
         offset = cursor.u64(f"the offset of tensor {quoted(name)}")
         if offset % alignment:
             raise cursor.map.error(
                 f"tensor {quoted(name)} has the offset {offset}, not a multiple of the alignment "
                 f"{alignment}; the file is damaged or was written wrongly: convert the model again"
             )
-        rows[name] = dtype, ne, offset
+        rows[name] = id_, ne, offset
 
     map_ = cursor.map
     data_start = -(-cursor.at // alignment) * alignment
+    _check_shared_numbers(map_, rows, map_.size - data_start, alignment)
     tensors: dict[str, TensorInfo] = {}
-    for name, (dtype, ne, offset) in rows.items():
+    for name, (id_, ne, offset) in rows.items():
+        dtype = _type_of(map_, name, id_)
         try:
             nbytes = tensor_bytes(dtype, ne)
         except FormatError as e:
@@ -124,17 +132,49 @@ def _read_sizes(cursor: Cursor, name: str) -> tuple[int, ...]:
     return ne
 
 
-def _read_type(cursor: Cursor, name: str) -> DType:
-    id_ = cursor.u32(f"the type of tensor {quoted(name)}")
+def _check_shared_numbers(
+    map_: FileMap, rows: dict[str, tuple[int, tuple[int, ...], int]], end: int, alignment: int
+) -> None:
+    """Raises FormatError for a tensor whose type number stands for another type than weft's.
+
+    bitnet.cpp and ggml use some numbers for different types. Which one a file means is seen by the
+    bytes between a tensor and the next one, and by the scales that bitnet.cpp stores beside."""
+    if not any(id_ in BITNET_TYPES or id_ == 36 for id_, _, _ in rows.values()):
+        return
+    by_offset = sorted((offset, name) for name, (_, _, offset) in rows.items())
+    for (offset, name), (after, _) in pairwise([*by_offset, (end, "")]):
+        id_, ne, _ = rows[name]
+        room = after - offset
+        blocks = prod(ne) // 32
+        if id_ == 36 and 0 <= room - 18 * blocks < alignment:  # iq4_nl_4_4
+            raise _removed(map_, name, id_)
+        if id_ not in BITNET_TYPES or not bitnet_bytes(id_, ne) <= room < 17 * blocks:
+            continue
+        # ggml_nbytes of bitnet.cpp counts 32 bytes for the scale.
+        if f"{name}_scale" in rows or room < bitnet_bytes(id_, ne) + 32 + alignment:
+            raise map_.error(
+                f"tensor {quoted(name)} is {BITNET_TYPES[id_]} of bitnet.cpp (type id {id_}), "
+                "whose weights are in an order that only the kernel_config.ini of its making "
+                "tells, not the file; make an i2_s file from the original model: weft convert "
+                "FOLDER OUT --type i2_s, or bitnet.cpp's convert-hf-to-gguf-bitnet.py with "
+                "--outtype i2_s"
+            )
+
+
+def _removed(map_: FileMap, name: str, id_: int) -> FormatError:
+    return map_.error(
+        f"tensor {quoted(name)} has type id {id_} ({REMOVED_TYPES[id_]}), which ggml has dropped; "
+        "quantize the original model again"
+    )
+
+
+def _type_of(map_: FileMap, name: str, id_: int) -> DType:
     dtype = dtype_from_id(id_)
     if dtype is not None:
         return dtype
     if id_ in REMOVED_TYPES:
-        raise cursor.map.error(
-            f"tensor {quoted(name)} has type id {id_} ({REMOVED_TYPES[id_]}), which ggml has "
-            "dropped; quantize the original model again"
-        )
-    raise cursor.map.error(
+        raise _removed(map_, name, id_)
+    raise map_.error(
         f"tensor {quoted(name)} has type id {id_}, which weft does not know; quantize the model to "
         "a type that it does (f16, q8_0, q4_K, ...), or update weft"
     )

@@ -22,7 +22,8 @@ from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import given_plan, prepare
 from weft.records import dataclass
 
-_MOVED = ("n_gpu_layers", "place", "plan", "fit", "memory", "policy", "profile")
+_MOVED = ("n_gpu_layers", "place", "plan", "fit", "memory", "policy", "profile",
+          "op_offload")  # fmt: skip
 """Options that place weights and caches; they do not apply once a machine is left out."""
 _PLACEMENT = (*_MOVED, "fallback", "machines", "machine_key")
 """Options that place weights and caches; they do not apply to the devices of the fallback."""

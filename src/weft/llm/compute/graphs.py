@@ -428,7 +428,9 @@ class Graphs:
 
     def _late(self, graph: Graph, why: str) -> Program:
         """Compiles one more graph and makes room for it in the arenas."""
-        plan = plan_graph(graph, self.plan.backends, rewrites=self.plan.rewrites)
+        plan = plan_graph(
+            graph, self.plan.backends, rewrites=self.plan.rewrites, op_offload=self.plan.op_offload
+        )
         # weights stay where the other graphs have them
         layouts = {w: to for w, to in self.plan.plan.layouts.items() if w in graph.leaves}
         program = lower_plan(replace(plan, layouts=layouts))

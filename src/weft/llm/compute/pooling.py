@@ -57,7 +57,10 @@ class BehindPooling:
         most = self._plan.options.n_ubatch
         if session is None:
             graph = self._plan.model.build_behind(most, scores=scores)
-            plan = plan_graph(graph, self._plan.backends, rewrites=self._plan.rewrites)
+            plan = plan_graph(
+                graph, self._plan.backends, rewrites=self._plan.rewrites,
+                op_offload=self._plan.op_offload,
+            )  # fmt: skip
             session = self._sessions[scores] = Session(lower_plan(plan))
         parts = [rows[i : i + most] for i in range(0, len(rows), most)]
         return np.concatenate([session.run({"rows": part})["pooled"] for part in parts])

@@ -99,6 +99,7 @@ class Architecture:
         y = self.attention(step, w, il, self.normed(step, layer, self.before[0], x))
         x, y = last(step, il, x, y)
         x = G.add(x, scaled(step, self.normed(step, layer, self.after[0], y)))
+        x = x.named(f"ffn_inp-{il}")
         y = self.feed_forward(step, w, il, self.normed(step, layer, self.before[1], x))
         return G.add(x, scaled(step, self.normed(step, layer, self.after[1], y)))
 

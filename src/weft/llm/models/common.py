@@ -91,7 +91,7 @@ def embed(step: Step, w: Weights) -> Tensor:
         rows = G.get_rows(w["token_embd.weight.lora_a"], step.tokens)
         x = G.add(x, adapted(w, "token_embd.weight", rows))
     scale = step.config.embedding_scale
-    return (G.scale(x, scale) if scale else x).named("embd")
+    return G.scale(x, scale) if scale else x
 
 
 def deepstack(step: Step, part: int) -> Tensor:
@@ -109,7 +109,7 @@ def add_positions(step: Step, w: Weights, x: Tensor) -> Tensor:
     """Adds learned embeddings of positions to x [n_embd, n_tokens], if the model has them."""
     if not step.config.n_positions:
         return x
-    return G.add(x, G.get_rows(w["position_embd.weight"], step.positions))
+    return G.add(x, G.get_rows(w["position_embd.weight"], step.positions)).named("inpL")
 
 
 def qkv(step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -126,9 +126,10 @@ def qkv(step: Step, w: Weights, il: int, x: Tensor) -> tuple[Tensor, Tensor, Ten
         return q, k, v
     y = linear(w, "attn_qkv", x)
     parts, at = [], 0
-    for d, n in heads:
+    for name, (d, n) in zip("QKV", heads, strict=True):
         size = y.dtype.bytes
-        parts.append(G.view_3d(y, d, n, n_tokens, d * size, y.nb[1], at * size))
+        part = G.view_3d(y, d, n, n_tokens, d * size, y.nb[1], at * size)
+        parts.append(part.named(f"{name}cur-{il}"))
         at += d * n
     return parts[0], parts[1], parts[2]
 

@@ -129,12 +129,14 @@ def project(step: Step, w: Weights, il: int, x: Tensor) -> Latents:
     query = x
     if mla.q_rank:
         query = norm(layer, "attn_q_a_norm", linear(layer, "attn_q_a", x), mla.norm_eps)
-    q = linear(layer, "attn_q_b" if mla.q_rank else "attn_q", query)
-    q_nope = common.heads(q, d_nope, n_head, mla.head_dim_k, 0)
-    q_pe = common.rope(step, w, common.heads(q, n_rot, n_head, mla.head_dim_k, d_nope), il)
+    q = linear(layer, "attn_q_b" if mla.q_rank else "attn_q", query).named(f"q-{il}")
+    q_nope = common.heads(q, d_nope, n_head, mla.head_dim_k, 0).named(f"q_nope-{il}")
+    q_pe = common.heads(q, n_rot, n_head, mla.head_dim_k, d_nope).named(f"q_pe-{il}")
+    q_pe = common.rope(step, w, q_pe, il)
     kv = linear(layer, "attn_kv_a_mqa", x)  # [kv_rank + n_rot, n_tokens]
-    k_pe = common.rope(step, w, common.heads(kv, n_rot, 1, n_rot, mla.kv_rank), il)
-    short = G.view_2d(kv, mla.kv_rank, kv.ne[1], kv.nb[1], 0)
+    k_pe = common.heads(kv, n_rot, 1, n_rot, mla.kv_rank).named(f"k_pe-{il}")
+    k_pe = common.rope(step, w, k_pe, il)
+    short = G.view_2d(kv, mla.kv_rank, kv.ne[1], kv.nb[1], 0).named(f"kv_cmpr-{il}")
     short = norm(layer, "attn_kv_a_norm", short, mla.norm_eps)
     return Latents(query, q_nope, q_pe, short, k_pe)
 
@@ -151,8 +153,9 @@ def absorbed(
     n_head = p.q_nope.ne[1]
     q = G.mul_mat(w["attn_k_b.weight"], G.permute(p.q_nope, 0, 2, 1, 3))
     q = G.concat(G.cont(G.permute(q, 0, 2, 1, 3)), p.q_pe, 0)  # [kv_rank + n_rot, head, n_tokens]
-    v = G.reshape(p.short, mla.kv_rank, 1, n_tokens)
-    y = attend(step, il, common.sharpened(step, q, il), G.concat(v, p.k_pe, 0), v)
+    v = G.reshape(p.short, mla.kv_rank, 1, n_tokens).named(f"Vcur-{il}")
+    k = G.concat(v, p.k_pe, 0).named(f"Kcur-{il}")
+    y = attend(step, il, common.sharpened(step, q.named(f"Qcur-{il}"), il), k, v)
     y = G.permute(G.reshape(y, mla.kv_rank, n_head, n_tokens), 0, 2, 1, 3)
     y = G.mul_mat(w["attn_v_b.weight"], y)  # [head_dim_v, n_tokens, n_head]
     return G.reshape(G.cont(G.permute(y, 0, 2, 1, 3)), mla.head_dim_v * n_head, n_tokens)
@@ -165,9 +168,10 @@ def expanded(step: Step, w: Weights, il: int, p: Latents) -> Tensor:
     assert isinstance(d_nope, int) and isinstance(n_head, int)
     kv, stride = linear(w, "attn_kv_b", p.short), d_nope + mla.head_dim_v
     k = common.heads(kv, d_nope, n_head, stride, 0)
-    v = common.heads(kv, mla.head_dim_v, n_head, stride, d_nope)
-    k = G.concat(k, G.repeat(p.k_pe, p.q_pe), 0)
-    q = common.sharpened(step, G.concat(p.q_nope, p.q_pe, 0), il)
+    v = common.heads(kv, mla.head_dim_v, n_head, stride, d_nope).named(f"Vcur-{il}")
+    k = G.concat(k, G.repeat(p.k_pe, p.q_pe), 0).named(f"Kcur-{il}")
+    q = G.concat(p.q_nope, p.q_pe, 0).named(f"Qcur-{il}")
+    q = common.sharpened(step, q, il)
     return common.attention(step, il, q, k, v)
 
 

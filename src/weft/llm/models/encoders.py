@@ -146,7 +146,7 @@ class Bert(Architecture):
     def block(self, step: Step, w: Weights, il: int, x: Tensor) -> Tensor:
         layer = w.layer(il)
         x, y = last(step, il, x, self.attention(step, w, il, x))
-        y = self.normed(step, layer, "attn_output_norm", G.add(x, y))
+        y = self.normed(step, layer, "attn_output_norm", G.add(x, y)).named(f"ffn_inp-{il}")
         if "attn_norm_2.weight" in layer:  # Jina's code model adds its input a second time
             y = self.normed(step, layer, "attn_norm_2", G.add(x, y))
         x = G.add(y, self.feed_forward(step, w, il, y))

@@ -218,7 +218,7 @@ class Gemma4(Capped):
         layer = w.layer(il)
         y = self.attention(step, w, il, self.normed(step, layer, "attn_norm", x))
         x, y = last(step, il, x, y)
-        x = G.add(x, self.normed(step, layer, "post_attention_norm", y))
+        x = G.add(x, self.normed(step, layer, "post_attention_norm", y)).named(f"ffn_inp-{il}")
         y = self.feed_forward(step, w, il, self.normed(step, layer, "ffn_norm", x))
         if step.config.moe is not None:
             routed = self.normed(step, layer, "post_ffw_norm_2", self.routed(step, layer, x))

@@ -149,7 +149,7 @@ class StableLm(Architecture):
         normed = self.normed(step, layer, "attn_norm", x)
         y = self.attention(step, w, il, normed)
         x, y, normed = last(step, il, x, y, normed)
-        x = G.add(x, y)
+        x = G.add(x, y).named(f"ffn_inp-{il}")
         if "ffn_norm.weight" in layer:
             normed = self.normed(step, layer, "ffn_norm", x)
         return G.add(x, self.feed_forward(step, w, il, normed))

@@ -143,7 +143,7 @@ class Deci(Architecture):
             attends = c.n_head_kv(il) > 0
             y = self.attention(step, w, il, y) if attends else linear(layer, "attn_output", y)
             x, y = last(step, il, x, y)
-            x = G.add(x, y)
+            x = G.add(x, y).named(f"ffn_inp-{il}")
         else:
             (x,) = last(step, il, x)
         if c.n_ff(il):

@@ -139,6 +139,7 @@ def mixer2(step: Step, w: Weights, il: int, u: Tensor) -> Tensor:
     y = scan(step, il, x, dt, w["ssm_a"], b, c)
     heads = (r.head_dim, r.n_head, n_tokens)
     y = G.add(G.reshape(y, *heads), G.mul(G.reshape(x, *heads), w["ssm_d"]))
+    y = y.named(f"mamba2_y_add_d-{il}")
     y = G.swiglu(z, G.reshape(y, r.d_inner, n_tokens))
     if "ssm_norm.weight" in w:
         y = G.reshape(y, r.d_inner // r.n_group, r.n_group, n_tokens)

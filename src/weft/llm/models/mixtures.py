@@ -47,7 +47,7 @@ class Arctic(Architecture):
         layer = w.layer(il)
         y = self.attention(step, w, il, self.normed(step, layer, "attn_norm", x))
         x, y = last(step, il, x, y)
-        h = G.add(x, y)
+        h = G.add(x, y).named(f"ffn_inp-{il}")
         h = G.add(h, _DENSE(step, w, il, self.normed(step, layer, "ffn_norm", h)))
         return G.add(
             h, self.feed_forward(step, w, il, self.normed(step, layer, "ffn_norm_exps", x))

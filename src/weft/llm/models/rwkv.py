@@ -315,7 +315,7 @@ class Rwkv(Architecture):
         first, second = (G.view_2d(kept, n, step.n_seqs, kept.nb[1], i * n * _SIZE) for i in (0, 1))
         y = self.normed(step, layer, self.before[0], x)
         previous, first = before(step, il, y, first)
-        x = G.add(x, self.attention.mix(step, w, il, y, previous))
+        x = G.add(x, self.attention.mix(step, w, il, y, previous)).named(f"ffn_inp-{il}")
         y = self.normed(step, layer, self.before[1], x)
         previous, second = before(step, il, y, second)
         _remember(step, il, G.concat(first, second, 0))

@@ -148,6 +148,7 @@ def convolve(step: Step, il: int, x: Tensor, kernel: Tensor) -> Tensor:
     before = G.reshape(G.get_rows(table, step.slots[0]), kept, r.n_channels, n_seqs)
     across = G.cont(G.transpose(G.reshape(x, r.n_channels, n, n_seqs)))
     inputs = G.concat(before, across, 0)  # [kept + n, n_channels, n_seqs]
+    inputs = inputs.named(f"conv_input-{il}")
     nb = inputs.nb
     last = G.view_3d(inputs, kept, r.n_channels, n_seqs, nb[1], nb[2], n * _SIZE)
     last = G.reshape(G.cont(last), r.conv_size, n_seqs)
@@ -166,7 +167,7 @@ def scan(step: Step, il: int, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Te
     heads = G.reshape(x, r.head_dim, r.n_head, n, n_seqs)
     dt = G.reshape(dt, r.n_head, n, n_seqs)
     b, c = (G.reshape(t, r.d_state, r.n_group, n, n_seqs) for t in (b, c))
-    both = G.ssm_scan(states, heads, dt, a, b, c, step.slots[0])
+    both = G.ssm_scan(states, heads, dt, a, b, c, step.slots[0]).named(f"ssm_scan-{il}")
     at = r.d_inner * n_tokens * _SIZE
     state = G.view_2d(both, r.state_size, n_seqs, r.state_size * _SIZE, at)
     step.writes.append(G.set_rows(table, state, step.slots[1]))
@@ -191,6 +192,7 @@ def delta_rule(
     state = G.reshape(G.get_rows(table, step.slots[0]), d, d, r.n_head, n_seqs)
     q, k, v, g = (G.reshape(t, t.ne[0], t.ne[1], n, n_seqs) for t in (q, k, v, g))
     both = G.gated_delta_net(q, k, v, g, G.reshape(beta, 1, r.n_head, n, n_seqs), state)
+    both = both.named(f"delta_rule-{il}")
     at = r.d_inner * n_tokens * _SIZE
     last = G.view_2d(both, r.state_size, n_seqs, r.state_size * _SIZE, at)
     step.writes.append(G.set_rows(table, last, step.slots[1]))

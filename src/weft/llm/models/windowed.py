@@ -145,7 +145,7 @@ class Early(Architecture):
         scores = linear(layer, "ffn_gate_inp", x)
         y = self.attention(step, w, il, self.normed(step, layer, "attn_norm", x))
         x, y, scores = last(step, il, x, y, scores)
-        x = G.add(x, y)
+        x = G.add(x, y).named(f"ffn_inp-{il}")
         y = self.normed(step, layer, "ffn_norm", x)
         return G.add(x, _RELU_EXPERTS.mixture(layer, y, require_experts(step.config), scores))
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from weft.compiler.layouts import choose_layouts
 from weft.errors import ContextError
 from weft.llm.cache.kv_cache import KVCache
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.cache.snapshots import checkpoint_bytes, needs_checkpoints, row_bytes
 from weft.llm.planning.plan import ContextPlan, RegimePlan
 from weft.program import Program
+from weft.schedule import schedule
+from weft.schedule.cause import CHOSEN, OFFLOADED, PLANNED
 from weft.schedule.explain import prediction_text, table_lines
 from weft.tables import html_table, size_text, text_table
 
@@ -46,9 +51,55 @@ def placement_lines(
     regime = plan_for(plan, tokens)
     lines = table_lines(regime.plan.to_json(), width, nodes=nodes, in_short=True, fold=fold)
     lines += [_other_plan(other, hint) for other in plan.regimes if other is not regime]
+    lines += offload_lines(plan, regime)
     if plan.predicted is not None and len(plan.regimes) > 1:
         lines.append(prediction_text(plan.predicted.to_json()))
     return lines + [f"{name} stays in host memory: {why}" for name, why in plan.homes.kept.items()]
+
+
+def offload_lines(plan: ContextPlan, regime: RegimePlan) -> list[str]:
+    """A sentence about ops that devices take although their weights are in host memory: splits,
+    copies and bytes of a pass with them and without; none where no such op could move."""
+    placed = regime.plan.schedule
+    causes = set(placed.cause_of.values())
+    if len(plan.backends) < 2 or not causes.isdisjoint((CHOSEN, PLANNED)):
+        return []
+    off = plan.op_offload.is_off
+    if not off and not any(cause.rule == OFFLOADED.rule for cause in causes):
+        return []
+    other = schedule(regime.graph, plan.backends, op_offload=off)
+    on = other if off else placed
+    takers = Counter(
+        plan.backends[on.backend_of[node]].name
+        for node, cause in on.cause_of.items()
+        if cause.rule == OFFLOADED.rule
+    )
+    if not takers:
+        return ["op offload is off; on, no device would take an op whose weight is in host memory"]
+    verb = "would take" if off else "takes"
+    taken = " and ".join(f"{name} {verb} {n} ops" for name, n in takers.items())
+    here, there = (_pass(one.to_json()["totals"]) for one in (placed, other))
+    if off:
+        return [f"op offload is off: {here}; on, {taken} whose weights are in host memory: {there}"]
+    stay = 0
+    if plan.options.repack:
+        stay = len(choose_layouts([other]).keys() - plan.plan.layouts.keys())
+    return [
+        f"op offload {plan.op_offload}: {taken} whose weights are in host memory: {here}; off: "
+        + there
+        + (f"; {stay} weights that are sent stay as the file has them" if stay else "")
+    ]
+
+
+def _pass(totals: Mapping[str, int]) -> str:
+    return f"{_counts(totals)}, {size_text(totals['copied_bytes'])} a pass"
+
+
+def _counts(totals: Mapping[str, int]) -> str:
+    splits, copies = totals["splits"], totals["copies"]
+    return (
+        f"{splits} split{'s' if splits != 1 else ''}, {copies} cop{'ies' if copies != 1 else 'y'}"
+    )
 
 
 def memory_lines(
@@ -103,8 +154,8 @@ def _other_plan(other: RegimePlan, hint: str) -> str:
     totals = other.plan.schedule.to_json()["totals"]
     tokens = f"{other.max_tokens} token{'s' if other.max_tokens > 1 else ''}"
     return (
-        f"batches of up to {tokens} have another plan: {totals['splits']} splits, "
-        f"{totals['copies']} copies ({hint.format(other.max_tokens)} shows it)"
+        f"batches of up to {tokens} have another plan: {_counts(totals)} "
+        f"({hint.format(other.max_tokens)} shows it)"
     )
 
 

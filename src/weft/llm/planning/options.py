@@ -13,6 +13,7 @@ from weft.backends.cpu import ThreadOptions
 from weft.backends.cpu.experts import POLICIES, ExpertPolicy
 from weft.dtype import find_dtype
 from weft.errors import ContextError, FormatError, ScheduleError
+from weft.flags import FLAGS
 from weft.llm.cache.cells import window_size
 from weft.llm.cache.kv_cache import CACHE_TYPES, CacheTypes, cache_bytes
 from weft.llm.cache.prefix_options import PREFIX_OPTIONS
@@ -33,6 +34,13 @@ from weft.options import (
 )
 from weft.records import dataclass
 from weft.schedule import Policy, Profile
+from weft.schedule.offload import (
+    OffloadRule,
+    OpOffload,
+    OpOffloadLike,
+    op_offload_for,
+    read_op_offload,
+)
 from weft.schedule.profile import parse_size
 
 if TYPE_CHECKING:
@@ -72,6 +80,7 @@ class LLMPlanArguments(TypedDict, total=False):
     fit: bool
     memory: Mapping[str, int] | None
     policy: Policy
+    op_offload: OpOffloadLike
     profile: Profile | str | os.PathLike[str] | None
     repack: bool | None
     expert_budget: int | str | None
@@ -211,6 +220,15 @@ PLAN_OPTIONS: dict[str, Option] = {
         '"ggml" places nodes by the rules of ggml; "cost" takes the placement with the least '
         "time that `profile` predicts.", "--policy", PLACEMENT,
         help="Place by fixed rules, or by predicted time (cost; needs --speeds).",
+    ),
+    "op_offload": option(
+        None,
+        "Which devices take ops whose weights are in host memory, sending the weights for each "
+        "batch: False, none; a number of tokens, products of that many and more; a mapping of "
+        'devices (`"cuda:0"`), or of ops and devices (`"MUL_MAT_ID@cuda:*"`), to such values. True '
+        "or None: from the number that `profile` or GGML_OP_OFFLOAD_MIN_BATCH says, else each "
+        "device decides (a GPU: from 32).", "-nopo --no-op-offload", PLACEMENT,
+        help="Let no device take ops whose weights are in host memory.",
     ),
     "profile": option(
         None,
@@ -382,6 +400,8 @@ class Placement:
     """True if the cache of a layer is on the device of the layer, False if in host memory."""
     beside: Sequence[Any] = ()
     """The plans of other contexts whose memory counts, too."""
+    op_offload: OpOffload = OpOffload()
+    """Which devices take ops whose weights are in host memory."""
 
     def __post_init__(self) -> None:
         others = self.fit or self.n_gpu_layers is not None or self.place or not self.offload_kv
@@ -400,6 +420,33 @@ class Placement:
                 argument="policy",
             )
         require_choice("policy", self.policy, ("ggml", "cost"), ScheduleError)
+
+
+def offload_rules(
+    arguments: PlanArguments, saved: SavedPlan | None, profile: Profile | None,
+    backends: Sequence[Backend],
+) -> OpOffload:  # fmt: skip
+    """The rules of `op_offload`. Raises ScheduleError for an argument that is none, or beside a
+    plan file."""
+    given = arguments.get("op_offload")
+    if saved is not None:
+        if given is not None:
+            raise ScheduleError(
+                "a plan file says where everything is; leave it out", argument="op_offload"
+            )
+        return read_op_offload(saved.op_offload)
+    if given is not None and given is not True:
+        return op_offload_for(backends, given)
+    if FLAGS.op_offload_min_batch:
+        return read_op_offload(FLAGS.op_offload_min_batch)
+    measured = [] if profile is None else [profile.device(b.name) for b in backends]
+    return OpOffload(
+        tuple(
+            OffloadRule("*", device.name, max(device.offload_from, 0) or False)
+            for device in measured
+            if device is not None and device.offload_from is not None
+        )
+    )
 
 
 def context_options(

@@ -6,7 +6,7 @@ It says which device has which layer, where each node runs, and how much of each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from html import escape
 from typing import Any
@@ -25,6 +25,7 @@ from weft.llm.planning.options import ContextOptions, PlanArguments
 from weft.llm.planning.saved_plan import leaf_rows
 from weft.notebook import in_notebook
 from weft.records import dataclass
+from weft.schedule.offload import OpOffload
 from weft.schedule.parts import Prediction
 from weft.schedule.profile import Profile
 from weft.tables import html_table
@@ -51,10 +52,12 @@ class RegimePlan:
     plan: Plan
 
 
-def bounds(n_ubatch: int, n_devices: int) -> list[int]:
+def bounds(n_ubatch: int, n_devices: int, least_batches: Iterable[int] = ()) -> list[int]:
     """The most tokens of each regime, the largest first. A single device takes all batch sizes, so
-    it has one regime; its kernels adapt to the batch at run time."""
-    smaller = sorted({b for b in BOUNDS if b < n_ubatch}, reverse=True) if n_devices > 1 else []
+    it has one regime; its kernels adapt to the batch at run time. `least_batches` are further
+    numbers of tokens at which a regime begins."""
+    every = {*BOUNDS, *(least - 1 for least in least_batches)}
+    smaller = sorted({b for b in every if 0 < b < n_ubatch}, reverse=True) if n_devices > 1 else []
     return [n_ubatch, *smaller]
 
 
@@ -137,6 +140,8 @@ class ContextPlan:
     """With a machine profile: the time of a prompt and of the tokens generated after it."""
     experts: ExpertArena | None = None
     """The experts in memory, where there is a budget for them."""
+    op_offload: OpOffload = OpOffload()
+    """Which devices take ops whose weights are in host memory."""
     rooms: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """For each memory whose limit is known, the bytes of the plan that count and the limit, as they
     were when it was planned."""
@@ -226,7 +231,7 @@ class ContextPlan:
         for tower in self.model.towers:
             for weight in tower.weights.values():
                 need(self.backends[-1].buffer_type).tower_weights += weight.max_bytes
-            for arena in tower.planned(self.backends).allocation.arenas:
+            for arena in tower.planned(self.backends, self.op_offload).allocation.arenas:
                 need(arena.buffer_type).towers += arena.size
         return list(by_type.values())
 
@@ -303,7 +308,8 @@ class ContextPlan:
                 name: value
                 for name, value in asdict(self.options).items()
                 if not name.startswith("expert_")
-            },
+            }
+            | {"op_offload": str(self.op_offload)},
             "n_gpu_layers": self.homes.n_gpu_layers,
             "kept": dict(self.homes.kept),
             "weights": leaf_rows(self.model.weights.values(), homes),

@@ -23,6 +23,7 @@ from weft.llm.planning.options import (
     Placement,
     PlanArguments,
     context_options,
+    offload_rules,
 )
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.request import Request
@@ -76,6 +77,8 @@ def prepare(
     if arguments.get("machines"):
         devices = _with_machines(devices, arguments)
     backends = _backends(devices, {k: v for k, v in arguments.items() if k in DEVICE_OPTIONS})
+    rules = offload_rules(arguments, saved, profile, backends)
+    placement = replace(placement, op_offload=rules)
     if arguments.get("n_copies") is None:
         options = replace(options, n_copies=_copies_for(backends, placement, model))
     alone = all(b.buffer_type is backends[-1].buffer_type for b in backends)

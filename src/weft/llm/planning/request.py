@@ -140,7 +140,8 @@ class Request:
         With `by_time`, nodes are placed by predicted time; with `of_layer`, or with other machines,
         on the device that their layer has (the last is that of the output); else by the reference's
         rules."""
-        draft = self.draft(homes, bounds(self.options.n_ubatch, len(self.backends)))
+        rules = self.placement.op_offload
+        draft = self.draft(homes, bounds(self.options.n_ubatch, len(self.backends), rules.batches))
         layers = [draft.cache.leaves(il) for il in range(self.model.config.n_layer)]
         keep_what_runs(homes, draft.all_graphs, layers, self.backends)
         far = any(isinstance(backend, OnMachine) for backend in self.backends)
@@ -157,6 +158,7 @@ class Request:
                 self.backends,
                 policy="plan" if assign else "cost" if cost else "ggml",
                 assign=assign,
+                op_offload=rules,
                 cost=cost,
                 rewrites=self.rewrites,
                 memory=self.memory,
@@ -223,6 +225,7 @@ class Request:
         return ContextPlan(
             draft.model, self.options, self.backends, homes, draft.cache, regimes,
             len(draft.all_graphs), together, self.rewrites, predicted, experts,
+            op_offload=self.placement.op_offload,
         )  # fmt: skip
 
     def _predict(self, schedule: Schedule, max_tokens: int) -> None:

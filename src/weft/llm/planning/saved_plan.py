@@ -78,6 +78,11 @@ class SavedPlan:
             self._fail(f"it was made with `{name}` = {value}, not {given}; save it again with that")
         return value
 
+    @property
+    def op_offload(self) -> str:
+        """The rules by which devices took ops whose weights are in host memory, as text."""
+        return str(self._data["options"].get("op_offload", "on"))
+
     def check_devices(self, backends: Sequence[Backend]) -> None:
         """Raises FormatError if names, kinds or memories of the devices differ."""
         theirs = [(r.get("name"), r.get("kind"), r.get("memory")) for r in self._data["devices"]]
@@ -166,7 +171,8 @@ class SavedPlan:
         devices = {}
         for i, (row, node) in enumerate(zip(rows, graph.nodes, strict=True)):
             theirs = tuple(row.get(k) for k in ("name", "op", "shape", "type"))
-            ours = (node.name, node.op.name, shape_text(node), node.dtype.name)
+            name = theirs[0] if theirs[0] == f"node_{i}" else node.name  # no name but its number
+            ours = (name, node.op.name, shape_text(node), node.dtype.name)
             if theirs != ours:
                 said, is_ = (" ".join(map(str, what)) for what in (theirs, ours))
                 self._fail(f"node {i} is {said}, but in the model's graph it is {is_}")

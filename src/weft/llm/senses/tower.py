@@ -17,6 +17,7 @@ from weft.graph.tensor import Tensor
 from weft.llm.config_keys import Keys
 from weft.llm.hub import local_path
 from weft.llm.weights import Row, Weights, load_weights
+from weft.schedule.offload import OpOffloadLike
 
 F = TypeVar("F")
 _WHAT = {"vision": "images", "audio": "sound"}
@@ -66,7 +67,7 @@ class AnyTower(ABC):
         self.family = _family_of(self.file, self.sense, self.families)
         self.config = self._read_config()
         self.weights = _tower_weights(self.file, self.sense, self.family.rows(self.config))
-        self._plans: dict[tuple[int, ...], tuple[Sequence[Backend], Plan]] = {}
+        self._plans: dict[tuple[tuple[int, ...], str], tuple[Sequence[Backend], Plan]] = {}
 
     @abstractmethod
     def _read_config(self) -> AnyConfig:
@@ -77,11 +78,11 @@ class AnyTower(ABC):
         """ "images" or "sound"."""
         return _WHAT[self.sense]
 
-    def planned(self, backends: Sequence[Backend]) -> Plan:
+    def planned(self, backends: Sequence[Backend], op_offload: OpOffloadLike = None) -> Plan:
         """The plan of the tower on these devices, made once."""
-        key = tuple(map(id, backends))
+        key = tuple(map(id, backends)), str(op_offload)
         if key not in self._plans:
-            self._plans[key] = backends, plan_graph(self.build(), backends)
+            self._plans[key] = backends, plan_graph(self.build(), backends, op_offload=op_offload)
         return self._plans[key][1]
 
     def require_width(self, n_embd: int, model: str) -> None:

@@ -26,7 +26,7 @@ from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
 
-from weft.errors import ContextError, FormatError
+from weft.errors import ContextError, FormatError, ScheduleError
 from weft.files import read_text
 from weft.llm.cache.kv_cache import CacheTypes
 from weft.llm.chat.template import CHATML, OWN_VARIABLES
@@ -35,6 +35,7 @@ from weft.llm.planning.options import LLM_OPTIONS
 from weft.llm.sampling import SAMPLING_OPTIONS, SamplingParams
 from weft.options import Option
 from weft.records import dataclass
+from weft.schedule.offload import read_op_offload
 
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:h|ms|m|s))+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s)")
@@ -236,6 +237,14 @@ def _place(path: Path, value: Any) -> Path:
     return path.parent / local_path(_text(path, value)).expanduser()
 
 
+def _op_offload(_: Path, value: Any) -> Any:
+    try:
+        read_op_offload(value)
+    except ScheduleError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
 Reader = Callable[[Path, Any], Any]
 
 
@@ -250,7 +259,7 @@ _ARGUMENTS: Mapping[str, tuple[str, Reader]] = {
         ("n_ctx", _count(0)), ("n_ubatch", _count(1)), ("type", _text),
         *((name, _text) for name in CacheTypes._fields),
     )
-}  # fmt: skip
+} | {"op-offload": ("op_offload", _op_offload)}  # fmt: skip
 """By key: an argument of `Service`, and what reads its value."""
 _READERS: Mapping[str, Reader] = {
     "path": _place,
