@@ -30,15 +30,25 @@ def frame_html(subject: Any, most: int = MOST_BYTES) -> str | None:
     None.
 
     The frame is a document of its own that may run scripts and nothing else: it has no access to
-    the notebook, and no request leaves it. It has no sliders, whose formulas take long to make."""
+    the notebook, and no request leaves it. It has no sliders, whose formulas take long to make, and
+    the steps of the placement only where there is room for them."""
     if _nodes(subject) > _MOST_NODES:
         return None
-    page = escape(report_html(subject, sliders=False))
-    frame = (
+    data = _data(subject, sliders=False)
+    frame = _frame(data)
+    if len(frame.encode()) > most:
+        for regime in data["regimes"]:
+            del regime["passes"]
+        frame = _frame(data)
+    return frame if len(frame.encode()) <= most else None
+
+
+def _frame(data: Mapping[str, Any]) -> str:
+    page = escape(page_html(data))
+    return (
         f'<iframe sandbox="allow-scripts" title="weft report" srcdoc="{page}" '
         f'style="width:100%;height:{_HEIGHT}px;border:1px solid #8884;border-radius:6px"></iframe>'
     )
-    return frame if len(frame.encode()) <= most else None
 
 
 def _nodes(subject: Any) -> int:

@@ -10,12 +10,14 @@ from typing import Any
 
 from weft.allocate.lifetime import Lifetimes, lifetimes
 from weft.compiler import Plan
+from weft.errors import ScheduleError
 from weft.graph.size import upper
 from weft.graph.tensor import Tensor, shape_text
 from weft.report.layers import layers_data
 from weft.schedule import Schedule
 from weft.schedule.cause import code_meaning
 from weft.schedule.describe import cause_code, cause_text, name_of, refused
+from weft.schedule.passes import passes_of
 
 COLUMNS = (
     "name", "op", "type", "shape", "formula", "bytes", "device", "split", "time", "cause", "why",
@@ -41,8 +43,8 @@ arena    number of the arena; -1: it has memory of its own. In an arena: chunk, 
 
 
 def regime_data(plan: Plan) -> dict[str, Any]:
-    """A graph's placement and memory as data for the page: symbols, splits, totals, arenas and
-    tensors."""
+    """A graph's placement and memory as data for the page: symbols, splits, totals, arenas,
+    tensors, and the placement step by step."""
     schedule = plan.schedule
     about = schedule.to_json()
     for split in about["splits"]:
@@ -73,7 +75,16 @@ def regime_data(plan: Plan) -> dict[str, Any]:
         "causes": {code: code_meaning(code) for code in sorted(set(tensors["cause"]) - {""})},
         "layers": layers_data(tensors, about["splits"]),
         "tensors": tensors,
+        "passes": _passes(schedule),
     }
+
+
+def _passes(schedule: Schedule) -> dict[str, Any]:
+    """The placement step by step, or `why` there is none."""
+    try:
+        return passes_of(schedule).to_dict()
+    except ScheduleError as error:
+        return {"why": str(error)}
 
 
 def unique_names(rows: list[Tensor]) -> list[str]:

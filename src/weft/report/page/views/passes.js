@@ -9,10 +9,16 @@ report.view({
 
   render(root, data, state) {
     const { el } = report;
-    const local = report.store({ step: 0, tensor: null, playing: false });
-    const board = el("div", { class: "pass-board" });
+    const local = report.store({ step: 0, tensor: null, playing: false, fold: true });
+    const board = el("div", {
+      class: "pass-board", tabindex: 0, role: "group", "aria-label": "Devices of the nodes; left and right change the step",
+    });
     const about = el("div", { class: "pass-about" });
     const record = () => report.regime(data, state).passes;
+    if (record().why) {
+      root.append(el("p", { text: `The steps cannot be shown: ${record().why}.` }));
+      return;
+    }
     const tools = report.passTools(record, local);
     root.append(tools.node, board, about);
     let cells = null;
@@ -36,6 +42,7 @@ report.view({
       draw();
     });
     local.on(["step", "tensor"], move);
+    local.on("fold", draw);
     addEventListener("hashchange", () => report.passFromAddress(record(), local));
     root.addEventListener("keydown", (event) => report.passKeys(event, record(), local));
     state.on("view", () => (state.get("view") === "passes" ? report.passAddress(local) : local.set({ playing: false })));
@@ -100,7 +107,9 @@ report.passTools = (record, local) => {
     node: el("div", { class: "tools" },
       el("span", { class: "together" }, button("◀", "Step before", () => go(local.get("step") - 1)),
         play, button("▶", "Next step", () => go(local.get("step") + 1))),
-      range, pick),
+      range, pick, el("label", {}, el("input", {
+        type: "checkbox", checked: true, onchange: (event) => local.set({ fold: event.target.checked }),
+      }), " fold equal layers")),
     fill() {
       const { steps } = record();
       range.max = steps.length - 1;
@@ -126,13 +135,14 @@ report.passStates = (record) => {
   });
 };
 
-/** The board: a cell for each node in the order of the run, a row for each layer, and one row of
-    inputs, weights and constants. `show(step, tensor)` colours it. */
+/** The board: a cell for each node in the order of the run, a row for each layer or for layers that
+    are alike in all steps, and a row of weights and inputs. `show(step, tensor)` colours it. */
 report.passCells = (board, record, local) => {
   const { el } = report;
   const states = report.passStates(record);
   const letters = report.passLetters(record.devices);
   const cells = [];
+  const begins = new Set(record.splits.map((split) => split.nodes[0]));
   const row = (name, tensors) => el("div", { class: "pass-row" }, el("span", { class: "soft pass-row-name", text: name }),
     el("span", { class: "pass-cells" }, tensors.map((tensor) => {
       const cell = el("span", { class: `pass-cell${tensor.view ? " is-view" : ""}`, "data-tensor": tensor.id });
@@ -140,25 +150,29 @@ report.passCells = (board, record, local) => {
       return cell;
     })));
   const rows = report.passRows(record.tensors.filter((tensor) => !tensor.leaf));
+  const key = ([, tensors]) => states.map((state) => tensors.map((tensor) => `${tensor.op}${state[tensor.id]}${begins.has(tensor.id)}`)).join();
+  const shown = local.get("fold") ? report.passFold(rows, key) : rows;
   const leaves = record.tensors.filter((tensor) => tensor.leaf);
   board.replaceChildren(
     el("ul", { class: "legend" }, record.devices.map((name, i) => el("li", {},
       el("span", { class: `swatch c${i % 8}` }), `${letters[i]} ${name}`)),
     el("li", {}, el("span", { class: "swatch pass-none" }), "? no device yet"),
-    el("li", { text: "outlined: changed by this step" })),
-    ...rows.map(([name, tensors]) => row(name, tensors)), row("weights, inputs", leaves));
+    el("li", { text: "outlined: this step changes it" }), el("li", { text: "round: a view" }),
+    el("li", { text: "bar: a split begins" })),
+    ...shown.map(([name, tensors]) => row(name, tensors)), row("weights, inputs", leaves));
   board.onclick = (event) => {
     const cell = event.target.closest("[data-tensor]");
     if (cell) local.set({ tensor: Number(cell.dataset.tensor) });
   };
   return {
     show(step, selected) {
+      const cut = Number(record.steps[step].pass) >= 5;
       const changed = new Set(record.steps[step].changes.map((change) => change.tensor));
       for (const [tensor, cell] of cells) {
         const device = states[step][tensor.id];
         cell.textContent = device < 0 ? "?" : letters[device];
         cell.className = `pass-cell ${device < 0 ? "pass-none" : `c${device % 8}`}${tensor.view ? " is-view" : ""}`
-          + `${changed.has(tensor.id) ? " is-changed" : ""}${tensor.id === selected ? " is-selected" : ""}`;
+          + `${cut && begins.has(tensor.id) ? " is-cut" : ""}${changed.has(tensor.id) ? " is-changed" : ""}${tensor.id === selected ? " is-selected" : ""}`;
         cell.title = `${tensor.name}: ${tensor.op}, ${device < 0 ? "no device yet" : record.devices[device]}`;
       }
     },
@@ -181,34 +195,47 @@ report.passRows = (nodes) => {
   let layer = null;
   for (const tensor of nodes) {
     const own = /-(\d+)(?: \(.*\))?$/.exec(tensor.name);
-    const now = own ? `layer ${own[1]}` : layer;
-    if (!rows.length || now !== layer) rows.push([now || "nodes", []]);
+    const now = own ? `layer ${own[1]}` : /^result_/.test(tensor.name) ? "output" : layer;
+    if (!rows.length || now !== layer) rows.push([now || "input", []]);
     layer = now;
     rows[rows.length - 1][1].push(tensor);
   }
+  if (rows.length === 1) rows[0][0] = "nodes";
   return rows;
+};
+
+/** Consecutive rows with the same key as one row, which has the tensors of the first. */
+report.passFold = (rows, key) => {
+  const folded = [];
+  let before = null;
+  for (const one of rows) {
+    const now = key(one);
+    if (now === before) folded[folded.length - 1].last = one[0];
+    else folded.push({ one });
+    before = now;
+  }
+  return folded.map(({ one: [name, tensors], last }) => [
+    last ? `${name.replace("layer", "layers")} to ${last.replace("layer ", "")}` : name, tensors,
+  ]);
 };
 
 /** The step in words: its title, its changes as a table; in pass 5 the splits. */
 report.passStep = (record, number, local) => {
   const { el, plural } = report;
   const step = record.steps[number];
-  const most = 100;
   const parts = [
     el("h2", { role: "status", text: `Step ${number + 1} of ${record.steps.length}: ${report.passName(step)}` }),
     el("p", { text: step.title }),
   ];
-  if (!step.changes.length) parts.push(el("p", { class: "soft", text: "This step changes nothing." }));
+  if (!step.changes.length) parts.push(el("p", { class: "soft", text: "No tensor gets another device or cause." }));
   else {
     parts.push(report.passTable(`${plural(step.changes.length, "change")}`, ["tensor", "op", "from", "to", "because", "instead of"],
-      step.changes.slice(0, most).map((change) => [
+      step.changes.map((change) => [
         report.passLink(record, change.tensor, local), record.tensors[change.tensor].op, change.was || "–", change.now || "–",
         `${change.meaning} (${change.cause})`, change.over || "",
       ])));
-    if (step.changes.length > most) {
-      parts.push(el("p", { class: "soft", text: `${plural(step.changes.length - most, "more change")}: choose a tensor above to read its story.` }));
-    }
   }
+  if (step.pass === "cost") parts.push(report.passCandidates(record));
   if (step.pass === "5") parts.push(...report.passSplits(record));
   return parts;
 };
@@ -216,18 +243,39 @@ report.passStep = (record, number, local) => {
 report.passSplits = (record) => {
   const name = (id) => record.tensors[id]?.name ?? id;
   const rows = record.splits.map((split, i) => [
-    String(i), split.device, `${split.start} to ${split.end - 1}`, split.inputs.map(name).join(", ") || "none",
+    String(i), split.device, `${split.start} to ${split.end - 1}`, split.inputs.map(name).join(", ") || "none", split.why,
   ]);
-  return [report.passTable(report.plural(rows.length, "split"), ["split", "device", "nodes", "copied before it"], rows)];
+  const reads = record.rewired.map(({ node, source, copy }) => [
+    name(node), `source ${source}, ${name(record.copies[copy].of)}`, record.copies[copy].name, report.size(record.copies[copy].bytes),
+  ]);
+  const tables = [report.passTable(report.plural(rows.length, "split"),
+    ["split", "device", "nodes", "copied before it", "it begins here because"], rows)];
+  if (reads.length) {
+    tables.push(report.passTable(`${report.plural(reads.length, "source")} rewired to copies`, ["node", "reads", "now the copy", "size"], reads));
+  }
+  return tables;
 };
+
+/** The placements that the search considered, with their predicted times. */
+report.passCandidates = (record) => report.passTable(report.plural(record.candidates.length, "candidate"),
+  ["placement", "predicted time", "nodes on each device", "result"], record.candidates.map((one) => [
+    one.how, report.duration(one.seconds * 1e9),
+    Object.entries(one.nodes).map(([device, n]) => `${device} ${n}`).join(", "),
+    one.taken ? `taken${one.exact ? ": no placement is faster" : ""}` : "",
+  ]));
 
 report.passTable = (caption, names, rows) => {
   const { el } = report;
   return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, el("table", {},
     el("caption", { text: caption }),
     el("thead", {}, el("tr", {}, names.map((name) => el("th", { scope: "col", text: name })))),
-    el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell)))))));
+    el("tbody", {}, rows.slice(0, report.passMost).map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell)))))),
+  rows.length > report.passMost
+    ? el("p", { class: "soft", text: `The first ${report.passMost} rows; choose a tensor above to read its story.` }) : null);
 };
+
+/** The maximum number of rows of a table. */
+report.passMost = 100;
 
 report.passLink = (record, id, local) => report.el("button", {
   type: "button", class: "link mono", text: record.tensors[id].name, onclick: () => local.set({ tensor: id }),
@@ -253,10 +301,11 @@ report.passStory = (record, id, local) => {
     ];
     lines.push(el("li", {}, to, el("ul", {}, said)));
   });
-  const reads = tensor.sources.flatMap((source, i) => [i ? ", " : "", report.passLink(record, source, local)]);
+  const reads = tensor.sources.filter((source) => source !== null)
+    .flatMap((source, i) => [i ? ", " : "", report.passLink(record, source, local)]);
   return [
     el("h2", { class: "mono", text: tensor.name }),
-    el("p", { class: "soft" }, `${tensor.op}, ${tensor.type} ${[tensor.shape].flat().join(" × ")}`,
+    el("p", { class: "soft" }, `${tensor.op}, ${tensor.type} ${tensor.shape}`,
       tensor.memory ? `, in ${tensor.memory} memory` : "", reads.length ? ", reads " : "", reads),
     lines.length ? el("ol", { class: "pass-story" }, lines) : el("p", { text: "No pass asks about this tensor." }),
   ];
