@@ -25,7 +25,7 @@ from weft.llm.planning.options import ContextOptions, PlanArguments
 from weft.llm.planning.saved_plan import leaf_rows
 from weft.notebook import in_notebook
 from weft.records import dataclass
-from weft.schedule.parts import Prediction
+from weft.schedule.parts import Candidate, Prediction
 from weft.tables import html_table
 
 BOUNDS = (1, 31)
@@ -136,6 +136,8 @@ class ContextPlan:
     """With a machine profile: the time of a prompt and of the tokens generated after it."""
     experts: ExpertArena | None = None
     """The experts in memory, where there is a budget for them."""
+    considered: tuple[Candidate, ...] = ()
+    """Under `policy="cost"`, the plans with different homes among which this one is the fastest."""
     again: Callable[[int, PlanArguments], ContextPlan] | None = None
     """Plans the same model on the same devices with another `n_ctx` and other options, without
     places in memory (`memory="bound"`) and whether or not it fits. None: the placement depends on
