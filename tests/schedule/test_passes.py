@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -110,8 +111,8 @@ def test_each_question_has_its_answer_and_reason() -> None:
     mul = graph.nodes[0]
     questions = asked(passes_of(schedule(graph, [g, c])), mul, "1")
     assert [(q.device, q.question, q.answer) for q in questions] == [
-        ("gpu", "reads memory of type cpu, where w0 is", False),
-        ("cpu", "reads memory of type cpu, where w0 is", True),
+        ("gpu", "reads memory of type cpu", False),
+        ("cpu", "reads memory of type cpu", True),
         ("cpu", "runs MUL_MAT", True),
         ("gpu", "runs MUL_MAT", True),
         ("gpu", "wants MUL_MAT for this batch, with a weight in host memory", False),
@@ -138,8 +139,7 @@ def test_why_a_split_begins() -> None:
     passes = passes_of(schedule(chain("CC?", {"C": c}), [g, c]))
     assert [s.why for s in passes.splits] == [
         "it begins the graph",
-        "n1 needs a weight from elsewhere, and the split before has copies already, whose memory "
-        "can be used again",
+        "n1 needs a copied weight, and the split before has copies already",
     ]
     g = gpu()
     passes = passes_of(schedule(chain("GC", {"G": g, "C": c}), [g, c]))
@@ -268,3 +268,72 @@ def plain(passes: Passes, placed: Schedule) -> bool:
     rewired = {key: copy.name for key, copy in placed.rewired.items()}
     assert {key: copy.name for key, copy in passes.rewired.items()} == rewired
     return len(passes.copies) == len([c for (t, _, _), c in placed.copies.items() if c is not t])
+
+
+def test_the_steps_in_words() -> None:
+    g, c = gpu(), cpu()
+    passes = passes_of(schedule(chain("??G?C?G?", {"G": g, "C": c}), [g, c]))
+    lines = passes.text().splitlines()
+    assert lines[0] == "A letter is a node, in order: G gpu, C cpu; ? has no device yet."
+    table = [line.strip() for line in lines if re.fullmatch(r"  [?GC]{8}", line)]
+    assert table == ["????????", "??G?C?G?", "??GGC?GG", "GGGGCGGG"]
+    assert "  gpu 2.sup (a neighbour is there, and the device runs it): n3, n7" in lines
+    assert "  asked gpu: runs SQR? 2 yes" in lines
+    assert "  split 1: cpu, node 4: n4 is on cpu; copies n3" in lines
+    assert "  cpu#n3#0 is read instead of n3 by n4" in lines
+    assert lines.count("  nothing changes") == 4
+    narrow = passes.text(60).splitlines()
+    assert max(map(len, narrow)) <= 60 and " ".join(" ".join(narrow).split()) == " ".join(
+        passes.text().split()
+    )
+
+
+def test_equal_layers_are_one_line() -> None:
+    """Twelve layers of nine nodes, of which the last five have weights on the gpu."""
+    g, c = gpu(), cpu()
+    graph = chain("".join(f"????????{'GC'[i < 7]}" for i in range(12)), {"G": g, "C": c})
+    passes = passes_of(schedule(graph, [g, c]))
+    rows = [line for line in passes.text().splitlines() if re.match(r"  +\d+  [?GC]+", line)]
+    assert "      0  ????????C  7 times, to node 62" in rows
+    assert "     63  ????????G  5 times, to node 107" in rows
+    assert "  gpu 2.sup (a neighbour is there, and the device runs it): n72..106 (32)" in (
+        passes.text().splitlines()
+    )
+    whole = passes.text(fold=False)
+    assert " times" not in whole and "n105, n106" in whole and "(32)" not in whole
+
+
+def test_the_story_of_a_tensor() -> None:
+    g, c = gpu(), cpu()
+    passes = passes_of(schedule(chain("??G?C?G?", {"G": g, "C": c}), [g, c]))
+    assert passes.text(node="n4").splitlines() == [
+        "n4: MUL_MAT f32[64, 4], reads w4 and n3",
+        "  pass 1, nodes",
+        "    gpu reads memory of type cpu, where w4 is? no, its own memory is of type gpu",
+        "    cpu reads memory of type cpu, where w4 is? yes",
+        "    cpu runs MUL_MAT? yes",
+        "    gpu runs MUL_MAT? yes",
+        "    gpu wants MUL_MAT for this batch, with a weight in host memory? no, it leaves the op "
+        "to the device that has the weight",
+        "    -> cpu 1.wgt0 (a weight is there: source 0 of the op)",
+        "  pass 5",
+        "    cpu reads memory of type gpu, where n3 is? no, its own memory is of type cpu",
+        "    for n5: gpu reads memory of type cpu, where n4 is? no, its own memory is of type gpu",
+        "    in split 1: cpu, node 4: n4 is on cpu; copies n3",
+        "    copied to gpu before split 2",
+        "    n4 reads cpu#n3#0 instead of n3 (source 1)",
+        "    n5 reads gpu#n4#0 instead of n4 (source 0)",
+    ]
+    assert [line for line in passes.text(node="w?").splitlines() if line[0:1] == "w"] == [
+        f"{w}: leaf f32[64, 64], a weight in memory of type {device}"
+        for w, device in (("w6", "gpu"), ("w4", "cpu"), ("w2", "gpu"))
+    ]
+    with pytest.raises(ScheduleError, match="matches 'n44'; did you mean n4"):
+        passes.text(node="n44")
+
+
+def test_letters_differ() -> None:
+    host = NullBufferType("RAM")
+    devices = [gpu("cuda"), gpu("gaudi"), Stub("blas", "ACCEL", memory=host), cpu(memory=host)]
+    passes = passes_of(schedule(chain("?", {}), devices))
+    assert passes.letters == {"cuda": "G", "gaudi": "A", "blas": "B", "cpu": "C"}

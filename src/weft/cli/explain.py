@@ -14,6 +14,7 @@ from weft.backends import Backend
 from weft.backends.cpu.routing import Routing
 from weft.cli.console import note, say, wide
 from weft.cli.draft_options import DraftFlags
+from weft.cli.explain_graph import explain_graph, is_graph, show
 from weft.cli.explain_machines import on_machines, print_stages, stages_of
 from weft.cli.exported import explain_pte, is_pte, pte_report
 from weft.cli.groups import ABSENT, Group
@@ -34,7 +35,6 @@ from weft.llm.planning.overview import overview, overview_lines
 from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.stage_report import stage_lines
 from weft.options import option
-from weft.schedule.draw import dot, mermaid
 from weft.schedule.machine import paper_devices
 from weft.schedule.machines import without_slow_helpers
 from weft.schedule.profile import Profile, load_profile
@@ -76,6 +76,12 @@ class ExplainFlags(Group):
     parallel: int = option(
         1, "Texts written at the same time, as by `weft serve`.", "--parallel -np"
     )
+    passes: bool = option(
+        False, "Each pass of the placement, one sweep at a time: what it asked and what it changed."
+    )
+    node: str | None = option(
+        None, "Of each pass, what concerns the tensors with such names.", metavar="GLOB"
+    )
     brief: bool = option(False, "Splits and totals only.")
     nodes: bool = option(False, "Every node, also of layers that are like the one before.")
     as_json: bool = option(False, "Print JSON.", "--json")
@@ -99,7 +105,8 @@ def explain(
 ) -> None:
     """Show where everything would run, and why. Lists splits, the device of each op, why other
     devices refused it, and the bytes of every buffer; nothing is allocated or loaded. For an
-    exported .pte file: the delegated graphs, the nodes left out, and why."""
+    exported .pte file: the delegated graphs, the nodes left out, and why. A graph as text (its
+    first line is "weft graph 1") is placed, too."""
     if is_pte(model):
         if own.html is not None:
             write_text(own.html, pte_report(model))
@@ -108,10 +115,14 @@ def explain(
         data, text = explain_pte(model, not own.brief)
         print(json.dumps(data, indent=1) if own.as_json else text)
         return
-    if (own.why is not None) + own.as_json + own.as_mermaid + own.as_dot + (
+    own.passes = own.passes or own.node is not None
+    if (own.why is not None) + (own.as_json or own.passes) + own.as_mermaid + own.as_dot + (
         own.html is not None
     ) > 1:
-        raise ScheduleError("give only one of --why, --json, --mermaid, --dot and --html")
+        raise ScheduleError(
+            "give only one of --why, --json, --mermaid, --dot, --html and --passes; --passes may "
+            "have --json"
+        )
     if own.machine is not None:
         load |= _on_paper(own.machine, load)
     if own.machines is not None:
@@ -124,6 +135,9 @@ def explain(
         )
     elif own.link is not None:
         raise ScheduleError("--link is between machines; give --machines, too")
+    if is_graph(model):
+        explain_graph(model, own, load, vars(ExplainFlags()) | ExplainLoad().arguments())
+        return
     if load.get("machines"):
         from weft.backends.remote.group import machine_group
 
@@ -171,19 +185,13 @@ def explain(
         return
     regime = plan_for(plan, own.tokens)
     schedule = regime.plan.schedule
-    if own.as_json:
+    if own.as_json and not own.passes:
         data = _as_json(plan, PrefixOptions(**kept))
         if report is not None:
             data["machines"] = report.to_json()
         data["draft_memory"] = [memory_rows(other, _scratch(other)) for other in beside]
         print(json.dumps(data, indent=1))
-    elif own.as_mermaid:
-        print(mermaid(schedule))
-    elif own.as_dot:
-        print(dot(schedule))
-    elif own.why is not None:
-        print(schedule.why(own.why))
-    else:
+    elif not show(schedule, own, plan.considered):
         _print(plan, own, PrefixOptions(**kept))
         if report is not None:
             print_stages(report)

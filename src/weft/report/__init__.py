@@ -50,13 +50,14 @@ if TYPE_CHECKING:
     from weft.report.compare import diff_data
     from weft.report.html import frame_html, page_html, report_html
     from weft.report.planned import plan_data
-    from weft.report.programs import program_data
+    from weft.report.programs import graph_data, program_data
     from weft.report.tables import regime_data
     from weft.report.timeline import timeline_data
 
 __all__ = [
     "diff_data",
     "frame_html",
+    "graph_data",
     "page_html",
     "plan_data",
     "program_data",
@@ -71,7 +72,7 @@ __getattr__, __dir__ = imported_when_used(
         "weft.report.compare": ("diff_data",),
         "weft.report.html": ("frame_html", "page_html", "report_html"),
         "weft.report.planned": ("plan_data",),
-        "weft.report.programs": ("program_data",),
+        "weft.report.programs": ("graph_data", "program_data"),
         "weft.report.tables": ("regime_data",),
         "weft.report.timeline": ("timeline_data",),
     },

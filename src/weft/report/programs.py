@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
 from weft.compiler import Plan
@@ -51,19 +52,38 @@ def program_data(subject: ProgramLike, title: str = "") -> dict[str, Any]:
     if plan is None:
         raise ProgramError("this program was made without a plan; weft.compile makes one with it")
     what = type(subject).__name__
+    return _page(plan, title or what, "the program", program.summary(what), _memory(program, plan))
+
+
+def graph_data(plan: Plan, title: str) -> dict[str, Any]:
+    """The data of the report of a graph that is planned only, with the keys of `program_data`."""
+    needs: dict[tuple[str, str], int] = {}
+    for leaf in plan.schedule.graph.leaves:
+        if leaf.buffer is not None:
+            memory = leaf.buffer.type or plan.schedule.backends[-1].buffer_type
+            use = "weights" if leaf.buffer.usage == "weights" else "bound"
+            needs[use, memory.name] = needs.get((use, memory.name), 0) + memory.alloc_size(leaf)
+    for arena in plan.allocation.arenas:
+        needs["compute", arena.buffer_type.name] = arena.size
+    return _page(plan, title, "the graph", title, _rows(needs, plan))
+
+
+def _page(
+    plan: Plan, title: str, label: str, summary: str, memory: list[dict[str, Any]]
+) -> dict[str, Any]:
     return {
         "kind": "program",
-        "title": title or what,
+        "title": title,
         "weft": __version__,
         "devices": [
             {"name": b.name, "kind": b.kind, "memory": b.buffer_type.name}
             for b in plan.schedule.backends
         ],
-        "memory": _memory(program, plan),
-        "text": [program.summary(what), "", *table_lines(plan.to_json(), nodes=False)],
+        "memory": memory,
+        "text": [summary, "", *table_lines(plan.to_json(), nodes=False)],
         "regimes": [
             {
-                "label": "the program", "max_tokens": None, "together": False,
+                "label": label, "max_tokens": None, "together": False,
                 **regime_data(plan),
             }
         ],
@@ -81,6 +101,16 @@ def _memory(program: Program, plan: Plan) -> list[dict[str, Any]]:
             use = "weights" if buffer.usage == "weights" else "bound"
         key = (use, buffer.buffer_type.name)
         sizes[key] = sizes.get(key, 0) + buffer.size
+    rows = _rows(sizes, plan)
+    scratch = max((split.work_bytes for split in program.splits), default=0)
+    rows.append(
+        {"buffer": "scratch", "memory": "threads", "bytes": scratch, "about": "of the kernels"}
+    )
+    return rows
+
+
+def _rows(sizes: Mapping[tuple[str, str], int], plan: Plan) -> list[dict[str, Any]]:
+    """A row for each use and memory with its bytes."""
     about = {
         "weights": "constants of the program",
         "bound": "memory that it was given, or keeps between runs",
@@ -94,8 +124,4 @@ def _memory(program: Program, plan: Plan) -> list[dict[str, Any]]:
     for row in rows:
         if row["buffer"] == "compute":
             row["lower_bound"] = bounds.get(row["memory"], 0)
-    scratch = max((split.work_bytes for split in program.splits), default=0)
-    rows.append(
-        {"buffer": "scratch", "memory": "threads", "bytes": scratch, "about": "of the kernels"}
-    )
     return rows

@@ -63,7 +63,7 @@ def table_lines(
             copied = f"{entry['name']} from {entry['from']} ({_bytes(entry)})"
             lines += _broken("  copies ", copied, width)
         shown = split["nodes"]
-        folds = _folds(shown) if fold else {}
+        folds = folds_of(shown) if fold else {}
         hidden = 0
         for place, r in enumerate(shown):
             if place in folds:
@@ -104,7 +104,7 @@ _MOST_FOLD = 2000
 """Maximum number of nodes of such a layer, which bounds the time of the search."""
 
 
-def _folds(rows: Sequence[Mapping[str, Any]]) -> dict[int, tuple[int, int]]:
+def folds_of(rows: Sequence[Mapping[str, Any]]) -> dict[int, tuple[int, int]]:
     """Where nodes repeat those just before them: by the place of the first one, the number of nodes
     that repeat and how often they do. Numbers in names do not count."""
     keys = [

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.errors import ScheduleError
+from weft.graph.op import NONE
 from weft.graph.tensor import Tensor, shape_text
 from weft.records import dataclass
 from weft.schedule.assign import Sweep, sweeps, sweeps_as_chosen
@@ -18,6 +19,7 @@ from weft.schedule.describe import name_of
 from weft.schedule.devices import Devices
 from weft.schedule.explain import seconds_text
 from weft.schedule.parts import Candidate
+from weft.schedule.passes_text import passes_lines, story_lines
 from weft.schedule.result import Schedule
 from weft.schedule.split import add_input_copies, cut
 
@@ -25,6 +27,8 @@ __all__ = ["FORMAT", "Change", "Copied", "Cut", "Passes", "Question", "Step", "p
 
 FORMAT = "weft-passes-1"
 """The format of `Passes.to_dict`; it changes when the keys do."""
+
+_LETTERS = "ABDEFHIJKLMNOPQRSTUVWXYZ0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,18 @@ class Passes:
     """Under `policy="cost"`, the placements that were considered."""
 
     @property
+    def letters(self) -> dict[str, str]:
+        """A letter for each device: C for the last, G for the first GPU, one of its name for each
+        of the others."""
+        letters = {self.devices[-1]: "C"}
+        kinds = {b.name: b.kind for b in self.schedule.backends}
+        for name in self.devices[:-1]:
+            first = "G" if kinds[name] == "GPU" else ""
+            free = [c for c in first + name.upper() + _LETTERS if c.isalnum()]
+            letters[name] = next(c for c in free if c not in letters.values())
+        return {name: letters[name] for name in self.devices}
+
+    @property
     def tensors(self) -> list[Tensor]:
         """The leaves, then the nodes."""
         return list(self.schedule.graph.tensors)
@@ -122,9 +138,19 @@ class Passes:
             placed |= {change.tensor: change.now for change in step.changes}
             yield step, dict(placed)
 
+    def text(self, width: int | None = None, *, node: str | None = None, fold: bool = True) -> str:
+        """Every step in words, or the story of the tensors whose names match the glob `node`.
+
+        With `fold`, equal layers are one line. Lines longer than `width` are broken. Raises
+        ScheduleError for a glob that matches nothing."""
+        if node is not None:
+            return "\n".join(story_lines(self.to_dict(), node, width))
+        lines = passes_lines(self.to_dict(), width, fold=fold, candidates=self.candidates)
+        return "\n".join(lines)
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: `format`, `devices`, `tensors`, `steps`, `splits`, `copies`, `rewired` and
-        `candidates`. Tensors are numbered, leaves first."""
+        """Plain data: `format`, `devices`, `letters`, `tensors`, `steps`, `splits`, `copies`,
+        `rewired` and `candidates`. Tensors are numbered, leaves first."""
         ids = {tensor: i for i, tensor in enumerate(self.tensors)}
         copies = {one.copy: i for i, one in enumerate(self.copies)}
         nodes = {node: i for i, node in enumerate(self.schedule.graph.nodes)}
@@ -132,6 +158,7 @@ class Passes:
         return {
             "format": FORMAT,
             "devices": list(self.devices),
+            "letters": list(self.letters.values()),
             "tensors": [
                 _tensor_data(tensor, ids, nodes.get(tensor), types.type_of(tensor))
                 for tensor in ids
@@ -234,7 +261,8 @@ class _Recorder(Devices):
     def supports_op(self, backend: int, node: Tensor) -> bool:
         answer = super().supports_op(backend, node)
         reason = self.refusals.get((node, backend), "")
-        self._asked(backend, f"runs {node.op.name}", answer, reason)
+        leaf = ", the op of a leaf" if node.op is NONE else ""
+        self._asked(backend, f"runs {node.op.name}{leaf}", answer, reason)
         return answer
 
     def type_of(self, tensor: Tensor) -> Any:
@@ -246,20 +274,17 @@ class _Recorder(Devices):
         # every question about memory follows a look at the tensor that is there
         about = self._memory_of
         assert about is not None
-        verb = "uses" if about is self.at else "reads"
-        self._asked(
-            backend, f"{verb} memory of type {buffer_type.name}, where {name_of(about)} is", answer,
-            f"its own memory is of type {self.buffer_types[backend].name}", about,
-        )  # fmt: skip
+        question = f"reads memory of type {buffer_type.name}"
+        reason = f"its own memory is of type {self.buffer_types[backend].name}"
+        self._asked(backend, question, answer, reason, about)
         return answer
 
     def offloads(self, backend: int, node: Tensor) -> bool:
         answer = super().offloads(backend, node)
         if self.questions[-1].answer:  # it runs the op
-            self._asked(
-                backend, f"wants {node.op.name} for this batch, with a weight in host memory",
-                answer, "it leaves such an op to the device that has the weight",
-            )  # fmt: skip
+            question = f"wants {node.op.name} for this batch, with a weight in host memory"
+            reason = "it leaves the op to the device that has the weight"
+            self._asked(backend, question, answer, reason)
         return answer
 
 
@@ -400,9 +425,10 @@ def _cut(schedule: Schedule, record: _Record) -> Schedule:
 def _cut_title(result: Schedule, names: Sequence[str]) -> str:
     n_inputs = sum(len(split.inputs) for split in result.splits)
     used = " and ".join(dict.fromkeys(names[split.backend] for split in result.splits))
+    copied = _count(n_inputs, "tensor is", "tensors are") if n_inputs else "nothing is"
     return (
         f"Pass 5: the nodes are cut into {_count(len(result.splits), 'split')} on {used}, for "
-        f"which {_count(n_inputs, 'tensor is', 'tensors are')} copied."
+        f"which {copied} copied."
     )
 
 
@@ -417,10 +443,7 @@ def _cuts(result: Schedule, names: Sequence[str]) -> Iterator[Cut]:
             why = f"{name_of(first)} is on {name}"
         else:
             first = result.graph.nodes[split.start]
-            why = (
-                f"{name_of(first)} needs a weight from elsewhere, and the split before has copies "
-                "already, whose memory can be used again"
-            )
+            why = f"{name_of(first)} needs a copied weight, and the split before has copies already"
         before = split
         yield Cut(name, split.start, split.end, tuple(split.inputs), why)
 
@@ -432,7 +455,7 @@ def _verdict(tried: Sequence[Candidate]) -> str:
     if taken is rules:
         return (
             f"The search found no placement that is faster than {rules.how} "
-            f"({seconds_text(rules.seconds)}), which stay."
+            f"({seconds_text(rules.seconds)} per {_of(rules)}), which stay."
         )
     assert rules.prediction is not None and best.prediction is not None
     parts = ", ".join(
@@ -444,9 +467,14 @@ def _verdict(tried: Sequence[Candidate]) -> str:
         )
     )
     return (
-        f"The search takes {taken.how}: {seconds_text(taken.seconds)} predicted instead of "
-        f"{seconds_text(rules.seconds)} by {rules.how} ({parts})."
+        f"The search takes {taken.how}: {seconds_text(taken.seconds)} per {_of(rules)} are "
+        f"predicted, instead of {seconds_text(rules.seconds)} by {rules.how} ({parts})."
     )
+
+
+def _of(candidate: Candidate) -> str:
+    """A word for the work that takes the predicted time."""
+    return "pass" if candidate.prediction is None else candidate.prediction.what
 
 
 def _count(n: int, one: str, several: str | None = None) -> str:

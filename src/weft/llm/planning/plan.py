@@ -26,7 +26,7 @@ from weft.llm.planning.saved_plan import leaf_rows
 from weft.notebook import in_notebook
 from weft.records import dataclass
 from weft.schedule.offload import OpOffload
-from weft.schedule.parts import Prediction
+from weft.schedule.parts import Candidate, Prediction
 from weft.schedule.profile import Profile
 from weft.tables import html_table
 
@@ -147,6 +147,8 @@ class ContextPlan:
     were when it was planned."""
     profile: Profile | None = None
     """The speeds of the machine, where the caller gave them."""
+    considered: tuple[Candidate, ...] = ()
+    """Under `policy="cost"`, the plans with different homes among which this one is the fastest."""
     again: Callable[[int, PlanArguments], ContextPlan] | None = None
     """Plans the same model on the same devices with another `n_ctx` and other options, without
     places in memory (`memory="bound"`) and whether or not it fits. None: the placement depends on

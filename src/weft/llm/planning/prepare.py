@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
@@ -33,6 +34,7 @@ from weft.options import require_options
 from weft.schedule import Profile, load_profile
 from weft.schedule.cost import choose_homes
 from weft.schedule.machines import machine_of
+from weft.schedule.parts import Candidate
 
 MOST_COPIES = 4
 """Maximum number of ubatches under way, unless the caller asks for more."""
@@ -184,11 +186,25 @@ def _by_time(request: Request) -> ContextPlan:
         require(request, plan)
         return plan
     ruled = fitted(request)
-    best = _faster(request, ruled, request.planned(_copy(ruled.homes), by_time=True))
-    if placement.place or not placement.offload_kv:
-        return best
-    chosen = _with_chosen_homes(request, best)
-    return best if chosen is None else _faster(request, best, chosen)
+    timed = request.planned(_copy(ruled.homes), by_time=True)
+    plans = {"as many layers as fit, and the reference's rules": ruled}
+    plans["as many layers as fit, and nodes by predicted time"] = timed
+    best = _faster(request, ruled, timed)
+    if not placement.place and placement.offload_kv:
+        chosen = _with_chosen_homes(request, best)
+        if chosen is not None:
+            plans["weights, caches and nodes by predicted time"] = chosen
+            best = _faster(request, best, chosen)
+    best.considered = tuple(_candidate(how, plan, plan is best) for how, plan in plans.items())
+    return best
+
+
+def _candidate(how: str, plan: ContextPlan, taken: bool) -> Candidate:
+    assert plan.predicted is not None
+    schedule = plan.plan.schedule
+    work = [n for n in schedule.graph.nodes if not n.op.is_view]
+    nodes = Counter(plan.backends[schedule.backend_of[n]].name for n in work)
+    return Candidate(how, plan.predicted.total, nodes, plan.predicted, taken)
 
 
 def _faster(request: Request, a: ContextPlan, b: ContextPlan) -> ContextPlan:
