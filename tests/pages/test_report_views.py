@@ -190,6 +190,33 @@ def test_the_graph_by_keyboard(open_page: Any, two_devices: tuple[Path, dict[str
     assert heads.nth(1).get_attribute("aria-expanded") == "false"
 
 
+def test_the_passes_step_by_step(open_page: Any, two_devices: tuple[Path, dict[str, Any]]) -> None:
+    path, data = two_devices
+    passes = data["regimes"][0]["passes"]
+    page = show(open_page, path, "passes")
+    cells = page.locator(".pass-cell")
+    assert set(cells.all_inner_texts()[:5]) == {"?"}  # the first step places leaves, not nodes
+    page.locator(".pass-board").focus()
+    for number, step in enumerate(passes["steps"], 1):
+        assert page.evaluate("location.hash") == f"#passes/{number}"
+        assert step["title"] in page.locator(".pass-about").inner_text()
+        page.keyboard.press("ArrowRight")
+    assert "?" not in cells.all_inner_texts()
+    no = "no kernel for FLASH_ATTN_EXT"
+    asked = [q for step in passes["steps"] for q in step["questions"]]
+    refused = next(q["tensor"] for q in asked if q["reason"] == no)
+    page.locator("label", has_text="fold equal layers").click()
+    page.locator(f'[data-tensor="{refused}"]').click()
+    story = page.locator(".pass-story").inner_text()
+    assert f"gpu runs FLASH_ATTN_EXT: no, {no}" in story
+    page.locator(".pass-story .link").first.click()
+    assert page.evaluate("report.state.get('view')") == "passes"
+    step = int(page.evaluate("location.hash.split('/')[1]"))
+    assert any(q["tensor"] == refused for q in passes["steps"][step - 1]["questions"])
+    again = show(open_page, path, page.evaluate("location.hash.slice(1)"))
+    assert again.locator(".pass-story").inner_text() == story
+
+
 @pytest.mark.parametrize("by", ["cause", pytest.param("op", marks=pytest.mark.part("pages"))])
 def test_colours(open_page: Any, two_devices: tuple[Path, dict[str, Any]], by: str) -> None:
     page = show(open_page, two_devices[0], "graph")

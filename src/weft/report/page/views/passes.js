@@ -19,6 +19,7 @@ report.view({
       root.append(el("p", { text: `The steps cannot be shown: ${record().why}.` }));
       return;
     }
+    for (const regime of data.regimes) report.passNames(regime.passes);
     const tools = report.passTools(record, local);
     root.append(tools.node, board, about);
     let cells = null;
@@ -48,6 +49,16 @@ report.view({
     state.on("view", () => (state.get("view") === "passes" ? report.passAddress(local) : local.set({ playing: false })));
   },
 });
+
+/** Gives tensors that share a name a number behind it, so that each can be asked for. */
+report.passNames = ({ tensors = [] }) => {
+  const seen = new Map();
+  for (const tensor of tensors) {
+    const n = (seen.get(tensor.name) || 0) + 1;
+    seen.set(tensor.name, n);
+    if (n > 1) tensor.name += ` (${n})`;
+  }
+};
 
 /** `#passes/3/NAME` is the third step with the story of a tensor. */
 report.passFromAddress = (record, local) => {
