@@ -32,8 +32,8 @@ report.view({
       const step = local.get("step");
       cells.show(step, local.get("tensor"));
       tools.show(step);
-      about.replaceChildren(...report.passStep(record(), step, local),
-        ...report.passStory(record(), local.get("tensor"), local));
+      const [title, sentence, ...tables] = report.passStep(record(), step, local);
+      about.replaceChildren(title, sentence, ...report.passStory(record(), local.get("tensor"), local), ...tables);
       report.passAddress(local);
     };
     report.passFromAddress(record(), local);
