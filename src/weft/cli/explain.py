@@ -171,7 +171,7 @@ def explain(
     elif own.as_dot:
         print(dot(schedule))
     elif own.why is not None:
-        print(schedule.why(own.why))
+        print(regime.plan.why(own.why))
     else:
         _print(plan, own, PrefixOptions(**kept))
         if report is not None:
