@@ -51,3 +51,8 @@ TEMPLATE_UNITS = 1 << 26
 """Units of work that a chat template may take for any conversation: characters, and 16 a step."""
 TEMPLATE_UNITS_OF_INPUT = 64
 """Units more for each character of the conversation."""
+
+LOG_BYTES = 1 << 26
+"""Maximum number of bytes of a log of ggml that are read, from its beginning."""
+LOG_NODES = 1 << 16
+"""Maximum number of nodes of a graph in such a log."""

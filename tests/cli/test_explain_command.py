@@ -15,6 +15,9 @@ import pytest
 
 from tests.cli.test_cli import MODEL, ok, refused, weft
 from tests.serve.server import DEMO as DEMO_FILE
+from weft.allocate import allocate
+from weft.llm import Model
+from weft.llm.planning.prepare import prepare
 from weft.schedule.profile import load_profile
 
 DEMO = str(DEMO_FILE)
@@ -119,6 +122,42 @@ def test_why_one_node() -> None:
     assert text.startswith("l_out-0: ADD f32[") and "because (" in text
     assert "reference runs it, too; it would read copies of" in text
     assert "no tensor called 'l_out'; did you mean l_out-" in refused(*SPLIT, "--why", "l_out")
+
+
+def test_why_says_where_the_bytes_are() -> None:
+    """The place of a node is the plan's own, and beside it stands the one of ggml's allocator."""
+    made = prepare(Model.open(MODEL), n_ctx=64, devices=["reference", "cpu"], n_gpu_layers=1)
+    schedule, allocation = made.plan.schedule, made.plan.allocation
+    theirs = allocate(schedule, "ggml").place
+    placed = [t for t in map(schedule.final_of, schedule.graph.nodes) if t in allocation.place]
+    assert len(placed) > 20
+    for tensor in placed:
+        at = allocation.place[tensor]
+        memory = allocation.arenas[at.arena].buffer_type.name
+        (line,) = [
+            line for line in made.plan.why(tensor.name).splitlines()
+            if f"compute memory at byte {at.offset:,}, from {tensor.name} to " in line
+        ]  # fmt: skip
+        assert line.startswith(f"{tensor.name} ({tensor.op.name}): ") and memory in line
+        assert f"{at.size:,} B of " in line
+        assert line.endswith(f"; ggml's allocator: byte {theirs[tensor].offset:,}")
+    assert "compute memory" not in made.plan.why("token_embd.weight")
+    assert "embd (GET_ROWS): " in ok(*SPLIT, "--why", "embd")
+
+
+def test_bytes_of_the_reference() -> None:
+    made = prepare(Model.open(MODEL), n_ctx=64, devices=["reference", "cpu"], n_gpu_layers=1)
+    sizes = {
+        arena.buffer_type.name: arena.size
+        for arena in allocate(made.plan.schedule, "ggml").arenas
+    }  # fmt: skip
+    rows = {r["memory"]: r for r in made.memory_rows() if r["buffer"] == "compute"}
+    assert {memory: row["ggml"] for memory, row in rows.items()} == sizes and len(sizes) == 2
+    assert all(row["ggml"] > row["bytes"] for row in rows.values())
+    assert ok(*SPLIT, "--brief").count("; ggml's allocator takes ") == 2
+    # a plan without places, of which the report makes many, has no such figure
+    assert made.again is not None
+    assert not any("ggml" in row for row in made.again(32, {"n_ubatch": 32}).memory_rows())
 
 
 def test_drawings() -> None:

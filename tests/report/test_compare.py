@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,11 @@ def test_groups_add_up(data: dict[str, Any]) -> None:
     first = pair["groups"][0]
     assert "weight blk.*." in first["why_after"] and first["n"] > 1
     weights = sum(group["n"] for group in data["leaves"] if group["kind"] == "weight")
-    assert weights == sum("reference memory" in line for line in data["text"]
-                          if line.startswith("weight "))  # fmt: skip
+    lines = [line for line in data["text"] if line.startswith("weight ")]
+    assert all(line.endswith(": cpu -> reference memory") for line in lines)
+    folded = [re.search(r"\*.* \((\d+) of them\):", line) for line in lines]
+    assert weights == sum(1 if found is None else int(found[1]) for found in folded)
+    assert len(lines) < weights and "layers on a device: 1 layer -> 3 layers" in data["text"]
 
 
 def test_totals_and_memory(data: dict[str, Any], plans: tuple[Path, Path]) -> None:

@@ -151,10 +151,11 @@ def test_diff_of_two_plans() -> None:
     assert diff(a, a) == ""
     assert diff(a, b).splitlines() == [
         "n1: gpu -> cpu (assigned by the user)",
+        "+ copy of n0 from gpu to cpu (1.00 KiB)",
         "moved: 1 node from gpu to cpu",
         "splits: 1 -> 2",
         "copies: 1 -> 2",
-        "copied bytes: 1,024 -> 2,048",
+        "copied bytes: 1.00 KiB -> 2.00 KiB (+1,024 B)",
     ]
     assert "+ n1 (SQR) on gpu" in diff(schedule(chain("G", {"G": g}), [g, c]).to_json(), a)
 

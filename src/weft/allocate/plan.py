@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from weft.allocate.graph_allocator import GraphAllocator
@@ -11,9 +12,11 @@ from weft.allocate.result import Allocation, Arena, Placement
 from weft.allocate.search import improve
 from weft.allocate.validate import validate
 from weft.errors import AllocationError
+from weft.graph.size import lower
 from weft.graph.tensor import Tensor
 from weft.options import require_choice
 from weft.schedule.collector import collector_paused
+from weft.schedule.describe import name_of
 from weft.schedule.result import Schedule
 
 Memory: TypeAlias = Literal["best", "ggml", "bound"]
@@ -56,6 +59,28 @@ def like_reference(
         planner = GraphAllocator([b.buffer_type for b in schedule.backends])
         planner.reserve(schedule)
     return planner.allocation(schedule, life.lower_bounds)
+
+
+def place_lines(schedule: Schedule, plan: Allocation, name: str) -> Iterator[str]:
+    """Where the tensors called `name` are in memory, and how long: a line for each that a plan has
+    a place for. The place that the reference's allocator gives them stands beside."""
+    life = lifetimes(schedule)
+    names = [name_of(node) for node in schedule.plan_nodes]
+    reference = like_reference(schedule, life).place
+    for tensor in dict.fromkeys(map(schedule.final_of, schedule.graph.tensors)):
+        at = plan.place.get(tensor)
+        if at is None or tensor.name != name:
+            continue
+        least, most = lower(tensor.nbytes), at.size
+        size = f"{most:,} B" if least == most else f"{least:,} to {most:,} B"
+        memory = plan.arenas[at.arena]
+        chunk = f" of block {at.chunk}" if len(memory.chunks) > 1 else ""
+        first, last = (names[max(0, min(time, len(names) - 1))] for time in life.spans[tensor])
+        yield (
+            f"{name} ({tensor.op.name}): {size} of {memory.buffer_type.name} compute memory at "
+            f"byte {at.offset:,}{chunk}, from {first} to {last}; ggml's allocator: byte "
+            f"{reference[tensor].offset:,}"
+        )
 
 
 def _best(schedule: Schedule) -> Allocation:

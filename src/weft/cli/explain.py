@@ -191,6 +191,8 @@ def explain(
             data["machines"] = report.to_json()
         data["draft_memory"] = [memory_rows(other, _scratch(other)) for other in beside]
         print(json.dumps(data, indent=1))
+    elif own.why is not None and not own.passes:
+        print(regime.plan.why(own.why))
     elif not show(schedule, own, plan.considered):
         _print(plan, own, PrefixOptions(**kept))
         if report is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Literal, Protocol
 
-from weft.allocate import Allocation, Memory, allocate, validate
+from weft.allocate import Allocation, Memory, allocate, place_lines, validate
 from weft.backends import Backend, make_backend
 from weft.backends.cpu import OPTIONS as CPU_OPTIONS
 from weft.backends.host import HostBackend
@@ -41,6 +41,12 @@ class Plan:
     def explain(self, width: int | None = None) -> str:
         """Splits, nodes and causes, totals, and the memory of each device."""
         return f"{self.schedule.explain(width)}\n{self.allocation.explain()}"
+
+    def why(self, name: str) -> str:
+        """Everything known about the tensor called `name`: its device, why, and its bytes. Raises
+        ScheduleError for an unknown name."""
+        places = place_lines(self.schedule, self.allocation, name)
+        return "\n".join([self.schedule.why(name), *places])
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain data: the schedule's data, `allocation`, and `repacked` (weight ->

@@ -164,4 +164,8 @@ def _about(row: dict[str, Any]) -> str:
     if not bound:
         return str(row["about"])
     over = row["bytes"] / bound - 1
-    return f"lower bound {bound:,} B" + (f" (+{over:.1%})" if over else " (reached)")
+    text = f"lower bound {bound:,} B" + (f" (+{over:.1%})" if over else " (reached)")
+    reference = row.get("ggml")
+    if reference is None:
+        return text
+    return f"{text}; ggml's allocator takes {reference:,} B ({reference / row['bytes'] - 1:+.1%})"

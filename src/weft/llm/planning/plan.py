@@ -11,11 +11,12 @@ from dataclasses import asdict, field, replace
 from html import escape
 from typing import Any
 
-from weft.allocate import Arena
+from weft.allocate import Arena, GraphAllocator
 from weft.backends.base import Backend
 from weft.backends.cpu.experts import ExpertArena, ExpertBufferType
 from weft.backends.memory import AdoptsMemory
 from weft.compiler import Plan
+from weft.errors import AllocationError
 from weft.graph import Graph
 from weft.graph.tensor import Tensor
 from weft.llm.cache.kv_cache import KVCache
@@ -237,10 +238,27 @@ class ContextPlan:
                 need(arena.buffer_type).towers += arena.size
         return list(by_type.values())
 
+    def reference_compute(self) -> dict[str, int]:
+        """Memory -> bytes that ggml's allocator takes for these graphs, the largest batches first,
+        as llama.cpp reserves them. Empty where places are not planned."""
+        if any(arena.planner == "bound" for arena in self.plan.allocation.arenas):
+            return {}
+        types = [backend.buffer_type for backend in self.backends]
+        planner = GraphAllocator(types)
+        try:
+            for regime in reversed(self.all_regimes):
+                planner.reserve(regime.plan.schedule)
+        except AllocationError:  # an op of weft's own that it cannot plan
+            return {}
+        sizes = zip(types, planner.sizes, strict=True)
+        return {buffer_type.name: size for buffer_type, size in sizes if size}
+
     def memory_rows(self) -> list[dict[str, Any]]:
         """A row for each kind of buffer (weights, cache, compute, copies) in each memory, with the
-        keys `buffer`, `memory`, `bytes` and `about`; `compute` also has `lower_bound`."""
+        keys `buffer`, `memory`, `bytes` and `about`; `compute` also has `lower_bound`, and `ggml`,
+        the bytes that ggml's allocator takes."""
         rows: list[dict[str, Any]] = []
+        reference = self.reference_compute()
         for need in self.needs():
             mapped = _about_weights(need)
             for buffer, size, about in (
@@ -261,6 +279,8 @@ class ContextPlan:
                     )
                     if buffer == "compute":
                         rows[-1]["lower_bound"] = need.lower_bound
+                        if need.memory in reference:
+                            rows[-1]["ggml"] = reference[need.memory]
             if need.experts and self.experts is not None:
                 rows.append(
                     {

@@ -22,7 +22,7 @@ report.view({
       }, data.pairs.map((one, i) => el("option", { value: i, text: one.label }))))));
     }
     root.append(pair);
-    if (data.leaves.length) root.append(el("h2", { text: "Weights and caches that moved" }), report.changeTable(data.leaves));
+    if (data.leaves.length) root.append(el("h2", { text: "Weights and caches that moved" }), report.changeTable(data, data.leaves));
     root.append(report.compareText(data));
     draw();
     report.drawMaps(pair, data, local);
@@ -104,8 +104,9 @@ report.comparePair = (data, local) => {
     gone: [`Nodes of ${data.names[0]} only`, "gone"], why: ["Nodes that stayed, for another reason", "changed"] };
   for (const [what, [heading]] of Object.entries(headings)) {
     const groups = of(what);
-    if (groups.length) parts.push(el("h2", { text: `${heading}: ${plural(sum(groups), "node")}` }), report.changeTable(groups));
+    if (groups.length) parts.push(el("h2", { text: `${heading}: ${plural(sum(groups), "node")}` }), report.changeTable(data, groups));
   }
+  if (pair.copies.length) parts.push(el("h2", { text: `Copies that differ: ${sum(pair.copies)}` }), report.changeTable(data, pair.copies));
   if (!pair.groups.length) parts.push(el("p", { text: "Every node is where it was, for the same reason." }));
   return parts;
 };
@@ -153,7 +154,7 @@ report.sideGraph = (side, data) => {
 };
 
 /** Groups of changes; a group unfolds to its names. */
-report.changeTable = (groups) => {
+report.changeTable = (data, groups) => {
   const { el, count } = report;
   const move = (group) => [group.from, group.to].filter(Boolean).join(" → ") || "";
   return el("ol", { class: "changes" }, groups.map((group) => {
@@ -172,9 +173,9 @@ report.changeTable = (groups) => {
     const why = [];
     const same = group.why_before === group.why_after;
     if (same && group.why_after) why.push(el("div", {}, el("span", { class: "soft", text: "in both: " }), group.why_after));
-    if (group.why_before && !same) why.push(el("div", {}, el("span", { class: "soft", text: "before: " }), group.why_before));
-    if (group.why_after && !same) why.push(el("div", {}, el("span", { class: "soft", text: "now: " }), group.why_after));
-    if (group.refused) why.push(el("div", { class: "refused-line" }, `${group.from} refuses: ${group.refused}`));
+    if (group.why_before && !same) why.push(el("div", {}, el("span", { class: "soft", text: `${data.names[0]}: ` }), group.why_before));
+    if (group.why_after && !same) why.push(el("div", {}, el("span", { class: "soft", text: `${data.names[1]}: ` }), group.why_after));
+    if (group.refused) why.push(el("div", { class: "refused-line" }, group.refused));
     return el("li", {}, head, el("div", { class: "why" }, why), names);
   }));
 };

@@ -78,8 +78,10 @@ report.memoryBars = (rows, data) => {
 /** What a row of memory is about, with its lower bound. */
 report.aboutRow = (row) => {
   if (!row.lower_bound) return row.about;
-  const over = row.bytes / row.lower_bound - 1;
-  return `lower bound ${report.count(row.lower_bound)} B ${over ? `(+${(over * 100).toFixed(1)}%)` : "(reached)"}`;
+  const over = (bytes, of) => `${bytes < of ? "−" : "+"}${(Math.abs(bytes / of - 1) * 100).toFixed(1)}%`;
+  const reached = row.bytes === row.lower_bound ? "reached" : over(row.bytes, row.lower_bound);
+  const reference = row.ggml ? `; ggml's allocator takes ${report.count(row.ggml)} B (${over(row.ggml, row.bytes)})` : "";
+  return `lower bound ${report.count(row.lower_bound)} B (${reached})${reference}`;
 };
 
 /** The map of one arena: `root`, `open`, `paint` and `close`. */
