@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,8 @@ ROW = """weft graph 1
 %10 = MUL_MAT(%3, %9) f32[64, 4] "n6"
 %11 = SQR(%10) f32[64, 4] "n7" flags=output
 """
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/how-placement-works.md"
 DESKTOP = ("--machine", "desktop-rtx4090")
 
 
@@ -54,6 +58,8 @@ def test_each_pass_of_a_graph(row: str) -> None:
     ]  # fmt: skip
     pinned = ok("explain", row, *DESKTOP, "--place", "n0=cpu,x=gpu", "--passes")
     assert "cpu usr (assigned by the user): n0" in pinned
+    first = ok("explain", row, *DESKTOP, "--place", "w4=cpu,w*=gpu", "--passes")
+    assert "gpu 1.dst (its memory is there): w2, w6\n" in first
     story = ok("explain", row, *DESKTOP, "--node", "n4")
     assert "gpu wants MUL_MAT for this batch, with a weight in host memory? no" in story
     assert "n3:" not in story
@@ -127,3 +133,22 @@ def test_the_plans_from_which_that_of_a_model_was_chosen() -> None:
     plans = json.loads(ok(*model, "--json"))["plans"]
     assert sum(one["taken"] for one in plans) == 1
     assert min(one["seconds"] for one in plans) == next(p["seconds"] for p in plans if p["taken"])
+
+
+def test_the_page_shows_what_its_commands_print(tmp_path: Path) -> None:
+    """`make docs` writes the listings."""
+    copy = tmp_path / PAGE.name
+    copy.write_text(PAGE.read_text("utf-8"), "utf-8")
+    subprocess.run([sys.executable, ROOT / "docs/make_listings.py", copy], check=True)
+    assert copy.read_text("utf-8") == PAGE.read_text("utf-8")
+
+
+def test_the_python_of_the_page_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT / "examples/placement")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.S | re.M)
+    exec(compile(code, PAGE.name, "exec"), {})
+    printed = capsys.readouterr().out
+    assert "R reference, C cpu" in printed and "\nn4: MUL_MAT" in printed
+    assert "\n1 leaves 4 9\n" in printed

@@ -136,14 +136,16 @@ def _place(
 
     Raises ScheduleError for an unknown device and for a glob that matches nothing."""
     number = {b.name: i for i, b in enumerate(backends)}
-    chosen: dict[Tensor, int] = {}
     for glob, device in place.items():
         if device not in number:
             raise ScheduleError(f"--place {glob}={device}: the devices are {', '.join(number)}")
-        found = [t for t in graph.tensors if fnmatchcase(t.name, glob)]
-        if not found:
+        if not any(fnmatchcase(tensor.name, glob) for tensor in graph.tensors):
             raise ScheduleError(f"--place {glob}={device}: no tensor of the graph has such a name")
-        chosen = dict.fromkeys(found, number[device]) | chosen  # the first glob wins
+    chosen = {
+        tensor: number[place[globs[0]]]
+        for tensor in graph.tensors
+        if (globs := [glob for glob in place if fnmatchcase(tensor.name, glob)])
+    }
     for tensor, b in chosen.items():
         if tensor.buffer is not None:
             tensor.buffer = replace(tensor.buffer, type=backends[b].buffer_type)

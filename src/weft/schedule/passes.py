@@ -426,10 +426,8 @@ def _cut_title(result: Schedule, names: Sequence[str]) -> str:
     n_inputs = sum(len(split.inputs) for split in result.splits)
     used = " and ".join(dict.fromkeys(names[split.backend] for split in result.splits))
     copied = _count(n_inputs, "tensor is", "tensors are") if n_inputs else "nothing is"
-    return (
-        f"Pass 5: the nodes are cut into {_count(len(result.splits), 'split')} on {used}, for "
-        f"which {copied} copied."
-    )
+    splits = _count(len(result.splits), "split")
+    return f"Pass 5: the nodes are cut into {splits} on {used}, and {copied} copied."
 
 
 def _cuts(result: Schedule, names: Sequence[str]) -> Iterator[Cut]:
@@ -482,23 +480,20 @@ def _count(n: int, one: str, several: str | None = None) -> str:
 
 
 _TITLES = {
-    ("1", "leaves"): "Pass 1, leaves: a leaf with memory is where its memory is, and an input "
-    "is on the last device, {last}.",
-    ("1", "nodes"): "Pass 1, nodes: a node goes where its memory or its first weight is, unless a "
-    "device asks for the work.",
-    ("2", "down"): "Pass 2, down: from the first node to the last, a node without a device joins "
-    "the node before it; {last} spreads to no node yet.",
-    ("2", "up"): "Pass 2, up: from the last node to the first, a node without a device joins the "
-    "node behind it; {last} spreads to no node yet.",
-    ("2", "rest down"): "Pass 2, rest down: from the first node to the last once more, and {last} "
-    "spreads, too.",
-    ("2", "rest up"): "Pass 2, rest up: from the last node to the first once more, and {last} "
-    "spreads, too.",
-    ("3", "nodes"): "Pass 3: a node without a device goes where most of its sources can be read, "
-    "and the others move to a higher device that uses the same memory.",
-    ("4", "nodes"): "Pass 4: a view goes where the tensor that it views is, and a source without a "
-    "device where the node that reads it is.",
-    ("plan", "leaves"): "The plan, leaves: a leaf with memory is where its memory is, and the "
-    "others are where the plan has them.",
-    ("plan", "nodes"): "The plan, nodes: every node that does work runs where the plan has it.",
+    ("1", "leaves"): "Pass 1, leaves: memory decides, and an input is on the last device, {last}.",
+    ("1", "nodes"): "Pass 1, nodes: memory or the first weight decides, unless a device asks for "
+    "the op.",
+    ("2", "down"): "Pass 2, down: a node without a device joins the node before it; {last} does "
+    "not spread yet.",
+    ("2", "up"): "Pass 2, up: a node without a device joins the node behind it; {last} does not "
+    "spread yet.",
+    ("2", "rest down"): "Pass 2, rest down: it goes down once more, and {last} spreads, too.",
+    ("2", "rest up"): "Pass 2, rest up: it goes up once more, and {last} spreads, too.",
+    ("3", "nodes"): "Pass 3: a node without a device goes where most of its sources can be read; "
+    "others move up within the same memory.",
+    ("4", "nodes"): "Pass 4: a view is where its base is, and a source without a device is where "
+    "its reader is.",
+    ("plan", "leaves"): "The plan, leaves: memory decides, and the others are where the plan has "
+    "them.",
+    ("plan", "nodes"): "The plan, nodes: every node that does work is where the plan has it.",
 }

@@ -267,7 +267,7 @@ def _events(data: _Data, step: _Data, number: int) -> Iterator[str]:
     for one in step["changes"]:
         if one["tensor"] == number:
             kind = (one["was"], one["now"], one["cause"], one["meaning"], one["over"])
-            yield f"-> {_change(*kind)}"
+            yield _change(*kind) if one["was"] not in (None, one["now"]) else f"-> {_change(*kind)}"
 
 
 def _places(data: _Data, number: int) -> Iterator[str]:
