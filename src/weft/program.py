@@ -189,21 +189,22 @@ class Program:
             key = (buffer.buffer_type.name, "compute" if buffer.kind == "arena" else buffer.usage)
             memory[key] = memory.get(key, 0) + buffer.size
         rows = [(name, usage, f"{n:,}", size_text(n)) for (name, usage), n in memory.items()]
-        counts = ("steps", "stages", "copies", "scratch")
+        counts = ("ops", "stages", "copies", "scratch")
         return html_table(self.summary(what), ("split", "device", *counts), splits, counts) + (
             html_table("memory", ("memory", "usage", "bytes", "size"), rows, ("bytes", "size"))
         )
 
     def summary(self, what: str) -> str:
-        """One line, such as `<what x f32 (n, 32) -> y f32 (n, 8); 3 steps: cpu 3>`."""
+        """One line, such as `<what x f32 (n, 32) -> y f32 (n, 8); 3 ops: cpu 3>`."""
         ins = ", ".join(described(n, self.tensors[i]) for n, i in self.inputs.items())
         outs = ", ".join(described(n, self.tensors[i]) for n, i in self.outputs.items())
-        steps: dict[str, int] = {}
+        ops: dict[str, int] = {}
         for split in self.splits:
-            steps[split.device] = steps.get(split.device, 0) + len(split.steps)
-        work = ", ".join(f"{device} {n}" for device, n in steps.items())
-        total = sum(steps.values())
-        return f"<{what} {ins or 'nothing'} -> {outs or 'nothing'}; {total} steps: {work}>"
+            ops[split.device] = ops.get(split.device, 0) + len(split.steps)
+        work = ", ".join(f"{device} {n}" for device, n in ops.items())
+        total = sum(ops.values())
+        count = f"{total} op{'' if total == 1 else 's'}"
+        return f"<{what} {ins or 'nothing'} -> {outs or 'nothing'}; {count}: {work}>"
 
     def __repr__(self) -> str:
         return self.summary("Program")

@@ -43,6 +43,23 @@ def test_layers_that_repeat_are_folded() -> None:
     assert steps is not None and f"all {steps[1]} ops" in said
 
 
+def test_splits_that_repeat_are_folded() -> None:
+    machine = ("explain", DEMO, "--machine", "desktop-rtx4090", "--devices", "gpu,cpu", "-ngl", "1")
+    for more in ((), ("--brief",)):
+        whole, folded = (ok(*machine, *more, *nodes) for nodes in (("--nodes",), ()))
+        begun = [set(re.findall(r"^split (\d+):", text, re.M)) for text in (whole, folded)]
+        fold = re.search(
+            r"^splits (\d+)\.\.(\d+): the (\d+) splits before, (\d+) more", folded, re.M
+        )
+        assert fold is not None
+        first, last, period, times = map(int, fold.groups())
+        assert last - first + 1 == period * times and times > 1
+        assert begun[0] - begun[1] == {str(n) for n in range(first, last + 1)}
+        assert "splits " not in re.sub(
+            r"total: \d+ splits|in \d+ splits|starting splits", "", whole
+        )
+
+
 def test_it_opens_with_sentences_and_a_picture() -> None:
     what, fits, where, speed, _, bar, parts = ok("explain", DEMO, "-c", "64").splitlines()[:7]
     data = json.loads(ok("explain", DEMO, "-c", "64", "--json"))

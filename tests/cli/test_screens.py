@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +52,21 @@ def test_bench_says_what_it_measures(path: Path) -> None:
         assert terminal.exit_code() == 0
     for part in ("measuring pp8: warming up", "measuring pp8: 2 of 2", "| llama 13K F32"):
         assert part in terminal.text
+    # on a terminal the speed in words is first, the table after it
+    words = terminal.text.index("tokens/s for prompts (pp8)")
+    assert words < terminal.text.index("| model")
+
+
+def test_bench_says_speeds_in_words(path: Path) -> None:
+    line = ("bench", path, "-p", "4", "-n", "2", "-pg", "4,2", "-r", "1", "-t", "1")
+    text = done(*line).stdout
+    assert text.startswith("| model")  # as it was for programs that read it
+    [words] = [row for row in text.splitlines() if "tokens/s for" in row]
+    assert re.fullmatch(
+        r"llama 13K F32: [\d.,]+ tokens/s for prompts \(pp4\), [\d.,]+ tokens/s for answers "
+        r"\(tg2\), [\d.,]+ tokens/s for pp4\+tg2", words
+    )  # fmt: skip
+    assert "tokens/s for" not in done(*line, "-o", "csv").stdout
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pty") is None, reason="no pseudo terminals here")

@@ -329,7 +329,7 @@ def _listed(level: str) -> str:
 def test_the_listing_is_printed_when_a_graph_is_placed() -> None:
     assert _listed("0") == ""
     splits = _listed("1").splitlines()
-    assert splits[0] == "graph of 2 nodes in 2 splits on reference, cpu"
+    assert splits[0] == "graph of 2 ops in 2 splits on reference, cpu"
     assert splits[1].startswith("## split 0: reference, 2 inputs: [w (512 B)] [x (256 B)]")
     assert splits[2].startswith("## split 1: cpu") and "[p (128 B)]" in splits[2]
     assert not any(line.startswith("node") for line in splits)

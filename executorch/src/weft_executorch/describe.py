@@ -157,7 +157,7 @@ def describe_text(description: dict[str, Any], steps: bool = True) -> str:
 def _part_lines(number: int, part: dict[str, Any], steps: bool) -> list[str]:
     sizes = ", ".join(f"{kind} {n:,} B" for kind, n in sorted(part["bytes"].items()))
     lines = [
-        f"  part {number}: {len(part['steps'])} steps in {part['stages']} stages",
+        f"  part {number}: {len(part['steps'])} ops in {part['stages']} stages",
         f"    in: {', '.join(part['inputs'])}",
         f"    out: {', '.join(part['outputs'])}",
         f"    memory: {sizes}",

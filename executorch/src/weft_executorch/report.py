@@ -121,8 +121,8 @@ class _Part:
         splits = [
             {"split": 0, "device": _DEVICE, "start": 0, "end": len(sources), "inputs": []},
         ]
-        totals = {"splits": 1, "nodes": len(sources), "copies": 0, "copied_bytes": 0,
-                  "least_copied_bytes": 0}  # fmt: skip
+        totals = {"splits": 1, "nodes": len(sources), "views": 0, "ops": len(sources), "copies": 0,
+                  "copied_bytes": 0, "least_copied_bytes": 0}  # fmt: skip
         return {
             "symbols": [[_text(s.name), s.min, s.max] for s in blob.symbols],
             "splits": splits,

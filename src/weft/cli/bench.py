@@ -241,7 +241,9 @@ def _write_report(path: Path, series: Series) -> None:
     data = plan | {"profile": timeline_data(series.profiles, series.trace)}
     data["text"] = [*speeds, "", *plan["text"]]
     about = plan["overview"]
-    data["overview"] = about | {"words": [*about["words"][:3], f"Measured: {', '.join(speeds)}."]}
+    data["overview"] = about | {
+        "words": [*about["words"][:3], f"Measured: {speeds_text(series.rows)}."]
+    }
     write_text(path, report_html(data))
     say(f"report written to {path}")
 
@@ -279,7 +281,7 @@ def _print_notes(series: Series, *, in_words: bool, detailed: bool) -> None:
     out = wide()
     out.print()
     if in_words and len(rows) <= _FEW:
-        out.print(speeds_text(rows), markup=False)
+        out.print(f"{rows[0]['model_type']}: {speeds_text(rows)}", markup=False)
     if detailed and len(rows) <= _FEW:
         waits = ", ".join(f"{row['test']} {row['barriers']}" for row in rows)
         out.print(f"how often threads waited for each other in a run: {waits}")

@@ -199,7 +199,7 @@ def speeds_text(rows: Sequence[Row]) -> str:
         else:
             what = f"{'prompts' if row['n_prompt'] else 'answers'} ({row['test']})"
         each.append(f"{speed_text(row['avg_ts'])} tokens/s for {what}")
-    return f"{rows[0]['model_type']}: {', '.join(each)}"
+    return ", ".join(each)
 
 
 class SpeedsFirst:
@@ -216,7 +216,7 @@ class SpeedsFirst:
     def end(self) -> None:
         """Writes everything."""
         if self._rows:
-            self._out.write(f"{speeds_text(self._rows)}\n\n")
+            self._out.write(f"{self._rows[0]['model_type']}: {speeds_text(self._rows)}\n\n")
         for row in self._rows:
             self._table.row(row)
         self._table.end()

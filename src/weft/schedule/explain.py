@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.errors import ScheduleError
 from weft.flags import FLAGS
@@ -53,7 +53,14 @@ def table_lines(
     name_width = min(18 if narrow else 40, max((len(r["name"]) for r in rows), default=0))
     op_width = max((len(r["op"]) for r in rows), default=0)
     device_width = max(len(d["name"]) for d in data["devices"])
-    for split in data["splits"]:
+    keys = {id(split): [node_key(node) for node in split["nodes"]] for split in data["splits"]}
+    whole = [(split["device"], len(split["inputs"]), keys[id(split)]) for split in data["splits"]]
+    for split, more in folded(data["splits"], whole, 1 if fold else 0):
+        if more:
+            first = split["split"]
+            lines += [""] if nodes else []
+            lines.append(f"splits {first}..{first + more.hidden - 1}: the {more.text('split')}")
+            continue
         heading = f"split {split['split']}: {split['device']}, {_range(split)}"
         if not nodes:
             lines.append(heading + _copies(split["inputs"]))
@@ -62,20 +69,10 @@ def table_lines(
         for entry in split["inputs"]:
             copied = f"{entry['name']} from {entry['from']} ({_bytes(entry)})"
             lines += _broken("  copies ", copied, width)
-        shown = split["nodes"]
-        folds = folds_of(shown) if fold else {}
-        hidden = 0
-        for place, r in enumerate(shown):
-            if place in folds:
-                period, times = folds[place]
-                first, last = r["index"], r["index"] + period * times - 1
-                lines.append(
-                    f"  {first:>5}..{last}: the {period} nodes before, {times} more time"
-                    f"{'s' if times > 1 else ''} (--nodes lists all)"
-                )
-                hidden = period * times
-            if hidden:
-                hidden -= 1
+        for r, more in folded(split["nodes"], keys[id(split)], LEAST_FOLD if fold else 0):
+            if more:
+                last = r["index"] + more.hidden - 1
+                lines.append(f"  {r['index']:>5}..{last}: the {more.text('node')}")
                 continue
             head = (
                 f"  {r['index']:>5}  {_cut(r['name'], name_width):<{name_width}}  "
@@ -97,35 +94,58 @@ def table_lines(
     return lines
 
 
-_LEAST_FOLD = 8
+LEAST_FOLD = 8
 """Minimum number of nodes of a layer that is left out because it repeats the one before."""
 
 _MOST_FOLD = 2000
 """Maximum number of nodes of such a layer, which bounds the time of the search."""
 
 
-def folds_of(rows: Sequence[Mapping[str, Any]]) -> dict[int, tuple[int, int]]:
-    """Where nodes repeat those just before them: by the place of the first one, the number of nodes
-    that repeat and how often they do. Numbers in names do not count."""
-    keys = [
-        (re.sub(r"\d+", "#", f"{r['name']} {r['op']} {r['why']}"), r["device"], str(r["refused"]))
-        for r in rows
-    ]
-    folds: dict[int, tuple[int, int]] = {}
+class Fold(NamedTuple):
+    """Rows that are left out, as they repeat the `period` rows before them."""
+
+    period: int
+    times: int
+
+    @property
+    def hidden(self) -> int:
+        """The number of rows that are left out."""
+        return self.period * self.times
+
+    def text(self, what: str) -> str:
+        """The fold in words, such as `28 nodes before, 3 more times (--nodes lists all)`."""
+        rows = f"{self.period} {what}s" if self.period > 1 else what
+        times = f"{self.times} more time{'s' if self.times > 1 else ''}"
+        return f"{rows} before, {times} (--nodes lists all)"
+
+
+def node_key(row: Mapping[str, Any]) -> tuple[str, str | None, str]:
+    """What is equal in nodes that are alike: numbers in names do not count."""
+    words = re.sub(r"\d+", "#", f"{row['name']} {row['op']} {row['why']}")
+    return words, row["device"], str(row["refused"])
+
+
+def folded(
+    rows: Sequence[Mapping[str, Any]], keys: Sequence[Any], least: int
+) -> Iterator[tuple[Mapping[str, Any], Fold | None]]:
+    """The rows, of which those with the keys of the rows just before them are left out, with a fold
+    beside the first one. A period has `least` rows or more; 0: nothing is left out."""
     place = 0
-    while place < len(keys):
-        for period in range(_LEAST_FOLD, min((len(keys) - place) // 3, _MOST_FOLD) + 1):
+    while place < len(rows):
+        longest = min((len(rows) - place) // 3, _MOST_FOLD)
+        for period in range(least, longest + 1) if least else ():
             end = place
-            while end + period < len(keys) and keys[end] == keys[end + period]:
+            while end + period < len(rows) and keys[end] == keys[end + period]:
                 end += 1
             times = (end - place) // period + 1
             if times > 2:
-                folds[place + period] = period, times - 1
+                yield from ((row, None) for row in rows[place : place + period])
+                yield rows[place + period], Fold(period, times - 1)
                 place += period * times
                 break
         else:
+            yield rows[place], None
             place += 1
-    return folds
 
 
 def _legend(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -311,9 +331,9 @@ def listing(schedule: Placed, *, nodes: bool = True) -> str:
     the causes as codes. `nodes` adds a line for each node except views, with its bytes, device and
     cause, and its sources with their devices."""
     devices = [backend.name for backend in schedule.backends]
-    n_nodes = sum(len(split.nodes) for split in schedule.splits)
+    n_ops = sum(split.n_ops for split in schedule.splits)
     parts = "split" if len(schedule.splits) == 1 else "splits"
-    head = f"graph of {n_nodes} nodes in {len(schedule.splits)} {parts} on {', '.join(devices)}"
+    head = f"graph of {n_ops} ops in {len(schedule.splits)} {parts} on {', '.join(devices)}"
     if schedule.n_copies > 1:
         head += f", copy {schedule.cur_copy} of {schedule.n_copies}"
     lines = [head]

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from weft.errors import ScheduleError
-from weft.schedule.explain import folds_of, seconds_text
+from weft.schedule.explain import LEAST_FOLD, folded, node_key, seconds_text
 from weft.schedule.parts import Candidate
 
 _Data = Mapping[str, Any]
@@ -84,10 +84,12 @@ def story_lines(data: _Data, glob: str, width: int | None = None) -> list[str]:
 def _rows(work: Sequence[_Data], fold: bool) -> list[tuple[int, int]]:
     """The nodes of each line: the first, and behind the last; a layer that repeats is a line."""
     same = {"why": "", "device": "", "refused": {}}
-    folds = folds_of([{"name": t["name"], "op": t["op"]} | same for t in work]) if fold else {}
-    ends = {0, len(work)}
-    for place, (period, times) in folds.items():
-        ends |= {place + period * k for k in range(-1, times + 1)}
+    keys = [node_key({"name": t["name"], "op": t["op"]} | same) for t in work]
+    ends, place = {0, len(work)}, 0
+    for _, more in folded(work, keys, LEAST_FOLD if fold else 0):
+        if more:
+            ends |= {place + more.period * k for k in range(-1, more.times + 1)}
+        place += more.hidden if more else 1
     borders = sorted(ends)
     return [
         (begin, min(begin + _ROW, end))

@@ -55,6 +55,9 @@ report.graphTools = (local, list) => {
 /** Whether a row of the table is drawn: what computes or copies. */
 report.isDrawn = (tensor) => tensor.kind === "node" || tensor.kind === "copy";
 
+/** Whether a row is an op that runs, and not a view or a copy. */
+report.isOp = (tensor) => tensor.kind === "node" && !/^(NONE|VIEW|RESHAPE|PERMUTE|TRANSPOSE)$/.test(tensor.op);
+
 /** Colours of nodes by device, cause or op: `of(tensor)`, and `entries` for the legend. */
 report.palette = (regime, data, by) => {
   const key = {
@@ -65,7 +68,7 @@ report.palette = (regime, data, by) => {
   const counts = new Map();
   if (by === "device") for (const device of data.devices) counts.set(device.name, 0);
   for (const tensor of regime.tensors) {
-    if (report.isDrawn(tensor)) counts.set(key(tensor), (counts.get(key(tensor)) || 0) + 1);
+    if (by === "device" ? report.isOp(tensor) : report.isDrawn(tensor)) counts.set(key(tensor), (counts.get(key(tensor)) || 0) + 1);
   }
   const names = [...counts.keys()];
   if (by !== "device") names.sort((a, b) => counts.get(b) - counts.get(a));
@@ -91,11 +94,12 @@ report.opKind = (tensor) => {
 /** A graph in a sentence. */
 report.graphText = (regime) => {
   const { count, plural, size } = report;
-  const { splits, nodes, copies, copied_bytes: bytes } = regime.totals;
+  const { splits, nodes, views, ops, copies, copied_bytes: bytes } = regime.totals;
   const layers = regime.layers.blocks.filter((block) => block[2]).length;
-  const drawn = regime.tensors.filter((tensor) => tensor.kind === "node").length;
-  const fused = drawn < nodes ? ` (of ${count(nodes)}: the others are joined with these)` : "";
-  const parts = [plural(drawn, "node") + fused, plural(layers, "layer"), plural(splits, "split")];
+  const joined = nodes - views - ops;
+  const others = [views ? plural(views, "view") : "", joined > 0 ? `${count(joined)} joined with these` : ""];
+  const rest = nodes > ops ? ` (of ${plural(nodes, "node")}: ${others.filter(Boolean).join(", ")})` : "";
+  const parts = [plural(ops, "op") + rest, plural(layers, "layer"), plural(splits, "split")];
   const moved = copies ? `; ${plural(copies, "copy", "copies")} between devices, ` +
     `${size(bytes)} (${count(bytes)} B) in each run` : "; nothing is copied between devices";
   return parts.join(", ") + moved;

@@ -77,9 +77,9 @@ report.graphGroup = (group, regime, data, state, palette) => {
   const bytes = copies.reduce((sum, tensor) => sum + tensor.bytes, 0);
   const refusals = group.rows.filter((tensor) => tensor.refused).length;
   const each = group.times > 1 && group.period > 1 ? `, ${group.period} layers alternate` : "";
-  const facts = [plural(group.rows.length - copies.length, "node")];
+  const facts = [plural(group.rows.filter(report.isOp).length, "op")];
   if (copies.length) facts.push(`${plural(copies.length, "copy", "copies")}, ${size(bytes)}`);
-  if (refusals) facts.push(`${plural(refusals, "node")} refused somewhere`);
+  if (refusals) facts.push(`${plural(refusals, "op")} refused somewhere`);
   const button = el("button", {
     type: "button", class: "group-head", "aria-expanded": "false", onclick: () => open(body.hidden),
   },

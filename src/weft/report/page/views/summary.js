@@ -93,7 +93,7 @@ report.roomBar = (room) => {
   const devices = room.devices.join(", ");
   const of = room.limit === null ? "" : ` of ${size(room.limit)}`;
   return el("figure", { class: `room${room.over ? " over" : ""}` },
-    el("figcaption", {}, el("b", { text: room.memory }), el("span", { class: "soft", text: `of ${devices}` }),
+    el("figcaption", {}, el("b", { text: room.memory }), el("span", { class: "soft", text: `memory of ${devices}` }),
       el("span", { text: `${size(room.bytes)}${of}${room.over ? ": too little" : ""}` })),
     el("div", { class: "room-bar", "aria-hidden": "true" }, bar),
     el("ul", { class: "legend" }, legend));

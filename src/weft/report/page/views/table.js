@@ -64,10 +64,12 @@ report.view({
       shown.sort((a, b) => {
         const [x, y] = [value(a, sort.key), value(b, sort.key)];
         const order = typeof x === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
-        return sign * order || a.row - b.row;
+        // weights and inputs have no step: they come last
+        const after = sort.key === "time" ? (a.time < 0) - (b.time < 0) : 0;
+        return after || sign * order || a.row - b.row;
       });
       found.textContent = `${report.plural(shown.length, "tensor")} of ${count(all.length)}, `
-        + `${report.size(shown.filter((t) => t.view < 0).reduce((sum, t) => sum + bytesOf(t), 0))} without views`;
+        + `${report.size(shown.filter((t) => t.view < 0).reduce((sum, t) => sum + bytesOf(t), 0))} if none shared memory`;
       for (const cell of head.children) {
         const own = cell.dataset.key === sort.key;
         if (own) cell.setAttribute("aria-sort", sort.down ? "descending" : "ascending");
@@ -129,6 +131,7 @@ report.view({
     );
     fill();
     filter();
+    reveal(shown.findIndex((t) => t.name === state.get("tensor")));
     new ResizeObserver(draw).observe(box);
     state.on("regime", () => {
       fill();
