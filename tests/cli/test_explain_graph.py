@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import MODEL, ok, refused
+from tests.cli.test_cli import MODEL, ok, refused, weft
 from tests.report.test_programs import page_data
 
 ROW = """weft graph 1
@@ -49,6 +49,14 @@ def test_a_graph_is_placed(row: str) -> None:
     assert "because (1.wgt0) weight w4" in ok("explain", row, "--why", "n4")
     data = json.loads(ok("explain", row, *DESKTOP, "--json"))
     assert data["format"] == "weft-plan-1" and data["allocation"]
+
+
+def test_a_graph_from_standard_input() -> None:
+    done = weft("explain", "-", *DESKTOP, "--brief", typed=ROW)
+    assert done.returncode == 0 and "split 0: cpu, nodes 0..7" in done.stdout
+    wrong = weft("explain", "-", typed="GGUF")
+    assert "graph text must start with the line 'weft graph 1'" in wrong.stderr
+    assert "/dev/stdin is not a plain file" in refused("inspect", "-")
 
 
 def test_each_pass_of_a_graph(row: str) -> None:
@@ -109,6 +117,8 @@ def test_a_graph_that_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "bad.txt"
     path.write_text('weft graph 1\n%0 = SQR(%1) f32[64] "y"\n')
     assert "graph text, line 2: uses %1 before its line" in refused("explain", str(path))
+    path.write_text("weft graph 2\n")
+    assert "must start with the line 'weft graph 1'" in refused("explain", str(path))
 
 
 def test_each_pass_of_a_model() -> None:

@@ -13,7 +13,8 @@ from weft.backends import Backend
 from weft.cli.command import usage_error
 from weft.cli.console import say, wide
 from weft.cli.mistakes import flag_name
-from weft.cli.text_input import read_file
+from weft.cli.model_file import STANDARD_INPUT
+from weft.cli.text_input import read_text
 from weft.compiler.pipeline import plan_graph, resolve_devices
 from weft.errors import ScheduleError
 from weft.files import write_text
@@ -25,6 +26,8 @@ from weft.schedule import Candidate, CostOptions, Profile, Schedule, load_profil
 from weft.schedule.draw import dot, mermaid
 from weft.schedule.explain import table_lines
 
+_KIND = HEADER.rpartition(" ")[0].encode()
+"""The beginning of a graph as text, in any version of the format."""
 _USED = (
     *("devices", "place", "policy", "profile", "rewrites", "machine", "why", "brief", "nodes"),
     *("as_json", "as_mermaid", "as_dot", "passes", "node", "html", "save"),
@@ -48,11 +51,13 @@ class Shown(Protocol):
 
 
 def is_graph(path: Path) -> bool:
-    """Whether a file is a graph as text, by its first line."""
+    """Whether a file is a graph as text, by its first line; standard input can be nothing else."""
+    if path == STANDARD_INPUT:
+        return True
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(len(HEADER)) == HEADER.encode()
+        return file.read(len(_KIND)) == _KIND
 
 
 def explain_graph(
@@ -61,7 +66,7 @@ def explain_graph(
     """Shows the plan of a graph as text. `load` are the options for models, `usual` the defaults of
     all options."""
     _require_used({**load, **vars(own)}, usual)
-    graph = parse_graph(read_file(path))
+    graph = parse_graph(read_text(None, None if path == STANDARD_INPUT else path))
     backends = resolve_devices(load["devices"] or ["cpu"])
     assign = _place(graph, load["place"] or {}, backends)
     profile = load["profile"]

