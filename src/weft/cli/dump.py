@@ -1,15 +1,25 @@
-"""`--dump-tensors GLOB` prints a line for each matching tensor whenever it is computed."""
+"""`--dump-tensors GLOB` prints a line for each matching tensor when it is computed, `--beside LOG`
+compares them with a log."""
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
 from weft.cli.console import errors
-from weft.errors import ContextError
+from weft.cli.mistakes import show_error
+from weft.errors import ContextError, FormatError
 from weft.execute import WatchedTensor
+from weft.llm import LLM
+from weft.llm.models.names import their_names
+
+if TYPE_CHECKING:
+    from weft.llm.quality.tensor_log import TensorLog
 
 _FIRST = 4
 """Number of first values that are printed."""
@@ -26,7 +36,8 @@ class TensorDump:
     def __call__(self, tensor: WatchedTensor, ask: bool) -> bool:
         if ask:
             self._names[tensor.name] = None
-            matches = fnmatchcase(tensor.name, self._glob)
+            names = their_names(tensor.name)
+            matches = any(fnmatchcase(name, self._glob) for name in names)
             self._matched |= matches
             return matches
         sizes = ", ".join(map(str, reversed(tensor.shape)))  # innermost first, as in a listing
@@ -57,3 +68,34 @@ def statistics(values: NDArray[np.number]) -> str:
         summary = f"min {finite.min():.6g} max {finite.max():.6g} mean {finite.mean():.6g}"
         parts.insert(0, summary)
     return ", ".join(parts)
+
+
+def read_log(path: Path) -> TensorLog:
+    """The log at `path`; exits with 2 if there is none."""
+    from weft.llm.quality.tensor_log import read_tensor_log
+
+    try:
+        return read_tensor_log(path)
+    except FormatError as error:
+        show_error(error)
+        raise typer.Exit(2) from None
+
+
+def show_beside(
+    llm: LLM, log: TensorLog, prompt: str, glob: str | None, parse_special: bool, verbose: bool
+) -> None:
+    """Prints what differs between a prompt's tensors here and in a log; exits with 1 if one does,
+    with 2 where they cannot be compared."""
+    from weft.llm.quality.beside import compare_tensors
+
+    tokens = llm.tokenize(prompt, parse_special=parse_special)
+    try:
+        found = compare_tensors(llm.context, log, tokens, "*" if glob is None else glob)
+    except ContextError as error:
+        show_error(error)
+        raise typer.Exit(2) from None
+    finally:
+        llm.close()
+    print(f"{found.table()}\n{found}" if verbose else found)
+    if found.differs:
+        raise typer.Exit(1)

@@ -11,7 +11,7 @@ import typer
 
 from weft.cli.console import LoadProgress, PromptProgress, say, text_out
 from weft.cli.draft_options import DraftFlags
-from weft.cli.dump import TensorDump
+from weft.cli.dump import TensorDump, read_log, show_beside
 from weft.cli.groups import Group
 from weft.cli.loading import Load, loads_model
 from weft.cli.model_file import ModelFile
@@ -71,6 +71,11 @@ class RunFlags(Group):
         None, "Print name, sizes and statistics of these tensors of the model, each time they are "
         "computed, to stderr; e.g. 'kqv_out-*'.", metavar="GLOB",
     )  # fmt: skip
+    beside: Path | None = option(
+        None, "Compare tensors of the prompt (those of --dump-tensors) with the log of "
+        "llama-eval-callback, and name the first that differs; exits with 1 if one does.",
+        metavar="LOG",
+    )  # fmt: skip
     quiet: bool = option(False, "Print the new text only.", "--quiet -q")
     verbose: bool = option(
         False, "Print the tokens of the prompt and the causes of the placement, too.",
@@ -107,7 +112,9 @@ def run(
     start = _prompt(own.prompt if text is None else text, own.file, own.escape)
     stop = unescaped_texts(own.stop, own.escape)
     check_constraint(sampling)
-    dump = TensorDump(own.dump_tensors) if own.dump_tensors is not None else None
+    log = read_log(own.beside) if own.beside is not None else None
+    watches = own.dump_tensors is not None and log is None
+    dump = TensorDump(own.dump_tensors or "*") if watches else None
     load |= {"n_seq_max": None if load["plan"] else 1, "repack_later": True}
     with LoadProgress() as progress:
         shifts = own.context_shift and own.max_tokens != -2
@@ -126,6 +133,9 @@ def run(
         if own.verbose:
             say(prefixes_line(llm.context, PrefixOptions(**kept)))
             _show_tokens(llm, start, own.parse_special)
+    if log is not None:
+        show_beside(llm, log, start, own.dump_tensors, own.parse_special, own.verbose)
+        return
     waiting = PromptProgress()
     pieces: Iterator[str]
     media = [Medium("image", path) for path in own.image or ()]

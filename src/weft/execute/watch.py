@@ -55,6 +55,8 @@ class WatchedTensor:
     """Name of the device that computes it."""
     readers: tuple[Reader, ...] = ()
     """The ops of the graph that read it."""
+    sources: tuple[str, ...] = ()
+    """The names of the first two tensors that it is made of."""
     _read: Callable[[], NDArray[Any]] | None = field(default=None, repr=False)
 
     def read(self) -> NDArray[Any]:
@@ -175,7 +177,8 @@ def _readers(nodes: Sequence[Tensor]) -> dict[Tensor, list[Reader]]:
 def _asked(node: Tensor, backend: Any, readers: tuple[Reader, ...]) -> WatchedTensor:
     shape = tuple(upper(n) for n in reversed(node.ne[: node.n_dims]))
     device = "" if backend is None else backend.name
-    return WatchedTensor(node.name, node.op.name, node.dtype, shape, device, readers)
+    sources = tuple(source.name for source in node.src[:2] if source is not None)
+    return WatchedTensor(node.name, node.op.name, node.dtype, shape, device, readers, sources)
 
 
 def _storage_shape(sizes: tuple[int, ...], dtype: DType) -> tuple[int, ...]:

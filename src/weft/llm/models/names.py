@@ -171,6 +171,12 @@ def own_name(theirs: str) -> str:
     return f"{ALIASES.get(stem, stem)}{layer}{space}{views}"
 
 
+def their_names(own: str) -> list[str]:
+    """The name of a tensor here, and those that llama.cpp has for it."""
+    stem, layer = split_name(own)
+    return [own, *(theirs + layer for theirs, name in ALIASES.items() if name == stem)]
+
+
 def described(node: Tensor) -> str:
     """The op as ggml's logs have it: for activations the function, such as `SILU`."""
     op = getattr(node.params, "op", None)
@@ -224,6 +230,8 @@ def _named(node: Tensor) -> list[tuple[Tensor, str]]:
 def _by_weight(node: Tensor, first: Tensor, weight: str) -> list[tuple[Tensor, str]]:
     base, layer, kind = _parts(weight)
     name = PRODUCTS.get(base, base)
+    if base == "token_embd_norm" and node.name != "result_norm":  # LFM2's last norm has this name
+        layer = "-0"
     if node.op.name == "MUL" and first.op.name in _NORMS:
         return [(first, f"norm{layer}"), (node, name + layer)]
     if kind == "bias" and first.op.name == "MUL" and split_name(first.name)[0] == name:

@@ -173,7 +173,9 @@ class ClampedAttention(Attention):
         c = step.config
         q, k, v = common.qkv(step, w, il, x)
         if c.clamp_qkv > 0:
-            q, k, v = (G.clamp(t, -c.clamp_qkv, c.clamp_qkv) for t in (q, k, v))
+            whole, (q, k, v) = (q, k, v), (G.clamp(t, -c.clamp_qkv, c.clamp_qkv) for t in (q, k, v))
+            for t, clamped in zip(whole, (q, k, v), strict=True):
+                clamped.name, t.name = t.name, ""  # parts of one matrix are named when clamped
         return self.norm_heads(c, w, q, k, v)
 
 
