@@ -347,6 +347,21 @@ def test_differences(open_page: Any, differences: Path, picture: Any) -> None:
     picture(page, "report-differences", whole=True)
 
 
+def test_a_log_of_ggml(open_page: Any, differences: Path, picture: Any) -> None:
+    """Beside a log sizes are what it prints, and the page is as wide as a phone."""
+    log = DEMO.parents[1] / "tests/data/ggml/two-devices.log"
+    out = differences.parent / "log.html"
+    command("diff", str(log), str(differences.parent / "a.json"), "--html", str(out))
+    page = show(open_page, out, "compare", width=360)
+    text = page.locator("#panel-compare").inner_text()
+    assert "two-devices.log: 1.76 MiB" in text and "ggml's allocator takes" in text
+    assert " B)" not in page.locator(".bars").first.inner_text()
+    assert "Copies that differ: " in text and "two-devices.log: at least " in text
+    table = page.locator(".beside table").last
+    assert table.evaluate("e => e.scrollWidth <= e.parentElement.clientWidth")
+    picture(page, "report-differences-log", whole=True)
+
+
 def test_a_notebook(open_page: Any, folder: Path) -> None:
     with LLM(DEMO, n_threads=1, n_ctx=64) as llm:
         html = llm._repr_html_()

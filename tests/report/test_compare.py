@@ -64,6 +64,33 @@ def test_totals_and_memory(data: dict[str, Any], plans: tuple[Path, Path]) -> No
     assert len(data["pairs"]) == 1 + len(a["smaller"])
 
 
+def test_figures_have_units(plans: tuple[Path, Path]) -> None:
+    a, b = (json.loads(path.read_text()) for path in plans)
+    b["options"] |= {"n_ctx": 4096, "n_ubatch": 1, "n_seq_max": 2, "n_outputs": 62, "n_copies": 4,
+                     "expert_budget": 3 << 20}  # fmt: skip
+    a["predicted"], b["predicted"] = {"seconds": 0.0125}, {"seconds": 2.0}
+    data = diff_data(a, b)
+    assert {what: (one, two) for what, one, two in data["options"]} == {
+        "n_ctx": ("64 tokens", "4,096 tokens"),
+        "n_ubatch": ("64 tokens", "1 token"),
+        "n_seq_max": ("1 sequence", "2 sequences"),
+        "n_outputs": ("31 rows", "62 rows"),
+        "n_copies": ("1 ubatch", "4 ubatches"),
+        "expert_budget": ("", "3.00 MiB"),
+    }
+    facts = {what: (one, two) for what, one, two in data["facts"]}
+    assert facts["layers on a device"] == ("1 layer", "3 layers")
+    assert facts["predicted time"] == ("12.5 ms", "2000 ms")
+    counted = ("splits", "nodes", "copies", "views", "ops")  # the unit is what is counted
+    for line in data["text"]:
+        what, _, figures = line.partition(": ")
+        if re.search(r"\d -> \d", figures):
+            assert what in counted, line
+        elif re.match(r"\d", figures) and what != "moved":  # 56 nodes from a to b
+            unit = r"[\d,.]+ (B|KiB|MiB|ms|tokens?|sequences?|rows?|ubatch(es)?|layers?)"
+            assert re.fullmatch(rf"{unit} -> {unit}( \([+-][\d,]+ B\))?", figures), line
+
+
 def test_a_plan_beside_itself(plans: tuple[Path, Path]) -> None:
     plan = json.loads(plans[0].read_text())
     data = diff_data(plan, plan)

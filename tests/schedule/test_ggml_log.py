@@ -238,6 +238,26 @@ def test_devices(theirs: list[str], ours: list[str], pairs: dict[str, str]) -> N
     assert one["names"] == pairs
 
 
+def test_cut_names_are_told_apart(plan: dict[str, Any]) -> None:
+    """A line of a node has 20 characters of its name, so that layers look alike; the copies of a
+    split are of the last node before it."""
+    text = re.sub(r" {12,13}ffn_out-\d", " ffn_mixture_output_o", TEXT)
+    text = text.replace("[ffn_out-3 (", "[ffn_mixture_output_of-3 (")
+    assert text.count("ffn_mixture_output_o") > 10 and "ffn_out-3" not in text
+
+    def copies(lines: str) -> list[str]:
+        return [line for line in lines.splitlines() if "copy of" in line]
+
+    assert copies(diff(logged(text), plan)) == copies(diff(logged(), plan))
+
+
+def test_inputs_have_other_names(plan: dict[str, Any]) -> None:
+    """A mask of another size is still the mask."""
+    text = TEXT.replace("[attn_inp_kq_mask ( 128K)]", "[attn_inp_kq_mask (   2M)]")
+    (line,) = [line for line in diff(logged(text), plan).splitlines() if "mask" in line]
+    assert line.endswith("from cpu to reference: at least 2 MiB -> 128.00 KiB")
+
+
 def test_only_splits_or_only_sizes(plan: dict[str, Any]) -> None:
     """GGML_SCHED_DEBUG=1 prints no nodes, a run without it sizes and counts alone."""
     splits = "\n".join(line for line in TEXT.splitlines() if not line.startswith("node #"))

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from weft.bounds import LOG_BYTES
-from weft.cli.console import say, size_text
+from weft.cli.console import say, size_text, wide
 from weft.cli.mistakes import show_error
 from weft.errors import FormatError, WeftError
 from weft.files import write_text
@@ -66,7 +67,8 @@ def diff(
         raise typer.Exit(2) from None
     if changes:
         if html is None:
-            print(changes)
+            out = wide()
+            out.print(Text(changes), soft_wrap=not out.is_terminal)
         raise typer.Exit(1)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from weft.schedule.alignment import is_log
 from weft.schedule.diff import (
     Change,
     beside,
@@ -22,6 +23,7 @@ from weft.schedule.diff import (
     moved_leaves,
     nodes_by_name,
     options_of,
+    reference_bytes,
     totals_of,
 )
 from weft.version import __version__
@@ -37,9 +39,10 @@ def diff_data(a: Plan, b: Plan, names: Sequence[str] = ("A", "B")) -> dict[str, 
 
     Keys are `kind` ("diff"), `title`, `names`, `text` (the lines of `weft diff`), `devices` of both
     plans, `facts` and `options` ([what, a, b]), `memory` ([buffer, memory, bytes a, bytes b]),
-    `leaves` (groups of weights and caches that moved), and `pairs`: for each size of batches the
-    `totals`, both `sides` (splits and nodes), `groups` of nodes that moved or changed and `copies`
-    that differ.
+    `reference` (beside a log: memory -> bytes of ggml's allocator), `rounded` (a log is among
+    them), `leaves` (groups of weights and caches that moved), and `pairs`: for each size of batches
+    the `totals`, both `sides` (splits and nodes), `groups` of nodes that moved or changed and
+    `copies` that differ.
 
     Raises FormatError for data that is not such a plan."""
     a, b = beside(a, b)
@@ -60,6 +63,8 @@ def _data(a: Plan, b: Plan, names: Sequence[str], lines: list[str]) -> dict[str,
         "facts": facts_of(a, b),
         "options": options_of(a, b),
         "memory": [list(row) for row in memory_of(a, b)],
+        "reference": reference_bytes(a, b),
+        "rounded": is_log(a) or is_log(b),
         "leaves": _rows(moved_leaves(a, b)),
         "pairs": [
             {
@@ -114,10 +119,10 @@ def _rows(changes: Iterable[Change]) -> list[dict[str, Any]]:
     """The rows of a table of changes, grouped."""
     return [
         {
-            "what": group.first.what, "name": like.name, "kind": like.kind, "from": like.before,
-            "to": like.after, "why_before": like.why_before, "why_after": like.why_after,
-            "refused": like.refused, "n": len(group.names), "names": group.names[:_NAMED],
+            "what": one.what, "name": one.name, "kind": one.kind, "from": one.before,
+            "to": one.after, "why_before": one.why_before, "why_after": one.why_after,
+            "refused": one.refused, "n": len(group.names), "names": group.names[:_NAMED],
         }
         for group in grouped(changes)
-        for like in [group.like]
+        for one in [group.shown]
     ]  # fmt: skip

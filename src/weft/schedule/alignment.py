@@ -23,7 +23,12 @@ _OP_CUT = 10
 """Characters of an op that a log has."""
 _OPS = {op.name[:_OP_CUT]: kind for kind, ops in (("GLU", GluOp), ("UNARY", UnaryOp)) for op in ops}
 """Name of a function in a log -> the op that has it."""
-_UNNAMED = re.compile(r"(node|leaf)_\d+$|$")
+_INPUTS = {
+    "inp_tokens": "tokens", "inp_pos": "positions", "attn_inp_kq_mask": "mask", "KQ_mask": "mask",
+    "attn_inp_k_idxs": "cells", "inp_out_ids": "out_ids",
+}  # fmt: skip
+"""Name of an input in llama.cpp -> its name in weft's graphs."""
+_UNNAMED = re.compile(r"(node|leaf)_\d+( |$)|\(|$")
 _WEIGHT = re.compile(r"(?:\S{1,8}: )?weight (\S+) lives ")
 _LAYER = re.compile(r"-(\d{1,9})\b")
 _BUFFERS = {"copies": "compute", "experts": "weights"} | {
@@ -126,16 +131,19 @@ def _aligned_graphs(
         split["inputs"] = [
             dict(row) | {"from": devices.get(row["from"], row["from"])} for row in split["inputs"]
         ]
-    names: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    old = [{id(node): node["name"] for node in _nodes(plan)} for plan in (one, two)]
     for number, (theirs, ours) in enumerate(_pairs(_nodes(one), _nodes(two))):
-        _unite(theirs, ours, names)
+        _unite(theirs, ours)
         theirs["match"] = ours["match"] = number
-    two["splits"] = [
-        split | {"inputs": [dict(row) | {"name": names[1].get(row["name"], row["name"])}
-                            for row in split["inputs"]]}
-        for split in two["splits"]
-    ]  # fmt: skip
-    _unite_copies(one, two, names[0])
+    for plan, names, cut in ((one, old[0], CUT), (two, old[1], None)):
+        new: dict[str, str] = {}  # names of nodes repeat; a copy is of the last one before it
+        for split in plan["splits"]:
+            split["inputs"] = [
+                dict(row) | {"name": new.get(row["name"][:cut], row["name"])}
+                for row in split["inputs"]
+            ]
+            new |= {names[id(node)]: node["name"] for node in split["nodes"]}
+    _unite_copies(one, two)
     counts = log.get("counts", {})
     for plan, before, side in ((one, log, 0), (two, other, 1)):
         inputs = [row for split in plan["splits"] for row in split["inputs"]]
@@ -218,14 +226,11 @@ def _ops(nodes: Rows) -> list[Hashable]:
     return [_op(node) for node in nodes]
 
 
-def _unite(
-    theirs: dict[str, Any], ours: dict[str, Any], names: tuple[dict[str, str], dict[str, str]]
-) -> None:
+def _unite(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     """Gives a node the same name on both sides, and the same words for the same cause."""
     name = ours["name"]
     if _UNNAMED.match(name) and not _UNNAMED.match(theirs["name"]):
         name = f"{name} ({theirs['name']})"
-    names[0][theirs["name"]] = names[1][ours["name"]] = name
     theirs["name"] = ours["name"] = name
     theirs["op"] = ours["op"]
     alike = not (theirs["cause"] and ours["cause"])  # one was built without causes
@@ -240,7 +245,7 @@ def _unite(
         theirs["why"] = ""  # the words of `ours` say it with whole names
 
 
-def _unite_copies(one: dict[str, Any], two: dict[str, Any], names: Mapping[str, str]) -> None:
+def _unite_copies(one: dict[str, Any], two: dict[str, Any]) -> None:
     """Gives copies to the same device the same names: by name, inputs also by size and
     order."""
     waiting: defaultdict[str, list[Any]] = defaultdict(list)
@@ -251,10 +256,11 @@ def _unite_copies(one: dict[str, Any], two: dict[str, Any], names: Mapping[str, 
     for split in one["splits"]:
         there = waiting[split["device"]]
         for row in split["inputs"]:
-            row["name"] = names.get(row["name"][:CUT], row["name"])
-            same = next((other for other in there if other["name"] == row["name"]), None)
+            called = row["name"], _INPUTS.get(row["name"])
+            same = next((other for other in there if other["name"] in called), None)
             if same is not None:
                 there.remove(same)
+                row["name"] = same["name"]
                 _unite_sizes(row, same)
             elif row["name"] not in nodes:
                 left.append((row, there))

@@ -105,7 +105,8 @@ def option_text(key: str, value: Any) -> str:
     if key == "expert_budget":
         return size_text(value)
     unit = _UNITS.get(key, "")
-    return f"{value:,} {unit}{'s' if unit and value != 1 else ''}".rstrip()
+    ending = "" if not unit or value == 1 else "es" if unit.endswith("ch") else "s"
+    return f"{value:,} {unit}{ending}".rstrip()
 
 
 def _splits(a: Plan, b: Plan, both: bool) -> list[str]:
@@ -153,23 +154,26 @@ def _smaller(a: Plan, b: Plan, both: bool) -> list[str]:
 
 def _memory(a: Plan, b: Plan, both: bool) -> list[str]:
     lines = []
+    reference = reference_bytes(a, b)
     for buffer, memory, old, new in memory_of(a, b):
         if old != new:
             # a log has hundredths of a MiB
             sizes = [f"{size / (1 << 20):.2f} MiB" for size in (old, new)]
             figures = " -> ".join(sizes) if both else _sizes(old, new)
             lines.append(f"{buffer} in {memory} memory: {figures}")
-            if both and buffer == "compute":
-                lines += _of_reference((a, b), memory)
+            if buffer == "compute" and memory in reference:
+                figure = size_text(reference[memory])
+                lines.append(f"  for the plan's graph, ggml's allocator takes {figure}")
     return lines
 
 
-def _of_reference(plans: Iterable[Plan], memory: str) -> Iterator[str]:
-    """The bytes that ggml's allocator takes for the graph of a plan that is beside a log."""
-    for plan in plans:
-        for row in plan["memory"]:
-            if row["buffer"] == "compute" and row["memory"] == memory and "ggml" in row:
-                yield f"  for the plan's graph, ggml's allocator takes {size_text(row['ggml'])}"
+def reference_bytes(a: Plan, b: Plan) -> dict[str, int]:
+    """Memory -> bytes that ggml's allocator takes for the graphs of a plan that is beside a log;
+    empty where neither is a log."""
+    if not (is_log(a) or is_log(b)):
+        return {}
+    rows = (row for plan in (a, b) for row in plan.get("memory", ()))
+    return {row["memory"]: int(row["ggml"]) for row in rows if "ggml" in row}
 
 
 def memory_of(a: Plan, b: Plan) -> list[tuple[str, str, int, int]]:
@@ -179,7 +183,8 @@ def memory_of(a: Plan, b: Plan) -> list[tuple[str, str, int, int]]:
         return {(row["buffer"], row["memory"]): int(row["bytes"]) for row in plan.get("memory", ())}
 
     before, after = sizes(a), sizes(b)
-    return [(*key, before.get(key, 0), after.get(key, 0)) for key in before | after]
+    rows = ((*key, before.get(key, 0), after.get(key, 0)) for key in before | after)
+    return [row for row in rows if any(row[2:])]
 
 
 def nodes_by_name(plan: Plan) -> dict[tuple[str, int], Mapping[str, Any]]:
@@ -290,14 +295,23 @@ class Group:
     """The first change, with `*` for the numbers in its names."""
     names: list[str]
 
+    @property
+    def shown(self) -> Change:
+        """The change as people read it: with its own name where it is alone."""
+        return self.first if len(self.names) == 1 else self.like
+
 
 def grouped(changes: Iterable[Change]) -> list[Group]:
     """Groups of changes: moved, new, gone, other sizes and other causes; in each of these the
     causes of others come first, then changes with the most names."""
     groups: dict[Change, Group] = {}
     for change in changes:
-        texts = (change.name, change.why_before, change.why_after, change.refused)
-        name, why_before, why_after, refused = map(_any, texts)
+        texts = [change.name, change.why_before, change.why_after, change.refused]
+        if change.kind == "copy":  # sizes have numbers, too
+            texts[:1] = [_any(change.name)]
+        else:
+            texts = [_any(text) for text in texts]
+        name, why_before, why_after, refused = texts
         like = Change(
             change.what, name, change.kind, change.before, change.after, why_before, why_after,
             refused,
@@ -321,7 +335,7 @@ def _any(text: str) -> str:
 def _line(group: Group, both: bool) -> str:
     """A group as a line; `both` gives the causes of both sides."""
     n = len(group.names)
-    change = group.first if n == 1 else group.like
+    change = group.shown
     plain = change.kind not in ("weight", "cache", "copy")
     name = change.name if plain else f"{change.kind} {change.name}"
     if change.kind == "copy":

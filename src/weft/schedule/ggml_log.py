@@ -59,6 +59,7 @@ _SETTINGS = (
     ("n_gpu_layers", re.compile(r"\boffloaded (\d{1,9})/\d{1,9} layers to GPU"), int),
     ("file", re.compile(r"meta data .{0,80} from (.{1,4096}?) \(version"), str),
 )  # fmt: skip
+_DEVICE_CUT = 5
 CUT = 20
 """Characters of a name in a line of a node; the scheduler cuts longer ones."""
 _KINDS = {"CPU": "CPU", "BLAS": "ACCEL"}
@@ -168,15 +169,18 @@ class GgmlLog:
 
     def _splits(self, graph: LoggedGraph) -> list[dict[str, Any]]:
         splits: list[dict[str, Any]] = []
-        places: dict[str, str] = {}
+        places: dict[str, str] = {}  # cut name -> cut name of the device, so far
+        whole: dict[str, str] = {}  # cut name of a device -> its name
         n_nodes = 0
         for line in self.lines[graph.start : graph.end]:
             if (found := _SPLIT.search(line)) is not None:
+                device = found[2]
                 inputs = [
-                    {"name": name, "from": None} | _size(number, unit)
+                    {"name": name, "from": places.get(name[:CUT], "")} | _size(number, unit)
                     for name, number, unit in _INPUT.findall(found[3])
                 ]
-                splits.append({"device": found[2], "inputs": inputs, "nodes": []})
+                splits.append({"device": device, "inputs": inputs, "nodes": []})
+                whole.setdefault(device[:_DEVICE_CUT], device)
             elif (found := _NODE.search(line)) is not None:
                 n_nodes += 1
                 if n_nodes > LOG_NODES:
@@ -186,7 +190,8 @@ class GgmlLog:
                     splits.append({"device": device, "inputs": [], "nodes": []})
                 sources = [(name.strip(), _place(where)[0]) for name, _, _, where in
                            _SOURCE.findall(found[7])]  # fmt: skip
-                places |= dict(sources) | {found[3]: device}
+                places |= {name: place for name, place in sources if place != "NULL"}
+                places[found[3]] = device
                 splits[-1]["nodes"].append(
                     {
                         "index": int(found[1]), "name": found[3], "op": found[2],
@@ -194,13 +199,11 @@ class GgmlLog:
                         "why": _meaning(cause, [name for name, _ in sources]),
                     }
                 )  # fmt: skip
-        whole = list(dict.fromkeys(split["device"] for split in splits))
         start = 0
         for number, split in enumerate(splits):
             for row in split["inputs"]:
-                cut = places.get(row["name"][:CUT], "")
-                full = [name for name in whole if cut and name.startswith(cut)]
-                row["from"] = full[0] if len(full) == 1 else cut
+                place = whole.get(row["from"], row["from"])
+                row["from"] = "" if place == split["device"] else place
             end = start + len(split["nodes"])
             split |= {"split": number, "start": start, "end": end}
             start = end

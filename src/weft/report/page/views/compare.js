@@ -186,11 +186,15 @@ report.compareMemory = (data) => {
   const most = Math.max(1, ...data.memory.flatMap((row) => [row[2], row[3]]));
   const bar = (bytes, side) => el("div", { class: `side-bar side-${side}` },
     el("span", { class: "side-fill", style: { width: `${(bytes / most) * 100}%` }, "aria-hidden": "true" }),
-    el("span", { text: `${data.names[side]}: ${size(bytes)} (${count(bytes)} B)` }));
+    el("span", { text: `${data.names[side]}: ${data.rounded ? mib(bytes) : `${size(bytes)} (${count(bytes)} B)`}` }));
+  const mib = (bytes) => `${(bytes / 1048576).toFixed(2)} MiB`; // a log has no more
+  const change = (bytes) => (data.rounded ? `${bytes < 0 ? "−" : "+"}${mib(Math.abs(bytes))}` : `${report.signed(bytes)} B`);
   return el("section", {}, el("h2", { text: "Bytes of each buffer" }), data.memory.map(([buffer, memory, a, b]) => el(
     "div", { class: "bars" },
-    el("div", { class: "bars-name" }, `${buffer} in ${memory}`, el("span", { class: "soft", text: a === b ? " (the same)" : ` ${report.signed(b - a)} B` })),
-    bar(a, 0), bar(b, 1))));
+    el("div", { class: "bars-name" }, `${buffer} in ${memory}`, el("span", { class: "soft", text: a === b ? " (the same)" : ` ${change(b - a)}` })),
+    bar(a, 0), bar(b, 1),
+    buffer === "compute" && data.reference[memory]
+      ? el("div", { class: "soft", text: `For the plan's graph, ggml's allocator takes ${size(data.reference[memory])}.` }) : null)));
 };
 
 /** The lines of `weft diff`, to copy. */
