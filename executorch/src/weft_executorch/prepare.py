@@ -14,6 +14,7 @@ from weft.graph.text import format_graph
 from weft.program import Program
 from weft.schedule.cost import CostOptions
 from weft_executorch.blob import Blob, IoSpec, StateSpec, write_blob
+from weft_executorch.events import NodeInfo, step_events
 from weft_executorch.lowered import Argument, Delegated
 from weft_executorch.options import Options
 from weft_executorch.weights import store_weights
@@ -26,10 +27,13 @@ def prepare(
     options: Options,
     left_out: Sequence[tuple[str, str, str]] = (),
     fixed: Mapping[str, int] | None = None,
+    nodes: Sequence[NodeInfo] = (),
+    n_outputs: int = 0,
 ) -> Blob:
     """Plans the graph for the cpu and writes it.
 
     `left_out` are rows of (node, op, reason) for people; `fixed` are symbols that have one value.
+    `nodes` and `n_outputs` are of the exported program, for event tracers.
     The graph is used up: its leaves and outputs get memory that represents the caller's. Raises
     UnsupportedOpError where the cpu has no kernel for a node, ProgramError where no input
     determines a dynamic size."""
@@ -57,6 +61,7 @@ def prepare(
         graph=text,
         left_out=left_out,
         fixed=fixed or {},
+        events=step_events(program, delegated, nodes, n_outputs),
     )
 
 
