@@ -1,6 +1,6 @@
 // Tells an event tracer about the steps of a run: when each ran, and, where the tracer wants
-// intermediate outputs, the values of the nodes of the exported program. `preprocess` has mapped the
-// names of steps to the debug handles of nodes.
+// intermediate outputs, the values of the nodes of the exported program. `preprocess` has mapped
+// the names of steps to the debug handles of nodes.
 #include <executorch/runtime/core/event_tracer_hooks_delegate.h>
 #include <executorch/runtime/platform/clock.h>
 
@@ -148,8 +148,8 @@ void Delegate::log_value(EventTracer& tracer, const char* name, const NodeValue&
   to.data = data.data();
   copy(from, to);
   executorch::aten::TensorImpl tensor(type, to.n, sizes, to.data, order, strides);
-  executorch::runtime::event_tracer_log_output_delegate(
-      &tracer, name, kUnsetDelegateDebugIntId, executorch::aten::Tensor(&tensor));
+  executorch::runtime::event_tracer_log_output_delegate(&tracer, name, kUnsetDelegateDebugIntId,
+                                                        executorch::aten::Tensor(&tensor));
 }
 
 void Delegate::log_times(EventTracer& tracer) const {

@@ -121,7 +121,7 @@ def _values(
             return handles.get(_maker(delegated, tensor)) == handle
 
         for values in (delegated.values.get(node, (None,)), (copies.get(node),)):
-            results = [value and _seen(value, numbers, is_own) for value in values]
+            results = (_seen(v, numbers, is_own) for v in values if v is not None)
             known = [result for result in results if result is not None]
             if known:
                 found[max(result.step for result in known)] = handle, tuple(known)
