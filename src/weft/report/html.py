@@ -31,7 +31,7 @@ def frame_html(subject: Any, most: int = MOST_BYTES) -> str | None:
 
     The frame is a document of its own that may run scripts and nothing else: it has no access to
     the notebook, and no request leaves it. It has no sliders, whose formulas take long to make."""
-    if _nodes(subject) > _MOST_NODES:
+    if not isinstance(subject, Mapping) and _nodes(subject) > _MOST_NODES:
         return None
     page = escape(report_html(subject, sliders=False))
     frame = (
