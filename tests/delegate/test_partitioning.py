@@ -10,9 +10,12 @@ from torch.export import Dim, export
 from tests.report.test_timeline import page_data
 from weft.errors import WeftError
 from weft.graph.size import Expr, Sym, symbols
+from weft.report import report_html
 from weft.schedule.profile import load_profile
 from weft_executorch import Options
+from weft_executorch.describe import describe, describe_text
 from weft_executorch.dynamic_sizes import linear
+from weft_executorch.report import report_data
 
 pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
@@ -140,6 +143,37 @@ def test_the_cost_policy_takes_a_profile(lower, same, tmp_path):
     lowered = lower(module, (x,), Options(policy="cost", profile=path))
     assert lowered.left() == []
     same(lowered.method(), module, x)
+    (tmp_path / "one.pte").write_bytes(lowered.pte)
+    (line,) = predicted(describe(tmp_path / "one.pte"))
+    assert "a call on the cpu of" in line and "devices" not in line
+
+
+def predicted(description):
+    lines = describe_text(description).splitlines()
+    return [line.strip() for line in lines if line.strip().startswith("predicted:")]
+
+
+@pytest.mark.parametrize("width", [16, 1024])
+def test_the_cost_policy_weighs_all_devices_of_the_machine(lower, tmp_path, width):
+    """A large layer would be faster on a GPU, a small one is not worth its start."""
+    options = Options(policy="cost", profile="desktop-rtx4090")
+    module = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
+    path = tmp_path / "model.pte"
+    path.write_bytes(lower(module.eval(), (torch.ones(64, width),), options).pte)
+    description = describe(path)
+    found = description["methods"][0]["parts"][0]["predicted"]
+    machine = load_profile("desktop-rtx4090")
+    assert found["machine"] == machine.name and found["devices"] == ["gpu", "cpu"]
+    (line,) = predicted(description)
+    assert line in "\n".join(page_data(report_html(report_data(path)))["text"])
+    if width == 16:
+        assert found["least_seconds"] == found["seconds"] and "the least over all" in line
+    else:
+        assert 0 < found["least_seconds"] < found["seconds"] / 3 and "no delegate" in line
+    plain = lower(module.eval(), (torch.ones(64, width),))
+    path.write_bytes(plain.pte)
+    assert describe(path)["methods"][0]["parts"][0]["predicted"] is None
+    assert not predicted(describe(path))
 
 
 def test_the_cost_policy_says_what_is_missing(tmp_path):

@@ -21,7 +21,7 @@ from weft_executorch import program_generated
 from weft_executorch.dynamic_sizes import linear
 from weft_executorch.events import Event, EventValue
 
-__all__ = ["VERSION", "Blob", "IoSpec", "StateSpec", "write_blob"]
+__all__ = ["VERSION", "Blob", "IoSpec", "Prediction", "StateSpec", "write_blob"]
 
 VERSION = 2
 
@@ -53,6 +53,19 @@ class StateSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """The time of a call at its largest sizes that the profile of a machine predicts."""
+
+    machine: str
+    seconds: float
+    """On the delegate's cpu."""
+    devices: tuple[str, ...]
+    """All devices of the machine."""
+    least_seconds: float
+    """The least over all devices, with weights where they are read fastest."""
+
+
+@dataclass(frozen=True, slots=True)
 class Blob:
     """A program in bytes.
 
@@ -81,6 +94,7 @@ def write_blob(
     left_out: Sequence[tuple[str, str, str]] = (),
     fixed: Mapping[str, int] | None = None,
     events: Sequence[Event] = (),
+    predicted: Prediction | None = None,
 ) -> Blob:
     """The blob of a program of one split on the cpu; symbols in `fixed` have one value. There is an
     event for each step, or none at all.
@@ -91,7 +105,7 @@ def write_blob(
             f"a delegated program runs on one device, this one has {len(program.splits)} splits"
         )
     writer = _Writer(program, inputs, outputs, states, fixed or {})
-    return writer.write(threads, share_state, graph, left_out, tuple(events))
+    return writer.write(threads, share_state, graph, left_out, tuple(events), predicted)
 
 
 class _Writer:
@@ -124,6 +138,7 @@ class _Writer:
         graph: str,
         left_out: Sequence[tuple[str, str, str]],
         events: tuple[Event, ...],
+        predicted: Prediction | None,
     ) -> Blob:
         split = self._program.splits[0]
         root = fb.ProgramT()
@@ -145,6 +160,14 @@ class _Writer:
         root.shareState = share_state
         root.graph = graph
         root.leftOut = [_struct(fb.RefusalT(), node=n, target=t, reason=r) for n, t, r in left_out]
+        if predicted is not None:
+            root.predicted = _struct(
+                fb.PredictionT(),
+                machine=predicted.machine,
+                seconds=predicted.seconds,
+                devices=list(predicted.devices),
+                leastSeconds=predicted.least_seconds,
+            )
         builder = flatbuffers.Builder(4096)
         builder.Finish(root.Pack(builder), b"WEFT")
         return Blob(bytes(builder.Output()), self._constants, events)

@@ -1,4 +1,4 @@
-"""What event tracers are told about the steps of a part: names, nodes, intermediate results.
+"""The steps of a part for event tracers: names, nodes, intermediate results.
 
 ExecuTorch's Inspector finds the nodes of a step by the step's name, and compares the value of a
 node in the exported program with the one that the step gave. Of the events with a debug handle it
@@ -48,9 +48,9 @@ class Event:
     """A step as a tracer sees it."""
 
     name: str
-    """Unlike the name of any other step of the part."""
+    """No other step of the part has it."""
     handles: tuple[int, ...] = ()
-    """The debug handles of the nodes that it computes; the last is that of the value."""
+    """The debug handles of the nodes that it computes; the value is of the last."""
     values: tuple[EventValue, ...] = ()
     """The results of the node that is complete with this step."""
 
@@ -60,8 +60,8 @@ def step_events(
 ) -> tuple[Event, ...]:
     """The events of a program's steps.
 
-    `nodes` are those of the exported program that have debug handles, in order; `n_outputs` is the
-    number of that program's outputs. Without them every step has its own result for a value."""
+    `nodes` are the exported program's nodes with debug handles, in order; `n_outputs` is the number
+    of its outputs. Without them every step has its own result for a value."""
     steps = program.splits[0].steps
     names = [program.tensors[step.dst].name for step in steps]
     handles = {node.name: node.handle for node in nodes}
@@ -76,8 +76,8 @@ def step_events(
         title = title if taken[title] == 1 else f"{title} ({taken[title]})"
         if number in values:
             last, results = values[number]
-            # For each output of the delegate the Inspector takes a handle from the end of those of
-            # a step. It skips numbers that no node has.
+            # The Inspector takes as many handles of each step as the delegate has outputs, from the
+            # end. It skips numbers that no node has.
             padding = [-(last << 16 | i) for i in range(1, n_outputs)]
             events.append(Event(title, (*groups[last][:-1], *padding, last), results))
         elif nodes:

@@ -1,4 +1,4 @@
-"""What a partitioner gave to weft, as the data of a page of `weft.report`."""
+"""The nodes that a partitioner gave to weft, as the data of a page of `weft.report`."""
 
 from __future__ import annotations
 

@@ -1286,6 +1286,138 @@ class RefusalT(object):
         return refusal
 
 
+class Prediction(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Prediction()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsPrediction(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def PredictionBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x57\x45\x46\x54", size_prefixed=size_prefixed)
+
+    # Prediction
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # Prediction
+    def Machine(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # Prediction
+    def Seconds(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Float64Flags, o + self._tab.Pos)
+        return 0.0
+
+    # Prediction
+    def Devices(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.String(a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return ""
+
+    # Prediction
+    def DevicesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Prediction
+    def DevicesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        return o == 0
+
+    # Prediction
+    def LeastSeconds(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Float64Flags, o + self._tab.Pos)
+        return 0.0
+
+def PredictionStart(builder): builder.StartObject(4)
+def PredictionAddMachine(builder, machine): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(machine), 0)
+def PredictionAddSeconds(builder, seconds): builder.PrependFloat64Slot(1, seconds, 0.0)
+def PredictionAddDevices(builder, devices): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(devices), 0)
+def PredictionStartDevicesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def PredictionAddLeastSeconds(builder, leastSeconds): builder.PrependFloat64Slot(3, leastSeconds, 0.0)
+def PredictionEnd(builder): return builder.EndObject()
+
+try:
+    from typing import List
+except:
+    pass
+
+class PredictionT(object):
+
+    # PredictionT
+    def __init__(self):
+        self.machine = None  # type: str
+        self.seconds = 0.0  # type: float
+        self.devices = None  # type: List[str]
+        self.leastSeconds = 0.0  # type: float
+
+    @classmethod
+    def InitFromBuf(cls, buf, pos):
+        prediction = Prediction()
+        prediction.Init(buf, pos)
+        return cls.InitFromObj(prediction)
+
+    @classmethod
+    def InitFromObj(cls, prediction):
+        x = PredictionT()
+        x._UnPack(prediction)
+        return x
+
+    # PredictionT
+    def _UnPack(self, prediction):
+        if prediction is None:
+            return
+        self.machine = prediction.Machine()
+        self.seconds = prediction.Seconds()
+        if not prediction.DevicesIsNone():
+            self.devices = []
+            for i in range(prediction.DevicesLength()):
+                self.devices.append(prediction.Devices(i))
+        self.leastSeconds = prediction.LeastSeconds()
+
+    # PredictionT
+    def Pack(self, builder):
+        if self.machine is not None:
+            machine = builder.CreateString(self.machine)
+        if self.devices is not None:
+            deviceslist = []
+            for i in range(len(self.devices)):
+                deviceslist.append(builder.CreateString(self.devices[i]))
+            PredictionStartDevicesVector(builder, len(self.devices))
+            for i in reversed(range(len(self.devices))):
+                builder.PrependUOffsetTRelative(deviceslist[i])
+            devices = builder.EndVector()
+        PredictionStart(builder)
+        if self.machine is not None:
+            PredictionAddMachine(builder, machine)
+        PredictionAddSeconds(builder, self.seconds)
+        if self.devices is not None:
+            PredictionAddDevices(builder, devices)
+        PredictionAddLeastSeconds(builder, self.leastSeconds)
+        prediction = PredictionEnd(builder)
+        return prediction
+
+
 class Program(object):
     __slots__ = ['_tab']
 
@@ -1577,7 +1709,17 @@ class Program(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(32))
         return o == 0
 
-def ProgramStart(builder): builder.StartObject(15)
+    # Program
+    def Predicted(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Prediction()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+def ProgramStart(builder): builder.StartObject(16)
 def ProgramAddVersion(builder, version): builder.PrependUint16Slot(0, version, 0)
 def ProgramAddOps(builder, ops): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(ops), 0)
 def ProgramStartOpsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
@@ -1603,10 +1745,11 @@ def ProgramAddShareState(builder, shareState): builder.PrependBoolSlot(12, share
 def ProgramAddGraph(builder, graph): builder.PrependUOffsetTRelativeSlot(13, flatbuffers.number_types.UOffsetTFlags.py_type(graph), 0)
 def ProgramAddLeftOut(builder, leftOut): builder.PrependUOffsetTRelativeSlot(14, flatbuffers.number_types.UOffsetTFlags.py_type(leftOut), 0)
 def ProgramStartLeftOutVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def ProgramAddPredicted(builder, predicted): builder.PrependUOffsetTRelativeSlot(15, flatbuffers.number_types.UOffsetTFlags.py_type(predicted), 0)
 def ProgramEnd(builder): return builder.EndObject()
 
 try:
-    from typing import List
+    from typing import List, Optional
 except:
     pass
 
@@ -1629,6 +1772,7 @@ class ProgramT(object):
         self.shareState = False  # type: bool
         self.graph = None  # type: str
         self.leftOut = None  # type: List[RefusalT]
+        self.predicted = None  # type: Optional[PredictionT]
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -1727,6 +1871,8 @@ class ProgramT(object):
                 else:
                     refusal_ = RefusalT.InitFromObj(program.LeftOut(i))
                     self.leftOut.append(refusal_)
+        if program.Predicted() is not None:
+            self.predicted = PredictionT.InitFromObj(program.Predicted())
 
     # ProgramT
     def Pack(self, builder):
@@ -1806,6 +1952,8 @@ class ProgramT(object):
             for i in reversed(range(len(self.leftOut))):
                 builder.PrependUOffsetTRelative(leftOutlist[i])
             leftOut = builder.EndVector()
+        if self.predicted is not None:
+            predicted = self.predicted.Pack(builder)
         ProgramStart(builder)
         ProgramAddVersion(builder, self.version)
         if self.ops is not None:
@@ -1833,6 +1981,8 @@ class ProgramT(object):
             ProgramAddGraph(builder, graph)
         if self.leftOut is not None:
             ProgramAddLeftOut(builder, leftOut)
+        if self.predicted is not None:
+            ProgramAddPredicted(builder, predicted)
         program = ProgramEnd(builder)
         return program
 
