@@ -169,8 +169,8 @@ suite: $(VENV)/installed $(DELEGATE)
 
 # The Python side of the blob; the C++ side is generated when it is built.
 schema:
-	/usr/bin/flatc --python --gen-object-api --gen-onefile -o executorch/src/weft_executorch \
-	  schema/program.fbs
+	/usr/bin/flatc --python --gen-object-api --gen-onefile -o build/schema schema/program.fbs
+	cp build/schema/program_generated.py executorch/src/weft_executorch  # not its __init__.py
 
 # ---- wheels ----
 # For every platform, cross-compiled by zig into dist/, checked, and run where something here runs

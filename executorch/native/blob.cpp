@@ -125,6 +125,18 @@ Status read_steps(const fb::Program& p, Blob& out) {
   return Status::ok();
 }
 
+// Reads sizes; refuses those of expressions that do not exist.
+bool read_sizes(const flatbuffers::Vector<const fb::Size*>* sizes, const Program& program,
+                std::vector<Size>& out) {
+  if (sizes == nullptr) return true;
+  if (sizes->size() > kMaxDims || !is_aligned(sizes)) return false;
+  for (const fb::Size* s : *sizes) {
+    if (s->expr() < -1 || s->expr() >= static_cast<int64_t>(program.exprs.size())) return false;
+    out.push_back(size_of(*s));
+  }
+  return true;
+}
+
 Status read_values(const flatbuffers::Vector<flatbuffers::Offset<fb::Value>>& values,
                    const Program& program, bool is_output, std::vector<Value>& out) {
   for (const fb::Value* v : values) {
@@ -133,14 +145,8 @@ Status read_values(const flatbuffers::Vector<flatbuffers::Offset<fb::Value>>& va
     value.tensor = v->tensor();
     value.scalar_type = v->scalar_type();
     const bool is_tensor = value.scalar_type >= 0;
-    if (v->dims()->size() > kMaxDims || !is_aligned(v->dims())) {
+    if (!read_sizes(v->dims(), program, value.dims)) {
       return bad("argument " + value.name + " has too many sizes, or damaged ones");
-    }
-    for (const fb::Size* s : *v->dims()) {
-      value.dims.push_back(size_of(*s));
-      if (s->expr() < -1 || s->expr() >= static_cast<int64_t>(program.exprs.size())) {
-        return bad("argument " + value.name + " has a size that does not exist");
-      }
     }
     const auto n = static_cast<int64_t>(program.tensors.size());
     const bool fits = value.tensor == -1 ? !(is_tensor && is_output) : is_tensor;
@@ -153,6 +159,33 @@ Status read_values(const flatbuffers::Vector<flatbuffers::Offset<fb::Value>>& va
       return bad("argument " + value.name + " is of a block type");
     }
     out.push_back(std::move(value));
+  }
+  return Status::ok();
+}
+
+Status read_events(const fb::Program& p, Blob& out) {
+  const Program& program = out.program;
+  for (const fb::Step* s : *p.steps()) {
+    Event event;
+    event.name = text(s->name());
+    for (uint32_t i = 0; s->values() != nullptr && i < s->values()->size(); ++i) {
+      const fb::NodeValue& v = *s->values()->Get(i);
+      NodeValue value;
+      value.scalar_type = v.scalar_type();
+      bool fits = v.step() >= 0 && static_cast<size_t>(v.step()) < program.steps.size() &&
+                  value.scalar_type >= 0 && read_sizes(v.dims(), program, value.dims) &&
+                  read_sizes(v.strides(), program, value.strides);
+      fits = fits && (value.strides.empty() || value.strides.size() == value.dims.size());
+      if (v.offset() != nullptr) {
+        value.offset = size_of(*v.offset());
+        fits = fits && value.offset.expr >= -1 &&
+               value.offset.expr < static_cast<int64_t>(program.exprs.size());
+      }
+      if (!fits) return bad("step " + std::to_string(out.events.size()) + " has a damaged value");
+      value.step = static_cast<size_t>(v.step());
+      event.values.push_back(std::move(value));
+    }
+    out.events.push_back(std::move(event));
   }
   return Status::ok();
 }
@@ -221,6 +254,7 @@ Status read_program(const fb::Program& p, Blob& out) {
   if (p.version() < 2 && has_older_panels(out)) return bad_version(p.version());
   if (Status s = read_values(*p.inputs(), out.program, false, out.inputs); !s.is_ok()) return s;
   if (Status s = read_values(*p.outputs(), out.program, true, out.outputs); !s.is_ok()) return s;
+  if (Status s = read_events(p, out); !s.is_ok()) return s;
   if (Status s = check_symbols(out); !s.is_ok()) return s;
   if (Status s = check_roles(out); !s.is_ok()) return s;
   out.threads = p.threads();

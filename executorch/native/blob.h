@@ -40,12 +40,29 @@ struct Value {
   std::vector<Size> dims;      // outermost first
 };
 
+// The value of a node of the exported program: a view of all elements that a step computes, in
+// order. Sizes, strides and offset are in elements, outermost first; no strides: all in order.
+struct NodeValue {
+  size_t step = 0;
+  int scalar_type = 0;  // ExecuTorch's number
+  std::vector<Size> dims;
+  std::vector<Size> strides;
+  Size offset;
+};
+
+// What an event tracer is told about a step.
+struct Event {
+  std::string name;  // empty: the number of the step is its name
+  std::vector<NodeValue> values;
+};
+
 struct Blob {
   Program program;
   std::vector<BufferInfo> buffers;  // one for each of program.buffers
   std::vector<SymbolSource> symbols;
   std::vector<Value> inputs;
   std::vector<Value> outputs;
+  std::vector<Event> events;  // one for each of program.steps
   int threads = 0;
   bool share_state = false;
 };

@@ -16,10 +16,6 @@ Error invalid(const Status& status, const char* what) {
   return Error::InvalidProgram;
 }
 
-int64_t value_of(const Size& size, const std::vector<int64_t>& exprs) {
-  return size.expr < 0 ? size.value : exprs[static_cast<size_t>(size.expr)];
-}
-
 std::string text_of(const EValue& arg) {
   std::string sizes;
   for (const auto size : arg.toTensor().sizes()) {
@@ -190,13 +186,10 @@ Error Delegate::execute(BackendExecutionContext& context, Span<EValue*> args) {
   for (size_t i = 0; i < blob_.outputs.size(); ++i) {
     if (const Error e = bind_output(i, *args[blob_.inputs.size() + i]); e != Error::Ok) return e;
   }
-  const bool traced = context.event_tracer() != nullptr;
-  if (traced) executor_->record_spans(true);
+  EventTracer* const tracer = context.event_tracer();
+  if (tracer != nullptr) begin_trace(*tracer);
   const Status status = executor_->run(symbols_, {});
-  if (traced) {
-    report(context);
-    executor_->record_spans(false);
-  }
+  if (tracer != nullptr) end_trace(*tracer);
   if (!status.is_ok()) {
     // The inputs have no result: an index is outside of its tensor, or an integer is divided by 0.
     complain("a run failed: " + status.message());
@@ -235,10 +228,10 @@ Error Delegate::resolve(Span<EValue*> args) {
   return s.is_ok() ? Error::Ok : invalid(s, "the sizes of this call have no meaning");
 }
 
-// The tensor of an argument at the sizes of this call, in the own memory of its buffer; its data is
+// A tensor of the program at the sizes of this call, in the own memory of its buffer; its data is
 // nullptr when it does not fit there.
-Tensor Delegate::inside(const Value& value) const {
-  const TensorDecl& decl = blob_.program.tensors[static_cast<size_t>(value.tensor)];
+Tensor Delegate::inside(int32_t tensor) const {
+  const TensorDecl& decl = blob_.program.tensors[static_cast<size_t>(tensor)];
   Tensor t;
   t.type = decl.type;
   for (int d = 0; d < 4; ++d) {

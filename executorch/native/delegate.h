@@ -17,8 +17,14 @@ namespace weft::et {
 using executorch::runtime::BackendExecutionContext;
 using executorch::runtime::BackendInitContext;
 using executorch::runtime::EValue;
+using executorch::runtime::EventTracer;
 using executorch::runtime::FreeableBuffer;
 using executorch::runtime::Span;
+
+// The value of a size, with the values of the program's expressions.
+inline int64_t value_of(const Size& size, const std::vector<int64_t>& exprs) {
+  return size.expr < 0 ? size.value : exprs[static_cast<size_t>(size.expr)];
+}
 
 class Delegate {
  public:
@@ -51,9 +57,17 @@ class Delegate {
   Error bind_output(size_t i, EValue& arg);
   Error bind(const Place& place, const View& outside, const Value& value, bool is_input);
   Error copy_outputs(Span<EValue*> args);
-  Tensor inside(const Value& value) const;
+  Tensor inside(const Value& value) const { return inside(value.tensor); }
+  Tensor inside(int32_t tensor) const;
+  size_t buffer_of(int32_t tensor) const {
+    return static_cast<size_t>(blob_.program.tensors[static_cast<size_t>(tensor)].buffer);
+  }
   bool is_taken(const View& view) const;
-  void report(BackendExecutionContext& context) const;
+  void begin_trace(EventTracer& tracer);
+  void capture(size_t step);
+  void end_trace(EventTracer& tracer);
+  void log_value(EventTracer& tracer, const char* name, const NodeValue& value);
+  void log_times(EventTracer& tracer) const;
 
   Blob blob_;
   std::shared_ptr<ThreadPool> pool_;
@@ -72,6 +86,8 @@ class Delegate {
   std::vector<int64_t> exprs_;    // values of the expressions
   std::vector<Block> taken_;      // the caller's memory that is used in place
   std::vector<bool> copies_out_;  // for each output, whether it is copied to the caller's memory
+  // All elements that a step has computed, in order, for event tracers; empty for most steps.
+  std::vector<std::vector<char>> captured_;
 };
 
 }  // namespace weft::et

@@ -1,17 +1,21 @@
 """What lowering leaves alone: the caller's program, parts whose sizes nobody tells. Policies."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 from torch import nn
 from torch.export import Dim, export
 
+from tests.report.test_timeline import page_data
 from weft.errors import WeftError
 from weft.graph.size import Expr, Sym, symbols
+from weft.report import report_html
 from weft.schedule.profile import load_profile
 from weft_executorch import Options
+from weft_executorch.describe import describe, describe_text
 from weft_executorch.dynamic_sizes import linear
+from weft_executorch.report import report_data
 
 pytestmark = [pytest.mark.xdist_group("executorch"), pytest.mark.filterwarnings("ignore")]
 
@@ -139,6 +143,37 @@ def test_the_cost_policy_takes_a_profile(lower, same, tmp_path):
     lowered = lower(module, (x,), Options(policy="cost", profile=path))
     assert lowered.left() == []
     same(lowered.method(), module, x)
+    (tmp_path / "one.pte").write_bytes(lowered.pte)
+    (line,) = predicted(describe(tmp_path / "one.pte"))
+    assert "a call on the cpu of" in line and "devices" not in line
+
+
+def predicted(description):
+    lines = describe_text(description).splitlines()
+    return [line.strip() for line in lines if line.strip().startswith("predicted:")]
+
+
+@pytest.mark.parametrize("width", [16, 1024])
+def test_the_cost_policy_weighs_all_devices_of_the_machine(lower, tmp_path, width):
+    """A large layer would be faster on a GPU, a small one is not worth its start."""
+    options = Options(policy="cost", profile="desktop-rtx4090")
+    module = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
+    path = tmp_path / "model.pte"
+    path.write_bytes(lower(module.eval(), (torch.ones(64, width),), options).pte)
+    description = describe(path)
+    found = description["methods"][0]["parts"][0]["predicted"]
+    machine = load_profile("desktop-rtx4090")
+    assert found["machine"] == machine.name and found["devices"] == ["gpu", "cpu"]
+    (line,) = predicted(description)
+    assert line in "\n".join(page_data(report_html(report_data(path)))["text"])
+    if width == 16:
+        assert found["least_seconds"] == found["seconds"] and "the least over all" in line
+    else:
+        assert 0 < found["least_seconds"] < found["seconds"] / 3 and "no delegate" in line
+    plain = lower(module.eval(), (torch.ones(64, width),))
+    path.write_bytes(plain.pte)
+    assert describe(path)["methods"][0]["parts"][0]["predicted"] is None
+    assert not predicted(describe(path))
 
 
 def test_the_cost_policy_says_what_is_missing(tmp_path):
@@ -151,3 +186,48 @@ def test_the_cost_policy_says_what_is_missing(tmp_path):
     (tmp_path / "bad.toml").write_text("format = 3\n")
     with pytest.raises(WeftError, match=r"bad.toml"):
         Options(policy="cost", profile=tmp_path / "bad.toml")
+
+
+class Outside(nn.Module):
+    """Has an op in the middle that weft has no kernel for, and one behind it that only follows."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        hidden = torch.relu(self.first(x))
+        return self.second(hidden + 1) * hidden.double().sum().float()
+
+
+def test_the_report_is_a_page_of_all_nodes(lower):
+    partitioner = lower(Outside().eval(), (torch.randn(2, 8),)).partitioner
+    nodes = partitioner.nodes
+    assert [(n.op, n.part) for n in nodes if n.part == 0][:2] == [
+        ("aten.linear.default", 0), ("aten.relu.default", 0)
+    ]  # fmt: skip
+    assert {n.part for n in nodes} == {0, 1, None}
+    parts = [n.part for n in nodes if n.part is not None]
+    assert parts == sorted(parts)
+    assert nodes[0].result == "float32[2, 8]" and nodes[0].reason == ""
+    left = {n.node: (n.op, n.reason) for n in nodes if n.part is None}
+    assert left == partitioner.refused and len(left) == 3
+    data = page_data(partitioner.report_html())
+    assert data["kind"] == "partition" and data["nodes"] == [asdict(n) for n in nodes]
+    assert data["text"][0] == f"weft runs {len(parts)} of {len(nodes)} nodes in 2 parts."
+    assert sum("float64" in line for line in data["text"]) == len(
+        {(op, why) for op, why in left.values()}
+    )
+    assert "srcdoc=" in partitioner._repr_html_()
+
+
+def test_the_report_of_no_program(lower):
+    from weft_executorch import WeftPartitioner
+
+    partitioner = WeftPartitioner()
+    with pytest.raises(WeftError, match="No program was partitioned"):
+        partitioner.report_html()
+    assert partitioner._repr_html_().startswith("<pre>No program was partitioned")
+    whole = lower(nn.Linear(8, 8).eval(), (torch.randn(2, 8),)).partitioner
+    assert page_data(whole.report_html("a < b"))["text"] == ["weft runs 1 of 1 node in 1 part."]
+    assert "a &lt; b" in whole.report_html("a < b")

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <set>
 #include <thread>
 
 #include "check.h"
@@ -175,8 +176,15 @@ void profiling_runs_step_by_step() {
   machine.executor->set_profiling(true);
   check_branches(machine, 300, 5);
   for (double s : machine.executor->step_seconds()) CHECK(s > 0);
+  // an observer sees each step when its result is there, and before a later one begins
+  std::vector<size_t> seen;
+  machine.executor->observe([&](size_t step) { seen.push_back(step); });
+  check_branches(machine, 300, 1);
+  const size_t n = machine.executor->program().steps.size();
+  CHECK(seen.size() == n && std::set<size_t>(seen.begin(), seen.end()).size() == n);
   machine.executor->set_profiling(false);
   check_branches(machine, 300, 5);
+  CHECK(seen.size() == n);
 }
 
 void steps_that_clash_are_refused() {

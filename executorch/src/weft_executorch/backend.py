@@ -9,15 +9,13 @@ from typing import Any, final
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.backend.utils import DelegateMappingBuilder
 from torch.export import ExportedProgram
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from weft.frontends.fx import convert
-from weft_executorch.blob import Blob
 from weft_executorch.edge_ops import plain
+from weft_executorch.events import NodeInfo
 from weft_executorch.from_fx import from_converted
-from weft_executorch.lowered import Delegated
 from weft_executorch.options import Options
 from weft_executorch.pending import Pending, find_pending
 from weft_executorch.prepare import prepare
@@ -49,17 +47,19 @@ class WeftBackend(BackendDetails):
         options = Options.from_specs([s for s in compile_specs if s.key != NOTES])
         edge_program.range_constraints.update(declared_ranges(edge_program, notes["minima"]))
         pending = find_pending(edge_program)
+        nodes: tuple[NodeInfo, ...] = ()
         if pending is None:
             plain(edge_program)
-            pending = Pending(from_converted(convert(edge_program)))
+            pending, nodes = Pending(from_converted(convert(edge_program))), _nodes(edge_program)
         delegated, left_out = pending.delegated, [tuple(row) for row in notes["left_out"]]
-        blob = prepare(delegated, options, left_out, pending.fixed)
+        n_outputs = len(edge_program.graph_signature.output_specs)
+        blob = prepare(delegated, options, left_out, pending.fixed, nodes, n_outputs)
         store = NamedDataStore()
         for key, data in blob.constants.items():
             store.add_named_data(key, data.tobytes(), alignment=blob.alignment)
         return PreprocessResult(
             processed_bytes=blob.processed,
-            debug_handle_map=_debug_handles(edge_program, delegated, blob),
+            debug_handle_map={event.name: event.handles for event in blob.events},
             data_store_output=store.get_named_data_store_output(),
         )
 
@@ -77,14 +77,9 @@ def declared_ranges(program: ExportedProgram, minima: Mapping[str, int]) -> dict
     return ranges
 
 
-def _debug_handles(program: ExportedProgram, delegated: Delegated, blob: Blob) -> Any:
-    """Step number -> debug handles of the nodes that it computes."""
-    handles = {n.name: n.meta.get("debug_handle") for n in program.graph.nodes}
-    builder = DelegateMappingBuilder()
-    for number, name in enumerate(blob.steps):
-        # a step that weft inserts is named after the tensor that it prepares: "x (q8_0)"
-        node = delegated.origin.get(name) or delegated.origin.get(name.rpartition(" (")[0])
-        handle = handles.get(node) if node is not None else None
-        if handle is not None:
-            builder.insert_delegate_mapping_entry(handles=handle, identifier=number)
-    return builder.get_delegate_mapping()
+def _nodes(program: ExportedProgram) -> tuple[NodeInfo, ...]:
+    return tuple(
+        NodeInfo(node.name, node.meta["debug_handle"], tuple(user.name for user in node.users))
+        for node in program.graph.nodes
+        if node.op == "call_function" and isinstance(node.meta.get("debug_handle"), int)
+    )

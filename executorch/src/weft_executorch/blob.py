@@ -19,8 +19,9 @@ from weft.graph.size import Size, Sym
 from weft.program import LAYOUTS, BufferSpec, Program
 from weft_executorch import program_generated
 from weft_executorch.dynamic_sizes import linear
+from weft_executorch.events import Event, EventValue
 
-__all__ = ["VERSION", "Blob", "IoSpec", "StateSpec", "write_blob"]
+__all__ = ["VERSION", "Blob", "IoSpec", "Prediction", "StateSpec", "write_blob"]
 
 VERSION = 2
 
@@ -52,15 +53,28 @@ class StateSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """The time of a call at its largest sizes that the profile of a machine predicts."""
+
+    machine: str
+    seconds: float
+    """On the delegate's cpu."""
+    devices: tuple[str, ...]
+    """All devices of the machine."""
+    least_seconds: float
+    """The least over all devices, with weights where they are read fastest."""
+
+
+@dataclass(frozen=True, slots=True)
 class Blob:
     """A program in bytes.
 
-    `processed` are the bytes of the program, `constants` the named data that it reads; `steps` has
-    the name of the tensor that each step computes, whose number is its debug handle."""
+    `processed` are the bytes of the program, `constants` the named data that it reads, `events`
+    what tracers are told about its steps."""
 
     processed: bytes
     constants: dict[str, NDArray[np.uint8]]
-    steps: tuple[str, ...]
+    events: tuple[Event, ...]
 
     @property
     def alignment(self) -> int:
@@ -79,8 +93,11 @@ def write_blob(
     graph: str = "",
     left_out: Sequence[tuple[str, str, str]] = (),
     fixed: Mapping[str, int] | None = None,
+    events: Sequence[Event] = (),
+    predicted: Prediction | None = None,
 ) -> Blob:
-    """The blob of a program of one split on the cpu; symbols in `fixed` have one value.
+    """The blob of a program of one split on the cpu; symbols in `fixed` have one value. There is an
+    event for each step, or none at all.
 
     Raises ProgramError for a program of several splits, or with a size that no input determines."""
     if len(program.splits) != 1 or program.splits[0].copies:
@@ -88,7 +105,7 @@ def write_blob(
             f"a delegated program runs on one device, this one has {len(program.splits)} splits"
         )
     writer = _Writer(program, inputs, outputs, states, fixed or {})
-    return writer.write(threads, share_state, graph, left_out)
+    return writer.write(threads, share_state, graph, left_out, tuple(events), predicted)
 
 
 class _Writer:
@@ -120,12 +137,16 @@ class _Writer:
         share_state: bool,
         graph: str,
         left_out: Sequence[tuple[str, str, str]],
+        events: tuple[Event, ...],
+        predicted: Prediction | None,
     ) -> Blob:
         split = self._program.splits[0]
         root = fb.ProgramT()
         root.version = VERSION
         ops: dict[str, int] = {}
         root.steps = [self._step(step, ops) for step in split.steps]
+        for row, event in zip(root.steps, events, strict=False):
+            row.name, row.values = event.name, [self._node_value(v) for v in event.values]
         root.inputs = [self._value(v) for v in self._inputs]
         root.outputs = [self._value(v) for v in self._outputs]
         root.symbols = [self._symbol(s) for s in self._free]
@@ -139,10 +160,17 @@ class _Writer:
         root.shareState = share_state
         root.graph = graph
         root.leftOut = [_struct(fb.RefusalT(), node=n, target=t, reason=r) for n, t, r in left_out]
+        if predicted is not None:
+            root.predicted = _struct(
+                fb.PredictionT(),
+                machine=predicted.machine,
+                seconds=predicted.seconds,
+                devices=list(predicted.devices),
+                leastSeconds=predicted.least_seconds,
+            )
         builder = flatbuffers.Builder(4096)
         builder.Finish(root.Pack(builder), b"WEFT")
-        names = tuple(self._program.tensors[step.dst].name for step in split.steps)
-        return Blob(bytes(builder.Output()), self._constants, names)
+        return Blob(bytes(builder.Output()), self._constants, events)
 
     # ---- rows of the tables ----------------------------------------------------------------------
 
@@ -229,6 +257,16 @@ class _Writer:
             tensor=self._tensor(value.index),
             scalarType=value.scalar_type,
             dims=[self._size(n) for n in value.dims],
+        )
+
+    def _node_value(self, value: EventValue) -> Any:
+        return _struct(
+            fb.NodeValueT(),
+            step=value.step,
+            scalarType=value.scalar_type,
+            dims=[self._size(n) for n in value.dims],
+            strides=[self._size(n) for n in value.strides] or None,
+            offset=self._size(value.offset) if value.offset != 0 else None,
         )
 
     def _symbol(self, symbol: Sym) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.dtype import dtype_from_id
 from weft.errors import FormatError
+from weft.schedule.explain import seconds_text
 from weft_executorch import program_generated
 from weft_executorch.pte import Method, read_pte
 
@@ -76,7 +77,17 @@ def _part(blob: Any) -> dict[str, Any]:
         "threads": blob.threads,
         "stages": len(blob.stages),
         "steps": [_step(step, number, blob) for number, step in enumerate(blob.steps)],
+        "predicted": _prediction(blob.predicted),
         "left_out": [(_text(r.node), _text(r.target), _text(r.reason)) for r in blob.leftOut or ()],
+    }
+
+
+def _prediction(predicted: Any) -> dict[str, Any] | None:
+    return predicted and {
+        "machine": _text(predicted.machine),
+        "seconds": predicted.seconds,
+        "devices": [_text(name) for name in predicted.devices],
+        "least_seconds": predicted.leastSeconds,
     }
 
 
@@ -169,6 +180,8 @@ def _part_lines(number: int, part: dict[str, Any], steps: bool) -> list[str]:
         lines.append(f"    kept between calls: {', '.join(part['states'])}")
     for name, (low, high) in part["symbols"].items():
         lines.append(f"    size {name}: {low} to {high}")
+    if part["predicted"]:
+        lines.append(f"    {_prediction_text(part['predicted'])}")
     if steps:
         for step in part["steps"]:
             sources = ", ".join(step["sources"])
@@ -177,3 +190,14 @@ def _part_lines(number: int, part: dict[str, Any], steps: bool) -> list[str]:
                 f"{step['result']} <- {sources}"
             )
     return lines
+
+
+def _prediction_text(predicted: dict[str, Any]) -> str:
+    here, least = predicted["seconds"], predicted["least_seconds"]
+    text = f'predicted: {seconds_text(here)} a call on the cpu of "{predicted["machine"]}"'
+    if len(predicted["devices"]) < 2:
+        return text
+    devices = ", ".join(predicted["devices"])
+    if least >= here:
+        return f"{text}, the least over all its devices ({devices})"
+    return f"{text}; {seconds_text(least)} over all its devices ({devices}), which no delegate has"

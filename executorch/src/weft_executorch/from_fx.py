@@ -6,7 +6,8 @@ import numpy as np
 from executorch.exir.tensor import scalar_type_enum
 
 from weft.frontends.fx import Converted, Input, Output
-from weft_executorch.lowered import IGNORED, INTEGER, Argument, Delegated, State
+from weft.frontends.fx.layout import Value
+from weft_executorch.lowered import IGNORED, INTEGER, Argument, Delegated, NodeValue, State
 
 __all__ = ["from_converted"]
 
@@ -25,7 +26,16 @@ def from_converted(converted: Converted) -> Delegated:
         tuple(states),
         {tensor.name: node for tensor, node in converted.nodes.items()},
         converted.exact_activations,
+        {node: tuple(map(_value, values)) for node, values in converted.values.items()},
     )
+
+
+def _value(value: Value | None) -> NodeValue | None:
+    if value is None:
+        return None
+    strides = () if value.is_contiguous else value.strides
+    number = int(scalar_type_enum(value.dtype))
+    return NodeValue(value.tensor, number, value.shape, strides, value.offset)
 
 
 def _argument(port: Input | Output) -> Argument:

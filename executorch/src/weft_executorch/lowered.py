@@ -12,7 +12,7 @@ from weft.graph.graph import Graph
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
 
-__all__ = ["IGNORED", "INTEGER", "Argument", "Delegated", "State"]
+__all__ = ["IGNORED", "INTEGER", "Argument", "Delegated", "NodeValue", "State"]
 
 INTEGER = -1
 """The type of an argument that is a size, which is the only entry of its `dims`."""
@@ -47,10 +47,25 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeValue:
+    """The value of a node of the exported program, as a view of the elements of a tensor.
+
+    `dims` and `strides` (in elements, empty where they lie in order) are outermost first;
+    `scalar_type` is ExecuTorch's number."""
+
+    tensor: Tensor
+    scalar_type: int
+    dims: tuple[Size, ...]
+    strides: tuple[Size, ...] = ()
+    offset: Size = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Delegated:
     """A graph whose constants are leaves with memory of usage "weights".
 
-    `origin` maps the name of a tensor to the node of the exported program for which it was made.
+    `origin` maps the name of a tensor to the node of the exported program for which it was made,
+    `values` that node to its results, None for one that is not computed.
     `exact_activations` says that the program quantizes weights and leaves activations
     unquantized."""
 
@@ -60,3 +75,4 @@ class Delegated:
     states: tuple[State, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)
     exact_activations: bool = False
+    values: Mapping[str, tuple[NodeValue | None, ...]] = field(default_factory=dict)

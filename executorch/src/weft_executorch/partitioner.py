@@ -6,6 +6,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from html import escape
 from typing import Any
 
 import torch
@@ -23,19 +24,23 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from weft.errors import UnsupportedOpError
+from weft.errors import UnsupportedOpError, WeftError
 from weft.frontends.fx.call import op_name
 from weft.frontends.fx.channels_last import channels_last_nodes
 from weft.frontends.fx.convert import weight_nodes
 from weft.frontends.fx.sizes import Sizes
 from weft.frontends.fx.support import InheritedReason
+from weft.report import frame_html, page_html
 from weft_executorch.backend import NOTES, WeftBackend, declared_ranges
 from weft_executorch.dynamic_sizes import untold
 from weft_executorch.named_results import name_results
 from weft_executorch.options import Options
+from weft_executorch.partition import PlacedNode, partition_data
 from weft_executorch.trial import refusals
 
 __all__ = ["WeftPartitioner"]
+
+_NOTHING = "No program was partitioned: the lowering has not begun, or failed before that."
 
 name_results()
 _log = logging.getLogger("weft_executorch")
@@ -47,7 +52,7 @@ class WeftPartitioner(Partitioner):
     `options` say how weft runs them. `ops` takes only ops of these names (`aten.linear.default`),
     `not_ops` none of these, `dtypes` only nodes whose tensors have these types. `refused` and
     `report()` have the refused nodes and the reasons, as has the exported file for `weft
-    explain`."""
+    explain`; `nodes` and `report_html()` have all nodes."""
 
     def __init__(
         self,
@@ -67,6 +72,8 @@ class WeftPartitioner(Partitioner):
         self._dtypes = None if dtypes is None else frozenset(dtypes)
         self.refused: dict[str, tuple[str, str]] = {}
         """Node -> (op, reason) for the refused nodes of the last program."""
+        self.nodes: tuple[PlacedNode, ...] = ()
+        """Where each node of the last program went, in order."""
         self._reporter = WhyNoPartitionReporter()
         self._minima: dict[str, int] = {}
         self._is_partitioned = False
@@ -135,6 +142,7 @@ class WeftPartitioner(Partitioner):
             tag_constant_data(exported_program)
             tag_mutated_buffer(exported_program)
             _keep_outside(exported_program)
+        self.nodes = tuple(self._placed(module.graph.nodes, parts))
         self._is_partitioned = True
         return PartitionResult(exported_program, tags)
 
@@ -158,12 +166,45 @@ class WeftPartitioner(Partitioner):
                 return [part for part in parts if any(map(_computes, part.nodes))]
             support.refused |= refused
 
+    def _placed(self, nodes: Iterable[Node], parts: Iterable[Any]) -> Iterator[PlacedNode]:
+        part_of = {node: part.id for part in parts for node in part.nodes}
+        numbers: dict[int, int] = {}  # parts are numbered in the order of the program
+        for node in nodes:
+            if node.op != "call_function":
+                continue
+            part, (_, why) = part_of.get(node), self.refused.get(node.name, ("", ""))
+            number = None if part is None else numbers.setdefault(part, len(numbers))
+            why = why or ("" if number is not None else "it computes sizes, not tensors")
+            yield PlacedNode(node.name, op_name(node.target), _result(node), number, why)
+
     def report(self) -> str:
         """The table of refused nodes with their reasons, or a sentence: there are none, or no
         program was partitioned, because the lowering has not begun or has failed."""
         if not self.refused and not self._is_partitioned:
-            return "No program was partitioned: the lowering has not begun, or failed before that."
+            return _NOTHING
         return str(self._reporter.get_table_report())
+
+    def report_html(self, title: str = "What weft runs") -> str:
+        """One HTML file: which nodes weft runs, in which parts, and why it does not run the others.
+
+        Raises WeftError where no program was partitioned."""
+        if not self._is_partitioned:
+            raise WeftError(_NOTHING)
+        return page_html(partition_data(self.nodes, title))
+
+    def _repr_html_(self) -> str:
+        frame = frame_html(partition_data(self.nodes)) if self._is_partitioned else None
+        return frame or f"<pre>{escape(self.report())}</pre>"
+
+
+def _result(node: Node) -> str:
+    """The type and sizes of what a node gives, such as "float32[2, 16]"."""
+    values = node.meta.get("val")
+    return ", ".join(
+        f"{str(v.dtype).removeprefix('torch.')}[{', '.join(map(str, v.shape))}]"
+        for v in (values if isinstance(values, list | tuple) else [values])
+        if isinstance(v, torch.Tensor)
+    )
 
 
 def _own_tables(program: ExportedProgram) -> None:

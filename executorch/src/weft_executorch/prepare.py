@@ -8,12 +8,16 @@ import numpy as np
 
 from weft.compiler import compile
 from weft.errors import UnsupportedOpError
+from weft.graph.graph import Graph
 from weft.graph.op import NONE
 from weft.graph.tensor import Buffer, Tensor
 from weft.graph.text import format_graph
 from weft.program import Program
-from weft.schedule.cost import CostOptions
-from weft_executorch.blob import Blob, IoSpec, StateSpec, write_blob
+from weft.schedule.cost import CostOptions, choose_homes
+from weft.schedule.machine import paper_devices
+from weft.schedule.profile import Profile
+from weft_executorch.blob import Blob, IoSpec, Prediction, StateSpec, write_blob
+from weft_executorch.events import NodeInfo, step_events
 from weft_executorch.lowered import Argument, Delegated
 from weft_executorch.options import Options
 from weft_executorch.weights import store_weights
@@ -26,10 +30,13 @@ def prepare(
     options: Options,
     left_out: Sequence[tuple[str, str, str]] = (),
     fixed: Mapping[str, int] | None = None,
+    nodes: Sequence[NodeInfo] = (),
+    n_outputs: int = 0,
 ) -> Blob:
     """Plans the graph for the cpu and writes it.
 
     `left_out` are rows of (node, op, reason) for people; `fixed` are symbols that have one value.
+    `nodes` and `n_outputs` are of the exported program, for event tracers.
     The graph is used up: its leaves and outputs get memory that represents the caller's. Raises
     UnsupportedOpError where the cpu has no kernel for a node, ProgramError where no input
     determines a dynamic size."""
@@ -41,6 +48,7 @@ def prepare(
     activations = options.activations
     if activations == "auto":
         activations = "f32" if delegated.exact_activations else "native"
+    least = None if machine is None else _least_seconds(delegated.graph, machine)
     program = compile(
         delegated.graph, ["cpu"], policy=options.policy, repack=options.pack,
         cost=None if machine is None else CostOptions(machine), activations=activations,
@@ -57,7 +65,24 @@ def prepare(
         graph=text,
         left_out=left_out,
         fixed=fixed or {},
+        events=step_events(program, delegated, nodes, n_outputs),
+        predicted=None if machine is None else _predicted(program, machine, least),
     )
+
+
+def _least_seconds(graph: Graph, machine: Profile) -> float | None:
+    """The least predicted time over all devices of a machine, with weights in any of its
+    memories."""
+    model = CostOptions(machine).model(graph, paper_devices(machine))
+    limits = {m.name: m.size for m in machine.memories.values() if m.size is not None}
+    homes = choose_homes(model, [t for t in graph.leaves if t.buffer is not None], limits)
+    return None if homes is None else homes.seconds
+
+
+def _predicted(program: Program, machine: Profile, least: float | None) -> Prediction:
+    seconds = program.plan.schedule.predicted.total
+    devices = tuple(device.name for device in machine.devices)
+    return Prediction(machine.name, seconds, devices, min(seconds, least or seconds))
 
 
 def _own_memory(delegated: Delegated) -> None:

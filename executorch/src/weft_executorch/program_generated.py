@@ -639,6 +639,186 @@ class TensorT(object):
         return tensor
 
 
+class NodeValue(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = NodeValue()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsNodeValue(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def NodeValueBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x57\x45\x46\x54", size_prefixed=size_prefixed)
+
+    # NodeValue
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # NodeValue
+    def Step(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Int32Flags, o + self._tab.Pos)
+        return 0
+
+    # NodeValue
+    def ScalarType(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Int8Flags, o + self._tab.Pos)
+        return 0
+
+    # NodeValue
+    def Dims(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 16
+            obj = Size()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # NodeValue
+    def DimsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # NodeValue
+    def DimsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        return o == 0
+
+    # NodeValue
+    def Strides(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 16
+            obj = Size()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # NodeValue
+    def StridesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # NodeValue
+    def StridesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        return o == 0
+
+    # NodeValue
+    def Offset(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            x = o + self._tab.Pos
+            obj = Size()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+def NodeValueStart(builder): builder.StartObject(5)
+def NodeValueAddStep(builder, step): builder.PrependInt32Slot(0, step, 0)
+def NodeValueAddScalarType(builder, scalarType): builder.PrependInt8Slot(1, scalarType, 0)
+def NodeValueAddDims(builder, dims): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(dims), 0)
+def NodeValueStartDimsVector(builder, numElems): return builder.StartVector(16, numElems, 8)
+def NodeValueAddStrides(builder, strides): builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(strides), 0)
+def NodeValueStartStridesVector(builder, numElems): return builder.StartVector(16, numElems, 8)
+def NodeValueAddOffset(builder, offset): builder.PrependStructSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(offset), 0)
+def NodeValueEnd(builder): return builder.EndObject()
+
+try:
+    from typing import List, Optional
+except:
+    pass
+
+class NodeValueT(object):
+
+    # NodeValueT
+    def __init__(self):
+        self.step = 0  # type: int
+        self.scalarType = 0  # type: int
+        self.dims = None  # type: List[SizeT]
+        self.strides = None  # type: List[SizeT]
+        self.offset = None  # type: Optional[SizeT]
+
+    @classmethod
+    def InitFromBuf(cls, buf, pos):
+        nodeValue = NodeValue()
+        nodeValue.Init(buf, pos)
+        return cls.InitFromObj(nodeValue)
+
+    @classmethod
+    def InitFromObj(cls, nodeValue):
+        x = NodeValueT()
+        x._UnPack(nodeValue)
+        return x
+
+    # NodeValueT
+    def _UnPack(self, nodeValue):
+        if nodeValue is None:
+            return
+        self.step = nodeValue.Step()
+        self.scalarType = nodeValue.ScalarType()
+        if not nodeValue.DimsIsNone():
+            self.dims = []
+            for i in range(nodeValue.DimsLength()):
+                if nodeValue.Dims(i) is None:
+                    self.dims.append(None)
+                else:
+                    size_ = SizeT.InitFromObj(nodeValue.Dims(i))
+                    self.dims.append(size_)
+        if not nodeValue.StridesIsNone():
+            self.strides = []
+            for i in range(nodeValue.StridesLength()):
+                if nodeValue.Strides(i) is None:
+                    self.strides.append(None)
+                else:
+                    size_ = SizeT.InitFromObj(nodeValue.Strides(i))
+                    self.strides.append(size_)
+        if nodeValue.Offset() is not None:
+            self.offset = SizeT.InitFromObj(nodeValue.Offset())
+
+    # NodeValueT
+    def Pack(self, builder):
+        if self.dims is not None:
+            NodeValueStartDimsVector(builder, len(self.dims))
+            for i in reversed(range(len(self.dims))):
+                self.dims[i].Pack(builder)
+            dims = builder.EndVector()
+        if self.strides is not None:
+            NodeValueStartStridesVector(builder, len(self.strides))
+            for i in reversed(range(len(self.strides))):
+                self.strides[i].Pack(builder)
+            strides = builder.EndVector()
+        NodeValueStart(builder)
+        NodeValueAddStep(builder, self.step)
+        NodeValueAddScalarType(builder, self.scalarType)
+        if self.dims is not None:
+            NodeValueAddDims(builder, dims)
+        if self.strides is not None:
+            NodeValueAddStrides(builder, strides)
+        if self.offset is not None:
+            offset = self.offset.Pack(builder)
+            NodeValueAddOffset(builder, offset)
+        nodeValue = NodeValueEnd(builder)
+        return nodeValue
+
+
 class Step(object):
     __slots__ = ['_tab']
 
@@ -729,13 +909,47 @@ class Step(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
         return o == 0
 
-def StepStart(builder): builder.StartObject(4)
+    # Step
+    def Name(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # Step
+    def Values(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = NodeValue()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # Step
+    def ValuesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Step
+    def ValuesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
+        return o == 0
+
+def StepStart(builder): builder.StartObject(6)
 def StepAddOp(builder, op): builder.PrependInt32Slot(0, op, 0)
 def StepAddDst(builder, dst): builder.PrependInt32Slot(1, dst, 0)
 def StepAddSrc(builder, src): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(src), 0)
 def StepStartSrcVector(builder, numElems): return builder.StartVector(4, numElems, 4)
 def StepAddParams(builder, params): builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(params), 0)
 def StepStartParamsVector(builder, numElems): return builder.StartVector(8, numElems, 8)
+def StepAddName(builder, name): builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
+def StepAddValues(builder, values): builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(values), 0)
+def StepStartValuesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
 def StepEnd(builder): return builder.EndObject()
 
 try:
@@ -751,6 +965,8 @@ class StepT(object):
         self.dst = 0  # type: int
         self.src = None  # type: List[int]
         self.params = None  # type: List[float]
+        self.name = None  # type: str
+        self.values = None  # type: List[NodeValueT]
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -784,6 +1000,15 @@ class StepT(object):
                     self.params.append(step.Params(i))
             else:
                 self.params = step.ParamsAsNumpy()
+        self.name = step.Name()
+        if not step.ValuesIsNone():
+            self.values = []
+            for i in range(step.ValuesLength()):
+                if step.Values(i) is None:
+                    self.values.append(None)
+                else:
+                    nodeValue_ = NodeValueT.InitFromObj(step.Values(i))
+                    self.values.append(nodeValue_)
 
     # StepT
     def Pack(self, builder):
@@ -803,6 +1028,16 @@ class StepT(object):
                 for i in reversed(range(len(self.params))):
                     builder.PrependFloat64(self.params[i])
                 params = builder.EndVector()
+        if self.name is not None:
+            name = builder.CreateString(self.name)
+        if self.values is not None:
+            valueslist = []
+            for i in range(len(self.values)):
+                valueslist.append(self.values[i].Pack(builder))
+            StepStartValuesVector(builder, len(self.values))
+            for i in reversed(range(len(self.values))):
+                builder.PrependUOffsetTRelative(valueslist[i])
+            values = builder.EndVector()
         StepStart(builder)
         StepAddOp(builder, self.op)
         StepAddDst(builder, self.dst)
@@ -810,6 +1045,10 @@ class StepT(object):
             StepAddSrc(builder, src)
         if self.params is not None:
             StepAddParams(builder, params)
+        if self.name is not None:
+            StepAddName(builder, name)
+        if self.values is not None:
+            StepAddValues(builder, values)
         step = StepEnd(builder)
         return step
 
@@ -1045,6 +1284,138 @@ class RefusalT(object):
             RefusalAddReason(builder, reason)
         refusal = RefusalEnd(builder)
         return refusal
+
+
+class Prediction(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Prediction()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsPrediction(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def PredictionBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x57\x45\x46\x54", size_prefixed=size_prefixed)
+
+    # Prediction
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # Prediction
+    def Machine(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # Prediction
+    def Seconds(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Float64Flags, o + self._tab.Pos)
+        return 0.0
+
+    # Prediction
+    def Devices(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.String(a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return ""
+
+    # Prediction
+    def DevicesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Prediction
+    def DevicesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        return o == 0
+
+    # Prediction
+    def LeastSeconds(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Float64Flags, o + self._tab.Pos)
+        return 0.0
+
+def PredictionStart(builder): builder.StartObject(4)
+def PredictionAddMachine(builder, machine): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(machine), 0)
+def PredictionAddSeconds(builder, seconds): builder.PrependFloat64Slot(1, seconds, 0.0)
+def PredictionAddDevices(builder, devices): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(devices), 0)
+def PredictionStartDevicesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def PredictionAddLeastSeconds(builder, leastSeconds): builder.PrependFloat64Slot(3, leastSeconds, 0.0)
+def PredictionEnd(builder): return builder.EndObject()
+
+try:
+    from typing import List
+except:
+    pass
+
+class PredictionT(object):
+
+    # PredictionT
+    def __init__(self):
+        self.machine = None  # type: str
+        self.seconds = 0.0  # type: float
+        self.devices = None  # type: List[str]
+        self.leastSeconds = 0.0  # type: float
+
+    @classmethod
+    def InitFromBuf(cls, buf, pos):
+        prediction = Prediction()
+        prediction.Init(buf, pos)
+        return cls.InitFromObj(prediction)
+
+    @classmethod
+    def InitFromObj(cls, prediction):
+        x = PredictionT()
+        x._UnPack(prediction)
+        return x
+
+    # PredictionT
+    def _UnPack(self, prediction):
+        if prediction is None:
+            return
+        self.machine = prediction.Machine()
+        self.seconds = prediction.Seconds()
+        if not prediction.DevicesIsNone():
+            self.devices = []
+            for i in range(prediction.DevicesLength()):
+                self.devices.append(prediction.Devices(i))
+        self.leastSeconds = prediction.LeastSeconds()
+
+    # PredictionT
+    def Pack(self, builder):
+        if self.machine is not None:
+            machine = builder.CreateString(self.machine)
+        if self.devices is not None:
+            deviceslist = []
+            for i in range(len(self.devices)):
+                deviceslist.append(builder.CreateString(self.devices[i]))
+            PredictionStartDevicesVector(builder, len(self.devices))
+            for i in reversed(range(len(self.devices))):
+                builder.PrependUOffsetTRelative(deviceslist[i])
+            devices = builder.EndVector()
+        PredictionStart(builder)
+        if self.machine is not None:
+            PredictionAddMachine(builder, machine)
+        PredictionAddSeconds(builder, self.seconds)
+        if self.devices is not None:
+            PredictionAddDevices(builder, devices)
+        PredictionAddLeastSeconds(builder, self.leastSeconds)
+        prediction = PredictionEnd(builder)
+        return prediction
 
 
 class Program(object):
@@ -1338,7 +1709,17 @@ class Program(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(32))
         return o == 0
 
-def ProgramStart(builder): builder.StartObject(15)
+    # Program
+    def Predicted(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(34))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Prediction()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+def ProgramStart(builder): builder.StartObject(16)
 def ProgramAddVersion(builder, version): builder.PrependUint16Slot(0, version, 0)
 def ProgramAddOps(builder, ops): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(ops), 0)
 def ProgramStartOpsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
@@ -1364,10 +1745,11 @@ def ProgramAddShareState(builder, shareState): builder.PrependBoolSlot(12, share
 def ProgramAddGraph(builder, graph): builder.PrependUOffsetTRelativeSlot(13, flatbuffers.number_types.UOffsetTFlags.py_type(graph), 0)
 def ProgramAddLeftOut(builder, leftOut): builder.PrependUOffsetTRelativeSlot(14, flatbuffers.number_types.UOffsetTFlags.py_type(leftOut), 0)
 def ProgramStartLeftOutVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def ProgramAddPredicted(builder, predicted): builder.PrependUOffsetTRelativeSlot(15, flatbuffers.number_types.UOffsetTFlags.py_type(predicted), 0)
 def ProgramEnd(builder): return builder.EndObject()
 
 try:
-    from typing import List
+    from typing import List, Optional
 except:
     pass
 
@@ -1390,6 +1772,7 @@ class ProgramT(object):
         self.shareState = False  # type: bool
         self.graph = None  # type: str
         self.leftOut = None  # type: List[RefusalT]
+        self.predicted = None  # type: Optional[PredictionT]
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -1488,6 +1871,8 @@ class ProgramT(object):
                 else:
                     refusal_ = RefusalT.InitFromObj(program.LeftOut(i))
                     self.leftOut.append(refusal_)
+        if program.Predicted() is not None:
+            self.predicted = PredictionT.InitFromObj(program.Predicted())
 
     # ProgramT
     def Pack(self, builder):
@@ -1567,6 +1952,8 @@ class ProgramT(object):
             for i in reversed(range(len(self.leftOut))):
                 builder.PrependUOffsetTRelative(leftOutlist[i])
             leftOut = builder.EndVector()
+        if self.predicted is not None:
+            predicted = self.predicted.Pack(builder)
         ProgramStart(builder)
         ProgramAddVersion(builder, self.version)
         if self.ops is not None:
@@ -1594,6 +1981,8 @@ class ProgramT(object):
             ProgramAddGraph(builder, graph)
         if self.leftOut is not None:
             ProgramAddLeftOut(builder, leftOut)
+        if self.predicted is not None:
+            ProgramAddPredicted(builder, predicted)
         program = ProgramEnd(builder)
         return program
 

@@ -36,6 +36,11 @@ void Executor::set_profiling(bool on) {
   if (!bound_.empty() || program_.symbols.empty()) share_out();
 }
 
+void Executor::observe(std::function<void(size_t)> observer) {
+  const std::lock_guard<std::mutex> lock(running_);
+  observer_ = std::move(observer);
+}
+
 void Executor::record_spans(bool on) {
   const std::lock_guard<std::mutex> lock(running_);
   if (on) {
@@ -118,7 +123,8 @@ void Executor::complete(uint32_t stage) {
     const Task& task = tasks_[static_cast<size_t>(stages_[stage].begin)];
     const auto step = static_cast<size_t>(layout_.steps[static_cast<size_t>(task.chain.begin)]);
     step_seconds_[step] += static_cast<double>(now - stage_start_) * 1e-9;
-    stage_start_ = now;
+    if (observer_ && !stages_[stage].prepares) observer_(step);
+    stage_start_ = observer_ ? now_ns() : now;
   }
   // Fails after a stop, which has set `completed_` to the number of stages.
   uint32_t expected = stage;

@@ -72,6 +72,9 @@ class Executor {
   // each step of the last run.
   void set_profiling(bool on);
   const std::vector<double>& step_seconds() const { return step_seconds_; }
+  // While profiling is on, the thread that has completed a step calls `observer` with its number,
+  // and no later step begins before that returns. It must not throw; an empty one is not called.
+  void observe(std::function<void(size_t)> observer);
 
   // Records when each thread works on each step, without changing the stages. Every call clears
   // what was recorded before.
@@ -218,6 +221,7 @@ class Executor {
   const std::function<bool()>* poll_ = nullptr;
   int64_t next_poll_ = 0;
   bool profiling_ = false;
+  std::function<void(size_t)> observer_;
   int64_t stage_start_ = 0;
   std::vector<double> step_seconds_;
   Spans spans_;

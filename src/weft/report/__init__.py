@@ -16,8 +16,9 @@ page/          the page: plain JavaScript without a build step; see below
 
 `report_html` takes an object that has a plan, or data (a mapping with a `kind`), so that others
 can make pages of data of their own with the same views: two plans (`"kind": "diff"`), a choice of
-types (`"fit"`, of `weft.llm.fitting.plan_file.fit_data`), a program (`"program"`), a plan with a
-run that was profiled (`"plan"` with `profile`, of `timeline_data`).
+types (`"fit"`, of `weft.llm.fitting.plan_file.fit_data`), a program (`"program"`), what an exporter
+gave to weft (`"partition"`, of `weft_executorch.partition`), a plan with a run that was profiled
+(`"plan"` with `profile`, of `timeline_data`).
 
 **How the page works.** `html.py` joins the scripts of `page/core/` and then those of `page/views/`,
 each in the order of their names, into one script. A view is a file of `page/views/` that calls

@@ -32,14 +32,13 @@ def frame_html(subject: Any, most: int = MOST_BYTES) -> str | None:
     The frame is a document of its own that may run scripts and nothing else: it has no access to
     the notebook, and no request leaves it. It has no sliders, whose formulas take long to make, and
     the steps of the placement only where there is room for them."""
-    if _nodes(subject) > _MOST_NODES:
+    if not isinstance(subject, Mapping) and _nodes(subject) > _MOST_NODES:
         return None
     data = _data(subject, sliders=False)
     frame = _frame(data)
     if len(frame.encode()) > most:
-        for regime in data["regimes"]:
-            del regime["passes"]
-        frame = _frame(data)
+        slim = [{k: v for k, v in one.items() if k != "passes"} for one in data.get("regimes", ())]
+        frame = _frame({**data, "regimes": slim})
     return frame if len(frame.encode()) <= most else None
 
 

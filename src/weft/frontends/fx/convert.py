@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -342,7 +342,18 @@ class _Walk:
             any(t.dtype.is_quantized for t in graph.leaves) and not any(
                 map(chooses_parameters, self.program.graph.nodes)
             ),
+            dict(self._node_values()),
         )  # fmt: skip
+
+    def _node_values(self) -> Iterator[tuple[str, tuple[Value | None, ...]]]:
+        for node, found in self.builder.values.items():
+            results = found if isinstance(found, list) else [found]
+            values = tuple(v if isinstance(v, Value) else None for v in results)
+            if node.op == "call_function" and any(
+                v is not None and (v.tensor.view_src or v.tensor) in self.builder.graph
+                for v in values
+            ):
+                yield node.name, values
 
     def _output(self, i: int, spec: Any, arg: Any) -> Output:
         if not isinstance(arg, Node):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from weft.errors import ProgramError
+from weft.frontends.fx.layout import Value
 from weft.graph.graph import Graph
 from weft.graph.size import Size
 from weft.graph.tensor import Tensor
@@ -91,6 +92,9 @@ class Converted:
     out_spec: Any = field(default=None, repr=False)
     exact_activations: bool = False
     """The program quantizes weights and leaves activations unquantized."""
+    values: Mapping[str, tuple[Value | None, ...]] = field(default_factory=dict, repr=False)
+    """The results of each node of the exported program that the graph computes; None for a result
+    that it does not."""
 
 
 def positional_names(converted: Converted) -> tuple[str, ...]:
