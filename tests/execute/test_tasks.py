@@ -94,5 +94,10 @@ def test_a_row_of_text() -> None:
     other = StepTasks("z", "UNARY", 0, 12, True, 1000, 8, 16, 4, 0, 64, 0)
     lines = str(Tasks((step, other), 1, 4096)).splitlines()
     assert lines[0] == "threads waited 1 time; 4,096 B of work memory"
-    assert lines[2].split() == ["12", "ADD", "y", "1,000", "8", "16", "4", "0", "64", "0"]
+    assert lines[2].split() == ["12", "ADD", "y", "1,000", "8", "16", "4", "64"]
     assert lines[3].split()[0] == "+"
+    assert "prepares" not in lines[1] and "shared" not in lines[1]
+    tables = StepTasks("y", "MUL_MAT", 0, 1, False, 16, 1, 1, 4, 2, 64, 128)
+    lines = str(Tasks((step, tables), 1, 4096)).splitlines()
+    assert lines[1].split()[-3:] == ["prepares", "scratch", "shared"]
+    assert lines[2].split()[-3:] == ["0", "64", "0"] and lines[3].split()[-3:] == ["2", "64", "128"]

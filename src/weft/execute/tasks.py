@@ -14,17 +14,10 @@ from weft.records import dataclass
 
 _FIELDS = 9
 """Numbers of each step in `NativeRun.step_tasks`."""
-_HEADING = (
-    "stage",
-    "step",
-    "units",
-    "least",
-    "at once",
-    "threads",
-    "prepares",
-    "scratch",
-    "shared",
-)
+_HEADING = ("stage", "step", "units", "least", "at once", "threads", "prepares", "scratch",
+            "shared")  # fmt: skip
+_OFTEN_EMPTY = ("prepares", "shared")
+"""Columns that are left out where all is 0, so that most models fit 80 columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +62,16 @@ class Tasks:
     """Bytes of scratch memory of all threads, whole cache lines for each, and of shared memory."""
 
     def __str__(self) -> str:
-        rows = [_HEADING, *(_row(step) for step in self.steps)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        columns = []
+        for heading, *cells in zip(_HEADING, *(_row(step) for step in self.steps), strict=True):
+            if heading in _OFTEN_EMPTY and set(cells) <= {"0"}:
+                continue
+            width = max(map(len, (heading, *cells)))
+            place = str.ljust if heading == "step" else str.rjust
+            columns.append([place(cell, width) for cell in (heading, *cells)])
         times = f"{self.waits} time{'' if self.waits == 1 else 's'}"
         lines = [f"threads waited {times}; {self.work_bytes:,} B of work memory"]
-        for row in rows:
-            cells = (
-                cell.ljust(width) if i == 1 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            )
-            lines.append("  ".join(cells))
-        return "\n".join(lines)
+        return "\n".join([*lines, *map("  ".join, zip(*columns, strict=True))])
 
 
 def _row(step: StepTasks) -> tuple[str, ...]:
