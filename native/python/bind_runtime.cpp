@@ -211,8 +211,11 @@ void bind_runtime(nb::module_& m) {
            nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("scratch_bytes", &Executor::scratch_bytes)
       .def_prop_ro("barriers", &Executor::barriers)
-      .def_prop_ro("step_tasks", &Executor::step_tasks,
-                   "For each step, the number of chunks that threads could claim in the last run.")
+      .def_prop_ro(
+          "step_tasks", &Executor::step_tasks,
+          "How the last run shared out each step: a flat list [step][stage, first step of "
+          "its chain, units, grain, chunk, threads, units of preparation, bytes of scratch "
+          "memory for each thread, bytes of shared memory]; zeros for an empty step.")
       .def("set_profiling", &Executor::set_profiling, nb::arg("on"))
       .def_prop_ro("step_seconds", &Executor::step_seconds)
       .def("record_spans", &Executor::record_spans, nb::arg("on"),

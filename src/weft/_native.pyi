@@ -417,7 +417,7 @@ class Executor:
     @property
     def step_tasks(self) -> list[int]:
         """
-        For each step, the number of chunks that threads could claim in the last run.
+        How the last run shared out each step: a flat list [step][stage, first step of its chain, units, grain, chunk, threads, units of preparation, bytes of scratch memory for each thread, bytes of shared memory]; zeros for an empty step.
         """
 
     def set_profiling(self, on: bool) -> None: ...

@@ -16,7 +16,12 @@ from weft.backends.cpu import ternary
 from weft.backends.cpu.backend import CpuBackend
 from weft.backends.cpu.products import Product
 from weft.backends.cpu.record import machine_key
-from weft.backends.cpu.repack import LookupBufferType, LookupMemory, can_look_up
+from weft.backends.cpu.repack import (
+    LookupBufferType,
+    LookupMemory,
+    PanelBufferType,
+    can_look_up,
+)
 from weft.dtype import DTYPES
 from weft.errors import DeviceError
 from weft.flags import FLAGS
@@ -26,7 +31,8 @@ from weft.graph.tensor import Buffer, Tensor
 SetFlag = Callable[[str], None]
 TQ2 = DTYPES["tq2_0"]
 POOL = _native.ThreadPool(2)
-TARGET = _native.best_target()
+TARGETS = [name for name, ok in reversed(_native.targets()) if ok]
+TARGET = next(name for name in TARGETS if _native.lookup_types(name))
 
 
 @pytest.fixture
@@ -121,9 +127,23 @@ def test_other_formats_and_odd_rows_are_multiplied(flag: SetFlag) -> None:
     assert ternary.choose_method(TARGET, TQ2, 48, 512, POOL) == "multiply"
 
 
+def test_targets_without_lookups_multiply(flag: SetFlag, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is measured there, and the flag changes nothing."""
+    monkeypatch.setattr(ternary, "_measure", None)
+    for target in TARGETS:
+        if not _native.lookup_types(target):
+            for value in ("", "table"):
+                flag(value)
+                assert ternary.choose_method(target, TQ2, 64, 512, POOL) == "multiply"
+            backend, weights = CpuBackend(n_threads=2, target=target), leaf()
+            assert isinstance(
+                backend.weight_layout(weights, uses(weights, backend)), PanelBufferType
+            )
+
+
 @pytest.mark.parametrize("name", ["tq1_0", "tq2_0", "i2_s"])
 def test_the_layout_of_a_plan(flag: SetFlag, name: str) -> None:
-    backend, weights = CpuBackend(n_threads=2), leaf(name)
+    backend, weights = CpuBackend(n_threads=2, target=TARGET), leaf(name)
     flag("table")
     chosen = backend.weight_layout(weights, uses(weights, backend))
     assert isinstance(chosen, LookupBufferType) and chosen.layout == "lookup"
@@ -135,7 +155,7 @@ def test_the_layout_of_a_plan(flag: SetFlag, name: str) -> None:
 
 def test_weights_that_are_not_ternary_are_multiplied(flag: SetFlag) -> None:
     flag("table")
-    backend, weights = CpuBackend(n_threads=2), leaf()
+    backend, weights = CpuBackend(n_threads=2, target=TARGET), leaf()
     assert weights.buffer is not None
     weights.buffer.data[3] = 0xFF
     assert not isinstance(backend.weight_layout(weights, uses(weights, backend)), LookupBufferType)

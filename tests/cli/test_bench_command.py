@@ -283,6 +283,16 @@ def test_several_sequences_at_a_time(path: Path) -> None:
     assert refused.returncode == 1 and "-npl and -npp must be at least 1" in refused.stderr
 
 
+def test_tasks_are_listed_behind_the_table(path: Path) -> None:
+    done = weft("bench", path, "-p", "8", "-n", "2", "-r", "1", "-t", "2", "--tasks")
+    _, prompt, token = re.split(r"^\w+: threads waited ", done.stdout, flags=re.M)
+    for listing in (prompt, token):
+        assert listing.splitlines()[1].split()[:3] == ["stage", "step", "units"]
+        assert "  MUL_MAT " in listing and "  FLASH_ATTN_EXT " in listing
+    other = weft("bench", path, "-p", "8", "-n", "0", "-r", "1", "--tasks", "-o", "csv")
+    assert "pp8: threads waited" in other.stderr and "waited" not in other.stdout
+
+
 def test_narrow_terminals_lose_columns(path: Path) -> None:
     row = rows_of(path, "-p", "4", "-n", "0", "-d", "2", *ONCE)[0]
     for screen, columns in ((None, 7), (120, 7), (80, 6), (70, 5), (20, 4)):

@@ -144,7 +144,13 @@ void chains_need_fewer_barriers() {
   CHECK(machine.executor->barriers() == 1);
   check_branches(machine, 1, 4);
   CHECK(machine.executor->barriers() == 0);
-  for (int64_t tasks : machine.executor->step_tasks()) CHECK(tasks == 1);
+  using Field = Executor::TaskField;
+  const std::vector<int64_t> tasks = machine.executor->step_tasks();
+  CHECK(tasks.size() % static_cast<size_t>(Field::kTaskFields) == 0 && !tasks.empty());
+  for (size_t i = 0; i < tasks.size(); i += static_cast<size_t>(Field::kTaskFields)) {
+    const auto field = [&](Field of) { return tasks[i + static_cast<size_t>(of)]; };
+    CHECK(field(Field::kThreads) == 1 && field(Field::kUnits) <= field(Field::kChunk));
+  }
 }
 
 void a_row_that_is_read_elsewhere_ends_a_chain() {

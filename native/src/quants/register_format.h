@@ -29,7 +29,7 @@ void set_format(KernelTable& table, DType type) {
   table.type(type).to_float = decode_format<F>;
   table.type(type).matmul_interleaved = k.unpack != nullptr && level_block(type) == 0;
   table.type(type).matmul_levels = k.unpack != nullptr && level_block(type) != 0;
-  table.type(type).matmul_lookup = lookup_block(type) != 0;
+  table.type(type).matmul_lookup = kLooksUp && lookup_block(type) != 0;
   table.type(type).vec_type = k.activation;
 }
 

@@ -65,7 +65,19 @@ class Executor {
   int64_t scratch_bytes() const;
   // The number of barriers of the last run.
   int64_t barriers() const { return barriers_; }
-  // For each step, the number of chunks that threads could claim in the last run.
+  // For each step how the last run shared it out: kTaskFields numbers, in the order of TaskField.
+  enum class TaskField {
+    kStage,    // the number of its stage
+    kFirst,    // the first step of the chain that it is in, or itself
+    kUnits,    // of the loop
+    kGrain,    // chunks are multiples of it
+    kChunk,    // the largest number of units that a thread claims at a time
+    kThreads,  // the number of threads that find a chunk
+    kPrepare,  // units of preparation, in a stage of its own before
+    kScratch,  // bytes of scratch memory for each thread
+    kShared,   // bytes of memory that all threads share
+    kTaskFields
+  };
   std::vector<int64_t> step_tasks() const;
 
   // While profiling is on, every step has a stage of its own, and step_seconds has the seconds of

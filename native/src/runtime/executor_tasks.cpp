@@ -142,14 +142,34 @@ void Executor::reserve_counters() {
 }
 
 std::vector<int64_t> Executor::step_tasks() const {
-  std::vector<int64_t> chunks(steps_.size(), 0);
-  for (const Task& task : tasks_) {
-    for (int32_t i = task.chain.begin; i < task.chain.end; ++i) {
-      chunks[static_cast<size_t>(layout_.steps[static_cast<size_t>(i)])] =
-          (task.units + task.chunk - 1) / task.chunk;
+  constexpr auto kFields = static_cast<size_t>(TaskField::kTaskFields);
+  std::vector<int64_t> out(steps_.size() * kFields, 0);
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    const Stage& stage = stages_[s];
+    if (stage.prepares || stage.fetches) continue;
+    for (int32_t t = stage.begin; t < stage.end; ++t) {
+      const Task& task = tasks_[static_cast<size_t>(t)];
+      for (int32_t i = task.chain.begin; i < task.chain.end; ++i) {
+        const int32_t number = layout_.steps[static_cast<size_t>(i)];
+        const Step& step = steps_[static_cast<size_t>(number)];
+        const auto bytes = [&](size_t (*of)(const Call&)) {
+          return of == nullptr ? 0 : static_cast<int64_t>(of(step.call));
+        };
+        const int64_t grains = (task.units + task.grain - 1) / task.grain;
+        const int64_t fields[kFields] = {static_cast<int64_t>(s),
+                                         layout_.steps[static_cast<size_t>(task.chain.begin)],
+                                         task.units,
+                                         task.grain,
+                                         task.chunk,
+                                         stage.solo ? 1 : std::min<int64_t>(n_threads_, grains),
+                                         step.preparation,
+                                         bytes(step.kernel->scratch),
+                                         bytes(step.kernel->shared)};
+        std::copy(fields, fields + kFields, out.begin() + number * static_cast<int64_t>(kFields));
+      }
     }
   }
-  return chunks;
+  return out;
 }
 
 }  // namespace weft

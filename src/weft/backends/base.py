@@ -129,6 +129,13 @@ class NativeRun(Protocol):
     def barriers(self) -> int:
         """The number of times that the threads waited for each other in the last run."""
 
+    def step_tasks(self) -> Sequence[int]:
+        """How the last run shared out each step, as numbers (`weft.execute.tasks`)."""
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The bytes of scratch memory of all threads, which all programs of the device share."""
+
     def use_threads(self, n: int) -> None:
         """Sets the number of threads of later runs, at most the number that the device has; 0: all
         of them."""

@@ -120,6 +120,10 @@ class BenchFlags(Group):
     show_profile: bool = option(
         False, "Show where the time goes, against this machine's peaks.", "--profile"
     )
+    show_tasks: bool = option(
+        False, "Show how threads share the steps of a test's last ubatch, and their work memory.",
+        "--tasks",
+    )  # fmt: skip
     slowest: int = option(8, "With --profile: number of slowest tensors to list.")
     trace: Path | None = option(
         None, "Write a timeline of all threads for ui.perfetto.dev, as JSON.", metavar="FILE"
@@ -211,6 +215,7 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     runs = Runs(
         own.repetitions, not own.no_warmup, own.delay, own.progress, own.verbose,
         profile=own.show_profile or own.trace is not None or own.html is not None,
+        tasks=own.show_tasks,
     )  # fmt: skip
     series = Series(tests, printers, batches, kinds, runs)
     series.measure(models, load)
@@ -223,6 +228,8 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     if own.output is Output.md:
         in_words = not isinstance(printers[0], SpeedsFirst)
         _print_notes(series, in_words=in_words, detailed=own.show_profile or own.verbose)
+    for name, tasks in series.tasks:
+        print(f"\n{name}: {tasks}", file=sys.stdout if own.output is Output.md else sys.stderr)
     if own.show_profile and own.output not in (Output.json, Output.jsonl):
         for measured in series.profiles:
             print_profile(measured, own.slowest, to_error=own.output is not Output.md)

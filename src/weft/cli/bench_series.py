@@ -15,7 +15,7 @@ from weft.cli.bench_tests import BenchTest, Runner
 from weft.cli.console import StatusLine, say
 from weft.cli.loading import Loading, context_arguments, open_with
 from weft.cli.plan_lines import plan_lines
-from weft.execute import Profile, Trace
+from weft.execute import Profile, Tasks, Trace
 from weft.llm import Context
 from weft.llm.compute.counters import MemoryUse
 from weft.llm.planning.plan import ContextPlan
@@ -34,6 +34,7 @@ class Runs(NamedTuple):
     """True prints a line for each run instead of one that changes."""
     verbose: bool
     profile: bool
+    tasks: bool
 
 
 class Series:
@@ -43,6 +44,8 @@ class Series:
     """The results so far."""
     profiles: list[Profile]
     """The profile of each test, if profiles were asked for."""
+    tasks: list[tuple[str, Tasks]]
+    """The name of each test and the tasks of its last ubatch, if tasks were asked for."""
     trace: Trace
     """The timeline that all profiles share."""
     plan: ContextPlan
@@ -67,7 +70,7 @@ class Series:
         self.trace = Trace()
         self._number = self._total = 0
         self._status = StatusLine()
-        self.rows, self.profiles = [], []
+        self.rows, self.profiles, self.tasks = [], [], []
         self.n_contexts = 0
 
     def measure(self, models: Sequence[Path], loadings: Sequence[Loading]) -> None:
@@ -103,6 +106,8 @@ class Series:
                     for test in self._tests:
                         row = partial(result_row, path, model, context, setting)
                         self._measure_test(runner, test, row)
+                        if self._runs.tasks:
+                            self.tasks.append((test.name, context.tasks()))
 
     def _measure_test(self, runner: Runner, test: BenchTest, row: RowOf) -> None:
         self._number += 1

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from weft.execute.profile_trace import Group, Slice, Trace
     from weft.execute.scheduler import AbortCallback, EvalCallback, Scheduler
     from weft.execute.session import Session, State
+    from weft.execute.tasks import StepTasks, Tasks
     from weft.execute.watch import Reader, TensorCallback, WatchedSession, WatchedTensor
 
 __all__ = [
@@ -35,6 +36,8 @@ __all__ = [
     "Session",
     "Slice",
     "State",
+    "StepTasks",
+    "Tasks",
     "TensorCallback",
     "Trace",
     "WatchedSession",
@@ -53,6 +56,7 @@ _HOMES = {
     "weft.execute.profile_trace": ("Group", "Slice", "Trace"),
     "weft.execute.scheduler": ("AbortCallback", "EvalCallback", "Scheduler"),
     "weft.execute.session": ("Session", "State"),
+    "weft.execute.tasks": ("StepTasks", "Tasks"),
     "weft.execute.watch": ("Reader", "TensorCallback", "WatchedSession", "WatchedTensor"),
 }
 __getattr__, __dir__ = imported_when_used(__name__, _HOMES)

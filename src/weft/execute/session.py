@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from operator import itemgetter
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +30,9 @@ from weft.execute.values import (
 from weft.graph.size import evaluate
 from weft.notebook import in_notebook
 from weft.program import BufferSpec, Program, TensorSpec, described
+
+if TYPE_CHECKING:
+    from weft.execute.tasks import Tasks
 
 
 class Session:
@@ -302,6 +305,12 @@ class Session:
         """The number of times that the threads of the cpu device waited for each other in the last
         run."""
         return sum(e.barriers for e in self._native)
+
+    def tasks(self) -> Tasks:
+        """How the cpu device shared the steps of the last run out to its threads."""
+        from weft.execute.tasks import tasks_of  # only here, as most runs are never asked
+
+        return tasks_of(self.program, self._bound.executables)
 
     @contextmanager
     def profile(self, into: Profile | None = None) -> Iterator[Profile]:

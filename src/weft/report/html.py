@@ -36,8 +36,8 @@ def frame_html(subject: Any, most: int = MOST_BYTES) -> str | None:
         return None
     data = _data(subject, sliders=False)
     frame = _frame(data)
-    if len(frame.encode()) > most:
-        slim = [{k: v for k, v in one.items() if k != "passes"} for one in data.get("regimes", ())]
+    if len(frame.encode()) > most and "regimes" in data:
+        slim = [{k: v for k, v in one.items() if k != "passes"} for one in data["regimes"]]
         frame = _frame({**data, "regimes": slim})
     return frame if len(frame.encode()) <= most else None
 

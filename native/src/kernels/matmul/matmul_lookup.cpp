@@ -38,8 +38,9 @@ void make_column(const char* x, int64_t first, int64_t last, int64_t n_columns, 
     int8_t q[33] = {};
     std::memcpy(q, &codes, 32);
     for (int i = 0; i < kChunkLookups; ++i, table += n_columns * kTableBytes) {
-      put_sums(kWeight[0] * q[3 * i] + kWeight[1] * q[3 * i + 1] + kWeight[2] * q[3 * i + 2],
-               table);
+      const Words sums =
+          kWeight[0] * q[3 * i] + kWeight[1] * q[3 * i + 1] + kWeight[2] * q[3 * i + 2];
+      std::memcpy(table, &sums, sizeof sums);
     }
   }
 }
@@ -216,7 +217,7 @@ void multiply_panels(const Weights& w, int64_t begin, int64_t end, const Columns
 // The tables of at most kFewLookups columns, chunks first..last of the depth, into their place in
 // `tables`.
 void make_tables(const Columns& columns, int64_t first, int64_t last, char* tables) {
-  if (!kKeepsLookups) return;
+  if (!kLooksUp) return;
   char* at = tables + lookup_table_bytes(columns.n, first * 32);
   for (int64_t c = 0; c < columns.n; ++c, at += kTableBytes) {
     if (columns.type == DType::kQ8_K) {
@@ -289,7 +290,7 @@ constexpr SharedForm kLookupTables = {
 
 void multiply_lookups(const Weights& w, int64_t begin, int64_t end, const Columns& columns,
                       char* scratch) {
-  if (!kKeepsLookups) return;
+  if (!kLooksUp) return;
   for (int64_t c = 0; c < columns.n; c += kFewLookups) {
     Columns few = columns;
     few.x += c;
@@ -306,7 +307,7 @@ size_t multiply_lookups_scratch(int64_t n_columns, int64_t k) {
 }
 
 void unpack_lookups(DType type, const char* w, int64_t first, int64_t n, const Panel& panel) {
-  if (!kKeepsLookups) return;
+  if (!kLooksUp) return;
   const bool scaled = type != DType::kI2_S;
   const int64_t per_block = lookup_block(type) / 32;
   const int64_t block_bytes = lookup_row_bytes(type, lookup_block(type)) * kPanelRows;

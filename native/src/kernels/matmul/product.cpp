@@ -4,7 +4,6 @@
 #include "kernels/matmul/matmul_floats.h"
 #include "kernels/matmul/matmul_integers.h"
 #include "kernels/matmul/matmul_lookup.h"
-#include "quants/lookup_layout.h"
 
 namespace weft::WEFT_TARGET {
 
@@ -78,7 +77,9 @@ const char* check_product(const Tensor& weights, const Tensor& columns, const Te
     if (weights.ne[1] % 32 != 0) return "the levels layout is for whole panels of 32 rows";
   }
   if (weights.layout == Layout::kLookup) {
-    if (lookup_block(weights.type) == 0) return "only ternary weights have the lookup layout";
+    if (!table().type(weights.type).matmul_lookup) {
+      return "this target looks up no weights of this type";
+    }
     if (!is_integer_product(weights.type, columns.type)) {
       return "weights in the lookup layout need activations of their companion type";
     }

@@ -356,9 +356,8 @@ class NativeExecutable:
         """The number of barriers of the last run."""
         return int(self._executor.barriers)
 
-    @property
     def step_tasks(self) -> list[int]:
-        """For each step, the number of pieces that threads could claim in the last run."""
+        """How the last run shared out each step, as numbers (`weft.execute.tasks`)."""
         return list(self._executor.step_tasks)
 
     def use_threads(self, n: int) -> None:

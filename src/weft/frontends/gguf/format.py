@@ -97,7 +97,7 @@ REMOVED_TYPES = {
 """Tensor types that files of some age use and ggml has since dropped; 36 is i2_s, too."""
 
 BITNET_TYPES = {38: "TL1", 39: "TL2"}
-"""Tensor types of bitnet.cpp. In ggml these numbers mean iq4_nl_8_8 and mxfp4."""
+"""Tensor types of bitnet.cpp, under numbers that ggml uses for iq4_nl_8_8 and mxfp4."""
 
 ROPE_HALVES = "weft.rope_halves"
 """A key of models that are not stored as GGUF: their queries and keys are in the order in which

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,9 @@ from weft.llm.scaled_files import Chosen
 from weft.notebook import in_notebook
 from weft.options import shows_options
 from weft.program import Program
+
+if TYPE_CHECKING:
+    from weft.execute import Tasks
 
 __all__ = ["Context", "Counters", "MemoryUse"]
 
@@ -339,6 +342,10 @@ class Context(Sequences):
         """The number of times that the threads of the cpu device waited for each other in the last
         ubatch."""
         return self._graphs.session.barriers
+
+    def tasks(self) -> Tasks:
+        """How the cpu device shared the steps of the last ubatch out to its threads."""
+        return self._graphs.session.tasks()
 
     def why_not_reused(self) -> str | None:
         """The reasons why the last `decode` did not run the same graph as the call before, one per
