@@ -51,3 +51,8 @@ TEMPLATE_UNITS = 1 << 26
 """Units of work that a chat template may take for any conversation: characters, and 16 a step."""
 TEMPLATE_UNITS_OF_INPUT = 64
 """Units more for each character of the conversation."""
+
+CACHE_EVENTS = 1 << 14
+"""Maximum number of updates of a cache that are kept while it is watched."""
+CACHE_EVENT_RANGES = 16
+"""Maximum number of ranges of cells, and of positions, that one of them names."""
