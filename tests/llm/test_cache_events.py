@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import string
 import subprocess
 import sys
 from itertools import pairwise
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.llm.engine_requests import finish, request
 from tests.llm.llama_models import RELATIVES
 from tests.llm.lost_device import Lost
 from tests.llm.made_models import configure, keys_of, made_up
@@ -19,12 +21,14 @@ from tests.llm.prefix_texts import END, make_lasting, words
 from tests.llm.tiny import metadata, write_model
 from weft import bounds
 from weft.errors import ContextError, DeviceError
-from weft.llm import LLM, Context, KVCache, Model
+from weft.llm import LLM, Context, KVCache, Model, Tokenizer
 from weft.llm.cache.cells import Cells, WindowCells
 from weft.llm.cache.events import COLUMNS, USUAL, CacheEvent, CellRanges
+from weft.llm.engine import Engine
 
 TEXT = words(1, 60)
 ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "examples" / "weft-demo.gguf"
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +102,20 @@ def test_costs(path: Path) -> None:
     assert built[0].microseconds == 0 < built[1].microseconds and built[0].nbytes > 0
     assert "because positions were moved for the first time" in built[1].text
     assert context.cache_events[1].cost.startswith("10 of 128 cells used, ")
+
+
+@pytest.mark.parametrize("types", [("q8_0", "q8_0"), ("q4_0", "f16"), ("f32", "bf16")])
+def test_costs_in_other_types(types: tuple[str, str]) -> None:
+    context = watched(DEMO, type_k=types[0], type_v=types[1])
+    context.decode(TEXT[:10])
+    context.seq_cp(0, 1)
+    data = context.save_state(1)
+    context.clear()
+    context.load_state(data, 2)
+    row = context.cache.nbytes // context.cache.size
+    costs = [(e.kind, e.nbytes // row) for e in context.cache_events[1:]]
+    assert costs == [("taken", 10), ("shared", 0), ("kept", 10), ("cleared", 0), ("restored", 10)]
+    assert all(e.nbytes % row == 0 for e in context.cache_events[1:])
 
 
 class Before:
@@ -191,6 +209,18 @@ def test_the_last_updates_are_kept(path: Path) -> None:
     for n in (-1, bounds.CACHE_EVENTS + 1):
         with pytest.raises(ContextError, match=f"{n} updates of the cache"):
             context.watch_cache(n)
+
+
+def test_the_stats_of_an_engine_are_a_copy(path: Path) -> None:
+    context = Context(Model.open(path), 64, n_threads=1)
+    engine = Engine(context, Tokenizer.from_gguf(context.model.file))
+    before = engine.stats
+    assert before == engine.stats
+    finish(engine.generate(request([1, 5, 6], 3)))
+    after = engine.stats
+    assert before != after and before.ended == {} and after.ended == {"length": 1}
+    assert before.text_sizes != after.text_sizes and after.generated_tokens == 3
+    engine.close()
 
 
 def test_many_ranges(path: Path) -> None:
@@ -405,6 +435,17 @@ def test_the_environment_prints_them(path: Path, level: str) -> None:
     assert maps == (want if level == "2" else [])
 
 
+def test_many_sequences_have_characters(path: Path) -> None:
+    context = watched(path, n_ctx=640, n_seq_max=64, n_ubatch=64)
+    symbols = string.digits + string.ascii_letters + "~~"
+    for seq, symbol in enumerate(symbols):
+        context.decode([5, 6], seqs=[[seq]] * 2)
+        assert context.cache_events[-1].map == symbol * 2
+        context.clear()
+    context.decode([5] * 64, [0] * 64, seqs=[[seq] for seq in range(64)])
+    assert context.cache_events[-1].text.startswith("seqs 0-63 take cells ")
+
+
 def test_long_maps_have_lines(path: Path) -> None:
     context = watched(path, n_ctx=2000, n_ubatch=64)
     context.decode(words(1, 100))
@@ -412,7 +453,5 @@ def test_long_maps_have_lines(path: Path) -> None:
     assert first == f"{0:>8} {'0' * 64}" and second == f"{64:>8} {'0' * 36}"
     context.decode(words(2, 1500), range(1500), seqs=[[1]] * 1500)
     last = context.cache_events[-1]
-    assert last.map_unit > 1 and last.map_lines[-1].endswith(
-        f"each character is {last.map_unit} cells"
-    )
+    assert last.map_unit > 1 and last.map_lines[1].startswith(f"{64 * last.map_unit:>8} ")
     check_map(last, context.cache)

@@ -119,12 +119,8 @@ class CacheEvent:
     @property
     def map_lines(self) -> list[str]:
         """The map as lines of 64 characters, each with the number of its first cell."""
-        each = f"  each character is {self.map_unit} cells" if self.map_unit > 1 else ""
-        lines = [
-            f"{at * self.map_unit:>8} {self.map[at : at + 64]}"
-            for at in range(0, len(self.map), 64)
-        ]
-        return [*lines[:-1], *(line + each for line in lines[-1:])]
+        starts = range(0, len(self.map), 64)
+        return [f"{at * self.map_unit:>8} {self.map[at : at + 64]}" for at in starts]
 
 
 def _tokens(n: int) -> str:
@@ -294,5 +290,7 @@ class CacheLog:
         if self.level:
             lines = [f"{self._name}: {event.text}; {event.cost}"]
             if self.level > 1 and event.kind != "built":
+                if event.map_unit > 1:
+                    lines[0] += f"; a character is {event.map_unit} cells"
                 lines += event.map_lines
             print("\n".join(lines), file=sys.stderr)

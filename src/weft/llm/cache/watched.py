@@ -268,10 +268,10 @@ def _turn(cells: Cells, kind: type[Cells], **own: Any) -> None:
 
 def _ranges(numbers: NDArray[Any]) -> tuple[CellRanges, int]:
     """Numbers as ranges of ascending ones, and how many of these were left out."""
-    if not len(numbers):
-        return (), 0
-    cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
-    starts, ends = np.r_[0, cuts], np.r_[cuts, len(numbers)] - 1
-    kept = slice(CACHE_EVENT_RANGES)
-    found = zip(numbers[starts[kept]].tolist(), numbers[ends[kept]].tolist(), strict=True)
-    return tuple(found), max(len(starts) - CACHE_EVENT_RANGES, 0)
+    if len(numbers) < 2:  # a step
+        return tuple((n, n) for n in numbers.tolist()), 0
+    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
+    ends = [*(starts[1:] - 1).tolist(), len(numbers) - 1]
+    kept = zip(starts[:CACHE_EVENT_RANGES].tolist(), ends, strict=False)
+    found = tuple((int(numbers[first]), int(numbers[last])) for first, last in kept)
+    return found, max(len(starts) - CACHE_EVENT_RANGES, 0)
