@@ -56,6 +56,9 @@ class Flags:
     sched_debug: int = _flag(
         0, "1: print the splits of each graph that is placed, to stderr; 2: and its nodes"
     )
+    cache_debug: int = _flag(
+        0, "1: print each update of a context's cache, to stderr; 2: and the map of its cells"
+    )
 
 
 _ALSO = {"op_offload_min_batch": "GGML_OP_OFFLOAD_MIN_BATCH"}

@@ -16,6 +16,7 @@ from tests.cli.in_process import weft as command
 from tests.report.test_timeline import MODEL, page_data
 from weft import graph as g
 from weft.errors import FormatError, ProgramError
+from weft.llm import Context, Model
 from weft.report import frame_html, page_html, program_data, report_html
 
 DELEGATE = Path(__file__).parents[1] / "data" / "delegate"
@@ -148,3 +149,10 @@ def test_damaged_exports_are_refused_or_shown(tmp_path: Path, n: int) -> None:
         except FormatError:
             refused += 1
     assert 0 < refused < n
+
+
+def test_a_context_shows_its_plan() -> None:
+    """It has a program, too, of its largest batches."""
+    context = Context(Model.open(MODEL), 64, n_threads=1)
+    assert page_data(report_html(context, sliders=False))["kind"] == "plan"
+    assert page_data(report_html(context.program))["kind"] == "program"

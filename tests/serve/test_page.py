@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.report.test_timeline import page_data
 from tests.serve.in_process import DEMO, Server
+from weft.errors import ContextError
+from weft.serve import ServeOptions
 from weft.serve.access import Tickets, opens
 from weft.serve.page.endpoints import FOLDER, page_files, policy_of
 from weft.serve.sampling import usual_values
@@ -184,3 +187,21 @@ def test_several_models_have_one_page(tmp_path: Path) -> None:
         assert status == 200 and "two, as it is served" in body
         listed = {m["id"]: m for m in server.call("GET", "/v1/models")[2]["data"]}
         assert listed["two"]["meta"]["n_ctx"] == 256
+
+
+def test_the_plan_shows_the_updates_of_the_cache(server: Server) -> None:
+    """They are those at the time of the request, as many as were asked for; without
+    `--cache-events` none are noted."""
+    assert page_data(server.call("GET", "/plan")[2])["cache"] is None
+    with Server(DEMO, "--cache-events", "5") as watched:
+        n = 0
+        for prompt in ("Once upon a time", "Once upon a hill"):
+            watched.call("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 9})
+            data = page_data(watched.call("GET", "/plan")[2])["cache"]
+            assert len(data["events"]) == 5 and data["n"] > max(n, 5)
+            n = data["n"]
+            assert data["events"][-1]["number"] == data["n"]
+        texts = " ".join(e["text"] for e in data["events"])
+        assert "seq " in texts and " takes cell" in texts
+    with pytest.raises(ContextError, match=r"is 99999; it must be 0 to"):
+        ServeOptions(cache_events=99999)

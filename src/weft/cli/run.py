@@ -22,6 +22,7 @@ from weft.cli.sampling_options import SamplingFlags
 from weft.cli.text_input import read_text, unescaped, unescaped_texts, with_input
 from weft.cli.unused_options import require_text_only
 from weft.errors import ContextError
+from weft.files import write_text
 from weft.llm import LLM, SamplingParams, Stats
 from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.planning.draft_options import DraftOptions
@@ -76,6 +77,10 @@ class RunFlags(Group):
         "llama-eval-callback, and name the first that differs; exits with 1 if one does.",
         metavar="LOG",
     )  # fmt: skip
+    html: Path | None = option(
+        None, "Write a report to look at, one HTML file: each update of the cache, and the plan.",
+        metavar="FILE",
+    )  # fmt: skip
     quiet: bool = option(False, "Print the new text only.", "--quiet -q")
     verbose: bool = option(
         False, "Print the tokens of the prompt and the causes of the placement, too.",
@@ -125,6 +130,8 @@ def run(
         )  # fmt: skip
     if dump is not None:
         dump.require_match()
+    if own.html is not None:
+        llm.context.watch_cache()
     if not own.quiet:
         _show_plan(model, llm, own.verbose)
         if own.mmproj is not None:
@@ -164,7 +171,16 @@ def run(
         experts = llm.context.plan.experts
         if own.verbose and experts is not None:
             say(f"experts: {experts.about()}")
+        if own.html is not None:
+            _write_report(own.html, llm)
         llm.close()
+
+
+def _write_report(path: Path, llm: LLM) -> None:
+    from weft.report import report_html  # most runs write none
+
+    write_text(path, report_html(llm, sliders=False))
+    say(f"report written to {path}")
 
 
 def _is_shown(option: bool | None, sampling: SamplingParams, quiet: bool) -> bool:

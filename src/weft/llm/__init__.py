@@ -35,12 +35,13 @@ if TYPE_CHECKING:
     from weft.llm.adapters import Adapter, Adapters
     from weft.llm.async_llm import AsyncLLM, AsyncText
     from weft.llm.audio.whisper import SoundTower
+    from weft.llm.cache.events import CacheEvent, CacheEventKind, CellRanges
     from weft.llm.cache.kv_cache import KVCache
     from weft.llm.chat.template import ChatTemplate, Message
     from weft.llm.completion import Completion, Stream, Usage
     from weft.llm.compute.batch import Batch, Outputs
     from weft.llm.compute.context import Context
-    from weft.llm.compute.counters import MemoryUse
+    from weft.llm.compute.counters import Counters, MemoryUse
     from weft.llm.compute.embed import Ranked
     from weft.llm.compute.inputs import Regime
     from weft.llm.compute.perplexity import Perplexity
@@ -76,28 +77,29 @@ if TYPE_CHECKING:
     from weft.llm.vision.tower import Tower
 
 __all__ = ["LLM", "Adapter", "AdapterFiles", "Adapters", "AsyncLLM", "AsyncText", "Batch",
-           "ChatTemplate", "Chosen", "Completion", "Context", "ControlVector", "ControlVectors",
-           "DraftOptions", "FinishReason", "GenerateOptions", "Hearing", "IndexerConfig", "KVCache",
-           "LLMArguments", "Medium", "MemoryUse", "Message", "MlaConfig", "Model", "ModelConfig",
-           "MoeConfig", "Outputs", "Perplexity", "PlanArguments", "Pooling", "PrefixUse", "Prompt",
-           "Ranked", "RecurrentConfig", "Regime", "RopeConfig", "RopeScaling", "Sampler",
-           "SamplingParams", "ScaledFiles", "ScaledSet", "Senses", "Sight", "SoundTower", "Stats",
-           "Step", "Stream", "StreamDecoder", "Temperature", "TextModel", "Together",
-           "TokenLogprobs", "Tokenizer", "Tower", "Towers", "Usage", "Vocab",
-           "token_logprobs"]  # fmt: skip
+           "CacheEvent", "CacheEventKind", "CellRanges", "ChatTemplate", "Chosen", "Completion",
+           "Context", "ControlVector", "ControlVectors", "Counters", "DraftOptions", "FinishReason",
+           "GenerateOptions", "Hearing", "IndexerConfig", "KVCache", "LLMArguments", "Medium",
+           "MemoryUse", "Message", "MlaConfig", "Model", "ModelConfig", "MoeConfig", "Outputs",
+           "Perplexity", "PlanArguments", "Pooling", "PrefixUse", "Prompt", "Ranked",
+           "RecurrentConfig", "Regime", "RopeConfig", "RopeScaling", "Sampler", "SamplingParams",
+           "ScaledFiles", "ScaledSet", "Senses", "Sight", "SoundTower", "Stats", "Step", "Stream",
+           "StreamDecoder", "Temperature", "TextModel", "Together", "TokenLogprobs", "Tokenizer",
+           "Tower", "Towers", "Usage", "Vocab", "token_logprobs"]  # fmt: skip
 
 _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),
     "weft.llm.adapters": ("Adapter", "Adapters"),
     "weft.llm.async_llm": ("AsyncLLM", "AsyncText"),
     "weft.llm.audio.whisper": ("SoundTower",),
+    "weft.llm.cache.events": ("CacheEvent", "CacheEventKind", "CellRanges"),
     "weft.llm.cache.kv_cache": ("KVCache",),
     "weft.llm.chat.template": ("ChatTemplate", "Message"),
     "weft.llm.completion": ("Completion", "Stream", "Usage"),
     "weft.llm.compute.batch": ("Batch", "Outputs"),
     "weft.llm.compute.context": ("Context",),
     "weft.llm.compute.inputs": ("Regime",),
-    "weft.llm.compute.counters": ("MemoryUse",),
+    "weft.llm.compute.counters": ("Counters", "MemoryUse"),
     "weft.llm.compute.perplexity": ("Perplexity",),
     "weft.llm.compute.embed": ("Ranked",),
     "weft.llm.compute.steps": ("Step",),

@@ -8,6 +8,7 @@ layers.py      which rows of a table are layers, and which layers repeat
 programs.py    a program of `weft.compile` or `weft.from_torch`
 compare.py     two plans side by side
 timeline.py    a profile: slices of work, and the share of the roof of each step
+cache.py       the updates of a watched cache
 tables.py      the table of tensors of one graph: places, lifetimes, causes, sources
 formulas.py    symbolic sizes as data that the page evaluates
 variants.py    what the page needs to show other contexts, ubatches, sequences and cache types
@@ -18,7 +19,7 @@ page/          the page: plain JavaScript without a build step; see below
 can make pages of data of their own with the same views: two plans (`"kind": "diff"`), a choice of
 types (`"fit"`, of `weft.llm.fitting.plan_file.fit_data`), a program (`"program"`), what an exporter
 gave to weft (`"partition"`, of `weft_executorch.partition`), a plan with a run that was profiled
-(`"plan"` with `profile`, of `timeline_data`).
+(`"plan"` with `profile`, of `timeline_data`) or whose cache was watched (`cache`, of `cache_data`).
 
 **How the page works.** `html.py` joins the scripts of `page/core/` and then those of `page/views/`,
 each in the order of their names, into one script. A view is a file of `page/views/` that calls
@@ -48,6 +49,7 @@ from typing import TYPE_CHECKING
 from weft.lazy import imported_when_used
 
 if TYPE_CHECKING:
+    from weft.report.cache import cache_data
     from weft.report.compare import diff_data
     from weft.report.html import frame_html, page_html, report_html
     from weft.report.planned import plan_data
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from weft.report.timeline import timeline_data
 
 __all__ = [
+    "cache_data",
     "diff_data",
     "frame_html",
     "graph_data",
@@ -70,6 +73,7 @@ __all__ = [
 __getattr__, __dir__ = imported_when_used(
     __name__,
     {
+        "weft.report.cache": ("cache_data",),
         "weft.report.compare": ("diff_data",),
         "weft.report.html": ("frame_html", "page_html", "report_html"),
         "weft.report.planned": ("plan_data",),

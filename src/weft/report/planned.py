@@ -14,6 +14,7 @@ from weft.llm.cache.prefix_options import PrefixOptions
 from weft.llm.planning.explain import memory_rows, placement_lines
 from weft.llm.planning.overview import overview
 from weft.llm.planning.plan import ContextPlan, RegimePlan
+from weft.report.cache import cache_data
 from weft.report.tables import regime_data
 from weft.report.variants import slider_data
 from weft.version import __version__
@@ -66,7 +67,7 @@ def plan_data(
     Keys are `format`, `kind` ("plan"), `title`, `weft` (the version), `model`, `options`,
     `overview` (see `weft.llm.planning.overview`), `devices`, `memory` (rows of `weft explain
     --json`), `text` (lines of the summary), `regimes` (the graphs, the largest batches first),
-    `caches`, `beside` and `sliders`."""
+    `caches`, `beside`, `sliders`, and `cache`, the updates of a watched cache (`cache_data`)."""
     plan = plan_of(subject)
     config = plan.model.config
     scratch = scratch_bytes(plan)
@@ -101,6 +102,7 @@ def plan_data(
         "text": placement_lines(plan, nodes=False),
         "regimes": [_regime(plan, regime) for regime in regimes],
         "sliders": slider_data(plan, kept=kept, rows_for=rows_for) if sliders else None,
+        "cache": cache_data(getattr(subject, "context", subject)),
     }
 
 

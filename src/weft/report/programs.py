@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 from weft.compiler import Plan
 from weft.errors import ProgramError
+from weft.llm.planning.plan import ContextPlan
 from weft.program import Program
 from weft.report.tables import regime_data
 from weft.schedule.explain import table_lines
@@ -34,9 +35,11 @@ ProgramLike: TypeAlias = Program | HasProgram | HasSession
 
 def program_of(subject: object) -> Program | None:
     """The program of a `Session`, of a `TorchModule` (compiled here if it never ran), or the
-    program itself; None for other objects."""
+    program itself; None for other objects, such as a `Context`, which has a plan."""
     if isinstance(subject, Program):
         return subject
+    if isinstance(getattr(subject, "plan", None), ContextPlan):
+        return None
     session = getattr(subject, "session", subject)
     program = getattr(session, "program", None)
     return program if isinstance(program, Program) else None

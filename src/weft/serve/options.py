@@ -8,6 +8,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from weft.bounds import CACHE_EVENTS
 from weft.errors import ContextError
 from weft.llm.cache.prefix_options import PREFIX_OPTIONS, PrefixOptions
 from weft.llm.engine.batches import DELAY
@@ -104,6 +105,9 @@ class ServeOptions:
     """Folder in which texts are kept for the next start with the same model; None: nowhere."""
     cache_dir_size: int = 8 << 30
     """Maximum number of bytes of the files in `cache_dir`."""
+    cache_events: int = 0
+    """Number of updates of the cache that `/plan` shows, the last ones; 0: none, and none are
+    noted."""
 
     def __post_init__(self) -> None:
         lows = {"port": 0, "parallel": 1, "max_queue": 0, "max_body": 1, "max_choices": 1,
@@ -117,6 +121,10 @@ class ServeOptions:
             raise ContextError(f"is {self.port}; ports end at 65535", argument="port")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ContextError(f"is {self.max_tokens}; it must be 1 or more", argument="max_tokens")
+        if not 0 <= self.cache_events <= CACHE_EVENTS:
+            raise ContextError(
+                f"is {self.cache_events}; it must be 0 to {CACHE_EVENTS}", argument="cache_events"
+            )
         if not 0 <= self.grace < 1e6:
             raise ContextError(f"is {self.grace}; it is a number of seconds", argument="grace")
         if not 0.001 <= self.prompt_delay <= 60:

@@ -82,11 +82,15 @@ class Service:
         if sizes.embedding is not None:
             beside = Context(model, progress=opening.progress, **context | sizes.embedding)
             self._embedder = Embedder(beside, pooling=pooling)
+            if options.cache_events and sizes.writing is None:
+                beside.watch_cache(options.cache_events)
             if context.get("plan") is None and not beside.fell_back:
                 context["devices"] = beside.devices_beside()
         senses = None
         if sizes.writing is not None:
             self._loaded = opening.load(**context | sizes.writing)
+            if options.cache_events:
+                self._loaded.context.watch_cache(options.cache_events)
             self._engine = Engine(
                 self._loaded.context,
                 self.tokenizer,

@@ -7,8 +7,9 @@ pos(c) <= p.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 from weft.errors import ContextError, ContextFull, OutOfMemoryError
 from weft.llm.config import ModelConfig
 from weft.records import dataclass
+
+if TYPE_CHECKING:
+    from weft.llm.cache.events import CacheEventKind
 
 FREE = -1
 _UNKNOWN = -2
@@ -87,6 +91,13 @@ class Cells:
     def clock(self) -> int:
         """The `serial` of the ubatch that was computed last."""
         return self._clock
+
+    def noting(
+        self, kind: CacheEventKind, seqs: Sequence[int] = (), **about: Any
+    ) -> AbstractContextManager[dict[str, Any]]:
+        """Notes all that the `with` block changes as one `CacheEvent`, if the cache is watched
+        (`watched.py`). `about` has other fields of the event; the block may add to it."""
+        return nullcontext({})
 
     def find_free(self, n: int) -> NDArray[np.int64]:
         """The `n` lowest free cells. Raises ContextFull, with both numbers, if there are fewer."""

@@ -106,10 +106,12 @@ def put_text(
 def cut(cache: KVCache, seq: int, n: int, checkpoint: Checkpoint | None) -> None:
     """Removes all but the first `n` tokens of a sequence; see `put_text`."""
     try:
-        Cells.seq_rm(cache, seq, n)  # `KVCache.seq_rm` refuses it, as states would be wrong
-        if cache.window is not None:
-            cache.window.seq_rm(seq, n)
-        _put_checkpoint(cache, seq, checkpoint)
+        with cache.noting("removed", (seq,)):
+            # `KVCache.seq_rm` refuses it, as states would be wrong
+            Cells.seq_rm(cache, seq, n)
+            if cache.window is not None:
+                cache.window.seq_rm(seq, n)
+            _put_checkpoint(cache, seq, checkpoint)
     except BaseException:
         cache.seq_rm(seq)
         raise
@@ -119,8 +121,9 @@ def share(cache: KVCache, src: int, dst: int, n: int, checkpoint: Checkpoint | N
     """Gives the empty sequence `dst` the first `n` tokens of `src`, whose cells both have then; see
     `put_text`."""
     try:
-        Cells.seq_cp(cache, src, dst, 0, n)
-        _put_checkpoint(cache, dst, checkpoint)
+        with cache.noting("shared", (src, dst)):
+            Cells.seq_cp(cache, src, dst, 0, n)
+            _put_checkpoint(cache, dst, checkpoint)
     except BaseException:
         cache.seq_rm(dst)
         raise

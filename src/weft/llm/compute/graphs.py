@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,15 @@ from numpy.typing import NDArray
 from weft.backends.base import UsesThreads
 from weft.compiler import lower_plan, plan_graph, planned_again
 from weft.errors import AbortedError, OutOfMemoryError
-from weft.execute import ArenaPool, Profile, Progress, Session, TensorCallback, WatchedSession
+from weft.execute import (
+    ArenaPool,
+    Profile,
+    Progress,
+    Session,
+    TensorCallback,
+    WatchedSession,
+    arena_bytes,
+)
 from weft.flags import FLAGS
 from weft.graph import Graph
 from weft.llm.compute.batch import Ubatch
@@ -360,15 +369,28 @@ class Graphs:
         self._aside = self._arenas if callback is None else self._arenas.beside()
         self._rebind()
 
+    def note_built(self) -> None:
+        """Notes the graphs that there are among the updates of a watched cache."""
+        for regime in self.all:
+            what = f"the graph of up to {regime.max_tokens} tokens"
+            if regime is self.together:
+                of = "the encoder" if self._config.n_encoder else "several texts"
+                what = f"the graph of {of}"
+            about = _about(regime.program, f"{what} is there")
+            with self.cache.noting("built", microseconds=0.0, **about):
+                pass
+
     def _anew(self, regime: Regime) -> Regime:
         """Places, plans, lowers and binds a graph again, in compute memory of its own."""
-        program = lower_plan(planned_again(regime.program))
+        with self.cache.noting("built") as said:
+            program = lower_plan(planned_again(regime.program))
+            pool = self._arenas.beside()
+            session = Session(program, pool)
+            if self._callback is not None:
+                session = WatchedSession(program, pool, self._callback)
+            said |= _about(program, "a graph is built again, because reuse is off")
         self.counters.graphs_built += 1
         self.counters.reserves += 1
-        pool = self._arenas.beside()
-        session = Session(program, pool)
-        if self._callback is not None:
-            session = WatchedSession(program, pool, self._callback)
         session.use_threads(max(self._threads_used, 0))
         self._fresh = session
         return Regime(regime.max_tokens, program, pool, self.cache, self._config, session)
@@ -428,20 +450,24 @@ class Graphs:
 
     def _late(self, graph: Graph, why: str) -> Program:
         """Compiles one more graph and makes room for it in the arenas."""
-        plan = plan_graph(
-            graph, self.plan.backends, rewrites=self.plan.rewrites, op_offload=self.plan.op_offload
-        )
-        # weights stay where the other graphs have them
-        layouts = {w: to for w, to in self.plan.plan.layouts.items() if w in graph.leaves}
-        program = lower_plan(replace(plan, layouts=layouts))
-        self.counters.graphs_built += 1
-        self.counters.reserves += 1
-        self.why.append(f"a graph was built: {why}")
-        before = self._arenas.reallocs
-        self._arenas.reserve(program)
-        if self._arenas.reallocs != before:
-            self._rebind()
-        self.counters.reallocs = self._arenas.reallocs
+        with self.cache.noting("built") as said:
+            plan = plan_graph(
+                graph, self.plan.backends, rewrites=self.plan.rewrites,
+                op_offload=self.plan.op_offload,
+            )  # fmt: skip
+            # weights stay where the other graphs have them
+            layouts = {w: to for w, to in self.plan.plan.layouts.items() if w in graph.leaves}
+            program = lower_plan(replace(plan, layouts=layouts))
+            self.counters.graphs_built += 1
+            self.counters.reserves += 1
+            self.why.append(f"a graph was built: {why}")
+            before = self._arenas.reallocs
+            self._arenas.reserve(program)
+            if self._arenas.reallocs != before:
+                self._rebind()
+                why += ", and memory grew"
+            self.counters.reallocs = self._arenas.reallocs
+            said |= _about(program, f"a graph is built, because {why}")
         return program
 
     def _rebind(self, instead: Mapping[int, Program] | None = None) -> None:
@@ -467,3 +493,10 @@ class Graphs:
     def rotate_keys(self) -> None:
         """Rotates cached keys to the positions of their cells; see `sequences.py`."""
         rotate_keys(self.cache, self.build_shift())
+
+
+def _about(program: Program, what: str) -> dict[str, Any]:
+    """The fields of a `CacheEvent` about a graph."""
+    n, splits = sum(len(split.steps) for split in program.splits), len(program.splits)
+    text = f"{what}: {n} steps in {splits} split{'' if splits == 1 else 's'}"
+    return {"about": text, "nbytes": arena_bytes(program)}

@@ -86,10 +86,11 @@ class Change:
         ours = (cache.serial > self._clock) & (cache.serial <= self._last)
         # a cell that nobody has was half taken
         ours &= cache.members[self._seqs].any(axis=0) | ~cache.members.any(axis=0)
-        cache.release(np.flatnonzero(ours & (cache.pos >= 0)))
-        cache.mixed[:] = mixed
-        if self._window is not None:
-            self._window.undo()
+        with cache.noting("taken back"):
+            cache.release(np.flatnonzero(ours & (cache.pos >= 0)))
+            cache.mixed[:] = mixed
+            if self._window is not None:
+                self._window.undo()
         if cache.states is not None and self._slots is not None:
             cache.states.slot[:] = self._slots
 

@@ -26,8 +26,8 @@ class Sequences:
 
     model: Model
     cache: KVCache
-    counters: Counters
     input_rows: InputRows
+    _counters: Counters
     _reads_all: bool
     """True if attention reads every cell up to the last used one, free cells included."""
 
@@ -90,8 +90,10 @@ class Sequences:
         those of a fresh sequence. With recurrent states either the whole sequence is kept or
         nothing. Raises ContextError if `tokens` are not ids."""
         n_kept = self.common_prefix(seq, tokens)
-        if n_kept <= self.cache.pos_max(seq):
-            self.cache.seq_rm(seq, n_kept, -1)
+        gone = n_kept <= self.cache.pos_max(seq)
+        with self.cache.noting("reused" if n_kept else "removed", (seq,), n_saved=n_kept):
+            if gone:
+                self.cache.seq_rm(seq, n_kept, -1)
         return n_kept
 
     def common_prefix(self, seq: int, tokens: ArrayLike) -> int:
@@ -155,9 +157,10 @@ class Sequences:
         With `flash=False` every token reads all cells up to the last used one, so `decode` compacts
         by itself when that at least halves them. Raises DeviceError if a device fails; the cache is
         empty then."""
-        n_moved = compact(self.cache, STRIP if self._reads_all else PAGE)
-        self.counters.compactions += 1
-        self.counters.cells_moved += n_moved
+        with self.cache.noting("compacted"):
+            n_moved = compact(self.cache, STRIP if self._reads_all else PAGE)
+        self._counters.compactions += 1
+        self._counters.cells_moved += n_moved
         return n_moved
 
     def _compact_where_it_pays(self) -> None:
@@ -175,7 +178,8 @@ def rotate_keys(cache: KVCache, session: Session | None) -> None:
         cache.shifted()
         return
     try:
-        uninterrupted(lambda: _rotate(cache, session))
+        with cache.noting("shifted"):
+            uninterrupted(lambda: _rotate(cache, session))
     except KeyboardInterrupt:
         if cache.has_shift:  # the rotation itself raised it and has not ended
             cache.clear()

@@ -18,6 +18,7 @@ from weft.llm.drafting.drafting import Drafting
 from weft.llm.engine.batches import DELAY
 from weft.llm.engine.prefixes import Prefixes
 from weft.llm.engine.request import Done, Event, Request, Ticket
+from weft.llm.engine.stats import EngineStats
 from weft.llm.engine.writer import Writer
 from weft.llm.tokenizers.tokenizer import Tokenizer
 
@@ -68,7 +69,6 @@ class Engine:
         self.tokenizer = tokenizer
         self.max_queue = max_queue
         self.max_text = self._writer.max_text
-        self.stats = self._writer.stats
         self._arrived: deque[Ticket] = deque()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._closing = False
@@ -78,6 +78,11 @@ class Engine:
         self._thread.start()
 
     # ---- for callers ----
+
+    @property
+    def stats(self) -> EngineStats:
+        """The totals so far, as a copy."""
+        return self._writer.stats.copy()
 
     def submit(
         self, request: Request, on_event: Callable[[Event], None], after: Ticket | None = None
@@ -93,7 +98,7 @@ class Engine:
         ticket.wake = self._wake
         with self._changed:
             self._require_place()
-            self.stats.accepted += 1
+            self._writer.stats.accepted += 1
             self._arrived.append(ticket)
             self._changed.notify()
         return ticket
@@ -208,7 +213,7 @@ class Engine:
             raise BusyError("the engine is closing; try another one")
         at_hand = self.n_running + self.n_waiting
         if at_hand >= self._writer.n_slots + self.max_queue:
-            self.stats.refused += 1
+            self._writer.stats.refused += 1
             raise BusyError(f"{at_hand} requests are running or waiting; try again later")
 
     def _wake(self) -> None:

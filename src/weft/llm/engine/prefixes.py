@@ -164,8 +164,11 @@ class Prefixes:
         n = len(ids)
         whole = cache.window is None or cache.window.has_all(cache, seq, n)
         if whole and checkpoint_bytes(cache, n) <= self.memory.most_bytes:
+            nbytes, about = checkpoint_bytes(cache, n), f"to a checkpoint after {n} tokens"
             with suppress(MemoryError):  # then it is computed again
-                self.memory.add_checkpoint(key, ids, read_checkpoint(cache, seq))
+                with cache.noting("kept", (seq,), nbytes=nbytes, about=about):
+                    checkpoint = read_checkpoint(cache, seq)
+                self.memory.add_checkpoint(key, ids, checkpoint)
 
     # ---- texts ----
 
@@ -192,8 +195,11 @@ class Prefixes:
         nbytes = n * (4 + sum(row_bytes(cache)))
         if nbytes > self.memory.most_bytes and self.files is None:
             return
+        folder = " and the folder" if self.files is not None else ""
+        where = f"to host memory{folder} ({n} tokens)"
         try:
-            text = keep_text(cache, seq, key, n)
+            with cache.noting("kept", (seq,), nbytes=nbytes, about=where):
+                text = keep_text(cache, seq, key, n)
         except MemoryError:  # then it is computed again
             return
         if not known:
@@ -226,6 +232,14 @@ class Prefixes:
     def restore(self, found: Found, seq: int, key: bytes) -> int:
         """Puts a text into an empty sequence, for which there must be free cells; returns the
         number of tokens, 0 if its file turns out to be damaged."""
+        where = "from host memory" if found.stored is None else "from the folder"
+        with self.cache.noting("restored", (seq,), about=where):
+            n = self._restore(found, seq, key)
+        self.n_restored += n > 0
+        self.n_tokens_restored += n
+        return n
+
+    def _restore(self, found: Found, seq: int, key: bytes) -> int:
         n, text, checkpoint = found.n, found.text, found.checkpoint
         if found.stored is not None and self.files is not None:
             read = self.files.read(found.stored, key)
@@ -245,8 +259,6 @@ class Prefixes:
             self.memory.covers(key, text.tokens)
         if checkpoint is not None:
             self.memory.has_checkpoint(key, text.tokens[:n])
-        self.n_restored += 1
-        self.n_tokens_restored += n
         return n
 
     def close(self) -> None:

@@ -209,12 +209,14 @@ class Slots:
         if slot is not source:
             self._empty(text, slot)
             share(cache, source.seq, slot.seq, n, live.checkpoint)
-        elif n < length:
+        else:
             if length - n >= LEAST:
                 self._prefixes.keep(slot.seq)
-            cut(cache, slot.seq, n, live.checkpoint)
-        elif self._prefixes.needed:  # the end of an answer
-            self._prefixes.note(slot.seq, cache.tokens[cache.cells_of(slot.seq)])
+            with cache.noting("reused", (slot.seq,), n_saved=n):
+                if n < length:
+                    cut(cache, slot.seq, n, live.checkpoint)
+            if n == length and self._prefixes.needed:  # the end of an answer
+                self._prefixes.note(slot.seq, cache.tokens[cache.cells_of(slot.seq)])
         return slot, n
 
     def _empty(self, text: Ticket, slot: Slot | None = None) -> Slot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, fields, replace
 from time import monotonic
 
 from weft.llm.engine.request import Done, Times
@@ -35,6 +35,18 @@ class Histogram:
         """Counts a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
+
+    def copy(self) -> Histogram:
+        """The counts as they are now."""
+        other = Histogram(self.bounds)
+        other.counts, other.sum = self.counts.copy(), self.sum
+        return other
+
+    def __eq__(self, other: object) -> bool:
+        mine = (self.bounds, self.counts, self.sum)
+        return isinstance(other, Histogram) and mine == (other.bounds, other.counts, other.sum)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def cumulative(self) -> Iterator[tuple[float, int]]:
         """For each bound, and then infinity, how many values are at most that."""
@@ -83,6 +95,11 @@ class EngineStats:
     """Sum of the times from the first token of each ended text to its end."""
     recent: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=4096))
     """End, prompt tokens and generated tokens of each of the last steps."""
+
+    def copy(self) -> EngineStats:
+        """The totals as they are now."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{k: v.copy() for k, v in values.items() if hasattr(v, "copy")})
 
     def count_token(self, times: Times) -> None:
         """Counts a token that has just been drawn, and notes when in `times`."""

@@ -16,8 +16,9 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
+from weft.llm import Context
 from weft.records import dataclass
-from weft.report import page_html, plan_data
+from weft.report import cache_data, page_html, plan_data
 from weft.serve.access import TICKETS
 from weft.serve.endpoints import add
 from weft.serve.errors import ApiError
@@ -63,36 +64,41 @@ _SCRIPT = re.compile(r"<script(?P<attributes>[^>]*)>(?P<text>.*?)</script>", re.
 
 
 class PlanPage:
-    """The report of a model's plan, made when it is first asked for and kept."""
+    """The report of a model's plan, made when it is first asked for and kept; with the updates of
+    its cache, if that is watched, made each time of a plan that is kept."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._lock = threading.Lock()
+        self._plan: dict[str, Any] | None = None
         self._made: tuple[str, str] | None = None
 
     def made(self) -> tuple[str, str]:
         """The page and its Content-Security-Policy. Raises ApiError for a server without a
         context."""
         with self._lock:  # two readers do not make it twice
-            if self._made is None:
-                html = self._html()
+            service = self._service
+            part = service.engine_or_none or service.embedder_or_none
+            if part is None:
+                raise ApiError(503, f"{service.model_id} has no context, so it has no plan")
+            updates = cache_data(part.context)
+            if self._made is None or updates is not None:
+                self._plan = self._plan or self._data(part.context)
+                title = f"{service.model_id}, as it is served"
+                html = page_html(self._plan | {"cache": updates}, title)
                 self._made = html, policy_of(html)
             return self._made
 
-    def _html(self) -> str:
+    def _data(self, context: Context) -> dict[str, Any]:
         service = self._service
-        part = service.engine_or_none or service.embedder_or_none
-        if part is None:
-            raise ApiError(503, f"{service.model_id} has no context, so it has no plan")
         # without sliders, for which the page plans twenty other contexts: that would take time
         # from running texts
-        data = plan_data(
-            part.context,
+        return plan_data(
+            context,
             kept=service.options.prefixes(),
             beside=[context.plan for context in service.draft_contexts.values()],
             sliders=False,
         )
-        return page_html(data, f"{service.model_id}, as it is served")
 
 
 def policy_of(html: str) -> str:
