@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
+from rich.markup import escape
 from rich.table import Table
 
 from weft.cli.console import wide
+from weft.cli.mistakes import flag_name
+from weft.errors import named
 from weft.execute import Profile
-from weft.execute.profile_table import LEFT, heading, op_rows, tensor_rows
+from weft.execute.profile_table import (
+    LEFT,
+    MOST_WAITS,
+    advice,
+    heading,
+    op_rows,
+    tensor_rows,
+    wait_rows,
+)
 
 _DISPENSABLE = ("op/byte", "steps", "GOP/s", "bound by", "type", "device")
 """Columns that are left out on narrow terminals, in this order."""
@@ -23,9 +35,14 @@ def print_profile(profile: Profile, slowest: int = 0, *, to_error: bool = False)
     for number, line in enumerate(heading(profile)):
         out.print(line, markup=False, style="bold" if number == 0 else "dim")
     out.print(_table(_fitting(op_rows(profile), out.width)))
+    if profile.waits:
+        out.print("\nwhat devices waited for", style="dim")
+        out.print(_table(wait_rows(profile, MOST_WAITS), wrap="waited for"))
     if slowest > 0:
         out.print("\nthe slowest, layers added up", style="dim")
         out.print(_table(_fitting(tensor_rows(profile, slowest), out.width)))
+    out.print()
+    out.print(named(advice(profile), flag_name), markup=False)
 
 
 def _fitting(rows: Sequence[Sequence[str]], width: int) -> list[list[str]]:
@@ -49,12 +66,17 @@ def _width(table: Sequence[Sequence[str]]) -> int:
     return sum(max(map(len, column)) + 2 for column in zip(*table, strict=True)) - 2
 
 
-def _table(rows: Sequence[Sequence[str]]) -> Table:
+def _table(rows: Sequence[Sequence[str]], wrap: str = "") -> Table:
+    """A table; the text of column `wrap` may take several lines."""
     table = Table(box=None, pad_edge=False)
     for name in rows[0]:
-        table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
+        side: Literal["left", "right"] = "left" if name in LEFT else "right"
+        if name == wrap:
+            table.add_column(name, overflow="fold")
+        else:
+            table.add_column(name, justify=side, no_wrap=True)
     for row in rows[1:]:
-        table.add_row(*row[:-1], _colored(row[-1]))
+        table.add_row(*row[:-1], escape(row[-1]) if wrap else _colored(row[-1]))
     return table
 
 

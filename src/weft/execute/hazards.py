@@ -29,12 +29,14 @@ class Access:
     reads: Ranges
     writes: Ranges
 
+    def feeds(self, later: Access) -> bool:
+        """Whether `later` reads bytes that this work writes."""
+        return _meet(self.writes, later.reads)
+
     def conflicts(self, later: Access) -> bool:
         """Whether `later` must not start before this work is over."""
         return (
-            _meet(self.writes, later.reads)
-            or _meet(self.writes, later.writes)
-            or _meet(self.reads, later.writes)
+            self.feeds(later) or _meet(self.writes, later.writes) or _meet(self.reads, later.writes)
         )
 
 

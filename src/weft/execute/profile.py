@@ -79,6 +79,15 @@ class Profile(ProfileResults):
             which = f"run {self.runs}" if runs == 1 else f"runs to {self.runs}"
             self.trace.run(f"{self.name} {which}".lstrip(), start, end)
 
+    def add_call(self, program: Program, runs: int) -> None:
+        """Says that the next `runs` runs of a program belong to one call, so that they could
+        overlap."""
+        if self.calls is None:
+            self.calls = {}
+        if not runs:
+            return
+        self.calls.setdefault(id(program), []).append(runs)
+
     def add_copy(
         self, program: Program, split: int, which: int, nbytes: int, start: int, end: int,
         spans: Sequence[tuple[str, Sequence[QueueSpan]]],

@@ -17,6 +17,12 @@ from weft.program import Program, StepSpec
 from weft.records import dataclass
 from weft.schedule.timing import work
 
+
+def any_layer(name: str) -> str:
+    """A name without the numbers of layers."""
+    return re.sub(r"(?<=[._-])\d+", "*", name)
+
+
 Sizes = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 _TYPE_OF_RESULT = frozenset({"CPY", "SET_ROWS", "DUP", "CONT"})
@@ -83,7 +89,7 @@ class Line:
     def any_layer(self) -> str:
         """The name without the number of its layer: `blk.3.ffn_up.weight` is `blk.*.ffn_up.weight`,
         `kq-3` is `kq-*`."""
-        return re.sub(r"(?<=[._-])\d+", "*", self.name)
+        return any_layer(self.name)
 
     def as_json(self, peaks: Peaks) -> dict[str, Any]:
         """Seconds, bytes and operations, and the place of the roofline."""

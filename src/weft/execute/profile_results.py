@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
 from weft.backends.cpu import Peaks, measure_peaks
-from weft.execute.profile_lines import Line, SplitLines
+from weft.execute.overlap import Hidden, hidden, stages_of
+from weft.execute.profile_lines import Line, SplitLines, any_layer
+from weft.execute.waits import Part, Parts, Wait
 from weft.program import Program
 
 
@@ -32,6 +35,14 @@ class ProfileResults:
         """Seconds from the begin to the end of runs, all added up, time of recording included."""
         self.clocks: dict[str, float] = {}
         """Device of another machine -> the seconds by which its times may be shifted."""
+        self.waits: dict[Wait, Wait] = {}
+        """The waits of devices by what they were for (without bytes and times)."""
+        self.calls: dict[int, list[int]] | None = None
+        """By `id` of a program: for each call, the number of its runs that may overlap; None: that
+        is not known."""
+        self.known = Parts()
+        self.parts: dict[int, list[Part]] = {}
+        """By `id` of a program: work from which mean times are taken."""
         self.target: str | None = None
         """Kernel target of the cpu device."""
         self._programs: dict[int, tuple[Program, list[SplitLines]]] = {}
@@ -75,6 +86,35 @@ class ProfileResults:
         return {d: max(0.0, 1 - s / self.wall) for d, s in self.busy.items()} if self.wall else {}
 
     @property
+    def busiest(self) -> str:
+        """The device with the most work; empty where there is only one device."""
+        return max(self.busy, key=lambda d: self.busy[d]) if len(self.busy) > 1 else ""
+
+    def waits_by_time(self) -> list[Wait]:
+        """The waits of devices, the longest first."""
+        return sorted(self.waits.values(), key=lambda wait: -wait.seconds)
+
+    def waits_in_short(self) -> list[list[Wait]]:
+        """The waits in groups of the same reason, over splits and over tensors whose names differ
+        in their number only; the longest group first."""
+        groups: dict[Any, list[Wait]] = {}
+        for wait in self.waits_by_time():
+            key = wait.device, wait.reason, any_layer(wait.tensor), wait.on, wait.runs_before
+            groups.setdefault(key, []).append(wait)
+        return sorted(groups.values(), key=lambda group: -sum(wait.seconds for wait in group))
+
+    def hidden(self) -> Hidden | None:
+        """The time that more copies of compute memory would hide, by simulation; None: none."""
+        best: Hidden | None = None
+        for program, parts in self.parts.items():
+            calls = [self.runs] if self.calls is None else self.calls.get(program, [])
+            now = len({id(part.bound) for part in parts})
+            found = hidden(stages_of(parts, self.known), calls, now)
+            if found is not None and (best is None or found.seconds > best.seconds):
+                best = found
+        return best
+
+    @property
     def waiting(self) -> float:
         """The part of all threads' time in steps that they spent waiting for other threads."""
         timed = [line for line in self.lines if line.busy]
@@ -99,6 +139,7 @@ class ProfileResults:
             "barriers": self.barriers,
             "waiting": self.waiting,
             "overlap": self.overlap,
+            "waits": [asdict(wait) | {"text": wait.text} for wait in self.waits_by_time()],
             "least_seconds": sum(line.least_seconds(peaks)[0] for line in self.lines),
             "peaks": {key: getattr(peaks, key) for key in keys},
             "ops": [line.as_json(peaks) for line in self.by_op()],

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from weft.backends.cpu import Peaks
-from weft.execute.profile_lines import Line
+from weft.errors import named
+from weft.execute.profile_lines import Line, any_layer
 from weft.execute.profile_results import ProfileResults
 
-LEFT = frozenset({"op", "type", "device", "tensor", "bound by"})
+LEFT = frozenset({"op", "type", "device", "tensor", "bound by", "waited for"})
 """Columns that are aligned to the left; the others are figures."""
 
+MOST_WAITS = 6
+"""Number of waits that are listed."""
 _SMALL = 0.005
 """Lines with less than this share of the time are added up in one."""
 
@@ -21,7 +25,12 @@ Rows = list[list[str]]
 
 def profile_text(profile: ProfileResults) -> str:
     """Heading and table by op, as plain text."""
-    return "\n".join([*heading(profile), *plain(op_rows(profile))])
+    lines = [*heading(profile), *plain(op_rows(profile))]
+    if profile.waits:
+        lines += plain(wait_rows(profile, MOST_WAITS))
+    if profile.busiest:
+        lines.append(named(advice(profile), str))
+    return "\n".join(lines)
 
 
 def heading(profile: ProfileResults) -> Iterator[str]:
@@ -93,6 +102,62 @@ def tensor_rows(profile: ProfileResults, most: int) -> Rows:
     for line in profile.by_tensor()[:most]:
         rows.append([line.name, line.op, line.type, str(line.steps), *_figures(line, profile)])
     return rows
+
+
+def wait_rows(profile: ProfileResults, most: int) -> Rows:
+    """A row for each of the `most` longest waits of devices; the first row names the columns. Only
+    columns where no device waits for another."""
+    rows = [["device", "split", "times", "ms/run", "share", "waited for"]]
+    for group in profile.waits_in_short()[:most]:
+        one = group[0]
+        split, text = ("" if one.split < 0 else str(one.split)), one.text
+        if len({wait.split for wait in group}) > 1:
+            nbytes = max(wait.nbytes for wait in group)
+            split = f"{len({wait.split for wait in group})} splits"
+            text = replace(one, tensor=any_layer(one.tensor), nbytes=nbytes, work=-1).text
+        times = _time(sum(wait.seconds for wait in group), profile)
+        count = str(sum(wait.times for wait in group))
+        rows.append([one.device, split, count, *times, text])
+    return rows
+
+
+def advice(profile: ProfileResults) -> str:
+    """A sentence that says how much of the waits more copies would hide; arguments stand in
+    backquotes."""
+    runs, busiest = max(profile.runs, 1), profile.busiest
+    if not busiest:
+        return (
+            "one device did all the work: it waited for no other, and more copies (`n_copies`) "
+            "would hide nothing"
+        )
+    busy = profile.busy[busiest]
+    waited = max(profile.wall - busy, 0.0)
+    begin = (
+        f"{busiest} has the most work, {_ms(busy / runs)} ms of each run, and waited "
+        f"{_ms(waited / runs)} ms: "
+    )
+    found = profile.hidden()
+    if found is not None and found.seconds >= _SMALL * profile.wall:
+        hides = min(found.seconds, waited)
+        if_free = "" if profile.calls is not None else "if runs do not depend on each other, "
+        return (
+            f"{begin}{if_free}`n_copies` {found.copies} would hide "
+            f"{_ms(hides / runs)} of {_ms(waited / runs)} ms"
+        )
+    return f"{begin}{_why_nothing(profile, busy)}"
+
+
+def _why_nothing(profile: ProfileResults, busy: float) -> str:
+    calls = None if profile.calls is None else [n for c in profile.calls.values() for n in c]
+    if calls == []:
+        return "more copies would hide nothing, as single tokens depend on each other"
+    if calls is not None and max(calls) < 2:
+        return (
+            "more copies would hide nothing, as each call was one batch; a smaller `n_ubatch` "
+            "makes several, which can overlap"
+        )
+    share = busy / profile.wall if profile.wall else 0.0
+    return f"more copies would hide nothing, as it works {share:.0%} of the time"
 
 
 def plain(rows: Rows) -> list[str]:

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from weft.errors import named
 from weft.execute.profile_lines import Line
 from weft.execute.profile_results import ProfileResults
-from weft.execute.profile_table import heading, op_rows, tensor_rows
+from weft.execute.profile_table import advice, heading, op_rows, tensor_rows, wait_rows
 from weft.execute.profile_trace import Slice, Trace
 
 MOST_SLICES = 120_000
@@ -21,7 +22,7 @@ MOST_SLICES = 120_000
 
 _SLOWEST = 40
 _BEFORE = ("runs", "host", "host copies")
-_IN_DEVICE = ("splits", "stages", "kernels", "copies")
+_IN_DEVICE = ("splits", "waits", "stages", "kernels", "copies")
 
 
 def timeline_data(
@@ -30,11 +31,11 @@ def timeline_data(
     """The page's data of profiles that share `trace`; without it, tables only.
 
     `tests` has each profile: `name`, `begin` and `end`, `runs` and how many of them `shown`,
-    `heading` (sentences), the tables `ops` and `tensors` (rows of text, the first names the
-    columns), and `steps`: a column for each figure of a call (nanoseconds, bytes, operations, share
-    of the roof, -1: not known, and what limits it). `steps` names the steps. `rows` has the slices;
-    `about` of a slice numbers an entry of `abouts`: its stage, split or bytes, and its `steps` by
-    number."""
+    `heading` (sentences), the tables `ops`, `waits` and `tensors` (rows of text, the first names
+    the columns), and `steps`: a column for each figure of a call (nanoseconds, bytes, operations,
+    share of the roof, -1: not known, and what limits it). `steps` names the steps. `rows` has the
+    slices; `about` of a slice numbers an entry of `abouts`: its stage, split or bytes, and its
+    `steps` by number."""
     slices = sorted(trace.slices, key=lambda s: s.start) if trace is not None else []
     ends = {id(p): _end_within(p, slices, most // max(len(profiles), 1)) for p in profiles}
     origin = slices[0].start if slices else 0
@@ -48,7 +49,8 @@ def timeline_data(
         about = {"name": profile.name, "runs": profile.runs, "seconds": profile.seconds}
         about |= {"begin": profile.begin - origin, "end": end - origin, "shown": shown}
         tables = {"ops": op_rows(profile), "tensors": tensor_rows(profile, _SLOWEST)}
-        tests.append(about | {"heading": list(heading(profile))} | tables)
+        tables["waits"] = wait_rows(profile, _SLOWEST)
+        tests.append(about | {"heading": [*heading(profile), *_advice(profile)]} | tables)
     rows_of: dict[str, list[Slice]] = {}
     for one in kept:
         rows_of.setdefault(one.row, []).append(one)
@@ -66,6 +68,10 @@ def timeline_data(
         "steps": steps.keys,
         "left_out": len(slices) - len(kept) + (0 if trace is None else trace.dropped),
     }
+
+
+def _advice(profile: ProfileResults) -> list[str]:
+    return [named(advice(profile), str)] if profile.busiest else []
 
 
 class _Numbers:
@@ -151,11 +157,12 @@ def _about(args: Mapping[str, Any], steps: _Numbers) -> tuple[tuple[str, Any], .
 
 
 def _place_of_row(row: str) -> tuple[int, str, int, int]:
-    """Runs and the host first; then each device: its splits, stages, threads or kernels, copies."""
+    """Runs and the host first; then each device: its splits, waits, stages, threads or kernels,
+    copies."""
     if row in _BEFORE:
         return (_BEFORE.index(row), "", 0, 0)
     device, _, what = row.rpartition(" ")
     if device == "thread":
-        return (len(_BEFORE), "cpu", 2, int(what))
-    place = _IN_DEVICE.index(what) if what in _IN_DEVICE else 2
-    return (len(_BEFORE), device or row, place + (place >= 2), 0)
+        return (len(_BEFORE), "cpu", 3, int(what))
+    place = _IN_DEVICE.index(what) if what in _IN_DEVICE else 3
+    return (len(_BEFORE), device or row, place + (place >= 3), 0)

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,7 @@ class Graphs:
         self._rows: Regime | None = None
         self._shift: Session | None = None
         self._stop = False
+        self._profile: Profile | None = None
         self._is_far = any(session.is_far for session in self._sessions())
         counted = [b for b in self.program.devices if isinstance(b, UsesThreads)]
         one = max((b.n_threads for b in counted), default=0)
@@ -179,7 +181,9 @@ class Graphs:
     @contextmanager
     def profile(self, into: Profile) -> Iterator[Profile]:
         """Records all runs inside the `with` block."""
+        self._profile, into.calls = into, into.calls or {}
         with ExitStack() as stack:
+            stack.callback(setattr, self, "_profile", None)
             for regime in self.all:
                 stack.enter_context(regime.session.profile(into))
             if self.pipelined is not None:
@@ -194,6 +198,11 @@ class Graphs:
         if self._in_place:
             self._repack_before(ubatches)
         largest = self.regimes[-1]
+        if self._profile is not None:
+            n_large = sum(1 for _ in takewhile(self._is_large, ubatches))
+            if self.cache.window is not None:  # its cells are managed between ubatches
+                n_large = min(n_large, 1)
+            self._profile.add_call(largest.session.program, 0 if len(ubatches[0]) < 2 else n_large)
         overlap = self.pipelined is not None and self.reuse
         n = 0
         while overlap and n < len(ubatches) and self._is_large(ubatches[n]):

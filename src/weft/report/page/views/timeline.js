@@ -111,7 +111,7 @@ report.timelineTools = (profile, local, plot) => {
 report.profileTables = (test) => {
   const { el } = report;
   const table = (rows, caption) => {
-    const words = new Set(["op", "type", "device", "tensor", "bound by"]);
+    const words = new Set(["op", "type", "device", "tensor", "bound by", "waited for"]);
     const [names, ...lines] = rows;
     const side = names.map((name) => (words.has(name) ? "" : "number"));
     return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, el("table", {},
@@ -121,7 +121,8 @@ report.profileTables = (test) => {
         class: side[i] + (i === 0 ? " mono" : ""),
       }, names[i] === "of roof" && cell ? report.meter(parseFloat(cell) / 100, cell) : cell)))))));
   };
-  return [table(test.ops, "Time by op"), table(test.tensors, "The slowest, layers added up")];
+  const waits = test.waits.length > 1 ? [table(test.waits, "What devices waited for")] : [];
+  return [table(test.ops, "Time by op"), ...waits, table(test.tensors, "The slowest, layers added up")];
 };
 
 /** A share as a small bar and its text. */

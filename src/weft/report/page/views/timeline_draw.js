@@ -110,7 +110,7 @@ report.sliceTitle = (profile, row, i) => profile.names[row.title[i]];
 report.sliceColor = (profile, local, row, i, data) => {
   const kind = profile.names[row.kind[i]];
   if (kind === "run") return "--soft";
-  if (kind === "barrier") return "--c7";
+  if (kind === "barrier" || kind === "wait") return "--c7";
   if (kind === "copy") return "--c3";
   if (kind === "enqueue") return "--c6";
   const devices = data.devices || [];
