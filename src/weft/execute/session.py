@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from operator import itemgetter
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,8 +17,6 @@ from weft.backends.memory import HostMemory, Memory, ReadsLater
 from weft.errors import AbortedError, FormatError, ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram, Moved, named_fault
-from weft.execute.profile import Profile
-from weft.execute.recorder import Recorder
 from weft.execute.values import (
     check_values,
     checked,
@@ -30,6 +28,10 @@ from weft.execute.values import (
 from weft.graph.size import evaluate
 from weft.notebook import in_notebook
 from weft.program import BufferSpec, Program, TensorSpec, described
+
+if TYPE_CHECKING:
+    from weft.execute.profile import Profile
+    from weft.execute.recorder import Recorder
 
 
 class Session:
@@ -309,6 +311,9 @@ class Session:
 
         Runs proceed as usual, with stages side by side; each ends when its devices have finished.
         `into` is a profile that other sessions record into, too."""
+        from weft.execute.profile import Profile  # most sessions record nothing
+        from weft.execute.recorder import Recorder
+
         profile = into if into is not None else Profile()
         recorder = Recorder(profile, self.program)
         recorder.start()

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weft.backends.base import Backend
 from weft.errors import ContextError, DeviceError
-from weft.execute import Profile, Progress, Session, TensorCallback
+from weft.execute import Progress, Session, TensorCallback
 from weft.llm.adapters import Adapters
 from weft.llm.cache.cells import Cells
 from weft.llm.cache.state import load_state, save_state
@@ -36,6 +36,9 @@ from weft.llm.scaled_files import Chosen
 from weft.notebook import in_notebook
 from weft.options import shows_options
 from weft.program import Program
+
+if TYPE_CHECKING:
+    from weft.execute import Profile
 
 __all__ = ["Context", "Counters", "MemoryUse"]
 
@@ -326,7 +329,11 @@ class Context(Sequences):
 
     def profile(self, into: Profile | None = None) -> AbstractContextManager[Profile]:
         """Records all computations inside the `with` block; see `Session.profile`."""
-        return self._graphs.profile(Profile() if into is None else into)
+        if into is None:
+            from weft.execute import Profile  # few contexts record anything
+
+            into = Profile()
+        return self._graphs.profile(into)
 
     def abort(self) -> None:
         """Stops the current `decode` or `embed`, which raises AbortedError within some 10 ms (on

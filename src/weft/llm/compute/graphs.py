@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from weft.backends.base import UsesThreads
 from weft.compiler import lower_plan, plan_graph, planned_again
 from weft.errors import AbortedError, OutOfMemoryError
-from weft.execute import ArenaPool, Profile, Progress, Session, TensorCallback, WatchedSession
+from weft.execute import ArenaPool, Progress, Session, TensorCallback, WatchedSession
 from weft.flags import FLAGS
 from weft.graph import Graph
 from weft.llm.compute.batch import Ubatch
@@ -30,6 +31,9 @@ from weft.llm.compute.rollback import Change, Places
 from weft.llm.compute.sequences import rotate_keys
 from weft.llm.planning.plan import ContextPlan
 from weft.program import Program
+
+if TYPE_CHECKING:
+    from weft.execute import Profile
 
 
 class Graphs:
