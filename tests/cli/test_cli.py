@@ -217,6 +217,18 @@ def test_doctor_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every
     assert wrong.returncode == 1 and "cannot run kernel target 'none'" in wrong.stderr
 
 
+def test_bench_profile_says_what_to_change() -> None:
+    few = ("bench", MODEL, "-p", "16", "-n", "1", "-ub", "8", "-r", "1", "-t", "1", "--profile")
+    alone = ok(*few)
+    assert alone.count("what devices waited for") == 0
+    assert alone.count("one device did all the work: it waited for no other") == 2
+    assert "more copies (--n-copies) would hide nothing" in " ".join(alone.split())
+    several = " ".join(ok(*few, "--devices", "reference,cpu", "-ngl", "1").split())
+    assert several.count("what devices waited for") == 2
+    assert "from split 1 on reference" in several and "reference has the most work" in several
+    assert several.endswith("more copies would hide nothing, as single tokens depend on each other")
+
+
 def test_bench_profile(tmp_path: Path) -> None:
     args = ("bench", MODEL, "-p", "8", "-n", "2", "-r", "1", "-t", "1", "--profile")
     text = ok(*args, "--slowest", "3", "--trace", tmp_path / "trace.json")

@@ -18,6 +18,7 @@ from tests.execute.stub_devices import Device
 from tests.llm.tiny import write_wide_model
 from weft.backends.opencl import OpenCLBackend
 from weft.execute import Pipeline, Profile, Trace
+from weft.execute.profile_table import advice
 from weft.llm import Context, Model, SamplingParams, Tokenizer
 from weft.llm.engine import Delta, Engine, Request
 
@@ -82,6 +83,23 @@ def test_other_placements(wide: Model, device: OpenCLBackend, options: dict[str,
         np.testing.assert_array_equal(*rows)
         ctx.clear()
         want.clear()
+
+
+def test_calls_that_could_overlap(wide: Model, device: OpenCLBackend) -> None:
+    """The advice of a profile counts the ubatches of a call; single tokens are never of one."""
+    for n_copies in (1, 2):
+        ctx = context(wide, device, n_copies=n_copies)
+        ctx.decode(TOKENS[:192])
+        ctx.clear()
+        calls = []
+        for n in (192, 64, 1):
+            with ctx.profile() as profile:
+                ctx.decode(TOKENS[:n])
+            assert profile.calls is not None
+            calls.append([n for runs in profile.calls.values() for n in runs])
+        assert calls == [[3], [1], []]
+        assert advice(profile).endswith("as single tokens depend on each other")
+    assert profile.busiest and profile.waits
 
 
 def busy(profile: Profile, name: str) -> list[tuple[float, float]]:

@@ -137,6 +137,8 @@ class _Planning(Group):
     def _op_offload(self) -> str | bool | None:
         if not self.no_op_offload:
             return self.op_offload_min_batch
+        if self.plan is not None:
+            raise usage_error("--plan says where everything is; leave out --no-op-offload")
         if self.op_offload_min_batch is not None:
             raise usage_error("--no-op-offload leaves nothing for --op-offload-min-batch to say")
         return False

@@ -15,18 +15,21 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns
+from typing import TYPE_CHECKING
 
 from weft.backends.base import OnMachine
 from weft.errors import AbortedError
 from weft.execute.bound import Moved
 from weft.execute.devices import DeviceQueues, Run, Work
-from weft.execute.profile import Profile
-from weft.execute.recorder import Recorder
 from weft.execute.session import Session
 from weft.execute.split_access import SplitAccess
 from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import Schedule
+
+if TYPE_CHECKING:
+    from weft.execute.profile import Profile
+    from weft.execute.recorder import Recorder
 
 _SHORT, _LONG = 0.0001, 0.002
 """The shortest and the longest time in seconds between polls of devices, whose queues do not
@@ -158,6 +161,8 @@ class Pipeline:
     @contextmanager
     def profile(self, into: Profile) -> Iterator[Profile]:
         """Records every run inside the `with`."""
+        from weft.execute.recorder import Recorder  # most pipelines record nothing
+
         recorder = Recorder(into, self.sessions[0].program)
         recorder.start()
         self._recorder = recorder

@@ -17,8 +17,6 @@ from weft.backends.memory import HostMemory, Memory, ReadsLater
 from weft.errors import AbortedError, FormatError, ProgramError
 from weft.execute.arena import ArenaPool
 from weft.execute.bound import BoundProgram, Moved, named_fault
-from weft.execute.profile import Profile
-from weft.execute.recorder import Recorder
 from weft.execute.values import (
     check_values,
     checked,
@@ -32,6 +30,8 @@ from weft.notebook import in_notebook
 from weft.program import BufferSpec, Program, TensorSpec, described
 
 if TYPE_CHECKING:
+    from weft.execute.profile import Profile
+    from weft.execute.recorder import Recorder
     from weft.execute.tasks import Tasks
 
 
@@ -318,6 +318,9 @@ class Session:
 
         Runs proceed as usual, with stages side by side; each ends when its devices have finished.
         `into` is a profile that other sessions record into, too."""
+        from weft.execute.profile import Profile  # most sessions record nothing
+        from weft.execute.recorder import Recorder
+
         profile = into if into is not None else Profile()
         recorder = Recorder(profile, self.program)
         recorder.start()

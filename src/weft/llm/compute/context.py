@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from weft.backends.base import Backend
 from weft.errors import ContextError, DeviceError
-from weft.execute import Profile, Progress, Session, TensorCallback
+from weft.execute import Progress, Session, TensorCallback
 from weft.flags import FLAGS
 from weft.llm.adapters import Adapters
 from weft.llm.cache.cells import Cells
@@ -40,7 +40,7 @@ from weft.options import shows_options
 from weft.program import Program
 
 if TYPE_CHECKING:
-    from weft.execute import Tasks
+    from weft.execute import Profile, Tasks
     from weft.llm.cache.events import CacheEvent, CacheLog
 
 __all__ = ["Context", "Counters", "MemoryUse"]
@@ -376,7 +376,11 @@ class Context(Sequences):
 
     def profile(self, into: Profile | None = None) -> AbstractContextManager[Profile]:
         """Records all computations inside the `with` block; see `Session.profile`."""
-        return self._graphs.profile(Profile() if into is None else into)
+        if into is None:
+            from weft.execute import Profile  # few contexts record anything
+
+            into = Profile()
+        return self._graphs.profile(into)
 
     def abort(self) -> None:
         """Stops the current `decode` or `embed`, which raises AbortedError within some 10 ms (on

@@ -63,6 +63,7 @@ class ExtraContexts:
             names = [backend.name for backend in main.plan.backends]
             homes = main.plan.homes.weights.items()
             options |= {"plan": None, "place": {name: names[b] for name, b in homes}}
+            options["op_offload"] = main.plan.op_offload
         return Context(main.model, n_ctx, **(options | more))
 
 

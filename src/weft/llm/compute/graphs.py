@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from weft.compiler import lower_plan, plan_graph, planned_again
 from weft.errors import AbortedError, OutOfMemoryError
 from weft.execute import (
     ArenaPool,
-    Profile,
     Progress,
     Session,
     TensorCallback,
@@ -39,6 +38,9 @@ from weft.llm.compute.rollback import Change, Places
 from weft.llm.compute.sequences import rotate_keys
 from weft.llm.planning.plan import ContextPlan
 from weft.program import Program
+
+if TYPE_CHECKING:
+    from weft.execute import Profile
 
 
 class Graphs:

@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.base import OnMachine
-from weft.execute import Pipeline, Profile, Run, Session, stage_work
+from weft.execute import Pipeline, Run, Session, stage_work
 from weft.llm.compute.batch import Ubatch
 from weft.llm.compute.inputs import Regime
 from weft.llm.compute.rollback import Change, Places
 from weft.program import Program
 from weft.records import dataclass
 from weft.schedule import Schedule
+
+if TYPE_CHECKING:
+    from weft.execute import Profile
 
 Rows = tuple[Ubatch, NDArray[np.float32] | None]
 """A ubatch and its output rows, one for each token whose row is wanted, valid until the next

@@ -431,9 +431,7 @@ def offload_rules(
     given = arguments.get("op_offload")
     if saved is not None:
         if given is not None:
-            raise ScheduleError(
-                "a plan file says where everything is; leave it out", argument="op_offload"
-            )
+            raise ScheduleError("a plan file says where everything is; leave out `op_offload`")
         return read_op_offload(saved.op_offload)
     if given is not None and given is not True:
         return op_offload_for(backends, given)
