@@ -5,7 +5,7 @@
 Both are compiled by Debian's g++-aarch64-linux-gnu for the same processor and run once under
 qemu's user emulation with a plugin that counts (`count_instructions.c`), on one thread. Counts
 include the conversion of activations. PATH is a checkout of llama.cpp; without it only weft's
-counts are printed.
+counts are printed. With --ternary: weft's ways to multiply with ternary weights.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ MARCH = {
     "dotprod": "armv8.2-a+dotprod",
     "i8mm": "armv8.2-a+dotprod+i8mm+bf16",
 }
+# types of ternary weights and of their activations
+TERNARY = {"tq1_0", "tq2_0", "i2_s", "q8_0", "q8_K"}
 PEER_OPTIONS = {
     "GGML_NATIVE": "OFF",
     "GGML_OPENMP": "OFF",
@@ -72,7 +74,7 @@ def compile_program(name: str, build: Path, arguments: Sequence[str | Path]) -> 
 
 def make_weft(folder: Path, jobs: int) -> Path:
     """weft_kernels, from a build of the kernels that it runs (`weft keep`)."""
-    types = sorted(set(re.findall(r'{"(\w+)", \d+}', (HERE / "kernels.h").read_text())))
+    types = sorted(set(re.findall(r'{"(\w+)", \d+}', (HERE / "kernels.h").read_text())) | TERNARY)
     lines = ["# weft keep 1", "op MUL_MAT", "op FLASH_ATTN_EXT"]
     lines += [f"{word} {name}" for word in ("read", "write") for name in types]
     kept, build = folder / "kept.txt", folder / "weft"
@@ -156,12 +158,23 @@ def table(ours: Sequence[Count], theirs: Sequence[Count]) -> str:
     return "\n".join(lines)
 
 
+def ternary_table(counts: Sequence[Count]) -> str:
+    """A row for each product, with the counts of rows, panels and lookups."""
+    lines = ["| weights | columns | rows | panels | lookups |", "|---|--:|--:|--:|--:|"]
+    for i in range(0, len(counts), 3):
+        cells = [counts[i].name, str(counts[i].columns)]
+        cells += [f"{one.per_mac:.3f}" for one in counts[i : i + 3]]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--peer", type=Path, help="a folder of llama.cpp's sources")
     parser.add_argument("--targets", nargs="+", default=["dotprod"], choices=list(MARCH))
     parser.add_argument("--folder", type=Path, default=SOURCES / "build/arm/counts")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--ternary", action="store_true")
     options = parser.parse_args()
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -169,6 +182,9 @@ def main() -> None:
     run(["cc", "-shared", "-fPIC", "-O2", "-o", plugin, HERE / "count_instructions.c"])
     weft = make_weft(folder, options.jobs)
     for target in options.targets:
+        if options.ternary:
+            print(f"\n`{target}`:\n\n{ternary_table(count(plugin, weft, target, 'ternary'))}")
+            continue
         theirs = []
         if options.peer is not None:
             theirs = count(plugin, make_peer(folder, options.peer, target, options.jobs))

@@ -1,6 +1,7 @@
 // Runs each kernel of kernels.h once on a target of weft, on one thread:
 //
 //   weft_kernels TARGET
+//   weft_kernels TARGET ternary    products of ternary weights in each layout
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include "kernels.h"
 #include "kernels/dispatch.h"
 #include "quants/interleave.h"
+#include "quants/lookup_layout.h"
 
 namespace {
 
@@ -32,7 +34,17 @@ struct Value {
     t.data = bytes.data() + (64 - reinterpret_cast<uintptr_t>(bytes.data()) % 64) % 64;
   }
 
+  // The same sizes at another place, in a layout.
+  Tensor like(char* data, Layout layout) const {
+    Tensor other = t;
+    other.data = data;
+    other.layout = layout;
+    return other;
+  }
+
+  // Zeros where no kernel writes the type; no product depends on values in its speed.
   void fill(const KernelTable& table, uint32_t seed) {
+    if (table.type(t.type).from_float == nullptr) return;
     const int64_t rows = std::min(t.ne[1] * t.ne[2], kOwnRows);
     std::vector<float> values(static_cast<size_t>(rows * t.ne[0]));
     for (float& v : values) v = number(seed);
@@ -90,15 +102,17 @@ class Ready {
 };
 
 // Activations are converted within the count, as every product of floats with such weights does.
-void product(const KernelTable& table, const Product& of) {
+void product(const KernelTable& table, const Product& of, Layout layout) {
   const DType type = find_type(of.type);
   const TypeOps& ops = table.type(type);
-  Value w(type, kDepth, kRows), panels(type, kDepth, kRows);
+  Value w(type, kDepth, kRows), panels(type, kDepth, 2 * kRows);  // indices may take more than rows
+  panels.t = w.like(panels.t.data, layout);
   w.fill(table, 1);
-  const bool repacked = ops.matmul_interleaved;
-  if (repacked) {
+  const bool repacked = layout != Layout::kRows;
+  if (layout == Layout::kInterleaved) {
     interleave_panels(type, w.t.data, w.t.nb[1], kDepth, 0, kRows / kPanelRows, panels.t.data);
-    panels.t.layout = Layout::kInterleaved;
+  } else if (repacked) {
+    make_lookup_panels(type, w.t.data, w.t.nb[1], kDepth, 0, kRows / kPanelRows, panels.t.data);
   }
   Value x(DType::kF32, kDepth, of.columns), taken(ops.vec_type, kDepth, of.columns);
   Value out(DType::kF32, kRows, of.columns);
@@ -112,7 +126,8 @@ void product(const KernelTable& table, const Product& of) {
   Ready ready(table[Op::kMulMat], call);
   const auto* floats = reinterpret_cast<const float*>(x.t.data);
   const auto convert = table.type(ops.vec_type).from_float;
-  announce(of.type, of.columns, kRows * kDepth * of.columns, repacked ? "panels" : "rows");
+  const char* const forms[] = {"rows", "panels", "lookups"};
+  announce(of.type, of.columns, kRows * kDepth * of.columns, forms[static_cast<int>(layout)]);
   begin_count();
   if (converts) convert(floats, taken.t.data, kDepth * of.columns);
   ready.run();
@@ -149,7 +164,21 @@ int main(int n, char** arguments) {
     std::fprintf(stderr, "this processor does not run that target\n");
     return 1;
   }
-  for (const Product& of : kProducts) product(target->table(), of);
-  for (int64_t queries : kQueries) attention(target->table(), queries);
+  const KernelTable& table = target->table();
+  if (n > 2) {
+    for (const char* type : {"tq1_0", "tq2_0", "i2_s"}) {
+      for (int64_t columns : {1, 4}) {
+        for (Layout layout : {Layout::kRows, Layout::kInterleaved, Layout::kLookup}) {
+          product(table, {type, columns}, layout);
+        }
+      }
+    }
+    return 0;
+  }
+  for (const Product& of : kProducts) {
+    const bool panels = table.type(find_type(of.type)).matmul_interleaved;
+    product(table, of, panels ? Layout::kInterleaved : Layout::kRows);
+  }
+  for (int64_t queries : kQueries) attention(table, queries);
   return 0;
 }
