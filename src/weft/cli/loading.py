@@ -70,7 +70,7 @@ class _Planning(Group):
 
     table = LLM_OPTIONS | MACHINE_OPTIONS
     on_paper = False
-    """True for objects whose devices are those of a machine profile, not of this machine."""
+    """True for objects whose devices are in a machine profile, and not here."""
     n_ctx: int | None
     n_ubatch: int | None
     flash: str = "auto"
