@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from tests.cli.test_cli import MODEL, ok, refused, weft
 from tests.serve.server import DEMO as DEMO_FILE
 from weft.allocate import allocate
+from weft.flags import FLAGS
 from weft.llm import Model
 from weft.llm.planning.prepare import prepare
 from weft.schedule.profile import load_profile
@@ -237,6 +239,22 @@ def test_machines_that_cannot_be() -> None:
     assert "has no device tpu; it has gpu, cpu" in refused(*args, "--devices", "tpu,cpu")
     assert "leave out --speeds" in refused(*args, "--profile", "mac-m2-ultra")
     assert "needs a machine profile" in refused("explain", MODEL, "--policy", "cost")
+
+
+def test_layers_are_counted_on_the_machine_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.cli.loading.FLAGS", replace(FLAGS, devices="reference,cpu"))
+    paper = ("explain", DEMO, "--machine", "desktop-rtx4090", "--json")
+    for more in ((), ("--devices", "gpu,cpu"), ("-t", "999")):
+        process = weft(*paper, "-ngl", "2", *more)
+        assert json.loads(process.stdout)["n_gpu_layers"] == 2, process.stderr
+        assert "changes nothing" not in process.stderr and "processors" not in process.stderr
+    assert json.loads(ok(*paper, "-ngl", "0"))["n_gpu_layers"] == 0
+    assert json.loads(ok(*paper, "-ngl", "-1"))["n_gpu_layers"] == 6  # all five, and the output
+    shared = weft("explain", DEMO, "--machine", "mac-m2-ultra", "-ngl", "2", "--brief")
+    assert "-ngl 2 changes nothing: no device of gpu, cpu has memory of its own" in shared.stderr
+    several = ("--machines", "desktop-rtx4090,mac-m2-ultra", "-ngl", "2")
+    process = weft("explain", DEMO, *several, "--brief")
+    assert "changes nothing" not in process.stderr and "(2 of 6 layers" in process.stdout
 
 
 def test_calibrate_and_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from weft.llm.planning.plan import ContextPlan
 from weft.llm.planning.prepare import prepare
 from weft.llm.planning.speed import Speed, kept_profile, speed_text
 from weft.llm.tuned import Tuned, machine_name, remember
+from weft.report.tables import regime_data
+from weft.schedule.explain import listing
 from weft.schedule.profile import load_profile
 from weft.tables import size_text
 
@@ -160,3 +163,31 @@ def test_bars_fit_the_screen(model: Model, cache: Path, width: int) -> None:
 )
 def test_speeds_have_three_digits(speed: float, text: str) -> None:
     assert speed_text(speed) == text
+
+
+# ---- the listing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("devices", [["cpu"], ["reference", "cpu"]])
+def test_every_node_of_the_listing_has_a_device_and_a_cause(
+    model: Model, devices: list[str]
+) -> None:
+    n = None if len(devices) == 1 else 2
+    schedule = prepare(model, n_ctx=64, devices=devices, n_gpu_layers=n).plan.schedule
+    assert schedule.added
+    text = listing(schedule)
+    assert not re.search(r" -:|\[- |-\]", text)
+    for node, reader in schedule.added.items():
+        assert re.search(rf"{re.escape(node.name)} .* cpu opt: ", text)
+        assert node in reader.src
+        said = schedule.why(node.name)
+        assert f"because (opt) its device adds it for {reader.name}" in said
+
+
+def test_causes_of_added_nodes_and_copies_are_in_the_table(model: Model) -> None:
+    schedule = prepare(model, n_ctx=64, devices=["reference", "cpu"], n_gpu_layers=2)
+    table = regime_data(schedule.plan)["tensors"]
+    nodes = [i for i, kind in enumerate(table["kind"]) if kind in ("node", "copy")]
+    assert all(table["cause"][i] and table["why"][i] for i in nodes)
+    copies = {table["cause"][i] for i in nodes if table["kind"][i] == "copy"}
+    assert copies == {"4.cpy"} and "opt" in {table["cause"][i] for i in nodes}

@@ -6,6 +6,7 @@ import copy
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from weft.llm.planning.prepare import prepare
 from weft.schedule import load_profile
 from weft.schedule.machine import paper_devices
 from weft.schedule.profile import parse_profile
+
+DEMO = Path(__file__).resolve().parents[2] / "examples" / "weft-demo.gguf"
 
 TOKENS = np.array([1, 262, 263, 264, 265, 266, 267])
 # float32 sums in another order
@@ -415,6 +418,32 @@ def test_by_time_is_never_slower_than_what_fits(tmp_path: Path) -> None:
     # what stays in RAM are experts: a token uses a quarter of them
     left = {name for name, b in best.homes.weights.items() if b == 1}
     assert left and all("_exps" in name or name == "token_embd.weight" for name in left)
+
+
+@pytest.mark.parametrize("kib", [400, 625, 800])
+def test_by_time_finds_a_plan_wherever_fit_does(kib: int) -> None:
+    """Limits of the machine at which some plan of the search is too large."""
+    machine = load_profile("desktop-rtx4090")
+    small = replace(machine.memories["VRAM"], size=kib << 10)
+    profile = replace(machine, memories={**machine.memories, "VRAM": small})
+    options: dict[str, Any] = {"n_ctx": 128, "n_ubatch": 64, "profile": profile}
+    model = Model.open(DEMO)
+    fitted = prepare(model, devices=paper_devices(profile), fit=True, **options)
+    best = prepare(model, devices=paper_devices(profile), policy="cost", **options)
+    assert fitted.predicted is not None and best.predicted is not None
+    assert best.predicted.total <= fitted.predicted.total
+    assert best.needs()[0].total <= kib << 10
+
+
+def test_by_time_with_chosen_layers_falls_back_on_the_rules(model: Model) -> None:
+    """Copies of weights make the plan by time larger than the plan by rule, which has room."""
+    profile = parse_profile(FAST_LINK)
+    options: dict[str, Any] = {"n_ctx": 32, "profile": profile, "devices": paper_devices(profile)}
+    room = prepare(model, n_gpu_layers=1, **options).needs()[0].total
+    found = prepare(model, n_gpu_layers=1, policy="cost", memory={"gpu": room}, **options)
+    assert found.needs()[0].total <= room
+    with pytest.raises(OutOfMemoryError, match="not enough VRAM memory"):
+        prepare(model, n_gpu_layers=1, policy="cost", memory={"gpu": room - 1}, **options)
 
 
 def test_by_time_with_homes_that_someone_chose(model: Model) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,6 @@ from typing import Annotated, Any
 from rich.table import Table
 from rich.text import Text
 
-from weft.backends import Backend
 from weft.backends.cpu.routing import Routing
 from weft.cli.console import note, say, wide
 from weft.cli.draft_options import DraftFlags
@@ -23,8 +23,9 @@ from weft.cli.machine_options import are_addresses, machines_of
 from weft.cli.model_file import ModelFile
 from weft.cli.options import TEXT_OPTIONS
 from weft.cli.prefix_flags import UNUSED_BY_WRITERS, PrefixFlags
-from weft.cli.unused_options import ALONE
+from weft.cli.unused_options import ALONE, no_layers_text
 from weft.compiler import lower_plan
+from weft.compiler.homes import first_with_own_memory
 from weft.errors import ContextError, OutOfMemoryError, ScheduleError
 from weft.files import write_text
 from weft.llm.cache.prefix_options import PrefixOptions
@@ -46,6 +47,15 @@ class ExplainLoad(Load):
 
     unused = tuple(unused for unused in UNUSED_BY_WRITERS if unused is not ALONE)
     machines = ABSENT
+
+    def made(self, given: Mapping[str, Any]) -> Any:
+        """The arguments of `LLM`. Devices of profiles are judged when they are known."""
+        machines = given["machines"]
+        paper = given["machine"] is not None or (machines and not are_addresses(machines))
+        self.on_paper = bool(paper)
+        if machines and not paper:
+            self.machines = ",".join(machines)
+        return super().made(given)
 
 
 class ExplainFlags(Group):
@@ -211,7 +221,7 @@ def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
     on_paper = {d.name: d for d in paper_devices(profile)}
     kept = without_slow_helpers(profile)
     slower = {n: profile.devices[-1].name for n in on_paper if kept.device(n) is None}
-    chosen: list[str | Backend] = [d for n, d in on_paper.items() if n not in slower]
+    chosen = [d for n, d in on_paper.items() if n not in slower]
     if load["devices"] is not None:
         names = load["devices"]
         missing = [name for name in names if name not in on_paper]
@@ -227,7 +237,12 @@ def _on_paper(machine: str, load: dict[str, Any]) -> dict[str, Any]:
                 f"{name} is left out, as its products are slower than those of {last}; "
                 f"--devices {name},{last} plans with it"
             )
-    return {"devices": chosen, "profile": profile}
+    layers = load["n_gpu_layers"]
+    if layers is not None and first_with_own_memory(chosen) < 0:
+        if layers:
+            note(no_layers_text([device.name for device in chosen], layers), style="yellow")
+        layers = None
+    return {"devices": chosen, "profile": profile, "n_gpu_layers": layers}
 
 
 def _as_json(plan: ContextPlan, kept: PrefixOptions) -> dict[str, Any]:

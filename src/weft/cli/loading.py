@@ -69,6 +69,8 @@ class _Planning(Group):
     """The options of sizes, devices and placement."""
 
     table = LLM_OPTIONS | MACHINE_OPTIONS
+    on_paper = False
+    """True for objects whose devices are in a machine profile, and not here."""
     n_ctx: int | None
     n_ubatch: int | None
     flash: str = "auto"
@@ -124,7 +126,7 @@ class _Planning(Group):
             "op_offload": self._op_offload(),
             "flash": None if parse_switch(self.flash) else False,
             # None: the devices of the plan file, or the cpu
-            "devices": device_list(self.devices) if self._says_devices() else None,
+            "devices": self._devices(),
             "n_gpu_layers": self.n_gpu_layers if self.plan is not None else self._layers(),
             "place": dict(_pairs("--place", self.place)),
             "memory": {name: parse_size(size) for name, size in _pairs("--memory", self.memory)},
@@ -143,15 +145,22 @@ class _Planning(Group):
             raise usage_error("--no-op-offload leaves nothing for --op-offload-min-batch to say")
         return False
 
-    def _says_devices(self) -> bool:
-        return self.devices is not None or (self.plan is None and bool(FLAGS.devices))
+    def _devices(self) -> list[str] | None:
+        if self.on_paper:
+            return None if self.devices is None else words("--devices", [self.devices])
+        says = self.devices is not None or (self.plan is None and bool(FLAGS.devices))
+        return device_list(self.devices) if says else None
 
     def _layers(self) -> int | None:
-        """The number of layers for devices; None: all. Prints notes about surprising values."""
-        names, n = device_list(self.devices), self.n_gpu_layers
+        """The number of layers for devices; None: all. Prints notes about surprising values, unless
+        other machines have devices, which are not known yet."""
+        n = None if self.n_gpu_layers is None or self.n_gpu_layers < 0 else self.n_gpu_layers
+        if self.on_paper:
+            return n
+        names = device_list(self.devices)
         if self.devices is not None:
             note_devices(names)
-        return None if not takes_layers(names, n) or n is None or n < 0 else n
+        return n if self.machines or self.ray is not None or takes_layers(names, n) else None
 
 
 class Load(MetadataFlags, AdapterFlags, ThreadFlags, _Planning):
@@ -187,7 +196,7 @@ class Load(MetadataFlags, AdapterFlags, ThreadFlags, _Planning):
         note_unused(self.unused, [getattr(self, unused_option(u)[0]) for u in self.unused])
         load = self.arguments()
         model = given.get("model")
-        if self.tuned is True and model is not None:
+        if self.tuned is True and model is not None and not self.on_paper:
             found = take_tuned(load, vars(self), model)
             if found is not None and given.get("verbose"):
                 say(f"tuned: {found} (weft bench --tune, {found.date}; not with --no-tuned)")
@@ -200,7 +209,8 @@ class Load(MetadataFlags, AdapterFlags, ThreadFlags, _Planning):
         for."""
         note_memory(self.mlock, self.no_mmap)
         threads = self.thread_options()
-        note_threads(t=threads.n_threads, tb=threads.n_threads_batch)
+        if not self.on_paper:
+            note_threads(t=threads.n_threads, tb=threads.n_threads_batch)
         return {
             **self.plan_arguments(), "threads": threads, **self.adapter_arguments(),
             **self.metadata_arguments(),

@@ -159,9 +159,11 @@ def takes_layers(names: Sequence[str], n: int | None) -> bool:
     ):  # fmt: skip
         return True
     if n is not None and n > 0:
-        note(
-            f"-ngl {n} changes nothing: no device of {', '.join(names)} has "
-            "memory of its own; `weft devices` lists those there are, --devices names them",
-            style="yellow",
-        )
+        hint = "; `weft devices` lists those there are, --devices names them"
+        note(no_layers_text(names, n) + hint, style="yellow")
     return False
+
+
+def no_layers_text(names: Sequence[str], n: int) -> str:
+    """Says that `-ngl` has no effect on these devices."""
+    return f"-ngl {n} changes nothing: no device of {', '.join(names)} has memory of its own"

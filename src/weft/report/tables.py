@@ -16,7 +16,7 @@ from weft.graph.tensor import Tensor, shape_text
 from weft.report.layers import layers_data
 from weft.schedule import Schedule
 from weft.schedule.cause import code_meaning
-from weft.schedule.describe import cause_code, cause_text, name_of, refused
+from weft.schedule.describe import cause_code, cause_of, cause_text, name_of, refused
 from weft.schedule.passes import passes_of
 
 COLUMNS = (
@@ -151,13 +151,13 @@ class _Table:
         start, end = self.spans.get(t, (-1, -1)) if at else (-1, -1)
         nbytes = t.nbytes
         size = at.size if at else upper(nbytes)
-        known = origin in schedule.cause_of
+        known, added = cause_of(schedule, origin) is not None, t in schedule.added
         return (
             name, t.op.name, t.dtype.name, shape_text(t),
             size if isinstance(nbytes, int) else str(nbytes), size,
             self._device(t, origin), self.split.get(t, -1), self.time.get(t, -1),
             cause_code(schedule, origin), self._why(t, origin) if known else "",
-            (refused(schedule, origin) or None) if known and t.src else None,
+            (refused(schedule, origin) or None) if known and t.src and not added else None,
             [self.index[s] for s in self._sources(t)],
             -1 if t.view_src is None else self.index.get(t.view_src, -1),
             self._kind(t), self._memory(base), arena, chunk, offset, start, end,
@@ -172,7 +172,8 @@ class _Table:
 
     def _why(self, t: Tensor, origin: Tensor) -> str:
         text = cause_text(self.schedule, origin)
-        rewrite = self.joined.get(t.name) if t.op is not origin.op else None
+        fused = t.op is not origin.op or t in self.schedule.added
+        rewrite = self.joined.get(t.name) if fused else None
         return f"{text}; several ops joined into one ({rewrite})" if rewrite else text
 
     def _sources(self, t: Tensor) -> list[Tensor]:

@@ -43,12 +43,13 @@ COPY = Cause("4.cpy", "a copy for a split")
 INPUT_COPY = Cause("6.cpy", "an input with several copies")
 CHOSEN = Cause("cost", "the pass is predicted to take least time with it there")
 PLANNED = Cause("plan", "the plan file says so")
+ADDED = Cause("opt", "its device adds it for the node that reads it")
 
 _MEANINGS = {
     cause.rule: cause.meaning
     for cause in (
         *(USER, DESTINATION, INPUT, OFFLOADED, WEIGHT, NEIGHBOUR, BEST, UPGRADED, VIEWED, READER),
-        *(COPY, INPUT_COPY, CHOSEN, PLANNED),
+        *(COPY, INPUT_COPY, CHOSEN, PLANNED, ADDED),
     )
 }
 

@@ -12,7 +12,7 @@ from weft.graph.host import HOST
 from weft.graph.rewrite import Rewritten
 from weft.graph.size import lower
 from weft.graph.tensor import Tensor, shape_text
-from weft.schedule.cause import DESTINATION, INPUT, OFFLOADED, VIEWED, Cause
+from weft.schedule.cause import ADDED, COPY, DESTINATION, INPUT, OFFLOADED, VIEWED, Cause
 from weft.schedule.parts import Prediction, Role, Split
 
 FORMAT = "weft-plan-1"
@@ -45,6 +45,8 @@ class Placed(Protocol):
     @property
     def notes(self) -> dict[Tensor, str]: ...
     @property
+    def added(self) -> dict[Tensor, Tensor]: ...
+    @property
     def rewritten(self) -> list[Rewritten]: ...
     @property
     def generalized(self) -> list[tuple[str, str]]: ...
@@ -65,9 +67,11 @@ def cause_text(schedule: Placed, tensor: Tensor) -> str:
 
 
 def _cause(schedule: Placed, tensor: Tensor) -> str:
-    cause = schedule.cause_of.get(tensor)
+    cause = cause_of(schedule, tensor)
     if cause is None:
         return "not assigned"
+    if cause is ADDED:
+        return f"its device adds it for {name_of(schedule.added[tensor])}"
     if cause in (DESTINATION, VIEWED):
         base = tensor if tensor.view_src is None else tensor.view_src
         if base.buffer is not None:
@@ -87,8 +91,30 @@ def _cause(schedule: Placed, tensor: Tensor) -> str:
 
 def cause_code(schedule: Placed, tensor: Tensor) -> str:
     """The cause as the reference prints it, such as `1.wgt0`; empty where there is none."""
-    cause = schedule.cause_of.get(tensor)
+    cause = cause_of(schedule, tensor)
     return "" if cause is None else cause.code
+
+
+def cause_of(schedule: Placed, tensor: Tensor) -> Cause | None:
+    """The cause of a tensor of the graph, or of one that the scheduler or a device has added."""
+    cause = schedule.cause_of.get(schedule.origin.get(tensor, tensor))
+    if cause is not None:
+        return cause
+    if tensor in schedule.added:
+        return ADDED
+    role = schedule.roles.get(tensor)
+    return COPY if role is not None and role.kind == "copy" else None
+
+
+def device_of(schedule: Placed, tensor: Tensor) -> int:
+    """The number of the device of such a tensor; -1: it has none."""
+    role = schedule.roles.get(tensor)
+    if role is not None:
+        return role.backend
+    tensor = schedule.added.get(tensor, tensor)
+    if tensor in schedule.added:  # a chain of added nodes
+        return device_of(schedule, tensor)
+    return schedule.backend_of.get(schedule.origin.get(tensor, tensor), -1)
 
 
 def _memory(tensor: Tensor) -> str:

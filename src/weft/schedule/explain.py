@@ -14,7 +14,15 @@ from weft.errors import ScheduleError
 from weft.flags import FLAGS
 from weft.graph.tensor import Tensor, shape_text
 from weft.schedule.cause import code_meaning
-from weft.schedule.describe import Placed, cause_code, cause_text, name_of, refused, to_json
+from weft.schedule.describe import (
+    Placed,
+    cause_code,
+    cause_text,
+    device_of,
+    name_of,
+    refused,
+    to_json,
+)
 from weft.tables import size_text
 
 _WIDE = 100
@@ -260,22 +268,25 @@ def why(schedule: Placed, name: str) -> str:
 
     That is its device, its cause, the refusals of the other devices, its split, and the copies that
     its readers use instead. Raises ScheduleError for a name the graph does not have."""
-    tensors = [t for t in schedule.graph.tensors if t.name == name]
+    every = [*schedule.graph.tensors, *schedule.added]
+    tensors = [t for t in every if t.name == name]
     if not tensors:
-        near = get_close_matches(name, [t.name for t in schedule.graph.tensors], 3)
+        near = get_close_matches(name, [t.name for t in every], 3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise ScheduleError(f"the graph has no tensor called {name!r}{hint}")
     return "\n".join(line for tensor in tensors for line in _why_lines(schedule, tensor))
 
 
 def _why_lines(schedule: Placed, tensor: Tensor) -> list[str]:
-    own = schedule.backend_of.get(tensor, -1)
+    own = device_of(schedule, tensor)
     where = "no device" if own < 0 else schedule.backends[own].name
     code = cause_code(schedule, tensor)
     lines = [
         f"{name_of(tensor)}: {tensor.op.name} {tensor.dtype.name}{shape_text(tensor)} on {where}",
         f"  because ({code or '-'}) {cause_text(schedule, tensor)}",
     ]
+    if tensor in schedule.added:
+        return lines
     refusals = refused(schedule, tensor)
     for b, other in enumerate(schedule.backends):
         if other.name in refusals:
@@ -351,7 +362,7 @@ def listing(schedule: Placed, *, nodes: bool = True) -> str:
 
 
 def _node_line(schedule: Placed, node: Tensor, number: int, backend: int) -> str:
-    cause = cause_code(schedule, schedule.origin.get(node, node))
+    cause = cause_code(schedule, node)
     device = schedule.backends[backend].name
     sources = " ".join(_sources(schedule, node))
     return (
@@ -365,10 +376,6 @@ def _sources(schedule: Placed, node: Tensor) -> Iterator[str]:
         if src is None:
             yield "-"
             continue
-        graphs = schedule.origin.get(src, src)
-        index, why = schedule.backend_of.get(graphs, -1), cause_code(schedule, graphs)
-        role = schedule.roles.get(src)
-        if index < 0 and role is not None:
-            index = role.backend
+        index, why = device_of(schedule, src), cause_code(schedule, src)
         where = "-" if index < 0 else schedule.backends[index].name
         yield f"{src.name or '?'} [{where} {why or '-'}]"

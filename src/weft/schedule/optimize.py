@@ -48,8 +48,21 @@ def optimize_splits(
     for split in private.splits:
         _generalize(private, split)
     _check_sources(private)
+    private.added = _added(private)
     build_plan_lists(private)
     return private
+
+
+def _added(schedule: Schedule) -> dict[Tensor, Tensor]:
+    """Nodes that are not of the graph, each with the first node that reads it."""
+    added: dict[Tensor, Tensor] = {}
+    for split in schedule.splits:
+        new = {node for node in split.nodes if node not in schedule.origin}
+        for node in split.nodes if new else ():
+            for src in node.src:
+                if src in new and src not in added:
+                    added[src] = node
+    return added
 
 
 def _fuse(

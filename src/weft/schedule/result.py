@@ -59,6 +59,8 @@ class Schedule:
     """Upper bound of the plan lists' length, as the reference computes it."""
     notes: dict[Tensor, str] = field(default_factory=dict)
     """Node -> remarks of the policy beside the cause, such as times on other devices."""
+    added: dict[Tensor, Tensor] = field(default_factory=dict)
+    """Node that a device adds, such as one that quantizes -> the first node that reads it."""
     rewritten: list[Rewritten] = field(default_factory=list)
     """The rewrites that were applied, in order, for devices that have kernels for them."""
     generalized: list[tuple[str, str]] = field(default_factory=list)

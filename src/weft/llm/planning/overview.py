@@ -8,6 +8,7 @@ fast it will be; as data, as sentences, and as a picture of each memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import repeat
@@ -69,8 +70,8 @@ class Worker:
 
     device: str
     layers: int
-    """The number of layers whose weights are in its memory, the output as one more; 0 where all
-    devices share a memory."""
+    """The number of layers whose weights are in its memory, the output as one more; 0 where another
+    device of the list has that memory, too."""
     ops: int
     """The number of ops that it runs for each batch."""
     splits: int
@@ -136,14 +137,15 @@ def overview(plan: ContextPlan, rows: Sequence[Mapping[str, Any]], regime: Regim
 
 def _run(plan: ContextPlan, regime: RegimePlan) -> Run:
     splits = regime.plan.schedule.splits
-    apart = len({id(backend.buffer_type) for backend in plan.backends}) > 1
-    layers = plan.homes.of_layers() if apart else []
+    types = [backend.buffer_type for backend in plan.backends]
+    apart = any(buffer_type is not types[0] for buffer_type in types)
+    layers = Counter(id(types[b]) for b in plan.homes.of_layers() if apart)
     workers = []
     for b, backend in enumerate(plan.backends):
         own = [split for split in splits if split.backend == b]
         ops = sum(split.n_ops for split in own)
-        if ops:
-            workers.append(Worker(backend.name, layers.count(b), ops, len(own)))
+        if ops:  # the first device that runs ops there has the layers of a memory
+            workers.append(Worker(backend.name, layers.pop(id(types[b]), 0), ops, len(own)))
     return Run(regime.max_tokens, tuple(workers), sum(len(split.inputs) for split in splits))
 
 

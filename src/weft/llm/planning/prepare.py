@@ -183,6 +183,8 @@ def _by_time(request: Request) -> ContextPlan:
         return by_stages(request)
     if placement.n_gpu_layers is not None or first_with_own_memory(request.backends) < 0:
         plan = request.planned(request.homes(placement.n_gpu_layers), by_time=True)
+        if overfull(request, plan):
+            plan = request.planned(request.homes(placement.n_gpu_layers))
         require(request, plan)
         return plan
     ruled = fitted(request)

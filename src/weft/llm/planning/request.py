@@ -162,6 +162,7 @@ class Request:
                 cost=cost,
                 rewrites=self.rewrites,
                 memory=self.memory,
+                must_fit=False,  # whoever asked looks at the memory of all plans together
             )
             self._predict(planned.schedule, max_tokens)
             return planned
