@@ -23,7 +23,7 @@ def snippets(path):
 
 
 @pytest.mark.parametrize(
-    ("path", "count"), [("docs/executorch.md", 3), ("executorch/README.md", 2)]
+    ("path", "count"), [("docs/executorch.md", 4), ("executorch/README.md", 2)]
 )
 def test_snippets_run(path, count, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
