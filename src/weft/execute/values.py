@@ -32,45 +32,48 @@ def read_array(spec: TensorSpec, memory: Memory, values: Mapping[str, int]) -> N
     """A fresh array of a tensor's elements in PyTorch order, block types as uint8 rows.
 
     Leading sizes that are 1 by declaration are left out."""
-    where = _place(spec, values)
-    return _arranged(spec, values, None if where is None else memory.read(*where))
+    return array_reader(spec, memory, values)()
+
+
+def array_reader(
+    spec: TensorSpec, memory: Memory, values: Mapping[str, int]
+) -> Callable[[], NDArray[Any]]:
+    """A function that reads the array of `read_array`, for callers that do so often."""
+    where, arranged = _arrangement(spec, values)
+    return lambda: arranged(None if where is None else memory.read(*where))
 
 
 def read_array_later(
     spec: TensorSpec, memory: ReadsLater, values: Mapping[str, int]
 ) -> Callable[[], NDArray[Any]]:
     """A function that waits for the array of `read_array` as the work so far leaves it."""
-    values, where = dict(values), _place(spec, values)
-    if where is None:
-        return lambda: _arranged(spec, values, None)
-    raw = memory.read_later(*where)
-    return lambda: _arranged(spec, values, raw())
+    where, arranged = _arrangement(spec, values)
+    raw = None if where is None else memory.read_later(*where)
+    return lambda: arranged(None if raw is None else raw())
 
 
-def _place(spec: TensorSpec, values: Mapping[str, int]) -> tuple[int, int] | None:
-    """The first byte of a tensor and the number of its bytes; None: it has no elements."""
+def _arrangement(
+    spec: TensorSpec, values: Mapping[str, int]
+) -> tuple[tuple[int, int] | None, Callable[[NDArray[np.uint8] | None], NDArray[Any]]]:
+    """The first byte of a tensor and the number of its bytes (None: it has no elements), and a
+    function that makes these bytes the array of the tensor."""
     ne, nb, offset = spec.at(values)
-    return None if 0 in ne else (offset, tensor_bytes(spec.dtype, ne, nb))
-
-
-def _arranged(
-    spec: TensorSpec, values: Mapping[str, int], raw: NDArray[np.uint8] | None
-) -> NDArray[Any]:
-    """The array of a tensor with the bytes `raw` from its place on."""
-    ne, nb, _ = spec.at(values)
+    storage = spec.dtype.storage
     blocks = ne[0] // spec.dtype.block
-    item = spec.dtype.storage.itemsize
-    per_block = spec.dtype.bytes // item
-    if raw is None:
-        full = np.empty((ne[3], ne[2], ne[1], blocks * per_block), spec.dtype.storage)
-    else:
-        shape = (ne[3], ne[2], ne[1], blocks, per_block)
-        strides = (nb[3], nb[2], nb[1], nb[0], item)
-        array = np.ndarray(shape, spec.dtype.storage, raw.data, 0, strides)
-        full = np.ascontiguousarray(array).reshape(ne[3], ne[2], ne[1], blocks * per_block)
+    per_block = spec.dtype.bytes // storage.itemsize
     dims = max((d + 1 for d in range(4) if ne[d] != 1), default=1)
     declared = max((d + 1 for d in range(4) if spec.ne[d] != 1), default=1)
-    return full.reshape(full.shape[4 - max(dims, declared) :])
+    shape = (ne[3], ne[2], ne[1], blocks * per_block)[4 - max(dims, declared) :]
+    split = (ne[3], ne[2], ne[1], blocks, per_block)
+    strides = (nb[3], nb[2], nb[1], nb[0], storage.itemsize)
+
+    def arranged(raw: NDArray[np.uint8] | None) -> NDArray[Any]:
+        if raw is None:
+            return np.empty(shape, storage)
+        array = np.ndarray(split, storage, raw.data, 0, strides)
+        return np.ascontiguousarray(array).reshape(shape)
+
+    return None if 0 in ne else (offset, tensor_bytes(spec.dtype, ne, nb)), arranged
 
 
 def checked(
