@@ -85,8 +85,8 @@ __all__ = ["LLM", "Adapter", "AdapterFiles", "Adapters", "AsyncLLM", "AsyncText"
            "Ranked", "RecurrentConfig", "Regime", "RopeConfig", "RopeScaling", "Sampler",
            "SamplingParams", "ScaledFiles", "ScaledSet", "Senses", "Sight", "SoundTower", "Stats",
            "Step", "Stream", "StreamDecoder", "Temperature", "TensorComparison", "TensorPair",
-           "TextModel", "Together", "TokenLogprobs", "Tokenizer", "Tower", "Towers", "Usage", "Vocab",
-           "compare_layers", "token_logprobs"]  # fmt: skip
+           "TextModel", "Together", "TokenLogprobs", "Tokenizer", "Tower", "Towers", "Usage",
+           "Vocab", "compare_layers", "token_logprobs"]  # fmt: skip
 
 _HOMES = {
     "weft.llm.adapter_files": ("AdapterFiles",),

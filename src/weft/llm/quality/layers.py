@@ -48,8 +48,8 @@ def compare_layers(
     and layers in order.
 
     `llm` is an open `LLM` or a model's path, which is opened on the processor. Raises ContextError
-    if PyTorch is not installed or `other` is not a model of transformers, and FormatError if it is of
-    a class that weft does not know."""
+    if PyTorch is not installed or `other` is not a model of transformers, and FormatError if it is
+    of a class that weft does not know."""
     if isinstance(llm, LLM):
         return _compared(llm, other, prompt)
     n = len(prompt.encode()) + 8 if isinstance(prompt, str) else len(prompt)
