@@ -454,7 +454,7 @@ class State:
         self._memory = memory
 
     def read(self) -> NDArray[Any]:
-        """A copy of the values, in PyTorch order of sizes without leading ones (bf16 as uint16
+        """A copy of the values, in PyTorch order of sizes (bf16 as uint16
         bits, block types as uint8 rows). Raises DeviceError where the device fails."""
         try:
             return read_array(self._spec, self._memory(), {})

@@ -12,6 +12,7 @@ from weft.backends.memory import Memory, ReadsLater
 from weft.dtype import DType
 from weft.errors import GraphError, ProgramError
 from weft.graph.size import Expr, Size, Sym, evaluate, upper
+from weft.graph.tensor import n_shown
 from weft.program import Program, TensorSpec
 
 
@@ -31,7 +32,7 @@ def max_bytes(spec: TensorSpec) -> int:
 def read_array(spec: TensorSpec, memory: Memory, values: Mapping[str, int]) -> NDArray[Any]:
     """A fresh array of a tensor's elements in PyTorch order, block types as uint8 rows.
 
-    Leading sizes that are 1 by declaration are left out."""
+    Leading sizes that are 1 by declaration are left out, but those that were given."""
     return array_reader(spec, memory, values)()
 
 
@@ -61,9 +62,8 @@ def _arrangement(
     storage = spec.dtype.storage
     blocks = ne[0] // spec.dtype.block
     per_block = spec.dtype.bytes // storage.itemsize
-    dims = max((d + 1 for d in range(4) if ne[d] != 1), default=1)
-    declared = max((d + 1 for d in range(4) if spec.ne[d] != 1), default=1)
-    shape = (ne[3], ne[2], ne[1], blocks * per_block)[4 - max(dims, declared) :]
+    full = (ne[3], ne[2], ne[1], blocks * per_block)
+    shape = full[4 - n_shown(spec.ne, spec.rank) :]
     split = (ne[3], ne[2], ne[1], blocks, per_block)
     strides = (nb[3], nb[2], nb[1], nb[0], storage.itemsize)
 
@@ -89,8 +89,9 @@ def checked(
         raise ProgramError(f"{what} {name!r}: {error}; pass symbols=") from error
     actual = ne_of(array, spec.dtype)
     if actual != want:
+        shape = _shape(want, spec.rank)
         raise ProgramError(
-            f"{what} {name!r} has shape {array.shape}, wants {_shape(want)} of {spec.dtype.name}"
+            f"{what} {name!r} has shape {array.shape}, wants {shape} of {spec.dtype.name}"
         )
     if array.dtype != spec.dtype.storage:
         raise ProgramError(
@@ -173,6 +174,5 @@ def solve_size(size: Size, actual: int) -> tuple[Sym, int] | None:
     return mono[0], (actual - constant) // coefficient
 
 
-def _shape(ne: tuple[int, ...]) -> tuple[int, ...]:
-    dims = max((d + 1 for d in range(4) if ne[d] != 1), default=1)
-    return tuple(reversed(ne[:dims]))
+def _shape(ne: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    return tuple(reversed(ne[: n_shown(ne, rank)]))
