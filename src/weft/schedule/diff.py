@@ -43,7 +43,8 @@ def beside(a: Plan, b: Plan) -> tuple[Plan, Plan]:
     for which, plan in (("first", a), ("second", b)):
         if not isinstance(plan, Mapping) or plan.get("format") != FORMAT:
             raise FormatError(
-                f"the {which} is not a plan of format {FORMAT}; write one with `weft explain MODEL --save FILE`"
+                f"the {which} is not a plan of format {FORMAT}; write one with "
+                "`weft explain MODEL --save FILE`"
             )
     with complete():
         return aligned(a, b)
