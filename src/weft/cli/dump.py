@@ -94,6 +94,6 @@ def show_beside(
     except ContextError as error:
         show_error(error)
         raise typer.Exit(2) from None
-    print(f"{found.table()}\n{found}" if verbose else found)
+    print(found if verbose else found.summary())
     if found.differs:
         raise typer.Exit(1)
