@@ -56,6 +56,8 @@ LOG_BYTES = 1 << 26
 """Maximum number of bytes of a log of ggml that are read, from its beginning."""
 LOG_NODES = 1 << 16
 """Maximum number of nodes of a graph in such a log."""
+LOG_LINE = 1 << 12
+"""Maximum number of characters of a line of a log; a longer one is read in pieces."""
 CACHE_EVENTS = 1 << 14
 """Maximum number of updates of a cache that are kept while it is watched."""
 CACHE_EVENT_RANGES = 16

@@ -211,7 +211,7 @@ def test_diff(tmp_path: Path) -> None:
     assert "moved: " in text and " nodes from cpu to reference" in text
     assert "weights in Reference memory: " in text
     a.write_text("{}")
-    assert "not a plan of format" in refused("diff", a, b, code=2)
+    assert "the first is not a plan of format" in refused("diff", a, b, code=2)
     assert "No such file" in refused("diff", tmp_path / "c.json", b, code=2)
     deep = tmp_path / "deep.json"
     deep.write_text("[" * 100_000)
@@ -335,3 +335,21 @@ def test_lines_fit_a_terminal() -> None:
     text = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode().replace("\r", ""))
     assert "total: 3 splits" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_several_machines_are_given_by_name() -> None:
+    """The profiles that come with weft have names, which stand behind --machines like files."""
+    text = ok("explain", DEMO, "--brief", "--machines", "desktop-rtx4090", "mac-m2-ultra")
+    assert 'predicted for "desktop-rtx4090 + mac-m2-ultra"' in text
+
+
+def test_a_saved_plan_is_the_printed_one(tmp_path: Path) -> None:
+    """`--json` has rows of memory about which no plan decides."""
+    saved, printed = tmp_path / "saved.json", tmp_path / "printed.json"
+    printed.write_text(ok("explain", DEMO, "-c", "64", "--json"))
+    ok("explain", DEMO, "-c", "64", "--save", str(saved))
+    assert ok("diff", str(saved), str(printed)) == ""
+    other = tmp_path / "other.json"
+    other.write_text(ok("explain", DEMO, "-c", "64", "--json", "--cache-ram", "0"))
+    done = weft("diff", str(printed), str(other))
+    assert done.returncode == 1 and "prefixes in host memory: 1.00 GiB -> 0 B" in done.stdout

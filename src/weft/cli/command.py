@@ -156,12 +156,19 @@ def _with_files(args: Sequence[str]) -> list[str]:
     joined: list[str] = []
     for arg in args:
         last = joined[-1] if joined else ""
-        after = len(joined) > 1 and joined[-2] == "--machines" and last.endswith(".toml")
-        if after and arg.endswith(".toml") and arg[0] != "-":
+        if joined[-2:-1] == ["--machines"] and _is_profile(last) and _is_profile(arg):
             joined[-1] = f"{last},{arg}"
         else:
             joined.append(arg)
     return joined
+
+
+def _is_profile(arg: str) -> bool:
+    """Whether a word of the command line names profiles: files, or machines that weft knows."""
+    from weft.schedule.profile import shipped_profiles  # only behind --machines
+
+    name = arg.rpartition(",")[2]
+    return arg[:1] != "-" and (name.endswith(".toml") or name in shipped_profiles())
 
 
 def _with_switches(args: Sequence[str], params: Sequence[Any]) -> list[str]:

@@ -94,8 +94,6 @@ def show_beside(
     except ContextError as error:
         show_error(error)
         raise typer.Exit(2) from None
-    finally:
-        llm.close()
     print(found if verbose else found.summary())
     if found.differs:
         raise typer.Exit(1)

@@ -117,6 +117,8 @@ def run(
     start = _prompt(own.prompt if text is None else text, own.file, own.escape)
     stop = unescaped_texts(own.stop, own.escape)
     check_constraint(sampling)
+    if own.beside is not None and (own.image or own.audio):
+        raise ContextError("--beside compares the tensors of a text; leave out --image and --audio")
     log = read_log(own.beside) if own.beside is not None else None
     watches = own.dump_tensors is not None and log is None
     dump = TensorDump(own.dump_tensors or "*") if watches else None
@@ -141,7 +143,12 @@ def run(
             say(prefixes_line(llm.context, PrefixOptions(**kept)))
             _show_tokens(llm, start, own.parse_special)
     if log is not None:
-        show_beside(llm, log, start, own.dump_tensors, own.parse_special, own.verbose)
+        try:
+            show_beside(llm, log, start, own.dump_tensors, own.parse_special, own.verbose)
+        finally:
+            if own.html is not None:
+                _write_report(own.html, llm)
+            llm.close()
         return
     waiting = PromptProgress()
     pieces: Iterator[str]

@@ -40,10 +40,11 @@ def diff(a: Plan, b: Plan) -> str:
 def beside(a: Plan, b: Plan) -> tuple[Plan, Plan]:
     """Two plans that can be compared: a log of ggml with the names of the other side. Raises
     FormatError for data that is neither."""
-    for plan in (a, b):
+    for which, plan in (("first", a), ("second", b)):
         if not isinstance(plan, Mapping) or plan.get("format") != FORMAT:
             raise FormatError(
-                f"not a plan of format {FORMAT}; write one with `weft explain MODEL --save FILE`"
+                f"the {which} is not a plan of format {FORMAT}; write one with "
+                "`weft explain MODEL --save FILE`"
             )
     with complete():
         return aligned(a, b)
@@ -176,6 +177,11 @@ def reference_bytes(a: Plan, b: Plan) -> dict[str, int]:
     return {row["memory"]: int(row["ggml"]) for row in rows if "ggml" in row}
 
 
+_NOT_SAVED = {"scratch", "prefixes"}
+"""Buffers that `weft explain --json` lists and `--save` does not, because no plan decides about
+them."""
+
+
 def memory_of(a: Plan, b: Plan) -> list[tuple[str, str, int, int]]:
     """(buffer, memory, bytes in a, bytes in b) for every buffer of either plan."""
 
@@ -183,8 +189,9 @@ def memory_of(a: Plan, b: Plan) -> list[tuple[str, str, int, int]]:
         return {(row["buffer"], row["memory"]): int(row["bytes"]) for row in plan.get("memory", ())}
 
     before, after = sizes(a), sizes(b)
+    saved = not all(("scratch", "threads") in rows for rows in (before, after))
     rows = ((*key, before.get(key, 0), after.get(key, 0)) for key in before | after)
-    return [row for row in rows if any(row[2:])]
+    return [row for row in rows if any(row[2:]) and not (saved and row[0] in _NOT_SAVED)]
 
 
 def nodes_by_name(plan: Plan) -> dict[tuple[str, int], Mapping[str, Any]]:

@@ -219,14 +219,18 @@ def device_of(memory: str, devices: Iterable[str]) -> str:
     return max(fitting, key=len, default=memory.partition("_")[0])
 
 
+def encoding_of(data: bytes) -> str:
+    """The encoding of a text, by its first bytes; PowerShell writes UTF-16."""
+    return "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+
+
 def read_log(data: bytes) -> GgmlLog:
     """Looks through a log. Raises FormatError for data without any line of ggml or llama.cpp.
 
     Bytes beyond the first `LOG_BYTES` are not read: graphs are reserved at the beginning."""
     shortened = len(data) > LOG_BYTES
     data = data[:LOG_BYTES]
-    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    text = data.decode(encoding, "replace")
+    text = data.decode(encoding_of(data), "replace")
     lines = [_NOISE.sub("", line).translate(CONTROLS).rstrip() for line in
              text.replace("\r\n", "\n").split("\n")]  # fmt: skip
     log = GgmlLog(lines, shortened=shortened)

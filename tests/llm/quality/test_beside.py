@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cli.in_process import weft
+from tests.report.test_timeline import page_data
 from weft.errors import ContextError, FormatError
 from weft.frontends.gguf import open_gguf
 from weft.llm.compute.context import Context
@@ -199,6 +200,52 @@ def test_the_older_form_is_read() -> None:
     np.testing.assert_array_equal(first.values, [1, 2, 3, 4, np.nan, np.inf])
     assert second.places.tolist() == [[0, 0, 0, 0], [15, 0, 0, 0]]
     assert log.cut == "Kcur-0 (reshaped)"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_file_that_ends_anywhere_has_no_false_difference(encoding: str, tmp_path: Path) -> None:
+    """Within a number, a row, a matrix or a sum; PowerShell writes UTF-16."""
+    text = "".join(lines_of("llama3"))
+    at = text.index(" Vcur-0 = ")
+    row = text.index("...,", at)
+    for end in (row + 8, row + 20, text.index("]", row) + 20, text.index("sum = ", at) + 8):
+        path = tmp_path / "eval.log"
+        path.write_text(text[:end], encoding=encoding)
+        found = compared("llama3", read_tensor_log(path))
+        assert found.pairs and not found.differs, (end, str(found))
+
+
+@pytest.mark.parametrize(
+    "sizes", ["9" * 5000 + ", 1, 1, 1", "99999999999999999999", ", ", "1, 2, 3, 4, 5"]
+)
+def test_sizes_that_no_tensor_has_are_not_read(sizes: str) -> None:
+    head = f"common_debug_cb_eval: x = (f32) ADD(a{{{sizes}}}, b{{{sizes}}}}}) = {{{sizes}}}\n"
+    log = parse_tensor_log([f"number of input tokens = {'9' * 5000}\n", head])
+    assert not log.runs and log.tokens is None
+
+
+def test_what_cannot_be_compared_is_told() -> None:
+    """A token of another model, a ubatch that is too large, and the first token that differs."""
+    log = parse_tensor_log(lines_of("llama3"))
+    assert log.tokens is not None
+    with pytest.raises(ContextError, match=r"a ubatch of 5 tokens, but .* at most 2; give -b and"):
+        compared("llama3", log, n_ubatch=2)
+    context = Context(Model.open(model_path("llama3")), 64, devices=["cpu"])
+    found = compare_tensors(context, log, [2, *log.tokens[1:]])
+    assert "the first that differs is at position 0" in str(found)
+    log.tokens[-1] = 320
+    with pytest.raises(ContextError, match=r"the token 320, but llama3\.gguf has tokens 0 to 319"):
+        compare_tensors(context, log, log.tokens)
+
+
+def test_a_comparison_writes_the_report_that_was_asked_for(tmp_path: Path) -> None:
+    log, page = written(tmp_path, lines_of("llama3")), tmp_path / "page.html"
+    args = ("run", str(model_path("llama3")), "-p", TEXT, "-q", "--beside", str(log))
+    assert weft(*args, "--html", str(page)).returncode == 0
+    events = page_data(page.read_text())["cache"]["events"]
+    assert any(event["kind"] == "taken" and event["n_cells"] == 5 for event in events)
+    run = weft(*args, "--image", "cat.png")
+    assert run.returncode == 1 and "leave out --image and --audio" in run.stderr
 
 
 def test_files_without_tensors_are_refused(tmp_path: Path) -> None:

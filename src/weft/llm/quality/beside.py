@@ -288,7 +288,19 @@ def compare_tensors(
     if theirs != list(tokens):
         result.inputs_differ = True
         result.notes.append(_tokens_differ(list(tokens), theirs))
+    largest = max(theirs, default=0)
+    if largest >= model.config.n_vocab:
+        raise ContextError(
+            f"{there} has the token {largest}, but {model.file.path.name} has tokens 0 to "
+            f"{model.config.n_vocab - 1}; give the same model"
+        )
     runs = _runs_of(log, len(theirs))
+    widest = max(n for _, n in runs)
+    if widest > context.n_ubatch:
+        raise ContextError(
+            f"{there} has a ubatch of {widest} tokens, but a ubatch here has at most "
+            f"{context.n_ubatch}; give -b and -ub {widest} or more"
+        )
     if not any(_is_wanted(t.name, glob) for run, _ in runs for t in run):
         names = dict.fromkeys(t.name for run, _ in runs for t in run if _is_wanted(t.name, "*"))
         raise ContextError(f"{glob!r} matches no tensor of the log; it has {_listed(list(names))}")
@@ -329,9 +341,9 @@ def _tokens_differ(ours: list[int], theirs: list[int]) -> str:
         who, first = ("here", ours[0]) if ours[1:] == theirs else ("in the log", theirs[0])
         why = f"only the prompt {who} begins with the special token {first}"
     else:
-        at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), 0)
-        at = at or min(len(ours), len(theirs))
-        why = f"the first that differs is number {at}"
+        n = min(len(ours), len(theirs))
+        at = next((i for i in range(n) if ours[i] != theirs[i]), n)
+        why = f"the first that differs is at position {at}"
     return (
         f"the prompts differ: {len(ours)} tokens here, {len(theirs)} in the log; {why}. The log's "
         "tokens are computed"

@@ -23,13 +23,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.bounds import LOG_LINE
 from weft.errors import FormatError
 from weft.records import dataclass
+from weft.schedule.ggml_log import encoding_of
 
-_HEAD = re.compile(r"(?:^|\s)\w+:\s+(\S.*?) = \((\w+)\)\s+(\S+?)\((.*)\) = \{([\d, ]+)\}$")
-_SOURCE = re.compile(r"([^{},][^{}]*)\{([\d, ]+)\}")
-_COUNT = re.compile(r"number of input tokens = (\d+)$")
-_TOKEN = re.compile(r"(?:\S+ [A-Z] +)?(\d+)")  # with or without the time and level of a log
+_NE = r"(\d{1,12}(?:, \d{1,12}){0,3})"
+_HEAD = re.compile(r"(?:^|\s)\w+:\s+(\S.*?) = \((\w+)\)\s+(\S+?)\((.*)\) = \{" + _NE + r"\}$")
+_SOURCE = re.compile(r"([^{},][^{}]*)\{" + _NE + r"\}")
+_COUNT = re.compile(r"number of input tokens = (\d{1,9})$")
+_TOKEN = re.compile(r"(?:\S+ [A-Z] +)?(\d{1,9})")  # with or without the time and level of a log
 _ELLIPSIS = "..."
 
 
@@ -78,8 +81,12 @@ class TensorLog:
 def read_tensor_log(path: str | os.PathLike[str]) -> TensorLog:
     """Reads a log. Raises FormatError for a file that cannot be read or has no tensors."""
     try:
-        with Path(path).open(encoding="utf-8", errors="replace") as file:
-            log = parse_tensor_log(file)
+        with Path(path).open("rb") as file:
+            encoding = encoding_of(file.read(2))
+        with Path(path).open(encoding=encoding, errors="replace") as text:
+            lines = iter(lambda: text.readline(LOG_LINE), "")
+            # a last line without an end may lack digits
+            log = parse_tensor_log(line for line in lines if line[-1] == "\n")
     except OSError as error:
         raise FormatError(f"{path}: {error.strerror}") from error
     if not log.runs:
@@ -124,7 +131,7 @@ def _tensors(log: TensorLog, lines: Iterable[str]) -> Iterator[LoggedTensor]:
             log.tokens, wanted = [], int(found[1])
     if head is not None:
         yield _tensor(head, body)
-        if body.depth:
+        if body.depth > 0:
             log.cut = head[1]
 
 
@@ -154,11 +161,29 @@ class _Body:
             elif self.depth == 2:
                 self.outer[-1][-1].append(_ELLIPSIS)
         elif self.depth == 2:
-            words = text[1:].partition("]")[0].replace(",", " ").split()
+            row, end, _ = text[1:].partition("]")
+            words = row.replace(",", " ").split()
+            if not end:
+                del words[-1:]  # it may lack digits
+                _cut(words)
             self.outer[-1][-1].append([w if w == _ELLIPSIS else _number(w) for w in words])
+
+    def end(self) -> None:
+        """Takes out what has no place, because lines behind it are missing."""
+        if self.depth > 1:
+            _cut(self.outer[-1][-1])
+        if self.depth > 0:
+            _cut(self.outer[-1])
+
+
+def _cut(items: list[Any]) -> None:
+    """Takes out an ellipsis and all behind it: places are counted from the end there."""
+    if _ELLIPSIS in items:
+        del items[items.index(_ELLIPSIS) :]
 
 
 def _tensor(head: re.Match[str], body: _Body) -> LoggedTensor:
+    body.end()
     ne = tuple(int(n) for n in head[5].split(","))
     ne = (*ne, 1, 1, 1)[:4]
     places, values = [], []

@@ -64,10 +64,19 @@ report.passNames = ({ tensors = [] }) => {
 report.passFromAddress = (record, local) => {
   const [view, step, ...name] = location.hash.slice(1).split("/");
   if (view !== "passes" || step === undefined) return;
-  const number = Math.min(Math.max(1, Number(step) || 1), record.steps.length);
-  const asked = name.length ? decodeURIComponent(name.join("/")) : null;
+  const number = Math.min(Math.max(1, Math.trunc(Number(step)) || 1), record.steps.length);
+  const asked = name.length ? report.decoded(name.join("/")) : null;
   const tensor = record.tensors.find((one) => one.name === asked);
   local.set({ step: number - 1, tensor: tensor ? tensor.id : null });
+};
+
+/** A part of an address as text; as it stands where its escapes are broken. */
+report.decoded = (text) => {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 };
 
 report.passAddress = (local) => {
