@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from weft.errors import WeftError
 from weft.flags import FLAGS
 from weft.frontends.models import open_model
 from weft.llm.tuned import Tuned, find, tuned_file
@@ -23,8 +24,11 @@ def take_tuned(load: dict[str, Any], typed: Mapping[str, Any], model: Path) -> T
     result."""
     if FLAGS.devices or any(typed.get(name) for name in _PLACES) or not tuned_file().exists():
         return None
-    with open_model(model) as file:
-        found = find(file)
+    try:
+        with open_model(model, whole=False) as file:
+            found = find(file)
+    except WeftError:  # a graph as text, a .pte, or a damaged file: the command says so
+        return None
     if found is None:
         return None
     if FLAGS.threads or any(typed.get(name) for name in _THREADS):
