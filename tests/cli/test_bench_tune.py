@@ -230,6 +230,28 @@ def load() -> dict[str, Any]:
     return {"threads": ThreadOptions(), "n_ubatch": None}
 
 
+@pytest.mark.parametrize("text", [b"weft graph 1\n", b"GGUF\3\0\0\0"])
+def test_files_that_are_no_models_have_no_values(
+    path: Path, cache: Path, tmp_path: Path, text: bytes
+) -> None:
+    """`weft explain` also reads graphs as text, and says itself what is damaged."""
+    with open_gguf(path) as file:
+        remember(file, "tiny", Tuned(threads=1), {})
+    other = tmp_path / "other"
+    other.write_bytes(text)
+    assert take_tuned(load(), {}, other) is None
+
+
+def test_the_beginning_of_a_file_has_the_values_of_the_whole(
+    path: Path, cache: Path, tmp_path: Path
+) -> None:
+    with open_gguf(path) as file:
+        remember(file, "tiny", Tuned(threads=1), {})
+    head = tmp_path / "head.gguf"
+    head.write_bytes(path.read_bytes()[:-64])
+    assert take_tuned(load(), {}, head) is not None
+
+
 def test_remembered_values_are_taken(path: Path, cache: Path) -> None:
     arguments = load()
     assert take_tuned(arguments, {}, path) is None and arguments == load()

@@ -172,6 +172,11 @@ def test_advice() -> None:
     ):  # fmt: skip
         profile.calls = calls
         assert named(advice(profile), str).startswith(begin + text)
+    profile.calls = {program: [4]}
+    for busy, text in ((0.095, ", as it works 95% of the time"), (0.005, "; it waited most for ")):
+        profile.wall, profile.busy = 0.1, {"gpu": busy, "cpu": 0.001}
+        profile.parts = {}
+        assert f"more copies would hide nothing{text}" in advice(profile)
     flags = named(advice(profile), lambda name: f"--{name.replace('_', '-')}")
     assert "n_ubatch" not in flags
 

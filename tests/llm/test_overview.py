@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from weft.compiler import lower_plan
+from weft.errors import OutOfMemoryError
 from weft.llm.model import Model
 from weft.llm.planning import speed as speed_module
 from weft.llm.planning.explain import memory_rows
@@ -16,6 +17,7 @@ from weft.llm.planning.overview import (
     Overview,
     Room,
     bar_text,
+    needs_text,
     overview,
     overview_lines,
     sentences,
@@ -89,6 +91,41 @@ def test_what_is_too_large_does_not_fit(model: Model, cache: Path) -> None:
     assert "free" not in "\n".join(overview_lines(said)[4:])
 
 
+def test_what_fits_is_what_planning_allows(model: Model, cache: Path) -> None:
+    """The kernels' memory is shown and not counted, as where a plan is refused."""
+    [need] = prepare(model, n_ctx=128).needs()
+    plan = prepare(model, n_ctx=128, memory={"cpu": need.total})
+    [room] = about(plan).rooms
+    assert room.fits and room.counted == need.total and room.bytes == need.total + SCRATCH
+    size = size_text(need.total)
+    assert f"({size} of {size} must stay in memory)" in sentences(about(plan))[1]
+    with pytest.raises(OutOfMemoryError, match=f"{need.total} bytes"):
+        prepare(model, n_ctx=128, memory={"cpu": need.total - 1})
+    plan = prepare(model, n_ctx=128, memory={"cpu": need.total - 1}, must_fit=False)
+    text = sentences(about(plan))[1]
+    assert text.startswith("Does not fit") and f"; {size} must fit into CPU" in text
+
+
+def test_models_that_draft_need_room_too(model: Model, cache: Path) -> None:
+    alone = about(prepare(model, n_ctx=128)).rooms[0]
+    beside = prepare(model, n_ctx=64)
+    [need] = beside.needs()
+    plan = prepare(model, n_ctx=128, beside=[beside])
+    [room] = about(plan).rooms
+    assert room.parts["drafts"] == need.total and room.bytes == alone.bytes + need.total
+    assert (room.mapped, room.scratch) == (alone.mapped + need.weights, SCRATCH)
+    assert "drafts" in "".join(overview_lines(about(plan)))
+
+
+def test_a_file_larger_than_memory_fits_where_it_is_mapped() -> None:
+    room = Room("CPU", ("cpu",), {"weights": 40 << 30, "cache": 1 << 30}, 40 << 30, 2 << 30, ())
+    said = Overview("m", 40 << 30, 64, 3, True, (room,), (), None)
+    assert needs_text(said).startswith(
+        "Fits: needs 41.00 GiB (1.00 GiB of 2.00 GiB must stay in memory) with"
+    )
+    assert "GiB of" not in overview_lines(said, 80)[-2]
+
+
 def test_each_device_has_its_layers(model: Model, cache: Path) -> None:
     plan = prepare(model, n_ctx=64, devices=["reference", "cpu"], n_gpu_layers=2)
     said = about(plan)
@@ -124,6 +161,20 @@ def test_speeds_that_were_measured_or_calibrated_here_are_found(model: Model, ca
     assert other is not None and other.how == calibrated.how
     kept_profile().write_text("damaged")
     assert about(prepare(model, n_ctx=64, type_k="q8_0", type_v="q8_0")).speed is None
+
+
+def test_a_model_that_writes_nothing_has_no_speed_of_answers(
+    model: Model, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned = Tuned(speeds={"pp512": 700.4, "tg128": 42.0}, date="2026-01-02")
+    remember(model.file, "demo", tuned, {})
+    plan = prepare(model, n_ctx=64)
+    monkeypatch.setattr(Model, "writes", property(lambda _: False))
+    said = about(plan)
+    assert said.speed is not None and said.speed.answer is None
+    assert sentences(said)[3].startswith("Speed: about 700 tokens/s for texts, as `weft bench`")
+    remember(model.file, "demo", replace(tuned, speeds={"tg128": 42.0}), {})
+    assert about(plan).speed is None
 
 
 @pytest.mark.parametrize(

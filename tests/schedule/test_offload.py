@@ -85,7 +85,7 @@ def test_rules_as_text_are_read_again(given: Any, text: str) -> None:
     "given", [0, -1, 1 << 31, 1.5, "x", "", "cuda:0=", "=3", "a=b", [32], {"gpu": None}, {"": 3}]
 )
 def test_what_is_none(given: Any) -> None:
-    with pytest.raises(ScheduleError, match=r"^op_offload is .*; write on, off, a least batch"):
+    with pytest.raises(ScheduleError, match=r"^op_offload is \S+; write on, off, a least batch"):
         read_op_offload(given)
 
 
@@ -93,7 +93,7 @@ def test_names_that_there_are_not() -> None:
     devices = [gpu(), cpu()]
     with pytest.raises(ScheduleError, match=r"op_offload names the device cuda:0.* gpu, cpu"):
         op_offload_for(devices, {"cuda:0": 64})
-    with pytest.raises(ScheduleError, match="op_offload names the op MULMAT"):
+    with pytest.raises(ScheduleError, match=r"op_offload names the op MULMAT.* MUL_MAT"):
         op_offload_for(devices, "MULMAT@gpu=64")
     assert op_offload_for(devices, "g*=64").rules[0].least == 64
     assert list(OpOffload().batches) == [] and list(read_op_offload("gpu=4,*=off").batches) == [4]

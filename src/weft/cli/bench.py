@@ -164,6 +164,12 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     if min(batches) < 1:
         raise ContextError("-b is 0; it must be at least 1")
     if own.n_seqs or own.n_prompt_each or own.n_gen_each:
+        ignored = {
+            "--profile": own.show_profile, "--tasks": own.show_tasks, "--trace": own.trace,
+            "--html": own.html, "--tune": own.tune, "--kernel": own.kernel,
+        }  # fmt: skip
+        for name in (name for name, given in ignored.items() if given):
+            raise ContextError(f"{name} is of tests with -p and -n; leave out -npl, -npp and -ntg")
         several = BatchedTests(
             numbers("-npp", own.n_prompt_each or ["128"], parse_tokens),
             numbers("-ntg", own.n_gen_each or ["128"], parse_tokens),
@@ -202,14 +208,15 @@ def bench(models: ModelFiles, own: BenchFlags, load: Annotated[list[Loading], Be
     if own.html is not None and len(models) * len(load) * len(kinds) > 1:
         raise ContextError("--html shows one model with one setting; measure the others apart")
     settings = [Setting(one.typed, n, kind) for one in load for kind in kinds for n in batches]
-    names = [_checked(path, load[0], max(test.n_cells for test in tests)) for path in models]
+    opened = [_checked(path, load[0], max(test.n_cells for test in tests)) for path in models]
+    names = [name for name, _ in opened]
     widths = {"model": max(map(len, names)), "test": max(len(test.name) for test in tests)}
     columns_shown = _shown(settings)
     screen = wide().width if sys.stdout.isatty() else None
     printers: list[Printer] = [make_printer(own.output, sys.stdout, columns_shown, widths, screen)]
     words_first = screen is not None and own.output is Output.md and len(names) == 1
     if words_first and len(settings) == 1 and len(tests) <= _FEW:
-        printers = [SpeedsFirst(printers[0], sys.stdout)]
+        printers = [SpeedsFirst(printers[0], sys.stdout, opened[0][1])]
     if own.output_err is not None:
         printers.append(make_printer(own.output_err, sys.stderr, columns_shown, widths))
     runs = Runs(
@@ -249,14 +256,18 @@ def _write_report(path: Path, series: Series) -> None:
     data["text"] = [*speeds, "", *plan["text"]]
     about = plan["overview"]
     data["overview"] = about | {
-        "words": [*about["words"][:3], f"Measured: {speeds_text(series.rows)}."]
+        "words": [
+            *about["words"][:3],
+            f"Measured: {speeds_text(series.rows, series.plan.model.writes)}.",
+        ]
     }
     write_text(path, report_html(data))
     say(f"report written to {path}")
 
 
-def _checked(path: Path, load: Loading, n_tokens: int) -> str:
-    """The name of the model for the table. Prints a note if it was trained for fewer tokens."""
+def _checked(path: Path, load: Loading, n_tokens: int) -> tuple[str, bool]:
+    """The name of the model for the table, and whether it writes text. Prints a note if it was
+    trained for fewer tokens."""
     model = open_with(path, dict(load.arguments))
     if model.config.n_encoder:
         raise ContextError(
@@ -268,7 +279,7 @@ def _checked(path: Path, load: Loading, n_tokens: int) -> str:
             f"{model.config.arch} was trained for {model.config.n_ctx_train} tokens; the speed "
             "is measured all the same"
         )
-    return model_name(model)
+    return model_name(model), model.writes
 
 
 def _shown(settings: Sequence[Setting]) -> list[str]:
@@ -288,7 +299,9 @@ def _print_notes(series: Series, *, in_words: bool, detailed: bool) -> None:
     out = wide()
     out.print()
     if in_words and len(rows) <= _FEW:
-        out.print(f"{rows[0]['model_type']}: {speeds_text(rows)}", markup=False)
+        out.print(
+            f"{rows[0]['model_type']}: {speeds_text(rows, series.plan.model.writes)}", markup=False
+        )
     if detailed and len(rows) <= _FEW:
         waits = ", ".join(f"{row['test']} {row['barriers']}" for row in rows)
         out.print(f"how often threads waited for each other in a run: {waits}")

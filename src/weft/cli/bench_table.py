@@ -190,14 +190,16 @@ def _cell(row: Row, column: str) -> str:
     return str(int(value) if isinstance(value, bool) else value)
 
 
-def speeds_text(rows: Sequence[Row]) -> str:
-    """The speeds of the tests of one context in words."""
+def speeds_text(rows: Sequence[Row], writes: bool = True) -> str:
+    """The speeds of the tests of one context in words; a model that does not write has no
+    answers."""
+    of_one = "answers" if writes else "single tokens"
     each = []
     for row in rows:
         if row["n_prompt"] and row["n_gen"]:
             what = row["test"]
         else:
-            what = f"{'prompts' if row['n_prompt'] else 'answers'} ({row['test']})"
+            what = f"{'prompts' if row['n_prompt'] else of_one} ({row['test']})"
         each.append(f"{speed_text(row['avg_ts'])} tokens/s for {what}")
     return ", ".join(each)
 
@@ -206,8 +208,9 @@ class SpeedsFirst:
     """Keeps the rows of a table back until the last one is there, and writes the speeds in words
     before them."""
 
-    def __init__(self, table: Printer, out: TextIO) -> None:
+    def __init__(self, table: Printer, out: TextIO, writes: bool = True) -> None:
         self._table, self._out, self._rows = table, out, list[Row]()
+        self._writes = writes
 
     def row(self, row: Row) -> None:
         """Keeps a row."""
@@ -216,7 +219,9 @@ class SpeedsFirst:
     def end(self) -> None:
         """Writes everything."""
         if self._rows:
-            self._out.write(f"{self._rows[0]['model_type']}: {speeds_text(self._rows)}\n\n")
+            self._out.write(
+                f"{self._rows[0]['model_type']}: {speeds_text(self._rows, self._writes)}\n\n"
+            )
         for row in self._rows:
             self._table.row(row)
         self._table.end()

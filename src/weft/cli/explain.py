@@ -283,7 +283,9 @@ def _print_overview(plan: ContextPlan, tokens: int | None, kept: PrefixOptions) 
     out.print()
 
 
-_STYLES = {"█": "blue", "▆": "magenta", "▓": "cyan", "▒": "yellow", "·": "dim", "⋯": "dim"}
+_STYLES = {
+    "█": "blue", "▆": "magenta", "▓": "cyan", "▒": "yellow", "▄": "green", "·": "dim", "⋯": "dim"
+}  # fmt: skip
 
 
 def _print_memory(title: str, plan: ContextPlan, kept: PrefixOptions | None = None) -> None:

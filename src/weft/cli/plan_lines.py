@@ -80,13 +80,12 @@ def placement_lines(program: Program, codes: bool = False) -> list[str]:
             detail = f" ({backend.target}, {threads_text(backend)} threads)"
         steps = sum(len(program.splits[i].steps) for i, s in enumerate(schedule.splits)
                     if s.backend == index)  # fmt: skip
+        ops = f"{steps} op{'s' if steps != 1 else ''}"
         if len(schedule.backends) == 1:  # a single device needs no causes
-            lines.append(f"placement: {backend.name}{detail}: all {steps} ops")
+            lines.append(f"placement: {backend.name}{detail}: all {ops}")
             continue
         count = f"{len(splits)} split{'s' if len(splits) != 1 else ''}"
-        lines.append(
-            f"placement: {backend.name}{detail}: {count}, {steps} ops; {_why(causes, codes)}"
-        )
+        lines.append(f"placement: {backend.name}{detail}: {count}, {ops}; {_why(causes, codes)}")
     return lines
 
 

@@ -25,9 +25,9 @@ def take_tuned(load: dict[str, Any], typed: Mapping[str, Any], model: Path) -> T
     if FLAGS.devices or any(typed.get(name) for name in _PLACES) or not tuned_file().exists():
         return None
     try:
-        with open_model(model) as file:
+        with open_model(model, whole=False) as file:
             found = find(file)
-    except WeftError:  # a program or a graph has no such values; the command reads or refuses it
+    except WeftError:  # a graph as text, a .pte, or a damaged file: the command says so
         return None
     if found is None:
         return None

@@ -17,6 +17,8 @@ MOST_WAITS = 6
 """Number of waits that are listed."""
 _SMALL = 0.005
 """Lines with less than this share of the time are added up in one."""
+_NEARLY_ALL = 0.9
+"""A device that works this share of the time waits for nothing that is worth a word."""
 
 _FIGURES = ("ms/run", "share", "GB/s", "GOP/s", "op/byte", "bound by", "of roof")
 
@@ -157,6 +159,9 @@ def _why_nothing(profile: ProfileResults, busy: float) -> str:
             "makes several, which can overlap"
         )
     share = busy / profile.wall if profile.wall else 0.0
+    waits = [group for group in profile.waits_in_short() if group[0].device == profile.busiest]
+    if share < _NEARLY_ALL and waits:
+        return f"more copies would hide nothing; it waited most for {waits[0][0].text}"
     return f"more copies would hide nothing, as it works {share:.0%} of the time"
 
 

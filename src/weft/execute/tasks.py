@@ -62,6 +62,8 @@ class Tasks:
     """Bytes of scratch memory of all threads, whole cache lines for each, and of shared memory."""
 
     def __str__(self) -> str:
+        if not self.steps:
+            return "no step ran on the threads of the cpu"
         columns = []
         for heading, *cells in zip(_HEADING, *(_row(step) for step in self.steps), strict=True):
             if heading in _OFTEN_EMPTY and set(cells) <= {"0"}:

@@ -12,6 +12,7 @@ The same as a text: `off`, `64`, `cuda:0=64,cuda:1=off`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -109,7 +110,11 @@ def _rule(where: str, least: bool | int | str) -> OffloadRule:
     if not devices:
         raise _error(f"{where}={least}")
     if not any(fnmatchcase(name, ops) for name in OPS):
-        raise ScheduleError(f"names the op {ops}, which there is not", argument="op_offload")
+        near = ", ".join(get_close_matches(ops, OPS, 3)) or "MUL_MAT, MUL_MAT_ID, GET_ROWS"
+        raise ScheduleError(
+            f"names the op {ops}, which there is not; ops are such as {near}",
+            argument="op_offload",
+        )
     return OffloadRule(ops, devices, _least(least))
 
 
@@ -124,7 +129,8 @@ def _least(value: object) -> bool | int:
 
 def _error(value: object) -> ScheduleError:
     return ScheduleError(
-        f"is {value!s:.80}; write on, off, a least batch such as 32, or DEVICE=32,...",
+        f"is {str(value)[:80] or 'empty'}; write on, off, a least batch such as 32, or "
+        "DEVICE=32,...",
         argument="op_offload",
     )
 

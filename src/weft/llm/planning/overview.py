@@ -20,7 +20,7 @@ from weft.llm.planning.speed import Speed, speed_of
 from weft.records import dataclass
 from weft.tables import size_text
 
-PARTS = {"weights": "█", "experts": "▆", "cache": "▓", "compute": "▒"}
+PARTS = {"weights": "█", "experts": "▆", "cache": "▓", "compute": "▒", "drafts": "▄"}
 """The parts of a memory, and how a terminal draws them."""
 _FREE, _CUT = "·", "⋯"
 _PART_OF = {
@@ -52,6 +52,8 @@ class Room:
     """Bytes that plans may take there; None: not known."""
     holds: tuple[str, ...]
     """The memories of the rows of `memory_rows` that lie in it."""
+    scratch: int = 0
+    """Bytes of compute memory that the kernels of threads take, which no plan counts."""
 
     @property
     def bytes(self) -> int:
@@ -59,9 +61,14 @@ class Room:
         return sum(self.parts.values())
 
     @property
+    def counted(self) -> int:
+        """The bytes that planning compares with the limit."""
+        return self.bytes - self.mapped - self.scratch
+
+    @property
     def fits(self) -> bool:
         """False where the plan needs more than there is."""
-        return self.limit is None or self.bytes - self.mapped <= self.limit
+        return self.limit is None or self.counted <= self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +165,14 @@ def _rooms(plan: ContextPlan, rows: Sequence[Mapping[str, Any]]) -> Iterator[Roo
         for row in rows:
             if row["memory"] in holds:
                 parts[_PART_OF.get(row["buffer"], "compute")] += row["bytes"]
-        counted, limit = plan.rooms.get(need.memory, (need.total, None))
-        mapped = min(max(need.total - counted, 0), need.weights + need.tower_weights)
+        same = (n for other in plan.beside for n in other.needs() if n.memory == need.memory)
+        parts["drafts"] = sum(n.total for n in same)
         given = {name: size for name, size in parts.items() if size}
-        yield Room(need.memory, need.devices, given, mapped, limit, tuple(holds))
+        scratch = sum(r["bytes"] for r in rows if r["memory"] == "threads" and "threads" in holds)
+        planned = sum(parts.values()) - scratch
+        counted, limit = plan.rooms.get(need.memory, (planned, None))
+        mapped = max(planned - counted, 0)
+        yield Room(need.memory, need.devices, given, mapped, limit, tuple(holds), scratch)
 
 
 def sentences(about: Overview) -> list[str]:
@@ -185,11 +196,13 @@ def needs_text(about: Overview) -> str:
     used = [room for room in about.rooms if room.bytes]
     each = []
     for room in used:
-        of = "" if room.limit is None else f" of {size_text(room.limit)}"
-        each.append(f"{size_text(room.bytes)}{of}{f' in {room.memory}' if len(used) > 1 else ''}")
+        size, of = room.bytes, "" if room.limit is None else f" of {size_text(room.limit)}"
+        if room.limit is not None and room.fits and size > room.limit:
+            of = f" ({size_text(room.counted)}{of} must stay in memory)"
+        each.append(f"{size_text(size)}{of}{f' in {room.memory}' if len(used) > 1 else ''}")
     need = f"eeds {_listed(each)} with a context of {about.n_ctx:,} tokens"
     full = [
-        f"{size_text(r.bytes - r.mapped)} must fit into {r.memory}, which has room for "
+        f"{size_text(r.counted)} must fit into {r.memory}, which has room for "
         f"{size_text(r.limit or 0)}"
         for r in used
         if not r.fits
@@ -234,11 +247,10 @@ def overview_lines(about: Overview, width: int = 80) -> list[str]:
     """The sentences, and a bar for each memory with a line that says what its parts are."""
     used = [room for room in about.rooms if room.bytes]
     label = max((len(room.memory) for room in used), default=0)
-    tails = [
-        size_text(room.bytes)
-        + ("" if room.limit is None or width < _WIDE else f" of {size_text(room.limit)}")
-        for room in used
-    ]
+    tails = []
+    for room in used:
+        short = room.limit is None or width < _WIDE or (room.fits and room.bytes > room.limit)
+        tails.append(size_text(room.bytes) + ("" if short else f" of {size_text(room.limit or 0)}"))
     room_left = width - label - max(map(len, tails), default=0) - 4
     lines = [*sentences(about), ""]
     for room, tail in zip(used, tails, strict=True):
@@ -246,7 +258,7 @@ def overview_lines(about: Overview, width: int = 80) -> list[str]:
         lines.append(f"{room.memory:<{label}}  {bar}  {tail}")
         names = [f"{PARTS[name]} {name} {size_text(size)}" for name, size in room.parts.items()]
         if room.limit is not None and room.fits:
-            names.append(f"{_FREE} free {size_text(room.limit - room.bytes + room.mapped)}")
+            names.append(f"{_FREE} free {size_text(room.limit - room.counted)}")
         line = " " * label
         for name in names:
             if len(line) + 2 + len(name) > width and line.strip():
@@ -260,7 +272,7 @@ def overview_lines(about: Overview, width: int = 80) -> list[str]:
 def bar_text(room: Room, width: int) -> str:
     """The parts of a memory as characters, to scale; a memory that is nearly free has a gap."""
     limit = room.limit
-    whole = room.bytes if limit is None else max(limit + room.mapped, room.bytes)
+    whole = room.bytes if limit is None else max(limit + room.bytes - room.counted, room.bytes)
     cut = limit is not None and room.bytes < whole * _LEAST_SHARE
     free = width // 4 if cut else round(width * (whole - room.bytes) / max(whole, 1))
     left = width - free

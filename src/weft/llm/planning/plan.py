@@ -146,6 +146,8 @@ class ContextPlan:
     rooms: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """For each memory whose limit is known, the bytes of the plan that count and the limit, as they
     were when it was planned."""
+    beside: Sequence[ContextPlan] = ()
+    """The plans of models that draft for this one, for which there must be memory, too."""
     profile: Profile | None = None
     """The speeds of the machine, where the caller gave them."""
     considered: tuple[Candidate, ...] = ()

@@ -89,7 +89,7 @@ def prepare(
     request = Request(model, options, backends, placement, arguments.get("rewrites"))
     plan = _planned(request, must_fit)
     plan.rooms = {need.memory: (n, limit) for need, n, limit in limits(request, plan)}
-    plan.profile = profile
+    plan.beside, plan.profile = placement.beside, profile
     if saved is None and placement.policy == "ggml" and not placement.fit:
 
         def again(n_ctx: int, sizes: PlanArguments) -> ContextPlan:

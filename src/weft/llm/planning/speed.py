@@ -92,6 +92,7 @@ def _measured(plan: ContextPlan) -> Speed | None:
     if found is None or not found.speeds:
         return None
     each = {test[:2]: speed for test, speed in found.speeds.items()}
-    return Speed(
-        each.get("pp"), each.get("tg"), None, f"as `weft bench` measured here on {found.date}"
-    )
+    answer = each.get("tg") if plan.model.writes else None
+    if answer is None and "pp" not in each:
+        return None
+    return Speed(each.get("pp"), answer, None, f"as `weft bench` measured here on {found.date}")

@@ -49,26 +49,30 @@ report.opening = (data, state) => {
 
 /** The memories of a plan with the bytes of their parts, from rows of memory. */
 report.roomsAt = (about, rows) => about.rooms.map((room) => {
-  const parts = new Map(["weights", "experts", "cache", "compute"].map((name) => [name, 0]));
-  let mapped = 0;
+  const parts = new Map(["weights", "experts", "cache", "compute", "drafts"].map((name) => [name, 0]));
+  parts.set("drafts", room.parts.drafts ?? 0);
+  let scratch = 0;
   for (const { buffer, memory, bytes } of rows) {
     if (buffer === "prefixes" || !room.holds.includes(memory)) continue;
     const part = buffer === "tower weights" ? "weights" : parts.has(buffer) ? buffer : "compute";
     parts.set(part, parts.get(part) + bytes);
-    if (memory === room.memory && part === "weights" && room.mapped) mapped += bytes;
+    if (memory === "threads") scratch += bytes;
   }
   const bytes = [...parts.values()].reduce((a, b) => a + b, 0);
-  return { ...room, parts, bytes, mapped, over: room.limit !== null && bytes - mapped > room.limit };
+  const counted = bytes - room.mapped - scratch;
+  return { ...room, parts, bytes, counted, over: room.limit !== null && counted > room.limit };
 });
 
 /** The sentence about memory, as `weft explain` has it. */
 report.needs = (about, rooms, ctx) => {
   const { size, count } = report;
   const listed = (parts) => (parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}`);
-  const each = rooms.map((room) => size(room.bytes) + (room.limit === null ? "" : ` of ${size(room.limit)}`)
-    + (rooms.length > 1 ? ` in ${room.memory}` : ""));
+  const of = (room) => (room.limit === null ? ""
+    : !room.over && room.bytes > room.limit ? ` (${size(room.counted)} of ${size(room.limit)} must stay in memory)`
+      : ` of ${size(room.limit)}`);
+  const each = rooms.map((room) => size(room.bytes) + of(room) + (rooms.length > 1 ? ` in ${room.memory}` : ""));
   const need = `eeds ${listed(each)} with a context of ${count(ctx)} tokens`;
-  const full = rooms.filter((room) => room.over).map((room) => `${size(room.bytes - room.mapped)} must fit into `
+  const full = rooms.filter((room) => room.over).map((room) => `${size(room.counted)} must fit into `
     + `${room.memory}, which has room for ${size(room.limit)}`);
   if (full.length) return `Does not fit: n${need}; ${listed(full)}.`;
   const unknown = rooms.filter((room) => room.limit === null).map((room) => room.memory);
@@ -80,7 +84,7 @@ report.needs = (about, rooms, ctx) => {
 /** A memory as a bar of its parts, to scale; one that is nearly free has a gap in what is free. */
 report.roomBar = (room) => {
   const { el, size } = report;
-  const free = room.limit === null ? 0 : Math.max(room.limit + room.mapped - room.bytes, 0);
+  const free = room.limit === null ? 0 : Math.max(room.limit - room.counted, 0);
   const cut = room.bytes < (room.bytes + free) / 4;
   const parts = [...room.parts].filter(([, bytes]) => bytes);
   const bar = parts.map(([name, bytes]) => el("span", {
@@ -91,7 +95,7 @@ report.roomBar = (room) => {
     el("span", { class: `swatch share-${name}`, "aria-hidden": "true" }), `${name} ${size(bytes)}`));
   if (free) legend.push(el("li", {}, el("span", { class: "swatch free", "aria-hidden": "true" }), `free ${size(free)}`));
   const devices = room.devices.join(", ");
-  const of = room.limit === null ? "" : ` of ${size(room.limit)}`;
+  const of = room.limit === null || (!room.over && room.bytes > room.limit) ? "" : ` of ${size(room.limit)}`;
   return el("figure", { class: `room${room.over ? " over" : ""}` },
     el("figcaption", {}, el("b", { text: room.memory }), el("span", { class: "soft", text: `memory of ${devices}` }),
       el("span", { text: `${size(room.bytes)}${of}${room.over ? ": too little" : ""}` })),
